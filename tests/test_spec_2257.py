@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.records import decode
+from holdfast.contracts.records import decode, loads
 from holdfast.contracts.run import RunState, Status
 from holdfast.contracts.settings import GaeBlock, PpoBlock, load_settings
-from holdfast.operate.status import read_status
 from holdfast.policies.registry import load
 from holdfast.policies.weights import read, transformer
 from holdfast.store.store import open_store
@@ -55,7 +54,7 @@ class Ran:
 
     @property
     def status(self) -> Status:
-        return read_status(self.folder / "status.json")
+        return loads(Status, (self.folder / "status.json").read_bytes())
 
     @property
     def summary(self) -> Any:

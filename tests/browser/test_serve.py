@@ -167,7 +167,7 @@ def test_a_run_leads_to_its_rollouts_a_rollout_to_its_tokens_and_its_group(show:
     page.click("#tokens")
     assert page.locator(".tokens span").count() > 10
     assert "log-prob" in (page.locator(".tokens span").first.get_attribute("title") or "")
-    page.click("text=Its group, side by side")
+    page.click("text=Compare its group")
     expect(page.locator(".abreast .card")).to_have_count(8)
     assert "advantage" in page.locator(".abreast .card").first.inner_text()
 
@@ -189,7 +189,7 @@ def test_what_came_of_the_rollouts_comes_before_their_status_and_wrong_is_not_gr
     assert page.locator("td .chip.good").count() == 0
     go(page, "runs")
     titles = page.locator("thead th").all_inner_texts()
-    assert titles.index("Right") < titles.index("Ran to the end")
+    assert titles.index("Right") < titles.index("Finished")
 
 
 def test_the_keyboard_leads_everywhere_and_the_theme_is_kept(show: Show) -> None:
@@ -277,7 +277,7 @@ def test_an_empty_store_says_what_fills_it(show: Show, tmp_path: Path) -> None:
             go(page, path)
             expect(page.locator("#main .empty code").first).to_contain_text("holdfast ")
         go(page, "alerts")
-        expect(page.locator("#main .empty")).to_have_text("None stands.")
+        expect(page.locator("#main .empty")).to_have_text("No alerts.")
         page.goto("about:blank")
 
 

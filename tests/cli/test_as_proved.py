@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.trace import ModelCall
-from holdfast.operate.capture import KIND
+from holdfast.operate.service import KIND
 from holdfast.policies import registry
 from holdfast.policies.local import Local
 from holdfast.store.store import Store, open_store

@@ -16,8 +16,8 @@ from holdfast.collect.agent import Context
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.algorithm import Batch
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.run import RunState
-from holdfast.operate.status import read_status
+from holdfast.contracts.records import loads
+from holdfast.contracts.run import RunState, Status
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.store.store import open_store
@@ -72,7 +72,7 @@ def test_how_a_run_ended_is_its_exit_code_and_its_status(
     with open_store(files.fresh()) as store:
         status, shown, exit_code = drive(store, three(agent, **fields), None)
         assert (status.run_state, exit_code) == (state, code)
-        assert read_status(shown) == status
+        assert loads(Status, shown.read_bytes()) == status
         assert shown == store.folder / "status.json"
 
 
@@ -110,5 +110,5 @@ def test_a_learner_that_fails_leaves_the_reason_in_the_status_and_is_raised(file
     with open_store(files.fresh()) as store:
         with pytest.raises(BadInput, match="lesson 1: cannot be learnt; try another"):
             drive(store, taught(learn), None)
-        status = read_status(store.folder / "status.json")
+        status = loads(Status, (store.folder / "status.json").read_bytes())
         assert (status.run_state, status.error) == (RunState.FAILED, "lesson 1: cannot be learnt; try another")

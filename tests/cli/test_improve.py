@@ -16,9 +16,9 @@ import pytest
 
 from holdfast.cli.improve import _found
 from holdfast.contracts.errors import BadInput, NotFound
-from holdfast.contracts.run import RunState
+from holdfast.contracts.records import loads
+from holdfast.contracts.run import RunState, Status
 from holdfast.contracts.settings import load_settings
-from holdfast.operate.status import read_status
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
 from tests.cli.conftest import Cli
@@ -124,7 +124,7 @@ def test_stopped_while_it_waits_for_others_it_says_how_to_go_on_and_does(cli: Cl
 
 
 def _is_following(status: Path) -> bool:
-    return status.exists() and read_status(status).lesson == "iteration 1, step 1"
+    return status.exists() and loads(Status, status.read_bytes()).lesson == "iteration 1, step 1"
 
 
 @pytest.mark.parametrize(

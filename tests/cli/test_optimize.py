@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.contracts.records import loads
 from holdfast.contracts.rollout import DONE, RolloutState
 from holdfast.contracts.run import RunState, Status
-from holdfast.operate.status import read_status
 from holdfast.store.store import open_store
 from tests.cli.conftest import Answer, Cli
 from tests.conftest import Databases
@@ -131,7 +131,7 @@ def begun(folder: Path, count: int) -> Callable[[], bool]:
 
 
 def status_in(folder: Path) -> Status:
-    return read_status(folder / "status.json")
+    return loads(Status, (folder / "status.json").read_bytes())
 
 
 def attempts_by_rollout(folder: Path, run: str) -> dict[str, list[str]]:
@@ -182,7 +182,7 @@ def test_what_the_report_says_to_do_next_can_be_done(folder: Path, cli: Cli) -> 
     for command in commands:
         done = cli(*shlex.split(command)[1:])
         assert done.code == 0, f"{command}\n{done.out}{done.err}"
-    assert read_status(folder / "a b/status.json").run_state is RunState.COMPLETED
+    assert loads(Status, (folder / "a b/status.json").read_bytes()).run_state is RunState.COMPLETED
 
 
 def said(ran: Answer) -> list[str]:
@@ -248,7 +248,7 @@ def test_the_documented_names_of_the_flags_work_without_a_command(folder: Path, 
 def test_on_postgres_the_status_lies_in_the_state_folder(folder: Path, cli: Cli, databases: Databases) -> None:
     ran = cli("optimize", "--config", EXAMPLE, "--store", databases.fresh(), "--state-dir", "state")
     assert ran.code == 0
-    assert read_status(folder / "state/status.json").succeeded == 12
+    assert loads(Status, (folder / "state/status.json").read_bytes()).succeeded == 12
 
 
 def test_an_agent_may_be_a_function_in_a_file(folder: Path, cli: Cli) -> None:
@@ -299,7 +299,7 @@ def test_the_status_is_whole_whenever_it_is_read(folder: Path, cli: Cli) -> None
         while not over.is_set():
             try:
                 if path.exists():
-                    seen.append(read_status(path))
+                    seen.append(loads(Status, path.read_bytes()))
                 time.sleep(0.001)
             except Exception as error:
                 broken.append(error)

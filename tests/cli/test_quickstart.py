@@ -22,8 +22,7 @@ from holdfast.cli.quickstart import _unfinished
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.contracts.evidence import Evidence
 from holdfast.contracts.records import loads
-from holdfast.contracts.run import LESSON, DesiredState, RunState
-from holdfast.operate.status import read_status
+from holdfast.contracts.run import LESSON, DesiredState, RunState, Status
 from holdfast.policies.registry import load
 from holdfast.policies.weights import read, transformer
 from holdfast.prove.reports.validate import validate
@@ -137,7 +136,7 @@ def until_taught(store: Store, child: subprocess.Popen[str]) -> str:
 def ctrl_c(folder: Path, other: str) -> None:
     """One of another seed: a new run, that stops when it is told to and says how to go on."""
     with running(folder, "--seed", "1") as another:
-        while read_status(folder / "status.json").run_id == other:
+        while loads(Status, (folder / "status.json").read_bytes()).run_id == other:
             assert another.poll() is None, another.communicate()
             time.sleep(0.02)
         another.send_signal(signal.SIGINT)

@@ -19,7 +19,7 @@ import pytest
 from holdfast.cli.serving import banner, prompted
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.run import RunState
-from holdfast.operate.capture import KIND
+from holdfast.operate.service import KIND
 from holdfast.promote.release import Routing
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files

@@ -10,9 +10,9 @@ from typing import Any
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.run import DesiredState, RunState
-from holdfast.operate.drill import aftermath
-from holdfast.operate.drill.playbook import LIMITS, Story, write, write_up
-from holdfast.operate.drill.scratch import CONFIG, STORE, Scratch
+from holdfast.operate.drill import playbook
+from holdfast.operate.drill.drills import Scratch
+from holdfast.operate.drill.playbook import CONFIG, LIMITS, STORE, Story, write, write_up
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 from tests.operate.stage import Line
@@ -36,7 +36,7 @@ def crashed(folder: Path, *, loses: bool = False, steps: Sequence[int] = (), ser
         for one in held[:2]:
             scene.finish(one, AttemptState.SUCCEEDED, reward=1.0)
         was = {"id": scene.run, "state": "running"}
-        write(folder / aftermath.MANIFEST, {"run": was, "succeeded": 2})
+        write(folder / playbook.MANIFEST, {"run": was, "succeeded": 2})
         clock.advance(1.0)
         scratch.mark("killed", pid=7, command="kill -9 7")
         clock.advance(8.0)
@@ -82,7 +82,7 @@ def _served(folder: Path, clock: Clock, scratch: Scratch, versions: str) -> None
             scratch.mark("service killed", pid=9, command="kill -9 9", policy="served")
         at = clock.advance(2.0)
         lines.append({"caller": place % 2, "began": at, "ended": at, "version": version, "error": None})
-    (folder / aftermath.ANSWERS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / playbook.ANSWERS).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def paused(folder: Path, *, drains: bool = True, frozen_s: float = 0.25) -> Path:
@@ -134,5 +134,5 @@ def rolled_back(folder: Path, answers: Sequence[tuple[float, str]] = ANSWERS, **
     scratch.mark("asked", requests=len(answers))
     rows = [{"began": at, "ended": at + 0.125, "version": by, "error": None} for at, by in answers]
     rows[-1] |= last
-    (folder / aftermath.ANSWERS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / playbook.ANSWERS).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return write_up("rollback", folder, Story(run=None), scratch.marks, LIMITS, began=8.0)

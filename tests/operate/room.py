@@ -62,7 +62,7 @@ def serving(
     tokens = {str(role): with_token(store, f"{role} one", role, now=clock()) for role in Role}
     keeper = AuthMiddleware(TokenGuard(store, clock), clock, requests=RateLimiter(*limit, clock))
     with endpoint.listen("127.0.0.1", 0, token=None) as listening:
-        server = endpoint.server(app(store, clock=clock, doorkeeper=keeper, town=town, stream_s=stream_s))
+        server = endpoint.server(app(store, clock=clock, authenticator=keeper, town=town, stream_s=stream_s))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:

@@ -209,7 +209,7 @@ class House:
 
 def keys(service: Service, release: int, most: int = 1) -> list[str]:
     """Callers that this version answers."""
-    found = (key for key in map(str, count()) if service.choose_version(key).seat.release == f"{POLICY}@{release}")
+    found = (key for key in map(str, count()) if service.choose_version(key).version.release == f"{POLICY}@{release}")
     return [next(found) for _ in range(most)]
 
 

@@ -12,9 +12,9 @@ from holdfast.contracts.flag import Flag
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import AttemptState, RolloutState, Task
 from holdfast.contracts.run import RunState
-from holdfast.operate import actions, control, recover
-from holdfast.operate.actions import SILENT_S
-from holdfast.store.queue import SWEEP_LIMIT
+from holdfast.operate import control, lifecycle
+from holdfast.operate.lifecycle import SILENT_S
+from holdfast.store.moves import SWEEP_LIMIT
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.operate.test_control import ANN, Room, release
@@ -47,7 +47,7 @@ def test_without_a_checkpoint_that_is_whole_a_run_is_not_recovered(room: Room, m
     def damaged(*_: object) -> None:
         raise StoreCorrupt("run x", why="both are damaged", remedy="restore one")
 
-    monkeypatch.setattr(recover, "last_sound", damaged)
+    monkeypatch.setattr(lifecycle, "last_sound", damaged)
     run = room.run()
     room.clock.advance(SILENT_S + 1)
     assert room.look("recover", run.id)["refused"]["why"] == "both are damaged"
@@ -74,7 +74,7 @@ def test_cancelling_a_run_cancels_what_is_open_and_ends_what_nobody_drives(room:
 def test_a_driver_goes_on_cancelling_where_one_order_would_take_too_long(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "SWEPT", 1)
+    monkeypatch.setattr(control, "SWEPT", 1)
     run = room.run()
     room.store.queue.enqueue(run.id, [Task(name=f"t{n}", input=1) for n in range(SWEEP_LIMIT + 10)], now=1.0).result()
     assert room.take("cancel", run.id)["cancelled"] == SWEEP_LIMIT

@@ -1,18 +1,31 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.contracts.commands import Severity
+from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.errors import BadInput
-from holdfast.operate.alerts import ADOPTION_DROP, QUIET, AlarmRule, AlarmState, step, watch
+from holdfast.operate.alerts import ADOPTION_DROP, QUIET, AlarmRule, AlarmState, step
 from holdfast.prove.estimate import wilson
 from holdfast.reward.tools import AdoptionRate, rate_drop
 
 HIGH = AlarmRule(name="too-hot", fires_above=10.0, clears_at=8.0, hold_s=5.0, least=3, severity=Severity.CRITICAL)
 LOW = AlarmRule(name="too-slow", fires_below=0.5, clears_at=0.6)
+
+
+def watch(
+    rule: AlarmRule, looks: Iterable[tuple[float, float | None, int | None]], state: AlarmState = QUIET
+) -> tuple[AlarmState, list[Alert]]:
+    """Many steps in a row, each a time, a value and its number of cases."""
+    told = []
+    for now, value, n in looks:
+        state, alert = step(rule, state, value, now, n=n)
+        told += [] if alert is None else [alert]
+    return state, told
 
 
 def test_it_fires_after_it_held_and_clears_after_it_held_further_down() -> None:
@@ -26,7 +39,7 @@ def test_it_fires_after_it_held_and_clears_after_it_held_further_down() -> None:
 
 def test_a_value_between_the_two_changes_nothing_and_breaks_what_held() -> None:
     _, told = watch(HIGH, [(0.0, 11.0, 3), (4.0, 9.0, 3), (6.0, 11.0, 3), (10.0, 11.0, 3)])
-    assert told == ()
+    assert told == []
     _, told = watch(HIGH, [(0.0, 11.0, 3), (4.0, 9.0, 3), (6.0, 11.0, 3), (11.0, 11.0, 3)])
     assert [alert.at for alert in told] == [11.0]
 

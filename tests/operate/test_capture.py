@@ -14,7 +14,7 @@ from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import DesiredState
 from holdfast.learn.batch import SampleFilter
 from holdfast.learn.turns import PpoSettings, RlSettings, optimize_turns
-from holdfast.operate.capture import KIND, Capture
+from holdfast.operate.service import KIND, Capture
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.local import Local
 from holdfast.store.store import Store

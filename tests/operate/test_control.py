@@ -17,9 +17,9 @@ from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import Task
 from holdfast.contracts.run import DesiredState, LedgerEntry, RunRecord, RunState
 from holdfast.operate import control
-from holdfast.operate.actions import SILENT_S
 from holdfast.operate.auth import Caller
 from holdfast.operate.control import ACTIONS
+from holdfast.operate.lifecycle import SILENT_S
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 

@@ -13,8 +13,8 @@ from holdfast.contracts.errors import NotFound, StoreCorrupt
 from holdfast.contracts.evidence import Decision, Evidence, Reason
 from holdfast.contracts.records import decode, dumps, loads
 from holdfast.contracts.release import Stage
-from holdfast.operate.explain import recount
-from holdfast.operate.steps import advance
+from holdfast.operate.canary_controller import advance
+from holdfast.operate.publication import recompute_decision
 from holdfast.store.store import Store
 from tests.operate.stage import Line, proposed
 
@@ -23,7 +23,7 @@ from tests.operate.stage import Line, proposed
 def test_the_decision_follows_from_the_samples_once_more(file_store: Store, rate: float, is_open: bool) -> None:
     line = Line(file_store, 2)
     made = asyncio.run(proposed(file_store, rate=rate))
-    found = recount(file_store, line.at(2))
+    found = recompute_decision(file_store, line.at(2))
     assert found.decision is not None and found.decision.open == is_open
     assert found.again == found.decision and found.agrees
     assert (found.episodes, found.entries) == (400, file_store.ledger.verify())
@@ -36,7 +36,7 @@ async def test_a_decision_that_the_samples_do_not_bear_out_is_noticed(file_store
     made = await proposed(file_store, rate=0.1)
     waved = Decision(open=True, reasons=(Reason(code="open", text="trust me"),))
     line.go(2, Stage.LIVE, evidence=made["evidence"], decision=waved)
-    found = recount(file_store, line.at(2))
+    found = recompute_decision(file_store, line.at(2))
     assert found.decision == waved and found.again is not None and not found.again.open
     assert not found.agrees
 
@@ -46,14 +46,14 @@ async def test_a_closed_decision_for_other_reasons_is_another_decision(file_stor
     made = await proposed(file_store, rate=0.1)
     other = Decision(open=False, reasons=(Reason(code="audit_failed", text="it says"),))
     file_store.releases.note("sprout@2", other, evidence=made["evidence"], who="x", now=60.0).result()
-    assert not recount(file_store, line.at(2)).agrees
+    assert not recompute_decision(file_store, line.at(2)).agrees
 
 
 async def test_what_a_guard_or_a_person_said_later_is_not_the_gates_decision(file_store: Store) -> None:
     line = Line(file_store, 2)
     await proposed(file_store, to=Stage.CANARY)
     advance(file_store, line.at(2), to=None, share=None, who="ann", why="now", now=60.0)  # refused by the guard
-    found = recount(file_store, line.at(2))
+    found = recompute_decision(file_store, line.at(2))
     assert found.agrees and found.decision is not None and found.decision.open
     assert [next(iter(one.body)) for one in found.history] == ["add", "move", "refuse"]
 
@@ -62,7 +62,7 @@ async def test_the_history_says_who_took_its_place_and_who_brought_it_back(file_
     line = Line(file_store, 2)
     await proposed(file_store)
     line.back(2, 1)
-    first, second = (recount(file_store, line.at(number)).history for number in (1, 2))
+    first, second = (recompute_decision(file_store, line.at(number)).history for number in (1, 2))
     assert [next(iter(one.body)) for one in first] == ["add", "move", "move", "roll_back"]
     assert first[2].body["retired"] == "sprout@1" and first[3].body["to"] == "sprout@1"
     assert [next(iter(one.body)) for one in second] == ["add", "move", "roll_back"]
@@ -70,7 +70,7 @@ async def test_the_history_says_who_took_its_place_and_who_brought_it_back(file_
 
 def test_a_version_without_a_gate_has_a_history_and_nothing_to_decide(file_store: Store) -> None:
     line = Line(file_store)
-    found = recount(file_store, line.at(1))
+    found = recompute_decision(file_store, line.at(1))
     assert (found.decision, found.again, found.evidence, found.proof, found.agrees) == (None, None, None, None, True)
     assert len(found.history) == 2
 
@@ -79,26 +79,26 @@ def test_a_proof_that_is_gone_is_not_pointed_at(file_store: Store) -> None:
     line = Line(file_store, 2)
     made = asyncio.run(proposed(file_store))
     Path(made["proof"]).unlink()
-    assert recount(file_store, line.at(2)).proof is None
+    assert recompute_decision(file_store, line.at(2)).proof is None
 
 
 @pytest.mark.parametrize("which", ["evidence", "samples"])
 async def test_a_blob_that_was_changed_is_named(file_store: Store, which: str) -> None:
     line = Line(file_store, 2)
     evidence = (await proposed(file_store))["evidence"]
-    found = recount(file_store, line.at(2)).evidence
+    found = recompute_decision(file_store, line.at(2)).evidence
     assert found is not None and found.samples is not None
     path = file_store.blobs.path(evidence if which == "evidence" else found.samples)
     path.chmod(0o600)
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"1.0", b"0.9", 1))
     with pytest.raises(StoreCorrupt, match=str(path)):
-        recount(file_store, line.at(2))
+        recompute_decision(file_store, line.at(2))
     path.write_bytes(whole)
-    assert recount(file_store, line.at(2)).agrees
+    assert recompute_decision(file_store, line.at(2)).agrees
     path.unlink()
     with pytest.raises(NotFound, match=f"no file {path}"):
-        recount(file_store, line.at(2))
+        recompute_decision(file_store, line.at(2))
 
 
 async def test_other_evidence_under_a_hash_of_its_own_does_not_pass_for_what_was_decided_on(file_store: Store) -> None:
@@ -112,7 +112,7 @@ async def test_other_evidence_under_a_hash_of_its_own_does_not_pass_for_what_was
             connection.execute(f"DROP TRIGGER {name}")
         connection.execute("UPDATE releases SET evidence = ? WHERE number = 2", (other,))
     assert line.at(2).evidence == other
-    assert recount(file_store, line.at(2)).evidence == evidence
+    assert recompute_decision(file_store, line.at(2)).evidence == evidence
 
 
 @pytest.mark.parametrize(
@@ -132,19 +132,19 @@ async def test_a_ledger_that_was_changed_is_named_with_the_place(file_store: Sto
             connection.execute(f"DROP TRIGGER {name}")
         assert connection.execute(statement).rowcount == 1
     with pytest.raises(StoreCorrupt, match=f"ledger: {place}"):
-        recount(file_store, release)
+        recompute_decision(file_store, release)
 
 
 async def test_a_proof_that_is_not_the_published_one_is_named(file_store: Store) -> None:
     line = Line(file_store, 2)
     made = await proposed(file_store)
-    assert recount(file_store, line.at(2)).problems == ()
+    assert recompute_decision(file_store, line.at(2)).problems == ()
     path = Path(made["proof"])
     path.write_bytes(path.read_bytes() + b" ")  # noqa: ASYNC240
-    found = recount(file_store, line.at(2))
+    found = recompute_decision(file_store, line.at(2))
     assert not found.agrees and found.problems == (f"proof of sprout@2: {path} is not the one that was published",)
     path.unlink()  # noqa: ASYNC240
-    assert "nor in the archive" in recount(file_store, line.at(2)).problems[0]
+    assert "nor in the archive" in recompute_decision(file_store, line.at(2)).problems[0]
 
 
 async def test_figures_that_the_samples_do_not_give_are_named(file_store: Store) -> None:
@@ -156,6 +156,6 @@ async def test_figures_that_the_samples_do_not_give_are_named(file_store: Store)
     blob = file_store.blobs.put(dumps(false).encode(), now=1.0)
     decision = decode(Decision, made["decision"])
     await file_store.releases.note(line.at(2).id, decision, evidence=blob, who="eve", now=70.0)
-    found = recount(file_store, line.at(2))
+    found = recompute_decision(file_store, line.at(2))
     assert not found.agrees
     assert [one.partition(": ")[2].split()[0] for one in found.problems][:2] == ["suite", "comparisons"]

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import DesiredState, RunState
 from holdfast.operate import control, lifecycle
-from holdfast.operate.actions import SILENT_S
+from holdfast.operate.lifecycle import SILENT_S
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.operate.test_control import ANN, Room, release

@@ -46,8 +46,15 @@ def test_the_page_says_the_verdict_the_figures_and_where_they_come_from(kind: st
     made = view(kind)
     text = Seen(render(made)).text
     assert made.decision is not None
-    wanted = [made.run, "What would change it", "Every metric", "Task by task", "As the tasks came in", "Criteria"]
-    wanted += ["Safety cost, as the tasks came in", "How it was computed", *made.facts.values(), *made.how]
+    wanted = [
+        made.run,
+        "What would change the verdict",
+        "Every metric",
+        "Task by task",
+        "Confidence sequence by task",
+        "Criteria",
+    ]
+    wanted += ["Safety cost: confidence sequence by task", "How it was computed", *made.facts.values(), *made.how]
     wanted += [reason.code for reason in made.decision.reasons] + [criterion.name for criterion in made.criteria]
     wanted += [made.tasks[0].name, "p_value_above_threshold" if kind in ("hold", "reject") else "✓ met"]
     assert [words for words in wanted if words not in text] == []
@@ -170,10 +177,8 @@ def test_a_course_of_one_task_and_one_that_never_moves_can_be_drawn() -> None:
 def test_a_page_without_a_gate_without_safety_and_without_levels_is_whole() -> None:
     made = replace(view(), decision=None, safety=None, means={}, adjusted={}, criteria=())
     text = Seen(render(made)).text
-    assert "Safety cost, as the tasks came in" not in text and "Criteria" not in text and "–" in text
+    assert "Safety cost: confidence sequence" not in text and "Criteria" not in text and "–" in text
 
 
 def test_tasks_that_were_left_out_are_named() -> None:
-    assert (
-        "not measured with every seed by both: one, two." in Seen(render(replace(view(), missing=("one", "two")))).text
-    )
+    assert "no result for every seed: one, two." in Seen(render(replace(view(), missing=("one", "two")))).text

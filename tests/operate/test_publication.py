@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Outcome, Reason
-from holdfast.operate import proof_text, publication
+from holdfast.operate import proof_view, publication
 from holdfast.operate.proof import render
 from holdfast.operate.proof_view import ProofView
 from holdfast.prove.comparison import ComparisonConfig, compare_versions
@@ -100,7 +100,7 @@ def test_the_page_names_the_hash_of_every_file_it_rests_on(state: Path) -> None:
 def test_the_decision_of_the_gate_is_shown(state: Path) -> None:
     closed = Decision(open=False, reasons=(Reason(code="golden_changed_unsigned", text="3 of 40 changed"),))
     shown = seen(published(state, rates=(0.4, 0.8), tasks=120, decision=closed))
-    assert shown.decision == closed and proof_text.standing(shown).kind == "blocked"
+    assert shown.decision == closed and proof_view.standing(shown).kind == "blocked"
 
 
 def test_without_success_the_reward_has_to_improve_within_its_range(state: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_page_names_the_releases_and_ends_with_what_to_do(state: Path) -> None
         "holdfast release rollback 'a b' --why 'TEXT'",
     ]
     page = render(shown)
-    assert page.index("What to do next") > page.index("How it was computed") and "is turned so that above 0" in page
+    assert page.index("Next steps") > page.index("How it was computed") and "a positive value is always better" in page
     assert "a b@2 is better than a b@1" in json.loads(path.read_bytes())["failure_analysis"]["summary"]
 
 

@@ -14,7 +14,7 @@ from holdfast.contracts.errors import IllegalMove, Lost, StaleLease, StoreCorrup
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import AttemptState, RolloutState, Task
 from holdfast.contracts.run import DesiredState, RunRecord, RunState
-from holdfast.operate.recover import dead, lease_s, recover
+from holdfast.operate.lifecycle import is_dead, lease_s, recover
 from holdfast.pipeline.proof import PromotionRequest
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PATIENCE_S, fall_silent
@@ -44,7 +44,7 @@ def begun(store: Store, *, kind: str = "optimize", **settings: Any) -> RunRecord
 
 
 def recovered(store: Store, run_id: str, now: float) -> Any:
-    return recover(store, run_id, who="ann", why="the machine is gone", now=now, silent_s=30.0)
+    return recover(store, run_id, who="ann", why="the machine is gone", now=now)
 
 
 def kinds(store: Store, run_id: str) -> list[str]:
@@ -65,15 +65,16 @@ def test_a_run_is_dead_once_it_was_silent_for_longer_than_its_lease(
     found = begun(file_store, **settings)
     assert lease_s(found) == lease
     silence = max(lease, 30.0)
-    assert dead(file_store, now=NOW + silence - 1, silent_s=30.0) == []
-    assert [one.id for one in dead(file_store, now=NOW + silence, silent_s=30.0)] == [found.id]
+    assert not is_dead(found, now=NOW + silence - 1)
+    assert is_dead(found, now=NOW + silence)
 
 
 def test_what_has_ended_or_was_never_driven_is_not_dead(file_store: Store) -> None:
     over, _, driven = begun(file_store), begun(file_store, kind="otlp"), begun(file_store)
     file_store.runs.end(over.id, RunState.FAILED, who="t", now=NOW).result()
     file_store.runs.beat(driven.id, driver=1, now=NOW + 500).result()
-    assert dead(file_store, now=NOW + 501, silent_s=30.0) == []
+    runs = file_store.runs.newest()
+    assert len(runs) == 3 and not any(is_dead(one, now=NOW + 501) for one in runs)
     with pytest.raises(IllegalMove, match=r"it is driven \(last sign of life 1\.0 s ago\)"):
         recovered(file_store, driven.id, NOW + 501)
     report = recovered(file_store, over.id, NOW + 501)
@@ -164,7 +165,7 @@ def test_a_driver_that_was_killed_is_replaced_and_the_run_comes_to_the_same_end(
         with pytest.raises(IllegalMove, match="it is driven"):
             recovered(store, found.id, found.beat_at + 1)
         fall_silent(store, found.id)
-        (found,) = dead(store, now=time.time(), silent_s=60.0)
+        assert is_dead(store.runs.get(found.id), now=time.time())
         report = recovered(store, found.id, time.time())
         learnt = 1 if case == "learning" else 2
         assert (report.crash_detected, report.checkpoint_source) == (True, "primary")

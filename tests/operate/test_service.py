@@ -113,10 +113,10 @@ async def test_swaps_under_load_interrupt_nobody_and_who_left_is_closed_once_aft
         turn = 0
         while not stop.is_set():
             chosen = service.choose_version(f"{number}-{turn}")
-            begun_on = chosen.seat.release
+            begun_on = chosen.version.release
             REQUEST.set(f"{number}-{turn}")
             await asyncio.sleep(0.001 * (number % 3))  # between being chosen and being asked
-            gone = chosen.seat.is_closed
+            gone = chosen.version.is_closed
             pieces = [piece async for piece in chosen.stream(HELLO)] if number % 2 else [await chosen(HELLO)]
             answered_by = pieces[-1].response["content"]
             assert gone or answered_by == begun_on
@@ -138,7 +138,7 @@ async def test_swaps_under_load_interrupt_nobody_and_who_left_is_closed_once_aft
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
-    seats = service.table.seats
+    seats = service.table.loaded
     assert set(seats) == {"sprout@7", "sprout@5"}  # the one before stays warm
     for name, voices in house.voices.items():
         for voice in voices:
@@ -176,7 +176,7 @@ async def test_a_long_request_ends_on_its_version_and_only_then_is_that_closed(
     for number in (2, 3):
         line.go(number, Stage.LIVE)
         await service.refresh()
-    assert set(service.table.seats) == {"sprout@2", "sprout@3"}
+    assert set(service.table.loaded) == {"sprout@2", "sprout@3"}
     first = house.voice(1)
     assert (first.under_way, first.closed) == (2, 0)
     first.may.set()

@@ -9,7 +9,7 @@ from aiohttp import web
 from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.records import decode
-from holdfast.operate.sinks import Lines, Webhook
+from holdfast.operate.watchers import Lines, Webhook
 from tests.store.filled import SCRIPT
 
 ALERT = Alert(code="backlog", severity=Severity.WARNING, message=f"line\nbreak {SCRIPT} \ud800", at=1.0, run="run-1")

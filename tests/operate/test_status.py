@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contracts.errors import BadInput, BadRecord, StoreFull
+from holdfast.contracts.errors import BadRecord, StoreFull
+from holdfast.contracts.records import loads
 from holdfast.contracts.run import RunState, SplitRewards, Status
-from holdfast.operate.status import read_status, write_status
+from holdfast.operate.lifecycle import write_status
 
 STATUS = Status(
     updated_unix_ms=1_700_000_000_000,
@@ -37,7 +38,7 @@ STATUS = Status(
 def test_a_status_is_read_as_it_was_written(tmp_path: Path, state: RunState) -> None:
     path, status = tmp_path / "deep" / "status.json", replace(STATUS, run_state=state, error="é")
     write_status(path, status)
-    assert read_status(path) == status
+    assert loads(Status, path.read_bytes()) == status
     assert json.loads(path.read_text())["run_state"] == state
     assert [file.name for file in path.parent.iterdir()] == ["status.json"]
 
@@ -51,7 +52,7 @@ def test_a_reader_never_finds_half_a_status(tmp_path: Path) -> None:
     def read() -> None:
         while not over.is_set():
             try:
-                seen.add(read_status(path).succeeded)
+                seen.add(loads(Status, path.read_bytes()).succeeded)
             except Exception as error:
                 broken.append(error)
 
@@ -76,23 +77,3 @@ def test_a_place_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreFull, match="make room, or choose another place"):
         write_status(tmp_path / "file" / "status.json", STATUS)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "status {path}: there is none; 'holdfast optimize' writes it"),
-        (b"{", "status {path}: is not JSON: Expecting property name"),
-        (b"\xff", "status {path}: is not JSON: 'utf-8' codec can't decode"),
-        (b"{}", "Status.updated_unix_ms: is missing"),
-        (b'{"schema_version": 9}', "Status.schema_version = 9: is not a supported version: [1]"),
-    ],
-    ids=["none", "torn", "bytes", "empty", "newer"],
-)
-def test_what_is_no_status_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
-    path = tmp_path / "status.json"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(BadInput) as caught:
-        read_status(path)
-    assert str(caught.value).startswith(message.format(path=path))

@@ -10,8 +10,8 @@ from holdfast.contracts.errors import BadInput, IllegalMove, StoreCorrupt
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import Release, Stage
-from holdfast.operate.explain import recount
-from holdfast.operate.steps import Refusal, advance, try_again, way_back
+from holdfast.operate.canary_controller import Refusal, advance, try_again, way_back
+from holdfast.operate.publication import recompute_decision
 from holdfast.store.store import Store
 from tests.operate.stage import POLICY, Line, proposed, take_back
 from tests.operate.test_canary_controller import ENOUGH, GOOD, play
@@ -98,7 +98,7 @@ async def test_what_a_gate_accepted_without_moving_it_goes_by_hand_and_is_explai
     found = await proposed(file_store, to=None)
     assert found["decision"]["open"] and last(line)["accept"] == "sprout@2"
     assert line.at(2).stage is Stage.CANDIDATE
-    told = recount(file_store, line.at(2))
+    told = recompute_decision(file_store, line.at(2))
     assert [next(iter(one.body)) for one in told.history] == ["add", "accept"]
     assert told.decision is not None and told.decision.open
     moved = step(line, 2)

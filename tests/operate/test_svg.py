@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
-from holdfast.operate.svg import AxisScale, around, band, box, dot, level, line, thin, ticks, upright
+from holdfast.operate.proof import AxisScale, around, band, box, dot, level, line, thin, ticks, upright
 
 UNIT = AxisScale(low=0.0, high=1.0)
 VALUES = st.floats(-1e6, 1e6)

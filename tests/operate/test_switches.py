@@ -19,7 +19,7 @@ from holdfast.operate.switches import (
     LATENCY,
     Fuse,
     divergence,
-    heeding,
+    feature_reader,
     key_of,
     p95,
     pull,
@@ -146,7 +146,7 @@ def test_a_run_has_its_share_as_a_whole_from_before_it_has_a_number_until_it_is_
     begun = [snapshot_of(file_store, **AT).features(key) for key in keys]
     assert 160 <= sum(one.learning for one in begun) < 200
     for key, one in zip(keys, begun, strict=True):
-        assert heeding(file_store, key=key_of(f"run-7-{key}"), **AT)([]) == one
+        assert feature_reader(file_store, key=key_of(f"run-7-{key}"), **AT)([]) == one
 
 
 def test_there_is_a_fuse_for_every_feature_and_none_for_others() -> None:
@@ -173,7 +173,7 @@ def test_learning_that_is_taken_back_again_and_again_is_switched_off(file_store:
     assert divergence(updates(None, None)) == (None, 0)
     assert divergence(updates(True, None, False)) == (0.5, 2)
     assert divergence(updates(*[True] * 6, *[False] * 6)) == (0.0, 6)  # only the last ones count
-    read = heeding(file_store, key=KEY, **AT)
+    read = feature_reader(file_store, key=KEY, **AT)
     assert read(updates()) == read(updates(False, True)) == read(updates(True, True)) == ALL_ON  # too few
     assert read(updates(False, True, True)) == Features(learning=False)
     assert killed(file_store) == {"agenticRL.trainingPipeline"}
@@ -182,12 +182,12 @@ def test_learning_that_is_taken_back_again_and_again_is_switched_off(file_store:
 def test_learning_that_was_revived_is_judged_by_what_came_after(file_store: Store) -> None:
     switch_on(file_store)
     name, old = SWITCHES["learning"], updates(True, True, True, True, at=2.0)
-    read = heeding(file_store, key=KEY, **AT)
+    read = feature_reader(file_store, key=KEY, **AT)
     assert read(old) == Features(learning=False)
     flag = file_store.flags.get(name)
     file_store.flags.put(replace(flag, killed=False), who="ann", why="it is mended", now=10.0).result()
     later: dict[str, Any] = {"clock": lambda: 20.0, "environment": {}}
-    resumed = heeding(file_store, key=KEY, **later)
+    resumed = feature_reader(file_store, key=KEY, **later)
     for look in (read, resumed):
         assert look(old) == look([*old, *updates(True, True, at=11.0)]) == ALL_ON  # two are too few
     described = replace(file_store.flags.get(name), description="of the pipeline")
@@ -195,13 +195,14 @@ def test_learning_that_was_revived_is_judged_by_what_came_after(file_store: Stor
     assert resumed([*old, *updates(True, True, True, at=11.0)]) == Features(learning=False)
     dropped = file_store.flags.drop(name, who="ann", why="away with it", now=30.0).result()
     assert (
-        dropped.killed and heeding(file_store, key=KEY, **later)([*old, *updates(True, True, True, at=11.0)]) == ALL_ON
+        dropped.killed
+        and feature_reader(file_store, key=KEY, **later)([*old, *updates(True, True, True, at=11.0)]) == ALL_ON
     )
 
 
 def test_in_one_process_new_trouble_after_a_revival_kills_again(file_store: Store) -> None:
     switch_on(file_store)
-    read, old = heeding(file_store, key=KEY, **AT), updates(True, True, True, at=2.0)
+    read, old = feature_reader(file_store, key=KEY, **AT), updates(True, True, True, at=2.0)
     assert read(old) == Features(learning=False)
     flag = file_store.flags.get(SWITCHES["learning"])
     file_store.flags.put(replace(flag, killed=False), who="ann", why="it is mended", now=10.0).result()

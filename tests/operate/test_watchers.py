@@ -25,7 +25,7 @@ from holdfast.contracts.rollout import AttemptState, Claim, Task
 from holdfast.contracts.run import LESSON, RunState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.operate import watchers
-from holdfast.operate.watchers import RULES, SAID, Watchman
+from holdfast.operate.watchers import RULES, SAID, AlertWatcher
 from holdfast.reward.safety import GATE
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture, settle
@@ -47,8 +47,8 @@ class Site:
         self.run, self.made = begun.id, 0
         self.watchman = self.another()
 
-    def another(self) -> Watchman:
-        return Watchman(self.store, clock=lambda: self.clock.now, free=lambda: self.disk)
+    def another(self) -> AlertWatcher:
+        return AlertWatcher(self.store, clock=lambda: self.clock.now, free=lambda: self.disk)
 
     def look(self, after_s: float = 1.0, *, beat: bool = True) -> list[tuple[str, bool]]:
         """What is raised (True) and cleared by a look."""
@@ -189,7 +189,7 @@ def test_no_heartbeat_fires_when_the_driver_is_silent(site: Site) -> None:
 
 def test_a_backlog_must_hold(site: Site) -> None:
     rules = {"backlog": watchers.AlarmRule(name="backlog", fires_above=2.0, clears_at=1.0, hold_s=5.0)}
-    site.watchman = Watchman(site.store, clock=lambda: site.clock.now, rules=rules)
+    site.watchman = AlertWatcher(site.store, clock=lambda: site.clock.now, rules=rules)
     site.store.queue.enqueue(site.run, [Task(name=f"q{n}", input=1) for n in range(3)], now=1.0).result()
     assert site.look() == [] and site.look(5.0) == [("backlog", True)]
     for claim in site.store.queue.claim(site.run, "w", now=site.clock.now, lease_s=99.0, most=3).result():
@@ -252,7 +252,7 @@ async def test_it_looks_again_when_something_changed_and_tells_its_sinks(
         failed.release()
         raise OSError("nobody there")
 
-    watchman = Watchman(site.store, clock=lambda: site.clock.now, sinks=(broken, told.put), free=lambda: site.disk)
+    watchman = AlertWatcher(site.store, clock=lambda: site.clock.now, sinks=(broken, told.put), free=lambda: site.disk)
     task = asyncio.create_task(watchman.run())
     try:
         await asyncio.to_thread(site.do, 3, lambda claim: site.finish(claim, FAIL))

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from holdfast.operate.wire import DEEPEST, lines, readable
+from holdfast.operate.mcp import DEEPEST, lines, readable
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from holdfast.cli.options import who
 from holdfast.cli.progress import Progress, stdout_kept_clean
 from holdfast.cli.signals import obeying
 from holdfast.contracts.run import RunState, Status
-from holdfast.operate.status import write_status
-from holdfast.operate.switches import heeding, key_of
+from holdfast.operate.lifecycle import write_status
+from holdfast.operate.switches import feature_reader, key_of
 from holdfast.pipeline.run import Control, RunSpec
 from holdfast.pipeline.run import drive as drive_run
 from holdfast.store.store import Store
@@ -48,7 +48,7 @@ def drive(store: Store, spec: RunSpec, resume: str | None, salt: str | None = No
                 who=who(),
                 salt=salt,
                 resume=resume,
-                features=heeding(store, key=key, clock=time.time, environment=os.environ),
+                features=feature_reader(store, key=key, clock=time.time, environment=os.environ),
             )
         return status, caught.exit_code
 

@@ -43,7 +43,7 @@ def page(
     cannot be computed again: a proof that does not validate has no page.
     """
     from holdfast.operate import publication
-    from holdfast.operate.proof_text import standing
+    from holdfast.operate.proof_view import standing
 
     proof = find_proof(what, reports_folder(reports, store))
     with progress("weighing the samples again", None):

@@ -131,7 +131,7 @@ def _named(source: str) -> str:
 
 def _standing(release: Release, at: str) -> list[str]:
     from holdfast.contracts.release import Stage
-    from holdfast.operate.steps import FALLEN
+    from holdfast.operate.canary_controller import FALLEN
 
     told = f"{release.id} is there already, and {release.stage.replace('_', ' ')}"
     if release.stage in FALLEN:
@@ -155,8 +155,8 @@ def retry(
     It is a candidate again, and what it was proved by before counts no more.
     """
     from holdfast.contracts.records import encode
-    from holdfast.operate.steps import try_again
-    from holdfast.store.store import find_release
+    from holdfast.operate.canary_controller import try_again
+    from holdfast.store.find import find_release
 
     with existing(store, project) as opened:
         release = try_again(opened, find_release(opened, version), who=who(), why=why, now=time.time())
@@ -223,12 +223,12 @@ def explain(
     """
     from holdfast.cli.story import explained
     from holdfast.contracts.records import encode
-    from holdfast.operate.explain import recount
-    from holdfast.store.store import find_release
+    from holdfast.operate.publication import recompute_decision
+    from holdfast.store.find import find_release
 
     with existing(store, project) as opened:
         release = find_release(opened, version)
-        found = recount(opened, release)
+        found = recompute_decision(opened, release)
         if json:
             show.print_json(
                 {
@@ -285,7 +285,7 @@ def promote(
     from holdfast.cli.decision import told
     from holdfast.contracts.records import encode
     from holdfast.contracts.release import Stage
-    from holdfast.operate.steps import Refusal, advance
+    from holdfast.operate.canary_controller import Refusal, advance
 
     if to is not None and to not in (Stage.SHADOW, Stage.CANARY, Stage.LIVE):
         raise BadInput(f"--to {to}", why="is no stage ahead", remedy="use shadow, canary or live")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.operate.serve.app import TownPage
-    from holdfast.operate.watchers import Sink, Watchman
+    from holdfast.operate.watchers import AlertWatcher, Sink
     from holdfast.store.store import Store
 
 AGAIN_S = 1.0  # until what failed beside the answers is tried again
@@ -52,7 +52,7 @@ def serve(
 
     with needing("serve"):
         from holdfast.collect import endpoint
-    from holdfast.operate.watchers import Watchman
+    from holdfast.operate.watchers import AlertWatcher
 
     sinks = _sinks(alert_file, alert_webhook)
     with _opened(store, project) as opened, ExitStack() as inside:
@@ -66,7 +66,7 @@ def serve(
             print(
                 f"  sign in with {token}\n  (an admin's, shown this once; 'holdfast tokens' makes others)", flush=True
             )
-        watchman = Watchman(opened, clock=time.time, sinks=sinks) if watch else None
+        watchman = AlertWatcher(opened, clock=time.time, sinks=sinks) if watch else None
         _run(opened, listening, made, watchman, is_behind_tls=tls_proxy)
 
 
@@ -125,7 +125,7 @@ def _town(folder: Path) -> Iterator[TownPage]:
 
 def _sinks(file: Path | None, webhook: str | None) -> list[Sink]:
     """Where alerts go besides the store; an address that is none stops us before anything listens."""
-    from holdfast.operate.sinks import Lines, Webhook
+    from holdfast.operate.watchers import Lines, Webhook
 
     found: list[Sink] = []
     if file is not None:
@@ -136,7 +136,7 @@ def _sinks(file: Path | None, webhook: str | None) -> list[Sink]:
 
 
 def _run(
-    store: Store, listening: socket.socket, town: TownPage | None, watchman: Watchman | None, *, is_behind_tls: bool
+    store: Store, listening: socket.socket, town: TownPage | None, watchman: AlertWatcher | None, *, is_behind_tls: bool
 ) -> None:
     """Until Ctrl-C, or SIGTERM; the watchman looks beside it, and begins again where the store failed it."""
     import asyncio
@@ -145,7 +145,7 @@ def _run(
     from holdfast.contracts.errors import HoldfastError
     from holdfast.operate.serve.app import app, server
 
-    async def looking(watchman: Watchman) -> None:
+    async def looking(watchman: AlertWatcher) -> None:
         while True:
             try:
                 await watchman.run()

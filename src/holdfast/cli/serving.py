@@ -26,8 +26,7 @@ from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.release import Release
 from holdfast.contracts.run import RunState
 from holdfast.operate.canary_controller import WHO, Looked, keep
-from holdfast.operate.capture import KIND, Capture
-from holdfast.operate.service import ChatModel, Service
+from holdfast.operate.service import KIND, Capture, ChatModel, Service
 from holdfast.pipeline.versions import endpoint_model, open_local, resolve
 from holdfast.promote.release import Routing
 from holdfast.prove.guard import GuardLimits

@@ -14,7 +14,7 @@ from holdfast.contracts.release import Release, Stage
 
 if TYPE_CHECKING:
     from holdfast.contracts.run import LedgerEntry
-    from holdfast.operate.explain import Recount
+    from holdfast.operate.publication import RecomputedDecision
     from holdfast.store.store import Store
 
 STATES = {"open": "undecided"}  # of a guard's reading; a gate alone is open or closed
@@ -71,7 +71,7 @@ def shown(
             yield f"  guard    {name(metric):<11} {STATES.get(one['state'], one['state']):<9} {told}"
 
 
-def explained(release: Release, found: Recount, way_back: list[str]) -> Iterator[str]:
+def explained(release: Release, found: RecomputedDecision, way_back: list[str]) -> Iterator[str]:
     """How it came to be where it is, and whether the samples still say so."""
     serves = SERVES.get(release.stage, "it serves nobody").format(share=release.share)
     yield f"{release.id} is {release.stage}; {serves}\n"

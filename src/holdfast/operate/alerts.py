@@ -1,12 +1,10 @@
-"""An alarm that does not flutter: it rises when something has held for a while, and falls further down, as slowly.
+"""Alert rules with hysteresis: an alert is raised after its condition held for a while, and cleared further down.
 
-Pure: what was measured, of how many, and when, are arguments; what stands between two steps is the caller's to keep.
-Who is told is not known here.
+Pure functions: the measured value, its number of cases and the time are arguments; the caller keeps the state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -16,14 +14,14 @@ from holdfast.contracts.errors import BadInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmRule:
-    """When to raise an alarm, and when to let it fall: a value between the two changes nothing."""
+    """When to raise and when to clear an alert; a value between the two changes nothing."""
 
     name: str  # the alert's code
     fires_above: float | None = None  # one of these two
     fires_below: float | None = None
     clears_at: float  # back to this, or beyond
-    hold_s: float = 0.0  # either must have held for so long
-    least: int = 1  # what rests on fewer cases is no evidence either way
+    hold_s: float = 0.0  # the condition must hold so long
+    least: int = 1  # fewer cases are no evidence
     severity: Severity = Severity.WARNING
 
     def __post_init__(self) -> None:
@@ -52,10 +50,10 @@ class AlarmRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmState:
-    """Where an alarm stands."""
+    """The state of a rule."""
 
-    fired: Alert | None = None  # None: it is quiet
-    since: float | None = None  # from when on the other side has held without a break
+    fired: Alert | None = None  # None: no active alert
+    since: float | None = None  # since when the opposite condition has held
 
 
 QUIET = AlarmState()
@@ -64,9 +62,9 @@ QUIET = AlarmState()
 def step(
     rule: AlarmRule, state: AlarmState, value: float | None, now: float, *, n: int | None = None, run: str | None = None
 ) -> tuple[AlarmState, Alert | None]:
-    """The state after one more look, and the alert when it has just been raised or cleared.
+    """The next state, and the alert where it was just raised or cleared.
 
-    No value, or one that rests on too few cases, is no evidence: nothing changes, and what held must begin anew.
+    No value, or too few cases, is no evidence: nothing changes, and the condition must hold anew.
     """
     if value is not None and not isfinite(value):
         raise BadInput(f"alert {rule.name}: value = {value}", why="must be finite", remedy="give None for no evidence")
@@ -86,17 +84,5 @@ def step(
     return QUIET, replace(state.fired, cleared_at=max(now, state.fired.at))
 
 
-def watch(
-    rule: AlarmRule, looks: Iterable[tuple[float, float | None, int | None]], state: AlarmState = QUIET
-) -> tuple[AlarmState, tuple[Alert, ...]]:
-    """Many looks in a row, each a time, a value and of how many."""
-    told = []
-    for now, value, n in looks:
-        state, alert = step(rule, state, value, now, n=n)
-        if alert is not None:
-            told.append(alert)
-    return state, tuple(told)
-
-
-# Adoption has certainly fallen: both intervals are apart (`reward.tools.rate_drop`), on enough tasks that need a tool.
+# Adoption has certainly fallen: the two intervals do not overlap (`reward.adoption.drop`), on enough tasks.
 ADOPTION_DROP = AlarmRule(name="adoption-drop", fires_above=0.0, clears_at=-0.02, least=30)

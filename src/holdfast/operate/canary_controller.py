@@ -1,7 +1,7 @@
-"""Watching over a version on its way into service: a breach takes it back, a clear record takes it a step further.
+"""Moves versions through their stages: the controller after each look at the guard, a person by hand.
 
-What is a breach is told by the guard (`prove`), what follows by the rules (`promote`), and every move is the store's:
-one transaction, with its reasons, in the ledger.
+The guard (`prove`) detects breaches, the rules (`promote`) choose the response, and the store makes every move in one
+transaction, with its reasons in the ledger. Refusals are recorded too.
 """
 
 from __future__ import annotations
@@ -11,30 +11,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.contracts.errors import Refused
+from holdfast.contracts.errors import BadInput, Refused
+from holdfast.contracts.evidence import Decision, Evidence, Reason
 from holdfast.contracts.experiment import ServedRequest
-from holdfast.contracts.release import Release, Stage
+from holdfast.contracts.records import decode, loads
+from holdfast.contracts.release import Release, Stage, move
 from holdfast.operate.service import trial_of
 from holdfast.promote.gate import NAMES
-from holdfast.promote.release import Response, respond, rollback_target
+from holdfast.promote.release import Response, next_step, respond, rollback_target
 from holdfast.prove.guard import GuardLimits, GuardReading, GuardStatus, watch
+from holdfast.store.find import find_release
 from holdfast.store.notifications import RELEASES
+from holdfast.store.releases import is_undoable, taken_back
 from holdfast.store.store import Store
 
 WHO = "keeper"
-LOOK_S = 0.2  # between two looks, however much is served …
-REST = 4.0  # … and at least so many times as long as the look itself took
-SILENT: dict[str, Any] = {
-    "success": None,
-    "reward": None,
-    "safety": None,
-}  # nobody sees a shadow's answers, so nobody tells
+LOOK_S = 0.2  # at least, between two looks …
+REST = 4.0  # … and at least so many times the duration of the look itself
+SILENT: dict[str, Any] = {"success": None, "reward": None, "safety": None}  # nobody sees or rates a shadow's answers
 TELL = "nobody has told what came of {} yet; send feedback to /v1/feedback"
+FALLEN = (Stage.ROLLED_BACK, Stage.REJECTED)
+FIRST = "the first version: what others are measured against"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What the keeper saw and did."""
+    """What the controller saw and did."""
 
     release: Release
     watch: GuardStatus
@@ -45,7 +47,7 @@ class Looked:
 async def keep(
     store: Store, policy: str, limits: GuardLimits, *, clock: Callable[[], float], observe: Callable[[Looked], None]
 ) -> None:
-    """Look again and again while a version is under way, and wait for the next one otherwise, until cancelled."""
+    """Looks repeatedly while a canary or shadow serves, else waits for the next one, until cancelled."""
     while True:
         seen, began = store.changes.seen(RELEASES), clock()
         looked = await look(store, policy, limits, clock=clock)
@@ -57,7 +59,7 @@ async def keep(
 
 
 async def look(store: Store, policy: str, limits: GuardLimits, *, clock: Callable[[], float]) -> Looked | None:
-    """Judge the version under way, if there is one, and act on it."""
+    """Judges the canary or shadow, if there is one, and acts on it."""
     releases = store.releases.of_policy(policy)
     release = under_way(releases)
     live = next((one for one in releases if one.stage is Stage.LIVE), None)
@@ -66,32 +68,44 @@ async def look(store: Store, policy: str, limits: GuardLimits, *, clock: Callabl
     found = await asyncio.to_thread(judge, store, release, live, limits)
     response = respond(release, found.breaches, found.is_clear, lacking(found, limits))
     try:
-        await _act(store, releases, release, response, clock)
-    except Refused:  # a person, or another keeper, was faster
+        await _act(store, releases, release, live, response, clock)
+    except Refused:  # a person, or another controller, was faster
         response = Response(action="hold", reasons=response.reasons)
     return Looked(release=release, watch=found, response=response, at=clock())
 
 
 def under_way(releases: Sequence[Release]) -> Release | None:
-    """The version on its way into service; of two the canary, which answers people."""
+    """The canary, which answers people, or else the shadow."""
     found = {one.stage: one for one in reversed(releases)}
     return found.get(Stage.CANARY) or found.get(Stage.SHADOW)
 
 
 def judge(store: Store, release: Release, live: Release, limits: GuardLimits) -> GuardStatus:
-    """What the requests so far say of it."""
+    """The guard's reading of all requests so far."""
     trial = trial_of(release, live)
     known = {one.name for one in store.trials.all()}
     served = store.trials.served(trial.name) if trial is not None and trial.name in known else []
     ours = [one for one in served if one.arm == release.id]
     theirs = [one for one in served if one.arm == live.id]
     if release.stage is Stage.CANARY and release.share == 100:
-        theirs = _as_if_beside(_before(store, release, live), ours)
+        # At 100 % the live arm gets no traffic: its requests of the steps before are set beside the canary's in time.
+        pairs = zip(_before(store, release, live), ours, strict=False)
+        theirs = [replace(one, at=beside.at) for one, beside in pairs]
     return watch(theirs, ours, replace(limits, **SILENT) if release.stage is Stage.SHADOW else limits)
 
 
+def _before(store: Store, release: Release, live: Release) -> list[ServedRequest]:
+    """Requests of the live version during the canary's earlier steps, the last step first."""
+    steps = [
+        trial
+        for trial in store.trials.all(str(Stage.CANARY))
+        if set(trial.arms) == {release.id, live.id} and trial.arms[live.id] > 0
+    ]
+    return [one for trial in steps for one in store.trials.served(trial.name, arm=live.id)]
+
+
 def lacking(found: GuardStatus, limits: GuardLimits) -> tuple[str, ...]:
-    """What each metric that is undecided still waits for, in words."""
+    """What each undecided metric still needs, in words."""
     return tuple(
         f"{NAMES.get(name, name)}: {_lack(one, limits)}" for name, one in found.readings.items() if one.state == "open"
     )
@@ -105,55 +119,121 @@ def _lack(reading: GuardReading, limits: GuardLimits) -> str:
     if not reading.n:
         first = f"the first {limits.least} answers of the live version set the scale"
         return first if reading.metric == "latency" else "no answers of both side by side yet"
+    answers = "1 answer" if reading.n == 1 else f"{reading.n} answers"
     if reading.needs is not None:
-        return f"{_answers(reading.n)} so far, about {reading.needs} more"
+        return f"{answers} so far, about {reading.needs} more"
     means = f"its mean {reading.canary:.3g}, the live version's {reading.live:.3g}"
-    return f"{_answers(reading.n)} so far, and no sign yet that it is within its limit ({means})"
-
-
-def _answers(count: int) -> str:
-    return "1 answer" if count == 1 else f"{count} answers"
-
-
-def _before(store: Store, release: Release, live: Release) -> list[ServedRequest]:
-    """What the live one did at the steps before, the last one first: when the canary has all requests, it has none."""
-    steps = [
-        trial
-        for trial in store.trials.all(str(Stage.CANARY))
-        if set(trial.arms) == {release.id, live.id} and trial.arms[live.id] > 0
-    ]
-    return [one for trial in steps for one in store.trials.served(trial.name, arm=live.id)]
-
-
-def _as_if_beside(theirs: Sequence[ServedRequest], ours: Sequence[ServedRequest]) -> list[ServedRequest]:
-    """At the times of the canary's, one by one: with all the requests at the canary there is nothing beside it."""
-    return [replace(one, at=beside.at) for one, beside in zip(theirs, ours, strict=False)]
+    return f"{answers} so far, and no sign yet that it is within its limit ({means})"
 
 
 async def _act(
-    store: Store, releases: list[Release], release: Release, response: Response, clock: Callable[[], float]
+    store: Store,
+    releases: list[Release],
+    release: Release,
+    live: Release,
+    response: Response,
+    clock: Callable[[], float],
 ) -> None:
     if response.step is None:
         return
-    why = "; ".join(reason.text for reason in response.reasons)
     to, share = response.step
+    by: dict[str, Any] = {"who": WHO, "why": "; ".join(reason.text for reason in response.reasons)}
     if response.action == "rollback" and release.stage is Stage.CANARY:
-        target = rollback_target(releases, release)
-        if target is not None:
-            await store.releases.roll_back(
-                release.policy,
-                failing=release.id,
-                to=target.id,
-                who=WHO,
-                why=why,
-                now=clock(),
-                reasons=response.reasons,
-            )
+        if (target := rollback_target(releases, release)) is not None:
+            move_back: dict[str, Any] = {"failing": release.id, "to": target.id, "reasons": response.reasons}
+            await store.releases.roll_back(release.policy, now=clock(), **move_back, **by)
     else:
         good = True if to is Stage.LIVE else None
-        await store.releases.move(
-            release.id, to, expect=release.stage, share=share or None, who=WHO, why=why, now=clock(), known_good=good
-        )
-    live = next(one for one in releases if one.stage is Stage.LIVE)
+        expected: dict[str, Any] = {"expect": release.stage, "share": share or None, "known_good": good}
+        await store.releases.move(release.id, to, now=clock(), **expected, **by)
     if (trial := trial_of(release, live)) is not None and trial.name in {one.name for one in store.trials.all()}:
-        await store.trials.end(trial.name, who=WHO, why=why, now=clock())
+        await store.trials.end(trial.name, now=clock(), **by)
+
+
+# By hand -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    decision: Decision
+
+
+def advance(
+    store: Store, release: Release, *, to: Stage | None, share: int | None, who: str, why: str, now: float
+) -> Release | Refusal:
+    """Moves a version one step, or to the named stage. Without proof it stays where it is."""
+    live, step = store.releases.live(release.policy), next_step(release)
+    if step is None:
+        remedy = f"'holdfast release retry {release.id}' gives it a second try" if release.stage in FALLEN else ""
+        raise BadInput(f"release {release.id}", why=f"is {release.stage}: there is no step ahead", remedy=remedy)
+    stage, part = step if to is None else (move(release, to), 5 if to is Stage.CANARY else 0)
+    moved: dict[str, Any] = {"expect": release.stage, "who": who, "now": now}
+    if live is None:
+        why = f"{FIRST}; {why}"
+        return store.releases.move(release.id, Stage.LIVE, why=why, known_good=True, **moved).result()
+    decision = _decision(store, release, live)
+    if decision.open and release.stage in (Stage.SHADOW, Stage.CANARY):
+        limits = GuardLimits()
+        found = judge(store, release, live, limits)
+        response = respond(release, found.breaches, found.is_clear, lacking(found, limits))
+        is_open = response.action == "advance"
+        decision = Decision(open=is_open, reasons=response.reasons, needs=found.needs or None)
+    if not decision.open:
+        # The evidence stays, and so does the comparison that a canary is in.
+        store.releases.note(release.id, decision, evidence=None, who=who, now=now).result()
+        return Refusal(decision)
+    moved |= {"why": why, "decision": decision, "known_good": True if stage is Stage.LIVE else None}
+    moved["share"] = (share if share is not None else part) if stage is Stage.CANARY else None
+    return store.releases.move(release.id, stage, **moved).result()
+
+
+def way_back(store: Store, policy: str, to: str | None) -> tuple[Release, Release]:
+    """The version that a rollback takes back (the canary, or else the live one), and the one that is live then: the
+    last known good, or the named one. Naming a version that a person took back undoes that. `control` executes it."""
+    releases = store.releases.of_policy(policy)
+    canary = under_way([one for one in releases if one.stage is not Stage.SHADOW])
+    failing = canary or next((one for one in releases if one.stage is Stage.LIVE), None)
+    if failing is None:
+        raise BadInput(f"policy {policy}", why="nothing of it is in service")
+    target = rollback_target(releases, failing) if to is None else find_release(store, to)
+    if target is not None:
+        return failing, target
+    history = store.releases.history(policy)
+    taken = {one.id: taken_back(history, one.id) for one in releases if one.stage is Stage.ROLLED_BACK}
+    undoable = next((name for name, body in taken.items() if body is not None and is_undoable(body)), None)
+    remedy = "promote another one first"
+    if undoable is not None:
+        remedy = f"'holdfast release rollback {policy} --to {undoable}' undoes the rollback of {undoable}"
+    raise BadInput(f"release {failing.id}", why="no other version of it is known to be good", remedy=remedy)
+
+
+def try_again(store: Store, release: Release, *, who: str, why: str, now: float) -> Release:
+    """Makes a rolled back or rejected version a candidate again; its old proof no longer counts."""
+    if release.stage not in FALLEN:
+        remedy = "only what was rolled back or rejected gets a second try"
+        raise BadInput(f"release {release.id}", why=f"is {release.stage}", remedy=remedy)
+    moved = store.releases.move(release.id, Stage.CANDIDATE, expect=release.stage, who=who, why=why, now=now)
+    return moved.result()
+
+
+def _decision(store: Store, release: Release, live: Release) -> Decision:
+    """The last gate decision about it that rests on evidence; without one it is closed."""
+    made, rests_on = None, ""
+    for entry in store.releases.history(release.policy):
+        if entry.body.get("move") == release.id and entry.body.get("to") == Stage.CANDIDATE:
+            made = None  # a second try begins with nothing
+        is_about = release.id in [entry.body.get(name) for name in ("move", "refuse", "accept")]
+        if is_about and entry.body.get("evidence") and entry.body.get("decision"):
+            made, rests_on = decode(Decision, dict(entry.body["decision"])), str(entry.body["evidence"])
+    if made is None:
+        text = (
+            f"no gate has decided about {release.id} yet; 'holdfast prove run' measures it against {live.id}, "
+            "'holdfast release decide' brings that before the gate"
+        )
+        return Decision(open=False, reasons=(Reason(code="evidence_missing_all", text=text),))
+    measured = loads(Evidence, store.blobs.get(rests_on)).baseline
+    # The guard compares a canary with the live version; nothing does so for the quality of a shadow.
+    if made.open and release.stage in (Stage.CANDIDATE, Stage.SHADOW) and measured != live.id:
+        text = f"it was measured against {measured}, and {live.id} is live; 'holdfast prove run' measures it again"
+        return Decision(open=False, reasons=(Reason(code="baseline_is_not_live", text=text),))
+    return made

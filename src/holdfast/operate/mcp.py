@@ -1,20 +1,22 @@
-"""What other programs may ask of Holdfast by the Model Context Protocol: judge, compare, evaluate, look things up.
+"""The tools of `holdfast mcp` (Model Context Protocol): judge, compare, evaluate, look things up.
 
-Each tool is a name, a JSON Schema and a function. Everything is read-only, but for the orders of `control`, which are
-there only for a token that may give them. Whatever is wrong with a call comes back as the tool's error, in one line;
-texts that come in and answers that go out have a limit. No model is called, and nothing here leaves the process.
-What needs the statistics is imported by whoever needs it: a client waits for the first answer.
+Each tool is a name, a JSON Schema and a function. All are read-only, except the commands of `control`, which are listed
+only for a token that may give them. An invalid call gets the tool's error in one line; inputs and answers have size
+limits. No model is called. Modules that need the statistics are imported where they are used: a client waits for the
+first answer. Input lines are repaired first: half a surrogate pair becomes U+FFFD, and too deep nesting becomes null.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from holdfast.contracts.access import Forbidden, Role
 from holdfast.contracts.commands import LONGEST as LONGEST_ID
@@ -22,7 +24,7 @@ from holdfast.contracts.commands import LONGEST_WHY
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, StoreError
 from holdfast.contracts.judgement import EvalItem
 from holdfast.contracts.records import decode, encode
-from holdfast.operate import control, wire
+from holdfast.operate import control
 from holdfast.operate.auth import TokenGuard, digest
 from holdfast.reward.diff import minimality, scaffold
 from holdfast.reward.evaluation import CHANGE_S, Evaluation, TaskResult, TooLong, evaluate, parts, result_from, within
@@ -34,8 +36,8 @@ from holdfast.store.store import Store, find_release, open_store
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-LONGEST = 200_000  # characters of one text that comes in
-LARGEST = 1_000_000  # of all that one call brings
+LONGEST = 200_000  # characters of one input text
+LARGEST = 1_000_000  # of one call in all
 MOST_OUT = 200_000  # characters of an answer
 MOST_FILES = 200
 PAGE = 100
@@ -44,11 +46,11 @@ INSTRUCTIONS = """Holdfast measures agents and improves them. Judge a text by ru
 to source code, and look up runs, decisions about versions, tool adoption and thinking budgets. A verdict of \
 "unknown" means that nothing is known, not that it is good."""
 
-ORDER = "control_"  # what the names of orders begin with
+ORDER = "control_"  # prefix of the command tools
 ORDERED = ("id", "subject", "why", "dry_run")
 REMEDY = "give an operator's token in HOLDFAST_TOKEN"
 Clock = Callable[[], float]
-Note = Callable[[str, Mapping[str, Any], HoldfastError], None]  # action, what came with it, why not
+Note = Callable[[str, Mapping[str, Any], HoldfastError], None]  # action, arguments, error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ def _object(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]
 
 
 def _files(says: str) -> dict[str, Any]:
-    """One text, or several by path."""
+    """One text, or several texts by path."""
     many = {"type": "object", "additionalProperties": _text("A file's text."), "maxProperties": MOST_FILES}
     return {"anyOf": [_text(says), many], "description": f"{says} Or an object of path and text."}
 
@@ -118,7 +120,7 @@ DECISIONS = _object(
 
 
 class ToolFunctions:
-    """The functions behind the tools. The store is opened for each call: it may come, go or be moved meanwhile."""
+    """The functions of the tools. Each call opens the store: it may be created, moved or removed meanwhile."""
 
     def __init__(self, url: str, project: str, *, clock: Clock) -> None:
         self._url, self._project, self._clock = url, project, clock
@@ -131,8 +133,14 @@ class ToolFunctions:
     def judge(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         asked = dict(given)
         only = asked.pop("criterion", None)
-        found = self._opinions(_artefact(asked), [only] if only else sorted(CRITERIA))
-        return {"artifact": found[0].artefact, "opinions": [_opinion(one) for one in found]}
+        try:
+            item = decode(EvalItem, asked)
+        except BadRecord as error:
+            raise BadInput(error.what, why=error.why, remedy=error.remedy) from None
+        found = self._opinions(item, [only] if only else sorted(CRITERIA))
+        names = ("criterion", "holds", "probability", "by", "why")
+        opinions = [{**{name: getattr(one, name) for name in names}, "outcome": one.outcome.value} for one in found]
+        return {"artifact": found[0].artefact, "opinions": opinions}
 
     def compare(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         told = {name: self._evaluated(given, name) for name in ("first", "second")}
@@ -156,12 +164,12 @@ class ToolFunctions:
             now, most = self._clock(), given.get("most", 20)
             last = store.runs.get(given["before"]).id if "before" in given else None
             named = [store.runs.get(given["run"])] if "run" in given else store.runs.newest(most=most, before=last)
-            for run in named:  # nobody looks again here, as a page does until all is counted
+            for run in named:  # a page asks again until the count is complete; here nobody does
                 store.figures.totals(run.id, most=ALL)
             if "run" not in given:
                 return views.runs(store, now=now, most=most, before=last)
             told = dict(views.run(store, named[0].id, now=now))
-            told.pop("settings")  # as long as the run has tasks
+            told.pop("settings")  # too long: it lists every task
             return told
 
     def decisions(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -194,7 +202,7 @@ class ToolFunctions:
             return {"runs": [encode(one) for one in store.budgets.by_run(most=most)]}
 
     def order(self, action: str, token: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Through the one desk for orders, by whoever the token belongs to now."""
+        """Executes a command through `control`, as the token's current caller."""
         with self.opened() as store:
             caller = TokenGuard(store, self._clock).who(token)
             if caller is not None:
@@ -204,7 +212,7 @@ class ToolFunctions:
         raise error
 
     def note(self, token: str | None, action: str, given: Mapping[str, Any], error: HoldfastError) -> None:
-        """Put on record that an order was refused before it came to the desk; where there is no store, nothing is."""
+        """Notes in the ledger a command that was refused before `control` saw it; without a store, nothing is noted."""
         with suppress(StoreError), self.opened() as store:
             caller = TokenGuard(store, self._clock).who(token)
             known = store.tokens.find(digest(token)) if token and token.isascii() else None
@@ -213,7 +221,7 @@ class ToolFunctions:
             control.note(store, _body(action, given), error, who=who, role=role, now=self._clock())
 
     def may_order(self, token: str | None) -> bool:
-        """Whether an operator asks; without a store there is nobody who could."""
+        """Whether the token is an operator's; without a store it is not."""
         if not token:
             return False
         try:
@@ -243,13 +251,13 @@ class ToolFunctions:
 
 
 def _body(action: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A call as the desk for orders reads it."""
+    """A call in the form that `control` reads."""
     args = {name: value for name, value in given.items() if name not in ORDERED}
     return {**{name: value for name, value in given.items() if name in ORDERED}, "action": action, "args": args}
 
 
 def looking(desk: ToolFunctions) -> tuple[Tool, ...]:
-    """The tools that change nothing."""
+    """The read-only tools."""
     rows = (
         ("judge_artifact", "Judge one answer by rules: faithful, relevant, minimal, safe, correct.", JUDGE, desk.judge),
         ("compare_artifacts", "Tell which of two answers to a task is better, and why.", COMPARE, desk.compare),
@@ -268,17 +276,21 @@ def looking(desk: ToolFunctions) -> tuple[Tool, ...]:
 
 
 def ordering(desk: ToolFunctions, token: str | None) -> tuple[Tool, ...]:
-    """One for each order, where the token may give any."""
+    """One tool for each command, if the token may give commands."""
     if token is None or not desk.may_order(token):
         return ()
     found = []
     for name, action in control.ACTIONS.items():
         schema = _object(
             ("id", "subject", "why"),
-            id=_text("Any of your own: an order is obeyed once, however often it comes.", LONGEST_ID, minLength=1),
+            id=_text(
+                "An id of your own: a command with it is executed once, however often it is sent.",
+                LONGEST_ID,
+                minLength=1,
+            ),
             subject=_text(f"Which {action.subject}.", control.LONGEST_NAME, minLength=1),
             why=_text("The reason, for the ledger.", LONGEST_WHY, minLength=1),
-            dry_run={"type": "boolean", "description": "Only tell what it would come to."},
+            dry_run={"type": "boolean", "description": "Only report what would change."},
             **{
                 each: _text(one.help, control.LONGEST_NAME, **({"enum": list(one.choices)} if one.choices else {}))
                 for each, one in action.args.items()
@@ -292,9 +304,9 @@ def ordering(desk: ToolFunctions, token: str | None) -> tuple[Tool, ...]:
 def answer(
     tools: Mapping[str, Tool], name: str, given: Mapping[str, Any], *, note: Note = lambda *_: None
 ) -> Mapping[str, Any]:
-    """What a tool says to a call that was looked at first. HoldfastError: what is wrong with it, in one line.
+    """Checks a call and returns the tool's answer. HoldfastError: what is wrong, in one line.
 
-    An order that is refused before it comes to its desk goes to `note`.
+    A command that is refused here goes to `note`.
     """
     try:
         tool = _asked(tools, name, given)
@@ -311,7 +323,7 @@ def answer(
 
 
 def _asked(tools: Mapping[str, Tool], name: str, given: Mapping[str, Any]) -> Tool:
-    """The tool, once the call fits it."""
+    """The tool, after a check of the arguments."""
     if name not in tools and name.startswith(ORDER):
         raise Forbidden(name[:80], why="is for operators", remedy=REMEDY)
     if name not in tools:
@@ -332,7 +344,7 @@ def server(
     version: str,
     note: Note = lambda *_: None,
 ) -> Server[Any]:
-    """The SDK's server over these tools. `orders` is asked anew each time: a token may be revoked meanwhile."""
+    """The SDK's server with these tools. `orders` is called each time: the token may be revoked meanwhile."""
     import mcp.types as types
     from mcp.server.lowlevel import Server
 
@@ -368,30 +380,12 @@ def server(
 
 
 async def serve(app: Server[Any]) -> None:
-    """Over stdin and stdout, until the other side hangs up."""
+    """Serves over stdin and stdout, until the client disconnects."""
     from mcp.server.stdio import stdio_server
 
-    stdin: Any = wire.lines(0)  # of a file the SDK asks no more than its lines
+    stdin: Any = lines(0)  # the SDK only iterates over its lines
     async with stdio_server(stdin=stdin) as (incoming, outgoing):
         await app.run(incoming, outgoing, app.create_initialization_options())
-
-
-def _artefact(given: dict[str, Any]) -> EvalItem:
-    try:
-        return decode(EvalItem, given)
-    except BadRecord as error:
-        raise BadInput(error.what, why=error.why, remedy=error.remedy) from None
-
-
-def _opinion(one: Opinion) -> dict[str, Any]:
-    return {
-        "criterion": one.criterion,
-        "outcome": one.outcome.value,
-        "holds": one.holds,
-        "probability": one.probability,
-        "by": one.by,
-        "why": one.why,
-    }
 
 
 def _size(result: TaskResult) -> dict[str, Any]:
@@ -414,7 +408,7 @@ def _evaluation(one: Evaluation) -> dict[str, Any]:
 
 
 def _better(first: Evaluation, second: Evaluation) -> tuple[str, str]:
-    """By the score where a known answer gates both; else only where one holds in all that the other does, and more."""
+    """By the scores, where a known answer gates both; else the one whose failures are fewer and all shared."""
     if first.score is not None and second.score is not None:
         if first.score == second.score:
             return "neither", f"both score {first.score:.3f}"
@@ -430,22 +424,62 @@ def _better(first: Evaluation, second: Evaluation) -> tuple[str, str]:
 
 
 def _behind(one: Evaluation, other: Evaluation) -> list[str]:
-    """Why the other fails, in parts in which this one does not."""
+    """Reasons of the other's failures in parts where this one does not fail."""
     failed = {each.part for each in one.verdicts if each.holds is False}
     parts_ = [each for each in other.verdicts if each.holds is False and each.part not in failed]
     return [reason for each in parts_ for reason in each.reasons]
 
 
 def _explained(store: Store, version: str) -> dict[str, Any]:
-    from holdfast.operate.explain import recount
+    from holdfast.operate.publication import recompute_decision
 
     release = find_release(store, version)
-    found = recount(store, release)
-    return {
-        "release": encode(release),
-        "decision": None if found.decision is None else encode(found.decision),
-        "recomputed": None if found.again is None else encode(found.again),
-        "agrees": found.agrees,
-        "problems": list(found.problems),
-        "proof": found.proof,
-    }
+    found = recompute_decision(store, release)
+    records = {"release": release, "decision": found.decision, "recomputed": found.again}
+    told = {name: None if one is None else encode(one) for name, one in records.items()}
+    return {**told, "agrees": found.agrees, "problems": list(found.problems), "proof": found.proof}
+
+
+DEEPEST = 64  # levels; other parsers give up at about two hundred
+ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.S
+)
+TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.S)
+
+
+async def lines(descriptor: int) -> AsyncIterator[str]:
+    """The repaired lines of a descriptor. Other readers of it, such as child processes, get an empty file."""
+    import anyio
+
+    async for line in anyio.wrap_file(_taken(descriptor)):
+        yield readable(line)
+
+
+def _taken(descriptor: int) -> TextIO:
+    mine, nothing = os.dup(descriptor), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+    # Never closed: a thread may still wait for a line at the end.
+    return open(mine, encoding="utf-8", errors="replace", closefd=False)
+
+
+def readable(line: str) -> str:
+    if "\\u" in line:
+        line = ESCAPE.sub(lambda found: "\\ufffd" if found["half"] else found[0], line)
+    return _cut(line) if line.count("[") + line.count("{") > DEEPEST else line
+
+
+def _cut(line: str) -> str:
+    """Replaces too deeply nested values by null."""
+    kept, depth, after = list[str](), 0, 0
+    for found in TOKEN.finditer(line):
+        if found[0] in ("[", "{"):
+            depth += 1
+            if depth == DEEPEST + 1:
+                kept.append(line[after : found.start()])
+        elif found[0] in ("]", "}"):
+            if depth == DEEPEST + 1:
+                kept.append("null")
+                after = found.end()
+            depth -= 1
+    return "".join([*kept, line[after:]])

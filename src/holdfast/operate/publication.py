@@ -1,7 +1,7 @@
-"""A published proof as its page shows it: checked, read with the samples it rests on, and weighed again from them.
+"""Proofs computed again from their samples: a published one for its page, and the gate's decision about a version.
 
-Nothing is shown because a file says so: what cannot be computed again is refused. How a proof is published is
-`prove.report`'s business, how it looks is `proof`'s.
+Nothing is shown because a file says so: the samples are compared again and the same criteria are applied again. A proof
+that cannot be recomputed is refused.
 """
 
 from __future__ import annotations
@@ -11,30 +11,36 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Band, Decision, Episode
-from holdfast.contracts.records import decode
-from holdfast.operate import proof_text
+from holdfast.contracts.evidence import Decision, Episode, Evidence
+from holdfast.contracts.records import decode, loads
+from holdfast.contracts.release import Release
+from holdfast.contracts.run import LedgerEntry
+from holdfast.operate import proof_view
 from holdfast.operate.proof_view import GateCriterion, MetricSequence, ProofTask, ProofView
-from holdfast.prove import comparison
-from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, reach
+from holdfast.pipeline.proof import criteria_from, proof_of, suite_title, weighing_from
+from holdfast.promote.gate import decide
+from holdfast.prove import matrix
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, reach, weigh
 from holdfast.prove.reports import document
 from holdfast.prove.reports.report import SAFETY_NOT_PROVED, SAFETY_REGRESSION
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.sequential import crossed_at, sequence
+from holdfast.store.blobs import sha256_of
+from holdfast.store.store import Store
 
 NUMBERED = re.compile(r"(.+?)[-/_#]\d+")  # the names of generated tasks: their family, and a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """One proof and what it rests on, as it lies on disk."""
+    """One proof and its evidence, as on disk."""
 
     path: Path
     proof: Mapping[str, Any]
@@ -54,7 +60,7 @@ class Publication:
 
     @property
     def releases(self) -> tuple[str, str] | None:
-        """What the two are called in the store, where they were registered."""
+        """The names of both versions in the store, where they are registered."""
         said = self.proof.get("versions")
         return None if said is None else (str(said["baseline"]), str(said["trained"]))
 
@@ -67,7 +73,7 @@ class Publication:
 
 
 def read(path: Path) -> Publication:
-    """The publication of a proof; BadInput with the first problem of one that is not true."""
+    """Reads a published proof; BadInput with the first problem of a false one."""
     if not path.is_file():
         raise BadInput(
             f"proof {path}", why="there is no such file", remedy="'holdfast report list' shows what there is"
@@ -82,14 +88,8 @@ def read(path: Path) -> Publication:
     sides = [_json(_beside(path, proof, kind)) for kind in ("baseline", "trained")]
     before, after = (tuple(_episode(sample) for sample in side["samples"]) for side in sides)
     report = _json(_beside(path, proof, "significance"))
-    return Publication(
-        path=path,
-        proof=proof,
-        significance=report["significance"],
-        weighing=report["weighing"],
-        baseline=before,
-        candidate=after,
-    )
+    recorded = {name: report[name] for name in ("significance", "weighing")}
+    return Publication(path=path, proof=proof, baseline=before, candidate=after, **recorded)
 
 
 def weighing(
@@ -122,7 +122,7 @@ def view(published: Publication, how: ComparisonConfig) -> ProofView:
     weighed = compare_versions(*sides, how, versions=versions, rng=rng)
     measured = {metric: comparison.pairs(*sides, metric) for metric in weighed.comparisons}
     decision = published.proof["decision"]
-    course = _course(how, how.primary, weighed.differences, how.min_effect)
+    course = metric_sequence(how, how.primary, weighed.differences, how.min_effect)
     safety = None if how.primary == "safety" else _safety(how, *measured["safety"])
     return ProofView(
         run=published.run,
@@ -151,7 +151,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _beside(path: Path, proof: Mapping[str, Any], kind: str) -> Path:
-    """Where a report of this kind lies by now; `validate` found it, so it is in one of these places."""
+    """The current place of a report of this kind; `validate` has found it in one of these."""
     run, made = str(proof["run_id"]), document.read_moment(str(proof["generated_at"]))
     root = next(folder for folder in path.absolute().parents if folder.name == "reports")
     places = (document.active_path(kind, run), document.archived_path(kind, run, made))
@@ -179,11 +179,11 @@ def _safety(
     how: ComparisonConfig, _: Sequence[str], before: comparison.Matrix, after: comparison.Matrix
 ) -> MetricSequence:
     differences = (after.mean(axis=1) - before.mean(axis=1)).tolist()
-    return _course(how, "safety", differences, -how.max_safety_regression)
+    return metric_sequence(how, "safety", differences, -how.max_safety_regression)
 
 
-def _course(how: ComparisonConfig, metric: str, differences: Sequence[float], bar: float) -> MetricSequence:
-    """Each edge of the sequence errs with a chance of α, as the verdict does: it passes the bar where it is proved."""
+def metric_sequence(how: ComparisonConfig, metric: str, differences: Sequence[float], bar: float) -> MetricSequence:
+    """The confidence sequence of the differences; each edge errs with probability α, as the verdict does."""
     far, alpha = reach(how, metric), min(how.alpha, 0.49)
     bounds = sequence(differences, low=-far, high=far, level=1.0 - 2.0 * alpha)
     return MetricSequence(
@@ -199,12 +199,12 @@ def _course(how: ComparisonConfig, metric: str, differences: Sequence[float], ba
 
 
 def _sequential(*courses: MetricSequence | None) -> list[GateCriterion]:
-    """What decides: the tests that hold however often one looks."""
+    """The tests that decide: they stay valid at every interim look."""
     return [
         GateCriterion(
-            name=f"{proof_text.unit(known.metric).title}, however often one looks",
-            wanted=f"proved {proof_text.asked(known)}",
-            found=proof_text.course_proved(known).removeprefix("is ").removeprefix("was "),
+            name=f"{proof_view.unit(known.metric).title}, however often one looks",
+            wanted=f"proved {proof_view.asked(known)}",
+            found=proof_view.course_proved(known).removeprefix("is ").removeprefix("was "),
             is_met=known.proved_at is not None,
             code="checkpoint_promotion_blocked_policy_improvement_not_significant",
             blocks=False,  # the verdict says so
@@ -218,30 +218,18 @@ def _documented(proof: Mapping[str, Any]) -> list[GateCriterion]:
     wanted, found, reasons = proof["criteria"], proof["significance"], proof["failure_analysis"]["reasons"]
     interval = f"{found['delta_ci_low']:+.4f} to {found['delta_ci_high']:+.4f}"
     # These are by one look at the end; the sequential ones before them decide.
-    sure, safety = proof_text.percent(wanted["min_confidence_level"]), proof["safety_benchmark"]
+    sure, safety = proof_view.percent(wanted["min_confidence_level"]), proof["safety_benchmark"]
+    gain, least = f"{found['mean_delta']:+.4f}", f"at least {wanted['min_reward_delta']:g}"
+    rise, most = f"{safety['safety_regression_delta']:+.4f}", f"at most {safety['max_safety_regression']:g}"
+    p_value, most_p = proof_view.p(found["p_value"]), f"at most {wanted['max_p_value']:g}"
     rows = (
-        (
-            "Gain in reward",
-            f"at least {wanted['min_reward_delta']:g}",
-            f"{found['mean_delta']:+.4f}",
-            "reward_gain_below_threshold",
-        ),
-        (
-            "p of the gain, by one look",
-            f"at most {wanted['max_p_value']:g}",
-            proof_text.p(found["p_value"]),
-            "p_value_above_threshold",
-        ),
+        ("Gain in reward", least, gain, "reward_gain_below_threshold"),
+        ("p of the gain, by one look", most_p, p_value, "p_value_above_threshold"),
         ("Interval of the gain, by one look", f"above 0 at {sure}", interval, "confidence_below_threshold"),
-        (
-            "Rise in safety cost",
-            f"at most {safety['max_safety_regression']:g}",
-            f"{safety['safety_regression_delta']:+.4f}",
-            SAFETY_REGRESSION,
-        ),
+        ("Rise in safety cost", most, rise, SAFETY_REGRESSION),
     )
     listed = [
-        GateCriterion(name=n, wanted=w, found=proof_text.minus(f), is_met=c not in reasons, code=c)
+        GateCriterion(name=n, wanted=w, found=proof_view.minus(f), is_met=c not in reasons, code=c)
         for n, w, f, c in rows
     ]
     proved = not safety["reason_codes"]
@@ -258,20 +246,20 @@ def _documented(proof: Mapping[str, Any]) -> list[GateCriterion]:
 
 
 def _steady(weighed: ComparisonResult) -> list[GateCriterion]:
-    """Whether other seeds, or fewer of the tasks, would have said the same."""
+    """Whether other seeds, or fewer tasks, give the same result."""
     names = {"seed": ("Other seeds", "seed_reproducibility"), "sample": ("Fewer tasks", "sample_sensitivity")}
-    return [_band(*names[kind], band) for kind, band in weighed.bands.items() if kind in names]
-
-
-def _band(name: str, code: str, band: Band) -> GateCriterion:
-    return GateCriterion(
-        name=name,
-        wanted=f"p within {band.most_p_value_spread:g}, gain within {band.most_delta_spread:g}",
-        found=f"p {band.p_value_spread:.3f} apart, gain {band.delta_spread:.3f}",
-        is_met=band.within,
-        code=f"checkpoint_promotion_blocked_{code}",
-        blocks=False,  # where a gate was asked for it, the gate says so
-    )
+    return [
+        GateCriterion(
+            name=names[kind][0],
+            wanted=f"p within {band.most_p_value_spread:g}, gain within {band.most_delta_spread:g}",
+            found=f"p {band.p_value_spread:.3f} apart, gain {band.delta_spread:.3f}",
+            is_met=band.within,
+            code=f"checkpoint_promotion_blocked_{names[kind][1]}",
+            blocks=False,  # the gate decides, where it requires it
+        )
+        for kind, band in weighed.bands.items()
+        if kind in names
+    ]
 
 
 def _facts(published: Publication, weighed: ComparisonResult, *, seeds: int) -> dict[str, str]:
@@ -295,7 +283,7 @@ def _facts(published: Publication, weighed: ComparisonResult, *, seeds: int) -> 
 
 
 def _steps(published: Publication) -> tuple[tuple[str, str], ...]:
-    """What a reader can do now, as commands."""
+    """Commands for the reader."""
     steps = [(f"holdfast report show {published.run}", "every figure of the proof, computed again from its samples")]
     if published.releases is None:
         return tuple(steps)
@@ -311,7 +299,7 @@ def _steps(published: Publication) -> tuple[tuple[str, str], ...]:
 
 def _how(how: ComparisonConfig, weighed: ComparisonResult) -> tuple[str, str, str]:
     interval = next(iter(weighed.comparisons.values())).interval
-    once = proof_text.percent(how.alpha)
+    once = proof_view.percent(how.alpha)
     tasks = (
         "Both versions did the same tasks with the same seeds; the seeds of a task are averaged first, so that what is "
         "counted is tasks, in the order they came in."
@@ -323,8 +311,103 @@ def _how(how: ComparisonConfig, weighed: ComparisonResult) -> tuple[str, str, st
     )
     once_read = (
         "By one look at all tasks: "
-        f"intervals of {proof_text.percent(interval.level)} are bootstrapped over tasks, p is of "
+        f"intervals of {proof_view.percent(interval.level)} are bootstrapped over tasks, p is of "
         "a one-sided sign-flip permutation test, Holm's p is for all metrics at once, and chance has seed "
         f"{how.resample_seed}."
     )
     return tasks, bets, once_read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputedDecision:
+    history: tuple[LedgerEntry, ...]  # of this version
+    entries: int  # of the whole ledger, whose chain is valid
+    evidence: Evidence | None = None
+    decision: Decision | None = None  # the gate's, as recorded
+    again: Decision | None = None  # made now, from the samples
+    episodes: int = 0
+    proof: str | None = None  # the path of the published one
+    problems: tuple[str, ...] = ()  # changed files, and figures that do not follow from the samples
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the recorded decision follows from the samples, or there is none."""
+        return not self.problems and self.is_same
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the recomputed decision is the same."""
+        if self.decision is None or self.again is None:
+            return self.decision is None
+        live = {"baseline_is_not_live"}  # about that moment, not about the samples
+        codes = [{one.code for one in made.reasons} - live for made in (self.decision, self.again)]
+        was_open = self.decision.open or {one.code for one in self.decision.reasons} == live
+        return was_open == self.again.open and (was_open or codes[0] == codes[1])
+
+
+def recompute_decision(store: Store, release: Release) -> RecomputedDecision:
+    """The decision about a version; StoreCorrupt where the ledger, the evidence or the samples were changed."""
+    entries = store.ledger.verify()
+    # `to`: whom a rollback made live
+    named = ("add", "move", "refuse", "accept", "roll_back", "to", "retired", "restore")
+    history = tuple(
+        one for one in store.releases.history(release.policy) if release.id in [one.body.get(name) for name in named]
+    )
+    decided = [one.body for one in history if one.body.get("evidence") and one.body.get("decision")]
+    problems = [one for one in store.releases.recount() if release.id in one]
+    if not decided:
+        return RecomputedDecision(history=history, entries=entries, problems=tuple(problems))
+    evidence = loads(Evidence, store.blobs.get(str(decided[-1]["evidence"])))
+    decision = decode(Decision, dict(decided[-1]["decision"]))
+    weighed, again, episodes = _again(store, evidence)
+    if weighed is not None:
+        figures = ("suite", "primary", "episodes", "comparisons", "verdict", "bands")
+        problems += [
+            f"evidence of {release.id}: {name} is not what the samples give"
+            for name in figures
+            if getattr(weighed, name) != getattr(evidence, name)
+        ]
+    path = proof_of(store.reports, str(evidence.manifest.get("run", "")), evidence.candidate, decision)
+    proof = None if path is None else str(path)
+    problems += _changed(release, proof, decided[-1].get("proof"))
+    return RecomputedDecision(
+        history=history,
+        entries=entries,
+        evidence=evidence,
+        decision=decision,
+        again=again,
+        episodes=episodes,
+        proof=proof,
+        problems=tuple(problems),
+    )
+
+
+def _changed(release: Release, proof: str | None, sha256: object) -> list[str]:
+    """Compares the published proof with the hash in the ledger; old entries have none."""
+    if not sha256:
+        return []
+    if proof is None:
+        return [f"proof of {release.id}: is not where it was published, nor in the archive"]
+    if sha256_of(Path(proof)) != sha256:
+        return [f"proof of {release.id}: {proof} is not the one that was published"]
+    return []
+
+
+def _again(store: Store, evidence: Evidence) -> tuple[Evidence | None, Decision | None, int]:
+    if evidence.samples is None:
+        return None, None, 0
+    kept = json.loads(store.blobs.get(evidence.samples))
+    before, after = ([decode(Episode, one) for one in kept[name]] for name in ("baseline", "candidate"))
+    how = weighing_from(kept["weighing"])
+    rng = np.random.default_rng(how.resample_seed)
+    found = weigh(before, after, how, versions=(evidence.baseline, evidence.candidate), rng=rng)
+    weighed = replace(
+        evidence,
+        suite=suite_title(kept["suite"]),
+        primary=how.primary,
+        episodes=len(found.tasks),
+        comparisons=found.comparisons,
+        verdict=found.verdict,
+        bands=found.bands,
+    )
+    return weighed, decide(weighed, criteria_from(kept["criteria"])), len(before) + len(after)

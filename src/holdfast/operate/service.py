@@ -1,13 +1,17 @@
-"""Serving a policy while its versions change: who answers which request, what came of it, and nobody is interrupted.
+"""Serves a policy while its versions change: routes requests, records outcomes, and interrupts nobody; and captures
+served conversations with feedback as rollouts.
 
-A request keeps the version it began with. A new table of versions is made ready aside and then put in place by one
-assignment; versions that nobody needs any more are closed once their last request is answered, the one before the
-live stays warm. How a version is loaded is handed in; sockets are `collect.endpoint`'s, decisions the keeper's.
+A request keeps the version it began with. A new table of versions is loaded aside and put in place by one assignment.
+Unused versions are closed after their last request; the previous live one stays loaded. How a version is loaded is an
+argument. An answer without feedback is forgotten after a while: without a reward nothing can be learnt from it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
@@ -16,20 +20,22 @@ from typing import Any, Protocol
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, NotFound, StoreError
 from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.contracts.release import Release, Stage
-from holdfast.contracts.trace import ModelCall
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
+from holdfast.contracts.rollout import AttemptState, Claim, Split, Task
+from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.promote.release import Routing, choose, route
 from holdfast.store.notifications import RELEASES
 from holdfast.store.store import Store
 
 FLUSH_S, RETRY_S = 0.05, 1.0  # between two writes, and after one that failed
-MOST_WAITING = 100_000  # outcomes that a store which is full or gone is waited for with; the oldest go first
-MOST_SHADOWS = 64  # copies under way at once: a slow shadow gets fewer of them
+MOST_WAITING = 100_000  # outcomes kept while the store is full or gone; the oldest are dropped first
+MOST_SHADOWS = 64  # concurrent copies: a slow shadow gets fewer
 Messages = Sequence[Mapping[str, Any]]
-Heard = Callable[[str, str, Messages, ModelCall], None]  # request, release, what was asked, what was answered
+Heard = Callable[[str, str, Messages, ModelCall], None]  # request, release, question, answer
 
 
 class ChatModel(Protocol):
-    """What answers, at once or piece by piece, until it is closed."""
+    """Answers whole or in pieces, until it is closed."""
 
     async def __call__(self, messages: Messages, /, **sampling: Any) -> ModelCall: ...
 
@@ -40,21 +46,18 @@ class ChatModel(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LoadedModel:
-    """A version that is loaded, and how many requests it is answering."""
+    """A loaded version, and its number of running requests."""
 
     release: str
-    speaker: ChatModel
+    model: ChatModel
     busy: int = 0
     is_leaving: bool = False
     is_closed: bool = False
 
     def leave(self) -> None:
-        """Closed now, or with its last request."""
+        """Closes now, or with the last request."""
         self.is_leaving = True
         self._close_when_idle()
-
-    def begin(self) -> None:
-        self.busy += 1
 
     def end(self) -> None:
         self.busy -= 1
@@ -63,12 +66,12 @@ class LoadedModel:
     def _close_when_idle(self) -> None:
         if self.is_leaving and not self.busy and not self.is_closed:
             self.is_closed = True
-            self.speaker.close()
+            self.model.close()
 
 
 class FailedModel:
-    """In place of a version that could not be loaded: it fails what it is asked, which is counted, and so is taken
-    back as any other that fails."""
+    """In place of a version that could not be loaded: every request fails and is counted, so that the guard takes the
+    version back."""
 
     def __init__(self, release: str, error: Exception) -> None:
         self._fault = Fault(f"release {release}", why=f"could not be loaded: {error}", remedy="take it back")
@@ -86,15 +89,15 @@ class FailedModel:
 
 @dataclass(frozen=True, slots=True)
 class ServingTable:
-    """Who serves now. It is a value: a request holds the one it began with."""
+    """The versions in service. A request keeps the table it began with."""
 
     routing: Routing
-    trial: str | None  # what outcomes are counted under; None: nothing is compared
-    seats: Mapping[str, LoadedModel]
+    trial: str | None  # the experiment of the outcomes; None: nothing is compared
+    loaded: Mapping[str, LoadedModel]
 
 
 def trial_of(release: Release, live: Release) -> Experiment | None:
-    """The comparison with the live one that a version is in at its stage; each step, and each new try, has its own."""
+    """The comparison of a canary or shadow with the live version; each step, and each new try, has its own."""
     if release.stage not in (Stage.CANARY, Stage.SHADOW):
         return None
     part = release.share / 100 if release.stage is Stage.CANARY else 0.5  # a shadow answers what the live one does
@@ -109,16 +112,16 @@ def trial_of(release: Release, live: Release) -> Experiment | None:
 
 @dataclass(slots=True)
 class Service:
-    """`choose_version(key)` is what the endpoint is handed; `run` keeps the table up to date."""
+    """The endpoint calls `choose_version(key)`; `run` keeps the table up to date."""
 
     store: Store
     policy: str
-    load: Callable[[Release], ChatModel]  # may take its time: it is called in a thread
+    load: Callable[[Release], ChatModel]  # may be slow: called in a thread
     request_id: Callable[[], str]  # of the request being answered
     clock: Callable[[], float]
     heard: Heard | None = None
     _table: ServingTable | None = None
-    _previous: str | None = None  # the live one before this: kept warm
+    _previous: str | None = None  # the previous live version: stays loaded
     _written: list[ServedRequest] = field(default_factory=list)
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _shadows: set[asyncio.Task[None]] = field(default_factory=set)
@@ -135,18 +138,16 @@ class Service:
 
     @property
     def speaks_bytes(self) -> bool:
-        """Whether the tokens of all versions in service are bytes and marks; others have no common spelling."""
-        speakers = [seat.speaker for seat in self.table.seats.values() if not isinstance(seat.speaker, FailedModel)]
-        return all(getattr(speaker, "speaks_bytes", False) for speaker in speakers)
+        """Whether all versions in service have byte tokens; others have no common spelling."""
+        models = [version.model for version in self.table.loaded.values() if not isinstance(version.model, FailedModel)]
+        return all(getattr(model, "speaks_bytes", False) for model in models)
 
     def choose_version(self, key: str) -> Answering:
         table = self.table
-        return Answering(self, table, table.seats[choose(table.routing, key)], key)
+        return Answering(self, table, table.loaded[choose(table.routing, key)], key)
 
     async def refresh(self) -> None:
-        """Have the versions that the store says; load what is new first, then change over.
-
-        What was served before is served on where this fails."""
+        """Loads the versions that the store names, then switches to them; on failure the old ones serve on."""
         releases = {one.id: one for one in await asyncio.to_thread(self.store.releases.of_policy, self.policy)}
         routing, old = route(releases.values()), self._table
         if routing is None:
@@ -157,20 +158,20 @@ class Service:
         if old is not None and (old.routing, old.trial) == (routing, name):
             return
         if trial is not None:
-            with suppress(Conflict):  # it was ended already: what is still served under it is counted all the same
+            with suppress(Conflict):  # it has ended already; late requests are counted all the same
                 await self.store.trials.begin(trial, who=f"service of {self.policy}", now=self.clock())
-        seats = dict(old.seats) if old is not None else {}
+        loaded = dict(old.loaded) if old is not None else {}
         for wanted in (routing.live, routing.canary, routing.shadow):
-            if wanted is not None and (wanted not in seats or isinstance(seats[wanted].speaker, FailedModel)):
-                seats[wanted] = await self._seat(releases[wanted])
+            if wanted is not None and (wanted not in loaded or isinstance(loaded[wanted].model, FailedModel)):
+                loaded[wanted] = await self._loaded(releases[wanted])
         if old is not None and old.routing.live != routing.live:
             self._previous = old.routing.live
         stay = {routing.live, routing.canary, routing.shadow, self._previous}
-        self._table = ServingTable(routing, name, {name: seat for name, seat in seats.items() if name in stay})
-        for left in seats.keys() - stay:
-            seats[left].leave()
+        self._table = ServingTable(routing, name, {name: version for name, version in loaded.items() if name in stay})
+        for left in loaded.keys() - stay:
+            loaded[left].leave()
 
-    async def _seat(self, release: Release) -> LoadedModel:
+    async def _loaded(self, release: Release) -> LoadedModel:
         try:
             return LoadedModel(release.id, await asyncio.to_thread(self.load, release))
         except Exception as error:
@@ -179,7 +180,7 @@ class Service:
             return LoadedModel(release.id, FailedModel(release.id, error))
 
     async def run(self) -> None:
-        """Follow the store's changes, and write down what was served, until cancelled."""
+        """Follows the store's changes and records outcomes, until cancelled."""
         flushing = asyncio.create_task(self._keep_flushing())
         try:
             while True:
@@ -192,19 +193,19 @@ class Service:
                 await flushing
 
     async def flush(self) -> None:
-        """What was served is on disk when this returns."""
+        """Writes the outcomes to disk."""
         async with self._writing:
             written, self._written = self._written, []
             if not written:
                 return
             try:
                 await self.store.trials.record(written)
-            except BaseException:  # cancelled too: what was written all the same is not written twice
+            except BaseException:  # also on cancellation; a repeated write is ignored
                 self._written = [*written, *self._written][-MOST_WAITING:]
                 raise
 
     async def feedback(self, identity: str, said: Mapping[str, float]) -> bool:
-        """What came of an answer; False when nothing is known of it."""
+        """Records feedback on an answer; False for an unknown one."""
         await self.flush()
         return await self.store.trials.feedback(identity, **said)
 
@@ -214,8 +215,8 @@ class Service:
             task.cancel()
         await asyncio.gather(*shadows, return_exceptions=True)
         table, self._table = self._table, None
-        for seat in () if table is None else table.seats.values():
-            seat.leave()
+        for version in () if table is None else table.loaded.values():
+            version.leave()
         await self.flush()
 
     async def _keep_flushing(self) -> None:
@@ -223,11 +224,8 @@ class Service:
             await asyncio.sleep(FLUSH_S)
             try:
                 await self.flush()
-            except StoreError:  # requests are answered on; what was noted is kept until the store is back
+            except StoreError:  # keep answering, and keep the outcomes until the store is back
                 await asyncio.sleep(RETRY_S)
-
-    def note(self, served: ServedRequest) -> None:
-        self._written.append(served)
 
     def copy_to_shadow(
         self, table: ServingTable, identity: str, messages: Messages, sampling: Mapping[str, Any]
@@ -239,8 +237,8 @@ class Service:
             return
 
         async def ask() -> None:
-            with suppress(Exception):  # it is noted as the shadow's failure, and nobody waits for the answer
-                await Answering(self, table, table.seats[shadow], identity).whole(
+            with suppress(Exception):  # counted as the shadow's failure; nobody waits for the answer
+                await Answering(self, table, table.loaded[shadow], identity).whole(
                     f"{identity}~shadow", messages, sampling
                 )
 
@@ -251,15 +249,15 @@ class Service:
 
 @dataclass(slots=True)
 class Answering:
-    """One request, answered by the version it was given. Where a canary fails, the live one answers in its place."""
+    """One request and its version. Where a canary fails, the live version answers in its place."""
 
     service: Service
     table: ServingTable
-    seat: LoadedModel
+    version: LoadedModel
     key: str
 
     async def __call__(self, messages: Messages, /, **sampling: Any) -> ModelCall:
-        identity, place = self.service.request_id(), self._seated()
+        identity, place = self.service.request_id(), self._current()
         self.service.copy_to_shadow(place.table, identity, messages, sampling)
         try:
             return await place.whole(identity, messages, sampling)
@@ -272,14 +270,15 @@ class Answering:
             return answer
 
     async def stream(self, messages: Messages, /, **sampling: Any) -> AsyncGenerator[Any, None]:
-        """Once the first piece is out, the version that began has to end it."""
-        identity, place = self.service.request_id(), self._seated()
+        """Once the first piece is out, the same version has to finish."""
+        identity, place = self.service.request_id(), self._current()
         self.service.copy_to_shadow(place.table, identity, messages, sampling)
         failed: list[tuple[Answering, Exception]] = []
         begun = False
         while True:
             try:
-                async with aclosing(place._pieces(identity, messages, sampling)) as pieces:
+                answer = place.version.model.stream(messages, **sampling)
+                async with aclosing(place._measured(identity, messages, answer)) as pieces:
                     async for piece in pieces:
                         begun = True
                         yield piece
@@ -294,30 +293,27 @@ class Answering:
             before._own(identity, why)
 
     async def whole(self, identity: str, messages: Messages, sampling: Mapping[str, Any]) -> ModelCall:
-        async with aclosing(self._measured(identity, messages, self._once(messages, sampling))) as answer:
+        async def once() -> AsyncGenerator[Any, None]:
+            yield await self.version.model(messages, **sampling)
+
+        async with aclosing(self._measured(identity, messages, once())) as answer:
             calls: list[ModelCall] = [call async for call in answer]
         return calls[-1]
-
-    async def _once(self, messages: Messages, sampling: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
-        yield await self.seat.speaker(messages, **sampling)
-
-    def _pieces(self, identity: str, messages: Messages, sampling: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
-        return self._measured(identity, messages, self.seat.speaker.stream(messages, **sampling))
 
     async def _measured(
         self, identity: str, messages: Messages, answer: AsyncGenerator[Any, None]
     ) -> AsyncGenerator[Any, None]:
-        """The answer as it comes, and at its end a note of what it took. A bad request is nobody's failure."""
-        service, seat, began, is_whole = self.service, self.seat, self.service.clock(), False
-        seat.begin()
+        """Passes the answer on and records its outcome. A bad request is no failure of the version."""
+        service, version, began, is_whole = self.service, self.version, self.service.clock(), False
+        version.busy += 1
         try:
             async with aclosing(answer) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, ModelCall):
                         is_whole = True
                         self._note(identity, began, piece)
-                        if service.heard is not None and seat.release != self.table.routing.shadow:
-                            service.heard(identity, seat.release, messages, piece)
+                        if service.heard is not None and version.release != self.table.routing.shadow:
+                            service.heard(identity, version.release, messages, piece)
                     yield piece
             if not is_whole:
                 raise Fault("model", why="its stream broke off", remedy="ask again")
@@ -326,45 +322,134 @@ class Answering:
                 self._note(identity, began, None)
             raise
         finally:
-            seat.end()
+            version.end()
 
     def _note(self, identity: str, began: float, call: ModelCall | None) -> None:
         if self.table.trial is None:
             return
         now = self.service.clock()
-        self.service.note(
+        self.service._written.append(
             ServedRequest(
-                # The id is of who answers in its place.
+                # The plain id belongs to the version that answers in its place.
                 id=identity if call is not None else f"{identity}~failed",
                 trial=self.table.trial,
-                arm=self.seat.release,
+                arm=self.version.release,
                 unit=self.key if self.key.strip() else identity,
                 at=now,
                 error=call is None,
                 latency_s=max(0.0, now - began),
                 tokens=None if call is None or call.completion_ids is None else len(call.completion_ids),
-                success=0.0 if call is None else None,  # an answer that never came was no help
+                success=0.0 if call is None else None,  # no answer is no success
             )
         )
 
     def _own(self, identity: str, error: Exception) -> None:
-        """A request that another could answer was not a bad one: it is this version that refused it."""
+        """Counts a refusal as this version's failure: another version could answer."""
         if _is_refusal(error):
             self._note(identity, self.service.clock(), None)
 
-    def _seated(self) -> Answering:
-        """Itself, or chosen again where its version has left before the request began."""
-        return self.service.choose_version(self.key) if self.seat.is_closed else self
+    def _current(self) -> Answering:
+        """Itself, or a new choice where its version was closed before the request began."""
+        return self.service.choose_version(self.key) if self.version.is_closed else self
 
     def _instead(self) -> Answering | None:
-        """The live one; what it answers for another is not counted for it. None when it is the one that failed."""
+        """The live version, without counting the answer for it; None where it is the one that failed."""
         table = self.service.table
-        live = table.seats[table.routing.live]
-        if live is self.seat:
+        live = table.loaded[table.routing.live]
+        if live is self.version:
             return None
         return Answering(self.service, replace(table, trial=None), live, self.key)
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether it is the request that was found bad; an answer that breaks its own contract is the version's fault."""
+    """Whether the request was bad; an answer that breaks its contract is the version's failure."""
     return isinstance(error, BadInput) and not isinstance(error, BadRecord)
+
+
+KIND = "serve"  # of the run
+WORKER, LEASE_S = "service", 60.0
+MOST_LEFT = 16  # rollouts claimed at once: this one, and any left behind
+SOURCE = "feedback"
+
+
+class Capture:
+    def __init__(self, store: Store, run: str, *, clock: Callable[[], float], most: int = 10_000) -> None:
+        self._store, self._run, self._clock, self._most = store, run, clock, most
+        self._waiting: OrderedDict[str, tuple[str, ModelCall, float]] = OrderedDict()  # by request
+        self._kept: OrderedDict[str, dict[str, float]] = OrderedDict()  # feedback of stored ones
+        self._alone = asyncio.Lock()  # the claimed rollout must be the enqueued one
+
+    def heard(self, identity: str, release: str, messages: Sequence[Mapping[str, Any]], call: ModelCall) -> None:
+        self._waiting[identity] = (release, call, self._clock())
+        _forget(self._waiting, self._most)
+
+    async def told(self, identity: str, said: Mapping[str, float]) -> bool:
+        """Stores the conversation with its feedback; False where it is unknown, or neither reward nor success is given.
+
+        Repeating the same feedback is harmless; another value is a Conflict."""
+        async with self._alone:
+            if identity in self._kept:
+                return _is_same(identity, self._kept[identity], said)
+            if identity not in self._waiting or not said.keys() & {"reward", "success"}:
+                return False
+            release, call, at = self._waiting[identity]
+            claim = await self._claim(identity, release, call)
+            await self._finish(claim, call, at, _signals(said))
+            self._waiting.pop(identity, None)  # it may be forgotten meanwhile
+            self._kept[identity] = dict(said)
+            _forget(self._kept, self._most)
+            return True
+
+    async def _claim(self, identity: str, release: str, call: ModelCall) -> Claim:
+        now = self._clock()
+        asked = hashlib.sha256(json.dumps(list(call.messages), sort_keys=True).encode()).hexdigest()[:16]
+        task = Task(
+            name=identity,
+            input={"messages": list(call.messages)},
+            split=Split.TRAIN,
+            max_attempts=1,
+            max_faults=0,  # the caller cannot be asked again
+            metadata={"group": asked, "release": release},
+        )
+        await self._store.queue.enqueue(self._run, [task], now=now)
+        for claim in await self._store.queue.claim(self._run, WORKER, now=now, lease_s=LEASE_S, most=MOST_LEFT):
+            if claim.rollout.name == identity:
+                return claim
+            # Left behind by feedback that failed: its sender knows.
+            await self._store.queue.finish(claim.attempt, AttemptState.FAULT, now=now, error="was not told to the end")
+        raise Fault(f"answer {identity}", why=f"{self._run} takes nothing at the moment", remedy="tell it again later")
+
+    async def _finish(self, claim: Claim, call: ModelCall, at: float, signals: tuple[RewardTerm, ...]) -> None:
+        traces, now = self._store.traces, self._clock()
+        span = Span(seq=1, kind=SpanKind.MODEL, name="chat", started_at=at, ended_at=at, model=call)
+        before = [traces.add(claim.attempt, [span], now=now), traces.score(claim.attempt, signals, now=now)]
+        await self._store.queue.finish(
+            claim.attempt,
+            AttemptState.SUCCEEDED,
+            now=now,
+            reward=RewardBreakdown(signals=signals).total,
+            output=call.response.get("content"),
+            after=before,
+        )
+
+
+def _is_same(identity: str, before: Mapping[str, float], said: Mapping[str, float]) -> bool:
+    for name in said.keys() & before.keys():
+        if before[name] != said[name]:
+            raise Conflict(f"answer {identity}", why=f"{name} was told before: {before[name]:g}, not {said[name]:g}")
+    return said.keys() <= before.keys()
+
+
+def _forget(kept: OrderedDict[str, Any], most: int) -> None:
+    """Drops the oldest, beyond so many."""
+    while len(kept) > most:
+        kept.popitem(last=False)
+
+
+def _signals(said: Mapping[str, float]) -> tuple[RewardTerm, ...]:
+    """The reward counts, or success where there is no reward; a cost has weight 0."""
+    paid = "reward" if "reward" in said else "success"
+    return tuple(
+        RewardTerm(name=name, value=value, weight=1.0 if name == paid else 0.0, source=SOURCE)
+        for name, value in said.items()
+    )

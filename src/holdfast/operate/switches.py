@@ -1,9 +1,8 @@
-"""Which features are on, read from the flags as they are; and fuses, which switch one off when it does harm.
+"""Which features are on, read from the flags; and fuses, which switch a harmful feature off.
 
-A feature's value is of one snapshot and one key: a run's or a result's. A fuse that has blown kills its feature's flag,
-which the ledger keeps with the reason; it stays dead until a person revives it, for a feature that is off gives no more
-numbers by which it could be called well again. What a flag means is `promote`'s business, and whether a number was too
-high for too long is `alerts`'.
+A feature's value is of one snapshot and one key: a run's or a result's. A blown fuse kills the flag of its feature,
+with the reason in the ledger. The flag stays killed until a person revives it: a feature that is off gives no numbers
+that could clear it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def snapshot_of(store: Store, *, clock: Clock, environment: Environment) -> Snap
 
 
 def snapshot_at(url: str, project: str, *, clock: Clock, environment: Environment) -> Snapshot:
-    """Of a store that may not be there yet, or may be of an older kind: then nobody has set a flag in it."""
+    """Of a store that may be missing or of an older schema: then no flag is set."""
     try:
         with open_store(url, project=project, create=False, migrate=False) as opened:
             return snapshot_of(opened, clock=clock, environment=environment)
@@ -42,13 +41,13 @@ def snapshot_at(url: str, project: str, *, clock: Clock, environment: Environmen
 
 
 def key_of(run: str) -> str:
-    """What a share of runs is drawn by: the end of a run's id, which is known before the run has its number."""
+    """The key that a share of runs is drawn by: the end of a run's id, known before the run has its number."""
     return run.rpartition("-")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fuse:
-    """What may blow, and by which rule."""
+    """A feature, and the rule that switches it off."""
 
     feature: str  # a field of Features
     rule: AlarmRule
@@ -60,7 +59,7 @@ class Fuse:
 
 
 def _slow(feature: str, most_ms: float) -> Fuse:
-    """95 of 100 within so many milliseconds; better by a quarter before it may be called well again."""
+    """The 95th percentile must be within so many milliseconds; it clears at three quarters of that."""
     name = f"{feature.replace('_', '-')}-slow"
     rule = AlarmRule(
         name=name, fires_above=most_ms, clears_at=0.75 * most_ms, hold_s=60.0, least=20, severity=Severity.CRITICAL
@@ -79,13 +78,13 @@ DIVERGENCE = Fuse(
 
 
 def p95(took_ms: Sequence[float]) -> float | None:
-    """None where nothing was timed."""
+    """The 95th percentile; None without values."""
     ordered = sorted(took_ms)
     return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))] if ordered else None
 
 
 def divergence(done: Sequence[StepRecord]) -> tuple[float | None, int]:
-    """The share of the last updates that had to be taken back, and of how many."""
+    """The share of restored updates among the last ones, and their number."""
     updates = [body["update"] for body in (one.body for one in done) if isinstance(body.get("update"), Mapping)]
     last = updates[-LAST:]
     return (sum(one.get("restored") is not None for one in last) / len(last) if last else None), len(last)
@@ -94,7 +93,7 @@ def divergence(done: Sequence[StepRecord]) -> tuple[float | None, int]:
 def trip(
     store: Store, fuse: Fuse, state: AlarmState, value: float | None, *, n: int, now: float, environment: Environment
 ) -> tuple[AlarmState, Alert | None]:
-    """One more look at a number; where the alarm has just risen, the flag is killed."""
+    """Evaluates the rule of a fuse; kills the flag when the alert is raised."""
     state, alert = step(fuse.rule, state, value, now, n=n)
     if alert is not None and alert.cleared_at is None:
         pull(store, fuse, why=alert.message, now=now, environment=environment)
@@ -102,7 +101,7 @@ def trip(
 
 
 def pull(store: Store, fuse: Fuse, *, why: str, now: float, environment: Environment) -> Flag:
-    """Kill the feature's flag, whatever else is changed about it at the same time; one that is not there is made."""
+    """Kills the feature's flag, despite concurrent changes; creates a missing one."""
     name = SWITCHES[fuse.feature]
     for _ in range(TRIES):
         known = {flag.name: flag for flag in store.flags.all()}
@@ -118,9 +117,9 @@ def pull(store: Store, fuse: Fuse, *, why: str, now: float, environment: Environ
 
 
 def _revived_at(store: Store, name: str, done: Sequence[StepRecord]) -> float:
-    """When the flag was last brought back, or taken away, after it had been killed; before all time: never.
+    """When the killed flag was last revived or removed; -inf: never.
 
-    The ledger is read only where the flag has changed since the first of these updates, or is not there any more."""
+    The ledger is read only where the flag has changed since the first of these updates, or is missing."""
     flag = next((one for one in store.flags.all() if one.name == name), None)
     if not done or (flag is not None and flag.changed_at < done[0].at):
         return -inf
@@ -132,20 +131,19 @@ def _revived_at(store: Store, name: str, done: Sequence[StepRecord]) -> float:
     return found
 
 
-def heeding(
+def feature_reader(
     store: Store, *, key: str, clock: Clock, environment: Environment
 ) -> Callable[[Sequence[StepRecord]], Features]:
-    """The features before each lesson of a run, by its key; learning that diverges is switched off by its own record.
+    """Returns a reader of the features before each step of a run; diverging learning is switched off.
 
-    What was before a person revived it is no reason to kill it again, in this process or in one that goes on with the
-    run."""
+    Updates from before a person revived the flag never kill it again, here or in a process that resumes the run."""
     state = QUIET
 
     def read(done: Sequence[StepRecord]) -> Features:
         nonlocal state
         since = _revived_at(store, SWITCHES[DIVERGENCE.feature], done)
         if state.fired is not None and since > state.fired.at:
-            state = QUIET  # that trouble is over: somebody said so
+            state = QUIET  # a person has cleared it
         value, n = divergence([one for one in done if one.at > since])
         state, _ = trip(store, DIVERGENCE, state, value, n=n, now=clock(), environment=environment)
         return snapshot_of(store, clock=clock, environment=environment).features(key)

@@ -1,46 +1,48 @@
-"""What somebody should know of: rules over the numbers that the views show, looked at again whenever something changed.
+"""Alert rules over the numbers that the views show, evaluated after every change, and the sinks that alerts go to.
 
-A rule fires and clears with hysteresis (`alerts`); what stands is the store's, so that it outlives this process and is
-seen by every other. Who is told besides, and how, are the sinks': they take their time in tasks of their own, and what
-they could not deliver is counted. Nothing is done about an alert here: that is for people, and for fuses (`switches`).
+A rule fires and clears with hysteresis (`alerts`). The store keeps active alerts, so that they outlive this process and
+every other sees them. Sinks (a file of JSON lines, a webhook) deliver in tasks of their own; an alert that they could
+not deliver is counted. Only people and fuses (`switches`) act on an alert.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
 
 from holdfast.contracts.commands import Alert, Severity
-from holdfast.contracts.errors import StoreError
+from holdfast.contracts.errors import BadInput, StoreError
+from holdfast.contracts.records import encode
 from holdfast.contracts.run import RunRecord, RunState
 from holdfast.operate.alerts import ADOPTION_DROP, QUIET, AlarmRule, AlarmState, step
 from holdfast.operate.look import views
-from holdfast.operate.look.lessons import point
-from holdfast.operate.look.usage import catalog, record
+from holdfast.operate.look.lessons import catalog, point, record
 from holdfast.prove.estimate import wilson
 from holdfast.reward.safety import GATE
-from holdfast.reward.tools import ToolAttempt, adoption_rates, rate_drop
-from holdfast.store.notifications import FINISHED, ORDERS
+from holdfast.store.notifications import FINISHED, ORDERS, Changes
 from holdfast.store.store import Store
 
-LOOK_S = 1.0  # between two looks, however much changes
-IDLE_S = 5.0  # and so long at most, however little: silence is what some rules are about
-REST = 10.0  # and at least so many times as long as the look itself took
-LAST = 5  # steps of learning that a rule looks at
-FIRST = 3  # steps that entropy is compared with
-RECORDS = 400  # tasks whose tool use is compared: the newer half with the older
+LOOK_S = 1.0  # between two looks, at least
+IDLE_S = 5.0  # and at most: some rules are about silence
+REST = 10.0  # and at least so many times the duration of the look itself
+LAST = 5  # learning steps that a rule reads
+FIRST = 3  # steps that entropy is compared to
+RECORDS = 400  # tasks whose tool use is compared: newer half with older half
 READ_ON = 20  # of them at one look
 WATCHED = 20  # runs at once
 CHUNKS = 200  # of a large run, counted at one look
-WAITING = 1_000  # alerts that a slow sink may be behind; the oldest go first
+WAITING = 1_000  # alerts that wait for a slow sink; the oldest are dropped first
 
-Value = tuple[float | None, int | None]  # what was measured, and of how many; None: nothing to judge by
+Value = tuple[float | None, int | None]  # the measured value and its number of cases; None: no evidence
 
 RULES: Mapping[str, AlarmRule] = {
     rule.name: rule
@@ -59,7 +61,7 @@ RULES: Mapping[str, AlarmRule] = {
         AlarmRule(name="disk_low", fires_below=0.05, clears_at=0.08, severity=Severity.CRITICAL),
     )
 }
-SAID: Mapping[str, str] = {  # what the number is, and what may be done
+SAID: Mapping[str, str] = {  # what the number means, and what to do
     "failure_streak": "attempts failed in a row; 'holdfast rollouts RUN --status failed' says why",
     "backlog": "rollouts wait; more workers take them sooner",
     "no_heartbeat": "seconds without a sign of life of the run's driver; 'holdfast control recover RUN' takes it up",
@@ -75,14 +77,14 @@ SAID: Mapping[str, str] = {  # what the number is, and what may be done
 
 
 class Sink(Protocol):
-    """Where alerts go besides the store: raised ones, and the same again with `cleared_at`."""
+    """Receives each alert when it is raised, and again with `cleared_at`."""
 
     async def __call__(self, alert: Alert, /) -> None: ...
 
 
 @dataclass(slots=True)
 class _Post:
-    """What one sink still has to deliver."""
+    """The queue of one sink."""
 
     sink: Sink
     due: deque[Alert] = field(default_factory=lambda: deque(maxlen=WAITING))
@@ -101,14 +103,29 @@ class _Post:
             while self.due:
                 try:
                     await self.sink(self.due[0])
-                except OSError:  # the sink has tried as often as it does; the store has the alert anyway
+                except OSError:  # after the sink's own retries; the store has the alert anyway
                     self.lost += 1
                 if self.due:
                     self.due.popleft()
 
 
-class Watchman:
-    """Looks while it runs. `look` is one look, for those who do it by themselves."""
+async def changed(changes: Changes, *, most_s: float, seen: dict[str, int]) -> list[str]:
+    """Waits until a topic has moved on from `seen`, at most so long; updates `seen` and returns those topics."""
+    waiting = [changes.after(topic, at) for topic, at in seen.items()]
+    tasks = [asyncio.ensure_future(one) for one in waiting]
+    try:
+        await asyncio.wait(tasks, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, one in zip(tasks, waiting, strict=True):
+            task.cancel()
+            changes.forget(one)
+    found = [topic for topic, at in seen.items() if changes.seen(topic) != at]
+    seen.update({topic: changes.seen(topic) for topic in found})
+    return found
+
+
+class AlertWatcher:
+    """Evaluates the rules while `run` runs; `look` does it once."""
 
     def __init__(
         self,
@@ -119,7 +136,7 @@ class Watchman:
         rules: Mapping[str, AlarmRule] = RULES,
         free: Callable[[], float] | None = None,
     ) -> None:
-        """`free`: the share of the disk that is free; without it, that of the store's folder."""
+        """`free`: the free share of the disk; default: of the store's folder."""
         self._store, self._clock, self._rules = store, clock, rules
         self._free = free or (lambda: _free(store))
         self._posts = [_Post(sink) for sink in sinks]
@@ -127,16 +144,16 @@ class Watchman:
         self._states: dict[tuple[str, str | None], AlarmState] = {
             (one.code, one.run): AlarmState(fired=one) for one in store.alerts.standing() if one.code in rules
         }
-        self._unkept: list[Alert] = []  # what a full disk would not take: told at once, and kept as soon as it can be
-        self.missed = 0  # looks at a store that could not be asked
+        self._unkept: list[Alert] = []  # not stored yet, because the disk is full
+        self.missed = 0  # looks that failed because the store did not answer
 
     @property
     def lost(self) -> int:
-        """Alerts that a sink did not take; all of them are in the store."""
+        """Alerts that a sink did not deliver; the store has all of them."""
         return sum(post.lost for post in self._posts)
 
     async def run(self) -> None:
-        """Look, wait for something to change, and look again, until cancelled."""
+        """Looks after every change, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for post in self._posts:
                 group.create_task(post.deliver())
@@ -145,27 +162,17 @@ class Watchman:
                 began = asyncio.get_running_loop().time()
                 try:
                     told = await asyncio.to_thread(self.look)
-                except StoreError:  # busy or gone: whoever watches waits for it
+                except StoreError:  # busy or gone: try again later
                     self.missed, told = self.missed + 1, []
                 for alert in told:
                     for post in self._posts:
                         post.put(alert)
                 took = asyncio.get_running_loop().time() - began
                 await asyncio.sleep(max(LOOK_S, REST * took))
-                await self._changed(seen)
-
-    async def _changed(self, seen: Mapping[str, int]) -> None:
-        waiting = [self._store.changes.after(topic, at) for topic, at in seen.items()]
-        tasks = [asyncio.ensure_future(one) for one in waiting]
-        try:
-            await asyncio.wait(tasks, timeout=IDLE_S, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task, one in zip(tasks, waiting, strict=True):
-                task.cancel()
-                self._store.changes.forget(one)
+                await changed(self._store.changes, most_s=IDLE_S, seen=seen)
 
     def look(self) -> list[Alert]:
-        """Measure everything once; what was raised or cleared by it, in the store already."""
+        """Evaluates every rule once; the raised and cleared alerts, already stored."""
         now, told = self._clock(), list[Alert]()
         late, self._unkept = self._unkept, []
         for alert in late:
@@ -191,7 +198,7 @@ class Watchman:
         return [] if alert is None else [alert]
 
     def _keep(self, alert: Alert) -> Alert:
-        """Put it into the store, raised or cleared; the answer is as it stands there."""
+        """Stores an alert, raised or cleared, and returns the stored one."""
         try:
             if alert.cleared_at is None:
                 return self._store.alerts.raise_(alert).result()
@@ -201,7 +208,7 @@ class Watchman:
         return alert
 
     def _over(self, running: set[str], now: float) -> list[Alert]:
-        """What stands of runs that are over is over too: nothing could clear it any more."""
+        """Clears the alerts of finished runs: nothing else could."""
         told = []
         for (code, run), state in list(self._states.items()):
             if run is not None and run not in running:
@@ -223,7 +230,7 @@ class Watchman:
     def _of_run(self, run: RunRecord, now: float) -> Iterator[tuple[str, Value]]:
         figures = self._store.figures
         totals = figures.totals(run.id)
-        for _ in range(CHUNKS):  # who looks first counts a large run for all who look later
+        for _ in range(CHUNKS):  # the first look counts a large run for all later ones
             if totals.is_whole:
                 break
             totals = figures.totals(run.id)
@@ -255,7 +262,7 @@ class Watchman:
 
 @dataclass(slots=True)
 class _Tools:
-    """Tool use of a run's newest tasks, read a few at a time."""
+    """Tool use of the newest tasks of a run, read a few at a time."""
 
     records: deque[ToolAttempt] = field(default_factory=lambda: deque(maxlen=RECORDS))
     known: deque[str] = field(default_factory=lambda: deque(maxlen=4 * RECORDS))
@@ -268,7 +275,7 @@ class _Tools:
             self.records.append(record(rollout, store.traces.spans(token), tools))
 
     def drop(self) -> Value:
-        """The largest certain fall of any tool, and on how many tasks of either half it rests."""
+        """The largest certain fall of any tool, and the number of tasks of the smaller half."""
         half = len(self.records) // 2
         every = list(self.records)
         before, now = (
@@ -294,3 +301,57 @@ def _turned(entropies: Sequence[float]) -> float | None:
 def _free(store: Store) -> float:
     usage: Any = shutil.disk_usage(store.folder)
     return float(usage.free / usage.total)
+
+
+TRIES = 3
+PAUSE_S = 0.5  # before the second try, then twice as long
+TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """One line of JSON for each alert, appended at once: several processes may share the file."""
+
+    path: Path
+
+    async def __call__(self, alert: Alert, /) -> None:
+        await asyncio.to_thread(self._append, json.dumps(encode(alert), ensure_ascii=False) + "\n")
+
+    def _append(self, line: str) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, line.encode(errors="replace"))
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """POSTs each alert as JSON; anything below 300 is delivered. Redirects are not followed."""
+
+    url: str
+    timeout_s: float = TIMEOUT_S
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise BadInput(f"webhook {self.url!r}", why="is not an address of the web", remedy="begin with https://")
+
+    async def __call__(self, alert: Alert, /) -> None:
+        import aiohttp
+
+        limit = aiohttp.ClientTimeout(total=self.timeout_s)
+        why = ""
+        async with aiohttp.ClientSession(timeout=limit) as session:
+            for tried in range(TRIES):
+                if tried:
+                    await self.pause(PAUSE_S * 2.0 ** (tried - 1))
+                try:
+                    async with session.post(self.url, json=encode(alert), allow_redirects=False) as answer:
+                        if answer.status < 300:
+                            return
+                        why = f"answered {answer.status}"
+                except (aiohttp.ClientError, TimeoutError) as error:
+                    why = type(error).__name__
+        raise OSError(f"webhook {self.url}: {why}, after {TRIES} tries")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.operate.drill.callers import Callers
+from holdfast.operate.drill.drills import Callers
 
 
 class Service(BaseHTTPRequestHandler):

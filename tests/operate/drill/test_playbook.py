@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.operate.drill.playbook import validate
-from holdfast.operate.drill.scratch import STORE, TRANSCRIPT
+from holdfast.operate.drill.playbook import STORE, TRANSCRIPT, validate
 from tests.operate.rehearsed import crashed
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.operate.drill.scratch import TRANSCRIPT, DrillFailed, Scratch
+from holdfast.operate.drill.drills import DrillFailed, Scratch
+from holdfast.operate.drill.playbook import TRANSCRIPT
 
 
 def transcript(folder: Path) -> list[str]:

@@ -10,7 +10,7 @@ from scipy import stats
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import OutcomeKind, RolloutState
-from holdfast.contracts.run import LedgerEntry
+from holdfast.contracts.run import DesiredState, LedgerEntry, RunRecord, RunState
 from holdfast.operate.look import briefs
 from holdfast.store.tally import Moments, Totals
 
@@ -38,9 +38,29 @@ def test_a_mean_has_students_interval() -> None:
     assert briefs.mean(Moments(n=2, total=float("inf"), squares=float("inf")))["value"] is None
 
 
+def run_brief(counts: dict[RolloutState, int], outcomes: dict[OutcomeKind, int]) -> briefs.Brief:
+    state, wanted = RunState.RUNNING, DesiredState.RUNNING
+    run = RunRecord(
+        id="run-1-a",
+        project="p",
+        kind="optimize",
+        state=state,
+        wanted=wanted,
+        model_ref="m",
+        settings={},
+        queue_limit=None,
+        created_at=1.0,
+        beat_at=1.0,
+        ended_at=None,
+        error=None,
+    )
+    totals = Totals(counts=counts, rewards={}, sizes={}, outcomes=outcomes, is_whole=True)
+    return briefs.run_brief(run, totals, now=2.0)
+
+
 def test_success_is_of_what_ended_by_itself() -> None:
     counts = dict.fromkeys(RolloutState, 1) | {RolloutState.SUCCEEDED: 6, RolloutState.CANCELLED: 50}
-    told = briefs.success(Totals(counts=counts, rewards={}, sizes={}, outcomes={}, is_whole=True))
+    told = run_brief(counts, dict.fromkeys(OutcomeKind, 0))["success"]
     assert (told["value"], told["n"]) == (0.75, 8)
 
 
@@ -55,7 +75,7 @@ def test_success_is_of_what_ended_by_itself() -> None:
 )
 def test_right_is_of_what_was_checked_or_failed(outcomes: dict[str, int], value: float | None, n: int) -> None:
     counts, found = dict.fromkeys(RolloutState, 1), {kind: outcomes.get(kind, 0) for kind in OutcomeKind}
-    told = briefs.right(Totals(counts=counts, rewards={}, sizes={}, outcomes=found, is_whole=True))
+    told = run_brief(counts, found)["right"]
     assert (told["value"], told["n"]) == (value, n)
 
 
@@ -113,6 +133,5 @@ def test_an_entry_is_a_sentence_and_its_reason_apart(kind: str, body: dict[str, 
     assert (told["what"], told["why"]) == (what, "enough\nfor now")
 
 
-def test_what_is_asked_is_the_prompt_or_all_there_is() -> None:
-    assert briefs.asked({"prompt": "two\n lines", "x": 1}) == "two lines"
-    assert briefs.asked(["a"]) == '["a"]' and briefs.cut("abcd", 3) == "ab…"
+def test_a_text_that_is_too_long_is_cut() -> None:
+    assert briefs.cut("abcd", 3) == "ab…" and briefs.cut("abc", 3) == "abc"

@@ -8,7 +8,7 @@ from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import LedgerEntry
-from holdfast.operate.look import decided
+from holdfast.operate.look import briefs
 from holdfast.store.store import Store
 from tests.operate.stage import Line
 
@@ -76,18 +76,18 @@ def test_what_put_a_version_live_is_told_of_it_and_of_no_other(
     bodies: list[dict[str, Any]], live: str, sentence: str, news: str | None
 ) -> None:
     found = history(*bodies)
-    told, beside = decided.live(live, found), decided.news(live, None, found)
+    told, beside = briefs.live_decision(live, found), briefs.newest_other_decision(live, None, found)
     assert told is not None and told["sentence"] == sentence
     assert (None if beside is None else beside["sentence"].split(";")[0].split(":")[0]) == news
 
 
 def test_what_the_gate_said_is_not_what_came_after() -> None:
     found = history(FIRST, GATE, HELD, GUARD, BACK)
-    gate = decided.gate("s@2", found)
+    gate = briefs.gate_decision("s@2", found)
     assert gate is not None and (gate["outcome"], gate["seq"]) == ("promoted", 2)
-    assert [one["outcome"] for one in decided.since_gate("s@2", found)] == ["taken back", "moved", "held"]
-    assert decided.gate("s@1", found) is None
-    last = decided.last("s@1", found)
+    assert [one["outcome"] for one in briefs.decisions_since_gate("s@2", found)] == ["taken back", "moved", "held"]
+    assert briefs.gate_decision("s@1", found) is None
+    last = briefs.last_decision("s@1", found)
     assert last is not None and last["outcome"] == "taken back"
 
 
@@ -96,6 +96,6 @@ def test_a_store_tells_it_the_same_way(file_store: Store) -> None:
     line.go(2, Stage.CANARY, share=5)
     line.back(failing=2, to=1)
     found, _ = file_store.figures.decisions("sprout")
-    told, beside = decided.live("sprout@1", found), decided.news("sprout@1", None, found)
+    told, beside = briefs.live_decision("sprout@1", found), briefs.newest_other_decision("sprout@1", None, found)
     assert told is not None and told["sentence"].startswith("sprout@1 went from candidate to live")
     assert beside is not None and (beside["release"], beside["outcome"]) == ("sprout@2", "taken back")

@@ -5,7 +5,7 @@ import pytest
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Task
 from holdfast.contracts.run import DesiredState
-from holdfast.operate.look.health import health, pace, solved
+from holdfast.operate.look.views import health, pace, solved
 from holdfast.store.dashboard_queries import RECENT
 from holdfast.store.store import Store
 

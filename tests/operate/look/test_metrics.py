@@ -73,9 +73,9 @@ def test_an_empty_store_has_metrics_too(file_store: Store) -> None:
 
 @pytest.mark.parametrize("text", [SCRIPT, IMAGE, 'a\\b"c', "two\nlines", "", "ünï"])
 def test_labels_come_back_as_they_were(text: str) -> None:
-    family = MetricFamily(name="x", help="two\nlines \\ here", samples=[({"run": text, "b": "1"}, 0.1), ({}, 1e-9)])
+    family = MetricFamily("x", "two\nlines \\ here", [({"run": text, "b": "1"}, 0.1), ({}, 1e-9)])
     assert parsed(written([family])) == {"holdfast_x": {(("run", text), ("b", "1")): 0.1, (): 1e-9}}
 
 
 def test_what_is_no_number_is_left_out() -> None:
-    assert written([MetricFamily(name="x", help="x", samples=[({}, inf)])]) == "\n"
+    assert written([MetricFamily("x", "x", [({}, inf)])]) == "\n"

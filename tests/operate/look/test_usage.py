@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.operate.look.usage import names, records, schemas_in
+from holdfast.operate.look.lessons import names, records, schemas_in
 from holdfast.store.store import Store
 
 

@@ -12,7 +12,8 @@ from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import Split, Task
 from holdfast.contracts.run import LESSON
-from holdfast.operate.look import views
+from holdfast.operate.look import conversation, lessons, standings, views
+from holdfast.operate.serve.panels import PANELS
 from holdfast.store.store import Store
 from tests.operate.conftest import LIVED_AT
 from tests.store.filled import IMAGE, SCRIPT
@@ -29,20 +30,23 @@ def some(store: Store) -> dict[str, Any]:
     return views.rollouts(store, newest(store), **NOW, status="succeeded", most=1)["rollouts"][0]
 
 
+VIEWS = {panel.name: panel.view for panel in PANELS} | {"health": views.health}
 ALL: dict[str, View] = {
     "overview": lambda store: views.overview(store, **NOW),
     "health": lambda store: views.health(store, **NOW),
     "runs": lambda store: views.runs(store, **NOW),
     "run": lambda store: views.run(store, newest(store), **NOW),
     "rollouts": lambda store: views.rollouts(store, newest(store), **NOW),
-    "rollout": lambda store: views.rollout(store, some(store)["id"], **NOW),
-    "group": lambda store: views.group(store, newest(store), some(store)["group"], **NOW, near=some(store)["key"]),
-    "learning": lambda store: views.learning(store, newest(store), **NOW),
-    "proofs": lambda store: views.proofs(store, **NOW),
-    "proof": lambda store: views.proof(store, "sprout@2", **NOW),
-    "releases": lambda store: views.releases(store, **NOW),
-    "experiments": lambda store: views.experiments(store, **NOW),
-    "experiment": lambda store: views.experiment(store, "greeting", **NOW),
+    "rollout": lambda store: conversation.rollout(store, some(store)["id"], **NOW),
+    "group": lambda store: conversation.group(
+        store, newest(store), some(store)["group"], **NOW, near=some(store)["key"]
+    ),
+    "learning": lambda store: lessons.learning(store, newest(store), **NOW),
+    "proofs": lambda store: standings.proofs(store, **NOW),
+    "proof": lambda store: standings.proof(store, "sprout@2", **NOW),
+    "releases": lambda store: standings.releases(store, **NOW),
+    "experiments": lambda store: standings.experiments(store, **NOW),
+    "experiment": lambda store: standings.experiment(store, "greeting", **NOW),
     "tools": lambda store: views.tools(store, newest(store), **NOW),
     "budgets": lambda store: views.budgets(store, newest(store), **NOW),
     "alerts": lambda store: views.alerts(store, **NOW),
@@ -54,14 +58,14 @@ EMPTY = ("overview", "health", "runs", "proofs", "releases", "experiments", "ale
 
 
 def test_every_view_is_tried() -> None:
-    assert sorted(ALL) == sorted(views.__all__)
+    assert sorted(ALL) == sorted(VIEWS)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_view_is_plain_json_of_the_keys_it_documents(lived_in: Store, name: str) -> None:
     told = ALL[name](lived_in)
     assert json.loads(json.dumps(told, allow_nan=False)) == told
-    said = str(getattr(views, name).__doc__)
+    said = str(VIEWS[name].__doc__)
     assert [key for key in told if f'"{key}"' not in said] == []
     assert len(json.dumps(told)) < 200_000
 
@@ -189,6 +193,6 @@ def test_tools_and_budgets_are_counted_from_the_newest(lived_in: Store) -> None:
 
 
 def test_what_is_not_there_is_said(lived_in: Store) -> None:
-    for view in (views.run, views.rollouts, views.learning, views.tools, views.budgets):
+    for view in (views.run, views.rollouts, lessons.learning, views.tools, views.budgets):
         with pytest.raises(NotFound):
             view(lived_in, "run-9", **NOW)

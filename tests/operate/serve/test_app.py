@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.collect.openapi import ApiRoute
 from holdfast.contracts.run import DesiredState
-from holdfast.operate.serve import pages
+from holdfast.operate.serve import auth_middleware
 from holdfast.operate.serve.app import TownPage, app
 from holdfast.operate.serve.auth_middleware import OPEN
 from holdfast.store.store import open_store
@@ -87,8 +87,8 @@ def test_without_a_token_nothing_answers_but_whether_it_is_up_and_the_way_in(roo
             assert answer.status_code == 401, (method, path)
             assert answer.json()["error"]["code"] == "unauthorized" and RUN not in answer.text
     assert open_ones == [("GET", "/healthz"), ("POST", "/login"), ("GET", "/login")] and len(shut) > 35
-    for name in pages.assets():
-        assert room.ask(f"/static/{name}").status_code == (200 if name in pages.WAY_IN else 401), name
+    for name in auth_middleware.assets():
+        assert room.ask(f"/static/{name}").status_code == (200 if name in auth_middleware.WAY_IN else 401), name
     token = room.tokens["admin"]
     for told in (f"/api/runs?token={token}", f"/api/runs?access_token={token}", "/api/runs?auth=1"):
         assert room.ask(told).status_code == 401  # an address is not where a token is looked for
@@ -107,7 +107,7 @@ def test_each_role_may_do_what_the_one_before_may_and_no_more(room: Room, role: 
         if path == "/api/orders" and role == "admin":
             expected = 409  # the same id, from somebody else
         assert answer.status_code == expected, (method, path, answer.text[:300])
-        assert answer.headers["content-security-policy"] == pages.CSP, path
+        assert answer.headers["content-security-policy"] == auth_middleware.CSP, path
         assert answer.headers["x-content-type-options"] == "nosniff"
         if expected >= 400:
             assert set(answer.json()["error"]) == {"type", "code", "message"}

@@ -19,7 +19,7 @@ from holdfast.contracts.access import Role, Token
 from holdfast.contracts.errors import StoreError
 from holdfast.operate.auth import TokenGuard
 from holdfast.operate.serve import app as control_room
-from holdfast.operate.serve import auth_middleware, pages
+from holdfast.operate.serve import auth_middleware
 from holdfast.operate.serve.auth_middleware import COOKIE, AuthMiddleware
 from holdfast.store.store import Store
 from tests.operate.room import PATIENCE_S, Room, serving, with_token
@@ -211,7 +211,7 @@ def test_while_the_store_fails_strangers_learn_nothing_of_it_and_their_guesses_c
     assert said == []
     for answer in answers:
         assert answer.status_code == 503 and "db.internal" not in answer.text + str(answer.headers)
-        assert answer.headers["content-security-policy"] == pages.CSP
+        assert answer.headers["content-security-policy"] == auth_middleware.CSP
         assert answer.headers["x-content-type-options"] == "nosniff"
     monkeypatch.undo()
     assert room.ask("/login", method="POST", json={"token": wrong}).status_code == 429
@@ -228,7 +228,7 @@ async def test_a_stream_ends_when_nobody_can_tell_whether_it_may_go_on(
     monkeypatch.setattr(room.store.tokens, "find", find)
     keeper = AuthMiddleware(TokenGuard(room.store, hand), hand)
     headers = [(b"authorization", f"Bearer {room.tokens['viewer']}".encode())]
-    served = control_room.ControlRoom(store=room.store, clock=hand, doorkeeper=keeper)
+    served = control_room.ControlRoom(store=room.store, clock=hand, authenticator=keeper)
     assert not await served._listening(Request({"type": "http", "headers": headers}))()
 
 

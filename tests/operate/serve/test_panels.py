@@ -8,15 +8,12 @@ import pytest
 from starlette.datastructures import QueryParams
 
 from holdfast.contracts.errors import BadInput
-from holdfast.operate.look import views
 from holdfast.operate.serve.panels import PANELS, Panel
 
 BY_NAME = {panel.name: panel for panel in PANELS}
 
 
-def test_every_view_has_a_panel_and_takes_what_its_panel_reads() -> None:
-    shown = {panel.view.__name__ for panel in PANELS}
-    assert shown == set(views.__all__) - {"health"}  # which is in the overview, and has its own documented address
+def test_every_view_takes_what_its_panel_reads() -> None:
     for panel in PANELS:
         taken = inspect.signature(panel.view).parameters
         names = {param.into or param.name for param in panel.takes}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.contracts.commands import Alert, Severity
-from holdfast.operate.serve import stream
+from holdfast.operate.serve import app
 from holdfast.store.store import Store
 
 PATIENCE_S = 60.0
@@ -29,7 +29,7 @@ async def settled(store: Store) -> None:
 
 async def test_a_change_is_an_event_with_its_topic_and_a_quiet_store_sends_none(file_store: Store) -> None:
     await settled(file_store)
-    events = stream.topics(file_store.changes, always)
+    events = app.topics(file_store.changes, always)
     async with asyncio.timeout(PATIENCE_S):
         assert await anext(events) == b"retry: 2000\n\n"
         waiting = asyncio.ensure_future(anext(events))
@@ -49,7 +49,7 @@ async def test_a_stream_ends_when_its_listener_is_no_longer_known(file_store: St
         return known.pop(0)
 
     async with asyncio.timeout(PATIENCE_S):
-        found = [one async for one in stream.topics(file_store.changes, is_known)]
+        found = [one async for one in app.topics(file_store.changes, is_known)]
     assert found == [b"retry: 2000\n\n"] and known == []
 
 
@@ -65,7 +65,7 @@ async def test_a_snapshot_is_sent_when_it_differs_in_more_than_its_moment(file_s
         return bool(told)
 
     async with asyncio.timeout(PATIENCE_S):
-        found = [one.decode() async for one in stream.snapshots(look, file_store.changes, is_known, "dashboard-7")]
+        found = [one.decode() async for one in app.snapshots(look, file_store.changes, is_known, "dashboard-7")]
     events = [(one.splitlines()[0], one.splitlines()[1], json.loads(one.splitlines()[2][6:])) for one in found]
     assert events[0][2] == {
         "schema_version": 1,

@@ -1,34 +1,226 @@
-"""Drills: the accident itself, on a scratch store under load, with our own commands, and what is left to judge it by.
+"""Drills: a real accident on a scratch store under load, with our own commands, and the evidence it leaves.
 
-`crash` kills the driver of a run with -9 and takes the run up; `disk` lets it run out of room; `upgrade` stops it,
-gives it the schema of an earlier version, kills the migration, and goes on; `pause` orders pause, freeze, resume and
-cancel while it works; `rollback` takes a version back that is answering. Nothing here decides whether it went well:
-that is computed, and can be computed again, by `playbook`.
+`crash` kills the driver of a run with -9 and resumes the run; `disk` lets it run out of space; `upgrade` stops it,
+gives it an earlier schema, kills the migration, and continues; `pause` pauses, freezes, resumes and cancels a working
+run; `rollback` takes back a version that is answering. `playbook` computes whether it went well. The transcript has a
+line with the time for each command, exit and mark.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import resource
+import shlex
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from http.client import HTTPException
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from holdfast.collect.agent import Context
+from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import OPEN, RolloutState
 from holdfast.contracts.run import RunRecord
-from holdfast.operate.drill import aftermath
-from holdfast.operate.drill.callers import Callers
-from holdfast.operate.drill.playbook import LIMITS, Story, write, write_up
-from holdfast.operate.drill.scratch import CONFIG, Clock, DrillFailed, Running, Scratch
-from holdfast.store.admin import set_back
-from holdfast.store.store import open_store
+from holdfast.operate.drill import playbook
+from holdfast.operate.drill.playbook import CONFIG, LIMITS, STORE, TRANSCRIPT, Story, TimedEvent, write, write_up
+from holdfast.store.older import set_back
+from holdfast.store.store import Store, open_store
+
+
+@dataclass(slots=True, kw_only=True)
+class Callers:
+    """Threads that ask a service until the context ends; each answer or failure is a line of a file."""
+
+    address: str  # of the service, up to /v1
+    policy: str
+    path: Path
+    clock: Clock
+    many: int = 6
+    answered: Counter[str] = field(default_factory=Counter)  # by version
+    _told: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __enter__(self) -> Callers:
+        self._threads += [threading.Thread(target=self._ask, args=(n,), daemon=True) for n in range(self.many)]
+        for one in self._threads:
+            one.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._told.set()
+        for one in self._threads:
+            one.join(60.0)
+
+    def _ask(self, number: int) -> None:
+        body = {"model": self.policy, "user": f"caller-{number}", "max_tokens": 8}
+        asked = json.dumps({**body, "messages": [{"role": "user", "content": "What is 6 + 8?"}]}).encode()
+        where = f"{self.address}/chat/completions"
+        while not self._told.is_set():
+            began, version_, error = self.clock(), "", None
+            request = urllib.request.Request(where, data=asked, headers={"content-type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=60.0) as response:
+                    version_ = str(json.load(response)["model"]).split("/", 1)[-1].rpartition("@")[0]
+            except (OSError, HTTPException, ValueError, KeyError) as failed:
+                error = f"{type(failed).__name__}: {failed}"
+            line = {"caller": number, "began": began, "ended": self.clock(), "version": version_, "error": error}
+            with self._lock, self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+                self.answered[version_] += 1
+            self._told.wait(0.02)
+
+
+PATIENCE_S = 120.0  # for what takes seconds: a machine may be busy with other things
+OURS = ("HOLDFAST_STORE", "HOLDFAST_TOKEN")  # a drill has its own store, whatever the environment says
+Clock = Callable[[], float]
+
+
+class DrillFailed(HoldfastError):
+    """The drill could not be completed: nothing is proved."""
+
+
+class Running:
+    """One of our commands. Its output goes to files: a pipe would stay open as long as any of its children."""
+
+    def __init__(self, words: Sequence[str], stem: Path, folder: Path) -> None:
+        self.line = shlex.join(["holdfast", *words])
+        self._out, self._err = stem.with_suffix(".out"), stem.with_suffix(".err")
+        environment = {name: value for name, value in os.environ.items() if name not in OURS}
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.cli", *words],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+        self.pid = self._process.pid
+
+    def has_ended(self, within_s: float = 0.0) -> bool:
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def has_open(self, path: Path) -> bool:
+        """Whether it works on a file right now."""
+        try:
+            return any(each.readlink() == path for each in Path(f"/proc/{self.pid}/fd").iterdir())
+        except OSError:  # it has just ended, or closed one of them
+            return False
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def code(self) -> int | None:
+        return self._process.poll()
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text(encoding="utf-8", errors="replace").strip()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text(encoding="utf-8", errors="replace").strip()
+
+
+class Scratch:
+    """A scratch store and the commands at work on it; all of them are killed when the context ends."""
+
+    def __init__(
+        self, folder: Path, *, clock: Clock, say: Callable[[str], None], practice: Mapping[str, Any] | None = None
+    ) -> None:
+        self.folder, self.store, self.say = folder, folder / STORE, say
+        self.practice = practice  # the agent, the model and the tasks of a run that learns
+        self.marks: list[TimedEvent] = []
+        self._clock, self._running = clock, list[Running]()
+        (folder / "output").mkdir()
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in self._running:
+            one.kill()
+
+    @contextmanager
+    def opened(self) -> Iterator[Store]:
+        """Only to look."""
+        with open_store(str(self.store), create=False, migrate=False) as store:
+            yield store
+
+    def begin(self, *words: str) -> Running:
+        """Starts `holdfast …` in the drill's folder."""
+        stem = self.folder / "output" / f"{len(self._running) + 1:02d}"
+        self._running.append(Running(words, stem, self.folder))
+        self._write(f"$ {self._running[-1].line}")
+        return self._running[-1]
+
+    def end(self, one: Running, patience_s: float = PATIENCE_S) -> int:
+        """Waits until it has ended by itself; its exit code."""
+        if not one.has_ended(patience_s):
+            raise DrillFailed(one.line, why=f"did not end within {patience_s:g} s")
+        code = one.code or 0
+        last = one.err.splitlines()[-1:] or [""]
+        self._write(f"exit {code}{': ' + last[0][:200] if code and last[0] else ''}")
+        return code
+
+    def call(self, *words: str, patience_s: float = PATIENCE_S) -> Running:
+        """Runs a command to its end; DrillFailed where it fails."""
+        one = self.begin(*words)
+        if self.end(one, patience_s):
+            raise DrillFailed(one.line, why=f"exit {one.code}: {(one.err or one.out)[-300:]}")
+        return one
+
+    def kill(self, one: Running, **facts: Any) -> TimedEvent:
+        """`kill -9`, now."""
+        marked = self.mark("killed", pid=one.pid, command=f"kill -9 {one.pid}", **facts)
+        one.kill()
+        return marked
+
+    def mark(self, name: str, **facts: Any) -> TimedEvent:
+        self.marks.append(TimedEvent(name=name, at=self._clock(), facts=facts))
+        self._write(f"* {name} {json.dumps(facts, sort_keys=True)}", self.marks[-1].at)
+        self.say(name + "".join(f" {value}" for value in facts.values()))
+        return self.marks[-1]
+
+    def wait(self, what: str, is_so: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+        """DrillFailed where it does not happen in time."""
+        end = time.monotonic() + patience_s
+        while not is_so():
+            if time.monotonic() > end:
+                raise DrillFailed(what, why=f"did not come to be within {patience_s:g} s")
+            for one in self._running:
+                one.has_ended()  # reaped
+            time.sleep(0.02)
+
+    def _write(self, line: str, at: float | None = None) -> None:
+        at = self._clock() if at is None else at
+        with (self.folder / TRANSCRIPT).open("a", encoding="utf-8") as log:
+            log.write(f"{at:.6f} {' '.join(line.splitlines())}\n")
+
 
 HELD_S = 1.5  # how long a pause is kept up: longer than anything takes to obey
 LEASE_S = 2.0
@@ -46,7 +238,6 @@ class Load:
     tasks: int
     seconds: float  # of one task
     workers: int = 8
-    seed: int = 0
 
     def config(self) -> dict[str, Any]:
         # Of different length, so that they do not all end at once: half to three halves of it, evenly spread.
@@ -86,7 +277,7 @@ def perform(
 
 
 def crash(scratch: Scratch, quick: bool) -> Story:
-    """kill -9 of the driver, again and again, in the middle of work; and once in each phase of a run that learns."""
+    """Kills the working driver with -9, several times; and once in each phase of a learning run."""
     load = Load(tasks=80 if quick else 1200, seconds=0.05)
     run, driver = _loaded(scratch, load)
     times = 1 if quick else 3
@@ -106,7 +297,7 @@ def crash(scratch: Scratch, quick: bool) -> Story:
 
 
 def _phases(scratch: Scratch, practice: Mapping[str, Any]) -> None:
-    """A run that practises, learns and proves, killed in each of these."""
+    """Kills a learning run while it practises, learns and proves."""
     proof = {"seeds": 2, "batch": 8, "reward_range": [0, 1.1]}
     block = {"policy": POLICY, "iterations": 1, "steps": 2, "step_tasks": 4, "samples": 4, "prove": proof}
     config = {**practice, "worker_count": 8, "lease_secs": 5.0, "improve": block}
@@ -119,21 +310,14 @@ def _phases(scratch: Scratch, practice: Mapping[str, Any]) -> None:
         scratch.kill(driver, run=run, phase=phase)
         driver = _taken_up(scratch, run, "improve")
     if scratch.end(driver, 900.0) not in (0, 1):  # a gate that stays closed is no accident
-        raise DrillFailed(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
+        raise _failed(driver)
     scratch.mark("ended", run=run)
 
 
 def _serving(scratch: Scratch) -> None:
-    """A service with a canary, killed while it answers, and begun again."""
-    store = str(scratch.store)
-    for source in ("sprout", "sprout-weak"):
-        scratch.call("release", "add", source, "--policy", SERVED, "--store", store)
-    scratch.call("release", "promote", f"{SERVED}@1", "--why", WHY, "--store", store)
-    with open_store(store) as opened:
-        moved = opened.releases.move(
-            f"{SERVED}@2", Stage.CANARY, expect=Stage.CANDIDATE, share=50, who="drill", why=WHY, now=time.time()
-        )
-        moved.result()
+    """Kills an answering service with a canary, and starts it again."""
+    _two_versions(scratch, SERVED)
+    _past_the_gate(scratch, f"{SERVED}@2", Stage.CANARY, share=50)
     served, address = _served(scratch, SERVED)
     with _callers(scratch, SERVED, address) as callers:
         _answered(scratch, callers)
@@ -146,8 +330,22 @@ def _serving(scratch: Scratch) -> None:
     scratch.mark("asked", policy=SERVED)
 
 
+def _two_versions(scratch: Scratch, policy: str) -> None:
+    """A policy with two versions, the first of them live."""
+    store = str(scratch.store)
+    for source in ("sprout", "sprout-weak"):
+        scratch.call("release", "add", source, "--policy", policy, "--store", store)
+    scratch.call("release", "promote", f"{policy}@1", "--why", WHY, "--store", store)
+
+
+def _past_the_gate(scratch: Scratch, release: str, to: Stage, share: int | None = None) -> None:
+    with open_store(str(scratch.store)) as opened:
+        by: dict[str, Any] = {"who": "drill", "why": "past the gate"}
+        opened.releases.move(release, to, expect=Stage.CANDIDATE, share=share, now=time.time(), **by).result()
+
+
 def _answered(scratch: Scratch, callers: Callers) -> None:
-    """Each of them a few times, whoever answers."""
+    """Waits until every caller got some answers."""
     scratch.wait(
         "everybody is answered", lambda: sum(n for by, n in callers.answered.items() if by) >= 20 * callers.many
     )
@@ -160,7 +358,7 @@ def _reach(scratch: Scratch, run: str, driver: Running, phase: str) -> None:
 
 
 def _open(scratch: Scratch, run: str, split: str) -> tuple[int, int]:
-    """Rollouts of the run that are not over, and those of a split that are."""
+    """Open rollouts of the run, and finished ones of a split."""
     with scratch.opened() as store:
         counts = store.views.counts(run)
         rewards = store.views.rewards(run)
@@ -168,7 +366,7 @@ def _open(scratch: Scratch, run: str, split: str) -> tuple[int, int]:
 
 
 def _is_learning(scratch: Scratch, run: str) -> bool:
-    """All that it practised on is done, and what it learnt from it is not on record yet."""
+    """Its practice is done, and the update from it is not recorded yet."""
     with scratch.opened() as store:
         steps = sum("learning_s" in one.body for one in store.steps.of_run(run))
     left, done = _open(scratch, run, "train")
@@ -193,7 +391,7 @@ def _newest(scratch: Scratch) -> RunRecord:
 
 
 def disk(scratch: Scratch, quick: bool) -> Story:
-    """No more room in the middle of a run, by the kernel's limit on the size of files; then there is room again."""
+    """The disk is full in the middle of a run, by the kernel's limit on file sizes; then there is space again."""
     load = Load(tasks=80 if quick else 600, seconds=0.05)
     run, driver = _loaded(scratch, load)
     _until(scratch, run, load.tasks // 4)
@@ -215,7 +413,7 @@ def upgrade(scratch: Scratch, quick: bool) -> Story:
     _manifest(scratch, run, driver)
     killed = scratch.kill(driver)
     store = str(scratch.store)
-    scratch.call("store", "export", "--store", store, "--output", aftermath.BEFORE, "--json")
+    scratch.call("store", "export", "--store", store, "--output", playbook.BEFORE, "--json")
     earlier = set_back(store)
     scratch.mark("earlier", schema=earlier)
     refused = scratch.begin("runs", "--store", store)
@@ -225,12 +423,12 @@ def upgrade(scratch: Scratch, quick: bool) -> Story:
         _interrupted(scratch, after_s=0.005 * number)
     done = json.loads(scratch.call("store", "migrate", "--store", store, "--json").out)
     scratch.mark("upgraded", before=earlier, after=done["after"])
-    scratch.call("store", "export", "--store", store, "--output", aftermath.AFTER, "--json")
+    scratch.call("store", "export", "--store", store, "--output", playbook.AFTER, "--json")
     return _ended(scratch, run, _taken_up(scratch, run), str(killed.facts["command"]))
 
 
 def _interrupted(scratch: Scratch, after_s: float) -> None:
-    """A migration that is killed once it has the store open, unless it is over by then."""
+    """Kills a migration once it has the store open, unless it is over by then."""
     half = scratch.begin("store", "migrate", "--store", str(scratch.store))
     scratch.wait("the migration begins", lambda: half.has_ended() or half.has_open(scratch.store))
     if not half.has_ended(after_s):
@@ -239,7 +437,7 @@ def _interrupted(scratch: Scratch, after_s: float) -> None:
 
 
 def pause(scratch: Scratch, quick: bool) -> Story:
-    """Pause, resume, freeze, resume and cancel, while it works."""
+    """Pauses, resumes, freezes, resumes and cancels a working run."""
     load = Load(tasks=200 if quick else 600, seconds=0.5)
     run, driver = _loaded(scratch, load)
     _until(scratch, run, 10)
@@ -262,18 +460,13 @@ def pause(scratch: Scratch, quick: bool) -> Story:
 
 
 def rollback(scratch: Scratch, quick: bool) -> Story:
-    """A version that nothing was proved about becomes live while callers are answered, and is taken back."""
+    """An unproved version becomes live while callers are answered, and is rolled back."""
     store, least = str(scratch.store), 20 if quick else 200
-    for source in ("sprout", "sprout-weak"):
-        scratch.call("release", "add", source, "--policy", POLICY, "--store", store)
-    scratch.call("release", "promote", f"{POLICY}@1", "--why", WHY, "--store", store)
+    _two_versions(scratch, POLICY)
     _, address = _served(scratch, POLICY)
     with _callers(scratch, POLICY, address) as callers:
         scratch.wait("it answers", lambda: callers.answered[f"{POLICY}@1"] >= least)
-        with open_store(store) as opened:  # past the gate: that is the accident
-            opened.releases.move(
-                f"{POLICY}@2", Stage.LIVE, expect=Stage.CANDIDATE, who="drill", why="past the gate", now=time.time()
-            ).result()
+        _past_the_gate(scratch, f"{POLICY}@2", Stage.LIVE)  # that is the accident
         scratch.mark("slipped through", version=f"{POLICY}@2")
         scratch.wait("the wrong one answers", lambda: callers.answered[f"{POLICY}@2"] >= least)
         before = callers.answered[f"{POLICY}@1"]
@@ -297,7 +490,7 @@ DRILLS: Mapping[str, Callable[[Scratch, bool], Story]] = {
 
 
 def _served(scratch: Scratch, policy: str) -> tuple[Running, str]:
-    """A service that is up, and its address."""
+    """Starts a service; returns it with its address."""
     words = ("--port", "0", "--no-record", "--no-guard", "--store", str(scratch.store))
     served = scratch.begin("release", "serve", policy, *words)
     scratch.wait("the service is up", lambda: served.has_ended() or ADDRESS.search(served.out) is not None)
@@ -308,17 +501,17 @@ def _served(scratch: Scratch, policy: str) -> tuple[Running, str]:
 
 
 def _callers(scratch: Scratch, policy: str, address: str) -> Callers:
-    return Callers(address=address, policy=policy, path=scratch.folder / aftermath.ANSWERS, clock=time.time)
+    return Callers(address=address, policy=policy, path=scratch.folder / playbook.ANSWERS, clock=time.time)
 
 
 def _loaded(scratch: Scratch, load: Load) -> tuple[str, Running]:
-    """A run under way: its id, and who drives it."""
+    """Starts a run; returns its id and its driver."""
     write(scratch.folder / CONFIG, load.config())
     driver = scratch.begin("optimize", "--config", CONFIG, "--store", str(scratch.store))
     status = scratch.folder / "status.json"
     scratch.wait("the run begins", lambda: driver.has_ended() or status.is_file())
     if driver.has_ended():
-        raise DrillFailed(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
+        raise _failed(driver)
     run = str(json.loads(status.read_text(encoding="utf-8"))["run_id"])
     scratch.mark("under load", run=run, workers=load.workers)
     return run, driver
@@ -334,36 +527,34 @@ def _until(scratch: Scratch, run: str, done: int) -> None:
 
 
 def _manifest(scratch: Scratch, run: str, driver: Running) -> None:
-    """What the store says of the run just before the accident."""
+    """Writes the state of the run just before the accident."""
     with scratch.opened() as store:
         counts, found = store.views.counts(run), encode(store.runs.get(run))
     found.pop("settings")
     done = counts[RolloutState.SUCCEEDED]
     rollouts = {str(state): n for state, n in counts.items()}
     told = {"schema_version": 1, "run": found, "pid": driver.pid, "succeeded": done, "rollouts": rollouts}
-    write(scratch.folder / aftermath.MANIFEST, told)
+    write(scratch.folder / playbook.MANIFEST, told)
 
 
 def _taken_up(scratch: Scratch, run: str, command: str = "optimize") -> Running:
-    """The run resumed, as soon as the lease of the one before has run out."""
+    """Resumes the run as soon as the lease of the dead driver has run out."""
     end = time.monotonic() + 120.0
     while True:
         driver = scratch.begin(command, "--resume", run, "--store", str(scratch.store))
-        _await(scratch, run, driver)
+        scratch.wait("the run is taken up", partial(_is_taken_up, scratch, run, driver))
         if not driver.has_ended() or driver.code == 0:
             return driver
         scratch.end(driver)
         if DRIVEN not in driver.err or time.monotonic() > end:
-            raise DrillFailed(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
+            raise _failed(driver)
         time.sleep(0.2)
 
 
-def _await(scratch: Scratch, run: str, driver: Running) -> None:
-    scratch.wait("the run is taken up", lambda: driver.has_ended() or _is_driven(scratch, run))
-
-
-def _is_driven(scratch: Scratch, run: str) -> bool:
-    """Whether a driver has taken it up since the last mark."""
+def _is_taken_up(scratch: Scratch, run: str, driver: Running) -> bool:
+    """Whether a driver has resumed the run since the last mark, or this one has ended."""
+    if driver.has_ended():
+        return True
     since = scratch.marks[-1].at
     with scratch.opened() as store:
         return any(
@@ -373,6 +564,10 @@ def _is_driven(scratch: Scratch, run: str) -> bool:
 
 def _ended(scratch: Scratch, run: str, driver: Running, accident: str) -> Story:
     if scratch.end(driver, 300.0) != 0:
-        raise DrillFailed(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")
+        raise _failed(driver)
     scratch.mark("ended", run=run)
     return Story(run=run, crash=accident, restart=driver.line)
+
+
+def _failed(driver: Running) -> DrillFailed:
+    return DrillFailed(driver.line, why=f"ended with {driver.code}: {driver.err[-300:]}")

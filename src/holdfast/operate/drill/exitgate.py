@@ -1,21 +1,22 @@
-"""The exit gate of a milestone: proofs, safety, operations and runbooks, each looked at anew, and closed without them.
+"""The exit gate of a milestone: proofs, safety, operations and runbooks, each checked again.
 
-The documented bundle has a flag for each of them. None of the flags is taken from anybody: published proofs are
-computed again from their samples, drills from their stores, and a runbook is a file with something in it. What is
-missing is a reason, and so is what is not true.
+The documented bundle has a flag for each. Published proofs are recomputed from their samples and drills from their
+stores; a runbook is a file with content. Missing or false evidence closes the gate, with the reason.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from holdfast.operate.drill import playbook
-from holdfast.operate.drill.aftermath import digest
-from holdfast.prove.reports.document import PROOF, Problem, catalogue, parse
+from holdfast.operate.drill.playbook import digest
+from holdfast.prove.reports.document import PROOF, catalogue
+from holdfast.prove.reports.leaves import Problem, parse
 from holdfast.prove.reports.validate import validate
 
 MIN_PASSED, MAX_FAILED, MAX_INVALID = 1, 0.5, 0.2  # of the published proofs, as documented
@@ -57,7 +58,7 @@ class Operations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """All that the gate has looked at."""
+    """The evidence of the gate."""
 
     benchmark: Benchmark
     safety: SafetyCheck
@@ -65,11 +66,11 @@ class Bundle:
     operator_runbook_ref: str | None
     incident_playbook_ref: str | None
     generated_at_epoch_ms: int
-    sha256: Mapping[str, str] = field(default_factory=dict)  # of every file it rests on
+    sha256: Mapping[str, str] = field(default_factory=dict)  # of every file of evidence
 
     @property
     def reason_codes(self) -> tuple[str, ...]:
-        """Why the gate is closed; none: it is open."""
+        """Why the gate is closed; empty: it is open."""
         rows = (
             (self.benchmark.passes, "benchmark_failed"),
             (self.safety.passes, "safety_failed"),
@@ -83,12 +84,11 @@ class Bundle:
 def gather(
     reports: Path, drills: Path, *, runbook: Path | None, incidents: Path | None, now: float
 ) -> tuple[Bundle, dict[str, Any]]:
-    """What there is, looked at anew, and the whole of it as the documented record."""
-    proofs = sorted(
-        (found.path for found in catalogue(reports) if found.kind == PROOF),
-        key=lambda path: (_moment(path), str(path)),
-    )
-    benchmark, safety = _proved(proofs)
+    """The evidence, checked again, and the documented record of it."""
+    read = {one.path: parse(one.path.read_bytes()) for one in catalogue(reports) if one.kind == PROOF}
+    times = {path: "" if isinstance(data, Problem) else str(data.get("generated_at")) for path, data in read.items()}
+    proofs = sorted(read, key=lambda path: (times[path], str(path)))
+    benchmark, safety = _proved({path: read[path] for path in proofs})
     operations = _operated(drills)
     refs = [_written(one) for one in (runbook, incidents)]
     rests = [*proofs[-1:], *map(Path, operations.playbooks.values()), *(Path(one) for one in refs if one)]
@@ -105,72 +105,59 @@ def gather(
 
 
 def name(bundle: Bundle) -> str:
-    """The file's, as documented."""
-    parts = {
-        "benchmark": bundle.benchmark.passes,
-        "safety": bundle.safety.passes,
-        "operations": bundle.operations.passes,
-    }
-    flags = "-".join(f"{part}-pass-{int(passes)}" for part, passes in parts.items())
+    """The documented file name."""
+    parts = ("benchmark", "safety", "operations")
+    flags = "-".join(f"{part}-pass-{int(getattr(bundle, part).passes)}" for part in parts)
     return f"m24-rl-gate-evidence-bundle-v1-{flags}-{bundle.generated_at_epoch_ms}.json"
 
 
-def _proved(proofs: list[Path]) -> tuple[Benchmark, SafetyCheck]:
-    passed, failed, invalid = list[Path](), list[Path](), list[Path]()
-    for path in proofs:
-        data = parse(path.read_bytes())
-        if isinstance(data, Problem) or validate(path):
-            invalid.append(path)
-        else:
-            (passed if data["proof_status"] == "pass" else failed).append(path)
-    valid = len(passed) + len(failed)
-    newest = proofs[-1] if proofs else None
-    codes = []
-    if len(passed) < MIN_PASSED:
-        codes.append("below_min_pass_entries")
-    if valid and len(failed) / valid > MAX_FAILED:
-        codes.append("fail_ratio_exceeded")
-    if proofs and len(invalid) / len(proofs) > MAX_INVALID:
-        codes.append("invalid_file_ratio_exceeded")
-    if newest is not None and newest not in passed:
-        codes.append("newest_report_failed")
+def _proved(proofs: Mapping[Path, Any]) -> tuple[Benchmark, SafetyCheck]:
+    """The proofs, oldest first."""
+    status = {
+        path: "invalid" if isinstance(data, Problem) or validate(path) else data["proof_status"]
+        for path, data in proofs.items()
+    }
+    counts, newest = Counter(status.values()), next(reversed(status), None)
+    passed, invalid = counts["pass"], counts["invalid"]
+    failed = len(status) - passed - invalid
+    codes = {
+        "below_min_pass_entries": passed < MIN_PASSED,
+        "fail_ratio_exceeded": failed > MAX_FAILED * (passed + failed),
+        "invalid_file_ratio_exceeded": invalid > MAX_INVALID * len(status),
+        "newest_report_failed": newest is not None and status[newest] != "pass",
+    }
     benchmark = Benchmark(
-        passes=not codes,
-        pass_reports=len(passed),
-        fail_reports=len(failed),
-        invalid_files=len(invalid),
-        reason_codes=tuple(codes),
+        passes=not any(codes.values()),
+        pass_reports=passed,
+        fail_reports=failed,
+        invalid_files=invalid,
+        reason_codes=tuple(code for code, is_so in codes.items() if is_so),
         report_ref=None if newest is None else str(newest),
     )
-    return benchmark, _safe(newest if newest is not None and newest not in invalid else None)
+    return benchmark, _safe(None if newest is None or status[newest] == "invalid" else newest)
 
 
 def _safe(proof: Path | None) -> SafetyCheck:
-    """Of the newest proof, where it is true; the regression is above 0 where it is worse."""
+    """From the newest proof, if it is valid; a regression above 0 is worse."""
     if proof is None:
-        return SafetyCheck(
-            passes=False,
-            observed_regression=None,
-            max_allowed_regression=None,
-            reason_codes=("no_valid_report",),
-            report_ref=None,
-        )
+        nothing: Any = dict.fromkeys(("observed_regression", "max_allowed_regression", "report_ref"))
+        return SafetyCheck(passes=False, reason_codes=("no_valid_report",), **nothing)
     data = json.loads(proof.read_text(encoding="utf-8"))
     seen, most = data["failure_analysis"]["safety_regression"], data["criteria"]["max_safety_regression"]
-    reasons = data["safety_benchmark"]["reason_codes"]
-    codes = tuple(map(str, reasons)) + (() if seen <= most else ("safety_regression_exceeded",))
-    is_allowed = data["safety_benchmark"]["promotion_allowed"] is True
+    codes = tuple(map(str, data["safety_benchmark"]["reason_codes"]))
+    codes += () if seen <= most else ("safety_regression_exceeded",)
+    passes = seen <= most and data["safety_benchmark"]["promotion_allowed"] is True
     return SafetyCheck(
-        passes=seen <= most and is_allowed,
+        passes=passes,
         observed_regression=seen,
         max_allowed_regression=most,
-        reason_codes=() if seen <= most and is_allowed else codes or ("promotion_not_allowed",),
+        reason_codes=() if passes else codes or ("promotion_not_allowed",),
         report_ref=str(proof),
     )
 
 
 def _operated(drills: Path) -> Operations:
-    """The newest drill of each kind, computed again from its own store."""
+    """The newest drill of each kind, recomputed from its own store."""
     newest: dict[str, tuple[str, Path]] = {}
     broken: dict[str, tuple[str, ...]] = {}
     for path in sorted(drills.glob(f"**/{playbook.NAME}")):
@@ -193,7 +180,7 @@ def _operated(drills: Path) -> Operations:
 
 
 def _problems(path: Path) -> tuple[str, ...]:
-    """What of a drill is not so; one that gave itself more time than is usual proves nothing here."""
+    """The problems of a drill; one with laxer limits than the default proves nothing."""
     artifact, found = playbook.validate(path)
     given = artifact.get("limits")
     lax = [
@@ -205,39 +192,27 @@ def _problems(path: Path) -> tuple[str, ...]:
 
 
 def _written(path: Path | None) -> str | None:
-    """A file that has something in it."""
+    """The path of a file with content."""
     is_there = path is not None and path.is_file() and bool(path.read_text(encoding="utf-8", errors="replace").strip())
     return str(path) if is_there else None
 
 
-def _moment(path: Path) -> str:
-    data = parse(path.read_bytes())
-    return "" if isinstance(data, Problem) else str(data.get("generated_at"))
-
-
 def _told(bundle: Bundle) -> dict[str, Any]:
-    def section(one: Any) -> dict[str, Any]:
-        data = {key: value for key, value in asdict(one).items() if key != "passes"}
-        return {"pass": one.passes, **data}
-
-    codes = bundle.reason_codes
+    parts: dict[str, Any] = {name: getattr(bundle, name) for name in ("benchmark", "safety", "operations")}
+    sections: dict[str, Any] = {name: {**asdict(one), "pass": one.passes} for name, one in parts.items()}
+    for one in sections.values():
+        one.pop("passes", None)
+    books = {name: getattr(bundle, name) for name in ("operator_runbook_ref", "incident_playbook_ref")}
     return {
         "schema_version": 1,
-        "benchmark": section(bundle.benchmark),
-        "safety": section(bundle.safety),
-        "operations": section(bundle.operations),
-        "runbooks": {
-            "operator_runbook_ref": bundle.operator_runbook_ref,
-            "incident_playbook_ref": bundle.incident_playbook_ref,
-        },
+        **sections,
+        "runbooks": books,
         "generated_at_epoch_ms": bundle.generated_at_epoch_ms,
         "sha256": dict(bundle.sha256),
         "decision": {
-            "pass": not codes,
-            "benchmark_pass": bundle.benchmark.passes,
-            "safety_pass": bundle.safety.passes,
-            "operations_pass": bundle.operations.passes,
-            "runbooks_present": None not in (bundle.operator_runbook_ref, bundle.incident_playbook_ref),
-            "reason_codes": list(codes),
+            "pass": not bundle.reason_codes,
+            **{f"{name}_pass": one.passes for name, one in parts.items()},
+            "runbooks_present": None not in books.values(),
+            "reason_codes": list(bundle.reason_codes),
         },
     }

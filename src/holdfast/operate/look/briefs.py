@@ -1,12 +1,13 @@
-"""Records in short, as plain JSON: what every panel shows of a run, a rollout, a release, an alert or an entry.
+"""Records in short, as plain JSON, and the ledger entries that explain a version: why it is live, what its gate
+decided, what happened since.
 
-All texts are data, as they were stored: whoever shows them must not take them for anything else.
+All texts are data, exactly as stored; pages must never treat them as markup.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite, sqrt
 from typing import Any
 
@@ -22,10 +23,17 @@ from holdfast.store.tally import Moments, Totals
 
 Brief = dict[str, Any]
 LEVEL = 0.95
-SILENT_S = 60.0  # a process that drives or works beats far more often
-ASKED = 240  # letters of what a rollout was asked
+SILENT_S = 60.0  # drivers and workers send heartbeats far more often
+ASKED = 240  # letters of a rollout's question
 LONGEST = 400  # letters of a sentence
 NO_RATE: Brief = {"value": None, "low": None, "high": None, "n": 0, "level": LEVEL}
+NAMED = ("move", "refuse", "accept", "roll_back", "restore", "to", "retired")
+DECIDED = NAMED[:5]
+
+
+def pick(record: Any, names: str) -> Brief:
+    """These attributes of a record."""
+    return {name: getattr(record, name) for name in names.split()}
 
 
 def rate(successes: float, n: int) -> Brief:
@@ -39,7 +47,7 @@ def rate(successes: float, n: int) -> Brief:
 
 
 def mean(paid: Moments) -> Brief:
-    """A mean with Student's interval, as `rate`; both ends None where there are less than two."""
+    """A mean with Student's interval, as `rate`; no interval for fewer than two values."""
     from scipy import stats  # type: ignore[import-untyped]
 
     if paid.n < 1 or not (isfinite(paid.total) and isfinite(paid.squares)):
@@ -52,48 +60,32 @@ def mean(paid: Moments) -> Brief:
     return {"value": middle, "low": middle - reach, "high": middle + reach, "n": paid.n, "level": LEVEL}
 
 
-def success(totals: Totals) -> Brief:
-    """Of the rollouts that came to an end by themselves, those that succeeded."""
-    good = totals.counts[RolloutState.SUCCEEDED]
-    return rate(good, good + totals.counts[RolloutState.FAILED] + totals.counts[RolloutState.DEAD])
-
-
-def right(totals: Totals) -> Brief:
-    """Of the rollouts that were checked or failed, those that were right; unknown where nothing was checked."""
-    found = totals.outcomes
-    checked = found[OutcomeKind.RIGHT] + found[OutcomeKind.WRONG]
-    return rate(found[OutcomeKind.RIGHT], checked + found[OutcomeKind.FAILED]) if checked else dict(NO_RATE)
-
-
-def reward(totals: Totals) -> Brief:
-    return mean(sum(totals.rewards.values(), Moments()))
-
-
 def run_brief(run: RunRecord, totals: Totals, now: float) -> Brief:
     """{"id", "kind", "state", "wanted", "model_ref", "created_at", "beat_at", "ended_at", "error", "driver",
     "is_silent", "took_s", "outcomes": {outcome: n}, "right", "counts": {status: n}, "total", "done", "success",
     "reward", "is_whole"}
 
-    `outcomes`: of those that are over, "right", "wrong", "not_checked", "failed" or "no_answer"; `right`: the share of
-    those that were checked or failed. `success`: of those that ended by themselves, the agent's own end, right or not.
-    `is_silent`: it runs, and its driver has not been heard of. `is_whole`: False while it is still being counted.
+    `outcomes`: of finished rollouts, "right", "wrong", "not_checked", "failed" or "no_answer"; `right`: share of right
+    answers among those checked or failed. `success`: share of succeeded ones among those that ended by themselves.
+    `is_silent`: it runs without heartbeats. `is_whole`: False while the count is in progress.
     """
-    counts = {str(state): n for state, n in totals.counts.items()}
+    counts, outcomes = totals.counts, totals.outcomes
+    checked = outcomes[OutcomeKind.RIGHT] + outcomes[OutcomeKind.WRONG]
+    good, bad = counts[RolloutState.SUCCEEDED], counts[RolloutState.FAILED] + counts[RolloutState.DEAD]
+    known = checked + outcomes[OutcomeKind.FAILED] if checked else 0
     return {
-        **{name: getattr(run, name) for name in ("id", "kind", "model_ref", "created_at", "beat_at", "ended_at")},
+        **pick(run, "id kind model_ref created_at beat_at ended_at error driver"),
         "state": str(run.state),
         "wanted": str(run.wanted),
-        "error": run.error,
-        "driver": run.driver,
         "is_silent": run.state is RunState.RUNNING and now - run.beat_at > SILENT_S,
         "took_s": max(0.0, (run.ended_at or now) - run.created_at),
-        "outcomes": {str(kind): n for kind, n in totals.outcomes.items()},
-        "right": right(totals),
-        "counts": counts,
+        "outcomes": {str(kind): n for kind, n in outcomes.items()},
+        "right": rate(outcomes[OutcomeKind.RIGHT], known),
+        "counts": {str(state): n for state, n in counts.items()},
         "total": sum(counts.values()),
-        "done": sum(n for state, n in totals.counts.items() if state in DONE),
-        "success": success(totals),
-        "reward": reward(totals),
+        "done": sum(n for state, n in counts.items() if state in DONE),
+        "success": rate(good, good + bad),
+        "reward": mean(sum(totals.rewards.values(), Moments())),
         "is_whole": totals.is_whole,
     }
 
@@ -102,12 +94,11 @@ def rollout_brief(rollout: Rollout, key: int | None = None) -> Brief:
     """{"id", "run", "name", "key", "group", "split", "outcome", "status", "attempts", "max_attempts", "reward",
     "enqueued_at", "started_at", "ended_at", "took_s", "asked", "reason"}
 
-    `key` is the store's number: what comes after a page, and what is near in time. `asked` is cut.
+    `key` is the store's number, by which pages are ordered. `asked` is cut.
     """
     end, begin = rollout.ended_at, rollout.started_at
     return {
-        **{name: getattr(rollout, name) for name in ("id", "run", "name", "reward", "reason", "max_attempts")},
-        **{name: getattr(rollout, name) for name in ("enqueued_at", "started_at", "ended_at")},
+        **pick(rollout, "id run name reward reason max_attempts enqueued_at started_at ended_at"),
         "key": key,
         "group": str(rollout.metadata.get("group", rollout.name)),
         "split": None if rollout.split is None else str(rollout.split),
@@ -115,45 +106,52 @@ def rollout_brief(rollout: Rollout, key: int | None = None) -> Brief:
         "status": str(rollout.status),
         "attempts": rollout.attempt_count,
         "took_s": None if end is None or begin is None else max(0.0, end - begin),
-        "asked": cut(asked(rollout.input), ASKED),
+        "asked": cut(_one_line(asked_of(rollout.input)), ASKED),
     }
 
 
 def attempt_brief(attempt: Attempt, now: float) -> Brief:
     """{"id", "rollout", "number", "worker", "status", "started_at", "ended_at", "took_s", "beat_at", "lease_until",
-    "deadline", "error"}; of one that runs, `took_s` is until now."""
-    names = ("id", "rollout", "number", "worker", "started_at", "ended_at", "beat_at", "lease_until", "deadline")
-    return {
-        **{name: getattr(attempt, name) for name in names},
-        "status": str(attempt.status),
-        "error": attempt.error,
-        "took_s": max(0.0, (attempt.ended_at or now) - attempt.started_at),
-    }
+    "deadline", "error"}; `took_s` of a running one is until now."""
+    names = "id rollout number worker started_at ended_at beat_at lease_until deadline error"
+    took_s = max(0.0, (attempt.ended_at or now) - attempt.started_at)
+    return {**pick(attempt, names), "status": str(attempt.status), "took_s": took_s}
 
 
 def release_brief(release: Release) -> Brief:
     """{"id", "policy", "number", "kind", "source", "parent", "stage", "share", "is_known_good", "evidence",
     "created_at", "changed_at"}"""
-    names = ("id", "policy", "number", "source", "parent", "share", "is_known_good", "evidence")
-    told = {name: getattr(release, name) for name in (*names, "created_at", "changed_at")}
-    return {**told, "kind": str(release.kind), "stage": str(release.stage)}
+    names = "id policy number source parent share is_known_good evidence created_at changed_at"
+    return {**pick(release, names), "kind": str(release.kind), "stage": str(release.stage)}
 
 
 def alert_brief(alert: Alert) -> Brief:
     """{"id", "code", "severity", "message", "at", "run", "cleared_at", "acknowledged_at", "acknowledged_by"}"""
-    names = ("id", "code", "message", "at", "run", "cleared_at", "acknowledged_at", "acknowledged_by")
-    return {**{name: getattr(alert, name) for name in names}, "severity": str(alert.severity)}
+    names = "id code message at run cleared_at acknowledged_at acknowledged_by"
+    return {**pick(alert, names), "severity": str(alert.severity)}
 
 
 def entry_brief(entry: LedgerEntry) -> Brief:
     """{"seq", "at", "kind", "who", "run", "what", "why", "sha256", "body"}; `what` is one sentence."""
     what, why = happened(entry)
-    told = {name: getattr(entry, name) for name in ("seq", "at", "kind", "who", "run", "sha256")}
-    return {**told, "what": cut(what, LONGEST), "why": cut(why, LONGEST), "body": entry.body}
+    texts = {"what": cut(what, LONGEST), "why": cut(why, LONGEST)}
+    return {**pick(entry, "seq at kind who run sha256 body"), **texts}
+
+
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _one_line(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return " ".join(text[: 4 * LONGEST].split())
+
+
+# Ledger entries in words ---------------------------------------------------------------------------------------------
 
 
 def happened(entry: LedgerEntry) -> tuple[str, str]:
-    """What an entry of the ledger says, and why."""
+    """What a ledger entry says, and why."""
     if entry.kind == "release":
         return _moved(entry.body)
     why = str(entry.body.get("why") or "")
@@ -164,7 +162,7 @@ def happened(entry: LedgerEntry) -> tuple[str, str]:
     return f"{entry.kind}: {', '.join(told)}", why
 
 
-DONE_SO = {  # what was ordered, once it is done
+DONE_SO = {  # past tense of the commands
     "pause": "paused",
     "resume": "resumed",
     "drain": "drained",
@@ -207,7 +205,7 @@ def _wanted(entry: LedgerEntry) -> str:
 
 
 def _tried(entry: LedgerEntry) -> str:
-    """Names of canaries and shadows are made of their parts; the version is the second."""
+    """The name of a canary or shadow is KIND:VERSION:…"""
     for word, told in (("begin", "began"), ("end", "ended")):
         if word in entry.body:
             kind, _, rest = str(entry.body[word]).partition(":")
@@ -233,7 +231,7 @@ def _moved(body: Mapping[str, Any]) -> tuple[str, str]:
         return f"{body['accept']} was accepted", reasons(decode(Decision, dict(body["decision"])).reasons)
     if "refuse" in body:
         decision = decode(Decision, dict(body["decision"]))
-        return f"{body['refuse']} was {outcome(decision)}", reasons(decision.reasons)
+        return f"{body['refuse']} was {_outcome(decision)}", reasons(decision.reasons)
     if "roll_back" in body:
         return f"{body['roll_back']} was taken back; {body['to']} is live", why
     if "restore" in body:
@@ -241,15 +239,26 @@ def _moved(body: Mapping[str, Any]) -> tuple[str, str]:
     if body.get("to") == Stage.CANDIDATE:
         return f"{body.get('move')} gets a second try", why
     share = f" with {body['share']} %" if body.get("share") and body.get("to") == Stage.CANARY else ""
-    why = why.partition("; next is ")[0]  # a guard names the step that it takes: this one
+    why = why.partition("; next is ")[0]  # the guard's reason names the step that it takes: this one
     return f"{body.get('move')} went from {body.get('from')} to {body.get('to')}{share}", why
 
 
-def outcome(decision: Decision) -> str:
-    """In one word: what may still come is held, what may not is refused."""
+def _outcome(decision: Decision) -> str:
+    """A closed gate holds what more evidence may change, and refuses the rest."""
     if decision.open:
         return "promoted"
     return "held" if decision.needs is not None or decision.reasons[0].code == "guard_undecided" else "refused"
+
+
+def reasons(found: Iterable[Reason]) -> str:
+    """The summary of an open gate; all reasons of a closed one."""
+    listed = list(found)
+    if listed and listed[0].code == ALLOWED:
+        return listed[0].text
+    return "; ".join(one.text for one in listed)
+
+
+# Decisions about versions --------------------------------------------------------------------------------------------
 
 
 def decision_brief(entry: LedgerEntry) -> Brief:
@@ -259,50 +268,104 @@ def decision_brief(entry: LedgerEntry) -> Brief:
     "registered".
     """
     what, why = happened(entry)
-    made = entry.body.get("decision")
-    decision = None if made is None else decode(Decision, dict(made))
+    body = entry.body
+    decision = None if body.get("decision") is None else decode(Decision, dict(body["decision"]))
     found: list[Brief] = []
     if decision is not None:
         found = [{"code": one.code, "text": one.text} for one in decision.reasons]
         why = why or reasons(decision.reasons)
-    elif isinstance(entry.body.get("reasons"), list):
-        found = [dict(one) for one in entry.body["reasons"]]
-    sentence = f"{what}: {cut(why, LONGEST)}" if why else what
-    word = _word(entry.body) if decision is None or "accept" in entry.body else outcome(decision)
+    elif isinstance(body.get("reasons"), list):
+        found = [dict(one) for one in body["reasons"]]
+    words = {"add": "registered", "accept": "accepted", "roll_back": "taken back", "restore": "restored"}
+    word = next((word for name, word in words.items() if name in body), "moved")
     return {
-        "sentence": sentence if sentence.endswith((".", "…")) else f"{sentence}.",
-        "outcome": word,
-        "at": entry.at,
-        "who": entry.who,
-        "seq": entry.seq,
+        "sentence": _ended(f"{what}: {cut(why, LONGEST)}" if why else what),
+        "outcome": word if decision is None or "accept" in body else _outcome(decision),
+        **pick(entry, "at who seq"),
         "codes": [one["code"] for one in found],
         "reasons": found,
         "needs": None if decision is None else decision.needs,
     }
 
 
-def _word(body: Mapping[str, Any]) -> str:
-    words = {"add": "registered", "accept": "accepted", "roll_back": "taken back", "restore": "restored"}
-    return next((word for name, word in words.items() if name in body), "moved")
+def last_decision(release_id: str, history: Sequence[LedgerEntry]) -> Brief | None:
+    """The last decision about a version."""
+    return next((decision_brief(entry) for entry in reversed(history) if _names(entry, release_id)), None)
 
 
-def reasons(found: Iterable[Reason]) -> str:
-    """Of an open gate what sums it up; else all that keeps it closed."""
-    listed = list(found)
-    if listed and listed[0].code == ALLOWED:
-        return listed[0].text
-    return "; ".join(one.text for one in listed)
+def gate_decision(release_id: str, history: Sequence[LedgerEntry]) -> Brief | None:
+    """The last gate decision on evidence; moves of a guard or a person do not count."""
+    entry = _gate(release_id, history)
+    return None if entry is None else decision_brief(entry)
 
 
-def asked(given: Any) -> str:
-    """What a task asks, in one line: its prompt, or all of its input."""
-    return _one_line(asked_of(given))
+def decisions_since_gate(release_id: str, history: Sequence[LedgerEntry], most: int = 20) -> list[Brief]:
+    """Later decisions about the version, newest first."""
+    entry = _gate(release_id, history)
+    after = -1 if entry is None else entry.seq
+    return [decision_brief(one) for one in reversed(history) if one.seq > after and _names(one, release_id)][:most]
 
 
-def cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def live_decision(release_id: str, history: Sequence[LedgerEntry]) -> Brief | None:
+    """The decision that made the version live; its sentence is about this version only."""
+    entry = _put_live(release_id, history)
+    return None if entry is None else {**decision_brief(entry), "sentence": _sentence(release_id, entry, history)}
 
 
-def _one_line(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return " ".join(text[: 4 * LONGEST].split())
+def newest_other_decision(release_id: str, under_way: Release | None, history: Sequence[LedgerEntry]) -> Brief | None:
+    """decision + "release": the newest decision about another version since this one went live; only about the version
+    under way, if there is one. A canary that is taken back is not the reason why this one is live."""
+    put = _put_live(release_id, history)
+    after = -1 if put is None else put.seq
+    for entry in reversed(history):
+        other = _about(entry)
+        if entry.seq <= after:
+            return None
+        if other is None or other == release_id or (under_way is not None and other != under_way.id):
+            continue
+        return {**decision_brief(entry), "release": other}
+    return None
+
+
+def _names(entry: LedgerEntry, release_id: str) -> bool:
+    return release_id in [entry.body.get(name) for name in NAMED]
+
+
+def _about(entry: LedgerEntry) -> str | None:
+    """The version that an entry decides about; a registration decides nothing."""
+    return next((str(entry.body[name]) for name in DECIDED if name in entry.body), None)
+
+
+def _gate(release_id: str, history: Sequence[LedgerEntry]) -> LedgerEntry | None:
+    found = (one for one in reversed(history) if one.body.get("decision") and one.body.get("evidence"))
+    return next((one for one in found if _about(one) == release_id), None)
+
+
+def _put_live(release_id: str, history: Sequence[LedgerEntry]) -> LedgerEntry | None:
+    for entry in reversed(history):
+        body = entry.body
+        if body.get("roll_back") is not None:
+            is_put = body.get("to") == release_id and body.get("from") == Stage.LIVE
+        else:
+            is_moved = body.get("move") == release_id and body.get("to") == Stage.LIVE
+            is_put = body.get("restore") == release_id or is_moved
+        if is_put:
+            return entry
+    return None
+
+
+def _sentence(release_id: str, entry: LedgerEntry, history: Sequence[LedgerEntry]) -> str:
+    body, why = entry.body, cut(str(entry.body.get("why") or "no reason was given"), LONGEST)
+    if "roll_back" in body:
+        return _ended(f"{release_id} is live again since {entry.who} took {body['roll_back']} back: {why}")
+    if "restore" in body:
+        return _ended(f"{release_id} was restored by {entry.who} in place of {body['retired']}: {why}")
+    opened = gate_decision(release_id, [one for one in history if one.seq < entry.seq])
+    told = str(decision_brief(entry)["sentence"])
+    if body.get("decision") or opened is None or opened["outcome"] not in ("promoted", "accepted"):
+        return told
+    return f"{told} The gate had opened on {opened['sentence'].partition(': ')[2]}"
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "…")) else f"{sentence}."

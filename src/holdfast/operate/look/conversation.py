@@ -1,7 +1,6 @@
-"""One rollout as it can be read: what was asked, then turn by turn what the model thought, said and called, and what it
-was paid; and the rollouts of one group side by side.
+"""One rollout turn by turn, with its rewards and budget; and the rollouts of one group side by side.
 
-Everything is as it was stored: nothing is scored again, and no text is taken for anything but text.
+Everything is shown as stored: nothing is scored again, and text is never markup.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Attempt, Rollout
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
-from holdfast.operate.look.briefs import Brief, attempt_brief, cut, rollout_brief
+from holdfast.operate.look.briefs import Brief, attempt_brief, cut, pick, rollout_brief
 from holdfast.policies.tokens import SPELLING, VOCABULARY
 from holdfast.store.store import Store
 
@@ -27,12 +26,12 @@ SIDE_BY_SIDE = 32
 
 
 def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = None) -> Brief:
-    """The whole story of one rollout, by the attempt that decided it, or by the one asked for.
+    """One rollout, by its deciding attempt or the requested one.
 
     {"rollout": rollout (see `briefs`) + {"input", "metadata", "priority", "timeout_s", "resources", "faults",
                 "final_attempt"},
      "attempts": [attempt + {"is_final", "is_shown"}], "shown": number|None, "output",
-     "opening": [message], before the model's first word: {"role", "text", "name", "tool_calls"},
+     "opening": [message], before the model's first turn: {"role", "text", "name", "tool_calls"},
      "turns": [{"index", "seq", "model", "started_at", "took_s", "finish_reason", "is_partial",
                 "heard": [message] (new since the turn before, tool results aside),
                 "thinking", "text", "tool_calls": [{"id", "name", "arguments"}] (as asked for),
@@ -55,12 +54,10 @@ def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = 
     spans = [] if shown is None else sorted(store.traces.spans(shown.token), key=lambda one: one.seq)
     sheet = None if shown is None else store.traces.sheet(shown.token)
     turns, opening, loose = _turns(spans, sheet)
-    left_out = max(0, len(turns) - TURNS) + max(0, len(spans) - SPANS)
-    names = ("input", "priority", "timeout_s", "resources", "faults", "final_attempt")
     return {
         "rollout": {
             **rollout_brief(found, store.views.key(found.run, found.name)),
-            **{name: getattr(found, name) for name in names},
+            **pick(found, "input priority timeout_s resources faults final_attempt"),
             "metadata": dict(found.metadata),
         },
         "attempts": [
@@ -76,24 +73,24 @@ def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = 
         "budget": None if shown is None else _budget(store, shown),
         "failures": [one for span in spans if (one := _failure(span)) is not None][:TURNS],
         "timeline": _timeline(spans[:SPANS]),
-        "left_out": left_out,
+        "left_out": max(0, len(turns) - TURNS) + max(0, len(spans) - SPANS),
     }
 
 
 def group(store: Store, run_id: str, name: str, *, now: float, near: int | None = None) -> Brief:
-    """The rollouts of a group side by side, the best first: what they answered, and what they were paid for.
+    """The rollouts of a group side by side, best first: answers and rewards.
 
     {"run": id, "group", "asked", "mean", "spread", "rollouts": [rollout (see `briefs`) + {"answer", "thinking",
      "turns", "calls", "completion_tokens", "signals": [signal], "advantage"|None}]}
 
-    `near` is the key of one of them: the group is looked for around it, else among the newest rollouts. `advantage` is
-    (reward − mean) / spread, None where all are alike.
+    `near` is the key of one of them: the search starts around it, else at the newest rollouts. `advantage` is
+    (reward − mean) / spread, None where all rewards are equal.
     """
     run = store.runs.get(run_id).id
     page = store.figures.group(run, name, near=near, most=SIDE_BY_SIDE).rollouts
     if not page:
         try:
-            page = ((0, store.views.rollout(f"{run}/{name}")),)  # one that names no group is one by itself
+            page = ((0, store.views.rollout(f"{run}/{name}")),)  # a rollout without a group is a group of one
         except NotFound:
             why = "none of it is where it was looked for"
             remedy = "go there from one of its rollouts, which tells where it lies"
@@ -133,23 +130,19 @@ def _side(store: Store, key: int, one: Rollout, middle: float | None, spread: fl
 
 
 def _shown(found: Rollout, tries: Sequence[Attempt], number: int | None) -> Attempt | None:
-    """The one asked for, else the one that decided, else the last."""
-    if number is not None:
-        for one in tries:
-            if one.number == number:
-                return one
-        raise NotFound(f"attempt {number} at {found.id}", why=f"it has {len(tries)}", remedy="leave the number out")
-    decided = [one for one in tries if one.id == found.final_attempt]
-    return next(iter(decided or tries[-1:]), None)
+    """The requested attempt, else the deciding one, else the last."""
+    if number is None:
+        return next((one for one in tries if one.id == found.final_attempt), tries[-1] if tries else None)
+    for one in tries:
+        if one.number == number:
+            return one
+    raise NotFound(f"attempt {number} at {found.id}", why=f"it has {len(tries)}", remedy="leave the number out")
 
 
 def _turns(spans: Sequence[Span], sheet: RewardBreakdown | None) -> tuple[list[Brief], list[Brief], list[Brief]]:
-    """Turns, what was said before the first, and calls that belong to none."""
-    turns: list[Brief] = []
-    opening: list[Brief] = []
-    loose: list[Brief] = []
-    seen = 0
-    whole = 0  # signals count whole turns: a call that was cut short decided nothing
+    """Turns, the messages before the first, and calls that belong to none."""
+    turns, opening, loose = list[Brief](), list[Brief](), list[Brief]()
+    seen, whole = 0, 0  # signals count whole turns: a call that was cut short decided nothing
     for span in spans:
         if span.model is not None:
             messages = [_message(one) for one in span.model.messages]
@@ -173,20 +166,15 @@ def _turn(
     tokens = _tokens(call, said)
     return {
         "index": index,
-        "seq": span.seq,
-        "model": call.model,
-        "started_at": span.started_at,
-        "took_s": None if span.ended_at is None else span.ended_at - span.started_at,
-        "finish_reason": call.finish_reason,
+        **pick(span, "seq started_at"),
+        "took_s": _took_s(span),
+        **pick(call, "model finish_reason prompt_tokens completion_tokens thinking_tokens"),
         "is_partial": is_partial,
         "heard": heard,
         "thinking": _text(call.response.get("reasoning_content")),
         "text": said["text"],
         "tool_calls": said["tool_calls"],
         "calls": [],
-        "prompt_tokens": call.prompt_tokens,
-        "completion_tokens": call.completion_tokens,
-        "thinking_tokens": call.thinking_tokens,
         "tokens": tokens,
         "tokens_left_out": 0 if tokens is None else len(call.completion_ids or ()) - len(tokens),
         "signals": [_signal(one) for one in own],
@@ -196,15 +184,11 @@ def _turn(
 def _message(message: Mapping[str, Any]) -> Brief:
     calls = []
     for call in message.get("tool_calls") or ():
-        function = call.get("function") or {} if isinstance(call, Mapping) else {}
+        known = call if isinstance(call, Mapping) else {}
+        function = known.get("function") or {}
         given = function.get("arguments")
-        calls.append(
-            {
-                "id": call.get("id") if isinstance(call, Mapping) else None,
-                "name": str(function.get("name") or ""),
-                "arguments": _text(given if isinstance(given, str) else given and str(given)),
-            }
-        )
+        arguments = cut("" if given is None else str(given), TEXT)
+        calls.append({"id": known.get("id"), "name": str(function.get("name") or ""), "arguments": arguments})
     return {
         "role": str(message.get("role") or ""),
         "text": _text(message.get("content")),
@@ -214,7 +198,7 @@ def _message(message: Mapping[str, Any]) -> Brief:
 
 
 def _text(content: Any) -> str:
-    """Of a plain text, or of the parts of one."""
+    """A text, or the parts of one, joined."""
     if isinstance(content, list | tuple):
         parts = [one.get("text") if isinstance(one, Mapping) else one for one in content]
         content = "\n".join(str(part) if part is not None else "[not text]" for part in parts)
@@ -225,25 +209,27 @@ def _call(span: Span) -> Brief:
     assert span.tool is not None
     tool = span.tool
     return {
-        "seq": span.seq,
+        **pick(span, "seq started_at"),
+        **pick(tool, "tool error"),
         "id": tool.call_id,
-        "tool": tool.tool,
         "arguments": dict(tool.arguments),
         "result": cut(tool.result, TEXT) if isinstance(tool.result, str) else tool.result,
-        "error": tool.error,
-        "started_at": span.started_at,
-        "took_s": None if span.ended_at is None else span.ended_at - span.started_at,
+        "took_s": _took_s(span),
     }
 
 
+def _took_s(span: Span) -> float | None:
+    return None if span.ended_at is None else span.ended_at - span.started_at
+
+
 def _tokens(call: ModelCall, said: Brief) -> list[Brief] | None:
-    """Each with its log-prob; its text only where the ids are bytes and marks, and spell what was said."""
+    """Tokens with log-probs; with text only where the ids are bytes and spell the message."""
     if call.completion_ids is None:
         return None
     ids, before = call.completion_ids, len(call.prompt_ids or ())
-    texts = _spelled(ids) if said["text"] and said["text"] in "".join(_spelled(ids) or ()) else None
-    if texts is None and not said["text"]:
-        texts = _spelled(ids)
+    texts = _spelled(ids)
+    if said["text"] not in "".join(texts or ()):
+        texts = None
     forced = set(call.forced)
     hidden = {place - before for start, end in call.scrubbed for place in range(start, end)}
     return [
@@ -259,7 +245,7 @@ def _tokens(call: ModelCall, said: Brief) -> list[Brief] | None:
 
 
 def _spelled(ids: Sequence[int]) -> list[str] | None:
-    """A text for each: a letter of several bytes stands with its first."""
+    """The text of each id; a letter of several bytes is at its first."""
     if not ids or max(ids) >= VOCABULARY:
         return None
     texts, start = [""] * len(ids), 0
@@ -275,8 +261,7 @@ def _spelled(ids: Sequence[int]) -> list[str] | None:
 
 
 def _signal(signal: RewardTerm) -> Brief:
-    told = {name: getattr(signal, name) for name in ("name", "value", "weight", "source", "turn", "feedback")}
-    return {**told, "paid": signal.value * signal.weight}
+    return {**pick(signal, "name value weight source turn feedback"), "paid": signal.value * signal.weight}
 
 
 def _budget(store: Store, attempt: Attempt) -> Brief | None:
@@ -285,13 +270,12 @@ def _budget(store: Store, attempt: Attempt) -> Brief | None:
         return None
     budget = use.budget
     events = store.budgets.events(use)[-200:]
-    names = ("ceiling", "cap", "allowed", "spent", "overspent", "calls", "escalations")
     kept = ("seq", "kind", "at", "tokens", "allowed", "spent", "mode", "trigger", "why")
     return {
         "tier": str(budget.tier),
         "confidence": budget.assessment.confidence,
         "reasons": list(budget.assessment.reasons),
-        **{name: getattr(budget, name) for name in names},
+        **pick(budget, "ceiling cap allowed spent overspent calls escalations"),
         "mode": None if budget.mode is None else str(budget.mode),
         "waste": use.waste,
         "events": [{name: told[name] for name in kept} for told in (encode(one) for one in events)],
@@ -303,12 +287,8 @@ def _failure(span: Span) -> Brief | None:
     error, text = span.attributes.get("error"), span.attributes.get("traceback")
     if span.kind is not SpanKind.TELEMETRY or not isinstance(text, str):
         return None
-    return {
-        "seq": span.seq,
-        "name": span.name,
-        "error": cut(error, TEXT) if isinstance(error, str) else None,
-        "traceback": cut(text, TEXT),
-    }
+    texts = {"error": cut(error, TEXT) if isinstance(error, str) else None, "traceback": cut(text, TEXT)}
+    return {**pick(span, "seq name"), **texts}
 
 
 def _timeline(spans: Sequence[Span]) -> list[Brief]:
@@ -316,8 +296,7 @@ def _timeline(spans: Sequence[Span]) -> list[Brief]:
     told = []
     for span in spans:
         depths[span.seq] = depths.get(span.parent, -1) + 1 if span.parent is not None else 0
-        shown = {name: getattr(span, name) for name in ("seq", "name", "started_at", "ended_at")}
         text = span.attributes.get("text")
-        shown["text"] = cut(text, 400) if isinstance(text, str) else None
-        told.append({**shown, "kind": str(span.kind), "depth": depths[span.seq]})
+        shown = {"text": cut(text, 400) if isinstance(text, str) else None, "depth": depths[span.seq]}
+        told.append({**pick(span, "seq name started_at ended_at"), "kind": str(span.kind), **shown})
     return told

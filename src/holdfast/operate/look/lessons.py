@@ -1,6 +1,6 @@
-"""How a run learns: its curves, why some of what it saw taught nothing, and which weights grew from which.
+"""How a run learns: curves, rollouts without a gradient, the lineage of checkpoints, and tool use.
 
-What a step says is its learner's; of steps of another kind, what is not said is None and leaves a gap.
+A step reports what its learner measures; a missing value is None and leaves a gap in the curve.
 """
 
 from __future__ import annotations
@@ -9,13 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import Release
+from holdfast.contracts.rollout import Rollout
 from holdfast.contracts.run import StepRecord
-from holdfast.operate.look.briefs import Brief
+from holdfast.contracts.trace import Span
+from holdfast.operate.look.briefs import Brief, pick
+from holdfast.reward.adoption import ToolAttempt, of_version
+from holdfast.reward.tools import marks, schemas_of
 from holdfast.store.store import Store
 
-CURVES: Mapping[str, tuple[tuple[str, ...], ...]] = {  # where a step says it: the first that is there
+CURVES: Mapping[str, tuple[tuple[str, ...], ...]] = {  # where a step has the value: the first that exists
     "reward": (("reward",), ("mean_reward",)),
     "loss": (("update", "loss"), ("loss",), ("rl_optimizer", "mean_total_loss")),
     "kl": (("update", "approx_kl"), ("approx_kl",), ("rl_optimizer", "observed_approx_kl")),
@@ -34,7 +39,7 @@ def learning(store: Store, run_id: str, *, now: float) -> Brief:
      "points": [{"step", "at", "lesson", "phase", "reward", "loss", "kl", "entropy", "clip_fraction", "length",
                  "grad_norm", "delta_norm", "lr", "taught", "rollouts", "stopped_early", "restored", "skipped",
                  "checkpoint", "release"}], in order, 2,000 at most,
-     "ranges": {curve: [least, most]} of what was said,
+     "ranges": {curve: [least, most]},
      "audit": {"step", "rollouts", "taught", "counts": {reason: n}, "tokens", "idle_tokens", "shares": {signal: share},
                "dominant", "zero_gradient", "breaks", "constraint", "lines": [sentence]}|None (the last one),
      "silent": {reason: n} (over all steps), "findings": [{"name", "severity", "count", "of", "detail"}] (the last),
@@ -42,14 +47,13 @@ def learning(store: Store, run_id: str, *, now: float) -> Brief:
                       "release"|None, "stage"|None}], newest first, 200 at most,
      "edges": [[parent, child]]}
 
-    `length`: tokens decided for each sample. `taught`: rollouts that gave a gradient, of `rollouts`.
+    `length`: sampled tokens per sample. `taught`: rollouts that gave a gradient, of `rollouts`.
     """
     found = store.runs.get(run_id)
     steps, is_whole = store.figures.steps(found.id)
     points = [point(one) for one in steps[-POINTS:]]
     kept = store.figures.checkpoints(found.id, CHECKPOINTS)
     serving = _serving(store)
-    listed = [_checkpoint(one, serving) for one in kept]
     known = {one.id for one in kept}
     silent: dict[str, int] = {}
     for one in steps:
@@ -64,13 +68,13 @@ def learning(store: Store, run_id: str, *, now: float) -> Brief:
         "audit": _audit(steps),
         "silent": dict(sorted(silent.items(), key=lambda one: -one[1])),
         "findings": next((list(one.body["quality"]) for one in reversed(steps) if "quality" in one.body), []),
-        "checkpoints": listed,
+        "checkpoints": [_checkpoint(one, serving) for one in kept],
         "edges": [[one.parent, one.id] for one in kept if one.parent in known],
     }
 
 
 def has_curves(store: Store, run_id: str) -> bool:
-    """Whether any of its steps says something that can be drawn: a proof's only step, say, does not."""
+    """Whether any of its steps has a value to draw; a proof's only step, for one, has none."""
     steps, _ = store.figures.steps(run_id)
     return any(_number(one.body, places) is not None for one in reversed(steps) for places in CURVES.values())
 
@@ -101,7 +105,7 @@ def _audit(steps: Sequence[StepRecord]) -> Brief | None:
 
 
 def _lines(told: Mapping[str, Any]) -> list[str]:
-    """For people: `learn.audit` says it so when it is made; here it is read again."""
+    """The audit in sentences, as `learn.audit` writes them."""
     said = [f"{told['taught']} of {told['rollouts']} rollouts gave a gradient, by {told['tokens']} tokens"]
     said += [f"{n} gave none: {reason.replace('_', ' ')}" for reason, n in told["counts"].items()]
     if told["zero_gradient"]:
@@ -115,12 +119,10 @@ def _lines(told: Mapping[str, Any]) -> list[str]:
 def _checkpoint(one: Checkpoint, serving: Mapping[str, Release]) -> Brief:
     release = serving.get(one.id)
     return {
-        "id": one.id,
-        "parent": one.parent,
+        **pick(one, "id parent algorithm"),
         "step": one.global_step,
         "episodes": one.episode_count,
         "reward": one.mean_reward,
-        "algorithm": one.algorithm,
         "version": one.policy_version,
         "at": one.created_at,
         "sha256": None if one.artifact is None else one.artifact.sha256,
@@ -130,7 +132,7 @@ def _checkpoint(one: Checkpoint, serving: Mapping[str, Release]) -> Brief:
 
 
 def _serving(store: Store) -> dict[str, Release]:
-    """By checkpoint, the release that was made from it."""
+    """The release made from each checkpoint."""
     found = [one for policy in store.releases.policies()[:50] for one in store.releases.of_policy(policy)[:500]]
     return {
         one.source.removeprefix("checkpoint:"): one for one in reversed(found) if one.source.startswith("checkpoint:")
@@ -155,3 +157,54 @@ def _number(body: Mapping[str, Any], places: Iterable[tuple[str, ...]]) -> float
 def _range(values: Iterable[float | None]) -> list[float] | None:
     known = [one for one in values if one is not None]
     return [min(known), max(known)] if known else None
+
+
+Tools = Sequence[Mapping[str, Any]]  # as OpenAI writes them
+
+
+def records(store: Store, rollouts: Iterable[tuple[Rollout, int]]) -> list[ToolAttempt]:
+    """One for each rollout, from the spans of its deciding attempt, whose token is given."""
+    found = [(rollout, store.traces.spans(token)) for rollout, token in rollouts]
+    known = {run: catalog(store, run) for run in {rollout.run for rollout, _ in found}}
+    return [record(rollout, spans, known[rollout.run]) for rollout, spans in found]
+
+
+def catalog(store: Store, run: str) -> Tools:
+    """The tools that the tasks of a run may name: those of its agent."""
+    begun = store.steps.get(run, "begin")
+    return () if begun is None else tuple(begun.body.get("tools", ()))
+
+
+def record(rollout: Rollout, spans: Sequence[Span], tools: Tools = ()) -> ToolAttempt:
+    task = rollout.input if isinstance(rollout.input, Mapping) else {}
+    needs, schemas, offered = names(task.get("needs")), schemas_in(task, tools), names(task.get("tools"))
+    models = {span.model.model for span in spans if span.model is not None}
+    made = ToolAttempt(
+        task=f"{rollout.run}/{rollout.metadata.get('group', rollout.name)}",
+        model=models.pop() if len(models) == 1 else None,
+        version=None,
+        at=rollout.ended_at if rollout.ended_at is not None else rollout.enqueued_at,
+        needs=needs,
+        offered=tuple(schemas) if offered is None and schemas is not None else offered,
+        marks=marks(spans, needs=needs, schemas=schemas),
+    )
+    return of_version(made)
+
+
+def names(given: Any) -> tuple[str, ...] | None:
+    """A list of names; None (unknown) for anything else."""
+    if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
+        return tuple(given)
+    return None
+
+
+def schemas_in(task: Mapping[str, Any], catalog: Tools = ()) -> Mapping[str, Mapping[str, Any]] | None:
+    """Schemas of the tools that the task offers, given in full or by a known name; None where unknown."""
+    tools = task.get("tools")
+    if isinstance(tools, list | tuple) and tools and all(isinstance(one, Mapping) for one in tools):
+        try:
+            return schemas_of(tools)
+        except BadInput:
+            return None
+    known, schemas = names(tools), schemas_of(catalog)
+    return schemas if known and set(known) <= set(schemas) else None

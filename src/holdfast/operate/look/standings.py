@@ -1,7 +1,7 @@
-"""Where versions stand: releases with their history and guard, the proof that each rests on, and experiments.
+"""Releases with their history and guard, the evidence of each version, and experiments.
 
-What is shown of a proof is its evidence as it was kept, its samples drawn task by task; nothing is decided here, and
-'holdfast release explain' is what decides once more.
+A proof is shown from its stored evidence and samples; nothing is decided here. 'holdfast release explain' recomputes
+the decision.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from holdfast.contracts.evidence import Episode, Evidence, Reason, Verdict
 from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage
-from holdfast.contracts.run import LedgerEntry
-from holdfast.operate import proof_text
+from holdfast.operate import proof_view
 from holdfast.operate.canary_controller import judge, lacking, under_way
-from holdfast.operate.look import decided
-from holdfast.operate.look.briefs import Brief, decision_brief, rate, release_brief
+from holdfast.operate.look import briefs
+from holdfast.operate.look.briefs import Brief, decision_brief, pick, rate, release_brief
+from holdfast.operate.proof import thin
+from holdfast.operate.publication import metric_sequence
 from holdfast.operate.service import trial_of
-from holdfast.operate.svg import thin
 from holdfast.promote import experiment as design
 from holdfast.promote.release import next_step, rollback_target
-from holdfast.prove import comparison
-from holdfast.prove.comparison import ComparisonConfig, reach
+from holdfast.prove import matrix
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.prove.guard import GuardLimits, blocks, watch
-from holdfast.prove.sequential import crossed_at, sequence
 from holdfast.prove.sequential import judge as judged
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.store import Store
@@ -46,7 +45,7 @@ TOO_MANY = "more requests than are weighed at a look; 'holdfast release show' an
 
 def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
     """{"policies": [name], "policy": name|None, "live": release|None, "way_back": id|None,
-     "decision": decision|None (what put the live one there),
+     "decision": decision|None (what made the live one live),
      "releases": [release + {"decision": decision|None, "next": {"stage", "share"}|None}], newest first,
      "guard": {"release", "trial", "arms": [{"arm", "requests", "errors", "latency_s", "success": interval, "reward",
                "safety_cost"}], "readings": [{"metric", "title", "state": "breach"|"clear"|"open", "live", "canary",
@@ -60,10 +59,10 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
     if policy is not None and policy not in policies:
         raise NotFound(f"policy {policy!r}", why="has no versions", remedy="'holdfast release list' shows them")
     chosen = policy if policy is not None else next(iter(policies), None)
-    told: Brief = {"policies": policies, "policy": chosen, "live": None, "way_back": None, "releases": []}
-    told |= {"decision": None}
+    told: Brief = {"policies": policies, "policy": chosen}
     if chosen is None:
-        return {**told, "guard": None, "history": [], "is_whole": True}
+        nothing = dict.fromkeys(("live", "way_back", "decision", "guard"))
+        return {**told, **nothing, "releases": [], "history": [], "is_whole": True}
     every = store.releases.of_policy(chosen)[:RELEASES]
     history, is_whole = store.figures.decisions(chosen)
     live = next((one for one in every if one.stage is Stage.LIVE), None)
@@ -72,8 +71,11 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
         **told,
         "live": None if live is None else release_brief(live),
         "way_back": None if back is None else back.id,
-        "decision": None if live is None else decided.live(live.id, history),
-        "releases": [_release(one, history) for one in every],
+        "decision": None if live is None else briefs.live_decision(live.id, history),
+        "releases": [
+            {**release_brief(one), "decision": briefs.last_decision(one.id, history), "next": _next(one)}
+            for one in every
+        ],
         "guard": _guard(store, under_way(every), live),
         "history": [decision_brief(one) for one in reversed(history[-HISTORY:])],
         "is_whole": is_whole,
@@ -89,7 +91,7 @@ def proofs(store: Store, *, now: float) -> Brief:
         for one in store.releases.of_policy(policy):
             if one.evidence is not None:
                 told = {"release": one.id, "policy": policy, "stage": str(one.stage), "share": one.share}
-                decision = decided.gate(one.id, history) or decided.last(one.id, history)
+                decision = briefs.gate_decision(one.id, history) or briefs.last_decision(one.id, history)
                 listed.append({**told, "changed_at": one.changed_at, "decision": decision})
     return {"proofs": sorted(listed, key=lambda one: -one["changed_at"])[:RELEASES]}
 
@@ -120,16 +122,14 @@ def proof(store: Store, release_id: str, *, now: float) -> Brief:
         raise NotFound(f"proof of {release.id}", why="it rests on no evidence", remedy="'holdfast prove run' makes it")
     history, _ = store.figures.decisions(release.policy)
     evidence = loads(Evidence, store.blobs.get(release.evidence))
-    told = _evidence(evidence)
     sampled, problem = _sampled(store, evidence)
-    decision = decided.gate(release.id, history)
-    headline = decision["sentence"] if decision is not None else f"{release.id} is {release.stage}."
+    decision = briefs.gate_decision(release.id, history)
     return {
         "release": release_brief(release),
-        "headline": headline,
+        "headline": f"{release.id} is {release.stage}." if decision is None else decision["sentence"],
         "decision": decision,
-        "moves": decided.since_gate(release.id, history),
-        **told,
+        "moves": briefs.decisions_since_gate(release.id, history),
+        **_evidence(evidence),
         **sampled,
         "problem": problem,
     }
@@ -202,18 +202,15 @@ def _ruling(
         made = design.verdict(trial, units, served, compare=statistics.compare, guard=statistics.breaches)
     except HoldfastError as error:
         return None, str(error)
-    told = {name: getattr(made, name) for name in ("arm", "needs", "ratio_p")}
-    told |= {name: dict(getattr(made, name)) for name in ("exposed", "told", "means")}
-    return {**told, "call": str(made.call), "reasons": [asdict(one) for one in made.reasons]}, None
+    maps = {name: dict(found) for name, found in pick(made, "exposed told means").items()}
+    reasons = [asdict(one) for one in made.reasons]
+    return {**pick(made, "arm needs ratio_p"), **maps, "call": str(made.call), "reasons": reasons}, None
 
 
 def _trial(trial: Experiment) -> Brief:
     return {
-        "name": trial.name,
-        "kind": trial.kind,
+        **pick(trial, "name kind created_at ended_at"),
         "state": "running" if trial.ended_at is None else "ended",
-        "created_at": trial.created_at,
-        "ended_at": trial.ended_at,
         "metric": trial.settings.get("metric"),
         "why": trial.settings.get("why"),
     }
@@ -227,14 +224,13 @@ def _outcomes(asked: Any) -> Brief:
     if asked is None:
         nothing = dict.fromkeys(("latency_s", "reward", "safety_cost"))
         return {"requests": 0, "errors": 0, "success": rate(0, 0), **nothing}
-    told = {name: getattr(asked, name) for name in ("requests", "errors", "latency_s", "reward", "safety_cost")}
-    return {**told, "success": rate(asked.succeeded, asked.told)}
+    success = rate(asked.succeeded, asked.told)
+    return {**pick(asked, "requests errors latency_s reward safety_cost"), "success": success}
 
 
-def _release(one: Release, history: Sequence[LedgerEntry]) -> Brief:
-    step = next_step(one)
-    ahead = None if step is None else {"stage": str(step[0]), "share": step[1]}
-    return {**release_brief(one), "decision": decided.last(one.id, history), "next": ahead}
+def _next(release: Release) -> Brief | None:
+    step = next_step(release)
+    return None if step is None else {"stage": str(step[0]), "share": step[1]}
 
 
 def _guard(store: Store, release: Release | None, live: Release | None) -> Brief | None:
@@ -244,20 +240,18 @@ def _guard(store: Store, release: Release | None, live: Release | None) -> Brief
     assert trial is not None  # of what is under way
     asked = store.figures.asked(trial.name)
     arms = [{"arm": one.arm, **_outcomes(one)} for one in asked]
-    told: Brief = {"release": release.id, "trial": trial.name, "arms": arms, "readings": None, "breaches": []}
-    told |= {"is_clear": None, "lacks": [], "note": None}
+    told: Brief = {"release": release.id, "trial": trial.name, "arms": arms, "note": None}
+    nothing: Brief = {"readings": None, "breaches": [], "is_clear": None, "lacks": []}
     if sum(one.requests for one in asked) > READ:
-        return {**told, "note": TOO_MANY}
+        return {**told, **nothing, "note": TOO_MANY}
     limits = GuardLimits()
     found = judge(store, release, live, limits)
-    names = ("metric", "state", "live", "canary", "n", "e", "e_within", "needs")
-    readings = [
-        {**{name: getattr(one, name) for name in names}, "title": proof_text.unit(metric).title}
-        for metric, one in found.readings.items()
-    ]
+    names = "metric state live canary n e e_within needs"
     return {
         **told,
-        "readings": readings,
+        "readings": [
+            {**pick(one, names), "title": proof_view.unit(metric).title} for metric, one in found.readings.items()
+        ],
         "breaches": [asdict(one) for one in found.breaches],
         "is_clear": found.is_clear,
         "lacks": list(lacking(found, limits)),
@@ -268,31 +262,23 @@ def _evidence(evidence: Evidence) -> Brief:
     verdict = evidence.verdict
     found = [(one, "audit") for one in evidence.audit or ()] + [(one, "golden") for one in evidence.golden or ()]
     return {
-        **{name: getattr(evidence, name) for name in ("baseline", "candidate", "suite", "primary", "episodes")},
-        "verdict": None
-        if verdict is None
-        else {"outcome": str(verdict.outcome), "reasons": list(verdict.reasons), "needs": verdict.needs},
+        **pick(evidence, "baseline candidate suite primary episodes"),
+        "verdict": verdict and {"outcome": str(verdict.outcome), "reasons": [*verdict.reasons], "needs": verdict.needs},
         "comparisons": [
             {
                 "metric": metric,
-                "title": proof_text.merit(metric),
-                "difference": one.difference,
-                "low": one.interval.low,
-                "high": one.interval.high,
-                "level": one.interval.level,
-                **{name: getattr(one, name) for name in ("p_value", "margin", "pairs", "method")},
+                "title": proof_view.merit(metric),
+                **pick(one, "difference p_value margin pairs method"),
+                **pick(one.interval, "low high level"),
                 "told": {
-                    "difference": proof_text.gain(metric, one.difference),
-                    "interval": proof_text.gains(metric, one.interval.low, one.interval.high),
-                    "note": proof_text.means(metric, one.difference),
+                    "difference": proof_view.gain(metric, one.difference),
+                    "interval": proof_view.gains(metric, one.interval.low, one.interval.high),
+                    "note": proof_view.means(metric, one.difference),
                 },
             }
             for metric, one in evidence.comparisons.items()
         ],
-        "bands": [
-            {name: getattr(one, name) for name in ("kind", "within", "p_value_spread", "delta_spread", "of")}
-            for one in evidence.bands.values()
-        ],
+        "bands": [pick(one, "kind within p_value_spread delta_spread of") for one in evidence.bands.values()],
         "findings": [{**asdict(one), "about": about} for one, about in found if one.count > 0],
         "checked": len(found),
         "missing": None if evidence.missing is None else dict(evidence.missing),
@@ -351,26 +337,22 @@ def _drawn(path: Path, sha256: str, primary: str) -> tuple[Mapping[str, Any], st
 
 
 def _course(how: ComparisonConfig, metric: str, gains: Sequence[float], bar: float) -> Brief | None:
-    """As `publication` draws it: each edge errs with a chance of α."""
     if not gains:
         return None
-    far, alpha = reach(how, metric), min(how.alpha, 0.49)
-    bounds = sequence(gains, low=-far, high=far, level=1.0 - 2.0 * alpha)
-    proved = crossed_at(gains, low=-far, high=far, alpha=how.alpha, mean=bar)
-    refuted = crossed_at([-one for one in gains], low=-far, high=far, alpha=how.alpha, mean=-bar)
+    found = metric_sequence(how, metric, gains, bar)
+    proved, refuted = found.proved_at, found.refuted_at
     means = [total / n for n, total in enumerate(accumulate(gains), start=1)]
     places = thin(len(gains), [n - 1 for n in (proved, refuted) if n is not None])
     told = f"proved after {proved}" if proved else f"disproved after {refuted}" if refuted else "not proved yet"
     return {
         "metric": metric,
-        "title": proof_text.merit(metric),
+        "title": proof_view.merit(metric),
         "n": [place + 1 for place in places],
-        "mean": [means[place] for place in places],
-        "low": [bounds.low[place] for place in places],
-        "high": [bounds.high[place] for place in places],
+        **{
+            name: [values[place] for place in places]
+            for name, values in (("mean", means), ("low", found.low), ("high", found.high))
+        },
         "bar": bar if isfinite(bar) else None,
-        "level": bounds.level,
-        "proved_at": proved,
-        "refuted_at": refuted,
-        "told": f"{proof_text.merit(metric)}: {told} of {len(gains)} tasks, however often one looks",
+        **pick(found, "level proved_at refuted_at"),
+        "told": f"{proof_view.merit(metric)}: {told} of {len(gains)} tasks, however often one looks",
     }

@@ -1,14 +1,15 @@
-"""The control room over HTTP: which question goes where, and in which shape an answer or a refusal comes.
+"""The control room over HTTP: routes, event streams, and the shape of answers and errors.
 
-Who comes in is `entrance`'s business, what is shown `panels`' and `gateway`'s, what is ordered `control`'s, files are
-`pages`'. There is one shape of refusals, the documented one: {"error": {"type", "code", "message"}}.
+`auth_middleware` decides who gets in, `panels` and `gateway` what is shown, `control` what is executed. Every error has
+the documented shape {"error": {"type", "code", "message"}}. A stream event only says that something changed; a stream
+ends when its listener is no longer known.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -32,31 +33,90 @@ from holdfast.contracts.commands import LONGEST, LONGEST_WHY
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, Refused
 from holdfast.operate import control
 from holdfast.operate.auth import Clock, TokenGuard
+from holdfast.operate.look.metrics import CONTENT_TYPE
 from holdfast.operate.look.metrics import metrics as exposition
-from holdfast.operate.serve import auth_middleware, pages, stream
+from holdfast.operate.serve import auth_middleware
 from holdfast.operate.serve.auth_middleware import AuthMiddleware, Entrance, Refusal, caller_of, cookie_name, read_json
 from holdfast.operate.serve.gateway import DEEPEST, Gateway
 from holdfast.operate.serve.panels import PANELS, Panel, Param, refusals, whole
+from holdfast.operate.watchers import changed
+from holdfast.store.notifications import TOPICS, Changes
 from holdfast.store.store import Store
 
-SAYS = "What is live and why, whether it is well, and orders: all that the pages of `holdfast serve` show and do."
+BEAT_S = 10.0  # between two signs of life on a quiet stream
+LOOK_S = 1.0  # between two looks whether the listener may still listen
+LEAST_S = 0.25  # between two events: a busy queue changes some hundred times a second
+SNAPSHOT_S = 0.75  # between two snapshots, as documented
+QUIET = b": \n\n"
+
+IsKnown = Callable[[], Awaitable[bool]]
+
+
+async def topics(changes: Changes, is_known: IsKnown) -> AsyncGenerator[bytes, None]:
+    """An event with the changed topics after each change; a comment while nothing changes."""
+    seen = {topic: changes.seen(topic) for topic in TOPICS}
+    yield b"retry: 2000\n\n"
+    quiet_s = 0.0
+    while await is_known():
+        found = await changed(changes, most_s=LOOK_S, seen=seen)
+        if found:
+            quiet_s = 0.0
+            yield b"event: change\ndata: " + orjson.dumps(found) + b"\n\n"
+            await asyncio.sleep(LEAST_S)
+            continue
+        quiet_s += LOOK_S
+        if quiet_s >= BEAT_S:
+            quiet_s = 0.0
+            yield QUIET
+
+
+async def snapshots(
+    look: Callable[[], Awaitable[Mapping[str, Any]]], changes: Changes, is_known: IsKnown, last_id: str | None
+) -> AsyncIterator[bytes]:
+    """The documented stream: a whole snapshot whenever it differs from the last one, apart from its time."""
+    number, before, quiet_s = 0, b"", 0.0
+    if last_id is not None:
+        why = "history_not_retained_request_full_snapshot"
+        reset = {"schema_version": 1, "reset": True, "last_event_id": last_id[:200], "reason": why}
+        yield _event("dashboard.reset", number := number + 1, orjson.dumps(reset))
+    seen = {topic: changes.seen(topic) for topic in TOPICS}
+    while await is_known():
+        snapshot = dict(await look())
+        content = orjson.dumps({name: value for name, value in snapshot.items() if name != "generated_unix_ms"})
+        if content != before:
+            before, quiet_s = content, 0.0
+            yield _event("dashboard.snapshot", number := number + 1, orjson.dumps(snapshot))
+        elif quiet_s >= BEAT_S:
+            quiet_s = 0.0
+            yield QUIET
+        await asyncio.sleep(SNAPSHOT_S)
+        quiet_s += SNAPSHOT_S
+        if not await changed(changes, most_s=LOOK_S, seen=seen):
+            quiet_s += LOOK_S
+
+
+def _event(name: str, number: int, data: bytes) -> bytes:
+    return f"event: {name}\nid: dashboard-{number}\ndata: ".encode() + data + b"\n\n"
+
+
+SAYS = "Everything that the pages of `holdfast serve` show and do: live versions, health, runs, evidence and commands."
 TITLE = "holdfast serve"
 STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (Forbidden, 403),
     (NotFound, 404),
     (Refused, 409),
-    (BadRecord, 500),  # kept by what was asked, whatever was asked
+    (BadRecord, 500),  # a damaged stored record, whatever the request
     (BadInput, 400),
     (HoldfastError, 503),
 )
-STREAM_S = 3600.0  # a stream is begun anew then: browsers do so by themselves
-UNBUFFERED = {"X-Accel-Buffering": "no"}  # a proxy before us shall pass events on as they come
-LEFT = 499  # the status of an answer that nobody reads: the client is gone
+STREAM_S = 3600.0  # then browsers reconnect by themselves
+UNBUFFERED = {"X-Accel-Buffering": "no"}  # a proxy must pass events on at once
+LEFT = 499  # the client has disconnected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TownPage:
-    """A town that lives in this process: its page, and the badge that stands for each role."""
+    """A town in this process: its page, and its token for each role."""
 
     app: ASGIApp
     badges: Mapping[str, str]  # role → token, known to this process alone
@@ -64,11 +124,11 @@ class TownPage:
 
 @dataclass(slots=True, kw_only=True)
 class ControlRoom:
-    """The control room: what its routes share."""
+    """What the routes share."""
 
     store: Store
     clock: Clock
-    doorkeeper: AuthMiddleware
+    authenticator: AuthMiddleware
     town: TownPage | None = None
     stream_s: float = STREAM_S
     gateway: Gateway = field(init=False)
@@ -76,7 +136,7 @@ class ControlRoom:
     def __post_init__(self) -> None:
         self.gateway = Gateway(self.store, self.clock)
 
-    # Coming in and leaving -------------------------------------------------------------------------------------------
+    # Login and logout ------------------------------------------------------------------------------------------------
 
     async def log_in(self, asked: Request) -> Response:
         auth_middleware.refuse_foreign(asked, has_cookie=False)
@@ -85,14 +145,14 @@ class ControlRoom:
         if not isinstance(token, str) or set(body) != {"token"}:
             raise BadInput("token", why="is missing", remedy='send {"token": "hf_…"} and nothing else')
         answer, name = _json({"ok": True}), cookie_name(asked)
-        cookie = await self.doorkeeper.log_in(asked, token)
-        self.doorkeeper.sessions.close(asked.cookies.get(name))  # the one before is over
+        cookie = await self.authenticator.log_in(asked, token)
+        self.authenticator.sessions.close(asked.cookies.get(name))  # the one before is over
         answer.set_cookie(name, cookie, httponly=True, samesite="strict", secure=asked.scope["scheme"] == "https")
         return answer
 
     async def log_out(self, asked: Request) -> Response:
         name = cookie_name(asked)
-        self.doorkeeper.sessions.close(asked.cookies.get(name))
+        self.authenticator.sessions.close(asked.cookies.get(name))
         answer = _json({"ok": True})
         answer.delete_cookie(name, httponly=True, samesite="strict", secure=asked.scope["scheme"] == "https")
         return answer
@@ -107,18 +167,18 @@ class ControlRoom:
         return _json({**told, "version": version("holdfast"), "has_town": self.town is not None})
 
     def _listening(self, asked: Request) -> Callable[[], Awaitable[bool]]:
-        """Whether a stream goes on: its token is still good, and it has not been open for ever."""
+        """Whether a stream continues: its token is still good, and its time is not over."""
         until = time.monotonic() + self.stream_s
 
         async def is_known() -> bool:
             try:
-                return time.monotonic() < until and await self.doorkeeper.who(asked) is not None
-            except Refusal:  # nobody can tell now: it ends, and who may listen still begins it anew
+                return time.monotonic() < until and await self.authenticator.who(asked) is not None
+            except Refusal:  # unknown now: the stream ends, and a valid listener reconnects
                 return False
 
         return is_known
 
-    # Looking and ordering --------------------------------------------------------------------------------------------
+    # Views and commands ----------------------------------------------------------------------------------------------
 
     def panel(self, panel: Panel) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         async def look(asked: Request) -> Response:
@@ -133,14 +193,14 @@ class ControlRoom:
         return _json(await asyncio.to_thread(control.answer, self.store, body, caller, now=self.clock()))
 
     async def stream(self, asked: Request) -> Response:
-        return Events(stream.topics(self.store.changes, self._listening(asked)), headers=UNBUFFERED)
+        return Events(topics(self.store.changes, self._listening(asked)), headers=UNBUFFERED)
 
     async def snapshots(self, asked: Request) -> Response:
         async def look() -> Mapping[str, Any]:
             return await asyncio.to_thread(self.gateway.snapshot)
 
         last = asked.headers.get("last-event-id")
-        return Events(stream.snapshots(look, self.store.changes, self._listening(asked), last), headers=UNBUFFERED)
+        return Events(snapshots(look, self.store.changes, self._listening(asked), last), headers=UNBUFFERED)
 
     async def act(self, asked: Request) -> Response:
         return _json(await asyncio.to_thread(self.gateway.act, await read_json(asked), caller_of(asked)))
@@ -150,30 +210,29 @@ class ControlRoom:
 
     async def metrics(self, asked: Request) -> Response:
         text = await asyncio.to_thread(exposition, self.store, now=self.clock())
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(text, media_type=CONTENT_TYPE)
 
 
 async def healthz(asked: Request) -> Response:
     return _json({"status": "ok"})
 
 
-async def _shell(asked: Request) -> Response:
-    return pages.answer(asked, pages.shell())
+def _page(file: Callable[[], auth_middleware.File]) -> Callable[[Request], Awaitable[Response]]:
+    async def page(asked: Request) -> Response:
+        return auth_middleware.answer(asked, file())
 
-
-async def _login(asked: Request) -> Response:
-    return pages.answer(asked, pages.login())
+    return page
 
 
 async def _asset(asked: Request) -> Response:
-    file = pages.assets().get(asked.path_params["name"])
+    file = auth_middleware.assets().get(asked.path_params["name"])
     if file is None:
         raise Refusal(404, "there is no such file")
-    return pages.answer(asked, file)
+    return auth_middleware.answer(asked, file)
 
 
 class Badged:
-    """The town within the room: whoever was let in here is there who they are here, and for as long as here."""
+    """The town within the control room: a caller has the same role there, for as long as here."""
 
     def __init__(self, town: TownPage, listening: Callable[[Request], Callable[[], Awaitable[bool]]]) -> None:
         self._town, self._listening = town, listening
@@ -182,13 +241,13 @@ class Badged:
         badge = self._town.badges[str(scope["caller"].role)]
         kept = [(name, value) for name, value in scope["headers"] if name not in (b"authorization", b"cookie")]
         headers = [*kept, (b"authorization", f"Bearer {badge}".encode())]
-        is_known = self._listening(Request(scope))  # by what they have brought, which the town does not see
+        is_known = self._listening(Request(scope))  # by the original headers, which the town does not see
         await self._town.app({**scope, "headers": headers, "is_known": is_known}, receive, send)
 
 
 # The routes ----------------------------------------------------------------------------------------------------------
 
-BODY = (400, 401, 403, 408, 413, 415, 429, 503)  # what may be wrong with any request that has one
+BODY = (400, 401, 403, 408, 413, 415, 429, 503)  # errors of any request with a body
 ANY = {"type": "object"}
 PLAIN = {"text/plain": TEXT}
 LOGIN = {**obj(("token",), token=TEXT), "additionalProperties": False}
@@ -222,23 +281,23 @@ CONFIG = {
 
 
 def _told(name: str, says: str, *refused: int, gives: Any = None, takes: Any = None, **more: Any) -> Told:
-    """An operation that answers with JSON, or with what `gives` says."""
+    """An operation that answers with JSON, or with `gives`."""
     content = gives or {JSON: ANY}
     body = {} if takes is None else {JSON: takes}
     return Told(name=name, says=says, gives={200: (says, content), **refusals(*refused)}, takes=body, **more)
 
 
 def _places(room: ControlRoom) -> list[BaseRoute]:
-    """What programs may ask, each with what is to be known of it."""
+    """The API routes with their descriptions."""
     known = (401, 403, 429, 503)
     login = _told("login", "A session for a token", *BODY, takes=LOGIN, is_open=True)
-    order = _told("order", "An order, obeyed once", *BODY, 404, 409, takes=ORDER)
+    order = _told("order", "A command, executed once", *BODY, 404, 409, takes=ORDER)
     events = {EVENTS: TEXT}
     return [
-        ApiRoute("/healthz", healthz, _told("healthz", "Whether it is up", is_open=True)),
+        ApiRoute("/healthz", healthz, _told("healthz", "Whether the server is up", is_open=True)),
         ApiRoute("/login", room.log_in, login, method="POST"),
         ApiRoute("/logout", room.log_out, _told("logout", "The session ends", *known), method="POST"),
-        ApiRoute("/api/me", room.me, _told("me", "Who asks, and what may be ordered", *known)),
+        ApiRoute("/api/me", room.me, _told("me", "The caller, and the commands", *known)),
         ApiRoute("/api/orders", room.order, order, method="POST"),
         ApiRoute("/api/stream", room.stream, _told("stream", "An event for each change", *known, gives=events)),
         ApiRoute("/metrics", room.metrics, _told("metrics", "Numbers for Prometheus", *known, gives=PLAIN)),
@@ -248,7 +307,7 @@ def _places(room: ControlRoom) -> list[BaseRoute]:
 
 
 def _documented(room: ControlRoom, known: tuple[int, ...]) -> list[BaseRoute]:
-    """The endpoints of the dashboard and of training, by their documented names."""
+    """The documented endpoints of the dashboard and of training."""
     gateway = room.gateway
 
     def look(name: str, says: str, call: Callable[..., Any], params: tuple[Param, ...] = ()) -> ApiRoute:
@@ -264,12 +323,12 @@ def _documented(room: ControlRoom, known: tuple[int, ...]) -> list[BaseRoute]:
     snapshots = _told("dashboard_stream", "A snapshot whenever it differs", *known, gives={EVENTS: TEXT})
     return [
         look("/dashboard/health", "Health, training, control and state", gateway.health),
-        look("/dashboard/widgets", "What a dashboard may show", gateway.widgets),
+        look("/dashboard/widgets", "Widgets of a dashboard", gateway.widgets),
         look("/dashboard/queue-timeline", "The queue, minute by minute", gateway.queue_timeline),
-        look("/dashboard/alerts", "What people should know of", gateway.alerts),
+        look("/dashboard/alerts", "Alerts", gateway.alerts),
         ApiRoute("/dashboard/actions", room.act, act, method="POST"),
         ApiRoute("/dashboard/stream", room.snapshots, snapshots),
-        look("/gateway/training/status", "How the newest run stands", gateway.status),
+        look("/gateway/training/status", "Status of the newest run", gateway.status),
         look("/gateway/training/rollouts", "Its rollouts, newest first", gateway.rollouts, (PAGE_NUMBER, PER_PAGE)),
         ApiRoute("/gateway/training/config", room.configure, configure, method="PATCH"),
     ]
@@ -280,27 +339,31 @@ def app(
     *,
     clock: Clock = time.time,
     town: TownPage | None = None,
-    doorkeeper: AuthMiddleware | None = None,
+    authenticator: AuthMiddleware | None = None,
     stream_s: float = STREAM_S,
     is_behind_tls: bool = False,
 ) -> Starlette:
-    """The control room of a store. Without a good token nobody gets further than /healthz and the way in.
+    """The control room of a store. Without a good token only /healthz and the login answer.
 
-    `is_behind_tls`: browsers reach it by https, through a proxy that reaches it by http.
+    `is_behind_tls`: browsers use https, through a proxy that uses http.
     """
-    keeper = doorkeeper or AuthMiddleware(TokenGuard(store, clock), clock)
-    room = ControlRoom(store=store, clock=clock, doorkeeper=keeper, town=town, stream_s=stream_s)
+    keeper = authenticator or AuthMiddleware(TokenGuard(store, clock), clock)
+    room = ControlRoom(store=store, clock=clock, authenticator=keeper, town=town, stream_s=stream_s)
 
     def admit(asked: Request) -> None:
-        """The entrance has let them in."""
+        """The middleware has admitted the caller."""
 
     routes = described(TITLE, SAYS, _places(room), admit, has_token=True)
-    routes += [Route("/", _shell), Route("/login", _login), Route("/static/{name}", _asset)]
+    routes += [
+        Route("/", _page(auth_middleware.shell)),
+        Route("/login", _page(auth_middleware.login)),
+        Route("/static/{name}", _asset),
+    ]
     if town is not None:
         routes.append(Mount("/town", Badged(town, room._listening)))
     application = Starlette(
         routes=routes,
-        middleware=[Middleware(Entrance, doorkeeper=keeper, is_behind_tls=is_behind_tls)],
+        middleware=[Middleware(Entrance, authenticator=keeper, is_behind_tls=is_behind_tls)],
         exception_handlers={
             HTTPException: _refused,
             ClientDisconnect: _left,
@@ -308,22 +371,19 @@ def app(
             Exception: _failed,
         },
     )
-    application.router.redirect_slashes = False  # to wherever Host says
+    application.router.redirect_slashes = False  # a redirect would go wherever Host says
     return application
 
 
 class Quiet(endpoint.Punctual):
-    """A connection that answers who asks for a websocket as anybody else, and does not write of it in the log.
-
-    uvicorn warns twice of each; nobody needs a token to ask.
-    """
+    """Answers websocket requests like any other, without the two warnings that uvicorn logs: anybody can send them."""
 
     def _unsupported_upgrade_warning(self) -> None:
         pass
 
 
 def server(room: Starlette) -> uvicorn.Server:
-    """What serves it, as `endpoint.server` says."""
+    """The server of the control room; see `endpoint.server`."""
     made = endpoint.server(room)
     made.config.http = Quiet
     return made
@@ -340,7 +400,7 @@ async def _refused(asked: Request, error: Exception) -> Response:
 
 
 async def _failed(asked: Request, error: Exception) -> Response:
-    """Our own errors are written for people, and what failed within for those who are known; no more than that."""
+    """The text of our own errors; internal failures only for known callers."""
     status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
     is_told = isinstance(error, HoldfastError) and (status < 500 or "caller" in asked.scope)
     says = str(error) if is_told else f"it failed: {type(error).__name__}"

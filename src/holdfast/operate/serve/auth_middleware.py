@@ -1,14 +1,19 @@
-"""The one way in: nobody goes further who is not known, asks too often, or was sent by another site.
+"""Authentication of every request, the login, and the files of the pages with their security headers.
 
-It stands before all routes, so that a route which nobody thought of is closed too. Programs bring a bearer token,
-people a cookie that they were given for one; a token in an address is never read. What a cookie carries changes nothing
-unless the page that asks is ours: the browser says so itself, and a header is there that no form of another site sends.
+The middleware stands before all routes, so that an unlisted route is closed too. Programs send a bearer token, browsers
+a cookie; a token in an address is never read. A request with a cookie may change something only if it comes from our
+own page: the browser says so, and it carries a header that no form of another site can send.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from math import ceil
 from typing import Any
 
@@ -21,18 +26,82 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.contracts.errors import HoldfastError
 from holdfast.operate.auth import Caller, Clock, RateLimiter, Sessions, TokenGuard, hash_of
-from holdfast.operate.serve import pages
+
+KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+WAY_IN = ("login.js", "login.css", "theme.js", "mark.svg")  # files of the login page, open to everybody
+MODULES = "<!-- modules -->"  # replaced by the preload links of all scripts
+# No inline scripts or styles, nothing from other sites, and no way for a script to turn text into markup.
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+SAFE: Mapping[str, str] = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    data: bytes
+    kind: str
+    etag: str
+
+
+@cache
+def assets() -> Mapping[str, File]:
+    """The files of `static` by name."""
+    found = {}
+    for path in files("holdfast.operate").joinpath("static").iterdir():
+        kind = KINDS.get(path.name[path.name.rfind(".") :])
+        if kind is not None and path.is_file():
+            found[path.name] = _file(path.read_bytes(), kind)
+    return found
+
+
+@cache
+def shell() -> File:
+    """The page, with preload links so that a browser fetches all modules at once."""
+    names = sorted(name for name in assets() if name.endswith(".js") and name not in (*WAY_IN, "serve.js"))
+    links = "\n".join(f'<link rel="modulepreload" href="/static/{name}">' for name in names)
+    return _file(_template("serve.html").replace(MODULES, links).encode(), "text/html")
+
+
+@cache
+def login() -> File:
+    return _file(_template("login.html").encode(), "text/html")
+
+
+def _template(name: str) -> str:
+    return files("holdfast.operate").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _file(data: bytes, kind: str) -> File:
+    return File(data=data, kind=kind, etag=f'"{hashlib.sha256(data).hexdigest()[:20]}"')
+
+
+def answer(asked: Request, file: File, status: int = 200) -> Response:
+    """The file, or 304 where the browser has it."""
+    headers = {"ETag": file.etag, "Cache-Control": "no-cache", **SAFE}
+    if status == 200 and asked.headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.data, status, headers, media_type=file.kind)
+
 
 COOKIE = "holdfast"
 HEADER = "x-holdfast"
-LOOKING = frozenset({"GET", "HEAD"})  # methods that change nothing
-OPEN = frozenset({"/healthz", "/login", *(f"/static/{name}" for name in pages.WAY_IN)})
-TOWN = "/town/"  # its page sends no header of ours; where its orders come from is looked at all the same
+LOOKING = frozenset({"GET", "HEAD"})  # read-only methods
+OPEN = frozenset({"/healthz", "/login", *(f"/static/{name}" for name in WAY_IN)})
+TOWN = "/town/"  # its page sends no header of ours; its origin is checked all the same
 LARGEST = 64 * 1024  # bytes of a body
-WAIT_S = 30.0  # for all of it
-LOOK_UP_S = 10.0  # that the store may take to tell whose a token is
-LOOK_UPS = 4  # at once: threads, each with its own connection
-PER_S, BURST = 20.0, 240.0  # requests of one token: a page that is opened asks for some twenty files at once
+WAIT_S = 30.0  # for the whole body
+LOOK_UP_S = 10.0  # for the store to look up a token
+LOOK_UPS = 4  # threads, each with its own connection
+PER_S, BURST = 20.0, 240.0  # requests of one token: opening a page takes about twenty at once
 LOGINS_PER_S, LOGINS = 0.1, 5.0  # failed logins of one address
 CODES = {400: "invalid_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed",
          408: "too_slow", 409: "conflict", 413: "too_large", 415: "unsupported_media_type", 429: "rate_limited",
@@ -40,7 +109,7 @@ CODES = {400: "invalid_request", 401: "unauthorized", 403: "forbidden", 404: "no
 
 
 class Refusal(HTTPException):
-    """Not now, not you, or not like this; with the documented code."""
+    """An error response with the documented code."""
 
     def __init__(self, status: int, message: str, *, code: str = "", headers: dict[str, str] | None = None) -> None:
         super().__init__(status, message, headers)
@@ -50,12 +119,12 @@ class Refusal(HTTPException):
 def refused(status: int, message: str, code: str = "", headers: dict[str, str] | None = None) -> Response:
     kind = "invalid_request_error" if status < 500 else "server_error"
     said = {"error": {"type": kind, "code": code or CODES.get(status, "refused"), "message": message}}
-    safe = {**pages.SAFE, "Cache-Control": "no-store"}  # here too: not all that fails goes out by the entrance
+    safe = {**SAFE, "Cache-Control": "no-store"}  # some errors do not pass the middleware
     return Response(orjson.dumps(said), status, {**safe, **(headers or {})}, "application/json")
 
 
 class AuthMiddleware:
-    """Who is known, and how often each may ask."""
+    """Identifies callers and limits their rates."""
 
     def __init__(self, guard: TokenGuard, clock: Clock, *, requests: RateLimiter | None = None) -> None:
         self.guard, self.sessions = guard, Sessions(clock)
@@ -64,7 +133,7 @@ class AuthMiddleware:
         self._logins = RateLimiter(LOGINS_PER_S, LOGINS, clock)
 
     async def who(self, asked: Request) -> Caller | None:
-        """By the token that a program brings, else by the cookie of a browser; 503 when that cannot be told."""
+        """The caller by bearer token, else by cookie; 503 where the store does not answer."""
         given = asked.headers.get("authorization")
         if given is not None:
             kind, _, token = given.partition(" ")
@@ -76,9 +145,9 @@ class AuthMiddleware:
         return caller
 
     async def _look_up(self, sha256: str | None) -> Caller | None:
-        """Beside the loop, and not for ever: a store that hangs must not keep those waiting who need none of it.
+        """Looks a token up in a thread, with a time limit, so that a store that hangs blocks no other request.
 
-        Why it failed is not told. Nobody is known yet, and strangers have no business with the address of the store.
+        The error text does not say why: strangers must not learn the address of the store.
         """
         caller = None if sha256 is None else self.guard.recall(sha256)
         if sha256 is None or caller is not None:
@@ -91,7 +160,7 @@ class AuthMiddleware:
             raise Refusal(503, "the store does not answer, so nobody is known; try again later") from None
 
     async def admit(self, asked: Request) -> Caller:
-        is_guess = "authorization" in asked.headers  # unless it is good, as a failed login is one
+        is_guess = "authorization" in asked.headers  # counted like a failed login, unless it is good
         try:
             caller = await self.who(asked)
         except Refusal:
@@ -110,7 +179,7 @@ class AuthMiddleware:
         return caller
 
     async def log_in(self, asked: Request, token: str) -> str:
-        """The cookie for a token. A good one always passes: who shares an address with a guesser is not locked out."""
+        """The cookie for a token. A good token always passes, even from an address with many wrong ones."""
         sha256 = hash_of(token)
         try:
             caller = await self._look_up(sha256)
@@ -123,7 +192,7 @@ class AuthMiddleware:
         return self.sessions.open(sha256)
 
     def _refuse_guess(self, address: str) -> None:
-        """Count a wrong token; after some, an address has to wait before the next is told to be one."""
+        """Counts a wrong token; after some, the address gets 429."""
         wait_s = self._logins.take(address)
         if wait_s:
             why = f"too many wrong tokens; try again in {ceil(wait_s)} s"
@@ -131,7 +200,7 @@ class AuthMiddleware:
 
 
 def cookie_name(asked: Request) -> str:
-    """Browsers send a cookie to every port of a machine: two control rooms on one must not take each other's."""
+    """A name per port: browsers send cookies to every port of a machine."""
     return f"{COOKIE}-{(asked.scope.get('server') or ('', 0))[1]}"
 
 
@@ -140,7 +209,7 @@ def _address(asked: Request) -> str:
 
 
 def refuse_foreign(asked: Request, *, has_cookie: bool) -> None:
-    """A page of another site can send our cookie along, and neither say that it is ours nor set a header."""
+    """Refuses requests of other sites: they can send our cookie, but neither our origin nor our header."""
     site, origin = asked.headers.get("sec-fetch-site"), asked.headers.get("origin")
     own = f"{asked.scope['scheme']}://{asked.headers.get('host')}"
     is_ours = site == "same-origin" if site is not None else (origin or "").lower() == own.lower()
@@ -151,13 +220,13 @@ def refuse_foreign(asked: Request, *, has_cookie: bool) -> None:
 
 
 class Entrance:
-    """Stands before the routes; what goes out has the headers that keep a page honest.
+    """The ASGI middleware: admits callers and adds the security headers.
 
-    Behind a proxy with TLS (`is_behind_tls`) whoever asks did so by https, though it comes to us by http.
+    `is_behind_tls`: callers use https, though a proxy reaches us by http.
     """
 
-    def __init__(self, app: ASGIApp, doorkeeper: AuthMiddleware, *, is_behind_tls: bool = False) -> None:
-        self._app, self._doorkeeper, self._is_behind_tls = app, doorkeeper, is_behind_tls
+    def __init__(self, app: ASGIApp, authenticator: AuthMiddleware, *, is_behind_tls: bool = False) -> None:
+        self._app, self._authenticator, self._is_behind_tls = app, authenticator, is_behind_tls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -166,17 +235,17 @@ class Entrance:
         async def kept(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in pages.SAFE.items():
+                for name, value in SAFE.items():
                     headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        if self._is_behind_tls:  # told at the start, and not by a header, which anybody could send
+        if self._is_behind_tls:  # a setting and not a header, which anybody could send
             scope["scheme"] = "https"
         asked = Request(scope, receive)
-        if scope["path"] not in OPEN:  # not the path of asked.url: that is made of what a caller sends as Host
+        if scope["path"] not in OPEN:  # asked.url would depend on the Host header
             try:
-                scope["caller"] = await self._doorkeeper.admit(asked)
+                scope["caller"] = await self._authenticator.admit(asked)
             except Refusal as error:
                 await _turned_away(asked, error)(scope, receive, kept)
                 return
@@ -184,9 +253,9 @@ class Entrance:
 
 
 def _turned_away(asked: Request, error: Refusal) -> Response:
-    """A person who opens the page is shown the way in; everybody else is told why."""
+    """The login page for a browser; the error for everybody else."""
     if error.status_code == 401 and asked.scope["path"] == "/" and "text/html" in asked.headers.get("accept", ""):
-        return pages.answer(asked, pages.login(), status=401)
+        return answer(asked, login(), status=401)
     return refused(error.status_code, error.detail, error.code, dict(error.headers or {}))
 
 
@@ -196,7 +265,7 @@ def caller_of(asked: Request) -> Caller:
 
 
 async def read_json(asked: Request) -> Any:
-    """The body of a request that says it is JSON, and is; not too large, and in time."""
+    """The JSON body of a request, within the limits of size and time."""
     if asked.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refusal(415, "Content-Type must be application/json")
     body = bytearray()

@@ -1,8 +1,6 @@
-"""The documented endpoints of the dashboard and of training, told from the store: health, widgets, the queue's cycles,
-alerts, orders, the stream's snapshot, and how the newest run stands.
+"""The documented endpoints of the dashboard and of training: another shape of the views, for programs that know it.
 
-They are another shape for what `views` tells, for programs that know it; a cycle is a minute. What has no source here
-is null, and nothing is read from files that nobody writes.
+A cycle is a minute. What has no source here is null, and nothing is read from files that nobody writes.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Any
 from holdfast.contracts.access import Forbidden, Role
 from holdfast.contracts.commands import Command, Overrides
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
-from holdfast.contracts.run import DesiredState, RunRecord, RunState
+from holdfast.contracts.run import DesiredState, RunRecord
 from holdfast.operate import control
 from holdfast.operate.auth import Caller, Clock
 from holdfast.operate.look import views
@@ -25,14 +23,14 @@ from holdfast.store.store import Store
 
 SCHEMA = 1
 CYCLE_S = 60.0
-STREAK = 3  # failures in a row are critical
-CYCLES = 64  # that are told
-DEEPEST = 10_000  # records that are reached by page numbers; further ones by /api/rollouts
+STREAK = 3  # failures in a row: critical
+CYCLES = 64  # in an answer
+DEEPEST = 10_000  # records that page numbers reach; /api/rollouts reaches all
 ACTIONS = ("pause", "resume", "refresh")
 RETRYABLE = ("fault", "timeout", "unresponsive")
 NO_ACTION = "invalid_dashboard_action"
-SET = ("enabled", "update_interval_rollouts", "max_rollouts_per_update")  # what a learner that follows others heeds
-UNHEARD = {  # documented too; nobody would take it up, so that it is refused and not kept
+SET = ("enabled", "update_interval_rollouts", "max_rollouts_per_update")  # what a following learner reads
+UNHEARD = {  # documented too; refused, because nothing reads it
     "max_failure_streak": "no learner stops by itself after failures; the alert failure_streak tells of them",
     "store_path": "a run stays in the store it began in; give --store to the command that begins it",
 }
@@ -48,7 +46,7 @@ Body = dict[str, Any]
 
 
 class StoreSnapshot:
-    """One look at the store: each part of an answer, asked for once."""
+    """One look at the store: each part of an answer is read once."""
 
     def __init__(self, store: Store, now: float) -> None:
         self._store, self._now = store, now
@@ -58,9 +56,7 @@ class StoreSnapshot:
 
     @cached_property
     def run(self) -> RunRecord | None:
-        """The newest that runs, else the newest."""
-        newest = self._store.runs.newest(most=20)
-        return next((one for one in newest if one.state is RunState.RUNNING), next(iter(newest), None))
+        return views.current_run(self._store.runs.newest(most=20))
 
     @cached_property
     def health(self) -> Body:
@@ -103,35 +99,25 @@ class StoreSnapshot:
         told["allowed_actions"] = list(ACTIONS)
         if entries:
             body = entries[0].body
-            told["last_action"] = {
-                "schema_version": SCHEMA,
-                "request_id": body.get("id"),
-                "action": body.get("action"),
-                "actor": entries[0].who,
-                "reason": body.get("why"),
-                "status": "accepted",
-                "timestamp_unix_ms": _ms(entries[0].at),
-                "control_mode": told["mode"],
-            }
+            last = {"request_id": body.get("id"), "action": body.get("action"), "reason": body.get("why")}
+            last |= {"actor": entries[0].who, "status": "accepted", "timestamp_unix_ms": _ms(entries[0].at)}
+            told["last_action"] = {"schema_version": SCHEMA, **last, "control_mode": told["mode"]}
         return told
 
     @cached_property
     def state(self) -> Body:
-        """All of it is in the store: there are no files beside it that could be missing or broken."""
-        store, cycles = self._store.url, self.cycles
+        """All of it is in the store: no other file could be missing or broken."""
+        store, cycles = self._store.url, self.queue_timeline
         names = ("state", "events_log", "actions_log", "control_state")
         told: Body = {f"{name}_path": store for name in names} | {f"{name}_present": True for name in names}
-        told |= {"dashboard_root": str(self._store.folder), "cycle_reports": cycles["cycle_reports"]}
-        told |= {"invalid_cycle_reports": 0, "action_audit_records": self.health["control_audit_count"]}
-        return told | {
-            "invalid_action_audit_records": 0,
-            "last_reason_codes": cycles["last_reason_codes"],
-            "diagnostics": [],
-        }
+        told |= {name: cycles[name] for name in ("cycle_reports", "invalid_cycle_reports", "last_reason_codes")}
+        told |= {"dashboard_root": str(self._store.folder), "diagnostics": []}
+        audited = self.health["control_audit_count"]
+        return told | {"action_audit_records": audited, "invalid_action_audit_records": 0}
 
     @cached_property
-    def cycles(self) -> Body:
-        """Minutes with attempts in them, of the newest attempts that there are, the newest last."""
+    def queue_timeline(self) -> Body:
+        """The minutes of the newest attempts, the newest last."""
         recent, health = self._store.figures.pace(), self.health
         entries, _ = self._store.figures.entries(most=200, kind="command")
         begun = Counter(int(start // CYCLE_S) for start, _, _ in recent)
@@ -164,21 +150,19 @@ class StoreSnapshot:
 
     @cached_property
     def alerts(self) -> list[Body]:
-        """What stands in the store, and the documented ones that follow from the numbers; if there are none, that."""
-        health, training = self.health, self.training
+        """The active alerts of the store, and the documented ones that follow from the numbers; or that all is well."""
+        streak, depth, training = self.health["failure_streak"], self.health["queue_depth"], self.training
+        failed, state = training["failed"], training["run_state"]
+        severity = "critical" if streak >= STREAK else "warning"
+        derived = (
+            (streak, "transport_failures", severity, f"the last {streak} attempts failed"),
+            (depth, "queue_backlog", "info", f"{depth} rollouts wait"),
+            (self.control["paused"], "operator_pause_active", "info", "the run is paused by order"),
+            (failed or state == "failed", "training_failures", "warning", f"{failed} rollouts failed"),
+            (state == "unknown", "state_missing", "warning", "there is no run yet"),
+        )
         told = [_alert(one.code, str(one.severity), one.message) for one in self._store.alerts.standing()]
-        streak = health["failure_streak"]
-        if streak:
-            severity = "critical" if streak >= STREAK else "warning"
-            told.append(_alert("dashboard_transport_failures", severity, f"the last {streak} attempts failed"))
-        if health["queue_depth"]:
-            told.append(_alert("dashboard_queue_backlog", "info", f"{health['queue_depth']} rollouts wait"))
-        if self.control["paused"]:
-            told.append(_alert("dashboard_operator_pause_active", "info", "the run is paused by order"))
-        if training["failed"] or training["run_state"] == "failed":
-            told.append(_alert("dashboard_training_failures", "warning", f"{training['failed']} rollouts failed"))
-        if training["run_state"] == "unknown":
-            told.append(_alert("dashboard_state_missing", "warning", "there is no run yet"))
+        told += [_alert(f"dashboard_{code}", level, text) for is_so, code, level, text in derived if is_so]
         return told or [_alert("dashboard_healthy", "info", "nothing is wrong")]
 
 
@@ -191,9 +175,12 @@ class Gateway:
     def _look(self) -> StoreSnapshot:
         return StoreSnapshot(self._store, self._clock())
 
-    def health(self) -> Body:
+    def _told(self, *names: str) -> Body:
         look = self._look()
-        return look.told(health=look.health, training=look.training, control=look.control, state=look.state)
+        return look.told(**{name: getattr(look, name) for name in names})
+
+    def health(self) -> Body:
+        return self._told("health", "training", "control", "state")
 
     def widgets(self) -> Body:
         look = self._look()
@@ -206,26 +193,20 @@ class Gateway:
         return look.told(widgets=shown, training=look.training, state=look.state)
 
     def queue_timeline(self) -> Body:
-        look = self._look()
-        told = {"health": look.health, "training": look.training, "state": look.state}
-        return look.told(queue_timeline=look.cycles, **told)
+        return self._told("queue_timeline", "health", "training", "state")
 
     def alerts(self) -> Body:
-        look = self._look()
-        return look.told(alerts=look.alerts, health=look.health, training=look.training, state=look.state)
+        return self._told("alerts", "health", "training", "state")
 
     def snapshot(self) -> Body:
         """What the stream sends: all of it."""
-        look = self._look()
-        told = {"health": look.health, "training": look.training, "control": look.control, "state": look.state}
-        return look.told(alerts=look.alerts, queue_timeline=look.cycles, **told)
+        return self._told("alerts", "queue_timeline", "health", "training", "control", "state")
 
     def status(self) -> Body:
-        look = self._look()
-        return look.told(training=look.training)
+        return self._told("training")
 
     def rollouts(self, page: int = 1, per_page: int = 50) -> Body:
-        """Of the newest run, newest first."""
+        """Rollouts of the newest run, newest first."""
         if page * per_page > DEEPEST:
             raise Refusal(400, f"page {page}: page numbers reach {DEEPEST} records; /api/rollouts goes on from a key")
         look, now = self._look(), self._clock()
@@ -242,7 +223,7 @@ class Gateway:
         return look.told(**told, invalid_records=0, records=records, diagnostics=[])
 
     def act(self, body: Any, caller: Caller) -> Body:
-        """pause, resume or refresh, for the newest run, by the same desk as every other order."""
+        """pause, resume or refresh for the newest run, through `control`."""
         now, run = self._clock(), self._look().run
         with self._noting(body, caller, now):
             action, reason = _action(body)
@@ -260,7 +241,7 @@ class Gateway:
         return {"schema_version": SCHEMA, **told, **where}
 
     def configure(self, body: Any, caller: Caller) -> Body:
-        """Overrides for whoever learns from others' rollouts, which it reads before each lesson; and in the ledger."""
+        """Overrides that a following learner reads before each step; noted in the ledger."""
         now, path = self._clock(), self._store.overrides.path
         with self._noting({"action": "configure", "subject": "training config"}, caller, now):
             if not caller.role.may(Role.OPERATOR):
@@ -274,7 +255,7 @@ class Gateway:
 
     @contextmanager
     def _noting(self, body: Any, caller: Caller, now: float) -> Iterator[None]:
-        """What is refused here is no order that the desk has seen: it is put on record all the same."""
+        """Notes refusals that `control` has not seen."""
         try:
             yield
         except (Refusal, Forbidden) as error:
@@ -312,7 +293,7 @@ def _record(one: Mapping[str, Any]) -> Body:
 
 
 def _action(body: Any) -> tuple[str, str]:
-    """What is asked for, and why."""
+    """The requested action and its reason."""
     if not isinstance(body, dict) or not set(body) <= {"action", "reason"}:
         raise Refusal(400, "send action and, if you like, reason", code=NO_ACTION)
     name, why = body.get("action"), body.get("reason")
@@ -324,7 +305,7 @@ def _action(body: Any) -> tuple[str, str]:
 
 
 def _overrides(body: Any) -> Body:
-    """The fields that may be set, each checked; none of them is a refusal of its own."""
+    """The checked fields of a config change."""
     if not isinstance(body, dict):
         raise Refusal(400, "send a JSON object", code="invalid_training_config")
     for name in body:

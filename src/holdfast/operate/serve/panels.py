@@ -1,7 +1,6 @@
-"""What the pages ask for: a route for each view, and what may be asked of it, in one table.
+"""The routes of the pages: one for each view, with the parameters it takes, in one table.
 
-What a view tells is `views`' business, how it looks the page's. A question that makes no sense is refused here, so that
-a view is only ever asked with values that it knows.
+Invalid parameters are refused here, so that a view only gets values that it knows.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from starlette.datastructures import QueryParams
 from holdfast.collect.forms import JSON, TEXT, Gives, Schema, Told, obj
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split
-from holdfast.operate.look import views
+from holdfast.operate.look import conversation, lessons, standings, views
 
 LONGEST = 300  # letters of a name in an address
 MOST = 200  # rows of a page
@@ -42,13 +41,13 @@ def refusals(*statuses: int) -> Gives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Param:
-    """One field of a question, in the address."""
+    """One query parameter."""
 
     name: str
     says: str
     schema: Schema
     is_needed: bool = False
-    into: str = ""  # what the view calls it, where that is another word
+    into: str = ""  # the name of the view's parameter, where it differs
 
     def told(self) -> Mapping[str, Any]:
         told = {"name": self.name, "in": "query", "description": self.says, "schema": self.schema}
@@ -62,36 +61,27 @@ class Param:
             if self.is_needed:
                 raise BadInput(self.name, why="is missing", remedy=f"give {self.name}=…")
             return None
+        value, given_as = values[0], f"{self.name} = {values[0][:60]!r}"
         if self.schema["type"] == "integer":
-            return self._whole(values[0])
+            low, high = self.schema["minimum"], self.schema["maximum"]
+            if not (value.isascii() and value.isdecimal()) or len(value) > 18 or not low <= int(value) <= high:
+                raise BadInput(given_as, why=f"must be a whole number from {low} to {high}")
+            return int(value)
         if self.schema["type"] == "number":
-            return self._number(values[0])
-        if "enum" in self.schema and values[0] not in self.schema["enum"]:
-            raise BadInput(f"{self.name} = {values[0][:60]!r}", why=f"must be one of {', '.join(self.schema['enum'])}")
-        if not 0 < len(values[0]) <= LONGEST or "\0" in values[0]:
+            with suppress(ValueError):
+                if isfinite(found := float(value)) and value.isascii() and abs(found) <= 1e12:
+                    return found
+            raise BadInput(given_as, why="must be a number")
+        if "enum" in self.schema and value not in self.schema["enum"]:
+            raise BadInput(given_as, why=f"must be one of {', '.join(self.schema['enum'])}")
+        if not 0 < len(value) <= LONGEST or "\0" in value:
             raise BadInput(self.name, why=f"must be a text of 1 to {LONGEST} letters")
-        return values[0]
-
-    def _whole(self, text: str) -> int:
-        low, high = self.schema["minimum"], self.schema["maximum"]
-        if not (text.isascii() and text.isdecimal()) or len(text) > 18 or not low <= int(text) <= high:
-            raise BadInput(f"{self.name} = {text[:60]!r}", why=f"must be a whole number from {low} to {high}")
-        return int(text)
-
-    def _number(self, text: str) -> float:
-        with suppress(ValueError):
-            if isfinite(found := float(text)) and text.isascii() and abs(found) <= 1e12:
-                return found
-        raise BadInput(f"{self.name} = {text[:60]!r}", why="must be a number")
+        return value
 
 
 def text(name: str, says: str, *, needed: bool = False, into: str = "") -> Param:
     schema = {"type": "string", "minLength": 1, "maxLength": LONGEST, "pattern": "^[^\\u0000]+$"}
     return Param(name=name, says=says, schema=schema, is_needed=needed, into=into)
-
-
-def choice(name: str, says: str, values: Sequence[str]) -> Param:
-    return Param(name=name, says=says, schema={"type": "string", "enum": list(values)})
 
 
 def whole(name: str, says: str, high: int, low: int = 1) -> Param:
@@ -127,81 +117,50 @@ RUN = text("run", "A run's id, or the beginning of it.", needed=True, into="run_
 PAGE = whole("most", "At most so many.", MOST)
 FROM = text("before", "The id of the last one already seen.")
 AFTER = whole("before", "The `next` of the page before.", KEY)
+POLICY = text("policy", "Which; without it, the first.")
 
-PANELS: tuple[Panel, ...] = (
-    Panel(name="overview", says="What is live and why, whether it is well, and what goes on", view=views.overview),
-    Panel(name="runs", says="The runs, newest first", view=views.runs, takes=(PAGE, FROM)),
-    Panel(name="run", says="One run", view=views.run, takes=(RUN,)),
-    Panel(
-        name="rollouts",
-        says="Rollouts of a run, newest first",
-        view=views.rollouts,
-        takes=(
-            RUN,
-            PAGE,
-            AFTER,
-            choice("outcome", "Only those.", [str(one) for one in OutcomeKind if one is not OutcomeKind.NO_ANSWER]),
-            choice("status", "Only those.", [str(one) for one in RolloutState]),
-            choice("split", "Only those.", [str(one) for one in Split]),
-            text("text", "A part of the name."),
-            number("least", "The least reward."),
-            number("most_reward", "The most reward."),
-        ),
-    ),
-    Panel(
-        name="rollout",
-        says="One rollout, turn by turn",
-        view=views.rollout,
-        takes=(
-            text("rollout", "RUN/NAME.", needed=True, into="rollout_id"),
-            whole("attempt", "This try, and not the deciding one.", 2**31 - 1),
-        ),
-    ),
-    Panel(
-        name="group",
-        says="The rollouts of a group side by side",
-        view=views.group,
-        takes=(
-            RUN,
-            text("group", "Which.", needed=True, into="name"),
-            whole("near", "The key of one of them.", KEY, low=0),
-        ),
-    ),
-    Panel(name="learning", says="How a run learns", view=views.learning, takes=(RUN,)),
-    Panel(name="tools", says="How far tools are adopted", view=views.tools, takes=(RUN, PAGE)),
-    Panel(name="budgets", says="Thinking budgets of a run", view=views.budgets, takes=(RUN, PAGE, AFTER)),
-    Panel(name="proofs", says="Versions that rest on evidence", view=views.proofs),
-    Panel(
-        name="proof",
-        says="What a version's last decision rests on",
-        view=views.proof,
-        takes=(text("release", "POLICY@N.", needed=True, into="release_id"),),
-    ),
-    Panel(name="experiments", says="Experiments, newest first", view=views.experiments),
-    Panel(
-        name="experiment",
-        says="One experiment, and what it comes to",
-        view=views.experiment,
-        takes=(text("name", "Which.", needed=True),),
-    ),
-    Panel(
-        name="releases",
-        says="The versions of a policy, its guard and its history",
-        view=views.releases,
-        takes=(text("policy", "Which; without it, the first."),),
-    ),
-    Panel(name="workers", says="Who works", view=views.workers, takes=(PAGE,)),
-    Panel(name="alerts", says="What stands, and what stood", view=views.alerts, takes=(PAGE, FROM)),
-    Panel(
-        name="audit",
-        says="The ledger, newest first",
-        view=views.audit,
-        takes=(
-            PAGE,
-            AFTER,
-            text("run", "Only about this run.", into="run_id"),
-            text("kind", "Only of this kind."),
-        ),
-    ),
-    Panel(name="flags", says="Feature flags", view=views.flags),
+
+def _choice(name: str, values: Sequence[Any]) -> Param:
+    schema = {"type": "string", "enum": [str(one) for one in values]}
+    return Param(name=name, says="Only those.", schema=schema)
+
+
+FILTERS = (
+    _choice("outcome", [one for one in OutcomeKind if one is not OutcomeKind.NO_ANSWER]),
+    _choice("status", list(RolloutState)),
+    _choice("split", list(Split)),
+    text("text", "A part of the name."),
+    number("least", "The least reward."),
+    number("most_reward", "The most reward."),
+)
+ROLLOUT = (
+    text("rollout", "RUN/NAME.", needed=True, into="rollout_id"),
+    whole("attempt", "This attempt instead of the deciding one.", 2**31 - 1),
+)
+GROUP = (RUN, text("group", "Which.", needed=True, into="name"), whole("near", "The key of one of them.", KEY, low=0))
+RELEASE = text("release", "POLICY@N.", needed=True, into="release_id")
+ENTRIES = (PAGE, AFTER, text("run", "Only about this run.", into="run_id"), text("kind", "Only of this kind."))
+
+PANELS: tuple[Panel, ...] = tuple(
+    Panel(name=view.__name__, says=says, view=view, takes=takes)
+    for view, says, takes in (
+        (views.overview, "Live versions and why, health, and what is running", ()),
+        (views.runs, "The runs, newest first", (PAGE, FROM)),
+        (views.run, "One run", (RUN,)),
+        (views.rollouts, "Rollouts of a run, newest first", (RUN, PAGE, AFTER, *FILTERS)),
+        (conversation.rollout, "One rollout, turn by turn", ROLLOUT),
+        (conversation.group, "The rollouts of a group side by side", GROUP),
+        (lessons.learning, "How a run learns", (RUN,)),
+        (views.tools, "Tool adoption of a run", (RUN, PAGE)),
+        (views.budgets, "Thinking budgets of a run", (RUN, PAGE, AFTER)),
+        (standings.proofs, "Versions that rest on evidence", ()),
+        (standings.proof, "The evidence of a version's last decision", (RELEASE,)),
+        (standings.experiments, "Experiments, newest first", ()),
+        (standings.experiment, "One experiment and its verdict", (text("name", "Which.", needed=True),)),
+        (standings.releases, "The versions of a policy, its guard and its history", (POLICY,)),
+        (views.workers, "Worker processes", (PAGE,)),
+        (views.alerts, "Active and past alerts", (PAGE, FROM)),
+        (views.audit, "The ledger, newest first", ENTRIES),
+        (views.flags, "Feature flags", ()),
+    )
 )

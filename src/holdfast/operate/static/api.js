@@ -1,8 +1,8 @@
-// Asking the server. The session is a cookie that no script can read; orders carry a header that no other site can send.
+// Requests to the server. The session is an HttpOnly cookie; commands carry a header that other sites cannot send.
 
 import { broken, gone, here } from "./away.js";
 
-const AGAIN_MS = 2000; // until a line that was refused is asked for again
+const AGAIN_MS = 2000; // before a refused stream is opened again
 let isLeaving = false;
 
 export class Refusal extends Error {
@@ -21,7 +21,7 @@ async function ask(path, how = {}) {
     gone();
     throw new Refusal(0, { error: { message: "the server does not answer; is 'holdfast serve' still running?" } });
   }
-  if (answer.status > 501 && answer.status < 505) gone(); // a proxy before it, or its store, waits in vain
+  if (answer.status > 501 && answer.status < 505) gone(); // the proxy or the store does not answer
   else here();
   if (answer.status === 401) await ended();
   const said = answer.headers.get("content-type")?.startsWith("application/json") ? await answer.json() : null;
@@ -29,9 +29,9 @@ async function ask(path, how = {}) {
   return said;
 }
 
-// The login is what answers a page that nobody is known on; it says why it is seen.
+// Reloads into the login page, which says why.
 async function ended() {
-  try { if (!isLeaving) sessionStorage.setItem("ended", "1"); } catch { /* not told, then */ }
+  try { if (!isLeaving) sessionStorage.setItem("ended", "1"); } catch { /* storage is disabled */ }
   location.reload();
   await new Promise(() => {});
 }
@@ -50,7 +50,7 @@ export function leave() {
   return post("/logout", {});
 }
 
-// Which topics have changed, as they do; `is` is told whether the line stands.
+// Calls `changed` with the changed topics, and `is` with the connection state.
 export function listen(changed, is) {
   const source = new EventSource("/api/stream");
   source.addEventListener("change", event => { here(); changed(JSON.parse(event.data)); });
@@ -58,8 +58,8 @@ export function listen(changed, is) {
   source.onerror = () => {
     broken();
     is(false);
-    if (source.readyState !== EventSource.CLOSED) return; // else it tries again by itself
-    get("me").catch(() => {}); // a session that has ended leads to the login
+    if (source.readyState !== EventSource.CLOSED) return; // it reconnects by itself
+    get("me").catch(() => {}); // an ended session leads to the login page
     setTimeout(() => listen(changed, is), AGAIN_MS);
   };
 }

@@ -1,4 +1,4 @@
-// Who did what, when and why: the ledger, newest first. Each entry carries the hash of the one before.
+// The ledger, newest first: who did what, when and why. Each entry contains the hash of the previous one.
 
 import { get } from "./api.js";
 import { chip, choices, empty, h, link } from "./dom.js";
@@ -10,7 +10,7 @@ const COLOURS = { refusal: "bad", command: "busy", release: "good", alert: "warn
 function draw({ entries, next, kinds }, context) {
   const { query, go } = context;
   return [head("Audit", { says: h("span", {}, "Append-only and hash-chained; ", h("code", {}, "holdfast store check"),
-          " computes the chain again."),
+          " recomputes the chain."),
         beside: choices("Kind", query.kind ?? "", [["", "all"], ...kinds.map(one => [one, one])],
           value => go(["audit"], { kind: value })) }),
     entries.length ? h("section", { class: "card" },
@@ -19,7 +19,7 @@ function draw({ entries, next, kinds }, context) {
         h("span", { class: "what" }, one.what, one.why && h("span", { class: "grey" }, `: ${one.why}`)), h("span", { class: "grey nowrap" }, `${one.who} · ${moment(one.at)}`)),
       one.run && h("p", {}, "Run ", link(["run", one.run], one.run)),
         h("pre", {}, JSON.stringify(one.body, null, 2)), h("p", { class: "grey" }, h("code", {}, one.sha256))))))
-        : empty(query.kind ? `No ${words(query.kind)} among the newest entries.` : "Nothing has been decided yet.",
+        : empty(query.kind ? `No ${words(query.kind)} among the newest entries.` : "No entries yet.",
         query.kind ? null : "holdfast quickstart --quick"),
     pager(context, next, ["audit"])];
 }

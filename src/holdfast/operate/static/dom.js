@@ -1,4 +1,4 @@
-// Elements made by hand. Text goes in as text and nothing else does: what a store holds can be shown and never run.
+// Builds elements. Text is inserted as text only, so stored content can never run.
 
 import { count } from "./format.js";
 
@@ -18,7 +18,7 @@ function fill(node, props, children) {
 export const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
 export const svg = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
 
-// A link within the page; the parts of a path are names from a store, so each is spelt for an address.
+// A link within the page; path parts are stored names, so each is encoded.
 export const to = (...path) => "#/" + path.map(encodeURIComponent).join("/");
 export const link = (path, ...children) => h("a", { href: to(...path) }, ...children);
 
@@ -28,13 +28,13 @@ export const card = (title, props, ...children) =>
 export const chip = (text, kind = "", title = null) => h("span", { class: `chip ${kind}`, title }, text);
 
 export const empty = (says, command) =>
-  h("div", { class: "empty" }, h("p", {}, says), command && h("p", {}, "To fill it: ", h("code", {}, command)));
+  h("div", { class: "empty" }, h("p", {}, says), command && h("p", {}, "To get started: ", h("code", {}, command)));
 
 export const stat = (name, value, note, ...more) =>
   h("div", { class: "stat" }, h("span", { class: "name" }, name), h("strong", {}, value),
     note && h("span", { class: "note" }, note), ...more);
 
-// Facts side by side: names and what they are. Those that are missing are left out.
+// Names with values; missing values are left out.
 export const facts = pairs =>
   h("dl", { class: "facts" }, Object.entries(pairs).filter(([, one]) => one !== null && one !== undefined && one !== "")
     .map(([name, one]) => h("div", {}, h("dt", {}, name), h("dd", {}, one))));
@@ -58,7 +58,7 @@ export const meter = (share, kind = "") => {
     h("i", { css: { width: `${part * 100}%` } }));
 };
 
-// Several parts of one whole, as one bar with its words below: [{name, value, kind}]
+// Parts of a whole as one bar with a legend: [{name, value, kind}]
 export function parts(items) {
   const all = items.reduce((sum, one) => sum + one.value, 0), some = items.filter(one => one.value > 0);
   if (!all) return null;

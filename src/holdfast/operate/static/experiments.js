@@ -1,4 +1,4 @@
-// Experiments: arms side by side, who was given which, and what came of it.
+// Experiments: arms side by side, their units and outcomes.
 
 import { get } from "./api.js";
 import { whiskers } from "./charts.js";
@@ -9,14 +9,14 @@ import { head } from "./head.js";
 const load = ([name]) => name ? get("experiment", { name }) : get("experiments");
 
 function all({ experiments }) {
-  return [head("Experiments", { says: "Arms side by side; canaries and shadows are among them." }),
+  return [head("Experiments", { says: "Arms side by side. Canaries and shadows are listed too." }),
     experiments.length ? h("section", { class: "card" }, table([
       { name: "Experiment", show: one => one.name },
         { name: "State", show: one => chip(one.state, kind(one.state)), kind: "fit" },
         { name: "Kind", show: one => words(one.kind), low: true },
-      { name: "Arms", show: one => one.arms.map(arm => `${arm.arm}${arm.units === null ? "" : ` (${count(arm.units)})`}`).join(", ") }, { name: "Metric", show: one => one.metric, low: true }, { name: "Begun", show: one => ago(one.created_at), low: true, kind: "fit" },
+      { name: "Arms", show: one => one.arms.map(arm => `${arm.arm}${arm.units === null ? "" : ` (${count(arm.units)})`}`).join(", ") }, { name: "Metric", show: one => one.metric, low: true }, { name: "Started", show: one => ago(one.created_at), low: true, kind: "fit" },
     ], experiments, { href: one => to("experiments", one.name) }))
-      : empty("No experiment yet.", "holdfast ab create NAME")];
+      : empty("No experiments yet.", "holdfast ab create NAME")];
 }
 
 function one({ experiment, ruling, note }) {
@@ -25,15 +25,15 @@ function one({ experiment, ruling, note }) {
   return [head(experiment.name,
       { crumb: link(["experiments"], "Experiments"),
         says: h("span", {}, chip(experiment.state, kind(experiment.state)),
-          ` ${words(experiment.kind)} · begun ${ago(experiment.created_at)}${experiment.why ? ` · ${experiment.why}` : ""}`) }),
+          ` ${words(experiment.kind)} · started ${ago(experiment.created_at)}${experiment.why ? ` · ${experiment.why}` : ""}`) }),
     h("div", { class: "cards" },
-      card("Ruling", { class: "half" },
+      card("Verdict", { class: "half" },
         ruling ? h("div", { class: "stack" },
           h("p", { class: "lead" }, capital(words(ruling.call)),
             ruling.arm && !words(ruling.call).includes(ruling.arm) ? `: ${ruling.arm}` : "", "."),
-          ruling.needs ? h("p", {}, `About ${count(ruling.needs)} more are needed.`) : null,
+          ruling.needs ? h("p", {}, `About ${count(ruling.needs)} more units are needed.`) : null,
           h("ul", { class: "plain" }, ruling.reasons.map(each => h("li", {}, each.text))))
-        : h("p", { class: "grey" }, capital(note ?? "None yet."))),
+        : h("p", { class: "grey" }, capital(note ?? "No verdict yet."))),
       told.length > 0 && card("Succeeded", { class: "half" }, whiskers(told, { form: pct, range: [0, 1] })),
       card("Arms", {}, table([{ name: "Arm", show: arm => arm.arm },
             { name: "Weight", show: arm => num(arm.weight), kind: "num" },

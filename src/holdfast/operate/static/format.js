@@ -1,4 +1,4 @@
-// Numbers, times and names as people read them.
+// Formats numbers, times and names.
 
 const THIN = " ";
 const none = "–";
@@ -51,7 +51,7 @@ export const capital = text => text ? text[0].toUpperCase() + text.slice(1) : ""
 export const plain = value => typeof value === "string" ? value : value === null || value === undefined ? none
   : JSON.stringify(value);
 
-// How good or bad a state is, by its word: the same colour wherever it stands.
+// Maps a state to its colour class.
 const KINDS = {
   good: ["right", "healthy", "live", "promote", "promoted", "accepted", "completed", "pass", "on", "met"],
   bad: ["failed", "no_answer", "failing", "dead", "critical", "reject", "rejected", "rolled_back", "refused", "killed", "fault",

@@ -1,4 +1,4 @@
-// The rollouts of one group side by side, the best first: the same task, and what made the difference.
+// The rollouts of one group (the same task) side by side, best first.
 
 import { get } from "./api.js";
 import { chip, facts, h, link } from "./dom.js";
@@ -33,7 +33,7 @@ function draw(data) {
     beside: data.mean === null ? []
       : [chip(`mean ${num(data.mean)}`),
       chip(`spread ${num(data.spread)}`, data.spread ? "" : "warn",
-        data.spread ? null : "All alike: nothing is learnt from this group.")] }),
+        data.spread ? null : "All rewards are equal: this group gives no gradient.")] }),
     h("div", { class: "abreast", tabindex: 0 }, data.rollouts.map(one))];
 }
 

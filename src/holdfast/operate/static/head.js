@@ -1,4 +1,4 @@
-// The head of a page: where one is, what it is about, and what may be done about it.
+// The page header: breadcrumb, title, description and actions.
 
 import { h } from "./dom.js";
 
@@ -8,7 +8,7 @@ export function head(title, { says = null, crumb = null, beside = [] } = {}) {
     h("div", { class: "row" }, beside));
 }
 
-// Further pages of a list: back to the newest, and on to the older ones.
+// Paging buttons of a list: newest and older.
 export function pager(context, next, path, key = "before") {
   const { query, go } = context;
   if (!query[key] && (next === null || next === undefined)) return null;

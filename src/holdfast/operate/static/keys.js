@@ -1,4 +1,4 @@
-// The keyboard: g and a letter goes to a page, / to the filter, j and k along the rows, ? tells of all that.
+// Keyboard shortcuts: g and a letter opens a page, / focuses the filter, j and k move along rows, ? shows this list.
 
 import { h } from "./dom.js";
 
@@ -10,7 +10,7 @@ export function keyboard(pages, { go, colours }) {
   const help = h("dialog", { "aria-label": "Keyboard" }, h("h2", {}, "Keyboard"),
     h("dl", { class: "keyboard" },
       ...pages.flatMap(page => [h("dt", {}, h("kbd", {}, "g"), " ", h("kbd", {}, page.key)), h("dd", {}, page.title)]),
-      ...[["j", "next row"], ["k", "row before"], ["/", "filter"], ["t", "light or dark"], ["?", "this"], ["Esc", "close"]]
+      ...[["j", "next row"], ["k", "previous row"], ["/", "filter"], ["t", "light or dark"], ["?", "this list"], ["Esc", "close"]]
         .flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
     h("form", { method: "dialog" }, h("div", { class: "row end" }, h("button", {}, "Close"))));
   document.body.append(help);

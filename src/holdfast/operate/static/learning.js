@@ -1,4 +1,4 @@
-// How a run learns: its curves, why some of what it saw taught nothing, and which weights grew from which.
+// How a run learns: curves, rollouts without a gradient, and the lineage of checkpoints.
 
 import { get } from "./api.js";
 import { bars, line } from "./charts.js";
@@ -7,9 +7,9 @@ import { ago, capital, count, kind, num, pct, words } from "./format.js";
 import { head } from "./head.js";
 import { lineage } from "./lineage.js";
 
-const CURVES = [["reward", "Reward", "what rollouts earned"], ["loss", "Loss", "of the objective"],
-  ["kl", "KL", "how far it moved from what acted"], ["entropy", "Entropy", "how undecided it is"],
-  ["clip_fraction", "Clip fraction", "tokens that were held back"], ["length", "Length", "tokens decided in a sample"]];
+const CURVES = [["reward", "Reward", "mean over rollouts"], ["loss", "Loss", "of the objective"],
+  ["kl", "KL", "distance from the behaviour policy"], ["entropy", "Entropy", "of the policy"],
+  ["clip_fraction", "Clip fraction", "share of clipped tokens"], ["length", "Length", "sampled tokens per sample"]];
 
 async function load([id], query) {
   const { runs, learnt } = await get("runs", { most: 50 });
@@ -30,44 +30,44 @@ function audit(data) {
   if (!last && !items.length) return null;
   const shares = Object.entries(last?.shares ?? {}).filter(([, share]) => share >= 0.005).sort((a, b) => b[1] - a[1]);
   return [
-    card("Did it teach anything?", { class: "half" },
+    card("Learning signal", { class: "half" },
       last && h("div", { class: "stack" },
         last.rollouts ? h("p", { class: "lead" },
           `${count(last.taught)} of ${count(last.rollouts)} rollouts gave a gradient in step ${last.step}.`) : null,
       h("ul", { class: "plain" }, last.lines.slice(1).map(text => h("li", {}, capital(text), ".")))),
         items.length > 0 && h("div", { class: "gap" }, h("h2", {}, "Without a gradient, over all steps"),
         bars(items, { form: count }))),
-    shares.length > 0 && card("What the reward varies by", { class: "half" },
+    shares.length > 0 && card("Share of the reward variance", { class: "half" },
       bars(shares.map(([name, value]) => ({ name: words(name), value })), { form: pct, most: 1 })),
   ];
 }
 
 function draw({ runs, data }, context) {
-  if (!data) return [head("Learning"), empty("No run yet.", "holdfast quickstart --quick")];
+  if (!data) return [head("Learning"), empty("No runs yet.", "holdfast quickstart --quick")];
   const { points, checkpoints } = data,
     chosen = choices("Run", data.run, runs.map(one => [one, one]), value => context.go(["learning", value]));
   const curves = CURVES.map(one => curve(points, one)).filter(Boolean), told = audit(data);
   if (!curves.length && !checkpoints.length && !told) return [head("Learning", { beside: chosen }),
-    empty(`${data.run} learns nothing: ${points.length ? `its ${count(points.length)} ${points.length === 1 ? "update says" : "updates say"} nothing of learning` : "it has no steps"}, and there are no checkpoints.`,
+    empty(`No learning in ${data.run}: ${points.length ? `its ${count(points.length)} ${points.length === 1 ? "step has" : "steps have"} no learning metrics` : "it has no steps"}, and there are no checkpoints.`,
       "holdfast quickstart --quick")];
   const best = checkpoints.reduce((found, one) => (one.reward ?? -Infinity) > (found?.reward ?? -Infinity) ? one : found, null);
   const trouble = points.filter(one => one.restored || one.stopped_early || one.skipped).slice(-6);
   return [
     head("Learning", { says: h("span", {}, link(["run", data.run], data.run),
-          ` · ${count(data.steps)} ${data.steps === 1 ? "step" : "steps"}${data.is_whole ? "" : ", more are being read"}`), beside: chosen }),
+          ` · ${count(data.steps)} ${data.steps === 1 ? "step" : "steps"}${data.is_whole ? "" : ", loading more"}`), beside: chosen }),
     h("div", { class: "cards" }, curves, told,
-      trouble.length > 0 && card("Steps that went otherwise", { class: "half" },
+      trouble.length > 0 && card("Restored, skipped and stopped steps", { class: "half" },
         h("div", { class: "rows" },
           trouble.map(one => h("div", {}, h("span", {}, `Step ${one.step}`), h("span", { class: "grey" }, ago(one.at)),
               h("span", { class: "more" },
-                one.restored ? `taken back: ${words(typeof one.restored === "string" ? one.restored : "it diverged")}`
+                one.restored ? `restored: ${words(typeof one.restored === "string" ? one.restored : "it diverged")}`
                 : one.skipped ? `skipped: ${words(one.skipped)}` : "stopped early"))))),
-      data.findings.length > 0 && card("Is the data fit to be learnt from?", { class: "half" },
+      data.findings.length > 0 && card("Data quality", { class: "half" },
         h("div", { class: "rows" },
           data.findings.map(one => h("div", {}, h("span", {}, words(one.name)),
               one.count ? chip(`${count(one.count)} of ${count(one.of)}`, kind(one.severity)) : chip("clean", "good"),
               one.detail && h("span", { class: "more" }, one.detail))))),
-      checkpoints.length > 0 && card("Checkpoints, and which grew from which", {},
+      checkpoints.length > 0 && card("Lineage of checkpoints", {},
         lineage([...checkpoints].reverse().slice(-60).map(one => ({ id: one.id, parent: one.parent, label: `step ${one.step}`,
                 note: `${one.id}${one.reward === null ? "" : `, reward ${num(one.reward)}`}${one.release ? `, ${one.release} ${one.stage}` : ""}`, best: one === best || one.stage === "live" })), "Checkpoints from the first to the last")),
       checkpoints.length > 0 && card(null, {}, table([
@@ -76,7 +76,7 @@ function draw({ runs, data }, context) {
           { name: "Algorithm", show: one => one.algorithm, low: true },
         { name: "In service", show: one => one.release
           && [link(["releases", one.release.split("@")[0]], one.release), " ", chip(words(one.stage), kind(one.stage))] },
-          { name: "Made", show: one => ago(one.at), low: true, kind: "fit" },
+          { name: "Created", show: one => ago(one.at), low: true, kind: "fit" },
           { name: "SHA-256", show: one => one.sha256 && h("code", {}, one.sha256.slice(0, 12)), low: true },
       ], checkpoints.slice(0, 30), { mark: one => one === best ? "here" : null }))),
   ];

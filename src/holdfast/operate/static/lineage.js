@@ -1,4 +1,4 @@
-// Which version grew from which, as a graph from left to right: a column for each step away from the first.
+// Draws a lineage as a graph from left to right: one column per generation.
 
 import { h, svg } from "./dom.js";
 
@@ -10,7 +10,7 @@ export function lineage(nodes, says) {
   const by = new Map(nodes.map(one => [one.id, { ...one, children: [] }])), roots = [];
   for (const one of by.values()) (by.get(one.parent)?.children ?? roots).push(one);
   let row = 0, deepest = 0;
-  const lay = (one, depth) => { // a line goes straight on to its first child, others branch off below
+  const lay = (one, depth) => { // the first child continues the line, others branch off below
     deepest = Math.max(deepest, one.depth = depth);
     one.row = row;
     one.children.forEach((child, k) => { if (k) row++; lay(child, depth + 1); });

@@ -1,11 +1,11 @@
-// A token for a session: it goes over the wire once, in a body, and stays nowhere on this side.
+// Exchanges a token for a session. The token is sent once, in a request body, and never stored here.
 
 const form = document.getElementById("login"), field = document.getElementById("token"), said = document.getElementById("said");
 
 try {
   if (sessionStorage.getItem("ended")) said.textContent = "Your session ended, or its token was revoked. Sign in again.";
   sessionStorage.removeItem("ended");
-} catch { /* a browser that keeps nothing says nothing */ }
+} catch { /* storage is disabled */ }
 
 form.onsubmit = async event => {
   event.preventDefault();

@@ -1,4 +1,4 @@
-// Giving an order: first what it would come to, then a reason, then once. The same id is sent however often it is tried.
+// Sends a command: first a dry run, then the reason, then the command. A retry sends the same id, so it runs once.
 
 import { order } from "./api.js";
 import { isAway } from "./away.js";
@@ -18,7 +18,7 @@ export function tell(text, isBad = false) {
   hide = setTimeout(() => { said.hidden = true; }, 6000);
 }
 
-// A button for an order; who may not give it sees none. `what`: {action, subject, args, title, says, danger}
+// A button for a command; hidden from callers whose role is too low. `what`: {action, subject, args, title, says, danger}
 export function button(context, text, what) {
   const action = context.me.actions.find(one => one.name === what.action);
   if (!action || !may(context.me, action.role)) return null;
@@ -29,16 +29,16 @@ export function button(context, text, what) {
 function ask(context, action, what) {
   const id = crypto.randomUUID(), body = { id, action: what.action, subject: what.subject, args: what.args ?? {} };
   const why = h("textarea",
-    { rows: 2, required: true, maxlength: 400, placeholder: "It is kept in the ledger, with your name.", id: "why" });
-  const change = h("div", { class: "change", role: "status" }, "Looking at what it would do …");
+    { rows: 2, required: true, maxlength: 400, placeholder: "The ledger keeps this reason with your name.", id: "why" });
+  const change = h("div", { class: "change", role: "status" }, "Checking what would change …");
   const send = h("button", { class: "main" + (what.danger ? " danger" : ""), disabled: true }, what.title);
   const form = h("form", {}, change, h("label", { for: "why" }, "Reason", why),
-    h("div", { class: "row end" }, h("button", { type: "button", onclick: () => box.close() }, "Leave it"), send));
+    h("div", { class: "row end" }, h("button", { type: "button", onclick: () => box.close() }, "Cancel"), send));
   const box = h("dialog", { "aria-label": what.title }, h("h2", {}, what.title),
     h("p", { class: "grey" }, what.says ?? action.help), form);
   form.onsubmit = async event => {
     event.preventDefault();
-    if (isAway()) return change.replaceChildren(h("span", { class: "bad-text" }, "No connection: nothing was sent."));
+    if (isAway()) return change.replaceChildren(h("span", { class: "bad-text" }, "No connection: the command was not sent."));
     send.disabled = true;
     try {
       const answer = await order({ ...body, why: why.value.trim() });
@@ -59,7 +59,7 @@ function ask(context, action, what) {
     error => change.replaceChildren(h("span", { class: "bad-text" }, error.message)));
 }
 
-// A dry run in words: what is, what would be, and whom it would touch.
+// The result of a dry run: state before and after, and what is affected.
 function told(answer) {
   if (answer.refused) return [h("span", { class: "bad-text" },
       `It would be refused: ${[answer.refused.what, answer.refused.why, answer.refused.remedy].filter(Boolean).join("; ")}`)];

@@ -1,4 +1,4 @@
-// What a decision rests on: the paired differences, what was known after each task, and what the gate made of it.
+// The evidence of a decision: paired differences, the confidence sequence, and the gate's reasons.
 
 import { get } from "./api.js";
 import { line, whiskers } from "./charts.js";
@@ -9,7 +9,7 @@ import { head } from "./head.js";
 const load = ([id]) => id ? get("proof", { release: id }) : get("proofs");
 
 function all({ proofs }) {
-  return [head("Proof", { says: "Versions that rest on evidence: measured on the same tasks, and weighed so that one may look after every task." }),
+  return [head("Proof", { says: "Versions with evidence: measured on the same tasks, with a test that stays valid at every interim look." }),
     proofs.length ? h("section", { class: "card" }, table([
       { name: "Version", show: one => one.release, kind: "fit" },
         { name: "Stage", show: one => chip(words(one.stage), kind(one.stage)), kind: "fit" },
@@ -17,15 +17,15 @@ function all({ proofs }) {
         { name: "When", show: one => ago(one.decision?.at ?? one.changed_at), low: true, kind: "fit" },
         { name: "Why", show: one => one.decision?.sentence, kind: "cut" },
     ], proofs, { href: one => to("proof", one.release) }))
-      : empty("Nothing has been proved yet.", "holdfast prove run SUITE --baseline A --candidate B")];
+      : empty("No proofs yet.", "holdfast prove run SUITE --baseline A --candidate B")];
 }
 
-// The confidence sequence as it grew: the band never leaves the truth with a chance of more than α, however often one looks.
+// The confidence sequence over tasks: it covers the true value at every look with probability 1 − α.
 function course(one) {
   const levels = [{ value: 0, name: "no difference" }];
   if (one.bar !== null && one.bar !== 0) levels.push({ value: one.bar,
-      name: one.bar < 0 ? "may be worse by" : "has to be above" });
-  return card(`${one.title}: what was known after each task`, { class: "half" }, h("p", { class: "lead" }, one.told, "."),
+      name: one.bar < 0 ? "allowed loss" : "required gain" });
+  return card(`${one.title}: confidence sequence by task`, { class: "half" }, h("p", { class: "lead" }, one.told, "."),
     line([{ name: "mean difference", x: one.n, y: one.mean, low: one.low, high: one.high }],
       { says: one.told, across: "tasks", form: signed, levels, tall: true }));
 }
@@ -47,10 +47,10 @@ function tasks(data) {
 
 function why(data) {
   const { decision, verdict } = data, found = decision?.reasons ?? [], isOpen = ["promoted", "accepted"].includes(decision?.outcome);
-  return card("What the gate said", { class: "half" }, h("div", { class: "stack" },
+  return card("Gate decision", { class: "half" }, h("div", { class: "stack" },
     decision ? h("div", { class: "row" }, chip(decision.outcome, `large ${kind(decision.outcome)}`),
-      decision.needs ? h("span", {}, `About ${count(decision.needs)} more episodes may open it.`) : null,
-      h("span", { class: "grey" }, `${decision.who}, ${ago(decision.at)}`)) : h("p", { class: "grey" }, "No gate was asked yet."),
+      decision.needs ? h("span", {}, `About ${count(decision.needs)} more episodes may open the gate.`) : null,
+      h("span", { class: "grey" }, `${decision.who}, ${ago(decision.at)}`)) : h("p", { class: "grey" }, "No gate decision yet."),
     isOpen ? [found[0] && h("p", { class: "lead" }, found[0].text),
       h("details", { id: "checks" }, h("summary", {}, `All ${count(found.length - 1)} checks`),
         h("ul", { class: "plain checks" }, found.slice(1).map(one => h("li", {}, one.text))))]
@@ -61,21 +61,21 @@ function why(data) {
       && h("ul", { class: "plain" }, verdict.reasons.map(text => h("li", {}, plain(text))))));
 }
 
-// What came after the gate is no part of its verdict.
+// Events after the gate decision are not part of it.
 function moves({ moves: found }) {
-  return found.length > 0 && card("What happened since", {}, h("div", { class: "rows" },
+  return found.length > 0 && card("Later events", {}, h("div", { class: "rows" },
     found.map(each => h("div", {}, h("span", {}, each.sentence), chip(each.outcome, kind(each.outcome)),
         h("span", { class: "more" }, `${each.who}, ${ago(each.at)}`)))));
 }
 
 function findings({ findings: found, checked }) {
   if (!checked) return null;
-  return card("Found in the data", { class: "half" }, found.length
+  return card("Data quality", { class: "half" }, found.length
     ? h("div", { class: "rows" }, found.map(each => h("div", {},
         h("span", {}, `${capital(words(each.name))}: ${count(each.count)} of ${count(each.of)}`),
         chip(each.blocks ? "blocks" : each.severity, each.blocks ? "bad" : kind(each.severity)),
         each.detail && h("span", { class: "more" }, each.detail))))
-    : h("p", { class: "grey" }, `Nothing was found in the data, by ${count(checked)} ${checked === 1 ? "check" : "checks"}.`));
+    : h("p", { class: "grey" }, `No problems found by ${count(checked)} ${checked === 1 ? "check" : "checks"}.`));
 }
 
 function one(data) {
@@ -87,18 +87,18 @@ function one(data) {
         beside: [h("a", { class: "chip", href: to("releases", data.release.policy) }, "Its releases")] }),
     data.problem && h("div", { class: "failed gap" }, data.problem),
     h("div", { class: "cards" }, why(data),
-      card("Differences, candidate less baseline", { class: "half" },
+      card("Differences, candidate minus baseline", { class: "half" },
         h("div", { class: "stack" }, compared.map(each => whiskers([each], { zero: 0, form: () => each.told })),
-          h("p", { class: "grey" }, "Everywhere on this page above 0 is better, whatever is measured; the bar is the interval."))),
+          h("p", { class: "grey" }, "On this page a positive difference is always better; the bar is the interval."))),
       data.courses.map(course), tasks(data),
       findings(data),
-      data.bands.length > 0 && card("Is it stable?", { class: "half" },
+      data.bands.length > 0 && card("Stability", { class: "half" },
         h("div", { class: "rows" },
           data.bands.map(each => h("div", {}, h("span", {}, `Over ${words(each.kind)}s, ${count(each.of)} of them`),
               chip(each.within ? "within" : "beyond", each.within ? "good" : "warn"),
               h("span", { class: "more" },
                 `differences ${num(each.delta_spread)} apart, p-values ${num(each.p_value_spread)}`))))),
-      moves(data), card("How it was measured", {},
+      moves(data), card("Measurement", {},
         facts({ Suite: data.suite, Metric: data.primary, Tasks: count(data.episodes),
             ...Object.fromEntries(Object.entries(data.manifest).filter(([, value]) => typeof value !== "object").slice(0,
                 8).map(([name, value]) => [capital(words(name)), plain(value)])) })))];

@@ -1,4 +1,4 @@
-// Versions on their way into service and out of it, the guard over a canary, and the way back.
+// Versions and their stages, the guard of a canary, and the rollback button.
 
 import { get } from "./api.js";
 import { card, chip, empty, h, link, table, to } from "./dom.js";
@@ -10,7 +10,7 @@ import { reach } from "./runs.js";
 const STAGES = ["candidate", "shadow", "canary", "live"];
 const load = ([policy]) => get("releases", { policy });
 
-// How far a version has come: the stages in their order, and where it stands.
+// The stages in order, with the current one marked.
 function way(release) {
   const at = STAGES.indexOf(release.stage);
   if (at < 0) return chip(words(release.stage), kind(release.stage));
@@ -20,17 +20,17 @@ function way(release) {
           name + (name === "canary" && k === at && release.share ? ` ${release.share} %` : ""))]));
 }
 
-// The canary, where there is one, else what is live: that is what a rollback takes back.
+// A rollback takes the canary back, or the live version where there is no canary.
 export function back(context, policy, { live, canary, target }) {
   const what = canary ? `the canary ${canary.id}` : live.id;
-  return button(context, canary ? "Take the canary back …" : "Take it back …",
-    { action: "rollback", subject: policy, title: `Take ${what} back`, danger: true,
-      says: `${canary ? live.id : target} would answer in its place, within a second.` });
+  return button(context, canary ? "Roll back the canary …" : "Roll back …",
+    { action: "rollback", subject: policy, title: `Roll back ${what}`, danger: true,
+      says: `${canary ? live.id : target} answers in its place within a second.` });
 }
 
 function guard(found, context, data) {
   const READ = { breach: "bad", clear: "good", open: "" };
-  return card(`The guard over ${found.release}`, {}, h("div", { class: "stack wide" },
+  return card(`Guard of ${found.release}`, {}, h("div", { class: "stack wide" },
     found.breaches.map(one => h("div", { class: "failed" }, one.text)), found.note && h("p", { class: "grey" }, found.note),
     found.arms.length > 0 && table([{ name: "Answered by", show: one => one.arm },
         { name: "Requests", show: one => count(one.requests), kind: "num" },
@@ -41,14 +41,14 @@ function guard(found, context, data) {
         { name: "Latency", show: one => one.latency_s === null ? null : dur(one.latency_s), kind: "num", low: true }],
       found.arms),
     found.readings && table([
-      { name: "Watched", show: one => capital(one.title) },
+      { name: "Metric", show: one => capital(one.title) },
         { name: "Live", show: one => one.n ? num(one.live) : null, kind: "num" },
         { name: "Canary", show: one => one.n ? num(one.canary) : null, kind: "num" },
       { name: "n", show: one => plain(one.n), kind: "num" },
         { name: "", show: one => one.needs ? h("span", { class: "grey" }, `about ${count(one.needs)} more needed`) : "",
         low: true },
       { name: "State", show: one => chip(words(one.state), READ[one.state] ?? ""), kind: "num" }], found.readings),
-    found.is_clear ? h("p", { class: "good-text" }, "All is clear: it may go on.") : found.lacks.length > 0
+    found.is_clear ? h("p", { class: "good-text" }, "Within all limits: the next step is allowed.") : found.lacks.length > 0
       && h("p", { class: "grey" }, `Not yet: ${found.lacks.join("; ")}.`)));
 }
 
@@ -56,7 +56,7 @@ function draw(data, context) {
   if (!data.policy) return [head("Releases"), empty("No versions yet.", "holdfast release add sprout --policy tools")];
   const canary = data.releases.find(one => one.stage === "canary");
   return [
-    head("Releases", { says: "Candidate, shadow, canary, live: each step on evidence, each step back at once.",
+    head("Releases", { says: "Candidate, shadow, canary, live: each step forward needs evidence; a rollback takes effect at once.",
         beside: data.policies.length > 1
         ? data.policies.map(name => h("a", { class: `chip ${name === data.policy ? "good" : ""}`, href: to("releases", name) },
             name)) : [] }),
@@ -68,7 +68,7 @@ function draw(data, context) {
         h("div", { class: "row" },
           data.live && (canary || data.way_back)
           ? back(context, data.policy, { live: data.live, canary, target: data.way_back }) : data.live
-          && h("span", { class: "grey" }, "There is no earlier version to go back to.")))),
+          && h("span", { class: "grey" }, "There is no earlier version to roll back to.")))),
       data.guard && guard(data.guard, context, data),
       h("section", { class: "card" }, h("h2", {}, "Versions"),
         h("div", { class: "rows" }, data.releases.map(one => h("div", { id: one.id },
@@ -80,7 +80,7 @@ function draw(data, context) {
       data.history.length > 0 && h("section", { class: "card" }, h("h2", {}, "History"),
         h("div", { class: "rows" },
           data.history.map(one => h("div", {}, h("span", {}, one.sentence), chip(one.outcome, kind(one.outcome)),
-              h("span", { class: "more" }, `${one.who}, ${ago(one.at)}, entry ${one.seq} of the ledger`)))))),
+              h("span", { class: "more" }, `${one.who}, ${ago(one.at)}, ledger entry ${one.seq}`)))))),
   ];
 }
 

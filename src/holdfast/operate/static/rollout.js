@@ -1,4 +1,4 @@
-// One rollout: the conversation, and beside it what it was paid for, its budget and its tries.
+// One rollout: the conversation, its rewards, budget and attempts.
 
 import { get } from "./api.js";
 import { card, chip, empty, facts, h, link, meter, to } from "./dom.js";
@@ -8,7 +8,7 @@ import { button } from "./orders.js";
 import { came } from "./runs.js";
 import { made, message, scale, sheet, turn } from "./talk.js";
 
-let asTokens = false; // how turns are shown, on all rollouts until it is changed
+let asTokens = false; // shared by all rollout pages
 
 const load = ([id], query) => get("rollout", { rollout: id, attempt: query.attempt });
 
@@ -33,7 +33,7 @@ function budget(one) {
         chip(one.tier), one.mode && chip(words(one.mode))),
       meter(one.allowed ? one.spent / one.allowed : 0, one.overspent ? "bad" : one.spent >= one.allowed ? "warn" : "")),
     facts({ Calls: count(one.calls), Escalated: one.escalations ? count(one.escalations) : null,
-        "Over it": one.overspent ? count(one.overspent) : null, "For nothing": one.waste ? count(one.waste) : null }),
+        Overspent: one.overspent ? count(one.overspent) : null, Wasted: one.waste ? count(one.waste) : null }),
     one.reasons.length > 0 && h("p", { class: "grey" }, one.reasons.map(words).join(", ")));
 }
 
@@ -63,7 +63,7 @@ function draw(data, context) {
   const key = h("span", { hidden: !asTokens }, scale());
   const expected = rollout.input && typeof rollout.input === "object" ? rollout.input.expected ?? rollout.metadata?.expected
     : rollout.metadata?.expected;
-  const near = rollout.key ?? context.query.key; // where in a long run the others of its group are
+  const near = rollout.key ?? context.query.key; // position of the group in a long run
   const isOpen = ["queuing", "requeuing", "running"].includes(rollout.status);
   const order = (text, action, more) => button(context, text,
     { action, subject: rollout.id, title: `${text.replace(" …", "")} ${rollout.name}`, ...more });
@@ -73,31 +73,31 @@ function draw(data, context) {
         ` ${[rollout.outcome && rollout.outcome !== rollout.status ? rollout.status : null, rollout.split, rollout.took_s === null ? null : dur(rollout.took_s), moment(rollout.enqueued_at)].filter(Boolean).join(" · ")}`),
       beside: [rollout.group !== rollout.name
         && h("a", { class: "chip", href: to("group", rollout.run, rollout.group, ...(near ? [String(near)] : [])) },
-          "Its group, side by side"),
+          "Compare its group"),
         isOpen ? order("Cancel …", "cancel_rollout", { danger: true }) : rollout.status !== "succeeded"
-        && order("Try again …", "requeue", {})] }),
+        && order("Requeue …", "requeue", {})] }),
     rollout.reason && h("div", { class: "failed gap" }, rollout.reason),
     h("div", { class: "reading" },
       h("div", { class: "stack" }, hasTokens && h("div", { class: "row" }, toggle, key),
         turns.length || data.opening.length ? talk
-          : empty(data.attempts.length ? "No model was called in this try." : "Nobody has tried it yet."),
-        !turns.length && card("Asked", {}, h("pre", {}, plain(rollout.input))),
+          : empty(data.attempts.length ? "This attempt called no model." : "No attempt yet."),
+        !turns.length && card("Input", {}, h("pre", {}, plain(rollout.input))),
         data.output !== null && data.output !== turns.at(-1)?.text
-          && card("Its answer", {},
+          && card("Answer", {},
           h("pre", {}, typeof data.output === "string" ? data.output : JSON.stringify(data.output, null, 2))),
         data.failures.map(one => h("details", { class: "card", id: `failure-${one.seq}`, open: "" },
           h("summary", {}, `Traceback of ${one.name}`), h("pre", {}, one.traceback))),
         data.left_out > 0 && h("p", { class: "grey" },
-          `${count(data.left_out)} turns and spans are left out; 'holdfast spans ${rollout.id}' has them.`)),
+          `${count(data.left_out)} turns and spans are not shown; 'holdfast spans ${rollout.id}' prints them.`)),
       h("div", { class: "beside" },
-        card("Reward sheet", {}, sheet(data.sheet),
-          expected !== undefined && h("p", { class: "grey gap" }, "Right would have been ", h("b", {}, plain(expected)),
-            ", which the agent does not see.")),
+        card("Reward terms", {}, sheet(data.sheet),
+          expected !== undefined && h("p", { class: "grey gap" }, "Expected: ", h("b", {}, plain(expected)),
+            " (hidden from the agent).")),
         data.budget && card("Thinking budget", {}, budget(data.budget)),
-        data.attempts.length > 0 && card(`${data.attempts.length === 1 ? "One try" : `${data.attempts.length} tries`} of ${rollout.max_attempts}`, {}, tries(data, context.query)),
+        data.attempts.length > 0 && card(`${data.attempts.length === 1 ? "1 attempt" : `${data.attempts.length} attempts`} of ${rollout.max_attempts}`, {}, tries(data, context.query)),
         data.timeline.length > 0 && h("details", { class: "card", id: "timeline" }, h("summary", {}, "Timeline"),
           timeline(data.timeline)),
-        h("details", { class: "card", id: "input" }, h("summary", {}, "As it was given"),
+        h("details", { class: "card", id: "input" }, h("summary", {}, "Task input"),
           h("pre", {}, JSON.stringify({ input: rollout.input, metadata: rollout.metadata }, null, 2))))),
   ];
 }

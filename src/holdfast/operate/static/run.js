@@ -1,4 +1,4 @@
-// One run: how far it is, what it was paid, what goes wrong in it, and its rollouts with filters.
+// One run: progress, rewards, failures, and its rollouts with filters.
 
 import { get } from "./api.js";
 import { whiskers } from "./charts.js";
@@ -23,9 +23,9 @@ function orders(run, context) {
   if (run.state !== "running") return [run.state === "failed" && give("Recover …", "recover", {})];
   return [
     ["paused", "frozen"].includes(run.wanted) ? give("Resume …", "resume", {})
-      : [give("Pause …", "pause", { args: { mode: "drain" }, says: "Nothing new is begun; what runs goes on to its end." }),
+      : [give("Pause …", "pause", { args: { mode: "drain" }, says: "No new rollouts start; running ones finish." }),
       give("Freeze …", "pause",
-        { args: { mode: "freeze" }, says: "Nothing new is begun; what runs is handed back at once, and run anew later." })],
+        { args: { mode: "freeze" }, says: "No new rollouts start; running ones go back to the queue and run again later." })],
     run.is_silent && give("Recover …", "recover", {}),
     give("Drain …", "drain", {}), give("Cancel …", "cancel", { danger: true })];
 }
@@ -35,11 +35,11 @@ export const rolloutColumns = [
     { name: "Outcome", show: ended, kind: "fit" },
   { name: "Reward", show: one => one.reward === null ? null : num(one.reward), kind: "num" },
     { name: "Split", show: one => one.split, low: true },
-  { name: "Tries", show: one => `${one.attempts}/${one.max_attempts}`, kind: "num", low: true },
-    { name: "Took", show: one => one.took_s === null ? null : dur(one.took_s), kind: "num", low: true },
+  { name: "Attempts", show: one => `${one.attempts}/${one.max_attempts}`, kind: "num", low: true },
+    { name: "Duration", show: one => one.took_s === null ? null : dur(one.took_s), kind: "num", low: true },
   { name: "Group", show: one => one.group === one.name ? null : link(["group", one.run, one.group, String(one.key)], one.group),
     low: true },
-  { name: "Asked", show: one => one.reason || one.asked, kind: "cut" },
+  { name: "Input", show: one => one.reason || one.asked, kind: "cut" },
 ];
 
 function filters(data, context) {
@@ -55,7 +55,7 @@ function filters(data, context) {
       [["", "any"], ...STATUSES.map(one => [one,
             `${one} ${data.page.counts[one] ? `(${count(data.page.counts[one])})` : ""}`])], value => set({ status: value })),
     choices("Split", query.split ?? "", [["", "any"], ...SPLITS.map(one => [one, one])], value => set({ split: value })),
-    h("input", { type: "search", id: "text", "data-filter": true, placeholder: "Part of a name", "aria-label": "Part of a name",
+    h("input", { type: "search", id: "text", "data-filter": true, placeholder: "Part of the name", "aria-label": "Part of the name",
         value: query.text ?? "", oninput: typed }));
 }
 
@@ -72,27 +72,27 @@ function draw(data, context) {
       run.error && h("div", { class: "failed" }, run.error),
       card(null, {}, h("div", { class: "stack" }, states(run) ?? h("p", { class: "grey" }, "No rollouts yet."),
         facts({ Done: `${count(run.done)} of ${count(run.total)}`, Right: reach(run.right, pct),
-            "Ran to the end": reach(run.success, pct),
+            Finished: reach(run.success, pct),
             Reward: reach(run.reward, num), Took: dur(run.took_s), Started: moment(run.created_at),
             "Last sign of life": run.state === "running" ? ago(run.beat_at) : null, "Last checkpoint": data.checkpoint }))),
       rewards.length > 0 && card("Reward by split", { class: failures.length ? "half" : "" },
         whiskers(rewards.map(([name, one]) => ({ name, ...one.reward, note: `n = ${count(one.reward.n)}` })),
           { range: [low, high] })),
-      failures.length > 0 && card("Why some failed", { class: rewards.length ? "half" : "" },
+      failures.length > 0 && card("Failure reasons", { class: rewards.length ? "half" : "" },
         h("div", { class: "rows" }, failures.map(one => h("div", {}, h("span", {}, one.reason), h("b", {}, count(one.n)))))),
       held.length > 0 && card(run.counts.running > 10 ? `Running now: 10 of ${count(run.counts.running)}` : "Running now", {},
         table([{ name: "Attempt", show: one => link(["rollout", one.rollout], one.rollout.split("/").slice(1).join("/")),
-              kind: "fit" }, { name: "Try", show: one => one.number, kind: "num" },
+              kind: "fit" }, { name: "Attempt no.", show: one => one.number, kind: "num" },
             { name: "Worker", show: one => one.worker, kind: "cut" },
-            { name: "For", show: one => dur(one.took_s), kind: "num" }], held.slice(0, 10))),
-      h("section", { class: "card" }, h("h2", {}, `Rollouts, newest first${page.is_whole ? "" : " (still being counted)"}`),
+            { name: "Running for", show: one => dur(one.took_s), kind: "num" }], held.slice(0, 10))),
+      h("section", { class: "card" }, h("h2", {}, `Rollouts, newest first${page.is_whole ? "" : " (count in progress)"}`),
         filters(data, context),
         page.rollouts.length ? table(rolloutColumns, page.rollouts, { href: one => `${to("rollout", one.id)}?key=${one.key}` })
-          : h("p", { class: "grey pad" }, page.next ? "None among these; older ones may fit." : "None fits.")),
+          : h("p", { class: "grey pad" }, page.next ? "No match among these; older ones may match." : "No match.")),
       pager(context, page.next, ["run", run.id]),
       h("details", { class: "card", id: "settings" }, h("summary", {}, "Settings"),
         h("pre", {}, JSON.stringify(data.settings, null, 2))),
-      ledger.length > 0 && h("details", { class: "card", id: "ledger" }, h("summary", {}, "In the ledger"),
+      ledger.length > 0 && h("details", { class: "card", id: "ledger" }, h("summary", {}, "Ledger entries"),
         h("div", { class: "rows" },
           ledger.map(one => h("div", {}, h("span", {}, one.what), h("span", { class: "grey" }, ago(one.at)),
               one.why && h("span", { class: "more" }, plain(one.why))))))),

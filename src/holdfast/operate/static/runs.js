@@ -1,4 +1,4 @@
-// All runs, the newest first.
+// All runs, newest first.
 
 import { get } from "./api.js";
 import { chip, empty, h, parts, table, to } from "./dom.js";
@@ -10,14 +10,14 @@ const OPEN = ["running", "requeuing", "queuing"];
 const COLOURS = { right: "good", wrong: "warn", not_checked: "plain", failed: "bad", no_answer: "lost", running: "busy",
   requeuing: "wait", queuing: "" };
 
-// What came of the rollouts, and of the others in which state they are, as one bar. To have answered is not to be right.
+// Rollouts as one bar: finished ones by outcome, open ones by status. A finished answer is not always correct.
 export const states = ({ outcomes, counts }) => parts([...OUTCOMES.map(name => [name, outcomes[name]]),
   ...OPEN.map(name => [name, counts[name]])]
   .map(([name, value]) => ({ name: words(name), value: value ?? 0, kind: COLOURS[name] })));
 
-// What came of a rollout; of one that is open, its status.
+// The outcome of a rollout; the status of an open one.
 export const came = ({ outcome, status }) => chip(words(outcome ?? status), kind(outcome ?? status));
-// With its status, where that says something else.
+// The outcome, with the status where it differs.
 export const ended = one => [came(one), one.outcome && one.outcome !== one.status
   ? h("span", { class: "grey" }, ` ${one.status}`) : null];
 
@@ -33,15 +33,15 @@ function draw({ runs, next }, context) {
     { name: "Run", show: one => one.id, kind: "fit" }, { name: "State", show: state, kind: "fit" },
     { name: "Done", show: one => `${count(one.done)} / ${count(one.total)}`, kind: "num" },
     { name: "Right", show: one => reach(one.right, pct), kind: "num" },
-    { name: "Ran to the end", show: one => reach(one.success, pct), kind: "num", low: true },
+    { name: "Finished", show: one => reach(one.success, pct), kind: "num", low: true },
       { name: "Reward", show: one => reach(one.reward, num), kind: "num" },
-    { name: "Took", show: one => dur(one.took_s), kind: "num", low: true },
+    { name: "Duration", show: one => dur(one.took_s), kind: "num", low: true },
       { name: "Started", show: one => ago(one.created_at), kind: "fit", low: true },
     { name: "Kind", show: one => one.kind, kind: "fit", low: true }, { name: "Model", show: one => one.model_ref, kind: "cut", low: true },
   ];
-  return [head("Runs", { says: "Each is one piece of work with its own rollouts." }),
+  return [head("Runs", { says: "A run is one job with its own rollouts." }),
     runs.length ? h("section", { class: "card" }, table(columns, runs, { href: one => to("run", one.id) }))
-      : empty("No run yet.", "holdfast optimize --config FILE"),
+      : empty("No runs yet.", "holdfast optimize --config FILE"),
     pager(context, next, ["runs"])];
 }
 

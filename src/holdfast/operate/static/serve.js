@@ -1,4 +1,4 @@
-// The shell: which page is shown, what is asked for again when the store changes, and the keys.
+// The shell: routing between pages, reloading when the store changes, and keyboard shortcuts.
 
 import { get, leave, listen } from "./api.js";
 import { isAway } from "./away.js";
@@ -19,17 +19,17 @@ import alerts from "./alerts.js";
 import audit from "./audit.js";
 import flags from "./flags.js";
 
-// name in the address → page; those with a `nav` stand at the side, in this order
+// name in the address → page
 const PAGES = { "": overview, runs, run, rollout, group, learning, proof, experiments, releases, tools, alerts, audit, flags };
 const GROUPS = [["", [""]], ["Work", ["runs", "learning", "tools"]], ["Evidence", ["proof", "experiments", "releases"]],
   ["Watch", ["alerts", "audit", "flags"]]];
-const AGAIN_MS = 1000; // between two looks at a store that keeps changing
-const AGE_MS = 15_000; // between two looks at one that does not: what is told of the last minute grows old
+const AGAIN_MS = 1000; // between two loads while the store changes
+const AGE_MS = 15_000; // between two loads while it does not: figures of the last minute age
 
 const $ = id => document.getElementById(id);
 let me = null, here = null, shown = "", due = new Set(), timer = null, asked = 0, last = 0;
 
-// Where we are ---------------------------------------------------------------------------------------------------------
+// Routing --------------------------------------------------------------------------------------------------------------
 
 function read() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
@@ -52,19 +52,19 @@ async function arrive() {
   nav();
   if (here.page) $("main").setAttribute("aria-busy", "true");
   await look();
-  if (before?.name === here.name && before.args.join() === here.args.join()) return; // another filter, the same page
+  if (before?.name === here.name && before.args.join() === here.args.join()) return; // the same page with another filter
   window.scrollTo(0, 0);
   const main = $("main");
-  if (!main.contains(document.activeElement)) main.focus({ preventScroll: true }); // nobody is there yet
+  if (!main.contains(document.activeElement)) main.focus({ preventScroll: true }); // no focus yet
 }
 
-// What is seen: asked for, and drawn where it is not the same as before.
+// Loads the page data and redraws it where it changed.
 async function look() {
   const place = here, mine = ++asked;
   last = Date.now();
   let data, nodes;
   try {
-    if (!place.page) throw new Error("There is no such page.");
+    if (!place.page) throw new Error("Page not found.");
     data = await place.page.load(place.args, place.query);
     if (mine !== asked) return;
     const text = JSON.stringify(data, (key, value) => key === "now" ? undefined : value);
@@ -73,12 +73,12 @@ async function look() {
     nodes = place.page.draw(data, { args: place.args, query: place.query, me, go, again: look });
   } catch (error) {
     if (mine !== asked) return;
-    if (shown) return isAway() || tell(error.message, true); // better what was true a moment ago than nothing
-    nodes = [h("div", { class: "failed", role: "alert" }, h("strong", {}, "This page cannot be shown. "), error.message)];
+    if (shown) return isAway() || tell(error.message, true); // the previous state is better than none
+    nodes = [h("div", { class: "failed", role: "alert" }, h("strong", {}, "This page cannot be loaded. "), error.message)];
     if (!error.code) console.error(error);
   }
   draw(nodes);
-  const name = place.page?.title ?? "Nowhere";
+  const name = place.page?.title ?? "Not found";
   document.title = `${place.args[0] ?? name} · Holdfast`;
   $("main").setAttribute("aria-busy", "false");
   const standing = place.page === overview ? data?.alerts : place.page === alerts ? data?.standing : null;
@@ -86,7 +86,7 @@ async function look() {
   if (shown.includes('"is_whole":false')) setTimeout(() => changed(place.page.topics), AGAIN_MS);
 }
 
-// The new page in place of the old one: what was open stays open, and whoever was typing goes on.
+// Replaces the page. Open sections stay open, and the focused field keeps its text.
 function draw(nodes) {
   const main = $("main"), focus = document.activeElement, isHeld = focus?.id && main.contains(focus);
   const open = new Map([...main.querySelectorAll("details[id]")].map(one => [one.id, one.open]));
@@ -96,14 +96,14 @@ function draw(nodes) {
   if (!again) return;
   again.focus({ preventScroll: true });
   if (again.tagName !== "INPUT") return;
-  again.value = focus.value; // it may not have been asked for yet
+  again.value = focus.value; // typed text may not be applied yet
   again.setSelectionRange(focus.selectionStart, focus.selectionEnd);
 }
 
 function badge(standing) {
   const link = $("nav").querySelector("[data-page=alerts]");
   link.querySelector(".badge")?.remove();
-  if (standing > 0) link.append(h("span", { class: "badge", "aria-label": `${standing} standing` }, String(standing)));
+  if (standing > 0) link.append(h("span", { class: "badge", "aria-label": `${standing} active` }, String(standing)));
 }
 
 function nav() {
@@ -117,9 +117,9 @@ function nav() {
   if (kept) badge(Number(kept));
 }
 
-// What changes ---------------------------------------------------------------------------------------------------------
+// Updates --------------------------------------------------------------------------------------------------------------
 
-// Many changes at once are one look; a page that nobody sees looks when somebody does.
+// Groups many changes into one load; a hidden page loads when it becomes visible.
 function changed(topics) {
   for (const one of topics) due.add(one);
   if (timer !== null || document.hidden) return;
@@ -135,19 +135,19 @@ function settle() {
   if (mine && !isBusy()) look();
 }
 
-// Somebody is in the middle of something that a new page would take from their hands.
+// True while a redraw would disturb a dialog, a selection or an open list.
 function isBusy() {
   const choosing = CSS.supports("selector(select:open)") && document.querySelector("#main select:open");
   return Boolean(document.querySelector("dialog[open]") || getSelection()?.toString() || choosing);
 }
 
-// Beginning ------------------------------------------------------------------------------------------------------------
+// Start ----------------------------------------------------------------------------------------------------------------
 
 function colours() {
   const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark"
     : matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "light" : "dark";
-  try { localStorage.setItem("theme", document.documentElement.dataset.theme); } catch { /* not kept, then */ }
+  try { localStorage.setItem("theme", document.documentElement.dataset.theme); } catch { /* storage is disabled */ }
 }
 
 async function begin() {
@@ -164,7 +164,7 @@ async function begin() {
   listen(changed, is => {
     $("line").textContent = is ? "Live" : "Not connected";
     $("line").classList.toggle("off", !is);
-    if (is && here) changed(here.page?.topics ?? []); // what could not be shown may be now
+    if (is && here) changed(here.page?.topics ?? []); // load what failed before
   });
   await arrive();
   if (here.page !== overview && here.page !== alerts) get("alerts").then(data => badge(data.standing.length), () => {});

@@ -1,15 +1,15 @@
-// A conversation to be read: what was asked, what was thought and said, which tools were called and what they gave back.
+// Shows a conversation: messages, reasoning, tool calls and their results.
 
 import { h } from "./dom.js";
 import { count, dur, num, plain, signed, words } from "./format.js";
 
-const NAMES = { system: "Told", user: "Asked", assistant: "Agent", tool: "Tool", developer: "Told" };
+const NAMES = { system: "System", user: "User", assistant: "Agent", tool: "Tool", developer: "Developer" };
 
 const said = (role, who, ...what) => h("div", { class: `said ${role}` }, h("div", { class: "who" }, who),
   h("div", { class: "what" }, ...what));
 export const message = one => said(one.role,
   one.name ? `${NAMES[one.role] ?? one.role} (${one.name})` : NAMES[one.role] ?? one.role,
-  h("div", { class: "text" }, one.text || "(nothing)"), one.tool_calls.map(call => wanted(call)));
+  h("div", { class: "text" }, one.text || "(empty)"), one.tool_calls.map(call => wanted(call)));
 
 const given = args => {
   const pairs = args && typeof args === "object" && !Array.isArray(args) ? Object.entries(args) : null;
@@ -17,32 +17,32 @@ const given = args => {
     pairs ? pairs.map(([name, value], k) => [k ? "  " : "", h("span", {}, `${name}=`), plain(value)]) : plain(args ?? ""));
 };
 
-// A call that was asked for and of which nothing more is known.
+// A call without a recorded result.
 const wanted = call => h("div", { class: "call" },
-  h("div", {}, h("span", { class: "label" }, "asks for"),
+  h("div", {}, h("span", { class: "label" }, "requests"),
     h("span", {}, h("span", { class: "name" }, call.name), " ", given(call.arguments))));
 
 export const made = call => h("div", { class: `call ${call.error ? "bad" : ""}` },
   h("div", {}, h("span", { class: "label" }, "calls"),
     h("span", {}, h("span", { class: "name" }, call.tool), " ", given(call.arguments))),
-  h("div", {}, h("span", { class: "label" }, call.error ? "fails" : "is told"),
+  h("div", {}, h("span", { class: "label" }, call.error ? "error" : "result"),
     h("span", { class: "result" }, call.error ?? plain(call.result))));
 
-// Tokens as they were sampled: the less likely, the warmer. A log-prob of 0 is certain, −5 and below is a surprise.
+// Sampled tokens, coloured by log-prob: 0 is certain, −5 and below is unlikely.
 export function tokens(turn) {
   const doubt = logprob => Math.round(Math.min(1, -logprob / 5) * 85);
   const one = token => {
     const told = token.logprob === null ? "no log-prob"
       : `log-prob ${num(token.logprob)}, probability ${num(Math.exp(token.logprob))}`;
     const text = token.is_scrubbed ? "█" : token.text ?? `⟨${token.id}⟩`;
-    return h("span", { class: token.is_forced ? "forced" : null, title: token.is_forced ? "put there, not sampled" : told,
+    return h("span", { class: token.is_forced ? "forced" : null, title: token.is_forced ? "forced, not sampled" : told,
         css: token.logprob === null || token.is_forced ? null : { "--doubt": doubt(token.logprob) } }, text);
   };
   return h("div", { class: "tokens" }, turn.tokens.map(one),
     turn.tokens_left_out > 0 && h("span", { class: "grey" }, ` … ${count(turn.tokens_left_out)} more`));
 }
 
-export const scale = () => h("span", { class: "scale" }, "certain", h("i", {}), "a surprise");
+export const scale = () => h("span", { class: "scale" }, "certain", h("i", {}), "unlikely");
 
 function foot(turn) {
   const length = turn.completion_tokens === null ? null
@@ -54,7 +54,7 @@ function foot(turn) {
     [turn.took_s === null ? null : dur(turn.took_s), length, why, ...paid].filter(Boolean).map(text => h("span", {}, text)));
 }
 
-// One turn: with tokens in place of the words where they are wanted and there are some.
+// One turn, as text or as tokens.
 export function turn(one, { asTokens }) {
   const asked = one.tool_calls.filter(call => !one.calls.some(done => (done.id !== null && done.id === call.id)
       || done.tool === call.name));
@@ -63,12 +63,12 @@ export function turn(one, { asTokens }) {
   const nothing = !one.thinking && !one.text && !one.tool_calls.length && !one.calls.length && !asTokens;
   return [one.heard.map(message),
     said("assistant", [`Agent`, h("br"), h("span", { class: "grey" }, `turn ${one.index + 1}`)], ...words_,
-      nothing && h("p", { class: "grey" }, "(nothing)"), asked.map(wanted), one.calls.map(made), foot(one))];
+      nothing && h("p", { class: "grey" }, "(empty)"), asked.map(wanted), one.calls.map(made), foot(one))];
 }
 
-// What it was paid for: every signal with its weight, those that count first.
+// All reward terms with their weights; weighted ones first.
 export function sheet(found) {
-  if (!found?.signals.length) return h("p", { class: "grey" }, "No reward was given.");
+  if (!found?.signals.length) return h("p", { class: "grey" }, "No reward recorded.");
   const counts = found.signals.filter(one => one.weight !== 0), seen = found.signals.filter(one => one.weight === 0),
     merged = new Map();
   for (const one of seen) merged.set(one.name, [...(merged.get(one.name) ?? []), one.value]);
@@ -78,7 +78,7 @@ export function sheet(found) {
     h("span", { class: "source" }, one.source), one.feedback && h("span", { class: "feedback" }, one.feedback));
   return h("div", { class: "sheet" }, counts.map(row),
     h("div", { class: "total" }, h("strong", {}, "Reward"), h("span", {}), h("strong", { class: "counts" }, num(found.total))),
-    merged.size > 0 && h("details", { id: "seen" }, h("summary", {}, `${merged.size} more were measured, and do not count`),
+    merged.size > 0 && h("details", { id: "seen" }, h("summary", {}, `${merged.size} more measured with weight 0`),
       [...merged].map(([name, values]) => h("div", { class: "quiet" }, h("span", {}, words(name)), h("span", {}),
           h("span", { class: "counts" }, values.slice(0, 6).map(value => num(value)).join(", "),
             values.length > 6 ? " …" : "")))));

@@ -1,4 +1,4 @@
-// Tools and thinking: whether tools are used where they are needed, and what became of the tokens that were allowed.
+// Tool adoption and thinking budgets of a run.
 
 import { get } from "./api.js";
 import { whiskers } from "./charts.js";
@@ -14,21 +14,21 @@ async function load([id], query) {
   return { runs: runs.map(one => one.id), run, tools, budgets };
 }
 
-const RATES = [["adoption", "Adopted", "used where a task needs it"], ["overuse", "Overused", "used where none was needed"],
-  ["formed", "Well formed", "calls that could be read"], ["worked", "Worked", "calls that gave something"],
-  ["mended", "Mended", "errors that were followed by a right call"]];
+const RATES = [["adoption", "Adopted", "used in tasks that need it"], ["overuse", "Overused", "used in tasks that need none"],
+  ["formed", "Well formed", "calls with valid arguments"], ["worked", "Worked", "calls without an error"],
+  ["mended", "Recovered", "errors followed by a correct call"]];
 const cell = one => one?.n ? h("span", { title: `${pct(one.low)} to ${pct(one.high)}, n = ${count(one.n)}` }, pct(one.value, 0))
   : null;
 
 function adoption(tools) {
-  if (!tools.rows.length) return empty("No tools were used, or needed, in the newest rollouts of this run.",
+  if (!tools.rows.length) return empty("The newest rollouts of this run neither used nor needed tools.",
     "holdfast quickstart --quick");
   const many = new Set(tools.rows.map(one => one.version));
   const named = tools.rows.filter(one => one.adoption.n).map(one => ({ name: [one.tool || "all tools",
           many.size > 1 && h("span", { class: "grey small-text" }, ` ${one.version ?? ""}`)], ...one.adoption,
         note: `${pct(one.adoption.low, 0)} to ${pct(one.adoption.high, 0)}, n = ${count(one.adoption.n)}` }));
   return h("div", { class: "cards" },
-    named.length > 0 && card("Used where a task needs it", {}, whiskers(named, { form: one => pct(one, 0), range: [0, 1] })),
+    named.length > 0 && card("Used in tasks that need it", {}, whiskers(named, { form: one => pct(one, 0), range: [0, 1] })),
     card(`By tool, from ${count(tools.attempts)} newest rollouts`, {},
       table([{ name: "Tool", show: one => one.tool || "all" },
           ...RATES.map(([name, title]) => ({ name: title, show: one => cell(one[name]), kind: "num" })),
@@ -45,21 +45,21 @@ function thinking(budgets, context) {
       { name: "Used", show: one => h("span", { class: "beside-meter" }, meter(one.allowed ? one.spent / one.allowed : 0),
           pct(one.allowed ? one.spent / one.allowed : null, 0)), kind: "num" },
       { name: "Allowed", show: one => count(one.allowed), kind: "num", low: true },
-        { name: "For nothing", show: one => one.spent ? pct(one.waste / one.spent, 0) : null, kind: "num" },
-      { name: "Used up", show: one => count(one.exhausted), kind: "num", low: true },
+        { name: "Wasted", show: one => one.spent ? pct(one.waste / one.spent, 0) : null, kind: "num" },
+      { name: "Exhausted", show: one => count(one.exhausted), kind: "num", low: true },
         { name: "Escalated", show: one => count(one.escalations), kind: "num", low: true }], budgets.tiers)),
-    card("The newest", {}, table([
+    card("Newest budgets", {}, table([
       { name: "Attempt", show: one => link(["rollout", one.attempt.replace(/:attempt-\d+$/, "")],
           one.attempt.split("/").slice(1).join("/")) }, { name: "Tier", show: one => one.tier },
         { name: "Used", show: one => `${count(one.spent)} / ${count(one.allowed)}`, kind: "num" },
-      { name: "For nothing", show: one => one.waste ? count(one.waste) : null, kind: "num", low: true },
+      { name: "Wasted", show: one => one.waste ? count(one.waste) : null, kind: "num", low: true },
         { name: "Status", show: one => chip(one.status, kind(one.status)) },
-        { name: "Held by", show: one => one.mode && words(one.mode), low: true }], budgets.budgets)),
+        { name: "Mode", show: one => one.mode && words(one.mode), low: true }], budgets.budgets)),
     pager(context, budgets.next, ["tools", budgets.run]));
 }
 
 function draw(data, context) {
-  if (!data.run) return [head("Tools and budgets"), empty("No run yet.", "holdfast quickstart --quick")];
+  if (!data.run) return [head("Tools and budgets"), empty("No runs yet.", "holdfast quickstart --quick")];
   return [head("Tools and budgets",
       { says: h("span", {}, link(["run", data.run], data.run)),
         beside: choices("Run", data.run, data.runs.map(one => [one, one]), value => context.go(["tools", value])) }),
