@@ -14,7 +14,7 @@ from holdfast.contracts.rollout import AttemptState, RolloutState, Task
 from holdfast.contracts.run import RunState
 from holdfast.operate import control, lifecycle
 from holdfast.operate.lifecycle import SILENT_S
-from holdfast.store.moves import SWEEP_LIMIT
+from holdfast.store.queue import SWEEP_LIMIT
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.operate.test_control import ANN, Room, release

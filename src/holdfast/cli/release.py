@@ -156,7 +156,7 @@ def retry(
     """
     from holdfast.contracts.records import encode
     from holdfast.operate.canary_controller import try_again
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     with existing(store, project) as opened:
         release = try_again(opened, find_release(opened, version), who=who(), why=why, now=time.time())
@@ -224,7 +224,7 @@ def explain(
     from holdfast.cli.story import explained
     from holdfast.contracts.records import encode
     from holdfast.operate.publication import recompute_decision
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     with existing(store, project) as opened:
         release = find_release(opened, version)

@@ -20,7 +20,7 @@ from holdfast.operate.service import trial_of
 from holdfast.promote.gate import NAMES
 from holdfast.promote.release import Response, next_step, respond, rollback_target
 from holdfast.prove.guard import GuardLimits, GuardReading, GuardStatus, watch
-from holdfast.store.find import find_release
+from holdfast.store.store import find_release
 from holdfast.store.notifications import RELEASES
 from holdfast.store.releases import is_undoable, taken_back
 from holdfast.store.store import Store

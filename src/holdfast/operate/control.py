@@ -33,8 +33,8 @@ from holdfast.operate import canary_controller, lifecycle
 from holdfast.operate.auth import Caller
 from holdfast.operate.lifecycle import SILENT_S
 from holdfast.store.commands import CommandResult
-from holdfast.store.find import find_policy, find_rollout
-from holdfast.store.locks import locked
+from holdfast.store.store import find_policy, find_rollout
+from holdfast.store.artifacts import locked
 from holdfast.store.queue import ordered
 from holdfast.store.releases import BY_HAND
 from holdfast.store.sql import Transaction

@@ -37,7 +37,7 @@ from holdfast.contracts.rollout import OPEN, RolloutState
 from holdfast.contracts.run import RunRecord
 from holdfast.operate.drill import playbook
 from holdfast.operate.drill.playbook import CONFIG, LIMITS, STORE, TRANSCRIPT, Story, TimedEvent, write, write_up
-from holdfast.store.older import set_back
+from holdfast.store.admin import set_back
 from holdfast.store.store import Store, open_store
 
 

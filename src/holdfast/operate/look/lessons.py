@@ -16,7 +16,8 @@ from holdfast.contracts.rollout import Rollout
 from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import Span
 from holdfast.operate.look.briefs import Brief, pick
-from holdfast.reward.adoption import ToolAttempt, of_version
+from holdfast.reward.tools import ToolAttempt
+from holdfast.reward.tools import split_version
 from holdfast.reward.tools import marks, schemas_of
 from holdfast.store.store import Store
 
@@ -188,7 +189,7 @@ def record(rollout: Rollout, spans: Sequence[Span], tools: Tools = ()) -> ToolAt
         offered=tuple(schemas) if offered is None and schemas is not None else offered,
         marks=marks(spans, needs=needs, schemas=schemas),
     )
-    return of_version(made)
+    return split_version(made)
 
 
 def names(given: Any) -> tuple[str, ...] | None:

@@ -29,7 +29,7 @@ from holdfast.operate.publication import metric_sequence
 from holdfast.operate.service import trial_of
 from holdfast.promote import experiment as design
 from holdfast.promote.release import next_step, rollback_target
-from holdfast.prove import matrix
+from holdfast.prove import comparison
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.prove.guard import GuardLimits, blocks, watch
 from holdfast.prove.sequential import judge as judged
