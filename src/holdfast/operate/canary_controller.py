@@ -20,10 +20,9 @@ from holdfast.operate.service import trial_of
 from holdfast.promote.gate import NAMES
 from holdfast.promote.release import Response, next_step, respond, rollback_target
 from holdfast.prove.guard import GuardLimits, GuardReading, GuardStatus, watch
-from holdfast.store.store import find_release
 from holdfast.store.notifications import RELEASES
 from holdfast.store.releases import is_undoable, taken_back
-from holdfast.store.store import Store
+from holdfast.store.store import Store, find_release
 
 WHO = "keeper"
 LOOK_S = 0.2  # at least, between two looks …

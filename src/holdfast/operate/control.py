@@ -32,13 +32,12 @@ from holdfast.contracts.run import DesiredState, RunRecord, RunState
 from holdfast.operate import canary_controller, lifecycle
 from holdfast.operate.auth import Caller
 from holdfast.operate.lifecycle import SILENT_S
-from holdfast.store.commands import CommandResult
-from holdfast.store.store import find_policy, find_rollout
 from holdfast.store.artifacts import locked
+from holdfast.store.commands import CommandResult
 from holdfast.store.queue import ordered
 from holdfast.store.releases import BY_HAND
 from holdfast.store.sql import Transaction
-from holdfast.store.store import Store
+from holdfast.store.store import Store, find_policy, find_rollout
 
 Facts = Mapping[str, Any]
 REFUSALS = (Forbidden, Refused, NotFound, BadInput)  # any other error is a failure and not an answer

@@ -21,8 +21,7 @@ from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED, RolloutState
 from holdfast.contracts.run import DesiredState, LedgerEntry, RunRecord, RunState, Status
-from holdfast.store.artifacts import write_atomically
-from holdfast.store.artifacts import damage_of
+from holdfast.store.artifacts import damage_of, write_atomically
 from holdfast.store.store import Store
 
 UNDRIVEN = frozenset({"otlp"})  # kinds of runs without a driver: others report to them

@@ -27,12 +27,12 @@ from holdfast.operate.proof_view import GateCriterion, MetricSequence, ProofTask
 from holdfast.pipeline.proof import criteria_from, proof_of, suite_title, weighing_from
 from holdfast.promote.gate import decide
 from holdfast.prove import comparison
-from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, reach
-from holdfast.reward.turns import weigh
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, reach
 from holdfast.prove.reports import document
 from holdfast.prove.reports.report import SAFETY_NOT_PROVED, SAFETY_REGRESSION
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.sequential import crossed_at, sequence
+from holdfast.reward.turns import weigh
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.store import Store
 

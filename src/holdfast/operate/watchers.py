@@ -28,6 +28,7 @@ from holdfast.operate.look import views
 from holdfast.operate.look.lessons import catalog, point, record
 from holdfast.prove.estimate import wilson
 from holdfast.reward.safety import GATE
+from holdfast.reward.tools import ToolAttempt, adoption_rates, rate_drop
 from holdfast.store.notifications import FINISHED, ORDERS, Changes
 from holdfast.store.store import Store
 

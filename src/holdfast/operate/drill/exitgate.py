@@ -15,8 +15,7 @@ from typing import Any
 
 from holdfast.operate.drill import playbook
 from holdfast.operate.drill.playbook import digest
-from holdfast.prove.reports.document import PROOF, catalogue
-from holdfast.prove.reports.document import Problem, parse
+from holdfast.prove.reports.document import PROOF, Problem, catalogue, parse
 from holdfast.prove.reports.validate import validate
 
 MIN_PASSED, MAX_FAILED, MAX_INVALID = 1, 0.5, 0.2  # of the published proofs, as documented

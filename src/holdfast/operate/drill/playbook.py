@@ -22,8 +22,8 @@ from holdfast.contracts.errors import BadInput, HoldfastError, StoreError
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState
 from holdfast.contracts.run import LedgerEntry, RunRecord
-from holdfast.store.check import check
 from holdfast.store.admin import as_before
+from holdfast.store.check import check
 from holdfast.store.store import Store, open_store
 
 STORE, CONFIG, TRANSCRIPT = "store.sqlite", "config.json", "operator.log"

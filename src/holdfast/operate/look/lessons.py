@@ -16,9 +16,7 @@ from holdfast.contracts.rollout import Rollout
 from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import Span
 from holdfast.operate.look.briefs import Brief, pick
-from holdfast.reward.tools import ToolAttempt
-from holdfast.reward.tools import split_version
-from holdfast.reward.tools import marks, schemas_of
+from holdfast.reward.tools import ToolAttempt, marks, schemas_of, split_version
 from holdfast.store.store import Store
 
 CURVES: Mapping[str, tuple[tuple[str, ...], ...]] = {  # where a step has the value: the first that exists

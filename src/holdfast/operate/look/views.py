@@ -219,7 +219,7 @@ def tools(store: Store, run_id: str, *, now: float, most: int = 40) -> Brief:
     names = ("adoption", "overuse", "formed", "worked", "mended")
     rows = [
         pick(row, "tool model version") | {name: rate(getattr(row, name).hits, getattr(row, name).of) for name in names}
-        for row in tally(made, wilson)
+        for row in adoption_rates(made, wilson)
     ]
     return {"run": found.id, "attempts": len(made), "rows": rows}
 
