@@ -92,7 +92,7 @@ def test_every_error_has_a_documented_exit_code() -> None:
         (["runs", "--bogus"], "No such option: --bogus"),
         (["runs", "--limit", "0"], "Invalid value for '--limit': Input should be greater than or equal to 1"),
         (["rollouts"], "Missing argument 'RUN'."),
-        (["order", "r", "paused"], "Missing option '--why'."),
+        (["control", "pause", "r"], "Missing option '--why'."),
     ],
 )
 def test_a_wrong_command_line_exits_2_with_the_usage(cli: Cli, words: list[str], said: str) -> None:

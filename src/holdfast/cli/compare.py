@@ -71,7 +71,7 @@ def _policy(given: str, model: str | None, name: str) -> Any:
         return Prompt({name: _text(given)})
     if not given.startswith(LOCAL):
         return given
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
 
     with needing("learn"):
         from holdfast.policies.model import Model

@@ -46,7 +46,7 @@ def decide(
 
     Closed is exit code 1; either way it is in the ledger.
     """
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
     from holdfast.contracts.release import Stage
 
     if to not in STAGES:

@@ -40,7 +40,8 @@ def doctor(
     json: Json = False,
 ) -> None:
     """Ask an endpoint some hundreds of short questions, and say whether its answers can be learnt from."""
-    from holdfast.cli.sprout import needing, usual_instructions
+    from holdfast.cli.options import needing
+    from holdfast.cli.sprout import usual_instructions
 
     with needing("serve"):
         from holdfast.collect.doctor.findings import verdict
@@ -106,7 +107,8 @@ def serving(model: str) -> Iterator[tuple[str, str, Trainer]]:
     """A model of this machine behind an endpoint of its own, with what the trainer says of its answers."""
     import threading
 
-    from holdfast.cli.sprout import needing, opened
+    from holdfast.cli.options import needing
+    from holdfast.cli.sprout import opened
     from holdfast.collect import endpoint
 
     with needing("learn"):

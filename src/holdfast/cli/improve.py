@@ -57,8 +57,8 @@ def improve(
     """
     from holdfast.cli import switched
     from holdfast.cli.drive import drive, new_salt
+    from holdfast.cli.options import needing
     from holdfast.cli.page import write_page
-    from holdfast.cli.sprout import needing
     from holdfast.contracts.settings import ImproveBlock, load_settings
     from holdfast.operate.switches import key_of, snapshot_at
     from holdfast.store.store import open_store

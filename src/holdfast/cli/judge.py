@@ -167,7 +167,7 @@ def train(
     """Make the embedded verifier again: the models answer, a program says what is right. Minutes on a CPU."""
     from dataclasses import replace
 
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
 
     with needing("learn"):
         from holdfast.workloads.tooluse.verifier import VerifierRecipe, gathered, plant
@@ -265,7 +265,7 @@ async def _again(on: Criterion, asked: Judge, anchors: Sequence[EvalItem]) -> di
 
 
 def _add_tooluse(opened: Store, criterion: str, n: int) -> None:
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
 
     with needing("learn"):
         from holdfast.workloads.tooluse import verifier
@@ -286,7 +286,7 @@ def is_verifier(name: str) -> bool:
 
 def judge_named(name: str, base_url: str | None) -> Judge:
     """The embedded verifier, one that `train` has put into a folder, or a model behind an endpoint."""
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
     from holdfast.reward.judges.judge import FunctionJudge, LlmJudge
 
     if is_verifier(name):

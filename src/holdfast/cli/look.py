@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, existing
+from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, RolloutText, RunText, StoreAt, existing
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split, outcome_kind
 from holdfast.contracts.run import DesiredState, RunState
 from holdfast.contracts.task import asked_of
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 TRACEBACK = "traceback"  # the attribute of a span that ended by an exception
 SILENT_S = 60.0  # a process that drives or works beats far more often
-RunText = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
-RolloutText = Annotated[str, typer.Argument(metavar="RUN/NAME", help="The rollout's id; both parts may be cut short.")]
 
 
 def runs(

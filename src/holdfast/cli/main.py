@@ -32,9 +32,6 @@ COMMANDS = {  # name → where it is, what it does; a command's file is read onl
     "rewards": ("rewards.rewards", "Show what a rollout was paid for, turn by turn."),
     "control": ("control.app", "Orders to runs, rollouts and policies; obeyed once, and kept."),
     "tokens": ("tokens.app", "Who may look and give orders over HTTP: add, rotate, revoke."),
-    "order": ("orders.order", "Tell a run to go on, pause, drain or end."),
-    "requeue": ("orders.requeue", "Give a failed, dead or cancelled rollout another chance."),
-    "cancel": ("orders.cancel", "End a rollout that is not done."),
     "reward": ("reward.reward", "Say what a finished rollout was worth."),
     "rescore": ("rescore.rescore", "Another scorer on stored rollouts, beside the first scoring."),
     "compare": ("compare.compare", "Say whether one run, model or prompt is better than another."),
@@ -104,7 +101,7 @@ class CommandGroup(TyperGroup):
         return typer.main.get_command(alone)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("CommandGroup"):
+        with formatter.section("Commands"):
             formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
 
     def invoke(self, ctx: Any) -> Any:

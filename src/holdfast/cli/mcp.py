@@ -20,7 +20,7 @@ def mcp(store: StoreAt = DEFAULT_STORE, project: Project = "default") -> None:
     from functools import partial
     from importlib.metadata import version
 
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
 
     with needing("mcp"):
         import mcp.server.stdio  # noqa: F401

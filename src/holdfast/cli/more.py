@@ -47,7 +47,7 @@ def more(
     believed half as easily. Without either option: as many generated tasks again, or else as many seeds again.
     """
     from holdfast.cli.drive import drive, new_salt
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
 
     if tasks is not None and seeds is not None:
         why = "and --seeds were both given"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +27,8 @@ AnyProject = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most so many rows.")]
+RunText = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
+RolloutText = Annotated[str, typer.Argument(metavar="RUN/NAME", help="The rollout's id; both parts may be cut short.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, kept in the ledger.")]
 
 
@@ -55,3 +59,17 @@ def who() -> str:
         import os
 
         return f"uid {os.getuid()}"
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """What is not installed is said in one line, with what to install."""
+    from holdfast.contracts.errors import BadInput
+
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "holdfast":
+            raise
+        raise BadInput(package, why="is not installed", remedy=f"pip install 'holdfast[{extra}]'") from None

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.onward import folded, left, near, place, step
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
-from holdfast.cli.sprout import needing
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, needing
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput
 

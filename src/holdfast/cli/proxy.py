@@ -95,7 +95,7 @@ def run(
     import os
     import time
 
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
     from holdfast.store.store import open_store
 
     with needing("serve"):

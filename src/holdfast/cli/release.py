@@ -101,7 +101,7 @@ def add(
 
     The first of a policy goes live with the next 'promote'. What is there already, and not a candidate, is exit code 1.
     """
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
     from holdfast.contracts.records import encode
     from holdfast.contracts.release import PolicyKind, Stage
     from holdfast.store.find import find_release
@@ -369,7 +369,7 @@ def serve(
     by nobody. What came of an answer is told to /v1/feedback, by the answer's id; /health says that it is up.
     Requests for a version whose model is elsewhere are passed on to --upstream, with OPENAI_API_KEY as their key.
     """
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
 
     with needing("serve"):
         from holdfast.collect import endpoint

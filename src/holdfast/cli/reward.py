@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.look import RolloutText
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, RolloutText, StoreAt, existing, who
 
 EPILOG = """What was told stands: the same once more changes nothing, another value for the same name, source and turn
 is refused (5). A reward counts for what is learnt from then on; steps that were made before stay as they are.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, RolloutText, StoreAt, existing
 
 if TYPE_CHECKING:
     from holdfast.contracts.reward import RewardBreakdown, RewardTerm
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 GATED = "gated"  # 1: the guard let nothing through
-RolloutText = Annotated[str, typer.Argument(metavar="RUN/NAME", help="The rollout's id; both parts may be cut short.")]
 
 
 def rewards(

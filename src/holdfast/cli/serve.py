@@ -48,7 +48,7 @@ def serve(
     """
     import time
 
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
 
     with needing("serve"):
         from holdfast.collect import endpoint

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import Json
+from holdfast.cli.options import Json, needing
 
 if TYPE_CHECKING:
     from holdfast.cli.talk import Talk
@@ -239,17 +239,3 @@ def opened(model: str) -> Iterator[tuple[Complete, str, Spell]]:
     name = Path(model).resolve().name
     with Local(net, name=name, version=sha256[:12]) as local:
         yield local, name, spell
-
-
-@contextmanager
-def needing(extra: str) -> Iterator[None]:
-    """What is not installed is said in one line, with what to install."""
-    from holdfast.contracts.errors import BadInput
-
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package == "holdfast":
-            raise
-        raise BadInput(package, why="is not installed", remedy=f"pip install 'holdfast[{extra}]'") from None

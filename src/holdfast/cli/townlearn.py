@@ -52,8 +52,8 @@ def learn(
     import os
     from math import inf
 
+    from holdfast.cli.options import needing
     from holdfast.cli.show import print_json
-    from holdfast.cli.sprout import needing
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is read: networks this small are slower on more
     with needing("learn"):

@@ -38,7 +38,7 @@ def serve(
     import signal
     import tempfile
 
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
 
     with needing("serve"):
         from holdfast.collect import endpoint

@@ -42,7 +42,7 @@ def export(
     import asyncio
 
     from holdfast.cli.files import written_whole
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
 
     headers, is_remote = dict(map(read_header, header or ())), to.startswith(("http://", "https://"))
     if is_remote:
@@ -82,7 +82,7 @@ def take_in(
     """Take in traces of other tracers from a file; each becomes a finished rollout that can be learnt from."""
     import asyncio
 
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.options import needing
     from holdfast.store.store import open_store
 
     if not file.is_file():
