@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.code_trials import failures
+from holdfast.cli.experiment import failures
 from holdfast.contracts.evidence import Interval
 from holdfast.workloads.coding.audit import CorpusAudit, Correlation, CountedRate
 from holdfast.workloads.coding.sandbox import NoSandbox, Sandbox

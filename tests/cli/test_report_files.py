@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.report_files import moment_of, reports_folder
+from holdfast.cli.report import moment_of, reports_folder
 from holdfast.contracts.errors import BadInput
 from holdfast.store.store import open_store
 

@@ -11,14 +11,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import uuid4
 
 import typer
 
-from holdfast.cli import rules, show
-from holdfast.cli.onward import place
+from holdfast.cli import flags, show
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
-from holdfast.cli.report_files import fold
+from holdfast.cli.report import fold
+from holdfast.cli.show import place
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.experiment import Experiment, ServedRequest
+from holdfast.contracts.records import encode
+from holdfast.promote import experiment
+from holdfast.promote.experiment import KIND, Design, ExperimentCall, design_of, settings_of
 
 if TYPE_CHECKING:
     from holdfast.contracts.experiment import Experiment, ServedRequest
@@ -54,8 +59,6 @@ def create(
     json: Json = False,
 ) -> None:
     """Begin an experiment; what it is about is fixed from now on."""
-    from holdfast.contracts.experiment import Experiment
-    from holdfast.promote.experiment import KIND, Design, settings_of
     from holdfast.store.store import open_store
 
     design = Design(
@@ -86,8 +89,6 @@ def assign(
     name: Name, unit: Unit, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
 ) -> None:
     """Print a unit's arm, and remember that it was given; a unit keeps its first."""
-    from holdfast.promote import experiment
-
     with existing(store, project) as opened:
         arm = experiment.assign(_experiment(opened, name), unit)
         exposure = opened.trials.expose(name, unit, arm, now=time.time()).result()
@@ -115,10 +116,6 @@ def record(
     json: Json = False,
 ) -> None:
     """Tell what came of a request of a unit that has its arm."""
-    from uuid import uuid4
-
-    from holdfast.contracts.experiment import ServedRequest
-
     if not error and all(told is None for told in (success, reward, latency, tokens, safety_cost)):
         raise BadInput("ab record", why="nothing is told", remedy="give --success, --failure, --reward, --error …")
     with existing(store, project) as opened:
@@ -142,8 +139,6 @@ def record(
         )
         is_new = opened.trials.record([served]).result() == 1
     if json:
-        from holdfast.contracts.records import encode
-
         show.print_json({"recorded": is_new, "served": encode(served)})
     else:
         print(f"{served.id}: {f'recorded for {served.arm}' if is_new else 'was recorded before, and stays as it was'}")
@@ -152,8 +147,6 @@ def record(
 @app.command("list")
 def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
     """List the experiments, newest first."""
-    from holdfast.promote.experiment import KIND
-
     with existing(store, project) as opened:
         found = opened.trials.all(KIND)
         units = {trial.name: sum(opened.trials.exposed(trial.name).values()) for trial in found}
@@ -181,8 +174,6 @@ def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defaul
     """Show the arms: how many units each has, what came of them, and how each metric stands."""
     trial, ruling, served = _look(store, project, name)
     if json:
-        from holdfast.contracts.records import encode
-
         show.print_json({"trial": encode(trial), "ruling": encode(ruling)})
         return
     state = "running" if trial.ended_at is None else f"ended {show.moment(trial.ended_at)}"
@@ -201,8 +192,6 @@ def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defaul
 @app.command()
 def verdict(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
     """Tell what to do about it now; ask as often as you like. Exits 1 when the arms were not filled as meant."""
-    from holdfast.promote.experiment import ExperimentCall
-
     _, ruling, _ = _look(store, project, name)
     if json:
         _print_record(ruling)
@@ -231,8 +220,6 @@ def end(
 
 def _ruled(ruling: Ruling) -> str:
     """What to do now; of one that has ended, what it came to and stays."""
-    from holdfast.promote.experiment import ExperimentCall
-
     whom = "" if ruling.arm is None else f" ({ruling.arm})"
     call = f"{ruling.call.replace('_', ' ')}{whom}"
     if ruling.ended_at is None:
@@ -244,7 +231,6 @@ def _ruled(ruling: Ruling) -> str:
 
 def _look(store: str, project: str, name: str) -> tuple[Experiment, Ruling, list[ServedRequest]]:
     from holdfast.operate.look.standings import Statistics
-    from holdfast.promote import experiment
 
     with existing(store, project) as opened:
         trial = _experiment(opened, name)
@@ -267,8 +253,6 @@ def _guardrails(design: Design, alpha: float) -> GuardLimits:
 
 
 def _experiment(store: Store, name: str) -> Experiment:
-    from holdfast.promote.experiment import design_of
-
     trial = store.trials.get(name)
     design_of(trial)
     return trial
@@ -303,7 +287,7 @@ def _range(text: str) -> tuple[float, float]:
 def _limits(texts: Sequence[str]) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for text in texts:
-        name, value = rules.pair_of(text, "--limit")
+        name, value = flags.pair_of(text, "--limit")
         try:
             found[name] = None if value == "none" else float(value)
         except ValueError:
@@ -316,6 +300,4 @@ def _parts(trial: Experiment) -> str:
 
 
 def _print_record(record: Any) -> None:
-    from holdfast.contracts.records import encode
-
     show.print_json(encode(record))

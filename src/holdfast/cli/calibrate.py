@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, written_whole
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Interval
@@ -98,13 +100,9 @@ def calibrate(
             advance(now=row.metric if isinstance(row, rates.GuardRate) else row.shape)
     found = rates.gathered(rows, **asked)  # type: ignore[arg-type]
     if output is not None:
-        from holdfast.cli.files import written_whole
-
         with written_whole(output) as file:
             file.write(page(found))
     if json:
-        from holdfast.contracts.records import encode
-
         show.print_json(encode(found))
     else:
         _print(found)
@@ -133,7 +131,6 @@ def null(
     """Draw experiments from the pairs of a version against itself, and count promotions. Exits 1 if too many."""
     import numpy as np
 
-    from holdfast.contracts.records import encode
     from holdfast.prove import calibrate as rates
     from holdfast.prove.comparison import ComparisonConfig, reach
     from holdfast.prove.matrix import pairs
@@ -275,8 +272,6 @@ def _interval(interval: Interval) -> str:
 
 def _settings_of_null(run: RunRecord) -> dict[str, Any]:
     """How the run was to be judged, once it is sure that it compared a version with itself."""
-    from holdfast.contracts.errors import BadInput
-
     if not run.settings.get("is_null"):
         is_comparison = run.kind == "prove"
         why = "compares two versions: to promote one need not be an error" if is_comparison else f"is a {run.kind}"
@@ -286,8 +281,6 @@ def _settings_of_null(run: RunRecord) -> dict[str, Any]:
 
 
 def _check_output(output: Path) -> None:
-    from holdfast.contracts.errors import BadInput
-
     if output.is_dir() or not output.parent.is_dir():
         why = "is a folder" if output.is_dir() else f"there is no folder {output.parent}"
         raise BadInput(f"--output {output}", why=why, remedy="name a file in a folder that is there")

@@ -1,25 +1,125 @@
-"""`holdfast flags …`: what may be switched, for whom, and the switches; the ledger keeps who changed what, and why."""
+"""`holdfast flags …`: switch feature flags, for whom, and why; and the text form of their rules."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import datetime
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli import rules, show
-from holdfast.cli.onward import place, step
+from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
-from holdfast.cli.report_files import fold
+from holdfast.cli.report import fold
+from holdfast.cli.show import place, step
 from holdfast.contracts.errors import BadInput, Conflict
+from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
+from holdfast.contracts.records import encode, loads
+from holdfast.promote import flags
+from holdfast.promote.features import KEYED, features
+from holdfast.promote.flags import UNSAID, check, kill_variable, needed_by
 
 if TYPE_CHECKING:
     from holdfast.contracts.flag import Flag
     from holdfast.store.store import Store
+
+
+FORM = "VARIANT [PERCENT%] [if ATTRIBUTE OPERATOR VALUE [and …]]"
+
+
+def rule_of(text: str) -> FlagRule:
+    """The rule that the text says, or BadInput with the form of one."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise BadInput(f"rule {text!r}", why=str(error), remedy=f"write {FORM}") from None
+    if not words:
+        raise BadInput("rule", why="is empty", remedy=f"write {FORM}")
+    variant, *rest = words
+    percent = 100.0
+    if rest and rest[0] != "if":
+        if not re.match(r"[-+.\d]", rest[0]):  # iff, when, many
+            why = f"{rest[0]!r} is neither a share, such as 25%, nor the word if"
+            raise BadInput(f"rule {text!r}", why=why, remedy=f"write {FORM}")
+        percent = percent_of(rest.pop(0))
+    if not rest:
+        return FlagRule(variant=variant, percent=percent)
+    if rest.pop(0) != "if":
+        raise BadInput(f"rule {text!r}", why="has words where 'if' should stand", remedy=f"write {FORM}")
+    conditions = []
+    while True:
+        if len(rest) < 3 or (len(rest) > 3 and rest[3] != "and"):
+            why = "a condition is an attribute, an operator and one value (with quotes where it has blanks)"
+            raise BadInput(f"rule {text!r}", why=why, remedy=f"write {FORM}")
+        attribute, operator, value, *rest = rest
+        conditions.append(_condition(attribute, operator, value))
+        if not rest:
+            return FlagRule(variant=variant, percent=percent, conditions=tuple(conditions))
+        rest.pop(0)
+
+
+def text_of(rule: FlagRule) -> str:
+    """The rule as `rule_of` reads it."""
+    shown = f"{rule.percent:g}" if float(f"{rule.percent:g}") == rule.percent else repr(rule.percent)
+    share = "" if rule.percent == 100.0 else f" {shown}%"
+    parts = [f"{shlex.quote(one.attribute)} {one.operator} {shlex.quote(_written(one))}" for one in rule.conditions]
+    return shlex.quote(rule.variant) + share + (f" if {' and '.join(parts)}" if parts else "")
+
+
+def percent_of(text: str) -> float:
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0.0 <= percent <= 100.0:
+        raise BadInput(f"percent {text!r}", why="must be a number from 0 to 100, such as 25%")
+    return percent
+
+
+def value_of(text: str) -> Any:
+    """JSON where it is JSON (true, 3, "3", [1, 2]), else the text itself."""
+    try:
+        return json.loads(text, parse_constant=str)
+    except (ValueError, RecursionError):
+        return text
+
+
+def pair_of(text: str, option: str) -> tuple[str, str]:
+    """`name=value`, of an option that can be given several times."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip():
+        raise BadInput(f"{option} {text!r}", why="must be NAME=VALUE")
+    return name.strip(), value
+
+
+def _condition(attribute: str, operator: str, text: str) -> Condition:
+    if operator not in OPERATORS:
+        raise BadInput(f"operator {operator!r}", why="is unknown", remedy=f"use {', '.join(OPERATORS)}")
+    value = value_of(text)
+    if operator in ("in", "not_in") and not isinstance(value, list):
+        value = [value_of(part.strip()) for part in text.split(",")]
+    elif operator in ("prefix", "suffix") and not isinstance(value, str):
+        value = text  # `prefix 41` means the letters
+    return Condition(attribute=attribute, operator=operator, value=value)
+
+
+def _written(condition: Condition) -> str:
+    value = condition.value
+    if isinstance(value, str) and (condition.operator in ("prefix", "suffix") or value_of(value) == value):
+        return value
+    listed = ",".join(map(str, value)) if isinstance(value, list | tuple) else ""
+    if listed and _condition(condition.attribute, condition.operator, listed).value == list(value):
+        return listed
+    return json.dumps(value, ensure_ascii=False)
+
 
 app = typer.Typer(help="Feature flags.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -55,9 +155,9 @@ def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defaul
         return
     print(fold(f"{flag.name}: {_state(flag)}" + (f"; {show.one_line(flag.description)}" if flag.description else "")))
     for variant, value in flag.variants.items():
-        print(f"  variant {variant} = {_written(value)}" + ("  (off)" if variant == flag.off else ""))
+        print(f"  variant {variant} = {_written_flags(value)}" + ("  (off)" if variant == flag.off else ""))
     for number, rule in enumerate(flag.rules, 1):
-        print(f"  rule {number}: {rules.text_of(rule)}")
+        print(f"  rule {number}: {text_of(rule)}")
     for other, variant in flag.requires.items():
         print(f"  requires {other} = {variant}")
     expires = "never" if flag.expires_at is None else show.moment(flag.expires_at)
@@ -84,12 +184,10 @@ def set_(
     json: Json = False,
 ) -> None:
     """Make a flag, or change parts of one; what is not given stays. A new one is off until it is enabled."""
-    from holdfast.promote.flags import check
-
     given: dict[str, Any] = {"off": off, "salt": salt, "description": description, "owner": owner}
     given["variants"] = dict(_variant(text) for text in variant) if variant else None
-    given["rules"] = tuple(rules.rule_of(text) for text in rule) if rule else None
-    given["requires"] = dict(rules.pair_of(text, "--requires") for text in requires) if requires else None
+    given["rules"] = tuple(rule_of(text) for text in rule) if rule else None
+    given["requires"] = dict(pair_of(text, "--requires") for text in requires) if requires else None
     given = {key: value for key, value in given.items() if value is not None}
     if expires is not None:
         given["expires_at"] = _moment(expires)
@@ -153,7 +251,7 @@ def rollout(
     Of the flags that holdfast itself asks for, a share is one of runs (budgets, tool rewards, learning: a run has the
     feature as a whole or not at all) or of the results that 'evaluate' looks at (minimal diff, judges, tool rewards).
     """
-    share = rules.percent_of(percent)
+    share = percent_of(percent)
     with existing(store, project) as opened:
         after = _change(opened, name, lambda flag: _ramped(flag, variant, share), why)
     _answer(after, f"{_state(after)}: {_rules(after)}", json=json)
@@ -173,12 +271,11 @@ def evaluate(
 ) -> None:
     """Tell a flag's value for somebody, and why it is that."""
     from holdfast.operate.switches import key_of, snapshot_of
-    from holdfast.promote import flags
 
     if key is not None and run is not None:
         raise BadInput("--run", why="and --key were both given", remedy="give one of the two")
-    told = (rules.pair_of(text, "--attr") for text in attr or ())
-    context: dict[str, Any] = {attribute: rules.value_of(text) for attribute, text in told}
+    told = (pair_of(text, "--attr") for text in attr or ())
+    context: dict[str, Any] = {attribute: value_of(text) for attribute, text in told}
     with existing(store, project) as opened:
         every = snapshot_of(opened, clock=time.time, environment=os.environ).flags
         if name not in every:
@@ -188,11 +285,9 @@ def evaluate(
         context[flags.KEY] = key
     found = flags.evaluate(name, every, context, now=time.time(), environment=os.environ)
     if json:
-        from dataclasses import asdict
-
         show.print_json({"flag": name, **asdict(found)})
     else:
-        print(fold(f"{name}: {found.variant} = {_written(found.value)} ({found.reason}: {found.detail})"))
+        print(fold(f"{name}: {found.variant} = {_written_flags(found.value)} ({found.reason}: {found.detail})"))
 
 
 @app.command()
@@ -200,8 +295,6 @@ def drop(
     name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
 ) -> None:
     """Remove a flag, once nothing asks for it any more."""
-    from holdfast.promote.flags import needed_by
-
     with existing(store, project) as opened:
         if others := needed_by(name, {flag.name: flag for flag in opened.flags.all()}):
             raise BadInput(f"flag {name}", why=f"{', '.join(others)} requires it", remedy="change or drop that first")
@@ -220,8 +313,6 @@ def init(
 
     All are on, but those whose ENABLE_… variable says no.
     """
-    from holdfast.promote.features import features
-
     with _created(store, project) as opened:
         before = {flag.name for flag in opened.flags.all()}
         new = [flag for flag in features(os.environ, owner=who()) if flag.name not in before]
@@ -269,8 +360,6 @@ def _change(store: Store, name: str, change: Callable[[Flag], Flag], why: str) -
 
 
 def _made(name: str, given: dict[str, Any]) -> Flag:
-    from holdfast.contracts.flag import Flag, FlagRule
-
     variants = given.setdefault("variants", {"on": True, "off": False})
     if "off" not in given and "off" not in variants:
         what = f"flag {name}: variants {', '.join(variants)}"
@@ -284,8 +373,6 @@ def _made(name: str, given: dict[str, Any]) -> Flag:
 
 
 def _ramped(flag: Flag, variant: str | None, percent: float) -> Flag:
-    from holdfast.contracts.flag import FlagRule
-
     others = [one for one in flag.variants if one != flag.off]
     if variant is None and len(others) != 1:
         raise BadInput(f"flag {flag.name}", why=f"has the variants {', '.join(others)}", remedy="say which: --variant")
@@ -300,13 +387,11 @@ def _ramped(flag: Flag, variant: str | None, percent: float) -> Flag:
 
 
 def _variant(text: str) -> tuple[str, Any]:
-    name, value = rules.pair_of(text, "--variant")
-    return name, rules.value_of(value)
+    name, value = pair_of(text, "--variant")
+    return name, value_of(value)
 
 
 def _moment(text: str) -> float | None:
-    from datetime import datetime
-
     if text == "never":
         return None
     try:
@@ -316,9 +401,6 @@ def _moment(text: str) -> float | None:
 
 
 def _read(file: Path, name: str, given: dict[str, Any]) -> Flag:
-    from holdfast.contracts.flag import Flag
-    from holdfast.contracts.records import loads
-
     if given:
         raise BadInput("--file", why=f"says all of it, so --{next(iter(given))} cannot be given too")
     try:
@@ -339,8 +421,6 @@ def _created(store: str, project: str) -> Store:
 
 
 def _state(flag: Flag) -> str:
-    from holdfast.promote.flags import UNSAID, kill_variable
-
     if os.environ.get(kill_variable(flag.name), "").strip().lower() not in UNSAID:
         return "killed here"  # by the environment: of this process, not of others
     if flag.killed:
@@ -352,19 +432,15 @@ def _state(flag: Flag) -> str:
 
 def _shared(name: str) -> str:
     """Whom a share of one of holdfast's own flags is a share of; empty: whoever asks gives keys of their own."""
-    from holdfast.promote.features import KEYED
-
     return f"a share is one of {' and of '.join(KEYED[name])}" if name in KEYED else ""
 
 
 def _rules(flag: Flag) -> str:
-    return "; ".join(map(rules.text_of, flag.rules)) or "no rules"
+    return "; ".join(map(text_of, flag.rules)) or "no rules"
 
 
-def _written(value: Any) -> str:
+def _written_flags(value: Any) -> str:
     """As JSON, on one line."""
-    from json import dumps
-
     return show.one_line(dumps(value, ensure_ascii=False))
 
 
@@ -385,6 +461,4 @@ def _answer(flag: Flag, said: str, *, json: bool) -> None:
 
 
 def _print_record(record: object) -> None:
-    from holdfast.contracts.records import encode
-
     show.print_json(encode(record))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli.main import PLAIN
-from holdfast.cli.onward import near, place
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
-from holdfast.cli.report_files import fold
+from holdfast.cli.report import fold
+from holdfast.cli.show import moment, near, place, print_json, print_table
 from holdfast.contracts.errors import BadInput, HoldfastError
+from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding
@@ -48,8 +51,6 @@ def record(
     json: Json = False,
 ) -> None:
     """Do every case once with nothing left to chance, and keep what was seen, done and earned."""
-    from dataclasses import replace
-
     from holdfast.prove.golden import told, write
     from holdfast.store.store import open_store
     from holdfast.workloads.tooluse.suite import suite_of
@@ -76,8 +77,6 @@ def replay(
     json: Json = False,
 ) -> None:
     """Do every case again, and compare with the golden. Exits 1 when something changed that nobody has signed."""
-    from dataclasses import replace
-
     from holdfast.prove.golden import REPLAY, check, diff, read, signed, write
     from holdfast.store.store import open_store
     from holdfast.workloads.tooluse.suite import suite_of
@@ -133,9 +132,6 @@ def sign(
     json: Json = False,
 ) -> None:
     """Accept the last replay as the new golden, with who and why in the ledger."""
-    import time
-
-    from holdfast.cli.show import print_json
     from holdfast.prove import golden as goldens
     from holdfast.store.store import open_store
 
@@ -164,7 +160,6 @@ def sign(
 @app.command("list")
 def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
     """List the goldens, and who signed them."""
-    from holdfast.cli.show import moment, print_json, print_table
     from holdfast.prove import golden as goldens
 
     with existing(store, project) as opened:
@@ -243,8 +238,6 @@ def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
 
 
 def _show(made: Golden, path: Path, json: bool, told: dict[str, Any]) -> None:
-    from holdfast.cli.show import print_json
-
     if json:
         print_json(told)
         return
@@ -256,9 +249,6 @@ def _show(made: Golden, path: Path, json: bool, told: dict[str, Any]) -> None:
 def _compare(
     one: Golden, two: Golden, findings: tuple[Finding, ...], changes: tuple[GoldenChange, ...], json: bool
 ) -> None:
-    from holdfast.cli.show import print_json, print_table
-    from holdfast.contracts.records import encode
-
     if json:
         told = [{"case_id": c.case_id, "what": list(c.what), "kpis": dict(c.kpis)} for c in changes]
         versions = {"golden": one.sha256, "replay": two.sha256, "version": two.version}

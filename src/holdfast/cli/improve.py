@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.init import CONFIG
-from holdfast.cli.onward import left, place, step
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
-from holdfast.contracts.errors import BadInput
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, needing
+from holdfast.cli.report import write_page
+from holdfast.cli.show import left, place, print_json, step
+from holdfast.cli.story import told
+from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.evidence import Decision
+from holdfast.contracts.records import decode, encode
+from holdfast.contracts.release import PolicyKind, Stage
 
 if TYPE_CHECKING:
     from holdfast.contracts.release import Release
@@ -55,10 +60,13 @@ def improve(
     What is live is what the next iteration begins with. A candidate that is not proved better and no less safe is
     held or refused, with the reason and, where more would help, the number of episodes still needed.
     """
-    from holdfast.cli import switched
-    from holdfast.cli.drive import drive, new_salt
-    from holdfast.cli.options import needing
-    from holdfast.cli.page import write_page
+    from holdfast.cli.drive import (
+        drive,
+        new_salt,
+        switched_off,
+        switched_off_records,
+        wanted_features,
+    )
     from holdfast.contracts.settings import ImproveBlock, load_settings
     from holdfast.operate.switches import key_of, snapshot_at
     from holdfast.store.store import open_store
@@ -92,15 +100,12 @@ def improve(
         how = None if settings is None else weighing((settings.improve or ImproveBlock()).prove)
         pages = [str(write_page(Path(body["proof"]), how)) if "proof" in body else None for body in decided]
         now = {body["release"]: opened.releases.get(body["release"]) for body in decided if "release" in body}
-        off = switched.stopped(
-            opened, status.run_id, flags_now.off(key), () if settings is None else switched.wanted(settings)
+        off = switched_off(
+            opened, status.run_id, flags_now.off(key), () if settings is None else wanted_features(settings)
         )
     if json:
-        from holdfast.cli.show import print_json
-        from holdfast.contracts.records import encode
-
         told = [{name: body.get(name) for name in TOLD} for body in decided]
-        seen = {"switched_off": switched.records(off)} if off else {}
+        seen = {"switched_off": switched_off_records(off)} if off else {}
         print_json({"status": encode(status), "iterations": told, "pages": pages, **seen})
     else:
         _tell(status, updates, list(zip(decided, pages, strict=True)), now, place(store, project), off)
@@ -120,7 +125,6 @@ def _with(settings: OptimizeSettings, model: str | None, agent: str | None, flag
 
 def _found(settings: OptimizeSettings, store: str, project: str) -> OptimizeSettings:
     """The same with the folder of the weights, where the model is a checkpoint or a release of this store."""
-    from holdfast.contracts.errors import NotFound
     from holdfast.pipeline.spec import LOCAL
     from holdfast.pipeline.versions import weights_of
 
@@ -198,15 +202,11 @@ def _tell(
     off: Sequence[Off],
 ) -> None:
     """At most 80 columns. `decided` has each iteration with its page, `now` where its version is."""
-    from holdfast.cli import switched
-    from holdfast.cli.decision import told
-    from holdfast.contracts.evidence import Decision
-    from holdfast.contracts.records import decode
-    from holdfast.contracts.release import PolicyKind, Stage
+    from holdfast.cli.drive import switched_off_lines
 
     print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s")
     if off:
-        print("\n".join(switched.lines(off, at)))
+        print("\n".join(switched_off_lines(off, at)))
     if status.error is not None:
         print(f"{status.error}, at {status.lesson}\nnext:")
         print("\n".join(step(f"holdfast improve --resume {status.run_id}{at}")))

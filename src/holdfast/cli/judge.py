@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli import show
-from holdfast.cli.onward import place
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, who
-from holdfast.contracts.errors import BadInput
+from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, needing, who
+from holdfast.cli.report import fold
+from holdfast.cli.show import place
+from holdfast.contracts.errors import BadInput, BadRecord
+from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
+from holdfast.contracts.records import decode, encode
 
 if TYPE_CHECKING:
     from holdfast.contracts.judgement import Calibration, EvalItem, Label
@@ -59,10 +65,6 @@ def run(
     json: Json = False,
 ) -> None:
     """Ask: the rules first, then each judge in turn until one is sure. What stays open waits for 'holdfast label'."""
-    import asyncio
-
-    from holdfast.contracts.judgement import Role
-
     on, artefacts = _criterion(criterion, own), answers(file)
     if role not in tuple(Role):
         raise BadInput(f"--role {role}", why="is unknown", remedy=f"use {' or '.join(Role)}")
@@ -108,8 +110,6 @@ def calibrate(
     json: Json = False,
 ) -> None:
     """Compare a judge with the labels there are, test it for bias and drift, and decide whether it counts."""
-    import asyncio
-
     on = _criterion(criterion, own)
     taken = None if labels is None else labelled(labels, on.id)
     with _created(store, project) as opened:
@@ -121,8 +121,6 @@ def calibrate(
         made = asyncio.run(_calibrate(opened, on, asked))
         opened.judgements.calibrate(made, who=who()).result()
     if json:
-        from holdfast.contracts.records import encode
-
         show.print_json(encode(made))
     else:
         _print(made)
@@ -131,9 +129,6 @@ def calibrate(
 @app.command()
 def report(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
     """Which judges there are, who made the labels they were measured on, and which of them count."""
-    from holdfast.cli.options import existing
-    from holdfast.contracts.records import encode
-
     with existing(store, project) as opened:
         found, asked = opened.judgements.calibrations(), opened.judgements.asked()
         roles, waiting = opened.judgements.appointments(), opened.judgements.waiting()
@@ -165,10 +160,6 @@ def train(
     json: Json = False,
 ) -> None:
     """Make the embedded verifier again: the models answer, a program says what is right. Minutes on a CPU."""
-    from dataclasses import replace
-
-    from holdfast.cli.options import needing
-
     with needing("learn"):
         from holdfast.workloads.tooluse.verifier import VerifierRecipe, gathered, plant
     _make(output)
@@ -265,8 +256,6 @@ async def _again(on: Criterion, asked: Judge, anchors: Sequence[EvalItem]) -> di
 
 
 def _add_tooluse(opened: Store, criterion: str, n: int) -> None:
-    from holdfast.cli.options import needing
-
     with needing("learn"):
         from holdfast.workloads.tooluse import verifier
     with show.progress("answering", 2 * n) as advance:
@@ -286,7 +275,6 @@ def is_verifier(name: str) -> bool:
 
 def judge_named(name: str, base_url: str | None) -> Judge:
     """The embedded verifier, one that `train` has put into a folder, or a model behind an endpoint."""
-    from holdfast.cli.options import needing
     from holdfast.reward.judges.judge import FunctionJudge, LlmJudge
 
     if is_verifier(name):
@@ -313,8 +301,6 @@ def answers(file: Path) -> list[EvalItem]:
 
 def labelled(file: Path, criterion: str) -> tuple[list[EvalItem], list[Label]]:
     """Answers with what is known of them: `holds`, by which kind of `maker`, and `who`."""
-    from holdfast.contracts.judgement import Label, Maker
-
     artefacts, labels = [], []
     for data, where in _lines(file):
         holds, maker, name = data.pop("holds", None), data.pop("maker", None), data.pop("who", None)
@@ -328,8 +314,6 @@ def labelled(file: Path, criterion: str) -> tuple[list[EvalItem], list[Label]]:
 
 
 def _lines(file: Path) -> list[tuple[dict[str, Any], str]]:
-    from json import loads
-
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -351,10 +335,6 @@ def _lines(file: Path) -> list[tuple[dict[str, Any], str]]:
 
 
 def _artefact(data: Mapping[str, Any], where: str) -> EvalItem:
-    from holdfast.contracts.errors import BadRecord
-    from holdfast.contracts.judgement import EvalItem
-    from holdfast.contracts.records import decode
-
     if unknown := sorted(set(data) - FIELDS):
         raise BadInput(f"{where}: {unknown[0]}", why="is unknown", remedy=f"use {', '.join(sorted(FIELDS))}")
     try:
@@ -368,7 +348,6 @@ def _criterion(name: str, own: Path | None) -> Criterion:
 
     if own is None:
         return criterion_named(name)
-    from json import loads
 
     try:
         return criterion_from(loads(own.read_text(encoding="utf-8")), str(own))
@@ -383,8 +362,6 @@ def _created(store: str, project: str) -> Store:
 
 
 def _told(one: Opinion) -> dict[str, Any]:
-    from holdfast.contracts.records import encode
-
     plain = {name: getattr(one, name) for name in ("criterion", "artefact", "probability", "why", "by", "cost")}
     plain |= {"outcome": one.outcome.value, "holds": one.holds, "failed": list(one.failed)}
     return {**plain, "judgements": [encode(given) for given in one.judgements]}
@@ -392,8 +369,6 @@ def _told(one: Opinion) -> dict[str, Any]:
 
 def _print(one: Calibration) -> None:
     """Within 80 columns."""
-    from holdfast.cli.report_files import fold
-
     makers = ", ".join(f"{n} by a {maker}" for maker, n in one.makers.items())
     got = {name: _number(value) for name, value in one.measures.items()}
     print(fold(f"{one.judge} on {one.criterion}: {one.standing}" + "".join(f"; {why}" for why in one.reasons)))

@@ -1,19 +1,24 @@
-"""Options that several commands share, and the store they open with them."""
+"""Options that several commands share, the store they open with them, and files that are there whole or not at all."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from holdfast.contracts.errors import BadInput
+from holdfast.store.blobs import replacing
 
 if TYPE_CHECKING:
     from holdfast.contracts.run import RunRecord
     from holdfast.contracts.settings import OptimizeSettings
     from holdfast.store.store import Store
+
 
 DEFAULT_STORE = ".holdfast/training/store.sqlite"
 
@@ -73,3 +78,30 @@ def needing(extra: str) -> Iterator[None]:
         if package == "holdfast":
             raise
         raise BadInput(package, why="is not installed", remedy=f"pip install 'holdfast[{extra}]'") from None
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[TextIO]:
+    """Write aside, sync, then rename; when the block fails, what was at the path before is still there."""
+    path = path.resolve()
+    try:
+        if path.exists() and not path.is_file():
+            if path.is_dir():
+                raise BadInput(f"file {path}", why="is a folder", remedy="give the path of a file")
+            with path.open("w", encoding="utf-8") as device:  # a pipe or a device: there is nothing to rename
+                yield device
+            return
+        with replacing(path, mode=0o666 & ~_umask()) as file:
+            text = TextIOWrapper(file, encoding="utf-8")
+            yield text
+            text.flush()
+            text.detach()  # else it closes the file, which is not its own
+    except OSError as error:
+        why = f"cannot be written: {error.strerror or error}"
+        raise BadInput(f"file {path}", why=why, remedy="make room, or choose another place") from error
+
+
+def _umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found

@@ -1,23 +1,370 @@
-"""`holdfast report …`: benchmark reports and proofs; what is there, whether it is true, and how long it is kept."""
+"""`holdfast report …`: benchmark reports and proofs: publish, list, validate, archive, and show them as a page."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli import show, significance
+from holdfast.cli import show
 from holdfast.cli.main import PLAIN
-from holdfast.cli.onward import near
 from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
-from holdfast.cli.page import page
-from holdfast.cli.report_files import ReportsAt, find_proof, fold, moment_of, reports_folder
+from holdfast.cli.show import near, print_json, progress
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Episode
 
 if TYPE_CHECKING:
+    from holdfast.contracts.evidence import Episode
+    from holdfast.operate.proof_view import ProofView
+    from holdfast.operate.publication import Publication
+    from holdfast.prove.comparison import ComparisonConfig
     from holdfast.prove.reports.archive import RetentionAction, RetentionStep
     from holdfast.prove.reports.leaves import Problem
+
+
+WIDTH = 79
+NUMBERED = re.compile(r"(.+)-([0-9]{1,9})([a-z][0-9]*|)")  # a run, its version, and which proof of it
+
+ReportsAt = Annotated[
+    Path | None,
+    typer.Option(
+        "--reports", metavar="FOLDER", envvar="HOLDFAST_REPORTS", help="Where they lie; without it, beside the store."
+    ),
+]
+
+
+def reports_folder(reports: Path | None, store: str) -> Path:
+    """The folder that was given, or the one beside the store; it need not be there."""
+    from holdfast.store.store import STATE_FOLDER
+
+    if reports is not None:
+        return reports
+    if "://" in store:
+        return STATE_FOLDER / "reports"
+    folder = Path(store).parent
+    return (folder.parent if folder.absolute().name == "training" else folder) / "reports"
+
+
+def find_proof(what: str, folder: Path) -> Path:
+    """The proof that is meant: a file, the id of its reports, a release (RUN@NUMBER), or a run and then its last.
+
+    Ids may be cut short, as everywhere: `run-1` is run 1 and never run 10, `run-1-8` is the only run that starts so.
+    """
+    from holdfast.prove.reports.document import PROOF, catalogue
+
+    if what.endswith(".json") or "/" in what:
+        return Path(what)
+    proofs: dict[str, Path] = {}
+    for found in catalogue(folder):  # active ones first
+        if found.kind == PROOF:
+            proofs.setdefault(found.run, found.path)
+    if what in proofs:
+        return proofs[what]
+    run, _, number = what.partition("@")
+    begin = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in run.lower())
+    begin = begin if begin.startswith("m24-") else f"m24-{begin}"
+    numbered = [(named[1], int(named[2]), named[3], one) for one in proofs if (named := NUMBERED.fullmatch(one))]
+    if number:
+        numbered = [one for one in numbered if str(one[1]) == number]
+    meant = _starting(begin, numbered)
+    if not meant or not run:
+        why = f"there is no proof of it in {near(folder)}"
+        raise BadInput(f"run {what}", why=why, remedy="'holdfast report list' shows all")
+    if len({run for run, *_ in meant}) > 1:
+        raise BadInput(f"run {what}", why="several start so", remedy="write more of it: 'holdfast report list'")
+    return proofs[max(meant)[-1]]
+
+
+def _starting(begin: str, numbered: list[tuple[str, int, str, str]]) -> list[tuple[str, int, str, str]]:
+    """Those of the run that is called so, else of runs whose id goes on after a hyphen, else of those that start so."""
+    for fits in (begin.__eq__, lambda run: run.startswith(f"{begin}-")):
+        if found := [one for one in numbered if fits(one[0])]:
+            return found
+    if re.fullmatch(r"m24-run-\d+", begin):  # a number is whole
+        return []
+    return [one for one in numbered if one[0].startswith(begin)]
+
+
+def fold(text: str, indent: str = "") -> str:
+    """A sentence in lines of 80 columns; paths and codes stay whole."""
+    return fill(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def moment_of(written: str | None) -> datetime:
+    from holdfast.prove.reports.document import moment, read_moment
+
+    if written is None:
+        return datetime.now(UTC)
+    why = moment(written)
+    if why is not None:
+        raise BadInput(f"--generated-at {written!r}", why=why)
+    return read_moment(written)
+
+
+REMEDY = 'give a list such as [0.4, 0.6] or [{"task": "t1", "seed": 1, "reward": 0.4}]'
+
+
+def read_samples(path: Path, value: str) -> list[Episode]:
+    """The episodes of a file, of which a bare number is the `value`: "reward" or "safety_penalty"."""
+    episodes = []
+    for place, row in enumerate(_list(path)):
+        if not isinstance(row, dict):
+            row = {"task": f"sample-{place + 1}", "seed": 1, value: row}
+        _check(row, f"samples {path}: $[{place}]", value)
+        known = {name: row[name] for name in ("success", "latency_s", "tokens", "rollout") if name in row}
+        episodes.append(
+            Episode(
+                task=row["task"],
+                seed=row.get("seed", 1),
+                reward=float(row.get("reward", 0.0)),
+                safety_cost=float(row.get("safety_penalty", 0.0)),
+                **known,
+            )
+        )
+    if len({one.task for one in episodes}) < 2:
+        raise BadInput(f"samples {path}", why="two tasks or more are needed", remedy=REMEDY)
+    return episodes
+
+
+def with_penalties(episodes: list[Episode], penalties: list[Episode], path: Path) -> list[Episode]:
+    """The episodes with the safety penalties of another file."""
+    costs = {(one.task, one.seed): one.safety_cost for one in penalties}
+    if costs.keys() != {(one.task, one.seed) for one in episodes} or len(costs) != len(penalties):
+        why = f"{len(penalties)} penalties do not belong to the {len(episodes)} rewards one by one"
+        raise BadInput(f"samples {path}", why=why, remedy="give one for each task and seed")
+    return [replace(one, safety_cost=costs[one.task, one.seed]) for one in episodes]
+
+
+def _list(path: Path) -> list[Any]:
+    try:
+        rows = json.loads(path.read_bytes())
+    except OSError as error:
+        raise BadInput(f"samples {path}", why=error.strerror or str(error), remedy="check the path") from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"samples {path}", why=f"is not JSON: {error}", remedy=REMEDY) from None
+    if not isinstance(rows, list) or not rows:
+        raise BadInput(f"samples {path}", why="is not a list, or an empty one", remedy=REMEDY)
+    return rows
+
+
+def _check(row: dict[str, Any], where: str, value: str) -> None:
+    from holdfast.prove.reports.validate import SAMPLE
+
+    for name in row:
+        if name not in SAMPLE:
+            raise BadInput(f"{where}.{name}", why="is unknown", remedy=f"use {', '.join(SAMPLE)}")
+    for name, rule in SAMPLE.items():
+        if name not in row and name not in ("task", value):
+            continue
+        why = rule(row[name]) if name in row else "is missing"
+        if why is not None:
+            raise BadInput(f"{where}.{name} = {row.get(name)!r}", why=why)
+
+
+RunId = Annotated[str, typer.Option("--run-id", metavar="ID", help="m24- and then small letters, digits, hyphens.")]
+Samples = Annotated[Path, typer.Option(metavar="FILE", help="A JSON list: numbers, or objects with task and seed.")]
+Penalties = Annotated[Path | None, typer.Option(metavar="FILE", help="Safety penalties; without it those of above.")]
+Alpha = Annotated[float, typer.Option(metavar="A", help="Intervals are of the level 1 − A.")]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the resampling; it is kept in the report.")]
+Bound = Annotated[float, typer.Option(metavar="X", help="By so much the mean safety penalty may rise.")]
+Moment = Annotated[str | None, typer.Option(metavar="TIME", help="Such as 2026-07-01T12:00:00Z; without it, now.")]
+Policy = Annotated[str, typer.Option("--retention", metavar="POLICY", help="archive-then-purge or retain-only.")]
+RetainDays = Annotated[int, typer.Option(metavar="DAYS", help="It is purged no sooner.")]
+ArchiveAfter = Annotated[int, typer.Option("--archive-after-days", metavar="DAYS", help="Then it is archived.")]
+SuiteName = Annotated[str, typer.Option(metavar="NAME", help="Of the benchmark suite.")]
+SuiteVersion = Annotated[str, typer.Option(metavar="VERSION", help="Of the benchmark suite.")]
+
+
+def significance(
+    baseline_samples: Samples,
+    trained_samples: Samples,
+    run_id: RunId,
+    baseline_safety_samples: Penalties = None,
+    trained_safety_samples: Penalties = None,
+    baseline_checkpoint: Annotated[str, typer.Option(metavar="ID", help="What was measured first.")] = "baseline",
+    trained_checkpoint: Annotated[str, typer.Option(metavar="ID", help="What should be better.")] = "trained",
+    suite_name: SuiteName = "m24-rl-suite",
+    suite_version: SuiteVersion = "1",
+    min_reward_delta: Annotated[float, typer.Option(metavar="X", help="So much the mean reward must rise.")] = 0.05,
+    max_safety_regression: Bound = 0.05,
+    max_p_value: Annotated[float, typer.Option(metavar="P", help="The p-value must not be above it.")] = 0.05,
+    min_confidence_level: Annotated[float, typer.Option(metavar="LEVEL", help="0.95 or more.")] = 0.95,
+    alpha: Alpha = 0.05,
+    seed: Seed = 0,
+    generated_at: Moment = None,
+    retention: Policy = "archive-then-purge",
+    retain_days: RetainDays = 365,
+    archive_after_days: ArchiveAfter = 30,
+    reports: ReportsAt = None,
+    store: StoreAt = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Publish all reports of two sets of samples, and the proof. Exits 1 when it fails; it is written all the same."""
+    from holdfast.prove.reports.document import Retention
+    from holdfast.prove.reports.findings import ProofCriteria
+    from holdfast.prove.reports.report import publish
+
+    sides = []
+    for path, penalties in ((baseline_samples, baseline_safety_samples), (trained_samples, trained_safety_samples)):
+        episodes = read_samples(path, "reward")
+        if penalties is not None:
+            episodes = with_penalties(episodes, read_samples(penalties, "safety_penalty"), penalties)
+        sides.append(episodes)
+    with show.progress("comparing", None):
+        done = publish(
+            reports_folder(reports, store),
+            run_id=run_id,
+            suite=(suite_name, suite_version, _measured(sides[0])),
+            baseline=sides[0],
+            trained=sides[1],
+            checkpoints=(baseline_checkpoint, trained_checkpoint),
+            criteria=ProofCriteria(
+                min_reward_delta=min_reward_delta,
+                max_safety_regression=max_safety_regression,
+                max_p_value=max_p_value,
+                min_confidence_level=min_confidence_level,
+            ),
+            alpha=alpha,
+            seed=seed,
+            generated_at=moment_of(generated_at),
+            retention=Retention(policy=retention, retain_days=retain_days, archive_after_days=archive_after_days),
+        )
+    if json:
+        files = {kind: str(path) for kind, path in done.paths.items()}
+        show.print_json({"ok": done.is_pass, "files": files, "proof": done.proof})
+    else:
+        print(near(done.paths["proof"].parent), *(f"  {path.name}" for path in done.paths.values()), sep="\n")
+        print(fold(f"proof_status={done.proof['proof_status']}: {done.proof['failure_analysis']['summary']}"))
+    raise typer.Exit(0 if done.is_pass else 1)
+
+
+def safety(
+    baseline_safety_samples: Samples,
+    trained_safety_samples: Samples,
+    run_id: RunId,
+    max_safety_regression: Bound = 0.05,
+    suite_name: SuiteName = "m24-rl-suite",
+    suite_version: SuiteVersion = "1",
+    alpha: Alpha = 0.05,
+    seed: Seed = 0,
+    generated_at: Moment = None,
+    retention: Policy = "archive-then-purge",
+    retain_days: RetainDays = 365,
+    archive_after_days: ArchiveAfter = 30,
+    output_report: Annotated[Path | None, typer.Option(metavar="FILE", help="A copy of the report goes there.")] = None,
+    reports: ReportsAt = None,
+    store: StoreAt = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Write the safety report alone. Exits 1 when promotion is blocked; it is written all the same."""
+    from holdfast.prove.reports.document import Retention
+    from holdfast.prove.reports.findings import ProofCriteria, ReportComparison
+    from holdfast.prove.reports.report import head_at, publish_safety
+    from holdfast.store.blobs import write_atomically
+
+    before, after = (read_samples(file, "safety_penalty") for file in (baseline_safety_samples, trained_safety_samples))
+    how = ReportComparison(criteria=ProofCriteria(max_safety_regression=max_safety_regression), alpha=alpha, seed=seed)
+    folder = reports_folder(reports, store)
+    head = head_at(
+        folder,
+        run_id=run_id,
+        suite=(suite_name, suite_version, _measured(before)),
+        generated_at=moment_of(generated_at),
+        retention=Retention(policy=retention, retain_days=retain_days, archive_after_days=archive_after_days),
+    )
+    if output_report is not None and not output_report.parent.is_dir():
+        raise BadInput(f"--output-report {output_report}", why="its folder does not exist", remedy="make it")
+    path, data = publish_safety(folder, head, before, after, how)
+    if output_report is not None:
+        write_atomically(output_report, path.read_bytes())
+    if json:
+        show.print_json({"ok": data["promotion_allowed"], "file": str(path), "report": data})
+    else:
+        print(near(path))
+        allowed = "yes" if data["promotion_allowed"] else f"no: {', '.join(data['reason_codes'])}"
+        print(fold(f"promotion_allowed={allowed}; {'; '.join(data['diagnostics'])}"))
+    raise typer.Exit(0 if data["promotion_allowed"] else 1)
+
+
+def _measured(episodes: list[Episode]) -> str:
+    """A hash of what was measured, where samples do not say which fixtures they come from."""
+    keys = sorted([one.task, one.seed] for one in episodes)
+    return hashlib.sha256(json.dumps(keys).encode()).hexdigest()
+
+
+def page(
+    what: Annotated[str, typer.Argument(metavar="RUN|PROOF", help="A run, the id of its reports, or a proof's file.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Where to write it; else beside the proof.")
+    ] = None,
+    primary: Annotated[
+        str | None, typer.Option("--primary", metavar="METRIC", help="What had to improve: success, reward or safety.")
+    ] = None,
+    reward_range: Annotated[
+        tuple[float, float], typer.Option("--reward-range", metavar="LOW HIGH", help="All that a reward can be.")
+    ] = (0.0, 1.0),
+    max_cost: Annotated[
+        float, typer.Option("--max-cost", metavar="COST", help="The highest safety cost that one episode can have.")
+    ] = 1.0,
+    reports: ReportsAt = None,
+    store: StoreAt = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Write a proof's page: the verdict, what would change it, and every figure it rests on.
+
+    The page is one file that needs no network and no script, for screens, phones and paper. It shows nothing that
+    cannot be computed again: a proof that does not validate has no page.
+    """
+    from holdfast.operate import publication
+    from holdfast.operate.proof_text import standing
+
+    proof = find_proof(what, reports_folder(reports, store))
+    with progress("weighing the samples again", None):
+        published = publication.read(proof)
+        how = publication.weighing(published, primary=primary, reward_range=reward_range, max_cost=max_cost)
+        path, view = _written(published, how, output)
+    if json:
+        told = {"page": str(path), "proof": str(proof), "run_id": published.run}
+        found = {"outcome": str(view.verdict.outcome), "standing": standing(view).kind, "tasks": len(view.tasks)}
+        print_json(told | found)
+    else:
+        print(near(path))
+
+
+def write_page(proof: Path, how: ComparisonConfig | None = None) -> Path:
+    """The page of a proof, beside it; weighed as it was, or as can be told from the proof alone."""
+    from holdfast.operate import publication
+
+    published = publication.read(proof)
+    return _written(published, how or publication.weighing(published), None)[0]
+
+
+def _written(published: Publication, how: ComparisonConfig, output: Path | None) -> tuple[Path, ProofView]:
+    from holdfast.operate import publication
+    from holdfast.operate.proof import render
+    from holdfast.store.blobs import write_atomically
+
+    path = output or published.page
+    if path.is_dir():
+        raise BadInput(f"--output {path}", why="is a folder", remedy="name a file in it")
+    view = publication.view(published, how)
+    write_atomically(path, render(view).encode())
+    return path, view
+
 
 app = typer.Typer(
     help="Benchmark reports and proofs: list, check, publish, archive.",
@@ -26,8 +373,8 @@ app = typer.Typer(
     **PLAIN,
 )
 app.command("page")(page)
-app.command("significance")(significance.significance)
-app.command("safety")(significance.safety)
+app.command("significance")(significance)
+app.command("safety")(safety)
 
 Yes = Annotated[bool, typer.Option("--yes", help="Really do it; without it, it is only listed.")]
 

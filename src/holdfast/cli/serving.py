@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any
 
 from holdfast.cli.main import say
-from holdfast.cli.onward import folded
 from holdfast.cli.options import who
-from holdfast.cli.show import one_line
+from holdfast.cli.show import folded, one_line
 from holdfast.cli.story import happened
 from holdfast.collect import endpoint
 from holdfast.collect.proxy.chat import Chat
