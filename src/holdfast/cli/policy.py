@@ -210,6 +210,7 @@ def record(said: str, messages: Sequence[Mapping[str, Any]], calls: Sequence[Mod
 
 
 PORT = 8377
+app = typer.Typer(help="Models and what they learn.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 sprout_app = typer.Typer(help="The embedded model.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
 ModelOption = Annotated[
@@ -217,6 +218,7 @@ ModelOption = Annotated[
 ]
 
 
+@app.command("serve")
 @sprout_app.command("serve")
 def serve_model(
     model: ModelOption = "sprout",
@@ -238,6 +240,7 @@ def serve_model(
         endpoint.server(endpoint.app(complete, name=name, token=token, spell=spell)).run(sockets=[listening])
 
 
+@app.command()
 @sprout_app.command()
 def chat(
     model: ModelOption = "sprout",
@@ -284,6 +287,7 @@ def chat(
         converse(talk, spoken_lines(say), is_json=json, is_strict=say is not None, is_kept=remember)
 
 
+@app.command()
 @sprout_app.command()
 def card() -> None:
     """Print the card of the models in the package: what they can do, and how they were made."""
@@ -292,6 +296,7 @@ def card() -> None:
     print(registry.card().rstrip())
 
 
+@app.command()
 @sprout_app.command("train")
 def pretrain(
     output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the weights go.")],
@@ -419,8 +424,6 @@ def open_model(model: str) -> Iterator[tuple[Complete, str, Spell]]:
     with Local(net, name=name, version=sha256[:12]) as local:
         yield local, name, spell
 
-
-app = typer.Typer(help="Models and what they learn.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
 VERSION_HELP = "A model of the package, a folder, a checkpoint or a release."
 VersionText = Annotated[str, typer.Argument(metavar="VERSION", help=VERSION_HELP)]
