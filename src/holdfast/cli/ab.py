@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import flags, show
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Experiments.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
 BY_HAND = "by hand"  # where nobody gives a reason
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name.")]
-Unit = Annotated[str, typer.Argument(metavar="UNIT", help="A user, a conversation, a tenant.")]
+Name = Annotated[str, Argument(metavar="NAME", help="The experiment's name.")]
+Unit = Annotated[str, Argument(metavar="UNIT", help="A user, a conversation, a tenant.")]
 Number = float | None
 
 
@@ -43,16 +44,16 @@ Number = float | None
 def create(
     name: Name,
     why: Why = BY_HAND,
-    arms: Annotated[str, typer.Option(metavar="ARM:PART,…", help="The first is the control.")] = (
+    arms: Annotated[str, Option(metavar="ARM:PART,…", help="The first is the control.")] = (
         "control:0.5,treatment:0.5"
     ),
-    metric: Annotated[str, typer.Option(metavar="NAME", help="success or reward: what has to improve.")] = "success",
-    reward_range: Annotated[str, typer.Option("--range", metavar="LOW:HIGH", help="Of a reward.")] = "0:1",
-    alpha: Annotated[float, typer.Option(metavar="X", help="Chance of a wrong promotion, however often asked.")] = 0.05,
-    min_effect: Annotated[float, typer.Option(metavar="X", help="The treatment must be better by more.")] = 0.0,
-    worthwhile: Annotated[float, typer.Option(metavar="X", help="Told by 'needs' while no gain is seen.")] = 0.05,
+    metric: Annotated[str, Option(metavar="NAME", help="success or reward: what has to improve.")] = "success",
+    reward_range: Annotated[str, Option("--range", metavar="LOW:HIGH", help="Of a reward.")] = "0:1",
+    alpha: Annotated[float, Option(metavar="X", help="Chance of a wrong promotion, however often asked.")] = 0.05,
+    min_effect: Annotated[float, Option(metavar="X", help="The treatment must be better by more.")] = 0.0,
+    worthwhile: Annotated[float, Option(metavar="X", help="Told by 'needs' while no gain is seen.")] = 0.05,
     limit: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=X", help="A guardrail, such as errors=0.1 or latency=none.")
+        list[str] | None, Option(metavar="NAME=X", help="A guardrail, such as errors=0.1 or latency=none.")
     ] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
@@ -102,15 +103,13 @@ def assign(
 def record(
     name: Name,
     unit: Unit,
-    success: Annotated[bool | None, typer.Option("--success/--failure", help="Whether it was good.")] = None,
-    reward: Annotated[Number, typer.Option(metavar="X", help="What it was worth.")] = None,
-    latency: Annotated[Number, typer.Option(metavar="SECONDS", min=0, help="How long it took.")] = None,
-    tokens: Annotated[int | None, typer.Option(metavar="N", min=0, help="How many it took.")] = None,
-    safety_cost: Annotated[Number, typer.Option(metavar="X", min=0, help="What harm it did.")] = None,
-    error: Annotated[bool, typer.Option("--error", help="It failed: there was no answer.")] = False,
-    request: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Of the request: again is harmless.")
-    ] = None,
+    success: Annotated[bool | None, Option("--success/--failure", help="Whether it was good.")] = None,
+    reward: Annotated[Number, Option(metavar="X", help="What it was worth.")] = None,
+    latency: Annotated[Number, Option(metavar="SECONDS", min=0, help="How long it took.")] = None,
+    tokens: Annotated[int | None, Option(metavar="N", min=0, help="How many it took.")] = None,
+    safety_cost: Annotated[Number, Option(metavar="X", min=0, help="What harm it did.")] = None,
+    error: Annotated[bool, Option("--error", help="It failed: there was no answer.")] = False,
+    request: Annotated[str | None, Option("--id", metavar="ID", help="Of the request: again is harmless.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,

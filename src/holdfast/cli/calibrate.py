@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, written_whole
@@ -25,17 +26,7 @@ EXPERIMENTS, QUICK, ALPHA = 10_000, 1_000, 0.05
 
 NULL_COLUMNS = ("shape", ">tasks", ">seeds", ">false promotions", ">99 % interval", ">z-test, as often")
 POWER_COLUMNS = ("shape", ">gain", ">tasks", ">power", ">mean tasks", ">fixed n", ">episodes saved")
-GUARD_COLUMNS = (
-    "metric",
-    ">false breach",
-    ">false clear",
-    ">cleared",
-    ">after",
-    ">2×",
-    ">after",
-    ">5×",
-    ">after",
-)
+GUARD_COLUMNS = ("metric", ">false breach", ">false clear", ">cleared", ">after", ">2×", ">after", ">5×", ">after")
 
 PAGE = """# How often a proof is wrong
 
@@ -72,19 +63,15 @@ number of the canary's outcomes until then. These three rest on a quarter as man
 {guards}
 """
 
-Seed = Annotated[
-    int, typer.Option("--seed", metavar="N", min=0, help="Of the chance; the same seed, the same figures.")
-]
+Seed = Annotated[int, Option("--seed", metavar="N", min=0, help="Of the chance; the same seed, the same figures.")]
 
 
 def calibrate(
-    experiments: Annotated[
-        int, typer.Option("--experiments", metavar="N", min=100, max=1_000_000, help="Of each shape.")
-    ] = EXPERIMENTS,
-    quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK:,} experiments: rougher, in seconds.")] = False,
-    alpha: Annotated[float, typer.Option("--alpha", metavar="A", help="The rate that is promised.")] = ALPHA,
+    experiments: Annotated[int, Option(metavar="N", min=100, max=1_000_000, help="Of each shape.")] = EXPERIMENTS,
+    quick: Annotated[bool, Option("--quick", help=f"{QUICK:,} experiments: rougher, in seconds.")] = False,
+    alpha: Annotated[float, Option(metavar="A", help="The rate that is promised.")] = ALPHA,
     seed: Seed = 0,
-    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Write the page there too.")] = None,
+    output: Annotated[Path | None, Option(metavar="FILE", help="Write the page there too.")] = None,
     json: Json = False,
 ) -> None:
     """Measure how often a false promotion is proved when every task is followed by a look. Exits 1 if above α."""
@@ -111,17 +98,15 @@ def calibrate(
 
 
 def null(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of 'holdfast prove run --null'.")],
+    run: Annotated[str, Argument(metavar="RUN", help="A run of 'holdfast prove run --null'.")],
     repetitions: Annotated[
-        int, typer.Option("--repetitions", metavar="N", min=1, max=100_000, help="Experiments drawn from its pairs.")
+        int, Option(metavar="N", min=1, max=100_000, help="Experiments drawn from its pairs.")
     ] = 200,
     tasks: Annotated[
-        int | None,
-        typer.Option("--tasks", metavar="N", min=10, help="Of each; without it, all pairs are dealt out once."),
+        int | None, Option(metavar="N", min=10, help="Of each; without it, all pairs are dealt out once.")
     ] = None,
     alpha: Annotated[
-        float | None,
-        typer.Option("--alpha", metavar="A", help="The rate that is promised; the run's own if not given."),
+        float | None, Option(metavar="A", help="The rate that is promised; the run's own if not given.")
     ] = None,
     seed: Seed = 0,
     store: StoreAt = DEFAULT_STORE,
@@ -224,14 +209,7 @@ def _print_null(counted: Null, episodes: int) -> None:
 
 
 def _null_cells(row: ErrorRate) -> tuple[str, ...]:
-    return (
-        row.shape,
-        str(row.tasks),
-        str(row.seeds),
-        f"{row.rate:.2%}",
-        _interval(row.interval),
-        f"{row.z_rate:.1%}",
-    )
+    return (row.shape, str(row.tasks), str(row.seeds), f"{row.rate:.2%}", _interval(row.interval), f"{row.z_rate:.1%}")
 
 
 def _power_cells(row: Power) -> tuple[str, ...]:

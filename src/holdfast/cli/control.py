@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, Why, existing, who
@@ -30,21 +31,21 @@ tokens_app = typer.Typer(
     help="Who may look, and who may give orders.", add_completion=False, no_args_is_help=True, rich_markup_mode=None
 )
 
-TokenText = Annotated[str, typer.Argument(metavar="TOKEN", help="Its id, as in tok-3; never the token itself.")]
+TokenText = Annotated[str, Argument(metavar="TOKEN", help="Its id, as in tok-3; never the token itself.")]
 Days = Annotated[
-    float | None, typer.Option("--days", metavar="N", min=0.001, max=36_500, help="How long it is good; else for good.")
+    float | None, Option("--days", metavar="N", min=0.001, max=36_500, help="How long it is good; else for good.")
 ]
 Again = Annotated[
     float | None,
-    typer.Option("--days", metavar="N", min=0.001, max=36_500, help="How long it is good; else as the old one was."),
+    Option("--days", metavar="N", min=0.001, max=36_500, help="How long it is good; else as the old one was."),
 ]
 DAY_S = 86_400.0
 
 
 @tokens_app.command("add")
 def add_token(
-    label: Annotated[str, typer.Argument(metavar="LABEL", help="Whose it is: the name that the ledger will have.")],
-    role: Annotated[Role, typer.Option(help="viewer looks, operator gives orders, admin makes tokens.")] = Role.VIEWER,
+    label: Annotated[str, Argument(metavar="LABEL", help="Whose it is: the name that the ledger will have.")],
+    role: Annotated[Role, Option(help="viewer looks, operator gives orders, admin makes tokens.")] = Role.VIEWER,
     days: Days = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
@@ -79,7 +80,7 @@ def list_tokens(store: StoreAt = DEFAULT_STORE, project: Project = "default", js
 def rotate_token(
     token: TokenText,
     grace_hours: Annotated[
-        float, typer.Option(metavar="N", min=0, max=8760, help="How long the old one is good yet.")
+        float, Option(metavar="N", min=0, max=8760, help="How long the old one is good yet.")
     ] = 24.0,
     days: Again = None,
     store: StoreAt = DEFAULT_STORE,
@@ -156,10 +157,10 @@ app = typer.Typer(
 )
 
 NEWEST = "newest"  # stands for the newest run: no run is called so
-RunText = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, the beginning of it, or 'newest'.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what it would come to.")]
+RunText = Annotated[str, Argument(metavar="RUN", help="The run's id, the beginning of it, or 'newest'.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Only tell what it would come to.")]
 Identity = Annotated[
-    str | None, typer.Option("--id", metavar="TEXT", help="The same id again is the same order: it is obeyed once.")
+    str | None, Option("--id", metavar="TEXT", help="The same id again is the same order: it is obeyed once.")
 ]
 
 
@@ -167,7 +168,7 @@ Identity = Annotated[
 def pause(
     run: RunText,
     why: Why,
-    mode: Annotated[str, typer.Option(metavar="drain|freeze", help="Let what runs go on, or hand it back.")] = "drain",
+    mode: Annotated[str, Option(metavar="drain|freeze", help="Let what runs go on, or hand it back.")] = "drain",
     dry_run: DryRun = False,
     id: Identity = None,
     store: StoreAt = DEFAULT_STORE,
@@ -211,7 +212,7 @@ def drain(
 
 @app.command()
 def cancel(
-    subject: Annotated[str, typer.Argument(metavar="RUN", help="A run, or RUN/NAME: one rollout.")],
+    subject: Annotated[str, Argument(metavar="RUN", help="A run, or RUN/NAME: one rollout.")],
     why: Why,
     dry_run: DryRun = False,
     id: Identity = None,
@@ -243,7 +244,7 @@ def recover(
 
 @app.command()
 def requeue(
-    rollout: Annotated[str, typer.Argument(metavar="RUN/NAME", help="Both parts may be cut short.")],
+    rollout: Annotated[str, Argument(metavar="RUN/NAME", help="Both parts may be cut short.")],
     why: Why,
     dry_run: DryRun = False,
     id: Identity = None,
@@ -260,9 +261,9 @@ def requeue(
 
 @app.command()
 def rollback(
-    policy: Annotated[str, typer.Argument(metavar="POLICY", help="Its canary, or else its live version, goes back.")],
+    policy: Annotated[str, Argument(metavar="POLICY", help="Its canary, or else its live version, goes back.")],
     why: Why,
-    to: Annotated[str | None, typer.Option("--to", metavar="VERSION", help="Else the last known good one.")] = None,
+    to: Annotated[str | None, Option(metavar="VERSION", help="Else the last known good one.")] = None,
     dry_run: DryRun = False,
     id: Identity = None,
     store: StoreAt = DEFAULT_STORE,
@@ -278,7 +279,7 @@ def rollback(
 
 @app.command()
 def ack(
-    alert: Annotated[str, typer.Argument(metavar="CODE[@RUN]", help="As 'holdfast control alerts' lists it.")],
+    alert: Annotated[str, Argument(metavar="CODE[@RUN]", help="As 'holdfast control alerts' lists it.")],
     why: Why,
     dry_run: DryRun = False,
     id: Identity = None,
@@ -295,7 +296,7 @@ def ack(
 
 @app.command()
 def kill(
-    flag: Annotated[str, typer.Argument(metavar="FLAG", help="A feature flag's name.")],
+    flag: Annotated[str, Argument(metavar="FLAG", help="A feature flag's name.")],
     why: Why,
     dry_run: DryRun = False,
     id: Identity = None,
@@ -312,10 +313,7 @@ def kill(
 
 @app.command()
 def status(
-    run: RunText = NEWEST,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
+    run: RunText = NEWEST, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
 ) -> None:
     """Tell what is wanted of a run, and who wanted that.
 
@@ -364,7 +362,7 @@ def _standing(run: RunRecord, running: int) -> str:
 
 @app.command()
 def alerts(
-    every: Annotated[bool, typer.Option("--all", help="Also those that were cleared.")] = False,
+    every: Annotated[bool, Option("--all", help="Also those that were cleared.")] = False,
     limit: Limit = 50,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",

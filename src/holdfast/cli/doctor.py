@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.main import ALIASES, PLAIN, alias_warning, say
@@ -44,16 +45,15 @@ The key for an endpoint is taken from OPENAI_API_KEY. About 700 very short answe
 
 
 def doctor(
-    target: Annotated[str, typer.Argument(metavar="URL|local/NAME", help="An endpoint, or a model of this machine.")],
+    target: Annotated[str, Argument(metavar="URL|local/NAME", help="An endpoint, or a model of this machine.")],
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which of the endpoint's models; without it, its first.")
+        str | None, Option(metavar="NAME", help="Which of the endpoint's models; without it, its first.")
     ] = None,
-    tools: Annotated[bool, typer.Option("--tools/--no-tools", help="Whether agents will call tools.")] = True,
-    samples: Annotated[int, typer.Option(metavar="N", min=8, max=1000, help="Answers to each opener.")] = 24,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="For each answer.")] = 60.0,
+    tools: Annotated[bool, Option("--tools/--no-tools", help="Whether agents will call tools.")] = True,
+    samples: Annotated[int, Option(metavar="N", min=8, max=1000, help="Answers to each opener.")] = 24,
+    timeout: Annotated[float, Option(metavar="SECONDS", min=0.1, help="For each answer.")] = 60.0,
     system: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Instructions to ask under; models like sprout have usual ones."),
+        str | None, Option(metavar="TEXT", help="Instructions to ask under; models like sprout have usual ones.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -183,9 +183,9 @@ def _compat() -> None:
 
 @compat_app.command("check")
 def check_aliases(
-    output_json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there.")] = None,
-    output_md: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as Markdown there.")] = None,
-    repo_root: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the commands are run.")] = Path(),
+    output_json: Annotated[Path | None, Option(metavar="FILE", help="Write the report there.")] = None,
+    output_md: Annotated[Path | None, Option(metavar="FILE", help="Write it as Markdown there.")] = None,
+    repo_root: Annotated[Path, Option(metavar="FOLDER", help="Where the commands are run.")] = Path(),
     json: Json = False,
 ) -> None:
     """Run the alias checks and report; exits 1 when one fails."""
@@ -326,9 +326,9 @@ KINDS = {
     "upgrade": "Upgrade an earlier store, killed on the way, and go on.",
 }
 EXITS = "On a scratch store, under load, with our own commands. Exits 1 where a check does not hold."
-Quick = Annotated[bool, typer.Option("--quick", help="A smaller one, of half a minute.")]
+Quick = Annotated[bool, Option("--quick", help="A smaller one, of half a minute.")]
 Out = Annotated[
-    Path | None, typer.Option("--out", metavar="FOLDER", help=f"A new folder for all of it; else one in {DRILLS}.")
+    Path | None, Option("--out", metavar="FOLDER", help=f"A new folder for all of it; else one in {DRILLS}.")
 ]
 
 
@@ -379,10 +379,7 @@ def _practice() -> dict[str, Any]:
 @drill_app.command("check")
 def check_drill(
     file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="A drill's playbook.json, or the folder it lies in; of several the newest."
-        ),
+        Path, Argument(metavar="FILE", help="A drill's playbook.json, or the folder it lies in; of several the newest.")
     ],
     json: Json = False,
 ) -> None:
@@ -405,16 +402,10 @@ def check_drill(
 
 @drill_app.command()
 def gate(
-    drills: Annotated[Path, typer.Option("--drills", metavar="FOLDER", help="Where drills lie.")] = DRILLS,
-    runbook: Annotated[
-        Path | None, typer.Option("--runbook", metavar="FILE", help="How it is operated, for people.")
-    ] = None,
-    incidents: Annotated[
-        Path | None, typer.Option("--incidents", metavar="FILE", help="What to do when it fails, for people.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Write the evidence bundle there.")
-    ] = None,
+    drills: Annotated[Path, Option(metavar="FOLDER", help="Where drills lie.")] = DRILLS,
+    runbook: Annotated[Path | None, Option(metavar="FILE", help="How it is operated, for people.")] = None,
+    incidents: Annotated[Path | None, Option(metavar="FILE", help="What to do when it fails, for people.")] = None,
+    out: Annotated[Path | None, Option(metavar="FOLDER", help="Write the evidence bundle there.")] = None,
     reports: ReportsAt = None,
     store: StoreAt = DEFAULT_STORE,
     json: Json = False,

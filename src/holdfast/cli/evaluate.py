@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.judge import BaseUrl, judge_named
@@ -71,12 +72,10 @@ class _Seen:
 
 
 def diff(
-    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A file or a folder.")],
-    after: Annotated[Path, typer.Argument(metavar="AFTER", help="The same, changed.")],
-    reference: Annotated[
-        Path | None, typer.Option("--reference", metavar="PATH", help="The least fix, if one is known.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page instead.")] = None,
+    before: Annotated[Path, Argument(metavar="BEFORE", help="A file or a folder.")],
+    after: Annotated[Path, Argument(metavar="AFTER", help="The same, changed.")],
+    reference: Annotated[Path | None, Option(metavar="PATH", help="The least fix, if one is known.")] = None,
+    html: Annotated[Path | None, Option(metavar="FILE", help="Write a page instead.")] = None,
     json: Json = False,
 ) -> None:
     """Show how a program was changed, node by node: what was inserted, deleted, updated or moved.
@@ -310,12 +309,11 @@ SHOWN = 3  # reasons of one result; all of them are in the JSON
 
 
 def evaluate(
-    what: Annotated[str, typer.Argument(metavar="FILE|RUN", help="Results, one JSON object a line; or a run's id.")],
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="At most so many results.")] = 1000,
-    trip: Annotated[bool, typer.Option("--trip", help="Kill the flag of a part whose p95 is over its limit.")] = False,
+    what: Annotated[str, Argument(metavar="FILE|RUN", help="Results, one JSON object a line; or a run's id.")],
+    limit: Annotated[int, Option(metavar="N", min=1, max=100_000, help="At most so many results.")] = 1000,
+    trip: Annotated[bool, Option("--trip", help="Kill the flag of a part whose p95 is over its limit.")] = False,
     judge: Annotated[
-        list[str] | None,
-        typer.Option("--judge", metavar="NAME", help="Asked after the rules, on what it is calibrated on; several."),
+        list[str] | None, Option(metavar="NAME", help="Asked after the rules, on what it is calibrated on; several.")
     ] = None,
     base_url: BaseUrl = None,
     store: StoreAt = DEFAULT_STORE,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
 from holdfast.cli import show
@@ -103,10 +104,10 @@ BOOTSTRAP = 0  # its seed: the same outcomes always give the same report
 
 
 def code(
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Each is a corpus and a beginning.")] = 5,
-    tasks: Annotated[int, typer.Option(metavar="N", min=6, max=500, help="Of each seed; a third is held out.")] = TASKS,
-    quick: Annotated[bool, typer.Option("--quick", help="Few tasks, little practice; proves little.")] = False,
-    output: Annotated[Path, typer.Option(metavar="FILE", help="What was done is kept there.")] = KEPT,
+    seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Each is a corpus and a beginning.")] = 5,
+    tasks: Annotated[int, Option(metavar="N", min=6, max=500, help="Of each seed; a third is held out.")] = TASKS,
+    quick: Annotated[bool, Option("--quick", help="Few tasks, little practice; proves little.")] = False,
+    output: Annotated[Path, Option(metavar="FILE", help="What was done is kept there.")] = KEPT,
     json: Json = False,
 ) -> None:
     """Let a small policy learn to choose among patches under six rewards, and count who cheats or edits too much.
@@ -131,9 +132,9 @@ def code(
 
 
 def redteam(
-    tasks: Annotated[int, typer.Option(metavar="N", min=4, max=500, help="About 13 patches each.")] = TASKS,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the corpus.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Eight tasks; shows that it runs.")] = False,
+    tasks: Annotated[int, Option(metavar="N", min=4, max=500, help="About 13 patches each.")] = TASKS,
+    seed: Annotated[int, Option(metavar="N", min=0, help="Of the corpus.")] = 0,
+    quick: Annotated[bool, Option("--quick", help="Eight tasks; shows that it runs.")] = False,
     json: Json = False,
 ) -> None:
     """Make patches that are known to be tampered, over-edited or honest, and see what the reward finds.
@@ -292,11 +293,11 @@ def _rate(one: CountedRate) -> str:
 
 
 def safety(
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Every arm is run with each.")] = 3,
-    quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of most of an hour; proves little.")] = False,
-    budget: Annotated[float, typer.Option(metavar="X", min=0, help="Unsafe calls an attempt, in the mean.")] = 0.05,
+    seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Every arm is run with each.")] = 3,
+    quick: Annotated[bool, Option("--quick", help="Minutes instead of most of an hour; proves little.")] = False,
+    budget: Annotated[float, Option(metavar="X", min=0, help="Unsafe calls an attempt, in the mean.")] = 0.05,
     output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="For safety.json and safety.png; else beside the store.")
+        Path | None, Option(metavar="FOLDER", help="For safety.json and safety.png; else beside the store.")
     ] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
@@ -442,10 +443,10 @@ def _group() -> None:
 
 
 def hacking(
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Both arms are run with each.")] = 5,
-    quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of most of an hour; proves little.")] = False,
+    seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Both arms are run with each.")] = 5,
+    quick: Annotated[bool, Option("--quick", help="Minutes instead of most of an hour; proves little.")] = False,
     output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="For hacking.json and hacking.png; else beside the store.")
+        Path | None, Option(metavar="FOLDER", help="For hacking.json and hacking.png; else beside the store.")
     ] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",

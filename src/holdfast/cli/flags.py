@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
@@ -125,7 +126,7 @@ app = typer.Typer(help="Feature flags.", add_completion=False, no_args_is_help=T
 
 TRIES = 5  # when others change the same flag at the same time
 BY_HAND = "by hand"  # where nobody gives a reason
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The flag's name.")]
+Name = Annotated[str, Argument(metavar="NAME", help="The flag's name.")]
 Many = list[str] | None
 
 
@@ -170,15 +171,15 @@ def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defaul
 def set_(
     name: Name,
     why: Why = BY_HAND,
-    variant: Annotated[Many, typer.Option(metavar="NAME=VALUE", help="Several; else on=true, off=false.")] = None,
-    off: Annotated[str | None, typer.Option(metavar="VARIANT", help="What was there before the feature.")] = None,
-    rule: Annotated[Many, typer.Option(metavar="RULE", help="Several: 'on 25% if group in staff,beta'.")] = None,
-    requires: Annotated[Many, typer.Option(metavar="FLAG=VARIANT", help="What else must be so; several.")] = None,
-    salt: Annotated[str | None, typer.Option(metavar="TEXT", help="Flags of one salt divide people alike.")] = None,
-    description: Annotated[str | None, typer.Option(metavar="TEXT", help="What it switches.")] = None,
-    owner: Annotated[str | None, typer.Option(metavar="NAME", help="Who looks after it; else you.")] = None,
-    expires: Annotated[str | None, typer.Option(metavar="DATE", help="2030-01-31, or never.")] = None,
-    file: Annotated[Path | None, typer.Option(metavar="FILE", help="All of it, as JSON; - is stdin.")] = None,
+    variant: Annotated[Many, Option(metavar="NAME=VALUE", help="Several; else on=true, off=false.")] = None,
+    off: Annotated[str | None, Option(metavar="VARIANT", help="What was there before the feature.")] = None,
+    rule: Annotated[Many, Option(metavar="RULE", help="Several: 'on 25% if group in staff,beta'.")] = None,
+    requires: Annotated[Many, Option(metavar="FLAG=VARIANT", help="What else must be so; several.")] = None,
+    salt: Annotated[str | None, Option(metavar="TEXT", help="Flags of one salt divide people alike.")] = None,
+    description: Annotated[str | None, Option(metavar="TEXT", help="What it switches.")] = None,
+    owner: Annotated[str | None, Option(metavar="NAME", help="Who looks after it; else you.")] = None,
+    expires: Annotated[str | None, Option(metavar="DATE", help="2030-01-31, or never.")] = None,
+    file: Annotated[Path | None, Option(metavar="FILE", help="All of it, as JSON; - is stdin.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -239,9 +240,9 @@ def revive(
 @app.command()
 def rollout(
     name: Name,
-    percent: Annotated[str, typer.Argument(metavar="PERCENT", help="0 to 100; who is in stays in while it grows.")],
+    percent: Annotated[str, Argument(metavar="PERCENT", help="0 to 100; who is in stays in while it grows.")],
     why: Why = BY_HAND,
-    variant: Annotated[str | None, typer.Option(metavar="VARIANT", help="Needed when it has more than two.")] = None,
+    variant: Annotated[str | None, Option(metavar="VARIANT", help="Needed when it has more than two.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -262,9 +263,9 @@ def rollout(
 @app.command("eval")
 def evaluate(
     name: Name,
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Who it is about.")] = None,
-    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="The same for a run, by its key.")] = None,
-    attr: Annotated[Many, typer.Option("--attr", metavar="NAME=VALUE", help="More about them; several.")] = None,
+    key: Annotated[str | None, Option(metavar="KEY", help="Who it is about.")] = None,
+    run: Annotated[str | None, Option(metavar="RUN", help="The same for a run, by its key.")] = None,
+    attr: Annotated[Many, Option(metavar="NAME=VALUE", help="More about them; several.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli.main import PLAIN
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
@@ -26,13 +27,13 @@ SHOWN = 20  # cases of a difference
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, **PLAIN)
 
-SuiteAt = Annotated[str, typer.Argument(metavar="SUITE", help="A file, or tooluse:COUNT[:SEED].")]
+SuiteAt = Annotated[str, Argument(metavar="SUITE", help="A file, or tooluse:COUNT[:SEED].")]
 VersionOf = Annotated[
-    str, typer.Option("--version", metavar="VERSION", help="sprout, a folder, a checkpoint, or policy@number.")
+    str, Option("--version", metavar="VERSION", help="sprout, a folder, a checkpoint, or policy@number.")
 ]
-Called = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Of the golden; the suite's if not given.")]
+Called = Annotated[str | None, Option("--name", metavar="NAME", help="Of the golden; the suite's if not given.")]
 Known = Annotated[
-    str, typer.Argument(metavar="NAME", help="A golden, as 'holdfast golden list' has it, or the suite it is of.")
+    str, Argument(metavar="NAME", help="A golden, as 'holdfast golden list' has it, or the suite it is of.")
 ]
 
 
@@ -103,7 +104,7 @@ def replay(
 @app.command("diff")
 def diff(
     name: Known,
-    other: Annotated[str | None, typer.Argument(metavar="OTHER", help="Another one; its last replay.")] = None,
+    other: Annotated[str | None, Argument(metavar="OTHER", help="Another one; its last replay.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -126,7 +127,7 @@ def diff(
 @app.command("sign")
 def sign(
     name: Known,
-    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Why the change is wanted; kept in the ledger.")],
+    why: Annotated[str, Option(metavar="TEXT", help="Why the change is wanted; kept in the ledger.")],
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -256,8 +257,7 @@ def _compare(
         return
     print(fold(f"{one.name}: {one.version} ({one.sha256[:12]}) against {two.version} ({two.sha256[:12]})") + "\n")
     print_table(
-        ("check", ">changed", ">of", "", "~first"),
-        [(f.name, f.count, f.of, _word(f), f.detail) for f in findings],
+        ("check", ">changed", ">of", "", "~first"), [(f.name, f.count, f.of, _word(f), f.detail) for f in findings]
     )
     if changes:
         print()

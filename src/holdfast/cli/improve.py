@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli.init import CONFIG
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, needing
@@ -30,26 +31,26 @@ if TYPE_CHECKING:
 
 
 def improve(
-    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The settings; else holdfast.toml.")] = None,
+    config: Annotated[Path | None, Argument(metavar="CONFIG", help="The settings; else holdfast.toml.")] = None,
     env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="An environment of Gymnasium, for a network, in place of CONFIG.")
+        str | None, Option(metavar="NAME", help="An environment of Gymnasium, for a network, in place of CONFIG.")
     ] = None,
     reward_range: Annotated[
-        tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="All that an episode of it can return.")
+        tuple[float, float] | None, Option(metavar="LOW HIGH", help="All that an episode of it can return.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="local/NAME", help="To begin with: a model, a checkpoint, a release.")
+        str | None, Option(metavar="local/NAME", help="To begin with: a model, a checkpoint, a release.")
     ] = None,
-    agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
-    policy: Annotated[str | None, typer.Option(metavar="NAME", help="Which line of versions is improved.")] = None,
-    iterations: Annotated[int | None, typer.Option(metavar="N", min=1, max=10_000, help="How many.")] = None,
+    agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
+    policy: Annotated[str | None, Option(metavar="NAME", help="Which line of versions is improved.")] = None,
+    iterations: Annotated[int | None, Option(metavar="N", min=1, max=10_000, help="How many.")] = None,
     follow: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Learn from this run's conversations as they arrive.")
+        str | None, Option(metavar="RUN", help="Learn from this run's conversations as they arrive.")
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
+        float | None, Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
     ] = None,
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Take up a run that stopped.")] = None,
+    resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -60,13 +61,7 @@ def improve(
     What is live is what the next iteration begins with. A candidate that is not proved better and no less safe is
     held or refused, with the reason and, where more would help, the number of episodes still needed.
     """
-    from holdfast.cli.drive import (
-        drive,
-        new_salt,
-        switched_off,
-        switched_off_records,
-        wanted_features,
-    )
+    from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_records, wanted_features
     from holdfast.contracts.settings import ImproveBlock, load_settings
     from holdfast.operate.switches import key_of, snapshot_at
     from holdfast.store.store import open_store

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, written_whole
 from holdfast.cli.report import write_page
@@ -89,7 +90,7 @@ def files(name: str) -> dict[str, str]:
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make; its name is the policy's.")],
+    folder: Annotated[Path, Argument(metavar="NAME", help="The folder to make; its name is the policy's.")],
     json: Json = False,
 ) -> None:
     """Write a project of four short files, agent.py, score.py, tasks.jsonl and holdfast.toml, that runs at once.
@@ -127,9 +128,9 @@ SEED = 0  # of the bootstrap: the same run always gives the same report
 
 
 def quickstart(
-    quick: Annotated[bool, typer.Option("--quick", help="A minute instead of minutes; proves little.")] = False,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, max=10**6, help="Other tasks, other chance.")] = 0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even if an earlier one can be resumed.")] = False,
+    quick: Annotated[bool, Option("--quick", help="A minute instead of minutes; proves little.")] = False,
+    seed: Annotated[int, Option(metavar="N", min=0, max=10**6, help="Other tasks, other chance.")] = 0,
+    fresh: Annotated[bool, Option("--fresh", help="Start anew, even if an earlier one can be resumed.")] = False,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -143,13 +144,7 @@ def quickstart(
         raise BadInput(
             "quickstart", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'"
         )
-    from holdfast.cli.drive import (
-        drive,
-        new_salt,
-        switched_off,
-        switched_off_lines,
-        switched_off_records,
-    )
+    from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_lines, switched_off_records
     from holdfast.operate.switches import key_of, snapshot_of
     from holdfast.store.store import open_store
     from holdfast.workloads.tooluse.quickstart import QUICK, Quickstart, spec_for

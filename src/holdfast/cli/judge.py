@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, needing, who
@@ -38,28 +39,26 @@ ANCHORS = 100  # labelled answers that a judge is asked about again, to see whet
 BY_FILE = "told by file"  # why a label is believed whose maker only a file names
 FIELDS = {"task", "output", "context", "expected", "author", "detail"}
 JudgeNames = Annotated[
-    list[str],
-    typer.Option("--judge", metavar="NAME", help="verifier, a folder of 'judge train', or a model of --base-url."),
+    list[str], Option("--judge", metavar="NAME", help="verifier, a folder of 'judge train', or a model of --base-url.")
 ]
 On = Annotated[
-    str, typer.Option("--criterion", metavar="NAME", help="faithfulness, relevance, minimality, safety, correctness.")
+    str, Option("--criterion", metavar="NAME", help="faithfulness, relevance, minimality, safety, correctness.")
 ]
 BaseUrl = Annotated[
-    str | None,
-    typer.Option("--base-url", metavar="URL", envvar="OPENAI_BASE_URL", help="An OpenAI-compatible endpoint."),
+    str | None, Option("--base-url", metavar="URL", envvar="OPENAI_BASE_URL", help="An OpenAI-compatible endpoint.")
 ]
-Own = Annotated[Path | None, typer.Option("--own", metavar="FILE", help="A criterion of one's own, as JSON.")]
+Own = Annotated[Path | None, Option("--own", metavar="FILE", help="A criterion of one's own, as JSON.")]
 
 
 @app.command()
 def run(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Answers: a line of JSON each, with task and output.")],
+    file: Annotated[Path, Argument(metavar="FILE", help="Answers: a line of JSON each, with task and output.")],
     judge: JudgeNames,
     criterion: On = "correctness",
     own: Own = None,
     base_url: BaseUrl = None,
-    policy: Annotated[str | None, typer.Option(metavar="NAME", help="Whose answers these are.")] = None,
-    role: Annotated[str, typer.Option(metavar="ROLE", help="train or audit: no judge is both for a policy.")] = "audit",
+    policy: Annotated[str | None, Option(metavar="NAME", help="Whose answers these are.")] = None,
+    role: Annotated[str, Option(metavar="ROLE", help="train or audit: no judge is both for a policy.")] = "audit",
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -93,17 +92,15 @@ def run(
 
 @app.command()
 def calibrate(
-    judge: Annotated[
-        str, typer.Option("--judge", metavar="NAME", help="verifier, a folder of 'judge train', or a model.")
-    ] = VERIFIER,
+    judge: Annotated[str, Option(metavar="NAME", help="verifier, a folder of 'judge train', or a model.")] = VERIFIER,
     criterion: On = "correctness",
     own: Own = None,
     base_url: BaseUrl = None,
     tooluse: Annotated[
-        int, typer.Option(metavar="N", min=0, max=5000, help="First add N tool-use tasks, labelled by a program.")
+        int, Option(metavar="N", min=0, max=5000, help="First add N tool-use tasks, labelled by a program.")
     ] = 0,
     labels: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="First add these: answers with holds, maker and who.")
+        Path | None, Option(metavar="FILE", help="First add these: answers with holds, maker and who.")
     ] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
@@ -154,9 +151,9 @@ def report(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: J
 
 @app.command()
 def train(
-    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the verifier goes.")],
-    tasks: Annotated[int | None, typer.Option(metavar="N", min=4, help="As in the recipe, or so many.")] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of its first weights.")] = 0,
+    output: Annotated[Path, Argument(metavar="FOLDER", help="Where the verifier goes.")],
+    tasks: Annotated[int | None, Option(metavar="N", min=4, help="As in the recipe, or so many.")] = None,
+    seed: Annotated[int, Option(metavar="N", min=0, help="Of its first weights.")] = 0,
     json: Json = False,
 ) -> None:
     """Make the embedded verifier again: the models answer, a program says what is right. Minutes on a CPU."""

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, RolloutText, RunText, StoreAt, existing
@@ -37,9 +38,9 @@ SILENT_S = 60.0  # a process that drives or works beats far more often
 
 
 def runs(
-    status: Annotated[RunState | None, typer.Option(help="Only those in this state.")] = None,
+    status: Annotated[RunState | None, Option(help="Only those in this state.")] = None,
     limit: Limit = 20,
-    after: Annotated[str | None, typer.Option(metavar="RUN", help="Begin behind this one.")] = None,
+    after: Annotated[str | None, Option(metavar="RUN", help="Begin behind this one.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -95,11 +96,11 @@ def _run_row(
 
 def rollouts(
     run: RunText,
-    outcome: Annotated[OutcomeKind | None, typer.Option(help="Only those of which this came.")] = None,
-    status: Annotated[RolloutState | None, typer.Option(help="Only those with this status.")] = None,
-    split: Annotated[Split | None, typer.Option(help="Only those of this split.")] = None,
+    outcome: Annotated[OutcomeKind | None, Option(help="Only those of which this came.")] = None,
+    status: Annotated[RolloutState | None, Option(help="Only those with this status.")] = None,
+    split: Annotated[Split | None, Option(help="Only those of this split.")] = None,
     limit: Limit = 50,
-    after: Annotated[str | None, typer.Option(metavar="NAME", help="Begin behind this one.")] = None,
+    after: Annotated[str | None, Option(metavar="NAME", help="Begin behind this one.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -174,12 +175,10 @@ def _costly(rollout: Rollout) -> int:
 
 def spans(
     rollout: RolloutText,
-    attempt: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Of this try; else of the deciding one.")
-    ] = None,
-    kind: Annotated[SpanKind | None, typer.Option(help="Only spans of this kind.")] = None,
+    attempt: Annotated[int | None, Option(metavar="N", min=1, help="Of this try; else of the deciding one.")] = None,
+    kind: Annotated[SpanKind | None, Option(help="Only spans of this kind.")] = None,
     limit: Limit = 50,
-    after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
+    after: Annotated[int, Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -276,11 +275,9 @@ def _said(response: Mapping[str, Any]) -> str:
 
 
 def ledger(
-    run: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Only entries about this run, pruned ones included.")
-    ] = None,
+    run: Annotated[str | None, Option(metavar="RUN", help="Only entries about this run, pruned ones included.")] = None,
     limit: Limit = 50,
-    after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
+    after: Annotated[int, Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -328,10 +325,7 @@ def workers(
 
 def _where(store: str, project: str) -> dict[str, object]:
     """The options that lead to the same store, when they are not the defaults."""
-    return {
-        "store": None if store == DEFAULT_STORE else store,
-        "project": None if project == "default" else project,
-    }
+    return {"store": None if store == DEFAULT_STORE else store, "project": None if project == "default" else project}
 
 
 PAGE = 500
@@ -353,10 +347,10 @@ KEYS = {None: ("tool", "model", "version"), By.TOOL: ("tool",), By.VERSION: ("mo
 
 
 def adoption(
-    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Ids, or the beginnings of them.")] = None,
-    by: Annotated[By | None, typer.Option("--by", help="Take together all but this.")] = None,
+    runs: Annotated[list[str] | None, Argument(metavar="RUN", help="Ids, or the beginnings of them.")] = None,
+    by: Annotated[By | None, Option(help="Take together all but this.")] = None,
     newest: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1000, help="How many of the newest runs, where none is named.")
+        int, Option(metavar="N", min=1, max=1000, help="How many of the newest runs, where none is named.")
     ] = 10,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
@@ -434,7 +428,7 @@ A run has budgets when its config says "thinking_budgets": true."""
 
 
 def budgets(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Its id, or the beginning of it.")] = None,
+    run: Annotated[str | None, Argument(metavar="RUN", help="Its id, or the beginning of it.")] = None,
     limit: Limit = 10,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
@@ -524,19 +518,15 @@ Only what is meant for training is looked at; tasks of the splits val and test a
 
 
 def quality(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")],
+    run: Annotated[str, Argument(metavar="RUN", help="The run's id, or the beginning of it.")],
     rubric: Annotated[
-        str, typer.Option(metavar="NAMES", help="Scores that each must have, from 0 to 1: accuracy,tone.")
+        str, Option(metavar="NAMES", help="Scores that each must have, from 0 to 1: accuracy,tone.")
     ] = "",
     reward_range: Annotated[
-        tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="What a reward can be.")
+        tuple[float, float] | None, Option(metavar="LOW HIGH", help="What a reward can be.")
     ] = None,
-    logprobs: Annotated[
-        bool, typer.Option("--logprobs/--no-logprobs", help="Whether every model call needs them.")
-    ] = True,
-    versions: Annotated[
-        str, typer.Option(metavar="NAMES", help="Versions that are fresh enough; without it any are.")
-    ] = "",
+    logprobs: Annotated[bool, Option("--logprobs/--no-logprobs", help="Whether every model call needs them.")] = True,
+    versions: Annotated[str, Option(metavar="NAMES", help="Versions that are fresh enough; without it any are.")] = "",
     limit: Limit = 20,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
@@ -546,10 +536,7 @@ def quality(
     from holdfast.learn.quality import Standards
 
     standards = Standards(
-        rubric=_names(rubric),
-        reward_range=reward_range,
-        needs_logprobs=logprobs,
-        versions=_names(versions) or None,
+        rubric=_names(rubric), reward_range=reward_range, needs_logprobs=logprobs, versions=_names(versions) or None
     )
     with existing(store, project) as opened:
         name = opened.runs.get(run).id

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
 from holdfast.contracts.errors import HoldfastError
@@ -270,7 +271,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     """Makes agents better and never lets them slip back; everything durable, in one store."""
 

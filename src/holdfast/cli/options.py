@@ -9,7 +9,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
-import typer
+from typer import Argument, Option
 
 from holdfast.contracts.errors import BadInput
 from holdfast.store.blobs import replacing
@@ -23,18 +23,17 @@ if TYPE_CHECKING:
 DEFAULT_STORE = ".holdfast/training/store.sqlite"
 
 StoreAt = Annotated[
-    str,
-    typer.Option("--store", metavar="STORE", envvar="HOLDFAST_STORE", help="A file, or postgresql://user@host/name."),
+    str, Option("--store", metavar="STORE", envvar="HOLDFAST_STORE", help="A file, or postgresql://user@host/name.")
 ]
-Project = Annotated[str, typer.Option("--project", metavar="NAME", help="Only what belongs to this project.")]
+Project = Annotated[str, Option("--project", metavar="NAME", help="Only what belongs to this project.")]
 AnyProject = Annotated[
-    str | None, typer.Option("--project", metavar="NAME", help="Only this project; without it, all of them.")
+    str | None, Option("--project", metavar="NAME", help="Only this project; without it, all of them.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most so many rows.")]
-RunText = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
-RolloutText = Annotated[str, typer.Argument(metavar="RUN/NAME", help="The rollout's id; both parts may be cut short.")]
-Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, kept in the ledger.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
+Limit = Annotated[int, Option("--limit", metavar="N", min=1, max=10_000, help="At most so many rows.")]
+RunText = Annotated[str, Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
+RolloutText = Annotated[str, Argument(metavar="RUN/NAME", help="The rollout's id; both parts may be cut short.")]
+Why = Annotated[str, Option("--why", metavar="TEXT", help="The reason, kept in the ledger.")]
 
 
 def existing(store: str, project: str = "default") -> Store:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, needing
 from holdfast.cli.report import fold
@@ -213,22 +214,17 @@ PORT = 8377
 app = typer.Typer(help="Models and what they learn.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 sprout_app = typer.Typer(help="The embedded model.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
-ModelOption = Annotated[
-    str, typer.Option("--model", metavar="MODEL", help="sprout, tiny-tools, or a folder with a model.")
-]
+ModelOption = Annotated[str, Option("--model", metavar="MODEL", help="sprout, tiny-tools, or a folder with a model.")]
 
 
 @app.command("serve")
 @sprout_app.command("serve")
 def serve_model(
     model: ModelOption = "sprout",
-    host: Annotated[
-        str, typer.Option("--host", metavar="HOST", help="Others than this machine need a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65_535, help="0: any that is free.")] = PORT,
+    host: Annotated[str, Option(metavar="HOST", help="Others than this machine need a token.")] = "127.0.0.1",
+    port: Annotated[int, Option(metavar="N", min=0, max=65_535, help="0: any that is free.")] = PORT,
     token: Annotated[
-        str | None,
-        typer.Option("--token", metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What callers send as their API key."),
+        str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What callers send as their API key.")
     ] = None,
 ) -> None:
     """Put a model behind an OpenAI-compatible endpoint, until Ctrl-C."""
@@ -245,20 +241,18 @@ def serve_model(
 def chat(
     model: ModelOption = "sprout",
     say: Annotated[
-        list[str] | None, typer.Option("--say", metavar="TEXT", help="Say this and end; can be given several times.")
+        list[str] | None, Option(metavar="TEXT", help="Say this and end; can be given several times.")
     ] = None,
     system: Annotated[
-        str | None, typer.Option("--system", metavar="TEXT", help="Its instructions; without it, sprout's usual ones.")
+        str | None, Option(metavar="TEXT", help="Its instructions; without it, sprout's usual ones.")
     ] = None,
-    tools: Annotated[bool, typer.Option("--tools/--no-tools", help="Whether it has tools.")] = True,
-    think: Annotated[str | None, typer.Option("--think", metavar="N", help="on, off, or at most N tokens.")] = None,
-    temperature: Annotated[
-        float, typer.Option("--temperature", metavar="X", min=0.0, max=2.0, help="0: no chance.")
-    ] = 0.0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="In one answer.")] = 256,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of its chance.")] = 0,
+    tools: Annotated[bool, Option("--tools/--no-tools", help="Whether it has tools.")] = True,
+    think: Annotated[str | None, Option(metavar="N", help="on, off, or at most N tokens.")] = None,
+    temperature: Annotated[float, Option(metavar="X", min=0.0, max=2.0, help="0: no chance.")] = 0.0,
+    max_tokens: Annotated[int, Option(metavar="N", min=1, help="In one answer.")] = 256,
+    seed: Annotated[int, Option(metavar="N", min=0, help="Of its chance.")] = 0,
     remember: Annotated[
-        bool, typer.Option("--remember", help="Keep what was said; sprout itself only knows single questions.")
+        bool, Option("--remember", help="Keep what was said; sprout itself only knows single questions.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -299,19 +293,13 @@ def card() -> None:
 @app.command()
 @sprout_app.command("train")
 def pretrain(
-    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the weights go.")],
-    kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="strong (sprout) or weak (sprout-weak).")
-    ] = "strong",
-    steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", min=1, help="As in the recipe, or so many.")
-    ] = None,
-    conversations: Annotated[
-        int | None, typer.Option("--conversations", metavar="N", min=1, help="As in the recipe, or so many.")
-    ] = None,
-    batch: Annotated[int | None, typer.Option("--batch", metavar="N", min=1, help="Rows of 512 tokens a step.")] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of its first weights.")] = 0,
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",
+    output: Annotated[Path, Argument(metavar="FOLDER", help="Where the weights go.")],
+    kind: Annotated[str, Option(metavar="KIND", help="strong (sprout) or weak (sprout-weak).")] = "strong",
+    steps: Annotated[int | None, Option(metavar="N", min=1, help="As in the recipe, or so many.")] = None,
+    conversations: Annotated[int | None, Option(metavar="N", min=1, help="As in the recipe, or so many.")] = None,
+    batch: Annotated[int | None, Option(metavar="N", min=1, help="Rows of 512 tokens a step.")] = None,
+    seed: Annotated[int, Option(metavar="N", min=0, help="Of its first weights.")] = 0,
+    device: Annotated[str, Option(metavar="NAME", help="cpu or cuda.")] = "cpu",
     json: Json = False,
 ) -> None:
     """Make a model like those in the package, from nothing: minutes on one large GPU, hours on a CPU."""
@@ -426,45 +414,31 @@ def open_model(model: str) -> Iterator[tuple[Complete, str, Spell]]:
 
 
 VERSION_HELP = "A model of the package, a folder, a checkpoint or a release."
-VersionText = Annotated[str, typer.Argument(metavar="VERSION", help=VERSION_HELP)]
+VersionText = Annotated[str, Argument(metavar="VERSION", help=VERSION_HELP)]
 
 
 @app.command()
 def train(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help=VERSION_HELP)] = None,
+    model: Annotated[str | None, Argument(metavar="MODEL", help=VERSION_HELP)] = None,
     examples: Annotated[
-        Path | None, typer.Argument(metavar="EXAMPLES", help="JSONL, CSV, Parquet, or a `datasets` folder.")
+        Path | None, Argument(metavar="EXAMPLES", help="JSONL, CSV, Parquet, or a `datasets` folder.")
     ] = None,
-    from_run: Annotated[
-        str | None, typer.Option("--from-run", metavar="RUN", help="Learn from its rollouts in place of a file.")
-    ] = None,
-    least: Annotated[
-        float | None, typer.Option("--least", metavar="X", help="Of a run: the reward from which on it is learnt.")
-    ] = None,
+    from_run: Annotated[str | None, Option(metavar="RUN", help="Learn from its rollouts in place of a file.")] = None,
+    least: Annotated[float | None, Option(metavar="X", help="Of a run: the reward from which on it is learnt.")] = None,
     lora: Annotated[
-        int | None, typer.Option("--lora", metavar="RANK", min=0, help="Train adapters of this rank; 0: all weights.")
+        int | None, Option(metavar="RANK", min=0, help="Train adapters of this rank; 0: all weights.")
     ] = None,
-    lr: Annotated[float, typer.Option("--lr", metavar="X", help="Learning rate.")] = 1e-4,
-    epochs: Annotated[int, typer.Option("--epochs", metavar="N", min=1, help="Passes over the examples.")] = 3,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Examples for one update.")] = 16,
-    max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", metavar="N", min=1, help="Leave longer examples out.")
-    ] = None,
-    held_out: Annotated[float, typer.Option("--held-out", metavar="X", help="Share that only measures.")] = 0.1,
-    skip: Annotated[
-        float, typer.Option("--skip", metavar="X", help="Share that may be left out because it cannot be used.")
-    ] = 0.1,
-    save_every: Annotated[
-        int | None, typer.Option("--save-every", metavar="N", min=1, help="Updates between two checkpoints.")
-    ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option("--column", metavar="NAME=COLUMN", help="As in prompt=ask; several times.")
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option("--system", metavar="TEXT", help="The first message of rows that have none.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the split and the order.")] = 0,
-    resume: Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Take up a run that stopped.")] = None,
+    lr: Annotated[float, Option(metavar="X", help="Learning rate.")] = 1e-4,
+    epochs: Annotated[int, Option(metavar="N", min=1, help="Passes over the examples.")] = 3,
+    batch: Annotated[int, Option(metavar="N", min=1, help="Examples for one update.")] = 16,
+    max_tokens: Annotated[int | None, Option(metavar="N", min=1, help="Leave longer examples out.")] = None,
+    held_out: Annotated[float, Option(metavar="X", help="Share that only measures.")] = 0.1,
+    skip: Annotated[float, Option(metavar="X", help="Share that may be left out because it cannot be used.")] = 0.1,
+    save_every: Annotated[int | None, Option(metavar="N", min=1, help="Updates between two checkpoints.")] = None,
+    column: Annotated[list[str] | None, Option(metavar="NAME=COLUMN", help="As in prompt=ask; several times.")] = None,
+    system: Annotated[str | None, Option(metavar="TEXT", help="The first message of rows that have none.")] = None,
+    seed: Annotated[int, Option(metavar="N", min=0, help="Of the split and the order.")] = 0,
+    resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -514,7 +488,7 @@ def train(
 @app.command()
 def export(
     version: VersionText,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it goes; nothing may be there.")],
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="Where it goes; nothing may be there.")],
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,

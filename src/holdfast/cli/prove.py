@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import calibrate
 from holdfast.cli.main import PLAIN
@@ -143,18 +144,18 @@ LOCAL = "local/"
 
 
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="What was: a run, a model or a prompt.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="What it became.")],
-    tasks: Annotated[Path | None, typer.Option(metavar="FILE", help="Measure both on these: JSONL, CSV, ...")] = None,
-    agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
+    a: Annotated[str, Argument(metavar="A", help="What was: a run, a model or a prompt.")],
+    b: Annotated[str, Argument(metavar="B", help="What it became.")],
+    tasks: Annotated[Path | None, Option(metavar="FILE", help="Measure both on these: JSONL, CSV, ...")] = None,
+    agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
     scorer: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="exact, FILE.py:FUNCTION, ...; may be repeated.")
+        list[str] | None, Option(metavar="NAME", help="exact, FILE.py:FUNCTION, ...; may be repeated.")
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="A and B are prompts for this model.")] = None,
-    prompt: Annotated[str, typer.Option(metavar="NAME", help="What the agent calls that prompt.")] = "system",
-    base_url: Annotated[str | None, typer.Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Tries at each task, by either.")] = 2,
-    alpha: Annotated[float, typer.Option(metavar="X", help="Chance of calling better what is not.")] = 0.05,
+    model: Annotated[str | None, Option(metavar="NAME", help="A and B are prompts for this model.")] = None,
+    prompt: Annotated[str, Option(metavar="NAME", help="What the agent calls that prompt.")] = "system",
+    base_url: Annotated[str | None, Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
+    seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Tries at each task, by either.")] = 2,
+    alpha: Annotated[float, Option(metavar="X", help="Chance of calling better what is not.")] = 0.05,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -225,18 +226,16 @@ def comparison_record(found: Comparison) -> dict[str, Any]:
 
 
 def more(
-    held: Annotated[str, typer.Argument(metavar="VERSION|RUN", help="The candidate, or the run that measured it.")],
+    held: Annotated[str, Argument(metavar="VERSION|RUN", help="The candidate, or the run that measured it.")],
     tasks: Annotated[
         str | None,
-        typer.Option(
-            "--tasks",
+        Option(
             metavar="FILE",
             help="Tasks that were not measured yet: JSONL, CSV, Parquet; of a suite, a suite or tooluse:COUNT[:SEED].",
         ),
     ] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option("--seeds", metavar="N", min=1, max=100, help="The same tasks, N times more each; counts half."),
+        int | None, Option(metavar="N", min=1, max=100, help="The same tasks, N times more each; counts half.")
     ] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
@@ -373,8 +372,7 @@ app.command("null")(calibrate.null)
 app.command("more")(more)
 
 Name = Annotated[
-    str | None,
-    typer.Option(metavar="VERSION", help="sprout, sprout-weak, a folder, a checkpoint, or policy@number."),
+    str | None, Option(metavar="VERSION", help="sprout, sprout-weak, a folder, a checkpoint, or policy@number.")
 ]
 
 
@@ -386,25 +384,23 @@ def prove() -> None:
 @app.command("run")
 def run(
     suite: Annotated[
-        str | None,
-        typer.Argument(metavar="SUITE", help="A file such as examples/suites/*.json, or tooluse:COUNT[:SEED]."),
+        str | None, Argument(metavar="SUITE", help="A file such as examples/suites/*.json, or tooluse:COUNT[:SEED].")
     ] = None,
     baseline: Name = None,
     candidate: Name = None,
-    null: Annotated[bool, typer.Option("--null", help="The baseline against itself, with other chance.")] = False,
-    batch: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Cases between two looks.")] = 250,
+    null: Annotated[bool, Option("--null", help="The baseline against itself, with other chance.")] = False,
+    batch: Annotated[int, Option(metavar="N", min=1, max=100_000, help="Cases between two looks.")] = 250,
     seeds: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, max=100, help="Times that every case is done.", show_default=SEEDS_TOLD),
+        int | None, Option(metavar="N", min=1, max=100, help="Times that every case is done.", show_default=SEEDS_TOLD)
     ] = None,
-    stop_early: Annotated[bool, typer.Option("--stop-early", help="End at the first verdict.")] = False,
-    primary: Annotated[str, typer.Option(metavar="METRIC", help="What has to improve: success or reward.")] = "success",
-    alpha: Annotated[float, typer.Option(metavar="A", help="The chance of a false verdict.")] = 0.05,
-    min_effect: Annotated[float, typer.Option(metavar="X", help="By more than this it must improve.")] = 0.0,
-    max_safety_regression: Annotated[float, typer.Option(metavar="X", help="So much may be lost in safety.")] = 0.05,
-    workers: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="Cases at a time.")] = 64,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Other chance.")] = 0,
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Take up a run that stopped.")] = None,
+    stop_early: Annotated[bool, Option("--stop-early", help="End at the first verdict.")] = False,
+    primary: Annotated[str, Option(metavar="METRIC", help="What has to improve: success or reward.")] = "success",
+    alpha: Annotated[float, Option(metavar="A", help="The chance of a false verdict.")] = 0.05,
+    min_effect: Annotated[float, Option(metavar="X", help="By more than this it must improve.")] = 0.0,
+    max_safety_regression: Annotated[float, Option(metavar="X", help="So much may be lost in safety.")] = 0.05,
+    workers: Annotated[int, Option(metavar="N", min=1, max=1024, help="Cases at a time.")] = 64,
+    seed: Annotated[int, Option(metavar="N", min=0, help="Other chance.")] = 0,
+    resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -436,7 +432,7 @@ def run(
 
 @app.command("show")
 def show_run(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of 'holdfast prove run'.")],
+    run: Annotated[str, Argument(metavar="RUN", help="A run of 'holdfast prove run'.")],
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show, story
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, needing, who
@@ -41,18 +42,14 @@ STAGES = ("shadow", "canary", "live")
 
 
 def decide(
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="A candidate, as in tools@3.")],
-    run: Annotated[str, typer.Option("--run", metavar="RUN", help="The run of 'prove' or 'improve' that measured it.")],
-    audit: Annotated[
-        str | None, typer.Option("--audit", metavar="RUN", help="The run whose rollouts it learnt from.")
-    ] = None,
+    version: Annotated[str, Argument(metavar="VERSION", help="A candidate, as in tools@3.")],
+    run: Annotated[str, Option(metavar="RUN", help="The run of 'prove' or 'improve' that measured it.")],
+    audit: Annotated[str | None, Option(metavar="RUN", help="The run whose rollouts it learnt from.")] = None,
     untrained: Annotated[
-        bool, typer.Option("--untrained", help="It learnt from no rollouts of this store: there is nothing to audit.")
+        bool, Option("--untrained", help="It learnt from no rollouts of this store: there is nothing to audit.")
     ] = False,
-    golden: Annotated[
-        str | None, typer.Option("--golden", metavar="NAME", help="The last replay of this golden counts too.")
-    ] = None,
-    to: Annotated[str, typer.Option("--to", metavar="STAGE", help="Where an open gate leads.")] = "shadow",
+    golden: Annotated[str | None, Option(metavar="NAME", help="The last replay of this golden counts too.")] = None,
+    to: Annotated[str, Option(metavar="STAGE", help="Where an open gate leads.")] = "shadow",
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -191,9 +188,9 @@ app = typer.Typer(help="Versions in service.", add_completion=False, no_args_is_
 
 app.command()(decide)
 
-VersionText = Annotated[str, typer.Argument(metavar="VERSION", help="Policy and number, as in tools@3.")]
-PolicyText = Annotated[str | None, typer.Argument(metavar="POLICY", help="Which line of versions; else the only one.")]
-Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="For the ledger.")]
+VersionText = Annotated[str, Argument(metavar="VERSION", help="Policy and number, as in tools@3.")]
+PolicyText = Annotated[str | None, Argument(metavar="POLICY", help="Which line of versions; else the only one.")]
+Why = Annotated[str, Option("--why", metavar="TEXT", help="For the ledger.")]
 
 
 @app.command("list")
@@ -245,13 +242,12 @@ def _canary_share(store: Store, policy: str) -> int:
 @app.command()
 def add(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="sprout, a folder of weights, a checkpoint, or resources:N.")
+        str, Argument(metavar="SOURCE", help="sprout, a folder of weights, a checkpoint, or resources:N.")
     ],
-    policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="The line of versions it belongs to.")],
-    parent: Annotated[str | None, typer.Option("--parent", metavar="VERSION", help="What it grew from.")] = None,
+    policy: Annotated[str, Option(metavar="NAME", help="The line of versions it belongs to.")],
+    parent: Annotated[str | None, Option(metavar="VERSION", help="What it grew from.")] = None,
     model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="SOURCE", help="What resources are given to; PROVIDER/NAME: one elsewhere."),
+        str | None, Option(metavar="SOURCE", help="What resources are given to; PROVIDER/NAME: one elsewhere.")
     ] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
@@ -414,12 +410,8 @@ def _way_back(store: Store, release: Release, at: str) -> list[str]:
 def promote(
     version: VersionText,
     why: Why = "by hand",
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="STAGE", help="shadow, canary or live; else one step.")
-    ] = None,
-    share: Annotated[
-        int | None, typer.Option("--share", metavar="N", min=1, max=100, help="Percent of a canary.")
-    ] = None,
+    to: Annotated[str | None, Option(metavar="STAGE", help="shadow, canary or live; else one step.")] = None,
+    share: Annotated[int | None, Option(metavar="N", min=1, max=100, help="Percent of a canary.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -456,7 +448,7 @@ def promote(
 def rollback(
     policy: PolicyText = None,
     why: Why = "by hand",
-    to: Annotated[str | None, typer.Option("--to", metavar="VERSION", help="Else the last known good one.")] = None,
+    to: Annotated[str | None, Option(metavar="VERSION", help="Else the last known good one.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -484,22 +476,19 @@ def rollback(
 @app.command()
 def serve(
     policy: PolicyText = None,
-    host: Annotated[
-        str, typer.Option("--host", metavar="HOST", help="Others than this machine need a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65_535, help="0: any that is free.")] = 8378,
+    host: Annotated[str, Option(metavar="HOST", help="Others than this machine need a token.")] = "127.0.0.1",
+    port: Annotated[int, Option(metavar="N", min=0, max=65_535, help="0: any that is free.")] = 8378,
     token: Annotated[
-        str | None,
-        typer.Option("--token", metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What callers send as their API key."),
+        str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What callers send as their API key.")
     ] = None,
     record: Annotated[
-        bool, typer.Option("--record/--no-record", help="Keep conversations that get feedback, to learn from them.")
+        bool, Option("--record/--no-record", help="Keep conversations that get feedback, to learn from them.")
     ] = True,
     guard: Annotated[
-        bool, typer.Option("--guard/--no-guard", help="Watch canaries here: take them further, or back.")
+        bool, Option("--guard/--no-guard", help="Watch canaries here: take them further, or back.")
     ] = True,
     upstream: Annotated[
-        str | None, typer.Option("--upstream", metavar="URL", help="Where models elsewhere answer, as in http://…/v1.")
+        str | None, Option(metavar="URL", help="Where models elsewhere answer, as in http://…/v1.")
     ] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",

@@ -12,6 +12,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.main import PLAIN
@@ -34,7 +35,7 @@ NUMBERED = re.compile(r"(.+)-([0-9]{1,9})([a-z][0-9]*|)")  # a run, its version,
 
 ReportsAt = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--reports", metavar="FOLDER", envvar="HOLDFAST_REPORTS", help="Where they lie; without it, beside the store."
     ),
 ]
@@ -175,18 +176,18 @@ def _check(row: dict[str, Any], where: str, value: str) -> None:
             raise BadInput(f"{where}.{name} = {row.get(name)!r}", why=why)
 
 
-RunId = Annotated[str, typer.Option("--run-id", metavar="ID", help="m24- and then small letters, digits, hyphens.")]
-Samples = Annotated[Path, typer.Option(metavar="FILE", help="A JSON list: numbers, or objects with task and seed.")]
-Penalties = Annotated[Path | None, typer.Option(metavar="FILE", help="Safety penalties; without it those of above.")]
-Alpha = Annotated[float, typer.Option(metavar="A", help="Intervals are of the level 1 − A.")]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the resampling; it is kept in the report.")]
-Bound = Annotated[float, typer.Option(metavar="X", help="By so much the mean safety penalty may rise.")]
-Moment = Annotated[str | None, typer.Option(metavar="TIME", help="Such as 2026-07-01T12:00:00Z; without it, now.")]
-Policy = Annotated[str, typer.Option("--retention", metavar="POLICY", help="archive-then-purge or retain-only.")]
-RetainDays = Annotated[int, typer.Option(metavar="DAYS", help="It is purged no sooner.")]
-ArchiveAfter = Annotated[int, typer.Option("--archive-after-days", metavar="DAYS", help="Then it is archived.")]
-SuiteName = Annotated[str, typer.Option(metavar="NAME", help="Of the benchmark suite.")]
-SuiteVersion = Annotated[str, typer.Option(metavar="VERSION", help="Of the benchmark suite.")]
+RunId = Annotated[str, Option("--run-id", metavar="ID", help="m24- and then small letters, digits, hyphens.")]
+Samples = Annotated[Path, Option(metavar="FILE", help="A JSON list: numbers, or objects with task and seed.")]
+Penalties = Annotated[Path | None, Option(metavar="FILE", help="Safety penalties; without it those of above.")]
+Alpha = Annotated[float, Option(metavar="A", help="Intervals are of the level 1 − A.")]
+Seed = Annotated[int, Option(metavar="N", min=0, help="Of the resampling; it is kept in the report.")]
+Bound = Annotated[float, Option(metavar="X", help="By so much the mean safety penalty may rise.")]
+Moment = Annotated[str | None, Option(metavar="TIME", help="Such as 2026-07-01T12:00:00Z; without it, now.")]
+Policy = Annotated[str, Option("--retention", metavar="POLICY", help="archive-then-purge or retain-only.")]
+RetainDays = Annotated[int, Option(metavar="DAYS", help="It is purged no sooner.")]
+ArchiveAfter = Annotated[int, Option("--archive-after-days", metavar="DAYS", help="Then it is archived.")]
+SuiteName = Annotated[str, Option(metavar="NAME", help="Of the benchmark suite.")]
+SuiteVersion = Annotated[str, Option(metavar="VERSION", help="Of the benchmark suite.")]
 
 
 def significance(
@@ -195,14 +196,14 @@ def significance(
     run_id: RunId,
     baseline_safety_samples: Penalties = None,
     trained_safety_samples: Penalties = None,
-    baseline_checkpoint: Annotated[str, typer.Option(metavar="ID", help="What was measured first.")] = "baseline",
-    trained_checkpoint: Annotated[str, typer.Option(metavar="ID", help="What should be better.")] = "trained",
+    baseline_checkpoint: Annotated[str, Option(metavar="ID", help="What was measured first.")] = "baseline",
+    trained_checkpoint: Annotated[str, Option(metavar="ID", help="What should be better.")] = "trained",
     suite_name: SuiteName = "m24-rl-suite",
     suite_version: SuiteVersion = "1",
-    min_reward_delta: Annotated[float, typer.Option(metavar="X", help="So much the mean reward must rise.")] = 0.05,
+    min_reward_delta: Annotated[float, Option(metavar="X", help="So much the mean reward must rise.")] = 0.05,
     max_safety_regression: Bound = 0.05,
-    max_p_value: Annotated[float, typer.Option(metavar="P", help="The p-value must not be above it.")] = 0.05,
-    min_confidence_level: Annotated[float, typer.Option(metavar="LEVEL", help="0.95 or more.")] = 0.95,
+    max_p_value: Annotated[float, Option(metavar="P", help="The p-value must not be above it.")] = 0.05,
+    min_confidence_level: Annotated[float, Option(metavar="LEVEL", help="0.95 or more.")] = 0.95,
     alpha: Alpha = 0.05,
     seed: Seed = 0,
     generated_at: Moment = None,
@@ -265,7 +266,7 @@ def safety(
     retention: Policy = "archive-then-purge",
     retain_days: RetainDays = 365,
     archive_after_days: ArchiveAfter = 30,
-    output_report: Annotated[Path | None, typer.Option(metavar="FILE", help="A copy of the report goes there.")] = None,
+    output_report: Annotated[Path | None, Option(metavar="FILE", help="A copy of the report goes there.")] = None,
     reports: ReportsAt = None,
     store: StoreAt = DEFAULT_STORE,
     json: Json = False,
@@ -307,19 +308,16 @@ def _measured(episodes: list[Episode]) -> str:
 
 
 def page(
-    what: Annotated[str, typer.Argument(metavar="RUN|PROOF", help="A run, the id of its reports, or a proof's file.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Where to write it; else beside the proof.")
-    ] = None,
+    what: Annotated[str, Argument(metavar="RUN|PROOF", help="A run, the id of its reports, or a proof's file.")],
+    output: Annotated[Path | None, Option(metavar="FILE", help="Where to write it; else beside the proof.")] = None,
     primary: Annotated[
-        str | None, typer.Option("--primary", metavar="METRIC", help="What had to improve: success, reward or safety.")
+        str | None, Option(metavar="METRIC", help="What had to improve: success, reward or safety.")
     ] = None,
-    reward_range: Annotated[
-        tuple[float, float], typer.Option("--reward-range", metavar="LOW HIGH", help="All that a reward can be.")
-    ] = (0.0, 1.0),
-    max_cost: Annotated[
-        float, typer.Option("--max-cost", metavar="COST", help="The highest safety cost that one episode can have.")
-    ] = 1.0,
+    reward_range: Annotated[tuple[float, float], Option(metavar="LOW HIGH", help="All that a reward can be.")] = (
+        0.0,
+        1.0,
+    ),
+    max_cost: Annotated[float, Option(metavar="COST", help="The highest safety cost that one episode can have.")] = 1.0,
     reports: ReportsAt = None,
     store: StoreAt = DEFAULT_STORE,
     json: Json = False,
@@ -376,7 +374,7 @@ app.command("page")(page)
 app.command("significance")(significance)
 app.command("safety")(safety)
 
-Yes = Annotated[bool, typer.Option("--yes", help="Really do it; without it, it is only listed.")]
+Yes = Annotated[bool, Option("--yes", help="Really do it; without it, it is only listed.")]
 
 
 @app.command("list")
@@ -466,7 +464,7 @@ def _said(proof: Path | None) -> dict[str, Any]:
 
 @app.command("show")
 def show_one(
-    what: Annotated[str, typer.Argument(metavar="RUN|FILE", help="A run, the id of its reports, or a file.")],
+    what: Annotated[str, Argument(metavar="RUN|FILE", help="A run, the id of its reports, or a file.")],
     reports: ReportsAt = None,
     store: StoreAt = DEFAULT_STORE,
     json: Json = False,
@@ -524,7 +522,7 @@ def _figure(value: object) -> str:
 
 @app.command()
 def validate(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Reports, proofs, or folders of them.")],
+    paths: Annotated[list[Path], Argument(metavar="PATH…", help="Reports, proofs, or folders of them.")],
     json: Json = False,
 ) -> None:
     """Compute every figure and verdict again from the samples. Exits 0 true, 1 not true, 2 not there."""

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, RolloutText, StoreAt, existing, who
@@ -36,15 +36,13 @@ The ledger has who told it: 'holdfast ledger'."""
 
 def reward(
     rollout: RolloutText,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the signal, as in success or tone.")],
-    value: Annotated[float, typer.Option("--value", metavar="X", help="Any finite number.")],
-    source: Annotated[str, typer.Option("--source", metavar="TEXT", help="Who or what measured it, as in person:ann.")],
+    name: Annotated[str, Option(metavar="NAME", help="Of the signal, as in success or tone.")],
+    value: Annotated[float, Option(metavar="X", help="Any finite number.")],
+    source: Annotated[str, Option(metavar="TEXT", help="Who or what measured it, as in person:ann.")],
     turn: Annotated[
-        int | None, typer.Option("--turn", metavar="T", min=0, help="Of one call of the model, from 0; else of all.")
+        int | None, Option(metavar="T", min=0, help="Of one call of the model, from 0; else of all.")
     ] = None,
-    weight: Annotated[
-        float, typer.Option("--weight", metavar="X", help="How much it counts in the reward; 0: not at all.")
-    ] = 1.0,
+    weight: Annotated[float, Option(metavar="X", help="How much it counts in the reward; 0: not at all.")] = 1.0,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -171,13 +169,11 @@ RESCORE_EPILOG = """The rollouts keep their rewards: the second scoring lies bes
 
 
 def rescore(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run whose rollouts are scored.")],
-    scorer: Annotated[list[str], typer.Option("--scorer", metavar="NAME", help="exact, FILE.py:FUNCTION, ...")],
-    gate: Annotated[
-        bool, typer.Option("--gate/--no-gate", help="The first scorer says whether an answer is right.")
-    ] = True,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="What the scoring is called.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=0, max=10_000, help="At most so many that changed.")] = 10,
+    run: Annotated[str, Argument(metavar="RUN", help="The run whose rollouts are scored.")],
+    scorer: Annotated[list[str], Option(metavar="NAME", help="exact, FILE.py:FUNCTION, ...")],
+    gate: Annotated[bool, Option("--gate/--no-gate", help="The first scorer says whether an answer is right.")] = True,
+    name: Annotated[str | None, Option(metavar="NAME", help="What the scoring is called.")] = None,
+    limit: Annotated[int, Option(metavar="N", min=0, max=10_000, help="At most so many that changed.")] = 10,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,
@@ -225,7 +221,7 @@ Labels are kept at once, with your login as who made them, and are used by 'hold
 
 def label(
     limit: Limit = 1000,
-    name: Annotated[str | None, typer.Option("--who", metavar="NAME", help="Who labels; else your login.")] = None,
+    name: Annotated[str | None, Option("--who", metavar="NAME", help="Who labels; else your login.")] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.main import ALIASES
@@ -32,11 +33,11 @@ OPTIMIZE_EPILOG = "Older names, still accepted, each with a warning:\n\n\b\n" + 
 
 Config = Annotated[
     Path | None,
-    typer.Option("--config", "--prompt-optimization-config", metavar="FILE", help="The run's settings, JSON or TOML."),
+    Option("--config", "--prompt-optimization-config", metavar="FILE", help="The run's settings, JSON or TOML."),
 ]
 StoreFile = Annotated[
     str,
-    typer.Option(
+    Option(
         "--store",
         "--prompt-optimization-store-sqlite",
         metavar="STORE",
@@ -44,7 +45,7 @@ StoreFile = Annotated[
         help="A file, or postgresql://user@host/name; created when it is not there.",
     ),
 ]
-JsonReport = Annotated[bool, typer.Option("--json", "--prompt-optimization-json", help="Print the report as JSON.")]
+JsonReport = Annotated[bool, Option("--json", "--prompt-optimization-json", help="Print the report as JSON.")]
 _PROXY = "--prompt-optimization-proxy-"
 
 
@@ -52,19 +53,19 @@ def optimize(
     config: Config = None,
     store: StoreFile = DEFAULT_STORE,
     json: JsonReport = False,
-    model: Annotated[str | None, typer.Option(metavar="PROVIDER/NAME", help="The model that answers.")] = None,
-    base_url: Annotated[str | None, typer.Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
-    agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
+    model: Annotated[str | None, Option(metavar="PROVIDER/NAME", help="The model that answers.")] = None,
+    base_url: Annotated[str | None, Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
+    agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
     project: Project = "default",
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Take up a run that stopped.")] = None,
+    resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
     state_dir: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where status.json lies when the store is Postgres.")
+        Path, Option(metavar="FOLDER", help="Where status.json lies when the store is Postgres.")
     ] = Path(".holdfast"),
-    proxy_server: Annotated[bool, typer.Option(f"{_PROXY}server", hidden=True)] = False,
-    proxy_bind: Annotated[str | None, typer.Option(f"{_PROXY}bind", hidden=True)] = None,
-    proxy_upstream_url: Annotated[str | None, typer.Option(f"{_PROXY}upstream-url", hidden=True)] = None,
-    proxy_state_dir: Annotated[Path | None, typer.Option(f"{_PROXY}state-dir", hidden=True)] = None,
-    proxy_timeout_ms: Annotated[int | None, typer.Option(f"{_PROXY}timeout-ms", hidden=True)] = None,
+    proxy_server: Annotated[bool, Option(f"{_PROXY}server", hidden=True)] = False,
+    proxy_bind: Annotated[str | None, Option(f"{_PROXY}bind", hidden=True)] = None,
+    proxy_upstream_url: Annotated[str | None, Option(f"{_PROXY}upstream-url", hidden=True)] = None,
+    proxy_state_dir: Annotated[Path | None, Option(f"{_PROXY}state-dir", hidden=True)] = None,
+    proxy_timeout_ms: Annotated[int | None, Option(f"{_PROXY}timeout-ms", hidden=True)] = None,
 ) -> None:
     """Run the rollouts of a config file against a model or a Python agent, and record how well they did.
 
@@ -154,10 +155,10 @@ def _proxy(given: Mapping[str, Any], store: str, project: str) -> None:
 
 
 def work(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run to help with.")],
+    run: Annotated[str, Argument(metavar="RUN", help="The run to help with.")],
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
-    workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, max=10_000, help="How many.")] = None,
+    workers: Annotated[int | None, Option(metavar="N", min=1, max=10_000, help="How many.")] = None,
 ) -> None:
     """Work on a run until it ends; agent, model and pace are those the run was started with."""
     from holdfast.cli.drive import obeying
@@ -192,14 +193,13 @@ Exit codes: 0 done, 1 nothing passed the gates, 2 a line that cannot be read: th
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Conversations as JSON, one a line.")],
-    split: Annotated[Split, typer.Option(help="What they are for.")] = Split.TRAIN,
-    model: Annotated[str, typer.Option(metavar="NAME", help="Who answered, where a line does not say.")] = "imported",
+    file: Annotated[Path, Argument(metavar="FILE", help="Conversations as JSON, one a line.")],
+    split: Annotated[Split, Option(help="What they are for.")] = Split.TRAIN,
+    model: Annotated[str, Option(metavar="NAME", help="Who answered, where a line does not say.")] = "imported",
     scrub: Annotated[
-        bool,
-        typer.Option("--scrub/--no-scrub", help="Replace secrets and personal data; without it --yes is asked for."),
+        bool, Option("--scrub/--no-scrub", help="Replace secrets and personal data; without it --yes is asked for.")
     ] = True,
-    yes: Annotated[bool, typer.Option("--yes", help="Really keep what was said as it was said.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Really keep what was said as it was said.")] = False,
     limit: Limit = 20,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
@@ -215,14 +215,7 @@ def import_(
     rows = read_logs(file)
     with open_store(store, project=project) as opened:
         found = import_logs(
-            opened,
-            rows,
-            split=split,
-            model=model,
-            scrub=scrub,
-            who=who(),
-            clock=time.time,
-            progress=show.progress,
+            opened, rows, split=split, model=model, scrub=scrub, who=who(), clock=time.time, progress=show.progress
         )
     _tell(found, limit=limit, json=json)
     if found.is_fruitless:

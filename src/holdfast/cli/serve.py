@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from holdfast.cli.options import DEFAULT_STORE, Project, StoreAt, needing, who
 from holdfast.contracts.access import Role
@@ -40,21 +41,17 @@ AGAIN_S = 1.0  # until what failed beside the answers is tried again
 
 
 def serve(
-    host: Annotated[str, typer.Option(metavar="HOST", help="Others than this machine need a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 8780,
+    host: Annotated[str, Option(metavar="HOST", help="Others than this machine need a token.")] = "127.0.0.1",
+    port: Annotated[int, Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 8780,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     tls_proxy: Annotated[
-        bool, typer.Option("--tls-proxy", help="A proxy with TLS is before it: browsers come by https.")
+        bool, Option("--tls-proxy", help="A proxy with TLS is before it: browsers come by https.")
     ] = False,
-    town: Annotated[bool, typer.Option("--town", help="Let a town live in this process, at /town/.")] = False,
-    watch: Annotated[bool, typer.Option(help="Look after alerts: raise them, and clear them.")] = True,
-    alert_file: Annotated[
-        Path | None, typer.Option("--alert-file", metavar="FILE", help="Write alerts there too, as lines of JSON.")
-    ] = None,
-    alert_webhook: Annotated[
-        str | None, typer.Option("--alert-webhook", metavar="URL", help="Send alerts there too.")
-    ] = None,
+    town: Annotated[bool, Option("--town", help="Let a town live in this process, at /town/.")] = False,
+    watch: Annotated[bool, Option(help="Look after alerts: raise them, and clear them.")] = True,
+    alert_file: Annotated[Path | None, Option(metavar="FILE", help="Write alerts there too, as lines of JSON.")] = None,
+    alert_webhook: Annotated[str | None, Option(metavar="URL", help="Send alerts there too.")] = None,
 ) -> None:
     """Serve the pages of a store: what is live and why, runs, rollouts, learning, proofs, releases, alerts, the ledger.
 
@@ -172,38 +169,24 @@ PROXY_HOST, PROXY_PORT, TIMEOUT_MS, STATE_DIR = "127.0.0.1", 8788, 30_000, Path(
 
 
 def proxy(
-    upstream: Annotated[
-        list[str], typer.Option("--upstream", metavar="URL", help="Where calls are answered; several share them.")
-    ],
-    host: Annotated[
-        str, typer.Option("--host", metavar="HOST", help="Others than this machine need a token.")
-    ] = PROXY_HOST,
-    port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65_535, help="0: any that is free.")
-    ] = PROXY_PORT,
+    upstream: Annotated[list[str], Option(metavar="URL", help="Where calls are answered; several share them.")],
+    host: Annotated[str, Option(metavar="HOST", help="Others than this machine need a token.")] = PROXY_HOST,
+    port: Annotated[int, Option(metavar="N", min=0, max=65_535, help="0: any that is free.")] = PROXY_PORT,
     token: Annotated[
-        str | None,
-        typer.Option("--token", metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What agents send as their API key."),
+        str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What agents send as their API key.")
     ] = None,
-    state_dir: Annotated[
-        Path, typer.Option("--state-dir", metavar="FOLDER", help="Where the attribution log lies.")
-    ] = STATE_DIR,
-    timeout_ms: Annotated[
-        int, typer.Option("--timeout-ms", metavar="N", min=1, help="How long an upstream may be silent.")
-    ] = TIMEOUT_MS,
-    hold_ms: Annotated[
-        int, typer.Option("--hold-ms", metavar="N", min=0, help="How long a call waits for a busy upstream.")
-    ] = 30_000,
-    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="Calls of one upstream at a time.")] = 512,
+    state_dir: Annotated[Path, Option(metavar="FOLDER", help="Where the attribution log lies.")] = STATE_DIR,
+    timeout_ms: Annotated[int, Option(metavar="N", min=1, help="How long an upstream may be silent.")] = TIMEOUT_MS,
+    hold_ms: Annotated[int, Option(metavar="N", min=0, help="How long a call waits for a busy upstream.")] = 30_000,
+    most: Annotated[int, Option(metavar="N", min=1, help="Calls of one upstream at a time.")] = 512,
     ids: Annotated[
-        bool, typer.Option("--ids/--no-ids", help="Ask upstreams for token ids and log-probs where they give them.")
+        bool, Option("--ids/--no-ids", help="Ask upstreams for token ids and log-probs where they give them.")
     ] = True,
     scrub: Annotated[
-        bool, typer.Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
+        bool, Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
     ] = True,
     price: Annotated[
-        list[str] | None,
-        typer.Option("--price", metavar="MODEL=READ,WRITTEN", help="Of a million tokens, to count what calls cost."),
+        list[str] | None, Option(metavar="MODEL=READ,WRITTEN", help="Of a million tokens, to count what calls cost.")
     ] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",

@@ -191,12 +191,7 @@ WIDTH = 79
 
 def folded(text: str, indent: str = "") -> list[str]:
     return wrap(
-        text,
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.options import (
@@ -52,7 +53,7 @@ SETTINGS = "optimize-settings"
 
 
 def schema(
-    name: Annotated[str | None, typer.Argument(help="One of the published names; without it they are listed.")] = None,
+    name: Annotated[str | None, Argument(help="One of the published names; without it they are listed.")] = None,
     json: Json = False,
 ) -> None:
     """Print the JSON Schema of a published record."""
@@ -91,10 +92,10 @@ PAGE = 100
 
 @traces_app.command("export")
 def export_traces(
-    what: Annotated[str, typer.Argument(metavar="RUN[/NAME]", help="A run, or one rollout of it.")],
-    to: Annotated[str, typer.Option("--to", metavar="URL|FILE", help="A collector (OTLP over HTTP), or a file.")],
+    what: Annotated[str, Argument(metavar="RUN[/NAME]", help="A run, or one rollout of it.")],
+    to: Annotated[str, Option(metavar="URL|FILE", help="A collector (OTLP over HTTP), or a file.")],
     header: Annotated[
-        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Sent along, as for a collector's key.")
+        list[str] | None, Option(metavar="NAME=VALUE", help="Sent along, as for a collector's key.")
     ] = None,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
@@ -128,9 +129,9 @@ def export_traces(
 
 @traces_app.command("import")
 def import_traces(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Lines of OTLP's JSON, as collectors write them.")],
+    file: Annotated[Path, Argument(metavar="FILE", help="Lines of OTLP's JSON, as collectors write them.")],
     scrub: Annotated[
-        bool, typer.Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
+        bool, Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
     ] = True,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
@@ -213,7 +214,7 @@ app = typer.Typer(help="Look after a store.", add_completion=False, no_args_is_h
 @app.command()
 def check(
     store: StoreAt = DEFAULT_STORE,
-    quick: Annotated[bool, typer.Option("--quick", help="Skip the comparison of indexes with tables.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Skip the comparison of indexes with tables.")] = False,
     json: Json = False,
 ) -> None:
     """Look for damage: the file, the life cycle, the ledger's chain, the blobs. Exits 5 when there is any."""
@@ -278,14 +279,10 @@ def stats(store: StoreAt = DEFAULT_STORE, project: AnyProject = None, limit: Lim
 @app.command()
 def export(
     store: StoreAt = DEFAULT_STORE,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Written aside, then renamed; else stdout.")
-    ] = None,
+    output: Annotated[Path | None, Option(metavar="FILE", help="Written aside, then renamed; else stdout.")] = None,
     project: AnyProject = None,
-    run: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Only this run, of the project or of 'default'.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="With --output: print the counts as JSON.")] = False,
+    run: Annotated[str | None, Option(metavar="RUN", help="Only this run, of the project or of 'default'.")] = None,
+    json: Annotated[bool, Option("--json", help="With --output: print the counts as JSON.")] = False,
 ) -> None:
     """Write every record as lines of JSON, all from one moment."""
     with existing(store, project or "default") as opened:
@@ -310,20 +307,14 @@ def _export(store: Store, file: TextIO, project: str | None, run: str | None) ->
     total = exports.rollouts(store) if project is None and run is None else None
     with show.progress("exporting rollouts", total) as advance:
         return exports.export(
-            store,
-            file.write,
-            version=version("holdfast"),
-            now=time.time(),
-            project=project,
-            run=run,
-            done=advance,
+            store, file.write, version=version("holdfast"), now=time.time(), project=project, run=run, done=advance
         )
 
 
 @app.command()
 def prune(
-    older_than: Annotated[float, typer.Option(metavar="DAYS", min=0, help="Runs that ended longer ago than this.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Really remove them; without it they are only listed.")] = False,
+    older_than: Annotated[float, Option(metavar="DAYS", min=0, help="Runs that ended longer ago than this.")],
+    yes: Annotated[bool, Option("--yes", help="Really remove them; without it they are only listed.")] = False,
     store: StoreAt = DEFAULT_STORE,
     project: Project = "default",
     json: Json = False,

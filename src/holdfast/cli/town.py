@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli.main import PLAIN
 from holdfast.cli.options import Json, needing, who, written_whole
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from holdfast.workloads.townschool import School, TrainingPlan, TrainingRound
 
 
-RulesAt = Annotated[Path | None, typer.Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**63 - 1, help="The same seed, the same town.")]
-Residents = Annotated[int | None, typer.Option("--residents", metavar="N", min=1, max=256, help="How many live there.")]
+RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
+Seed = Annotated[int, Option("--seed", metavar="N", min=0, max=2**63 - 1, help="The same seed, the same town.")]
+Residents = Annotated[int | None, Option("--residents", metavar="N", min=1, max=256, help="How many live there.")]
 
 
 def warn() -> None:
@@ -56,10 +57,10 @@ MOST_MB = 16.0  # that memory may grow by
 
 
 def soak(
-    ticks: Annotated[int, typer.Option("--ticks", metavar="N", min=1000, help="How many.")] = 1_000_000,
+    ticks: Annotated[int, Option(metavar="N", min=1000, help="How many.")] = 1_000_000,
     seed: Seed = 1,
     rules: RulesAt = None,
-    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write a page about it.")] = None,
+    report: Annotated[Path | None, Option(metavar="FILE", help="Write a page about it.")] = None,
     json: Json = False,
 ) -> None:
     """Let a town live for very long, and see that memory stays flat and residents stay."""
@@ -106,25 +107,18 @@ EXAMS = 4  # who is examined at the end: the learnt, chance, scripts, the untaug
 
 def learn(
     minutes: Annotated[
-        float | None,
-        typer.Option(
-            "--minutes", metavar="N", min=0.01, max=600, help=f"Of learning; {MINUTES:g} if nothing else ends it."
-        ),
+        float | None, Option(metavar="N", min=0.01, max=600, help=f"Of learning; {MINUTES:g} if nothing else ends it.")
     ] = None,
-    updates: Annotated[
-        int | None, typer.Option("--updates", metavar="N", min=1, help="End after so many: the same, bit by bit.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK} updates, and a short exam.")] = False,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**31 - 1, help="Of all chance.")] = 1,
+    updates: Annotated[int | None, Option(metavar="N", min=1, help="End after so many: the same, bit by bit.")] = None,
+    quick: Annotated[bool, Option("--quick", help=f"{QUICK} updates, and a short exam.")] = False,
+    seed: Annotated[int, Option(metavar="N", min=0, max=2**31 - 1, help="Of all chance.")] = 1,
     rules: RulesAt = None,
     residents: Residents = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FOLDER", help=f"For weights, numbers and the picture; else one in {KEPT}."),
+        Path | None, Option(metavar="FOLDER", help=f"For weights, numbers and the picture; else one in {KEPT}.")
     ] = None,
     picture: Annotated[
-        Path | None,
-        typer.Option("--picture", metavar="FILE", help="Draw the curve, .png or .svg; else beside the weights."),
+        Path | None, Option(metavar="FILE", help="Draw the curve, .png or .svg; else beside the weights.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -251,16 +245,12 @@ SHARES = ("alive", "needs_met", "starving", "attendance", "failures")  # numbers
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="A town to live in.", **PLAIN)
 
-Privacy = Annotated[bool, typer.Option("--privacy", help="Pseudonyms wherever residents are named or listed.")]
-Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="Keep frames, to look at any moment.")]
-From = Annotated[Path | None, typer.Option("--from", metavar="SNAPSHOT", help="Go on from a snapshot.")]
-Stages = Annotated[
-    Path | None, typer.Option("--stages", metavar="FILE", help="The log that says which stages may be on.")
-]
-Unlock = Annotated[
-    str | None, typer.Option("--unlock", metavar="STAGE", help="Allow a stage by hand; kept in the log.")
-]
-Reason = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason for --unlock.")]
+Privacy = Annotated[bool, Option("--privacy", help="Pseudonyms wherever residents are named or listed.")]
+Record = Annotated[Path | None, Option("--record", metavar="FILE", help="Keep frames, to look at any moment.")]
+From = Annotated[Path | None, Option("--from", metavar="SNAPSHOT", help="Go on from a snapshot.")]
+Stages = Annotated[Path | None, Option("--stages", metavar="FILE", help="The log that says which stages may be on.")]
+Unlock = Annotated[str | None, Option("--unlock", metavar="STAGE", help="Allow a stage by hand; kept in the log.")]
+Reason = Annotated[str, Option("--why", metavar="TEXT", help="The reason for --unlock.")]
 
 
 def _life(rules: Rules, seed: int, start: Path | None, privacy: bool, audit: AuditFile | None = None) -> Life:
@@ -277,15 +267,13 @@ def _life(rules: Rules, seed: int, start: Path | None, privacy: bool, audit: Aud
 
 @app.command("run")
 def run(
-    days: Annotated[float, typer.Option("--days", metavar="N", min=0.001, max=10_000, help="How long.")] = 1.0,
+    days: Annotated[float, Option(metavar="N", min=0.001, max=10_000, help="How long.")] = 1.0,
     seed: Seed = 1,
     rules: RulesAt = None,
     residents: Residents = None,
     start: From = None,
-    save: Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write a snapshot of the end.")] = None,
-    replay: Annotated[
-        Path | None, typer.Option("--replay", metavar="FILE", help="Write what it takes to live it again.")
-    ] = None,
+    save: Annotated[Path | None, Option(metavar="FILE", help="Write a snapshot of the end.")] = None,
+    replay: Annotated[Path | None, Option(metavar="FILE", help="Write what it takes to live it again.")] = None,
     record: Record = None,
     privacy: Privacy = False,
     stages: Stages = None,
@@ -374,28 +362,23 @@ def _told(name: str, value: float | None) -> object:
 
 @app.command("watch")
 def watch(
-    web: Annotated[bool, typer.Option("--web", help="Show it as a live page instead.")] = False,
-    speed: Annotated[float, typer.Option("--speed", metavar="N", min=0.1, max=4096, help="Ticks a second.")] = SPEED,
-    ticks: Annotated[int | None, typer.Option("--ticks", metavar="N", min=1, help="End after so many.")] = None,
+    web: Annotated[bool, Option("--web", help="Show it as a live page instead.")] = False,
+    speed: Annotated[float, Option(metavar="N", min=0.1, max=4096, help="Ticks a second.")] = SPEED,
+    ticks: Annotated[int | None, Option(metavar="N", min=1, help="End after so many.")] = None,
     seed: Seed = 1,
     rules: RulesAt = None,
     residents: Residents = None,
     start: From = None,
     record: Record = None,
     privacy: Privacy = False,
-    host: Annotated[str, typer.Option("--host", metavar="HOST", help="Others than this machine need --token.")] = HOST,
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65_535, help="0: any that is free.")] = PORT,
-    token: Annotated[
-        str | None, typer.Option("--token", metavar="TEXT", envvar="HOLDFAST_TOWN_TOKEN", help="To see the page.")
-    ] = None,
+    host: Annotated[str, Option(metavar="HOST", help="Others than this machine need --token.")] = HOST,
+    port: Annotated[int, Option(metavar="N", min=0, max=65_535, help="0: any that is free.")] = PORT,
+    token: Annotated[str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_TOKEN", help="To see the page.")] = None,
     operator: Annotated[
-        str | None,
-        typer.Option("--operator", metavar="TEXT", envvar="HOLDFAST_TOWN_OPERATOR", help="Operators' token."),
+        str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_OPERATOR", help="Operators' token.")
     ] = None,
-    admin: Annotated[
-        str | None, typer.Option("--admin", metavar="TEXT", envvar="HOLDFAST_TOWN_ADMIN", help="Admins' token.")
-    ] = None,
-    audit: Annotated[Path, typer.Option("--audit", metavar="FILE", help="Where orders are written down.")] = Path(
+    admin: Annotated[str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_ADMIN", help="Admins' token.")] = None,
+    audit: Annotated[Path, Option(metavar="FILE", help="Where orders are written down.")] = Path(
         ".holdfast/town/audit.jsonl"
     ),
     stages: Stages = None,
@@ -419,11 +402,11 @@ def watch(
 
 @app.command("replay")
 def replay(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Of --replay, or of --record.")],
+    file: Annotated[Path, Argument(metavar="FILE", help="Of --replay, or of --record.")],
     rules: RulesAt = None,
     residents: Residents = None,
-    tick: Annotated[int | None, typer.Option("--tick", metavar="N", min=0, help="Only to, or from, this tick.")] = None,
-    speed: Annotated[float, typer.Option("--speed", metavar="N", min=0.1, max=4096, help="Of a recording.")] = 32.0,
+    tick: Annotated[int | None, Option(metavar="N", min=0, help="Only to, or from, this tick.")] = None,
+    speed: Annotated[float, Option(metavar="N", min=0.1, max=4096, help="Of a recording.")] = 32.0,
     json: Json = False,
 ) -> None:
     """Live a town again and see that it comes to the same end; or play a recording."""
@@ -480,8 +463,7 @@ def _play(file: Path, tick: int, speed: float, json: bool) -> None:
 
 @app.command("inspect")
 def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A snapshot, a replay or a recording.")],
-    json: Json = False,
+    file: Annotated[Path, Argument(metavar="FILE", help="A snapshot, a replay or a recording.")], json: Json = False
 ) -> None:
     """Tell what a file is, and of which town."""
     from holdfast.workloads.townlife import inspect_script, inspect_snapshot, open_recording
@@ -511,7 +493,7 @@ def _about(recording: Recording) -> dict[str, Any]:
 
 @app.command("validate")
 def validate(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Rules; without it, the default ones.")] = None,
+    file: Annotated[Path | None, Argument(metavar="[FILE]", help="Rules; without it, the default ones.")] = None,
     json: Json = False,
 ) -> None:
     """Check a file of rules, and list everything that is wrong with it."""
@@ -544,8 +526,8 @@ def orders(json: Json = False) -> None:
 
 @app.command("bench")
 def bench(
-    worlds: Annotated[int, typer.Option("--worlds", metavar="N", min=1, max=4096, help="At once.")] = 64,
-    ticks: Annotated[int, typer.Option("--ticks", metavar="N", min=1, help="How many.")] = 100,
+    worlds: Annotated[int, Option(metavar="N", min=1, max=4096, help="At once.")] = 64,
+    ticks: Annotated[int, Option(metavar="N", min=1, help="How many.")] = 100,
     seed: Seed = 1,
     rules: RulesAt = None,
     json: Json = False,
