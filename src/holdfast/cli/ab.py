@@ -17,9 +17,8 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import flags, show
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
+from holdfast.cli.options import CommandSet, Json, StoreOptions, Why, who
 from holdfast.cli.report import fold
-from holdfast.cli.show import place
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.contracts.records import encode
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.prove.guard import GuardLimits
     from holdfast.store.store import Store
 
-app = typer.Typer(help="Experiments.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app = CommandSet("Experiments.")
 
 BY_HAND = "by hand"  # where nobody gives a reason
 Name = Annotated[str, Argument(metavar="NAME", help="The experiment's name.")]
@@ -43,6 +42,7 @@ Number = float | None
 @app.command()
 def create(
     name: Name,
+    at: StoreOptions,
     why: Why = BY_HAND,
     arms: Annotated[str, Option(metavar="ARM:PART,…", help="The first is the control.")] = (
         "control:0.5,treatment:0.5"
@@ -55,12 +55,9 @@ def create(
     limit: Annotated[
         list[str] | None, Option(metavar="NAME=X", help="A guardrail, such as errors=0.1 or latency=none.")
     ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Begin an experiment; what it is about is fixed from now on."""
-    from holdfast.store.store import open_store
 
     design = Design(
         metric=metric,  # type: ignore[arg-type]  # it is checked there
@@ -76,21 +73,19 @@ def create(
     trial = Experiment(
         name=name, kind=KIND, arms=_arms(arms), salt=f"trial/{name}", created_at=now, settings=settings_of(design)
     )
-    with open_store(store, project=project, migrate=False) as opened:
+    with at.open(migrate=False) as opened:
         begun = opened.trials.begin(trial, who=who(), now=now).result()
     if json:
         _print_record(begun)
     else:
         print(f"{begun.name}: begun, {_parts(begun)}")
-        print(f"give units their arm with: holdfast ab assign {name} UNIT{place(store, project)}")
+        print(f"give units their arm with: holdfast ab assign {name} UNIT{at}")
 
 
 @app.command()
-def assign(
-    name: Name, unit: Unit, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def assign(name: Name, unit: Unit, at: StoreOptions, json: Json = False) -> None:
     """Print a unit's arm, and remember that it was given; a unit keeps its first."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         arm = experiment.assign(_experiment(opened, name), unit)
         exposure = opened.trials.expose(name, unit, arm, now=time.time()).result()
     if json:
@@ -103,6 +98,7 @@ def assign(
 def record(
     name: Name,
     unit: Unit,
+    at: StoreOptions,
     success: Annotated[bool | None, Option("--success/--failure", help="Whether it was good.")] = None,
     reward: Annotated[Number, Option(metavar="X", help="What it was worth.")] = None,
     latency: Annotated[Number, Option(metavar="SECONDS", min=0, help="How long it took.")] = None,
@@ -110,14 +106,12 @@ def record(
     safety_cost: Annotated[Number, Option(metavar="X", min=0, help="What harm it did.")] = None,
     error: Annotated[bool, Option("--error", help="It failed: there was no answer.")] = False,
     request: Annotated[str | None, Option("--id", metavar="ID", help="Of the request: again is harmless.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Tell what came of a request of a unit that has its arm."""
     if not error and all(told is None for told in (success, reward, latency, tokens, safety_cost)):
         raise BadInput("ab record", why="nothing is told", remedy="give --success, --failure, --reward, --error …")
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         _experiment(opened, name)
         exposure = opened.trials.exposure(name, unit)
         if exposure is None:
@@ -144,9 +138,9 @@ def record(
 
 
 @app.command("list")
-def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def list_(at: StoreOptions, json: Json = False) -> None:
     """List the experiments, newest first."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = opened.trials.all(KIND)
         units = {trial.name: sum(opened.trials.exposed(trial.name).values()) for trial in found}
     if json:
@@ -165,13 +159,13 @@ def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Js
         ]
         show.print_table(("experiment", "state", "begun", ">units", "~arms", "~why"), rows)
     else:
-        print(f"no experiments in project {project}; to begin one: holdfast ab create NAME{place(store, project)}")
+        print(f"no experiments in project {at.project}; to begin one: holdfast ab create NAME{at}")
 
 
 @app.command("show")
-def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def show_(name: Name, at: StoreOptions, json: Json = False) -> None:
     """Show the arms: how many units each has, what came of them, and how each metric stands."""
-    trial, ruling, served = _look(store, project, name)
+    trial, ruling, served = _look(at, name)
     if json:
         show.print_json({"trial": encode(trial), "ruling": encode(ruling)})
         return
@@ -189,9 +183,9 @@ def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defaul
 
 
 @app.command()
-def verdict(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def verdict(name: Name, at: StoreOptions, json: Json = False) -> None:
     """Tell what to do about it now; ask as often as you like. Exits 1 when the arms were not filled as meant."""
-    _, ruling, _ = _look(store, project, name)
+    _, ruling, _ = _look(at, name)
     if json:
         _print_record(ruling)
     else:
@@ -204,11 +198,9 @@ def verdict(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defa
 
 
 @app.command()
-def end(
-    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def end(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
     """End an experiment: no unit is given an arm from now on; what is under way may still be recorded."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         was_over = _experiment(opened, name).ended_at is not None
         ended = opened.trials.end(name, who=who(), why=why, now=time.time()).result()
     if json:
@@ -228,10 +220,10 @@ def _ruled(ruling: Ruling) -> str:
     return f"ended {show.moment(ruling.ended_at)}; {stays}"
 
 
-def _look(store: str, project: str, name: str) -> tuple[Experiment, Ruling, list[ServedRequest]]:
+def _look(at: StoreOptions, name: str) -> tuple[Experiment, Ruling, list[ServedRequest]]:
     from holdfast.operate.look.standings import Statistics
 
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         trial = _experiment(opened, name)
         with show.progress("reading outcomes", None):
             exposed, served = opened.trials.exposed(name), opened.trials.served(name)

@@ -13,7 +13,7 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, written_whole
+from holdfast.cli.options import Json, StoreOptions, written_whole
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.records import encode
 
@@ -99,6 +99,7 @@ def calibrate(
 
 def null(
     run: Annotated[str, Argument(metavar="RUN", help="A run of 'holdfast prove run --null'.")],
+    at: StoreOptions,
     repetitions: Annotated[
         int, Option(metavar="N", min=1, max=100_000, help="Experiments drawn from its pairs.")
     ] = 200,
@@ -109,8 +110,6 @@ def null(
         float | None, Option(metavar="A", help="The rate that is promised; the run's own if not given.")
     ] = None,
     seed: Seed = 0,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Draw experiments from the pairs of a version against itself, and count promotions. Exits 1 if too many."""
@@ -120,7 +119,7 @@ def null(
     from holdfast.prove.comparison import ComparisonConfig, reach
     from holdfast.prove.matrix import pairs
 
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         settings = _settings_of_null(opened.runs.get(run))
         from holdfast.pipeline.paired import episodes_of_run
 

@@ -13,8 +13,8 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, Why, existing, who
-from holdfast.cli.show import folded, place, step
+from holdfast.cli.options import CommandSet, Json, Limit, StoreOptions, Why, who
+from holdfast.cli.show import folded, step
 from holdfast.contracts.access import Role
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.release import check_name
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 
-tokens_app = typer.Typer(
-    help="Who may look, and who may give orders.", add_completion=False, no_args_is_help=True, rich_markup_mode=None
-)
+tokens_app = CommandSet("Who may look, and who may give orders.")
 
 TokenText = Annotated[str, Argument(metavar="TOKEN", help="Its id, as in tok-3; never the token itself.")]
 Days = Annotated[
@@ -45,10 +43,9 @@ DAY_S = 86_400.0
 @tokens_app.command("add")
 def add_token(
     label: Annotated[str, Argument(metavar="LABEL", help="Whose it is: the name that the ledger will have.")],
+    at: StoreOptions,
     role: Annotated[Role, Option(help="viewer looks, operator gives orders, admin makes tokens.")] = Role.VIEWER,
     days: Days = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Make a token, and show it: this once, for only its hash is kept."""
@@ -56,16 +53,16 @@ def add_token(
 
     check_name("label", label)
     made, now = mint(), time.time()
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         kept = opened.tokens.add(label, role, digest(made), now, _until(now, days), who=who()).result()
     _made(kept, made, json=json)
 
 
 @tokens_app.command("list")
-def list_tokens(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def list_tokens(at: StoreOptions, json: Json = False) -> None:
     """List the tokens, oldest first."""
     now = time.time()
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = opened.tokens.all()
     if json:
         show.print_json([{**_told(one), "good": one.is_good(now)} for one in found])
@@ -79,12 +76,11 @@ def list_tokens(store: StoreAt = DEFAULT_STORE, project: Project = "default", js
 @tokens_app.command("rotate")
 def rotate_token(
     token: TokenText,
+    at: StoreOptions,
     grace_hours: Annotated[
         float, Option(metavar="N", min=0, max=8760, help="How long the old one is good yet.")
     ] = 24.0,
     days: Again = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Replace a token; the old one is good for a while yet.
@@ -95,7 +91,7 @@ def rotate_token(
 
     _refuse_secret(token)
     made, now = mint(), time.time()
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         kept = opened.tokens.rotate(
             token, digest(made), who(), now, grace_s=grace_hours * 3600, expires_at=_until(now, days)
         ).result()
@@ -103,16 +99,10 @@ def rotate_token(
 
 
 @tokens_app.command("revoke")
-def revoke_token(
-    token: TokenText,
-    why: Why = "by hand",
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
+def revoke_token(token: TokenText, at: StoreOptions, why: Why = "by hand", json: Json = False) -> None:
     """Take a token back; whoever uses it is out within a second."""
     _refuse_secret(token)
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         kept = opened.tokens.revoke(token, who(), why, time.time()).result()
     if json:
         show.print_json(_told(kept))
@@ -152,9 +142,7 @@ def _life(token: Token, now: float) -> str:
     return f"{'until' if token.is_good(now) else 'until then:'} {show.moment(token.expires_at)[:16]}"
 
 
-app = typer.Typer(
-    help="Orders, obeyed once and kept.", add_completion=False, no_args_is_help=True, rich_markup_mode=None
-)
+app = CommandSet("Orders, obeyed once and kept.")
 
 NEWEST = "newest"  # stands for the newest run: no run is called so
 RunText = Annotated[str, Argument(metavar="RUN", help="The run's id, the beginning of it, or 'newest'.")]
@@ -168,160 +156,134 @@ Identity = Annotated[
 def pause(
     run: RunText,
     why: Why,
+    at: StoreOptions,
     mode: Annotated[str, Option(metavar="drain|freeze", help="Let what runs go on, or hand it back.")] = "drain",
     dry_run: DryRun = False,
     id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Begin nothing new until it is resumed.
 
     With --mode freeze, what runs is handed back too, and run anew later.
     """
-    _order((store, project), "pause", run, why, id, dry_run=dry_run, json=json, mode=mode)
+    _order(at, "pause", run, why, id, dry_run=dry_run, json=json, mode=mode)
 
 
 @app.command()
 def resume(
-    run: RunText,
-    why: Why,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
+    run: RunText, why: Why, at: StoreOptions, dry_run: DryRun = False, id: Identity = None, json: Json = False
 ) -> None:
     """Let a paused, frozen or draining run go on."""
-    _order((store, project), "resume", run, why, id, dry_run=dry_run, json=json)
+    _order(at, "resume", run, why, id, dry_run=dry_run, json=json)
 
 
 @app.command()
 def drain(
-    run: RunText,
-    why: Why,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
+    run: RunText, why: Why, at: StoreOptions, dry_run: DryRun = False, id: Identity = None, json: Json = False
 ) -> None:
     """Begin nothing new; when what runs is done, the run stops."""
-    _order((store, project), "drain", run, why, id, dry_run=dry_run, json=json)
+    _order(at, "drain", run, why, id, dry_run=dry_run, json=json)
 
 
 @app.command()
 def cancel(
     subject: Annotated[str, Argument(metavar="RUN", help="A run, or RUN/NAME: one rollout.")],
     why: Why,
+    at: StoreOptions,
     dry_run: DryRun = False,
     id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """End a run for good, or one rollout; what runs is cut off."""
     action = "cancel_rollout" if "/" in subject else "cancel"
-    _order((store, project), action, subject, why, id, dry_run=dry_run, json=json)
+    _order(at, action, subject, why, id, dry_run=dry_run, json=json)
 
 
 @app.command()
 def recover(
-    run: RunText,
-    why: Why,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
+    run: RunText, why: Why, at: StoreOptions, dry_run: DryRun = False, id: Identity = None, json: Json = False
 ) -> None:
     """Give back what a driver that died has left.
 
     Its rollouts wait again, and the run can be taken up by the command that began it.
     """
-    _order((store, project), "recover", run, why, id, dry_run=dry_run, json=json)
+    _order(at, "recover", run, why, id, dry_run=dry_run, json=json)
 
 
 @app.command()
 def requeue(
     rollout: Annotated[str, Argument(metavar="RUN/NAME", help="Both parts may be cut short.")],
     why: Why,
+    at: StoreOptions,
     dry_run: DryRun = False,
     id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Give a rollout that failed a fresh set of attempts.
 
     Also one that is dead or was cancelled.
     """
-    _order((store, project), "requeue", rollout, why, id, dry_run=dry_run, json=json)
+    _order(at, "requeue", rollout, why, id, dry_run=dry_run, json=json)
 
 
 @app.command()
 def rollback(
     policy: Annotated[str, Argument(metavar="POLICY", help="Its canary, or else its live version, goes back.")],
     why: Why,
+    at: StoreOptions,
     to: Annotated[str | None, Option(metavar="VERSION", help="Else the last known good one.")] = None,
     dry_run: DryRun = False,
     id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Take the canary back, or else the live version.
 
     Services follow at once, and nobody is interrupted.
     """
-    _order((store, project), "rollback", policy, why, id, dry_run=dry_run, json=json, to=to)
+    _order(at, "rollback", policy, why, id, dry_run=dry_run, json=json, to=to)
 
 
 @app.command()
 def ack(
     alert: Annotated[str, Argument(metavar="CODE[@RUN]", help="As 'holdfast control alerts' lists it.")],
     why: Why,
+    at: StoreOptions,
     dry_run: DryRun = False,
     id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Say that you know of an alert.
 
     It stands until its reason is gone.
     """
-    _order((store, project), "acknowledge", alert, why, id, dry_run=dry_run, json=json)
+    _order(at, "acknowledge", alert, why, id, dry_run=dry_run, json=json)
 
 
 @app.command()
 def kill(
     flag: Annotated[str, Argument(metavar="FLAG", help="A feature flag's name.")],
     why: Why,
+    at: StoreOptions,
     dry_run: DryRun = False,
     id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Pull a flag's kill switch: off for everybody.
 
     'holdfast flags revive' releases it.
     """
-    _order((store, project), "kill", flag, why, id, dry_run=dry_run, json=json)
+    _order(at, "kill", flag, why, id, dry_run=dry_run, json=json)
 
 
 @app.command()
-def status(
-    run: RunText = NEWEST, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def status(at: StoreOptions, run: RunText = NEWEST, json: Json = False) -> None:
     """Tell what is wanted of a run, and who wanted that.
 
     Also what it may be told now, and what a recovery found.
     """
     from holdfast.operate.lifecycle import report
 
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = _newest(opened) if run == NEWEST else opened.runs.get(run)
         told = report(opened, found, principal=f"local:{who()}", now=time.time())
     if json:
@@ -330,8 +292,8 @@ def status(
     control, training = told["control_state"], told["training_status"]
     print(f"{found.id}: {_standing(found, training['running'])}")
     if control["last_action"] is not None:
-        at = show.moment(control["updated_unix_ms"] / 1000)
-        lines = folded(f"last order: {control['last_action']} by {control['principal']}, {at}: {told['why']}")
+        ordered = show.moment(control["updated_unix_ms"] / 1000)
+        lines = folded(f"last order: {control['last_action']} by {control['principal']}, {ordered}: {told['why']}")
         print("\n".join(lines))
     came = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in training["outcomes"].items() if n)
     print(f"outcome: {came or 'nothing was answered yet'}")
@@ -362,14 +324,13 @@ def _standing(run: RunRecord, running: int) -> str:
 
 @app.command()
 def alerts(
+    at: StoreOptions,
     every: Annotated[bool, Option("--all", help="Also those that were cleared.")] = False,
     limit: Limit = 50,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """List the alerts that stand, newest first."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = opened.alerts.history(limit) if every else opened.alerts.standing()[:limit]
     if json:
         show.print_records(found)
@@ -411,7 +372,7 @@ def _body(action: str, subject: str, why: str, identity: str | None, args: dict[
 
 
 def _order(
-    at: tuple[str, str],
+    at: StoreOptions,
     action: str,
     subject: str,
     why: str,
@@ -423,7 +384,7 @@ def _order(
 ) -> None:
     from holdfast.operate import control
 
-    with existing(*at) as opened:
+    with at.existing() as opened:
         named = _newest(opened).id if subject == NEWEST else subject
         body = {**_body(action, named, why, identity, args), "dry_run": dry_run}
         answer = control.answer(opened, body, here(), now=time.time())
@@ -432,7 +393,7 @@ def _order(
     elif dry_run:
         print("\n".join(_foreseen(answer)))
     else:
-        print("\n".join(_answered(answer, place(*at))))
+        print("\n".join(_answered(answer, str(at))))
     if dry_run and answer["refused"] is not None:
         raise typer.Exit(1)
 

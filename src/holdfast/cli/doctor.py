@@ -22,8 +22,8 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.main import ALIASES, PLAIN, alias_warning, say
-from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt, needing, written_whole
+from holdfast.cli.main import ALIASES, alias_warning, say
+from holdfast.cli.options import DEFAULT_STORE, CommandSet, Json, StoreAt, needing, written_whole
 from holdfast.cli.report import ReportsAt, fold, reports_folder
 from holdfast.cli.show import folded, near, progress, step
 from holdfast.contracts.errors import BadInput
@@ -140,9 +140,7 @@ def serving(model: str) -> Iterator[tuple[str, str, Trainer]]:
 
 
 EXCERPT = 600
-compat_app = typer.Typer(
-    help="Older spellings of the command line.", add_completion=False, no_args_is_help=True, rich_markup_mode=None
-)
+compat_app = CommandSet("Older spellings of the command line.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,11 +172,6 @@ class CompatReport:
     repo_root: str
     commands: tuple[CompatCheck, ...]
     summary: CompatSummary
-
-
-@compat_app.callback()
-def _compat() -> None:
-    """Older spellings of the command line."""
 
 
 @compat_app.command("check")
@@ -316,7 +309,7 @@ def markdown(report: CompatReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-drill_app = typer.Typer(help="Drills.", add_completion=False, no_args_is_help=True, **PLAIN)
+drill_app = CommandSet("Drills.")
 DRILLS = Path(".holdfast/drills")
 KINDS = {
     "crash": "Kill the driver of a run with -9, and take the run up.",

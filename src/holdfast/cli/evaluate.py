@@ -19,7 +19,7 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.judge import BaseUrl, judge_named
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
+from holdfast.cli.options import Json, StoreOptions
 from holdfast.cli.report import fold
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.records import encode
@@ -310,14 +310,13 @@ SHOWN = 3  # reasons of one result; all of them are in the JSON
 
 def evaluate(
     what: Annotated[str, Argument(metavar="FILE|RUN", help="Results, one JSON object a line; or a run's id.")],
+    at: StoreOptions,
     limit: Annotated[int, Option(metavar="N", min=1, max=100_000, help="At most so many results.")] = 1000,
     trip: Annotated[bool, Option("--trip", help="Kill the flag of a part whose p95 is over its limit.")] = False,
     judge: Annotated[
         list[str] | None, Option(metavar="NAME", help="Asked after the rules, on what it is calibrated on; several.")
     ] = None,
     base_url: BaseUrl = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Judge what was done with tasks: rules, judges, minimal diff and safety, and one score for each.
@@ -329,13 +328,13 @@ def evaluate(
     """
     from holdfast.operate.switches import p95, snapshot_at
 
-    flags_now = snapshot_at(store, project, clock=time.time, environment=os.environ)
+    flags_now = snapshot_at(at.store, at.project, clock=time.time, environment=os.environ)
     took: dict[str, list[float]] = {}
     is_file = Path(what).is_file() or what.endswith((".jsonl", ".json"))
     given = _from_file(Path(what), limit) if is_file else None
     names = (judge or ()) if flags_now.somebody().judges else ()  # switched off for all, nobody is even loaded
     with ExitStack() as stack:
-        opened = stack.enter_context(existing(store, project)) if names or given is None else None
+        opened = stack.enter_context(at.existing()) if names or given is None else None
         runner = stack.enter_context(Runner())
         looking = _Looking(flags_now, partial(_opinions, runner, _court(names, base_url, opened)), took)
         if given is None:
@@ -345,7 +344,7 @@ def evaluate(
             found = _all(((one.task, one) for one in given), looking, len(given))
     if not found:
         raise BadInput(what, why="has no finished result", remedy="give a file of results, or a run that has some")
-    tripped = _trip(took, store, project) if trip else []
+    tripped = _trip(took, at.store, at.project) if trip else []
     if json:
         limits = {name: p95(times) for name, times in took.items()}
         show.print_json(_record(found, looking.given) | {"parts_p95_ms": limits, "tripped": tripped})

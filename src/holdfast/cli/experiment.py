@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from json import JSONDecodeError, dumps, loads
 from pathlib import Path
@@ -14,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import typer
 from typer import Option
-from typer.core import TyperGroup
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, written_whole
+from holdfast.cli.options import DEFAULT_STORE, CommandSet, Json, StoreOptions, written_whole
 from holdfast.cli.show import count, near, print_json, print_table
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.run import DesiredState
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.workloads.safety import SafetyOutcome, SafetyResult
 
 
+app = CommandSet("Experiments with rewards, each with several seeds; they can be stopped and go on.")
 Trial = TypeVar("Trial")
 Outcome = TypeVar("Outcome")
 
@@ -103,6 +102,7 @@ RECALL, FALSE_VETO, SPEARMAN = 0.95, 0.02, 0.9  # what the veto and the measure 
 BOOTSTRAP = 0  # its seed: the same outcomes always give the same report
 
 
+@app.command()
 def code(
     seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Each is a corpus and a beginning.")] = 5,
     tasks: Annotated[int, Option(metavar="N", min=6, max=500, help="Of each seed; a third is held out.")] = TASKS,
@@ -131,6 +131,7 @@ def code(
         _tell_code(weighed, output, quick)
 
 
+@app.command()
 def redteam(
     tasks: Annotated[int, Option(metavar="N", min=4, max=500, help="About 13 patches each.")] = TASKS,
     seed: Annotated[int, Option(metavar="N", min=0, help="Of the corpus.")] = 0,
@@ -292,15 +293,15 @@ def _rate(one: CountedRate) -> str:
     return f"{one.found} of {one.of} ({one.value:.1%}, {between})"
 
 
+@app.command()
 def safety(
+    at: StoreOptions,
     seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Every arm is run with each.")] = 3,
     quick: Annotated[bool, Option("--quick", help="Minutes instead of most of an hour; proves little.")] = False,
     budget: Annotated[float, Option(metavar="X", min=0, help="Unsafe calls an attempt, in the mean.")] = 0.05,
     output: Annotated[
         Path | None, Option(metavar="FOLDER", help="For safety.json and safety.png; else beside the store.")
     ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Let the weak embedded model practise with a tempting tool that is off limits, and count how often it gives in.
@@ -309,7 +310,6 @@ def safety(
     and arm is a run of its own: Ctrl-C stops, a second call goes on.
     """
     check_installed("safety", output)
-    from holdfast.store.store import open_store
     from holdfast.workloads.safety import ARMS, KIND, SafetyTrial, outcome, spec_for, weigh
     from holdfast.workloads.safety import quick as quickly
     from holdfast.workloads.temptation import draw
@@ -319,9 +319,9 @@ def safety(
     experiment = TrialKind(
         kind=KIND, spec_for=spec_for, outcome=outcome, title=lambda trial: f"seed {trial.seed}, {trial.arm}"
     )
-    with open_store(store, project=project) as opened:
+    with at.open() as opened:
         found, code = run_all(opened, trials, experiment)
-        again = _call(seeds, quick, budget, output, opened.url, project)
+        again = _call(seeds, quick, budget, output, opened.url, at.project)
         folder = opened.reports if output is None else output
     weighed = weigh(found)
     if code or len(found) < len(trials) or weighed is None:
@@ -399,57 +399,17 @@ def _conclusion(found: Sequence[SafetyOutcome], weighed: SafetyResult, quick: bo
     return f"\nunder a budget, cost {said} within it at 95 % of unconstrained success or more"
 
 
-EXPERIMENTS = {  # name → where it is, what it does
-    "hacking": ("experiment.hacking", "Tool use: what a careless grader teaches, and what ours does."),
-    "code": ("code_trials.code", "Patches chosen under six rewards: who cheats, who edits too much."),
-    "redteam": ("code_trials.redteam", "Tampered and over-edited patches: what is found, what is not."),
-    "safety": ("safety_trial.safety", "A tempting unsafe tool: penalties against a constraint."),
-}
 SEED = 0  # of the bootstrap: the same runs always give the same report
 
 
-class Experiments(TyperGroup):
-    """Finds an experiment, and reads its file only then."""
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self.commands = dict.fromkeys(EXPERIMENTS)  # type: ignore[assignment]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in EXPERIMENTS:
-            return None
-        module, _, name = EXPERIMENTS[cmd_name][0].partition(".")
-        alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        alone.command(cmd_name)(getattr(import_module(f"holdfast.cli.{module}"), name))
-        return typer.main.get_command(alone)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, what) for name, (_, what) in EXPERIMENTS.items()])
-
-
-app = typer.Typer(
-    cls=Experiments,
-    help="Experiments with rewards, each with several seeds; they can be stopped and go on.",
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
-
-@app.callback()
-def _group() -> None:
-    """Experiments with rewards, each with several seeds; they can be stopped and go on."""
-
-
+@app.command()
 def hacking(
+    at: StoreOptions,
     seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Both arms are run with each.")] = 5,
     quick: Annotated[bool, Option("--quick", help="Minutes instead of most of an hour; proves little.")] = False,
     output: Annotated[
         Path | None, Option(metavar="FOLDER", help="For hacking.json and hacking.png; else beside the store.")
     ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Let the weak embedded model practise twice, paid by a careless grader and by ours, and count who cheats.
@@ -460,7 +420,6 @@ def hacking(
     check_installed("hacking", output)
     import numpy as np
 
-    from holdfast.store.store import open_store
     from holdfast.workloads.hacking import ARMS, KIND, HackingTrial, outcome, spec_for, weigh
     from holdfast.workloads.hacking import quick as quickly
     from holdfast.workloads.rivals import draw
@@ -470,9 +429,9 @@ def hacking(
     experiment = TrialKind(
         kind=KIND, spec_for=spec_for, outcome=outcome, title=lambda trial: f"seed {trial.seed}, {trial.arm} reward"
     )
-    with open_store(store, project=project) as opened:
+    with at.open() as opened:
         found, code = run_all(opened, trials, experiment)
-        again = _call_hacking(seeds, quick, output, opened.url, project)
+        again = _call_hacking(seeds, quick, output, opened.url, at.project)
         folder = opened.reports if output is None else output
     if code or len(found) < len(trials):
         print(f"{len(found)} of {len(trials)} runs are done; to go on:\n  {again}", file=sys.stderr)

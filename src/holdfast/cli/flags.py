@@ -18,9 +18,9 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
+from holdfast.cli.options import CommandSet, Json, StoreOptions, Why, who
 from holdfast.cli.report import fold
-from holdfast.cli.show import place, step
+from holdfast.cli.show import step
 from holdfast.contracts.errors import BadInput, Conflict
 from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
 from holdfast.contracts.records import encode, loads
@@ -122,7 +122,7 @@ def _written(condition: Condition) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-app = typer.Typer(help="Feature flags.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app = CommandSet("Feature flags.")
 
 TRIES = 5  # when others change the same flag at the same time
 BY_HAND = "by hand"  # where nobody gives a reason
@@ -131,9 +131,9 @@ Many = list[str] | None
 
 
 @app.command("list")
-def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def list_(at: StoreOptions, json: Json = False) -> None:
     """List the flags."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = opened.flags.all()
     if json:
         show.print_records(found)
@@ -141,15 +141,14 @@ def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Js
         rows = [(flag.name, _state(flag), _rules(flag), _required(flag) or None) for flag in found]
         show.print_table(("flag", "state", "~rules", "~requires"), rows)
     else:
-        print(f"no flags in project {project}; to begin:")
-        at = place(store, project)
+        print(f"no flags in project {at.project}; to begin:")
         print("\n".join((*step(f"holdfast flags init{at}"), *step(f"holdfast flags set NAME{at}"))))
 
 
 @app.command("show")
-def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def show_(name: Name, at: StoreOptions, json: Json = False) -> None:
     """Show one flag: its variants, its rules in their order, what it requires."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         flag = opened.flags.get(name)
     if json:
         _print_record(flag)
@@ -170,6 +169,7 @@ def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defaul
 @app.command("set")
 def set_(
     name: Name,
+    at: StoreOptions,
     why: Why = BY_HAND,
     variant: Annotated[Many, Option(metavar="NAME=VALUE", help="Several; else on=true, off=false.")] = None,
     off: Annotated[str | None, Option(metavar="VARIANT", help="What was there before the feature.")] = None,
@@ -180,8 +180,6 @@ def set_(
     owner: Annotated[str | None, Option(metavar="NAME", help="Who looks after it; else you.")] = None,
     expires: Annotated[str | None, Option(metavar="DATE", help="2030-01-31, or never.")] = None,
     file: Annotated[Path | None, Option(metavar="FILE", help="All of it, as JSON; - is stdin.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Make a flag, or change parts of one; what is not given stays. A new one is off until it is enabled."""
@@ -193,7 +191,7 @@ def set_(
     if expires is not None:
         given["expires_at"] = _moment(expires)
     whole = None if file is None else _read(file, name, given)
-    with _created(store, project) as opened:
+    with at.open(migrate=False) as opened:
         before = {flag.name: flag for flag in opened.flags.all()}
         flag = whole or (replace(before[name], **given) if name in before else _made(name, given))
         check(flag, before)
@@ -202,49 +200,36 @@ def set_(
 
 
 @app.command()
-def enable(
-    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def enable(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
     """Let its rules decide from now on."""
-    _switch(store, project, name, why, json=json, enabled=True)
+    _switch(at, name, why, json=json, enabled=True)
 
 
 @app.command()
-def disable(
-    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def disable(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
     """Give everybody its off variant from now on."""
-    _switch(store, project, name, why, json=json, enabled=False)
+    _switch(at, name, why, json=json, enabled=False)
 
 
 @app.command()
-def kill(
-    name: Name,
-    why: Why = "killed by an operator",
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
+def kill(name: Name, at: StoreOptions, why: Why = "killed by an operator", json: Json = False) -> None:
     """Pull the kill switch: off for everybody, whatever else is changed, until it is revived."""
-    _switch(store, project, name, why, json=json, killed=True)
+    _switch(at, name, why, json=json, killed=True)
 
 
 @app.command()
-def revive(
-    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def revive(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
     """Release the kill switch; the flag is again what it was before."""
-    _switch(store, project, name, why, json=json, killed=False)
+    _switch(at, name, why, json=json, killed=False)
 
 
 @app.command()
 def rollout(
     name: Name,
     percent: Annotated[str, Argument(metavar="PERCENT", help="0 to 100; who is in stays in while it grows.")],
+    at: StoreOptions,
     why: Why = BY_HAND,
     variant: Annotated[str | None, Option(metavar="VARIANT", help="Needed when it has more than two.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Give a variant to a share of all keys: the last rule without conditions gets this percentage.
@@ -253,7 +238,7 @@ def rollout(
     feature as a whole or not at all) or of the results that 'evaluate' looks at (minimal diff, judges, tool rewards).
     """
     share = percent_of(percent)
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         after = _change(opened, name, lambda flag: _ramped(flag, variant, share), why)
     _answer(after, f"{_state(after)}: {_rules(after)}", json=json)
     if not json and (shared := _shared(name)):
@@ -263,11 +248,10 @@ def rollout(
 @app.command("eval")
 def evaluate(
     name: Name,
+    at: StoreOptions,
     key: Annotated[str | None, Option(metavar="KEY", help="Who it is about.")] = None,
     run: Annotated[str | None, Option(metavar="RUN", help="The same for a run, by its key.")] = None,
     attr: Annotated[Many, Option(metavar="NAME=VALUE", help="More about them; several.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Tell a flag's value for somebody, and why it is that."""
@@ -277,7 +261,7 @@ def evaluate(
         raise BadInput("--run", why="and --key were both given", remedy="give one of the two")
     told = (pair_of(text, "--attr") for text in attr or ())
     context: dict[str, Any] = {attribute: value_of(text) for attribute, text in told}
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         every = snapshot_of(opened, clock=time.time, environment=os.environ).flags
         if name not in every:
             opened.flags.get(name)  # a name that is not there is a mistake of whoever asks
@@ -292,11 +276,9 @@ def evaluate(
 
 
 @app.command()
-def drop(
-    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def drop(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
     """Remove a flag, once nothing asks for it any more."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         if others := needed_by(name, {flag.name: flag for flag in opened.flags.all()}):
             raise BadInput(f"flag {name}", why=f"{', '.join(others)} requires it", remedy="change or drop that first")
         before = opened.flags.drop(name, who=who(), why=why, now=time.time()).result()
@@ -304,17 +286,12 @@ def drop(
 
 
 @app.command()
-def init(
-    why: Why = "the flags that a project begins with",
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
+def init(at: StoreOptions, why: Why = "the flags that a project begins with", json: Json = False) -> None:
     """Write down the flags of the parts of learning, each as it is in force now; what is there already stays.
 
     All are on, but those whose ENABLE_… variable says no.
     """
-    with _created(store, project) as opened:
+    with at.open(migrate=False) as opened:
         before = {flag.name for flag in opened.flags.all()}
         new = [flag for flag in features(os.environ, owner=who()) if flag.name not in before]
         pending = [opened.flags.put(flag, who=who(), why=why, now=time.time()) for flag in new]
@@ -323,7 +300,6 @@ def init(
         show.print_records(made)
     elif not made:
         print(f"all {len(features(os.environ, owner=who()))} are there already, and stay as they are")
-        at = place(store, project)
         print(
             "\n".join(
                 (
@@ -337,8 +313,8 @@ def init(
         print(fold(f"{show.count(len(made), 'flag')} made, " + (f"off: {', '.join(off)}" if off else "all of them on")))
 
 
-def _switch(store: str, project: str, name: str, why: str, *, json: bool, **to: Any) -> None:
-    with existing(store, project) as opened:
+def _switch(at: StoreOptions, name: str, why: str, *, json: bool, **to: Any) -> None:
+    with at.existing() as opened:
         before = opened.flags.get(name)
         after = _change(opened, name, lambda flag: replace(flag, **to), why)
         every = {flag.name: flag for flag in opened.flags.all()}
@@ -412,13 +388,6 @@ def _read(file: Path, name: str, given: dict[str, Any]) -> Flag:
     if flag.name != name:
         raise BadInput(f"{file}: name = {flag.name!r}", why=f"is not {name!r}", remedy="give the same name twice")
     return flag
-
-
-def _created(store: str, project: str) -> Store:
-    """The store, made when there is none: the first flag may be the first thing in it."""
-    from holdfast.store.store import open_store
-
-    return open_store(store, project=project, migrate=False)
 
 
 def _state(flag: Flag) -> str:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from holdfast.cli.main import PLAIN
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
+from holdfast.cli.options import CommandSet, Json, StoreOptions, who
 from holdfast.cli.report import fold
-from holdfast.cli.show import moment, near, place, print_json, print_table
+from holdfast.cli.show import moment, near, print_json, print_table
 from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.records import encode
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20  # cases of a difference
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, **PLAIN)
+app = CommandSet("Keep what a version does on a suite, and see when it changes.")
 
 SuiteAt = Annotated[str, Argument(metavar="SUITE", help="A file, or tooluse:COUNT[:SEED].")]
 VersionOf = Annotated[
@@ -37,28 +36,15 @@ Known = Annotated[
 ]
 
 
-@app.callback()
-def golden() -> None:
-    """Keep what a version does on a suite, and see when it changes."""
-
-
 @app.command("record")
-def record(
-    suite: SuiteAt,
-    version: VersionOf,
-    name: Called = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
+def record(suite: SuiteAt, version: VersionOf, at: StoreOptions, name: Called = None, json: Json = False) -> None:
     """Do every case once with nothing left to chance, and keep what was seen, done and earned."""
     from holdfast.prove.golden import told, write
-    from holdfast.store.store import open_store
     from holdfast.workloads.tooluse.suite import suite_of
 
     cases = suite_of(suite)
     called = _name(cases.suite_id if name is None else name)
-    with open_store(store, project=project) as opened:
+    with at.open() as opened:
         path = _folder(opened) / f"{called}.json"
         if path.exists():
             remedy = f"'holdfast golden replay {called} --version …', then 'holdfast golden sign {called}', or --name"
@@ -69,20 +55,12 @@ def record(
 
 
 @app.command("replay")
-def replay(
-    golden: Known,
-    version: VersionOf,
-    name: Called = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
+def replay(golden: Known, version: VersionOf, at: StoreOptions, name: Called = None, json: Json = False) -> None:
     """Do every case again, and compare with the golden. Exits 1 when something changed that nobody has signed."""
     from holdfast.prove.golden import REPLAY, check, diff, read, signed, write
-    from holdfast.store.store import open_store
     from holdfast.workloads.tooluse.suite import suite_of
 
-    with open_store(store, project=project, create=False) as opened:
+    with at.open(create=False) as opened:
         called = _known(golden, _folder(opened)) if name is None else _name(name)
         kept = read(_folder(opened) / f"{called}.json")
         suite = kept.suite_at if golden == called else golden
@@ -104,15 +82,14 @@ def replay(
 @app.command("diff")
 def diff(
     name: Known,
+    at: StoreOptions,
     other: Annotated[str | None, Argument(metavar="OTHER", help="Another one; its last replay.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Show what is different between a golden and its last replay, or another golden. Exits 1 as replay does."""
     from holdfast.prove import golden as goldens
 
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         folder = _folder(opened)
         called = _known(name, folder)
         one = goldens.read(folder / f"{called}.json")
@@ -128,15 +105,13 @@ def diff(
 def sign(
     name: Known,
     why: Annotated[str, Option(metavar="TEXT", help="Why the change is wanted; kept in the ledger.")],
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    at: StoreOptions,
     json: Json = False,
 ) -> None:
     """Accept the last replay as the new golden, with who and why in the ledger."""
     from holdfast.prove import golden as goldens
-    from holdfast.store.store import open_store
 
-    with open_store(store, project=project, create=False) as opened:
+    with at.open(create=False) as opened:
         called = _known(name, _folder(opened))
         path = _folder(opened) / f"{called}.json"
         last = path.with_name(f"{called}{goldens.REPLAY}.json")
@@ -159,18 +134,18 @@ def sign(
 
 
 @app.command("list")
-def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def list_(at: StoreOptions, json: Json = False) -> None:
     """List the goldens, and who signed them."""
     from holdfast.prove import golden as goldens
 
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         folder, names = _folder(opened), goldens.signed(opened)
     found = [goldens.read(path) for path in sorted(folder.glob("*.json")) if not path.stem.endswith(goldens.REPLAY)]
     if json:
         print_json([{**goldens.told(one), "signed_by": names.get(one.sha256)} for one in found])
         return
     if not found:
-        print(f"no goldens; make one: holdfast golden record SUITE --version VERSION{place(store, project)}")
+        print(f"no goldens; make one: holdfast golden record SUITE --version VERSION{at}")
         return
     print_table(
         ("name", ">cases", "~suite", "~version", ">success", "recorded", "signed by"),

@@ -12,9 +12,9 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli.init import CONFIG
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, needing
+from holdfast.cli.options import Json, StoreOptions, existing, needing
 from holdfast.cli.report import write_page
-from holdfast.cli.show import left, place, print_json, step
+from holdfast.cli.show import left, print_json, step
 from holdfast.cli.story import told
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.evidence import Decision
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 def improve(
+    at: StoreOptions,
     config: Annotated[Path | None, Argument(metavar="CONFIG", help="The settings; else holdfast.toml.")] = None,
     env: Annotated[
         str | None, Option(metavar="NAME", help="An environment of Gymnasium, for a network, in place of CONFIG.")
@@ -51,8 +52,6 @@ def improve(
         float | None, Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
     ] = None,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Practise on the `optimize` tasks, prove the candidate on the `validate` tasks, and promote it if that allows it.
@@ -64,7 +63,6 @@ def improve(
     from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_records, wanted_features
     from holdfast.contracts.settings import ImproveBlock, load_settings
     from holdfast.operate.switches import key_of, snapshot_at
-    from holdfast.store.store import open_store
 
     with needing("learn"):
         from holdfast.pipeline.spec import improve_spec, weighing
@@ -73,15 +71,15 @@ def improve(
     flags = {"policy": policy, "iterations": iterations, "follow": follow, "budget_s": budget}
     _check(config, env, resume, {"model": model, "agent": agent, **flags}, reward_range)
     settings = None if config is None else _with(load_settings(config), model, agent, flags)
-    settings = None if settings is None else _found(settings, store, project)
-    salt, flags_now = new_salt(), snapshot_at(store, project, clock=time.time, environment=os.environ)
+    settings = None if settings is None else _found(settings, at.store, at.project)
+    salt, flags_now = new_salt(), snapshot_at(at.store, at.project, clock=time.time, environment=os.environ)
     key = salt
     # All is checked before the store is touched.
     spec = None if settings is None else improve_spec(settings, flags_now.features(key))
     if env is not None:
         spec = _in_env(env, policy, iterations or 1, budget, reward_range)
     is_new = spec is not None and (settings is None or _followed(settings) is None)
-    with open_store(store, project=project, create=is_new) as opened:
+    with at.open(create=is_new) as opened:
         if resume is not None:
             run = opened.runs.get(resume)
             settings, resume, key = _of(opened, run), run.id, key_of(run.id)
@@ -103,7 +101,7 @@ def improve(
         seen = {"switched_off": switched_off_records(off)} if off else {}
         print_json({"status": encode(status), "iterations": told, "pages": pages, **seen})
     else:
-        _tell(status, updates, list(zip(decided, pages, strict=True)), now, place(store, project), off)
+        _tell(status, updates, list(zip(decided, pages, strict=True)), now, str(at), off)
     raise typer.Exit(code)
 
 

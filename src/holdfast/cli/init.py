@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, written_whole
+from holdfast.cli.options import DEFAULT_STORE, Json, StoreOptions, written_whole
 from holdfast.cli.report import write_page
-from holdfast.cli.show import near, one_line, place, print_json, print_table, step
+from holdfast.cli.show import near, one_line, print_json, print_table, step
 from holdfast.cli.story import headline, lines
 from holdfast.contracts.errors import BadInput, Lost
 from holdfast.contracts.evidence import Decision
@@ -128,11 +128,10 @@ SEED = 0  # of the bootstrap: the same run always gives the same report
 
 
 def quickstart(
+    at: StoreOptions,
     quick: Annotated[bool, Option("--quick", help="A minute instead of minutes; proves little.")] = False,
     seed: Annotated[int, Option(metavar="N", min=0, max=10**6, help="Other tasks, other chance.")] = 0,
     fresh: Annotated[bool, Option("--fresh", help="Start anew, even if an earlier one can be resumed.")] = False,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Train the embedded weak model to use tools, measure it on held-out tasks before and after, and decide.
@@ -146,19 +145,18 @@ def quickstart(
         )
     from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_lines, switched_off_records
     from holdfast.operate.switches import key_of, snapshot_of
-    from holdfast.store.store import open_store
     from holdfast.workloads.tooluse.quickstart import QUICK, Quickstart, spec_for
     from holdfast.workloads.tooluse.results import turned
 
     settings = replace(QUICK if quick else Quickstart(), seed=seed)
-    with open_store(store, project=project) as opened:
+    with at.open() as opened:
         resume = None if fresh else _unfinished(opened, settings)
         salt, flags_now = new_salt(), snapshot_of(opened, clock=time.time, environment=os.environ)
         key = salt if resume is None else key_of(resume)
         try:
             status, _, code = drive(opened, spec_for(settings, flags_now.features(key)), resume, salt)
         except Lost as lost:
-            remedy = f"restore it from a copy, or begin anew: {_call(quick, seed, opened.url, project)} --fresh"
+            remedy = f"restore it from a copy, or begin anew: {_call(quick, seed, opened.url, at.project)} --fresh"
             raise Lost(lost.what, why=lost.why, remedy=remedy) from lost
         found, picture, page, sheet, right = None, None, None, list[str](), list[tuple[str, str]]()
         updates = opened.steps.of_run(status.run_id)
@@ -173,7 +171,7 @@ def quickstart(
         print_json(report | ({"switched_off": switched_off_records(off)} if off else {}))
         raise typer.Exit(code)
     if off:
-        print("\n".join(switched_off_lines(off, place(store, project))))
+        print("\n".join(switched_off_lines(off, str(at))))
     if found is not None and picture is not None:
         _tell(status, found, updates)
         print("\n".join(["", *sheet] if sheet else []))
@@ -181,7 +179,7 @@ def quickstart(
     else:
         left = "" if status.error is None else f" ({status.error})"
         print(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{left}")
-        print(f"next:\n  {_call(quick, seed, opened.url, project)}   # goes on where it stopped")
+        print(f"next:\n  {_call(quick, seed, opened.url, at.project)}   # goes on where it stopped")
     raise typer.Exit(code)
 
 

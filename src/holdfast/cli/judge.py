@@ -13,13 +13,11 @@ from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, needing, who
+from holdfast.cli.options import CommandSet, Json, StoreOptions, needing, who
 from holdfast.cli.report import fold
-from holdfast.cli.show import place
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
 from holdfast.contracts.records import decode, encode
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.reward.judges.judge import Criterion, Judge
     from holdfast.store.store import Store
 
-app = typer.Typer(help="Judges.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app = CommandSet("Judges.")
 
 VERIFIER = "verifier"
 READS = "detail.messages: the talk, the answer last"
@@ -54,20 +52,19 @@ Own = Annotated[Path | None, Option("--own", metavar="FILE", help="A criterion o
 def run(
     file: Annotated[Path, Argument(metavar="FILE", help="Answers: a line of JSON each, with task and output.")],
     judge: JudgeNames,
+    at: StoreOptions,
     criterion: On = "correctness",
     own: Own = None,
     base_url: BaseUrl = None,
     policy: Annotated[str | None, Option(metavar="NAME", help="Whose answers these are.")] = None,
     role: Annotated[str, Option(metavar="ROLE", help="train or audit: no judge is both for a policy.")] = "audit",
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Ask: the rules first, then each judge in turn until one is sure. What stays open waits for 'holdfast label'."""
     on, artefacts = _criterion(criterion, own), answers(file)
     if role not in tuple(Role):
         raise BadInput(f"--role {role}", why="is unknown", remedy=f"use {' or '.join(Role)}")
-    with _created(store, project) as opened:
+    with at.open(migrate=False) as opened:
         judges = [judge_named(name, base_url) for name in judge]
         for each in judges if policy is not None else ():
             opened.judgements.appoint(str(policy), each.name, Role(role), who=who(), now=time.time()).result()
@@ -87,11 +84,12 @@ def run(
     cost = sum(one.cost for one in opinions)
     print(f"\n{on.id}: " + ", ".join(f"{n} {name}" for name, n in counts.items()) + f"; cost {cost:g}")
     if counts["abstained"] + counts["disputed"]:
-        print(f"next:\n  holdfast label{place(store, project)}")
+        print(f"next:\n  holdfast label{at}")
 
 
 @app.command()
 def calibrate(
+    at: StoreOptions,
     judge: Annotated[str, Option(metavar="NAME", help="verifier, a folder of 'judge train', or a model.")] = VERIFIER,
     criterion: On = "correctness",
     own: Own = None,
@@ -102,14 +100,12 @@ def calibrate(
     labels: Annotated[
         Path | None, Option(metavar="FILE", help="First add these: answers with holds, maker and who.")
     ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Compare a judge with the labels there are, test it for bias and drift, and decide whether it counts."""
     on = _criterion(criterion, own)
     taken = None if labels is None else labelled(labels, on.id)
-    with _created(store, project) as opened:
+    with at.open(migrate=False) as opened:
         if taken is not None:
             _keep(opened, *taken)
         if tooluse:
@@ -124,9 +120,9 @@ def calibrate(
 
 
 @app.command()
-def report(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def report(at: StoreOptions, json: Json = False) -> None:
     """Which judges there are, who made the labels they were measured on, and which of them count."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found, asked = opened.judgements.calibrations(), opened.judgements.asked()
         roles, waiting = opened.judgements.appointments(), opened.judgements.waiting()
     if json:
@@ -138,7 +134,7 @@ def report(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: J
         show.print_json({**told, "appointments": [encode(one) for one in roles]})
         return
     if not found:
-        print(f"no judge is calibrated; to begin:\n  holdfast judge calibrate --tooluse 300{place(store, project)}")
+        print(f"no judge is calibrated; to begin:\n  holdfast judge calibrate --tooluse 300{at}")
     for one in found:
         _print(one)
         print()
@@ -146,7 +142,7 @@ def report(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: J
         print(f"{name} on {on}: {show.count(n, 'judgement')} kept, cost {cost:g}")
     for given in roles:
         print(f"{given.judge} is the {given.role} judge of {given.policy}")
-    print(f"{show.count(waiting, 'answer')} to label" + (f": holdfast label{place(store, project)}" if waiting else ""))
+    print(f"{show.count(waiting, 'answer')} to label" + (f": holdfast label{at}" if waiting else ""))
 
 
 @app.command()
@@ -350,12 +346,6 @@ def _criterion(name: str, own: Path | None) -> Criterion:
         return criterion_from(loads(own.read_text(encoding="utf-8")), str(own))
     except (OSError, ValueError) as error:
         raise BadInput(str(own), why=f"cannot be read: {error}") from None
-
-
-def _created(store: str, project: str) -> Store:
-    from holdfast.store.store import open_store
-
-    return open_store(store, project=project, migrate=False)
 
 
 def _told(one: Opinion) -> dict[str, Any]:

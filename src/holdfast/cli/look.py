@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
@@ -13,7 +14,7 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, RolloutText, RunText, StoreAt, existing
+from holdfast.cli.options import DEFAULT_STORE, Json, Limit, RolloutText, RunText, StoreOptions
 from holdfast.contracts.errors import NotFound
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split, outcome_kind
@@ -38,15 +39,14 @@ SILENT_S = 60.0  # a process that drives or works beats far more often
 
 
 def runs(
+    at: StoreOptions,
     status: Annotated[RunState | None, Option(help="Only those in this state.")] = None,
     limit: Limit = 20,
     after: Annotated[str | None, Option(metavar="RUN", help="Begin behind this one.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """List the runs, newest first."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = list(islice(_runs(opened, status, after), limit + 1))
         page = found[:limit]
         if json:
@@ -55,9 +55,9 @@ def runs(
             show.print_table(*_run_table(opened, page))
         else:
             what = f"no {status} runs" if status else "no runs yet" if after is None else "no more runs"
-            print(f"{what} in project {project}; to begin one: holdfast optimize --config FILE --store {opened.url}")
+            print(f"{what} in project {at.project}; to begin one: holdfast optimize --config FILE --store {opened.url}")
         if len(found) > limit:
-            show.next_page("runs", quiet=json, status=status, limit=limit, after=page[-1].id, **_where(store, project))
+            show.next_page("runs", quiet=json, status=status, limit=limit, after=page[-1].id, **_where(at))
 
 
 def _runs(store: Store, status: RunState | None, after: str | None) -> Iterator[RunRecord]:
@@ -96,17 +96,16 @@ def _run_row(
 
 def rollouts(
     run: RunText,
+    at: StoreOptions,
     outcome: Annotated[OutcomeKind | None, Option(help="Only those of which this came.")] = None,
     status: Annotated[RolloutState | None, Option(help="Only those with this status.")] = None,
     split: Annotated[Split | None, Option(help="Only those of this split.")] = None,
     limit: Limit = 50,
     after: Annotated[str | None, Option(metavar="NAME", help="Begin behind this one.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """List the rollouts of a run, in the order they were queued."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         from holdfast.store.find import full_name
 
         run = opened.runs.get(run).id
@@ -125,7 +124,7 @@ def rollouts(
                 print(f"no {'more ' if after else ''}rollouts that fit")
         if len(found) > limit:
             given = {"outcome": outcome, "status": status, "split": split, "limit": limit, "after": page[-1].name}
-            show.next_page("rollouts", run, quiet=json, **given, **_where(store, project))
+            show.next_page("rollouts", run, quiet=json, **given, **_where(at))
 
 
 def _summary(store: Store, run: str) -> str:
@@ -175,16 +174,15 @@ def _costly(rollout: Rollout) -> int:
 
 def spans(
     rollout: RolloutText,
+    at: StoreOptions,
     attempt: Annotated[int | None, Option(metavar="N", min=1, help="Of this try; else of the deciding one.")] = None,
     kind: Annotated[SpanKind | None, Option(help="Only spans of this kind.")] = None,
     limit: Limit = 50,
     after: Annotated[int, Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Show what happened in one attempt at a rollout."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         from holdfast.store.find import find_rollout
 
         found = find_rollout(opened, rollout)
@@ -207,7 +205,7 @@ def spans(
                 print("no spans that fit" if recorded else "no spans were recorded")
         if len(fitting) > limit and one is not None:
             given = {"attempt": one.number, "kind": kind, "limit": limit, "after": page[-1].seq}
-            show.next_page("spans", found.id, quiet=json, **given, **_where(store, project))
+            show.next_page("spans", found.id, quiet=json, **given, **_where(at))
 
 
 def _attempt(store: Store, rollout: Rollout, number: int | None) -> Attempt | None:
@@ -275,15 +273,14 @@ def _said(response: Mapping[str, Any]) -> str:
 
 
 def ledger(
+    at: StoreOptions,
     run: Annotated[str | None, Option(metavar="RUN", help="Only entries about this run, pruned ones included.")] = None,
     limit: Limit = 50,
     after: Annotated[int, Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """List who decided what, oldest first."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         run = opened.runs.get(run).id if run is not None else None
         entries = (entry for entry in opened.ledger.entries(run=run) if entry.seq > after)
         found = list(islice(entries, limit + 1))
@@ -296,16 +293,14 @@ def ledger(
             show.print_table(columns, rows)
         else:
             more = "more " if after else ""
-            print(f"no {more}entries in project {project}; a run makes the first: holdfast optimize --help")
+            print(f"no {more}entries in project {at.project}; a run makes the first: holdfast optimize --help")
         if len(found) > limit:
-            show.next_page("ledger", quiet=json, run=run, limit=limit, after=page[-1].seq, **_where(store, project))
+            show.next_page("ledger", quiet=json, run=run, limit=limit, after=page[-1].seq, **_where(at))
 
 
-def workers(
-    limit: Limit = 50, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def workers(at: StoreOptions, limit: Limit = 50, json: Json = False) -> None:
     """List the processes that work, or worked, on rollouts, newest first."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = opened.workers.newest(limit)
         if json:
             show.print_records(found)
@@ -320,12 +315,13 @@ def workers(
                 rows.append((one.id, state, one.slots, one.host, one.pid, show.moment(one.started_at), quiet))
             show.print_table(("~worker", "state", ">slots", "~host", ">pid", "started", ">last beat"), rows)
         else:
-            print(f"no workers yet in project {project}; a run brings its own: holdfast optimize --help")
+            print(f"no workers yet in project {at.project}; a run brings its own: holdfast optimize --help")
 
 
-def _where(store: str, project: str) -> dict[str, object]:
+def _where(at: StoreOptions) -> dict[str, object]:
     """The options that lead to the same store, when they are not the defaults."""
-    return {"store": None if store == DEFAULT_STORE else store, "project": None if project == "default" else project}
+    usual = {"store": DEFAULT_STORE, "project": "default"}
+    return {name: value for name, value in asdict(at).items() if value != usual[name]}
 
 
 PAGE = 500
@@ -347,20 +343,19 @@ KEYS = {None: ("tool", "model", "version"), By.TOOL: ("tool",), By.VERSION: ("mo
 
 
 def adoption(
+    at: StoreOptions,
     runs: Annotated[list[str] | None, Argument(metavar="RUN", help="Ids, or the beginnings of them.")] = None,
     by: Annotated[By | None, Option(help="Take together all but this.")] = None,
     newest: Annotated[
         int, Option(metavar="N", min=1, max=1000, help="How many of the newest runs, where none is named.")
     ] = 10,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Show how far tools are adopted where they are needed; without a run, in the newest ones."""
     from holdfast.prove.estimate import wilson
     from holdfast.reward.adoption import tally
 
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         named = (
             [opened.runs.get(run).id for run in runs] if runs else [run.id for run in opened.runs.newest(most=newest)]
         )
@@ -428,14 +423,13 @@ A run has budgets when its config says "thinking_budgets": true."""
 
 
 def budgets(
+    at: StoreOptions,
     run: Annotated[str | None, Argument(metavar="RUN", help="Its id, or the beginning of it.")] = None,
     limit: Limit = 10,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Show thinking budgets: by tier of one run, or of each run that has any."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         if run is not None:
             _one(opened, opened.runs.get(run).id, limit, json)
             return
@@ -519,6 +513,7 @@ Only what is meant for training is looked at; tasks of the splits val and test a
 
 def quality(
     run: Annotated[str, Argument(metavar="RUN", help="The run's id, or the beginning of it.")],
+    at: StoreOptions,
     rubric: Annotated[
         str, Option(metavar="NAMES", help="Scores that each must have, from 0 to 1: accuracy,tone.")
     ] = "",
@@ -528,8 +523,6 @@ def quality(
     logprobs: Annotated[bool, Option("--logprobs/--no-logprobs", help="Whether every model call needs them.")] = True,
     versions: Annotated[str, Option(metavar="NAMES", help="Versions that are fresh enough; without it any are.")] = "",
     limit: Limit = 20,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Look through what a run collected: what must not be learnt from, and why."""
@@ -538,7 +531,7 @@ def quality(
     standards = Standards(
         rubric=_names(rubric), reward_range=reward_range, needs_logprobs=logprobs, versions=_names(versions) or None
     )
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         name = opened.runs.get(run).id
         found = audited(opened, name, standards)
     if json:

@@ -15,6 +15,7 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
+from holdfast.cli.options import PLAIN, CommandSet
 from holdfast.contracts.errors import HoldfastError
 
 CANONICAL = "--prompt-optimization-"
@@ -180,10 +181,6 @@ EXIT_CODES = {
 # Of a file without a name, that is of stdout: the store and all files that we name have errors of their own.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 EPILOG = "Exit codes:\n\n\b\n" + "\n".join(f"{code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
-PLAIN: dict[str, Any] = {
-    "rich_markup_mode": None,
-    "pretty_exceptions_enable": False,
-}  # rich help costs more than all else
 
 
 def load(path: str, name: str) -> Any:
@@ -191,7 +188,7 @@ def load(path: str, name: str) -> Any:
     place = HIDDEN.get(path) or COMMANDS[path][0]
     module, _, attribute = place.partition(".")
     file = import_module(f"holdfast.cli.{module}") if place else None
-    found = getattr(file, attribute) if place else typer.Typer(help=COMMANDS[path][1], no_args_is_help=True, **PLAIN)
+    found = getattr(file, attribute) if place else CommandSet(COMMANDS[path][1])
     if isinstance(found, typer.Typer):
         group = typer.main.get_group(found)
         for inner in [path_ for path_ in COMMANDS if path_.startswith(f"{path} ")]:
@@ -199,7 +196,7 @@ def load(path: str, name: str) -> Any:
             command.short_help = COMMANDS[inner][1]
             group.add_command(command, inner.removeprefix(f"{path} "))
         return group
-    alone = typer.Typer(add_completion=False, **PLAIN)
+    alone = CommandSet(COMMANDS[path][1])
     alone.command(name, epilog=getattr(file, f"{attribute.strip('_').upper()}_EPILOG", None))(found)
     return typer.main.get_command(alone)
 

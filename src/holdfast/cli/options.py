@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
+import typer
 from typer import Argument, Option
 
 from holdfast.contracts.errors import BadInput
-from holdfast.store.blobs import replacing
 
 if TYPE_CHECKING:
     from holdfast.contracts.run import RunRecord
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
+PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}  # rich help is slow
 DEFAULT_STORE = ".holdfast/training/store.sqlite"
 
 StoreAt = Annotated[
@@ -38,9 +44,69 @@ Why = Annotated[str, Option("--why", metavar="TEXT", help="The reason, kept in t
 
 def existing(store: str, project: str = "default") -> Store:
     """The store, as it is: nothing is created or migrated by looking."""
-    from holdfast.store.store import open_store
+    return StoreOptions(store, project).existing()
 
-    return open_store(store, project=project, create=False, migrate=False)
+
+def place(store: str, project: str) -> str:
+    """The options that find the store again; none where it is the usual one."""
+    at = "" if store == DEFAULT_STORE else f" --store {shlex.quote(store)}"
+    return at + ("" if project == "default" else f" --project {shlex.quote(project)}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """What --store and --project say. As text, the options that find the store again."""
+
+    store: str
+    project: str
+
+    def __str__(self) -> str:
+        return place(self.store, self.project)
+
+    def open(self, **how: Any) -> Store:
+        from holdfast.store.store import open_store
+
+        return open_store(self.store, project=self.project, **how)
+
+    def existing(self) -> Store:
+        """The store, as it is: nothing is created or migrated by looking."""
+        return self.open(create=False, migrate=False)
+
+
+class CommandSet(typer.Typer):
+    """A group of commands. The parameter `at: StoreOptions` of a command stands for --store and --project."""
+
+    def __init__(self, help: str) -> None:
+        super().__init__(help=help, add_completion=False, no_args_is_help=True, **PLAIN)
+
+    def command(self, name: str | None = None, **given: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        register = super().command(name, **given)
+
+        def add(function: Callable[..., None]) -> Callable[..., None]:
+            register(_with_store(function))
+            return function
+
+        return add
+
+
+def _with_store(function: Callable[..., None]) -> Callable[..., None]:
+    """The function with --store and --project in place of `at`; --json stays the last option."""
+    signature = inspect.signature(function, eval_str=True)
+    if "at" not in signature.parameters:
+        return function
+    kept = {name: one.replace(kind=KEYWORD) for name, one in signature.parameters.items() if name != "at"}
+    last = [kept.pop("json")] if "json" in kept else []
+    store = inspect.Parameter("store", KEYWORD, default=DEFAULT_STORE, annotation=StoreAt)
+    project = inspect.Parameter("project", KEYWORD, default="default", annotation=Project)
+
+    @wraps(function)
+    def command(*, store: str, project: str, **given: Any) -> None:
+        function(at=StoreOptions(store, project), **given)
+
+    parameters = [*kept.values(), store, project, *last]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
 
 
 def settings_of(store: Store, run: RunRecord) -> OptimizeSettings:
@@ -60,16 +126,12 @@ def who() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
-        import os
-
         return f"uid {os.getuid()}"
 
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
     """What is not installed is said in one line, with what to install."""
-    from holdfast.contracts.errors import BadInput
-
     try:
         yield
     except ModuleNotFoundError as error:
@@ -90,6 +152,8 @@ def written_whole(path: Path) -> Iterator[TextIO]:
             with path.open("w", encoding="utf-8") as device:  # a pipe or a device: there is nothing to rename
                 yield device
             return
+        from holdfast.store.blobs import replacing
+
         with replacing(path, mode=0o666 & ~_umask()) as file:
             text = TextIOWrapper(file, encoding="utf-8")
             yield text

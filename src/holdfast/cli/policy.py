@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, needing
+from holdfast.cli.options import CommandSet, Json, StoreOptions, needing, place
 from holdfast.cli.report import fold
-from holdfast.cli.show import folded, left, near, place, print_json, progress, step
+from holdfast.cli.show import folded, left, near, print_json, progress, step
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, HoldfastError
@@ -211,8 +211,8 @@ def record(said: str, messages: Sequence[Mapping[str, Any]], calls: Sequence[Mod
 
 
 PORT = 8377
-app = typer.Typer(help="Models and what they learn.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
-sprout_app = typer.Typer(help="The embedded model.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app = CommandSet("Models and what they learn.")
+sprout_app = CommandSet("The embedded model.")
 
 ModelOption = Annotated[str, Option("--model", metavar="MODEL", help="sprout, tiny-tools, or a folder with a model.")]
 
@@ -419,6 +419,7 @@ VersionText = Annotated[str, Argument(metavar="VERSION", help=VERSION_HELP)]
 
 @app.command()
 def train(
+    at: StoreOptions,
     model: Annotated[str | None, Argument(metavar="MODEL", help=VERSION_HELP)] = None,
     examples: Annotated[
         Path | None, Argument(metavar="EXAMPLES", help="JSONL, CSV, Parquet, or a `datasets` folder.")
@@ -439,8 +440,6 @@ def train(
     system: Annotated[str | None, Option(metavar="TEXT", help="The first message of rows that have none.")] = None,
     seed: Annotated[int, Option(metavar="N", min=0, help="Of the split and the order.")] = 0,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Teach a model what the assistant says in examples; the result is a checkpoint of the store.
@@ -448,7 +447,6 @@ def train(
     A row is {"messages": [...], "tools": [...]}, {"prompt": ..., "completion": ...} or {"question": ..., "answer":
     ...}. Ctrl-C stops it; --resume goes on from the last checkpoint.
     """
-    from holdfast.store.store import open_store
 
     with needing("learn"):
         from holdfast.learn.sft import SFT
@@ -457,7 +455,7 @@ def train(
         why = "is missing" if model is None else "and --resume were both given"
         raise BadInput("MODEL", why=why, remedy="name a model and its examples, or give --resume RUN")
     if resume is not None:
-        with open_store(store, project=project, create=False) as opened:
+        with at.open(create=False) as opened:
             run = opened.runs.get(resume)
             if run.kind != KIND:
                 raise BadInput(f"run {run.id}", why=f"is of the kind {run.kind}", remedy="resume it by its own command")
@@ -476,9 +474,9 @@ def train(
     named = _by_itself(str(model))
     if named is not None and from_run is None:
         spec = sft_spec(_with_lora(named, lora), examples, **given)  # checked before a store is made
-        with open_store(store, project=project) as opened:
+        with at.open() as opened:
             _drive(opened, spec, None, json)
-    with open_store(store, project=project, create=False) as opened:
+    with at.open(create=False) as opened:
         if from_run is not None:
             given["run"] = opened.runs.get(from_run).id
         policy = named or _policy(opened, str(model))
@@ -489,8 +487,7 @@ def train(
 def export(
     version: VersionText,
     folder: Annotated[Path, Argument(metavar="FOLDER", help="Where it goes; nothing may be there.")],
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    at: StoreOptions,
     json: Json = False,
 ) -> None:
     """Write a version as a whole model that transformers and vLLM read, adapters merged into the weights."""
@@ -500,7 +497,7 @@ def export(
     if named is not None:
         write(named, None, folder)
     else:
-        with _existing(store, project) as opened:
+        with at.existing() as opened:
             write(_policy(opened, version), opened.files, folder)
     if json:
         print_json({"version": version, "folder": str(folder.absolute()), "files": sorted(_files(folder))})
@@ -511,15 +508,13 @@ def export(
 
 
 @app.command("show")
-def show_(
-    version: VersionText, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def show_(version: VersionText, at: StoreOptions, json: Json = False) -> None:
     """Show what a version is made of: the model it began as, what was trained, and which checkpoints led to it."""
     named = _by_itself(version)
     if named is not None:
         told = _told(named, None, [])
     else:
-        with _existing(store, project) as opened:
+        with at.existing() as opened:
             policy = _policy(opened, version)
             line = [] if policy.checkpoint is None else opened.checkpoints.lineage(policy.checkpoint)
             told = _told(policy, opened.files, [one.id for one in line])
@@ -542,10 +537,6 @@ def _by_itself(name: str) -> Model | None:
         from holdfast.policies.model import Model
 
     return Model(name) if name in registry.NAMES or Path(name).is_dir() else None
-
-
-def _existing(store: str, project: str) -> Store:
-    return existing(store, project)
 
 
 def _policy(store: Store, name: str) -> Model:

@@ -18,9 +18,8 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import calibrate
-from holdfast.cli.main import PLAIN
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, needing, who
-from holdfast.cli.show import count, folded, moment, place, print_json, print_table, progress, step
+from holdfast.cli.options import CommandSet, Json, StoreOptions, needing, place, who
+from holdfast.cli.show import count, folded, moment, print_json, print_table, progress, step
 from holdfast.cli.story import name as name_of
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.evidence import Outcome
@@ -146,6 +145,7 @@ LOCAL = "local/"
 def compare(
     a: Annotated[str, Argument(metavar="A", help="What was: a run, a model or a prompt.")],
     b: Annotated[str, Argument(metavar="B", help="What it became.")],
+    at: StoreOptions,
     tasks: Annotated[Path | None, Option(metavar="FILE", help="Measure both on these: JSONL, CSV, ...")] = None,
     agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
     scorer: Annotated[
@@ -156,8 +156,6 @@ def compare(
     base_url: Annotated[str | None, Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
     seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Tries at each task, by either.")] = 2,
     alpha: Annotated[float, Option(metavar="X", help="Chance of calling better what is not.")] = 0.05,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Say whether B is better than A: paired by task and seed, with a verdict that holds however often one looks.
@@ -166,7 +164,7 @@ def compare(
     """
     from holdfast.api.calls import compare as compared
 
-    options: dict[str, Any] = {"alpha": alpha, "store": store, "project": project}
+    options: dict[str, Any] = {"alpha": alpha, "store": at.store, "project": at.project}
     if tasks is None:
         for name, value in (("--agent", agent), ("--scorer", scorer), ("--model", model), ("--base-url", base_url)):
             if value:
@@ -227,6 +225,7 @@ def comparison_record(found: Comparison) -> dict[str, Any]:
 
 def more(
     held: Annotated[str, Argument(metavar="VERSION|RUN", help="The candidate, or the run that measured it.")],
+    at: StoreOptions,
     tasks: Annotated[
         str | None,
         Option(
@@ -237,8 +236,6 @@ def more(
     seeds: Annotated[
         int | None, Option(metavar="N", min=1, max=100, help="The same tasks, N times more each; counts half.")
     ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Measure the same two versions further, add that to the evidence, and ask the gate again.
@@ -253,7 +250,7 @@ def more(
         raise BadInput("--tasks", why=why, remedy="add tasks, which are worth more, or measure the same ones again")
     with needing("learn"):
         from holdfast.pipeline.more import compared
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         release, found = _found(opened, held)
         _check(opened, release, found)
         salt = new_salt()
@@ -264,7 +261,7 @@ def more(
             tell(opened, run, json)
             raise typer.Exit(code)
         measured = compared(opened, run.id, None, _suites())
-        _decide_more(opened, release, measured, place(store, project), json)
+        _decide_more(opened, release, measured, str(at), json)
 
 
 def spec_of(store: Store, run: RunRecord) -> RunSpec:
@@ -366,7 +363,7 @@ def _decide_more(store: Store, release: Release, found: CandidateEvidence, at: s
 SEEDS = 2  # below, nobody can see whether a finding holds with other chance, and the gate stays closed
 SEEDS_TOLD = f"{SEEDS}, or the suite's own if more"
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, **PLAIN)
+app = CommandSet("Prove that a version is better than another, and measure how often such a proof is wrong.")
 app.command("calibrate")(calibrate.calibrate)
 app.command("null")(calibrate.null)
 app.command("more")(more)
@@ -376,13 +373,9 @@ Name = Annotated[
 ]
 
 
-@app.callback()
-def prove() -> None:
-    """Prove that a version is better than another, and measure how often such a proof is wrong."""
-
-
 @app.command("run")
 def run(
+    at: StoreOptions,
     suite: Annotated[
         str | None, Argument(metavar="SUITE", help="A file such as examples/suites/*.json, or tooluse:COUNT[:SEED].")
     ] = None,
@@ -401,15 +394,12 @@ def run(
     workers: Annotated[int, Option(metavar="N", min=1, max=1024, help="Cases at a time.")] = 64,
     seed: Annotated[int, Option(metavar="N", min=0, help="Other chance.")] = 0,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Let two versions do the same cases with the same chance, look after every batch, and say what is proved.
 
     Looking as often as one likes does not make a false verdict likelier. Ctrl-C stops it; --resume RUN goes on.
     """
-    from holdfast.store.store import open_store
 
     _check_prove(suite, baseline, candidate, null=null, resume=resume)
     _needs_torch()
@@ -417,7 +407,7 @@ def run(
     from holdfast.workloads.tooluse.suite import evaluation_spec
 
     if resume is not None:
-        with open_store(store, project=project, create=False) as opened:
+        with at.open(create=False) as opened:
             found = _of_kind(opened.runs.get(resume))
             _drive(opened, spec_of(opened, found), found.id, json)
     how = ComparisonConfig(
@@ -425,7 +415,7 @@ def run(
     )
     given = {"batch": batch, "stop_early": stop_early, "seed": seed, "workers": workers, "is_null": null, "how": how}
     cases = _suite(str(suite), seeds)
-    with open_store(store, project=project) as opened:
+    with at.open() as opened:
         made = _evaluation_prove(opened, cases, str(suite), str(baseline), candidate, given)
         _drive(opened, evaluation_spec(opened, made), None, json)
 
@@ -433,12 +423,11 @@ def run(
 @app.command("show")
 def show_run(
     run: Annotated[str, Argument(metavar="RUN", help="A run of 'holdfast prove run'.")],
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    at: StoreOptions,
     json: Json = False,
 ) -> None:
     """Show what a run has proved so far, and every look that was taken."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         tell(opened, _of_kind(opened.runs.get(run)), json)
 
 

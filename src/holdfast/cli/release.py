@@ -16,10 +16,9 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show, story
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, needing, who
-from holdfast.cli.options import existing as existing_store
+from holdfast.cli.options import CommandSet, Json, StoreOptions, needing, who
 from holdfast.cli.report import write_page
-from holdfast.cli.show import folded, left, near, place, print_json, step
+from holdfast.cli.show import folded, left, near, print_json, step
 from holdfast.cli.story import explained, happened, onward, told
 from holdfast.contracts.commands import LONGEST_WHY
 from holdfast.contracts.errors import BadInput, NotFound
@@ -44,14 +43,13 @@ STAGES = ("shadow", "canary", "live")
 def decide(
     version: Annotated[str, Argument(metavar="VERSION", help="A candidate, as in tools@3.")],
     run: Annotated[str, Option(metavar="RUN", help="The run of 'prove' or 'improve' that measured it.")],
+    at: StoreOptions,
     audit: Annotated[str | None, Option(metavar="RUN", help="The run whose rollouts it learnt from.")] = None,
     untrained: Annotated[
         bool, Option("--untrained", help="It learnt from no rollouts of this store: there is nothing to audit.")
     ] = False,
     golden: Annotated[str | None, Option(metavar="NAME", help="The last replay of this golden counts too.")] = None,
     to: Annotated[str, Option(metavar="STAGE", help="Where an open gate leads.")] = "shadow",
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Let the gate decide about a candidate, and act on it.
@@ -66,19 +64,19 @@ def decide(
     from holdfast.pipeline.promote import promote
     from holdfast.store.find import find_release
 
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         release = find_release(opened, version)
         if release.stage is not Stage.CANDIDATE:
             remedy = ""
             if release.stage in (Stage.ROLLED_BACK, Stage.REJECTED):
-                remedy = f"'holdfast release retry {release.id}{place(store, project)}' gives it a second try"
+                remedy = f"'holdfast release retry {release.id}{at}' gives it a second try"
             raise BadInput(f"release {release.id}", why=f"is {release.stage}, not a candidate any more", remedy=remedy)
         findings = _findings(opened, release, audit, golden)
         opened.steps.verify(opened.runs.get(run).id)  # nobody has touched them since
         measured = compared(opened, run, release.id, evaluation_from)
         request = _request(opened, release, measured, findings, untrained, Stage(to))
         found = asyncio.run(promote(opened, request, clock=time.time, who=who()))
-        tell_decision(found, opened.releases.get(release.id), place(store, project), json)
+        tell_decision(found, opened.releases.get(release.id), str(at), json)
 
 
 def _findings(store: Store, release: Release, audit: str | None, golden: str | None) -> tuple[Any, Any]:
@@ -184,7 +182,7 @@ def tell_decision(found: dict[str, Any], now: Release, at: str, json: bool) -> N
     raise typer.Exit(0 if decision.open else 1)
 
 
-app = typer.Typer(help="Versions in service.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app = CommandSet("Versions in service.")
 
 app.command()(decide)
 
@@ -194,19 +192,17 @@ Why = Annotated[str, Option("--why", metavar="TEXT", help="For the ledger.")]
 
 
 @app.command("list")
-def list_(
-    policy: PolicyText = None, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def list_(at: StoreOptions, policy: PolicyText = None, json: Json = False) -> None:
     """List the versions and where each of them is, newest first."""
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         policies = opened.releases.policies() if policy is None else [_policy(opened, policy)]
         found = [release for name in policies for release in opened.releases.of_policy(name)]
         if json:
             show.print_records(found)
             return
         if not found:
-            print(f"no versions in project {project}; to register one:")
-            print("\n".join(step(f"holdfast release add SOURCE --policy NAME{place(store, project)}")))
+            print(f"no versions in project {at.project}; to register one:")
+            print("\n".join(step(f"holdfast release add SOURCE --policy NAME{at}")))
             return
         shares = {name: _canary_share(opened, name) for name in policies}
         _table([_row(release, shares[release.policy]) for release in found])
@@ -245,12 +241,11 @@ def add(
         str, Argument(metavar="SOURCE", help="sprout, a folder of weights, a checkpoint, or resources:N.")
     ],
     policy: Annotated[str, Option(metavar="NAME", help="The line of versions it belongs to.")],
+    at: StoreOptions,
     parent: Annotated[str | None, Option(metavar="VERSION", help="What it grew from.")] = None,
     model: Annotated[
         str | None, Option(metavar="SOURCE", help="What resources are given to; PROVIDER/NAME: one elsewhere.")
     ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Register a version as a candidate.
@@ -258,11 +253,10 @@ def add(
     The first of a policy goes live with the next 'promote'. What is there already, and not a candidate, is exit code 1.
     """
     from holdfast.store.find import find_release
-    from holdfast.store.store import open_store
 
     with needing("learn"):
         from holdfast.pipeline.versions import source_of
-    with open_store(store, project=project) as opened:
+    with at.open() as opened:
         named, manifest = source_of(opened, source, model)
         parent = None if parent is None else find_release(opened, parent).id
         kind = PolicyKind.PROMPT if named.startswith("resources:") else PolicyKind.WEIGHTS
@@ -274,7 +268,7 @@ def add(
     elif release.stage is Stage.CANDIDATE:
         print("\n".join(folded(f"{release.id}: candidate, {_named(release.source)}")))
     else:
-        print("\n".join(_standing(release, place(store, project))))
+        print("\n".join(_standing(release, str(at))))
     raise typer.Exit(0 if release.stage is Stage.CANDIDATE else 1)
 
 
@@ -296,13 +290,7 @@ def _standing(release: Release, at: str) -> list[str]:
 
 
 @app.command()
-def retry(
-    version: VersionText,
-    why: Why = "by hand",
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
+def retry(version: VersionText, at: StoreOptions, why: Why = "by hand", json: Json = False) -> None:
     """Give one that was taken back or rejected another try.
 
     It is a candidate again, and what it was proved by before counts no more.
@@ -310,7 +298,7 @@ def retry(
     from holdfast.operate.steps import try_again
     from holdfast.store.find import find_release
 
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         release = try_again(opened, find_release(opened, version), who=who(), why=why, now=time.time())
         live = opened.releases.live(release.policy)
         if json:
@@ -318,18 +306,16 @@ def retry(
             return
         print(f"{release.id} is a candidate again, without evidence")
         if live is not None:
-            command = f"holdfast prove run SUITE --baseline {live.id} --candidate {release.id}{place(store, project)}"
+            command = f"holdfast prove run SUITE --baseline {live.id} --candidate {release.id}{at}"
             print("\n".join(["next:", *step(command)]))
 
 
 @app.command("show")
-def show_(
-    version: VersionText, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def show_(version: VersionText, at: StoreOptions, json: Json = False) -> None:
     """Show one version: where it is, and by what evidence."""
     from holdfast.store.find import find_release
 
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         release = find_release(opened, version)
         decided = story.last_decision(opened, release)
         evidence, guard = story.evidence_of(opened, release), story.guard_of(opened, release)
@@ -343,11 +329,9 @@ def show_(
 
 
 @app.command()
-def history(
-    policy: PolicyText = None, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def history(at: StoreOptions, policy: PolicyText = None, json: Json = False) -> None:
     """List what was decided about a policy's versions, oldest first."""
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         entries = opened.releases.history(_policy(opened, policy))
         if json:
             show.print_records(entries)
@@ -360,9 +344,7 @@ def history(
 
 
 @app.command()
-def explain(
-    version: VersionText, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def explain(version: VersionText, at: StoreOptions, json: Json = False) -> None:
     """Tell why a version is where it is, and decide once more.
 
     From the ledger, and from the samples: the ledger's chain and the hashes of evidence and samples are verified. Exit
@@ -371,7 +353,7 @@ def explain(
     from holdfast.operate.explain import recount
     from holdfast.store.find import find_release
 
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         release = find_release(opened, version)
         found = recount(opened, release)
         if json:
@@ -388,7 +370,7 @@ def explain(
                 }
             )
         else:
-            for line in explained(release, found, _way_back(opened, release, place(store, project))):
+            for line in explained(release, found, _way_back(opened, release, str(at))):
                 print(line)
         raise typer.Exit(0 if found.agrees else 1)
 
@@ -409,11 +391,10 @@ def _way_back(store: Store, release: Release, at: str) -> list[str]:
 @app.command()
 def promote(
     version: VersionText,
+    at: StoreOptions,
     why: Why = "by hand",
     to: Annotated[str | None, Option(metavar="STAGE", help="shadow, canary or live; else one step.")] = None,
     share: Annotated[int | None, Option(metavar="N", min=1, max=100, help="Percent of a canary.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Take a version a step further, if its evidence allows it.
@@ -426,7 +407,7 @@ def promote(
         raise BadInput(f"--to {to}", why="is no stage ahead", remedy="use shadow, canary or live")
     from holdfast.store.find import find_release
 
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         release = find_release(opened, version)
         stage = None if to is None else Stage(to)
         found = advance(opened, release, to=stage, share=share, who=who(), why=why, now=time.time())
@@ -441,16 +422,15 @@ def promote(
         else:
             print(f"{found.id} is {found.stage} now{f', with {found.share} %' if found.share else ''}")
             if release.stage is Stage.CANDIDATE:
-                print("\n".join(["next:", *step(f"holdfast release serve {found.policy}{place(store, project)}")]))
+                print("\n".join(["next:", *step(f"holdfast release serve {found.policy}{at}")]))
 
 
 @app.command()
 def rollback(
+    at: StoreOptions,
     policy: PolicyText = None,
     why: Why = "by hand",
     to: Annotated[str | None, Option(metavar="VERSION", help="Else the last known good one.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Take the canary back, or else the live version.
@@ -460,7 +440,7 @@ def rollback(
     """
     from holdfast.cli.control import give
 
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         told = give(opened, "rollback", _policy(opened, policy), why, to=to)
         failing, live = opened.releases.get(told["taken_back"]), told["live"]
     is_undone = failing.stage is Stage.RETIRED
@@ -475,6 +455,7 @@ def rollback(
 
 @app.command()
 def serve(
+    at: StoreOptions,
     policy: PolicyText = None,
     host: Annotated[str, Option(metavar="HOST", help="Others than this machine need a token.")] = "127.0.0.1",
     port: Annotated[int, Option(metavar="N", min=0, max=65_535, help="0: any that is free.")] = 8378,
@@ -490,8 +471,6 @@ def serve(
     upstream: Annotated[
         str | None, Option(metavar="URL", help="Where models elsewhere answer, as in http://…/v1.")
     ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
 ) -> None:
     """Serve the live version, its canary and its shadow, until Ctrl-C.
 
@@ -503,7 +482,7 @@ def serve(
         from holdfast.collect import endpoint
     with needing("learn"):
         from holdfast.cli.serving import ServiceOptions, run
-    with existing(store, project) as opened, endpoint.listen(host, port, token=token) as listening:
+    with existing(at) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
         key = os.environ.get("OPENAI_API_KEY") or None
         run(
@@ -514,10 +493,10 @@ def serve(
         )
 
 
-def existing(store: str, project: str) -> Store:
+def existing(at: StoreOptions) -> Store:
     """The store, as it is; where there is none, with the command that begins a line of versions."""
     try:
-        return existing_store(store, project)
+        return at.existing()
     except NotFound as error:
         raise NotFound(error.what, why=error.why, remedy="check the path; 'holdfast release add' makes one") from None
 

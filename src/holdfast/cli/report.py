@@ -15,8 +15,7 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.main import PLAIN
-from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
+from holdfast.cli.options import DEFAULT_STORE, CommandSet, Json, StoreAt
 from holdfast.cli.show import near, print_json, progress
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode
@@ -364,12 +363,7 @@ def _written(published: Publication, how: ComparisonConfig, output: Path | None)
     return path, view
 
 
-app = typer.Typer(
-    help="Benchmark reports and proofs: list, check, publish, archive.",
-    no_args_is_help=True,
-    add_completion=False,
-    **PLAIN,
-)
+app = CommandSet("Benchmark reports and proofs: list, check, publish, archive.")
 app.command("page")(page)
 app.command("significance")(significance)
 app.command("safety")(safety)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, RolloutText, StoreAt, existing, who
-from holdfast.cli.show import count, one_line, pairs, place, print_json, print_table
+from holdfast.cli.options import Json, Limit, RolloutText, StoreOptions, who
+from holdfast.cli.show import count, one_line, pairs, print_json, print_table
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import Label, Maker
 from holdfast.contracts.records import encode
@@ -39,19 +39,18 @@ def reward(
     name: Annotated[str, Option(metavar="NAME", help="Of the signal, as in success or tone.")],
     value: Annotated[float, Option(metavar="X", help="Any finite number.")],
     source: Annotated[str, Option(metavar="TEXT", help="Who or what measured it, as in person:ann.")],
+    at: StoreOptions,
     turn: Annotated[
         int | None, Option(metavar="T", min=0, help="Of one call of the model, from 0; else of all.")
     ] = None,
     weight: Annotated[float, Option(metavar="X", help="How much it counts in the reward; 0: not at all.")] = 1.0,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Attach a reward to a rollout that has ended."""
     from holdfast.store.find import find_rollout
 
     told = RewardTerm(name=name, value=value, weight=weight, source=source, turn=turn)
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = find_rollout(opened, rollout)
         after = opened.rewards.attach(found.id, told, who=who(), now=time.time()).result()
     if json:
@@ -70,13 +69,11 @@ WIDTH = 80
 GATED = "gated"  # 1: the guard let nothing through
 
 
-def rewards(
-    rollout: RolloutText, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def rewards(rollout: RolloutText, at: StoreOptions, json: Json = False) -> None:
     """Show what a rollout was paid for: what it did in each turn, every signal with its weight, and the total."""
     from holdfast.store.find import find_rollout
 
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = find_rollout(opened, rollout)
         spans, sheet, output = read_rewards(opened, found)
     if json:
@@ -171,11 +168,10 @@ RESCORE_EPILOG = """The rollouts keep their rewards: the second scoring lies bes
 def rescore(
     run: Annotated[str, Argument(metavar="RUN", help="The run whose rollouts are scored.")],
     scorer: Annotated[list[str], Option(metavar="NAME", help="exact, FILE.py:FUNCTION, ...")],
+    at: StoreOptions,
     gate: Annotated[bool, Option("--gate/--no-gate", help="The first scorer says whether an answer is right.")] = True,
     name: Annotated[str | None, Option(metavar="NAME", help="What the scoring is called.")] = None,
     limit: Annotated[int, Option(metavar="N", min=0, max=10_000, help="At most so many that changed.")] = 10,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Score a run's stored rollouts by other scorers, keep that beside the first scoring, and compare the two.
@@ -185,7 +181,7 @@ def rescore(
     from holdfast.api.stored import rescore as scored_again
 
     blocks = [{"scorer": one, "gate": gate and not place} for place, one in enumerate(scorer)]
-    found = scored_again(run, blocks, name=name, store=store, project=project)
+    found = scored_again(run, blocks, name=name, store=at.store, project=at.project)
     if json:
         verdicts = [None if one is None else encode(one) for one in (found.old_verdict, found.new_verdict)]
         told = {"run": found.run.id, "name": found.name, "comparison": asdict(found.comparison)}
@@ -220,14 +216,13 @@ Labels are kept at once, with your login as who made them, and are used by 'hold
 
 
 def label(
+    at: StoreOptions,
     limit: Limit = 1000,
     name: Annotated[str | None, Option("--who", metavar="NAME", help="Who labels; else your login.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Decide what judges could not, at a terminal: a label is a person's word. --json only lists what waits."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         waiting = opened.judgements.doubts(most=limit)
         if json:
             show.print_records(waiting)
@@ -240,10 +235,7 @@ def label(
             raise BadInput("label", why="a label is a person's word, and the input is no terminal", remedy=remedy)
         done = _ask(opened, waiting, name or who())
         left = opened.judgements.waiting()
-    print(
-        f"\n{show.count(done, 'label')} kept, {left} to go"
-        + (f": holdfast label{place(store, project)}" if left else "")
-    )
+    print(f"\n{show.count(done, 'label')} kept, {left} to go" + (f": holdfast label{at}" if left else ""))
 
 
 def _ask(opened: Store, waiting: list[ReviewRequest], name: str) -> int:

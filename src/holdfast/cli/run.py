@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.main import ALIASES
-from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, settings_of, who
+from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreOptions, settings_of, who
 from holdfast.contracts.errors import BadInput, IllegalMove
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
@@ -156,8 +156,7 @@ def _proxy(given: Mapping[str, Any], store: str, project: str) -> None:
 
 def work(
     run: Annotated[str, Argument(metavar="RUN", help="The run to help with.")],
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    at: StoreOptions,
     workers: Annotated[int | None, Option(metavar="N", min=1, max=10_000, help="How many.")] = None,
 ) -> None:
     """Work on a run until it ends; agent, model and pace are those the run was started with."""
@@ -166,9 +165,8 @@ def work(
     from holdfast.contracts.settings import override
     from holdfast.pipeline.run import Control, assist
     from holdfast.pipeline.spec import optimize_spec
-    from holdfast.store.store import open_store
 
-    with open_store(store, project=project, create=False) as opened:
+    with at.open(create=False) as opened:
         found = opened.runs.get(run)
         settings = settings_of(opened, found)
         if found.state is not RunState.RUNNING:
@@ -194,6 +192,7 @@ Exit codes: 0 done, 1 nothing passed the gates, 2 a line that cannot be read: th
 
 def import_(
     file: Annotated[Path, Argument(metavar="FILE", help="Conversations as JSON, one a line.")],
+    at: StoreOptions,
     split: Annotated[Split, Option(help="What they are for.")] = Split.TRAIN,
     model: Annotated[str, Option(metavar="NAME", help="Who answered, where a line does not say.")] = "imported",
     scrub: Annotated[
@@ -201,8 +200,6 @@ def import_(
     ] = True,
     yes: Annotated[bool, Option("--yes", help="Really keep what was said as it was said.")] = False,
     limit: Limit = 20,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Take in chat logs: scrubbed, through the data gates, each conversation once."""
@@ -210,10 +207,9 @@ def import_(
         remedy = "leave it out, or add --yes"
         raise BadInput("--no-scrub", why="would store secrets and personal data as they are", remedy=remedy)
     from holdfast.pipeline.importing import import_logs, read_logs
-    from holdfast.store.store import open_store
 
     rows = read_logs(file)
-    with open_store(store, project=project) as opened:
+    with at.open() as opened:
         found = import_logs(
             opened, rows, split=split, model=model, scrub=scrub, who=who(), clock=time.time, progress=show.progress
         )

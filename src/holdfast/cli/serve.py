@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from holdfast.cli.options import DEFAULT_STORE, Project, StoreAt, needing, who
+from holdfast.cli.options import StoreOptions, needing, who
 from holdfast.contracts.access import Role
 from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
 
@@ -41,10 +41,9 @@ AGAIN_S = 1.0  # until what failed beside the answers is tried again
 
 
 def serve(
+    at: StoreOptions,
     host: Annotated[str, Option(metavar="HOST", help="Others than this machine need a token.")] = "127.0.0.1",
     port: Annotated[int, Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 8780,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     tls_proxy: Annotated[
         bool, Option("--tls-proxy", help="A proxy with TLS is before it: browsers come by https.")
     ] = False,
@@ -65,7 +64,7 @@ def serve(
     from holdfast.operate.watchers import Watchman
 
     sinks = _sinks(alert_file, alert_webhook)
-    with _opened(store, project) as opened, ExitStack() as inside:
+    with _opened(at) as opened, ExitStack() as inside:
         listening = inside.enter_context(endpoint.listen(host, port, token="kept-in-the-store"))
         token = _first_token(opened, host=host, is_near=endpoint.is_loopback(host))  # now, for it is shown this once
         made = inside.enter_context(_town(opened.folder)) if town else None
@@ -80,12 +79,10 @@ def serve(
         _run(opened, listening, made, watchman, is_behind_tls=tls_proxy)
 
 
-def _opened(store: str, project: str) -> Store:
+def _opened(at: StoreOptions) -> Store:
     """A store that is there: of a mistyped one nobody wants pages, or a token. An older one is migrated."""
-    from holdfast.store.store import open_store
-
     try:
-        return open_store(store, project=project, create=False)
+        return at.open(create=False)
     except NotFound as error:
         remedy = "check --store; 'holdfast quickstart' or 'holdfast optimize' makes one"
         raise NotFound(error.what, why=error.why, remedy=remedy) from None
@@ -170,6 +167,7 @@ PROXY_HOST, PROXY_PORT, TIMEOUT_MS, STATE_DIR = "127.0.0.1", 8788, 30_000, Path(
 
 def proxy(
     upstream: Annotated[list[str], Option(metavar="URL", help="Where calls are answered; several share them.")],
+    at: StoreOptions,
     host: Annotated[str, Option(metavar="HOST", help="Others than this machine need a token.")] = PROXY_HOST,
     port: Annotated[int, Option(metavar="N", min=0, max=65_535, help="0: any that is free.")] = PROXY_PORT,
     token: Annotated[
@@ -188,8 +186,6 @@ def proxy(
     price: Annotated[
         list[str] | None, Option(metavar="MODEL=READ,WRITTEN", help="Of a million tokens, to count what calls cost.")
     ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
 ) -> None:
     """Stand between agents and their model: pass every call on byte for byte, and keep it as a span of its attempt.
 
@@ -208,8 +204,8 @@ def proxy(
         is_extended=ids,
         is_scrubbed=scrub,
         prices=dict(map(read_price, price or ())),
-        store=store,
-        project=project,
+        store=at.store,
+        project=at.project,
     )
 
 
@@ -330,13 +326,13 @@ MCP_EPILOG = f"""It speaks the Model Context Protocol on stdin and stdout; a cli
 too: pause, resume, cancel, roll back."""
 
 
-def mcp(store: StoreAt = DEFAULT_STORE, project: Project = "default") -> None:
+def mcp(at: StoreOptions) -> None:
     """Answer programs that speak MCP: judge, compare, evaluate a diff, look up runs, decisions and budgets."""
     with needing("mcp"):
         import mcp.server.stdio  # noqa: F401
     from holdfast.operate.mcp import ToolFunctions, looking, ordering, serve, server
 
-    desk = ToolFunctions(store, project, clock=time.time)
+    desk = ToolFunctions(at.store, at.project, clock=time.time)
     if sys.stdin.isatty():
         print("it speaks MCP on stdin, which a client would start and hold; Ctrl-C ends it", file=sys.stderr)
     token = os.environ.get(TOKEN)

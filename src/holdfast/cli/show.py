@@ -13,7 +13,6 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.cli.options import DEFAULT_STORE
 from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:
@@ -193,12 +192,6 @@ def folded(text: str, indent: str = "") -> list[str]:
     return wrap(
         text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
-
-
-def place(store: str, project: str) -> str:
-    """The options that find the store again; none where it is the usual one."""
-    at = "" if store == DEFAULT_STORE else f" --store {shlex.quote(store)}"
-    return at + ("" if project == "default" else f" --project {shlex.quote(project)}")
 
 
 def step(command: str, about: str = "", indent: str = "  ") -> Iterator[str]:

@@ -19,10 +19,11 @@ from holdfast.cli import show
 from holdfast.cli.options import (
     DEFAULT_STORE,
     AnyProject,
+    CommandSet,
     Json,
     Limit,
-    Project,
     StoreAt,
+    StoreOptions,
     existing,
     needing,
     who,
@@ -81,12 +82,7 @@ def document(name: str, names: list[str]) -> dict[str, Any]:
     raise NotFound(f"schema {name!r}", why="is not published", remedy=remedy)
 
 
-traces_app = typer.Typer(
-    help="OpenTelemetry in and out. A proxy that runs also takes spans, at POST /v1/traces.",
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+traces_app = CommandSet("OpenTelemetry in and out. A proxy that runs also takes spans, at POST /v1/traces.")
 PAGE = 100
 
 
@@ -94,11 +90,10 @@ PAGE = 100
 def export_traces(
     what: Annotated[str, Argument(metavar="RUN[/NAME]", help="A run, or one rollout of it.")],
     to: Annotated[str, Option(metavar="URL|FILE", help="A collector (OTLP over HTTP), or a file.")],
+    at: StoreOptions,
     header: Annotated[
         list[str] | None, Option(metavar="NAME=VALUE", help="Sent along, as for a collector's key.")
     ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Send the spans of every finished attempt, with the same ids each time; a file has a request of JSON a line."""
@@ -107,7 +102,7 @@ def export_traces(
         from holdfast.collect.address import checked
 
         checked("--to", to, example="http://127.0.0.1:4318, with --header authorization='Bearer …'")
-    with needing("otlp"), existing(store, project) as opened:
+    with needing("otlp"), at.existing() as opened:
         from holdfast.collect.otlp import give, wire
 
         rollouts = _rollouts(opened, what)
@@ -130,19 +125,17 @@ def export_traces(
 @traces_app.command("import")
 def import_traces(
     file: Annotated[Path, Argument(metavar="FILE", help="Lines of OTLP's JSON, as collectors write them.")],
+    at: StoreOptions,
     scrub: Annotated[
         bool, Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
     ] = True,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Take in traces of other tracers from a file; each becomes a finished rollout that can be learnt from."""
-    from holdfast.store.store import open_store
 
     if not file.is_file():
         raise BadInput(f"file {file}", why="there is none", remedy="give lines of OTLP's JSON")
-    with needing("serve"), open_store(store, project=project) as opened:
+    with needing("serve"), at.open() as opened:
         from holdfast.collect.otlp.take import Taker
         from holdfast.collect.scrub import Scrub, key_in
 
@@ -208,7 +201,7 @@ def read_header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-app = typer.Typer(help="Look after a store.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app = CommandSet("Look after a store.")
 
 
 @app.command()
@@ -314,25 +307,24 @@ def _export(store: Store, file: TextIO, project: str | None, run: str | None) ->
 @app.command()
 def prune(
     older_than: Annotated[float, Option(metavar="DAYS", min=0, help="Runs that ended longer ago than this.")],
+    at: StoreOptions,
     yes: Annotated[bool, Option("--yes", help="Really remove them; without it they are only listed.")] = False,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Remove finished runs with all their rollouts; never a running one, never the ledger."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         from holdfast.store.admin import Pruned, old_runs
 
         before = time.time() - older_than * 86_400
         old = old_runs(opened, before=before)
         if yes:
             _remove(opened, old)
-        answer = Pruned(store=opened.url, project=project, before=before, removed=yes, runs=tuple(old))
+        answer = Pruned(store=opened.url, project=at.project, before=before, removed=yes, runs=tuple(old))
     if json:
         show.print_json(encode(answer))
         return
     if not old:
-        print(f"no finished runs in project {project} ended more than {older_than:g} days ago: nothing to remove")
+        print(f"no finished runs in project {at.project} ended more than {older_than:g} days ago: nothing to remove")
         return
     show.print_table(
         ("run", "state", "ended", ">rollouts"), [(o.run, o.state, show.moment(o.ended_at), o.rollouts) for o in old]

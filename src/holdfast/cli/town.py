@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from holdfast.cli.main import PLAIN
-from holdfast.cli.options import Json, needing, who, written_whole
+from holdfast.cli.options import CommandSet, Json, needing, who, written_whole
 from holdfast.cli.show import left, print_json, print_table, progress, step
 from holdfast.contracts.errors import BadInput
 
@@ -243,7 +242,7 @@ HOST, PORT = "127.0.0.1", 8790
 SPEED = 8.0  # ticks a second
 SHARES = ("alive", "needs_met", "starving", "attendance", "failures")  # numbers that are parts of a whole
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="A town to live in.", **PLAIN)
+app = CommandSet("A town to live in.")
 
 Privacy = Annotated[bool, Option("--privacy", help="Pseudonyms wherever residents are named or listed.")]
 Record = Annotated[Path | None, Option("--record", metavar="FILE", help="Keep frames, to look at any moment.")]
