@@ -184,21 +184,36 @@ EPILOG = "Exit codes:\n\n\b\n" + "\n".join(f"{code:>3}  {meaning}" for code, mea
 
 
 def load(path: str, name: str) -> Any:
-    """The command at a path of COMMANDS, with all that lies under it, called `name`."""
+    """The command at a path of COMMANDS, called `name`."""
     place = HIDDEN.get(path) or COMMANDS[path][0]
     module, _, attribute = place.partition(".")
     file = import_module(f"holdfast.cli.{module}") if place else None
     found = getattr(file, attribute) if place else CommandSet(COMMANDS[path][1])
     if isinstance(found, typer.Typer):
-        group = typer.main.get_group(found)
-        for inner in [path_ for path_ in COMMANDS if path_.startswith(f"{path} ")]:
-            command = load(inner, inner.removeprefix(f"{path} "))
-            command.short_help = COMMANDS[inner][1]
-            group.add_command(command, inner.removeprefix(f"{path} "))
-        return group
+        return Branch(path, typer.main.get_group(found))
     alone = CommandSet(COMMANDS[path][1])
     alone.command(name, epilog=getattr(file, f"{attribute.strip('_').upper()}_EPILOG", None))(found)
     return typer.main.get_command(alone)
+
+
+class Branch(TyperGroup):
+    """A group with what lies under its path in COMMANDS, which is read only when it is called."""
+
+    def __init__(self, path: str, group: Any) -> None:
+        about = {"help": group.help, "no_args_is_help": True, "rich_markup_mode": None}
+        super().__init__(name=group.name, commands=group.commands, **about)
+        self.inner = {one.removeprefix(f"{path} "): one for one in COMMANDS if one.startswith(f"{path} ")}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*self.commands, *self.inner]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return load(self.inner[cmd_name], cmd_name) if cmd_name in self.inner else self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [(name, command.get_short_help_str(formatter.width - 14)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl([*rows, *((name, COMMANDS[path][1]) for name, path in self.inner.items())])
 
 
 class CommandGroup(TyperGroup):
