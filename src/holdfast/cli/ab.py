@@ -18,7 +18,7 @@ from typer import Argument, Option
 
 from holdfast.cli import flags, show
 from holdfast.cli.options import CommandSet, Json, StoreOptions, Why, who
-from holdfast.cli.report import fold
+from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.contracts.records import encode

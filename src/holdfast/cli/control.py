@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -170,63 +171,6 @@ def pause(
 
 
 @app.command()
-def resume(
-    run: RunText, why: Why, at: StoreOptions, dry_run: DryRun = False, id: Identity = None, json: Json = False
-) -> None:
-    """Let a paused, frozen or draining run go on."""
-    _order(at, "resume", run, why, id, dry_run=dry_run, json=json)
-
-
-@app.command()
-def drain(
-    run: RunText, why: Why, at: StoreOptions, dry_run: DryRun = False, id: Identity = None, json: Json = False
-) -> None:
-    """Begin nothing new; when what runs is done, the run stops."""
-    _order(at, "drain", run, why, id, dry_run=dry_run, json=json)
-
-
-@app.command()
-def cancel(
-    subject: Annotated[str, Argument(metavar="RUN", help="A run, or RUN/NAME: one rollout.")],
-    why: Why,
-    at: StoreOptions,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    json: Json = False,
-) -> None:
-    """End a run for good, or one rollout; what runs is cut off."""
-    action = "cancel_rollout" if "/" in subject else "cancel"
-    _order(at, action, subject, why, id, dry_run=dry_run, json=json)
-
-
-@app.command()
-def recover(
-    run: RunText, why: Why, at: StoreOptions, dry_run: DryRun = False, id: Identity = None, json: Json = False
-) -> None:
-    """Give back what a driver that died has left.
-
-    Its rollouts wait again, and the run can be taken up by the command that began it.
-    """
-    _order(at, "recover", run, why, id, dry_run=dry_run, json=json)
-
-
-@app.command()
-def requeue(
-    rollout: Annotated[str, Argument(metavar="RUN/NAME", help="Both parts may be cut short.")],
-    why: Why,
-    at: StoreOptions,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    json: Json = False,
-) -> None:
-    """Give a rollout that failed a fresh set of attempts.
-
-    Also one that is dead or was cancelled.
-    """
-    _order(at, "requeue", rollout, why, id, dry_run=dry_run, json=json)
-
-
-@app.command()
 def rollback(
     policy: Annotated[str, Argument(metavar="POLICY", help="Its canary, or else its live version, goes back.")],
     why: Why,
@@ -243,36 +187,45 @@ def rollback(
     _order(at, "rollback", policy, why, id, dry_run=dry_run, json=json, to=to)
 
 
-@app.command()
-def ack(
-    alert: Annotated[str, Argument(metavar="CODE[@RUN]", help="As 'holdfast control alerts' lists it.")],
-    why: Why,
-    at: StoreOptions,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    json: Json = False,
-) -> None:
-    """Say that you know of an alert.
+ORDERS = {  # command → what it is about, what it does
+    "resume": (RunText, "Let a paused, frozen or draining run go on."),
+    "drain": (RunText, "Begin nothing new; when what runs is done, the run stops."),
+    "cancel": (
+        Annotated[str, Argument(metavar="RUN", help="A run, or RUN/NAME: one rollout.")],
+        "End a run for good, or one rollout; what runs is cut off.",
+    ),
+    "recover": (
+        RunText,
+        "Give back what a driver that died has left.\n\nIts rollouts wait again; the command that began it takes it up.",
+    ),
+    "requeue": (
+        Annotated[str, Argument(metavar="RUN/NAME", help="Both parts may be cut short.")],
+        "Give a rollout that failed a fresh set of attempts.\n\nAlso one that is dead or was cancelled.",
+    ),
+    "ack": (
+        Annotated[str, Argument(metavar="CODE[@RUN]", help="As 'holdfast control alerts' lists it.")],
+        "Say that you know of an alert.\n\nIt stands until its reason is gone.",
+    ),
+    "kill": (
+        Annotated[str, Argument(metavar="FLAG", help="A feature flag's name.")],
+        "Pull a flag's kill switch: off for everybody.\n\n'holdfast flags revive' releases it.",
+    ),
+}
 
-    It stands until its reason is gone.
-    """
-    _order(at, "acknowledge", alert, why, id, dry_run=dry_run, json=json)
+
+def _command(name: str, argument: Any) -> Callable[..., None]:
+    def order(
+        subject: str, why: Why, at: StoreOptions, dry_run: DryRun = False, id: Identity = None, json: Json = False
+    ) -> None:
+        action = {"ack": "acknowledge", "cancel": "cancel_rollout" if "/" in subject else "cancel"}.get(name, name)
+        _order(at, action, subject, why, id, dry_run=dry_run, json=json)
+
+    order.__annotations__["subject"] = argument
+    return order
 
 
-@app.command()
-def kill(
-    flag: Annotated[str, Argument(metavar="FLAG", help="A feature flag's name.")],
-    why: Why,
-    at: StoreOptions,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    json: Json = False,
-) -> None:
-    """Pull a flag's kill switch: off for everybody.
-
-    'holdfast flags revive' releases it.
-    """
-    _order(at, "kill", flag, why, id, dry_run=dry_run, json=json)
+for _name, (_argument, _help) in ORDERS.items():
+    app.command(_name, help=_help)(_command(_name, _argument))
 
 
 @app.command()

@@ -24,8 +24,8 @@ from typer import Argument, Option
 from holdfast.cli import show
 from holdfast.cli.main import ALIASES, alias_warning, say
 from holdfast.cli.options import DEFAULT_STORE, CommandSet, Json, StoreAt, needing, written_whole
-from holdfast.cli.report import ReportsAt, fold, reports_folder
-from holdfast.cli.show import folded, near, progress, step
+from holdfast.cli.report import ReportsAt, reports_folder
+from holdfast.cli.show import fold, folded, near, progress, step
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.records import encode
 

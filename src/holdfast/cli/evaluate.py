@@ -20,7 +20,7 @@ from typer import Argument, Option
 from holdfast.cli import show
 from holdfast.cli.judge import BaseUrl, judge_named
 from holdfast.cli.options import Json, StoreOptions
-from holdfast.cli.report import fold
+from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.records import encode
 

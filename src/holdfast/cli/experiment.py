@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from json import JSONDecodeError, dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
@@ -15,7 +14,7 @@ import typer
 from typer import Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, CommandSet, Json, StoreOptions, written_whole
+from holdfast.cli.options import CommandSet, Json, StoreOptions, check_torch, written_whole
 from holdfast.cli.show import count, near, print_json, print_table
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.run import DesiredState
@@ -49,9 +48,7 @@ class TrialKind(Generic[Trial, Outcome]):
 
 def check_installed(name: str, output: Path | None) -> None:
     """What would stop it later, said before anything runs."""
-    if find_spec("torch") is None or find_spec("numba") is None:
-        why = "needs PyTorch, which is not installed"
-        raise BadInput(f"experiment {name}", why=why, remedy="pip install 'holdfast[learn]'")
+    check_torch(f"experiment {name}")
     if output is not None and output.exists() and not output.is_dir():
         raise BadInput(f"--output {output}", why="is a file", remedy="name a folder")
 
@@ -72,6 +69,12 @@ def run_all(store: Store, trials: Sequence[Trial], experiment: TrialKind[Trial, 
                 return found, code or 1
         found.append(told)
     return found, 0
+
+
+def _call(name: str, seeds: int, quick: bool, output: Path | None, at: StoreOptions) -> str:
+    """The same command once more."""
+    given = "" if output is None else f" --output {shlex.quote(str(output))}"
+    return f"holdfast experiment {name} --seeds {seeds}{' --quick' if quick else ''}{given}{at}"
 
 
 def newest(store: Store, trial: Any, kind: str) -> str | None:
@@ -321,7 +324,7 @@ def safety(
     )
     with at.open() as opened:
         found, code = run_all(opened, trials, experiment)
-        again = _call(seeds, quick, budget, output, opened.url, at.project)
+        again = _call("safety", seeds, quick, output, at) + ("" if budget == 0.05 else f" --budget {budget:g}")
         folder = opened.reports if output is None else output
     weighed = weigh(found)
     if code or len(found) < len(trials) or weighed is None:
@@ -333,16 +336,6 @@ def safety(
         print_json(record | {"files": [str(file) for file in files]})
     else:
         _tell_safety(found, weighed, files, quick)
-
-
-def _call(seeds: int, quick: bool, budget: float, output: Path | None, store: str, project: str) -> str:
-    """The same command once more."""
-    words = ["holdfast", "experiment", "safety", "--seeds", str(seeds), *(["--quick"] if quick else [])]
-    words += [] if budget == 0.05 else ["--budget", f"{budget:g}"]
-    words += [] if output is None else ["--output", str(output)]
-    words += [] if store == DEFAULT_STORE else ["--store", store]
-    words += [] if project == "default" else ["--project", project]
-    return shlex.join(words)
 
 
 def _record_safety(found: Sequence[SafetyOutcome], weighed: SafetyResult, quick: bool) -> dict[str, Any]:
@@ -431,7 +424,7 @@ def hacking(
     )
     with at.open() as opened:
         found, code = run_all(opened, trials, experiment)
-        again = _call_hacking(seeds, quick, output, opened.url, at.project)
+        again = _call("hacking", seeds, quick, output, at)
         folder = opened.reports if output is None else output
     if code or len(found) < len(trials):
         print(f"{len(found)} of {len(trials)} runs are done; to go on:\n  {again}", file=sys.stderr)
@@ -446,15 +439,6 @@ def hacking(
         print_json(record | {"files": [str(file) for file in files]})
     else:
         _tell_hacking(found, weighed, files, quick)
-
-
-def _call_hacking(seeds: int, quick: bool, output: Path | None, store: str, project: str) -> str:
-    """The same command once more."""
-    words = ["holdfast", "experiment", "hacking", "--seeds", str(seeds), *(["--quick"] if quick else [])]
-    words += [] if output is None else ["--output", str(output)]
-    words += [] if store == DEFAULT_STORE else ["--store", store]
-    words += [] if project == "default" else ["--project", project]
-    return shlex.join(words)
 
 
 def _record_hacking(found: Sequence[HackingOutcome], weighed: HackingResult) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.options import CommandSet, Json, StoreOptions, Why, who
-from holdfast.cli.report import fold
-from holdfast.cli.show import step
+from holdfast.cli.show import fold, step
 from holdfast.contracts.errors import BadInput, Conflict
 from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
 from holdfast.contracts.records import encode, loads

@@ -11,8 +11,7 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli.options import CommandSet, Json, StoreOptions, who
-from holdfast.cli.report import fold
-from holdfast.cli.show import moment, near, print_json, print_table
+from holdfast.cli.show import fold, moment, near, print_json, print_table
 from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.records import encode
 

@@ -7,14 +7,13 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from holdfast.cli.options import DEFAULT_STORE, Json, StoreOptions, written_whole
+from holdfast.cli.options import Json, StoreOptions, check_torch, written_whole
 from holdfast.cli.report import write_page
 from holdfast.cli.show import near, one_line, print_json, print_table, step
 from holdfast.cli.story import headline, lines
@@ -139,16 +138,14 @@ def quickstart(
     Baseline, warm-up by examples, practice by GRPO, the same held-out tasks again, and the gate: promoted with its
     reasons, or held with the episodes still needed. Ctrl-C stops it; a second call goes on where it stopped.
     """
-    if find_spec("torch") is None or find_spec("numba") is None:
-        raise BadInput(
-            "quickstart", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'"
-        )
+    check_torch("quickstart")
     from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_lines, switched_off_records
     from holdfast.operate.switches import key_of, snapshot_of
     from holdfast.workloads.tooluse.quickstart import QUICK, Quickstart, spec_for
     from holdfast.workloads.tooluse.results import turned
 
     settings = replace(QUICK if quick else Quickstart(), seed=seed)
+    again = f"holdfast quickstart{' --quick' if quick else ''}{f' --seed {seed}' if seed else ''}{at}"
     with at.open() as opened:
         resume = None if fresh else _unfinished(opened, settings)
         salt, flags_now = new_salt(), snapshot_of(opened, clock=time.time, environment=os.environ)
@@ -156,7 +153,7 @@ def quickstart(
         try:
             status, _, code = drive(opened, spec_for(settings, flags_now.features(key)), resume, salt)
         except Lost as lost:
-            remedy = f"restore it from a copy, or begin anew: {_call(quick, seed, opened.url, at.project)} --fresh"
+            remedy = f"restore it from a copy, or begin anew: {again} --fresh"
             raise Lost(lost.what, why=lost.why, remedy=remedy) from lost
         found, picture, page, sheet, right = None, None, None, list[str](), list[tuple[str, str]]()
         updates = opened.steps.of_run(status.run_id)
@@ -179,15 +176,8 @@ def quickstart(
     else:
         left = "" if status.error is None else f" ({status.error})"
         print(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{left}")
-        print(f"next:\n  {_call(quick, seed, opened.url, at.project)}   # goes on where it stopped")
+        print(f"next:\n  {again}   # goes on where it stopped")
     raise typer.Exit(code)
-
-
-def _call(quick: bool, seed: int, store: str, project: str) -> str:
-    """The same command once more."""
-    dials = f"{' --quick' if quick else ''}{f' --seed {seed}' if seed else ''}"
-    place = "" if store == DEFAULT_STORE else f" --store {shlex.quote(store)}"
-    return f"holdfast quickstart{dials}{place}" + ("" if project == "default" else f" --project {shlex.quote(project)}")
 
 
 def _unfinished(store: Store, settings: Quickstart) -> str | None:

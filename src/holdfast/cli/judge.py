@@ -17,7 +17,7 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.options import CommandSet, Json, StoreOptions, needing, who
-from holdfast.cli.report import fold
+from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
 from holdfast.contracts.records import decode, encode

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -19,6 +20,8 @@ from typer import Argument, Option
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from holdfast.contracts.run import RunRecord
     from holdfast.contracts.settings import OptimizeSettings
     from holdfast.store.store import Store
@@ -39,6 +42,11 @@ Json = Annotated[bool, Option("--json", help="Print JSON.")]
 Limit = Annotated[int, Option("--limit", metavar="N", min=1, max=10_000, help="At most so many rows.")]
 RunText = Annotated[str, Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
 RolloutText = Annotated[str, Argument(metavar="RUN/NAME", help="The rollout's id; both parts may be cut short.")]
+Host = Annotated[str, Option("--host", metavar="HOST", help="Others than this machine need a token.")]
+Port = Annotated[int, Option("--port", metavar="N", min=0, max=65_535, help="0: any that is free.")]
+ApiToken = Annotated[
+    str | None, Option("--token", metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What callers send as their API key.")
+]
 Why = Annotated[str, Option("--why", metavar="TEXT", help="The reason, kept in the ledger.")]
 
 
@@ -127,6 +135,17 @@ def who() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
         return f"uid {os.getuid()}"
+
+
+def check_torch(what: str) -> None:
+    """Whether models can be trained, said before anything runs."""
+    if find_spec("torch") is None or find_spec("numba") is None:
+        raise BadInput(what, why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
+
+
+def address_of(listening: socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @contextmanager

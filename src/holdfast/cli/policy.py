@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from holdfast.cli.options import CommandSet, Json, StoreOptions, needing, place
-from holdfast.cli.report import fold
-from holdfast.cli.show import folded, left, near, print_json, progress, step
+from holdfast.cli.options import ApiToken, CommandSet, Host, Json, Port, StoreOptions, address_of, needing, place
+from holdfast.cli.show import fold, folded, left, near, print_json, progress, step
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, HoldfastError
@@ -221,18 +220,15 @@ ModelOption = Annotated[str, Option("--model", metavar="MODEL", help="sprout, ti
 @sprout_app.command("serve")
 def serve_model(
     model: ModelOption = "sprout",
-    host: Annotated[str, Option(metavar="HOST", help="Others than this machine need a token.")] = "127.0.0.1",
-    port: Annotated[int, Option(metavar="N", min=0, max=65_535, help="0: any that is free.")] = PORT,
-    token: Annotated[
-        str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What callers send as their API key.")
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    token: ApiToken = None,
 ) -> None:
     """Put a model behind an OpenAI-compatible endpoint, until Ctrl-C."""
     with needing("serve"):
         from holdfast.collect import endpoint
     with endpoint.listen(host, port, token=token) as listening, open_model(model) as (complete, name, spell):
-        shown, port = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
-        print(f"{name} at http://{shown}:{port}/v1 (Ctrl-C ends it)", flush=True)
+        print(f"{name} at http://{address_of(listening)}/v1 (Ctrl-C ends it)", flush=True)
         endpoint.server(endpoint.app(complete, name=name, token=token, spell=spell)).run(sockets=[listening])
 
 

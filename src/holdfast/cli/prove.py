@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import calibrate
-from holdfast.cli.options import CommandSet, Json, StoreOptions, needing, place, who
+from holdfast.cli.options import CommandSet, Json, StoreOptions, check_torch, needing, place, who
 from holdfast.cli.show import count, folded, moment, print_json, print_table, progress, step
 from holdfast.cli.story import name as name_of
 from holdfast.contracts.errors import BadInput, NotFound
@@ -402,7 +401,7 @@ def run(
     """
 
     _check_prove(suite, baseline, candidate, null=null, resume=resume)
-    _needs_torch()
+    check_torch("this run")
     from holdfast.prove.comparison import ComparisonConfig
     from holdfast.workloads.tooluse.suite import evaluation_spec
 
@@ -448,11 +447,6 @@ def _check_prove(
         raise BadInput(
             "--candidate", why=why, remedy="name a version, or measure the baseline against itself by --null"
         )
-
-
-def _needs_torch() -> None:
-    if find_spec("torch") is None or find_spec("numba") is None:
-        raise BadInput("this run", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
 
 
 def _suite(source: str, seeds: int | None) -> Suite:

@@ -16,7 +16,7 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show, story
-from holdfast.cli.options import CommandSet, Json, StoreOptions, needing, who
+from holdfast.cli.options import ApiToken, CommandSet, Host, Json, Port, StoreOptions, needing, who
 from holdfast.cli.report import write_page
 from holdfast.cli.show import folded, left, near, print_json, step
 from holdfast.cli.story import explained, happened, onward, told
@@ -457,11 +457,9 @@ def rollback(
 def serve(
     at: StoreOptions,
     policy: PolicyText = None,
-    host: Annotated[str, Option(metavar="HOST", help="Others than this machine need a token.")] = "127.0.0.1",
-    port: Annotated[int, Option(metavar="N", min=0, max=65_535, help="0: any that is free.")] = 8378,
-    token: Annotated[
-        str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What callers send as their API key.")
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8378,
+    token: ApiToken = None,
     record: Annotated[
         bool, Option("--record/--no-record", help="Keep conversations that get feedback, to learn from them.")
     ] = True,

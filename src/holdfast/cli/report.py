@@ -8,7 +8,6 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +15,7 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, CommandSet, Json, StoreAt
-from holdfast.cli.show import near, print_json, progress
+from holdfast.cli.show import fold, near, print_json, progress
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from holdfast.prove.reports.leaves import Problem
 
 
-WIDTH = 79
 NUMBERED = re.compile(r"(.+)-([0-9]{1,9})([a-z][0-9]*|)")  # a run, its version, and which proof of it
 
 ReportsAt = Annotated[
@@ -90,18 +88,6 @@ def _starting(begin: str, numbered: list[tuple[str, int, str, str]]) -> list[tup
     if re.fullmatch(r"m24-run-\d+", begin):  # a number is whole
         return []
     return [one for one in numbered if one[0].startswith(begin)]
-
-
-def fold(text: str, indent: str = "") -> str:
-    """A sentence in lines of 80 columns; paths and codes stay whole."""
-    return fill(
-        text,
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def moment_of(written: str | None) -> datetime:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from holdfast.cli.options import StoreOptions, needing, who
+from holdfast.cli.options import ApiToken, Host, Port, StoreOptions, address_of, needing, who
 from holdfast.contracts.access import Role
 from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
 
@@ -42,8 +42,8 @@ AGAIN_S = 1.0  # until what failed beside the answers is tried again
 
 def serve(
     at: StoreOptions,
-    host: Annotated[str, Option(metavar="HOST", help="Others than this machine need a token.")] = "127.0.0.1",
-    port: Annotated[int, Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 8780,
+    host: Host = "127.0.0.1",
+    port: Port = 8780,
     tls_proxy: Annotated[
         bool, Option("--tls-proxy", help="A proxy with TLS is before it: browsers come by https.")
     ] = False,
@@ -68,9 +68,7 @@ def serve(
         listening = inside.enter_context(endpoint.listen(host, port, token="kept-in-the-store"))
         token = _first_token(opened, host=host, is_near=endpoint.is_loopback(host))  # now, for it is shown this once
         made = inside.enter_context(_town(opened.folder)) if town else None
-        host, port = listening.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        print(f"holdfast at http://{shown}:{port}/ for {opened.url} (Ctrl-C ends it)", flush=True)
+        print(f"holdfast at http://{address_of(listening)}/ for {opened.url} (Ctrl-C ends it)", flush=True)
         if token is not None:
             print(
                 f"  sign in with {token}\n  (an admin's, shown this once; 'holdfast tokens' makes others)", flush=True
@@ -168,11 +166,9 @@ PROXY_HOST, PROXY_PORT, TIMEOUT_MS, STATE_DIR = "127.0.0.1", 8788, 30_000, Path(
 def proxy(
     upstream: Annotated[list[str], Option(metavar="URL", help="Where calls are answered; several share them.")],
     at: StoreOptions,
-    host: Annotated[str, Option(metavar="HOST", help="Others than this machine need a token.")] = PROXY_HOST,
-    port: Annotated[int, Option(metavar="N", min=0, max=65_535, help="0: any that is free.")] = PROXY_PORT,
-    token: Annotated[
-        str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What agents send as their API key.")
-    ] = None,
+    host: Host = PROXY_HOST,
+    port: Port = PROXY_PORT,
+    token: ApiToken = None,
     state_dir: Annotated[Path, Option(metavar="FOLDER", help="Where the attribution log lies.")] = STATE_DIR,
     timeout_ms: Annotated[int, Option(metavar="N", min=1, help="How long an upstream may be silent.")] = TIMEOUT_MS,
     hold_ms: Annotated[int, Option(metavar="N", min=0, help="How long a call waits for a busy upstream.")] = 30_000,
@@ -277,9 +273,7 @@ def _serve(application: Starlette, taker: Taker, listening: socket.socket, behin
     gc.freeze()
 
     async def serve() -> None:
-        host, port = listening.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        print(f"proxy at http://{shown}:{port} before {behind} (Ctrl-C ends it)", flush=True)
+        print(f"proxy at http://{address_of(listening)} before {behind} (Ctrl-C ends it)", flush=True)
         try:
             await endpoint.server(application).serve(sockets=[listening])
         finally:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from textwrap import wrap
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.contracts.records import encode
@@ -188,10 +188,14 @@ def progress(title: str, total: int | None, console: Console | None = None) -> I
 WIDTH = 79
 
 
-def folded(text: str, indent: str = "") -> list[str]:
-    return wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+def folded(text: str, indent: str = "", hanging: str = "") -> list[str]:
+    """A text in lines of 80 columns, all but the first with `hanging` more before them; paths and codes stay whole."""
+    wrapper = TextWrapper(WIDTH, indent, indent + hanging, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text)
+
+
+def fold(text: str, indent: str = "") -> str:
+    return "\n".join(folded(text, indent, "  "))
 
 
 def step(command: str, about: str = "", indent: str = "  ") -> Iterator[str]:

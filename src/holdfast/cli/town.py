@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from holdfast.cli.options import CommandSet, Json, needing, who, written_whole
+from holdfast.cli.options import CommandSet, Json, Port, needing, who, written_whole
 from holdfast.cli.show import left, print_json, print_table, progress, step
 from holdfast.contracts.errors import BadInput
 
@@ -371,7 +371,7 @@ def watch(
     record: Record = None,
     privacy: Privacy = False,
     host: Annotated[str, Option(metavar="HOST", help="Others than this machine need --token.")] = HOST,
-    port: Annotated[int, Option(metavar="N", min=0, max=65_535, help="0: any that is free.")] = PORT,
+    port: Port = PORT,
     token: Annotated[str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_TOKEN", help="To see the page.")] = None,
     operator: Annotated[
         str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_OPERATOR", help="Operators' token.")

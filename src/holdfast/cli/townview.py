@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.options import needing
+from holdfast.cli.options import address_of, needing
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
@@ -200,10 +200,8 @@ def serve(
             new_recording(record or Path(folder) / "town.frames", life) as recording,
             Runner(life, recording, audit=AuditFile(audit), speed=speed) as runner,
         ):
-            host, port = listening.getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
-            print(f"town at http://{shown}:{port}/ (Ctrl-C ends it)", flush=True)
-            print(f"  operators: http://{shown}:{port}/#token={link}", flush=True)
+            url = f"http://{address_of(listening)}/"
+            print(f"town at {url} (Ctrl-C ends it)\n  operators: {url}#token={link}", flush=True)
             before = signal.signal(signal.SIGTERM, _terminate)  # by itself it would leave the recording behind
             try:
                 endpoint.server(page(runner, admitted)).run(sockets=[listening])
