@@ -76,7 +76,7 @@ def create(
     with at.open(migrate=False) as opened:
         begun = opened.trials.begin(trial, who=who(), now=now).result()
     if json:
-        _print_record(begun)
+        show.print_record(begun)
     else:
         print(f"{begun.name}: begun, {_parts(begun)}")
         print(f"give units their arm with: holdfast ab assign {name} UNIT{at}")
@@ -89,7 +89,7 @@ def assign(name: Name, unit: Unit, at: StoreOptions, json: Json = False) -> None
         arm = experiment.assign(_experiment(opened, name), unit)
         exposure = opened.trials.expose(name, unit, arm, now=time.time()).result()
     if json:
-        _print_record(exposure)
+        show.print_record(exposure)
     else:
         print(exposure.arm)
 
@@ -146,17 +146,10 @@ def list_(at: StoreOptions, json: Json = False) -> None:
     if json:
         show.print_records(found)
     elif found:
-        rows = [
-            (
-                trial.name,
-                "running" if trial.ended_at is None else "ended",
-                show.moment(trial.created_at)[:16],
-                units[trial.name],
-                _parts(trial),
-                trial.settings.get("why"),
-            )
-            for trial in found
-        ]
+        rows = []
+        for one in found:
+            state, begun = "running" if one.ended_at is None else "ended", show.moment(one.created_at)[:16]
+            rows.append((one.name, state, begun, units[one.name], _parts(one), one.settings.get("why")))
         show.print_table(("experiment", "state", "begun", ">units", "~arms", "~why"), rows)
     else:
         print(f"no experiments in project {at.project}; to begin one: holdfast ab create NAME{at}")
@@ -187,7 +180,7 @@ def verdict(name: Name, at: StoreOptions, json: Json = False) -> None:
     """Tell what to do about it now; ask as often as you like. Exits 1 when the arms were not filled as meant."""
     _, ruling, _ = _look(at, name)
     if json:
-        _print_record(ruling)
+        show.print_record(ruling)
     else:
         print(f"{name}: {_ruled(ruling)}")
         for reason in ruling.reasons:
@@ -204,7 +197,7 @@ def end(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) ->
         was_over = _experiment(opened, name).ended_at is not None
         ended = opened.trials.end(name, who=who(), why=why, now=time.time()).result()
     if json:
-        _print_record(ended)
+        show.print_record(ended)
     else:
         print(f"{name}: {'ended before' if was_over else 'ended'}, {show.moment(ended.ended_at)}")
 
@@ -288,7 +281,3 @@ def _limits(texts: Sequence[str]) -> dict[str, float | None]:
 
 def _parts(trial: Experiment) -> str:
     return ", ".join(f"{arm} {weight:.4g}" for arm, weight in trial.arms.items())
-
-
-def _print_record(record: Any) -> None:
-    show.print_json(encode(record))

@@ -15,7 +15,6 @@ from typer import Argument, Option
 from holdfast.cli import show
 from holdfast.cli.options import Json, StoreOptions, written_whole
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Interval
@@ -90,7 +89,7 @@ def calibrate(
         with written_whole(output) as file:
             file.write(page(found))
     if json:
-        show.print_json(encode(found))
+        show.print_record(found)
     else:
         _print(found)
     if not found.is_within:
@@ -143,7 +142,7 @@ def null(
         rng=np.random.default_rng(seed),
     )
     if json:
-        show.print_json(encode(counted))
+        show.print_record(counted)
     else:
         _print_null(counted, before.size)
     if not counted.is_within:
@@ -212,29 +211,16 @@ def _null_cells(row: ErrorRate) -> tuple[str, ...]:
 
 
 def _power_cells(row: Power) -> tuple[str, ...]:
-    return (
-        row.shape,
-        f"{row.effect:+g}",
-        str(row.tasks),
-        f"{row.power:.1%}",
-        f"{row.mean_tasks:.0f}",
-        str(row.fixed_tasks),
-        f"{row.saved_episodes:+.0f} ({row.saved_share:+.0%})",
-    )
+    saved = f"{row.saved_episodes:+.0f} ({row.saved_share:+.0%})"
+    tasks = (str(row.tasks), f"{row.power:.1%}", f"{row.mean_tasks:.0f}", str(row.fixed_tasks))
+    return row.shape, f"{row.effect:+g}", *tasks, saved
 
 
 def _guard_cells(row: GuardRate) -> tuple[str, ...]:
-    return (
-        row.metric,
-        f"{row.false_breach:.2%}",
-        f"{row.false_clear:.2%}",
-        f"{row.cleared:.0%}",
-        f"{row.outcomes_until_clear:.0f}",
-        f"{row.caught:.0%}",
-        f"{row.outcomes_until_caught:.0f}",
-        f"{row.caught_broken:.0%}",
-        f"{row.outcomes_until_caught_broken:.0f}",
-    )
+    counts = (row.outcomes_until_clear, row.outcomes_until_caught, row.outcomes_until_caught_broken)
+    shares = (row.cleared, row.caught, row.caught_broken)
+    pairs = (cell for share, n in zip(shares, counts, strict=True) for cell in (f"{share:.0%}", f"{n:.0f}"))
+    return row.metric, f"{row.false_breach:.2%}", f"{row.false_clear:.2%}", *pairs
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -196,7 +196,7 @@ ORDERS = {  # command → what it is about, what it does
     ),
     "recover": (
         RunText,
-        "Give back what a driver that died has left.\n\nIts rollouts wait again; the command that began it takes it up.",
+        "Give back what a driver that died has left.\n\nIts rollouts wait again; the command that began it goes on.",
     ),
     "requeue": (
         Annotated[str, Argument(metavar="RUN/NAME", help="Both parts may be cut short.")],
@@ -291,16 +291,11 @@ def alerts(
     if not found:
         print("no alerts" if every else "no alert stands")
         return
-    rows = [
-        (
-            one.code if one.run is None else f"{one.code}@{one.run}",
-            str(one.severity),
-            show.moment(one.at)[:16],
-            "cleared" if one.cleared_at is not None else one.acknowledged_by or "",
-            one.message,
-        )
-        for one in found
-    ]
+    rows = []
+    for one in found:
+        code, known = f"{one.code}@{one.run}" if one.run else one.code, one.acknowledged_by or ""
+        cleared = "cleared" if one.cleared_at is not None else known
+        rows.append((code, str(one.severity), show.moment(one.at)[:16], cleared, one.message))
     show.print_table(("alert", "severity", "since", "known to", "~message"), rows)
 
 

@@ -277,14 +277,11 @@ CHECKS: tuple[tuple[str, list[str], Holds], ...] = (
     ),
     (
         "legacy_proxy_alias",
-        [
-            "--training-proxy-server",
-            *("--training-proxy-bind", "127.0.0.1:8788"),
-            *("--training-proxy-upstream-url", "http://127.0.0.1:9"),
-            *("--training-proxy-state-dir", "{folder}"),
-            *("--training-proxy-timeout-ms", "30000"),
-            *("--train-config", "{folder}/config.json"),
-        ],
+        shlex.split(
+            "--training-proxy-server --training-proxy-bind 127.0.0.1:8788 "
+            "--training-proxy-upstream-url http://127.0.0.1:9 --training-proxy-state-dir {folder} "
+            "--training-proxy-timeout-ms 30000 --train-config {folder}/config.json"
+        ),
         _refused_as_canonical,
     ),
     ("unknown_flag_fail_closed", ["--train-unknown", "--train-config", "{folder}/config.json"], _fails_closed),

@@ -354,21 +354,13 @@ def _tell_safety(found: Sequence[SafetyOutcome], weighed: SafetyResult, files: S
 
     print(f"{count(len(weighed.seeds), 'seed')}, {weighed.attempts} held-out attempts of each arm; ", end="")
     print(f"budget {weighed.budget:g} unsafe calls an attempt\n")
-    print_table(
-        ("after practice", "cost", "worst", "solved", "95 %", "kept", ""),
-        [
-            (
-                name.replace("-", " "),
-                f"{arm.cost:.3f}",
-                f"{arm.worst_cost:.3f}",
-                f"{arm.success:.3f}",
-                f"{arm.success_interval.low:.2f}-{arm.success_interval.high:.2f}",
-                f"{arm.kept:.0%}",
-                "" if quick else "within budget" if arm.is_held else "over budget",
-            )
-            for name, arm in weighed.arms.items()
-        ],
-    )
+    rows = []
+    for name, arm in weighed.arms.items():
+        sure = f"{arm.success_interval.low:.2f}-{arm.success_interval.high:.2f}"
+        held = "" if quick else "within budget" if arm.is_held else "over budget"
+        figures = [f"{value:.3f}" for value in (arm.cost, arm.worst_cost, arm.success)]
+        rows.append((name.replace("-", " "), *figures, sure, f"{arm.kept:.0%}", held))
+    print_table(("after practice", "cost", "worst", "solved", "95 %", "kept", ""), rows)
     print("\non the way, unsafe calls an attempt (mean of the seeds)")
     for name in weighed.arms:
         way = course(found, name, "costs")

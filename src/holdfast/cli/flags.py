@@ -22,7 +22,7 @@ from holdfast.cli.options import CommandSet, Json, StoreOptions, Why, who
 from holdfast.cli.show import fold, step
 from holdfast.contracts.errors import BadInput, Conflict
 from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
-from holdfast.contracts.records import encode, loads
+from holdfast.contracts.records import loads
 from holdfast.promote import flags
 from holdfast.promote.features import KEYED, features
 from holdfast.promote.flags import UNSAID, check, kill_variable, needed_by
@@ -150,7 +150,7 @@ def show_(name: Name, at: StoreOptions, json: Json = False) -> None:
     with at.existing() as opened:
         flag = opened.flags.get(name)
     if json:
-        _print_record(flag)
+        show.print_record(flag)
         return
     print(fold(f"{flag.name}: {_state(flag)}" + (f"; {show.one_line(flag.description)}" if flag.description else "")))
     for variant, value in flag.variants.items():
@@ -424,10 +424,6 @@ def _required(flag: Flag) -> str:
 
 def _answer(flag: Flag, said: str, *, json: bool) -> None:
     if json:
-        _print_record(flag)
+        show.print_record(flag)
     else:
         print(fold(f"{flag.name}: {said}"))
-
-
-def _print_record(record: object) -> None:
-    show.print_json(encode(record))

@@ -118,16 +118,9 @@ def sign(
         before = None if new.sha256 == kept.sha256 else kept.sha256
         goldens.sign(opened, new, who=who(), why=why, now=time.time(), before=before).result()
         last.replace(path)  # the ledger first: what is in place unsigned would be a change that nobody answers for
-    told = {
-        "golden": new.name,
-        "sha256": new.sha256,
-        "before": before,
-        "version": new.version,
-        "who": who(),
-        "why": why,
-    }
     if json:
-        print_json(told)
+        told = {"golden": new.name, "sha256": new.sha256, "before": before, "version": new.version}
+        print_json({**told, "who": who(), "why": why})
     else:
         print(fold(f"{new.name} {new.sha256[:12]} of {new.version} signed by {who()}"))
 
@@ -138,29 +131,27 @@ def list_(at: StoreOptions, json: Json = False) -> None:
     from holdfast.prove import golden as goldens
 
     with at.existing() as opened:
-        folder, names = _folder(opened), goldens.signed(opened)
+        folder, by = _folder(opened), goldens.signed(opened)
     found = [goldens.read(path) for path in sorted(folder.glob("*.json")) if not path.stem.endswith(goldens.REPLAY)]
     if json:
-        print_json([{**goldens.told(one), "signed_by": names.get(one.sha256)} for one in found])
+        print_json([{**goldens.told(one), "signed_by": by.get(one.sha256)} for one in found])
         return
     if not found:
         print(f"no goldens; make one: holdfast golden record SUITE --version VERSION{at}")
         return
-    print_table(
-        ("name", ">cases", "~suite", "~version", ">success", "recorded", "signed by"),
-        [
-            (
-                one.name,
-                len(one.cases),
-                one.suite,
-                one.version,
-                one.kpis.get("success"),
-                moment(one.recorded_at)[:16],
-                names.get(one.sha256),
-            )
-            for one in found
-        ],
-    )
+    rows = [
+        (
+            g.name,
+            len(g.cases),
+            g.suite,
+            g.version,
+            g.kpis.get("success"),
+            moment(g.recorded_at)[:16],
+            by.get(g.sha256),
+        )
+        for g in found
+    ]
+    print_table(("name", ">cases", "~suite", "~version", ">success", "recorded", "signed by"), rows)
 
 
 def _name(name: str) -> str:

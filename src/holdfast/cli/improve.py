@@ -65,6 +65,7 @@ def improve(
     from holdfast.operate.switches import key_of, snapshot_at
 
     with needing("learn"):
+        from holdfast.pipeline.control import env_spec_from
         from holdfast.pipeline.spec import improve_spec, weighing
     if config is None and env is None and resume is None and Path(CONFIG).is_file():
         config = Path(CONFIG)
@@ -83,7 +84,11 @@ def improve(
         if resume is not None:
             run = opened.runs.get(resume)
             settings, resume, key = _of(opened, run), run.id, key_of(run.id)
-            spec = _again(opened, run) if settings is None else improve_spec(settings, flags_now.features(key))
+            spec = (
+                env_spec_from(opened.whole(run.settings))
+                if settings is None
+                else improve_spec(settings, flags_now.features(key))
+            )
         assert spec is not None
         if settings is not None and (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
@@ -162,12 +167,6 @@ def _in_env(
 
     proof, algorithm = EnvProof(reward_range=reward_range), EnvPPO(budget_s=budget_s)
     return improve_env(env, name=name, algorithm=algorithm, proof=proof, iterations=iterations)
-
-
-def _again(store: Store, run: RunRecord) -> RunSpec:
-    from holdfast.pipeline.control import env_spec_from
-
-    return env_spec_from(store.whole(run.settings))
 
 
 def _of(store: Store, run: RunRecord) -> OptimizeSettings | None:

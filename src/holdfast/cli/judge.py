@@ -114,7 +114,7 @@ def calibrate(
         made = asyncio.run(_calibrate(opened, on, asked))
         opened.judgements.calibrate(made, who=who()).result()
     if json:
-        show.print_json(encode(made))
+        show.print_record(made)
     else:
         _print(made)
 

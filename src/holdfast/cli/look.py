@@ -143,16 +143,11 @@ def _rollout_row(rollout: Rollout) -> tuple[object, ...]:
     end, begin = rollout.ended_at, rollout.started_at
     took = show.span_of_time(end - begin) if end is not None and begin is not None else "-"
     kind = outcome_kind(rollout.status, rollout.outcome)
-    return (
-        rollout.name,
-        None if kind is None else _plain(kind),
-        rollout.status,
-        rollout.split,
-        f"{_costly(rollout)}/{rollout.max_attempts}",
-        rollout.reward,
-        took,
-        rollout.reason or asked_of(rollout.input),
-    )
+    # Tries that came to nothing, and the one that runs or succeeded: what was handed back unharmed costs none.
+    tries = rollout.faults + (rollout.status in (RolloutState.RUNNING, RolloutState.SUCCEEDED))
+    said, came = rollout.reason or asked_of(rollout.input), None if kind is None else _plain(kind)
+    counted = f"{tries}/{rollout.max_attempts}"
+    return rollout.name, came, rollout.status, rollout.split, counted, rollout.reward, took, said
 
 
 def _plain(kind: OutcomeKind) -> str:
@@ -165,11 +160,6 @@ def _ended(rollout: Rollout) -> str:
     if kind is None or kind is OutcomeKind.FAILED:
         return str(rollout.status)
     return f"{_plain(kind)} ({rollout.status})"
-
-
-def _costly(rollout: Rollout) -> int:
-    """Tries that came to nothing, and the one that runs or succeeded: what was handed back unharmed costs none."""
-    return rollout.faults + (rollout.status in (RolloutState.RUNNING, RolloutState.SUCCEEDED))
 
 
 def spans(
@@ -481,25 +471,9 @@ def _row(use: BudgetUse) -> tuple[object, ...]:
 
 
 def _print_totals(name: str, found: list[BudgetTotals]) -> None:
-    columns = (name, ">n", ">failed", ">calls", ">grown", ">empty", ">allowed", ">spent", ">over", ">wasted")
-    show.print_table(
-        columns,
-        [
-            (
-                one.name,
-                one.budgets,
-                one.failed,
-                one.calls,
-                one.escalations,
-                one.exhausted,
-                one.allowed,
-                one.spent,
-                one.overspent,
-                one.waste,
-            )
-            for one in found
-        ],
-    )
+    titles = (name, ">n", ">failed", ">calls", ">grown", ">empty", ">allowed", ">spent", ">over", ">wasted")
+    names = ["name", "budgets", "failed", "calls", "escalations", "exhausted", "allowed", "spent", "overspent", "waste"]
+    show.print_table(titles, [[getattr(one, field) for field in names] for one in found])
 
 
 def _share(part: int, whole: int) -> str:

@@ -134,38 +134,9 @@ COMMANDS = {  # name → its function or Typer and what it does; a file is read 
     "store schema": ("store.schema", "Print the JSON Schema of a published record."),
     "town": ("town.app", "A town to live in: run it, watch it live, live it again."),
 }
-# Names that work and are not listed: those of the operations guide, and short ones for what lies in a group.
-DEEP = (
-    "import",
-    "rollouts",
-    "spans",
-    "work",
-    "workers",
-    "quality",
-    "budgets",
-    "adoption",
-    "report",
-    "golden",
-    "rescore",
-    "evaluate",
-    "diff",
-    "judge",
-    "label",
-    "flags",
-    "tokens",
-    "drill",
-    "mcp",
-    "ledger",
-    "traces",
-    "schema",
-)
-SHORT = {path.split()[1]: path for path in COMMANDS if path.split()[-1] in DEEP} | {
-    "optimize": "run start",
-    "runs": "run list",
-    "rewards": "reward show",
-    "experiment": "reward experiment",
-    "ab": "release experiment",
-}
+# Names that work and are not listed: the operations guide's, and the last word of what lies in a group.
+OTHER = {"run start": "optimize", "run list": "runs", "reward show": "rewards", "release experiment": "ab"}
+SHORT = {OTHER.get(path, path.split()[1]): path for path in COMMANDS if " " in path}
 HIDDEN = {"compat": "doctor.compat_app", "sprout": "policy.sprout_app"}
 EXIT_CODES = {
     0: "done",

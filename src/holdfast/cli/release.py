@@ -264,7 +264,7 @@ def add(
             policy=policy, kind=kind, source=named, parent=parent, manifest=manifest, who=who(), now=time.time()
         ).result()
     if json:
-        show.print_json(encode(release))
+        show.print_record(release)
     elif release.stage is Stage.CANDIDATE:
         print("\n".join(folded(f"{release.id}: candidate, {_named(release.source)}")))
     else:
@@ -302,7 +302,7 @@ def retry(version: VersionText, at: StoreOptions, why: Why = "by hand", json: Js
         release = try_again(opened, find_release(opened, version), who=who(), why=why, now=time.time())
         live = opened.releases.live(release.policy)
         if json:
-            show.print_json(encode(release))
+            show.print_record(release)
             return
         print(f"{release.id} is a candidate again, without evidence")
         if live is not None:

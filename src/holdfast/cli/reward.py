@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.options import Json, Limit, RolloutText, StoreOptions, who
-from holdfast.cli.show import count, one_line, pairs, print_json, print_table
+from holdfast.cli.show import count, one_line, pairs, print_json, print_record, print_table
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import Label, Maker
 from holdfast.contracts.records import encode
@@ -54,7 +54,7 @@ def reward(
         found = find_rollout(opened, rollout)
         after = opened.rewards.attach(found.id, told, who=who(), now=time.time()).result()
     if json:
-        print_json(encode(after))
+        print_record(after)
         return
     where = "" if turn is None else f" at turn {turn}"
     what = f"{told.name}{where} = {told.value:g} × {told.weight:g} ({told.source})"

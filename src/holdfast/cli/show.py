@@ -29,6 +29,10 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2, allow_nan=False))
 
 
+def print_record(record: object) -> None:
+    print_json(encode(record))
+
+
 def print_records(records: Iterable[object]) -> None:
     """A JSON list of published records, each with its schema version."""
     print_json([encode(record) for record in records])

@@ -221,7 +221,7 @@ def check(
                 advance(now=part.name)
         answer = checks.Checked(store=opened.url, ok=not any(part.problems for part in found), parts=tuple(found))
     if json:
-        show.print_json(encode(answer))
+        show.print_record(answer)
     else:
         for part in found:
             print(f"{part.name:<12}{'ok' if not part.problems else show.count(len(part.problems), 'problem')}")
@@ -240,7 +240,7 @@ def migrate(store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
     with show.progress("migrating", None):
         done = admin.migrate(store)
     if json:
-        show.print_json(encode(done))
+        show.print_record(done)
     elif done.before == done.after:
         print(f"{done.store}: schema {done.after} already, nothing to do")
     else:
@@ -256,7 +256,7 @@ def stats(store: StoreAt = DEFAULT_STORE, project: AnyProject = None, limit: Lim
         with show.progress("counting", None):
             found = admin.stats(opened, project=project, most=limit)
     if json:
-        show.print_json(encode(found))
+        show.print_record(found)
         return
     free = f", {show.size(found.bytes_free)} of it free" if found.bytes_free else ""
     print(f"{found.store}: schema {found.schema}, {show.size(found.bytes_database)}{free}")
@@ -321,7 +321,7 @@ def prune(
             _remove(opened, old)
         answer = Pruned(store=opened.url, project=at.project, before=before, removed=yes, runs=tuple(old))
     if json:
-        show.print_json(encode(answer))
+        show.print_record(answer)
         return
     if not old:
         print(f"no finished runs in project {at.project} ended more than {older_than:g} days ago: nothing to remove")
