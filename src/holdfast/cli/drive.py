@@ -193,7 +193,8 @@ def report(status: Status, path: Path, *, as_json: bool, off: Sequence[Off] = ()
     rows |= {
         "rollouts": f"{status.total_rollouts}: {status.succeeded} succeeded, {status.failed} failed{dead}{cut}{open_}",
         "rewards": ", ".join(
-            _mean(split, of.mean_reward, of.rewarded, of.total) for split, of in status.rewards.items()
+            f"{split} {'missing' if of.mean_reward is None else f'{of.mean_reward:.3f}'} ({of.rewarded} of {of.total})"
+            for split, of in status.rewards.items()
         ),
         "model": status.model_ref,
         "resources": status.resources_id or "none",
@@ -229,23 +230,16 @@ def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
     if told.get("restored"):
         rows = {"learnt": f"nothing: taken back, {told['restored']} ({seen})"}
     elif told["executed"]:
+        early = ", stopped early by max_kl" if told["early_stop_triggered"] else ""
+        numbers = f"mean loss {told['mean_total_loss']:.4f}, KL {told['observed_approx_kl']:.4f}{early}"
         moved = f"parameters moved by {told['parameter_delta_norm']:.3g} in {told['updates']} updates"
-        rows = {"learnt": f"{seen}; {moved}", "": _numbers(told), "weights": near(told.get("weights", "none"))}
+        rows = {"learnt": f"{seen}; {moved}", "": numbers, "weights": near(told.get("weights", "none"))}
     else:
         rows = {"learnt": f"nothing: {told['skipped_reason'].replace('_', ' ')} ({seen})"}
     if told.get("no_gradient"):
         silent = (f"{n} by {why.replace('_', ' ')}" for why, n in told["no_gradient"].items())
         rows["unused"] = f"rollouts without a gradient: {', '.join(silent)}"
     return rows
-
-
-def _numbers(told: Mapping[str, Any]) -> str:
-    early = ", stopped early by max_kl" if told["early_stop_triggered"] else ""
-    return f"mean loss {told['mean_total_loss']:.4f}, KL {told['observed_approx_kl']:.4f}{early}"
-
-
-def _mean(split: str, mean: float | None, rewarded: int, total: int) -> str:
-    return f"{split} {'missing' if mean is None else f'{mean:.3f}'} ({rewarded} of {total})"
 
 
 def elsewhere(status: Status) -> str:

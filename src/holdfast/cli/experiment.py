@@ -165,7 +165,7 @@ def redteam(
     found = audit(judged, extra, rng=np.random.default_rng(BOOTSTRAP))
     failed = failures(found)
     if json:
-        show.print_json(_plain(found) | {"seed": seed, "failed": failed})
+        show.print_json(asdict(found) | {"seed": seed, "failed": failed})
     else:
         _tell_audit(found, failed)
     if failed:
@@ -233,12 +233,8 @@ def _record(outcomes: Sequence[PatchOutcome], weighed: PatchResult | None) -> di
     from holdfast.workloads.coding.experiment import record
     from holdfast.workloads.coding.score import GUARD
 
-    told = {} if weighed is None else {"weighed": _plain(weighed)}
+    told = {} if weighed is None else {"weighed": asdict(weighed)}
     return {"experiment": "code", "guard": GUARD.name, **told, "outcomes": [record(one) for one in outcomes]}
-
-
-def _plain(found: Any) -> dict[str, Any]:
-    return asdict(found)
 
 
 def _tell_code(weighed: PatchResult, output: Path, quick: bool) -> None:

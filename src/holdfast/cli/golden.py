@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -50,7 +50,12 @@ def record(suite: SuiteAt, version: VersionOf, at: StoreOptions, name: Called = 
             raise BadInput(f"golden {called}", why=f"is there already, in {near(path)}", remedy=remedy)
         made = replace(_replayed(opened, cases, version, called), suite_at=_whole(suite))
         write(path, made)
-    _show(made, path, json, told(made))
+    if json:
+        print_json(told(made))
+        return
+    print(fold(f"{made.name} {made.sha256[:12]}: {made.version} on {made.suite}, {len(made.cases)} cases"))
+    print(fold(", ".join(f"{name} {value:.4g}" for name, value in made.kpis.items()), "  "))
+    print(f"  {near(path)}")
 
 
 @app.command("replay")
@@ -203,15 +208,6 @@ def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
     raise HoldfastError(f"golden {name}", why=why, remedy=f"see 'holdfast rollouts {status.run_id}'")
 
 
-def _show(made: Golden, path: Path, json: bool, told: dict[str, Any]) -> None:
-    if json:
-        print_json(told)
-        return
-    print(fold(f"{made.name} {made.sha256[:12]}: {made.version} on {made.suite}, {len(made.cases)} cases"))
-    print(fold(", ".join(f"{name} {value:.4g}" for name, value in made.kpis.items()), "  "))
-    print(f"  {near(path)}")
-
-
 def _compare(
     one: Golden, two: Golden, findings: tuple[Finding, ...], changes: tuple[GoldenChange, ...], json: bool
 ) -> None:
@@ -222,7 +218,8 @@ def _compare(
         return
     print(fold(f"{one.name}: {one.version} ({one.sha256[:12]}) against {two.version} ({two.sha256[:12]})") + "\n")
     print_table(
-        ("check", ">changed", ">of", "", "~first"), [(f.name, f.count, f.of, _word(f), f.detail) for f in findings]
+        ("check", ">changed", ">of", "", "~first"),
+        [(f.name, f.count, f.of, "blocks" if f.count and f.blocks else "", f.detail) for f in findings],
     )
     if changes:
         print()
@@ -233,10 +230,6 @@ def _compare(
     blocking = any(found.count and found.blocks for found in findings)
     if blocking:
         print(f"\nif this is wanted: holdfast golden sign {one.name} --why '…'")
-
-
-def _word(found: Finding) -> str:
-    return "blocks" if found.count and found.blocks else ""
 
 
 def _moved(change: GoldenChange) -> str:

@@ -141,7 +141,7 @@ def quickstart(
     check_torch("quickstart")
     from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_lines, switched_off_records
     from holdfast.operate.switches import key_of, snapshot_of
-    from holdfast.workloads.tooluse.quickstart import QUICK, Quickstart, spec_for
+    from holdfast.workloads.tooluse.quickstart import QUICK, WEIGHING, Quickstart, spec_for
     from holdfast.workloads.tooluse.results import turned
 
     settings = replace(QUICK if quick else Quickstart(), seed=seed)
@@ -160,7 +160,8 @@ def quickstart(
         off = switched_off(opened, status.run_id, flags_now.off(key), ("tool_rewards",))
         if status.run_state is RunState.COMPLETED:
             found, picture = _results(opened, status)
-            page = _page(updates)
+            proposed = _proposed(updates)
+            page = None if proposed is None else write_page(Path(proposed["proof"]), WEIGHING)
             right = turned(opened, updates)
             sheet = [] if json else _sheet(opened, right)
     if json:
@@ -210,13 +211,6 @@ def _picture(store: Store, run: str) -> Path:
 def _proposed(updates: list[StepRecord]) -> Mapping[str, Any] | None:
     """What the gate was told and decided; None where nothing came before it."""
     return next((update.body for update in updates if "decision" in update.body), None)
-
-
-def _page(updates: list[StepRecord]) -> Path | None:
-    from holdfast.workloads.tooluse.quickstart import WEIGHING
-
-    proposed = _proposed(updates)
-    return None if proposed is None else write_page(Path(proposed["proof"]), WEIGHING)
 
 
 def _record(status: Any, found: Results | None, picture: Path | None, updates: list[StepRecord]) -> dict[str, Any]:

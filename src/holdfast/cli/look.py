@@ -453,8 +453,9 @@ def _told(use: BudgetUse) -> dict[str, Any]:
 
 def _print_budgets(run: str, tiers: list[BudgetTotals], modes: Mapping[str | None, int], uses: list[BudgetUse]) -> None:
     spent, allowed, waste = (sum(getattr(one, name) for one in tiers) for name in ("spent", "allowed", "waste"))
+    share = f" ({100 * spent / allowed:.0f} %)" if allowed else ""
     count = show.count(sum(one.budgets for one in tiers), "budget")
-    print(f"{run}: {count}, {spent} of {allowed} thinking tokens used{_share(spent, allowed)}, {waste} wasted")
+    print(f"{run}: {count}, {spent} of {allowed} thinking tokens used{share}, {waste} wasted")
     known = ", ".join(f"{mode or 'unknown'} {n}" for mode, n in sorted(modes.items(), key=str))
     print(f"held to it by: {known}\n")
     _print_totals("tier", tiers)
@@ -474,10 +475,6 @@ def _print_totals(name: str, found: list[BudgetTotals]) -> None:
     titles = (name, ">n", ">failed", ">calls", ">grown", ">empty", ">allowed", ">spent", ">over", ">wasted")
     names = ["name", "budgets", "failed", "calls", "escalations", "exhausted", "allowed", "spent", "overspent", "waste"]
     show.print_table(titles, [[getattr(one, field) for field in names] for one in found])
-
-
-def _share(part: int, whole: int) -> str:
-    return f" ({100 * part / whole:.0f} %)" if whole else ""
 
 
 QUALITY_EPILOG = """Exit codes: 0 nothing blocks, 1 something does, 2 there is nothing to look at.

@@ -496,7 +496,13 @@ def export(
         with at.existing() as opened:
             write(_policy(opened, version), opened.files, folder)
     if json:
-        print_json({"version": version, "folder": str(folder.absolute()), "files": sorted(_files(folder))})
+        print_json(
+            {
+                "version": version,
+                "folder": str(folder.absolute()),
+                "files": sorted(file.name for file in folder.iterdir()),
+            }
+        )
         return
     print("\n".join(left(f"{version} written to", folder)))
     print("next:")
@@ -640,7 +646,3 @@ def _told(policy: Model, files: Artifacts | None, line: list[str]) -> dict[str, 
         "sha256": sha256,
         "resources": dict(policy.resources),
     }
-
-
-def _files(folder: Path) -> list[str]:
-    return [file.name for file in folder.iterdir()]

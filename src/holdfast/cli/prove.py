@@ -243,12 +243,14 @@ def more(
     believed half as easily. Without either option: as many generated tasks again, or else as many seeds again.
     """
     from holdfast.cli.drive import drive, new_salt
+    from holdfast.cli.release import tell_decision
 
     if tasks is not None and seeds is not None:
         why = "and --seeds were both given"
         raise BadInput("--tasks", why=why, remedy="add tasks, which are worth more, or measure the same ones again")
     with needing("learn"):
-        from holdfast.pipeline.more import compared
+        from holdfast.pipeline.more import compared, request_again
+        from holdfast.pipeline.promote import promote
     with at.existing() as opened:
         release, found = _found(opened, held)
         _check(opened, release, found)
@@ -260,7 +262,9 @@ def more(
             tell(opened, run, json)
             raise typer.Exit(code)
         measured = compared(opened, run.id, None, _suites())
-        _decide_more(opened, release, measured, str(at), json)
+        request = request_again(opened, release, measured, now=time.time())
+        told = asyncio.run(promote(opened, request, clock=time.time, who=who()))
+        tell_decision({"run": measured.run, **told}, opened.releases.get(release.id), str(at), json)
 
 
 def spec_of(store: Store, run: RunRecord) -> RunSpec:
@@ -347,16 +351,6 @@ def _is_decided(store: Store, release: Release, found: CandidateEvidence) -> boo
 
     kept = samples_of(store, release)
     return kept is not None and kept["run"] in [one.id for one in found.runs]
-
-
-def _decide_more(store: Store, release: Release, found: CandidateEvidence, at: str, json: bool) -> None:
-    from holdfast.cli.release import tell_decision
-    from holdfast.pipeline.more import request_again
-    from holdfast.pipeline.promote import promote
-
-    request = request_again(store, release, found, now=time.time())
-    told = asyncio.run(promote(store, request, clock=time.time, who=who()))
-    tell_decision({"run": found.run, **told}, store.releases.get(release.id), at, json)
 
 
 SEEDS = 2  # below, nobody can see whether a finding holds with other chance, and the gate stays closed

@@ -204,7 +204,7 @@ def list_(at: StoreOptions, policy: PolicyText = None, json: Json = False) -> No
             print(f"no versions in project {at.project}; to register one:")
             print("\n".join(step(f"holdfast release add SOURCE --policy NAME{at}")))
             return
-        shares = {name: _canary_share(opened, name) for name in policies}
+        shares = {name: sum(one.share for one in opened.releases.at(name, Stage.CANARY)) for name in policies}
         _table([_row(release, shares[release.policy]) for release in found])
         if any(release.is_known_good for release in found):
             print("\nknown good: was live and nothing was found against it; a rollback leads there")
@@ -229,10 +229,6 @@ def _table(rows: list[tuple[str, ...]]) -> None:
         print(version)
         print("    " + ", ".join(word for word in (stage, share, "known good" if good else "") if word))
         print(f"    {source}")
-
-
-def _canary_share(store: Store, policy: str) -> int:
-    return sum(one.share for one in store.releases.at(policy, Stage.CANARY))
 
 
 @app.command()

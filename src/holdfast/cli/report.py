@@ -458,7 +458,7 @@ def show_one(
         problems = validate(path)
     data = parse(path.read_bytes())
     if json:
-        told = None if isinstance(data, Problem) or any(_is_no_number(p) for p in problems) else data
+        told = None if isinstance(data, Problem) or any(p.why == "must be a finite number" for p in problems) else data
         show.print_json({"file": str(path), "document": told, "problems": _told(problems)})
     else:
         if not isinstance(data, Problem):
@@ -468,10 +468,6 @@ def show_one(
         if problems:
             print(f"all problems: holdfast report validate {near(path)}")
     raise typer.Exit(1 if problems else 0)
-
-
-def _is_no_number(problem: Problem) -> bool:
-    return problem.why == "must be a finite number"
 
 
 def _print_document(data: dict[str, Any]) -> None:

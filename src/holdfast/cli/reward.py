@@ -191,16 +191,20 @@ def rescore(
     changed = found.changed
     if changed and limit:
         print(f"\n{count(len(changed), 'rollout')} changed, the largest change first:")
-        rows = [(row["id"], _number(row["old"]), _number(row["new"]), _turn(row)) for row in changed[:limit]]
+        rows = [
+            (
+                row["id"],
+                _number(row["old"]),
+                _number(row["new"]),
+                f"{_word(row['was_right'])} → {_word(row['is_right'])}",
+            )
+            for row in changed[:limit]
+        ]
         print_table(("~rollout", ">was", ">is", "answer"), rows)
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
-
-
-def _turn(row: dict[str, object]) -> str:
-    return f"{_word(row['was_right'])} → {_word(row['is_right'])}"
 
 
 def _word(is_right: object) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from holdfast.workloads.townlife import Life, Recording, Rules
     from holdfast.workloads.townobserver import AuditFile
-    from holdfast.workloads.townschool import School, TrainingPlan, TrainingRound
+    from holdfast.workloads.townschool import School, TrainingRound
 
 
 RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
@@ -127,7 +127,7 @@ def learn(
     with needing("learn"):
         from holdfast.workloads import schooling
         from holdfast.workloads.townlife import read_rules
-        from holdfast.workloads.townschool import School
+        from holdfast.workloads.townschool import School, TrainingPlan
 
     told = read_rules(rules, residents=residents)
     if picture is not None:
@@ -135,11 +135,13 @@ def learn(
     kept = _folder(seed) if out is None else out
     _check_kept(kept, picture)
     warn()
-    school = School(told, _course(quick), seed=seed)
+    plan = TrainingPlan(exams=3, exam_worlds=1, final_worlds=3) if quick else TrainingPlan()
+    school = School(told, plan, seed=seed)
     most = updates or (QUICK if quick else None)
     seconds = inf if minutes is None and most is not None else 60.0 * (minutes or MINUTES)
     is_whole = _teach(school, kept, seconds=seconds, most=most, quiet=json)
-    lesson = _examine(school, is_whole=is_whole)
+    with progress("examining", EXAMS) as advance:
+        lesson = school.finish(is_whole=is_whole, each=lambda name: advance(now=f"{name} done"))
     _keep(lesson, kept, picture)
     if json:
         print_json(lesson.plain())
@@ -182,12 +184,6 @@ def _check_kept(out: Path, picture: Path | None) -> None:
             raise BadInput(str(path), why=why, remedy="choose another place") from None
 
 
-def _course(quick: bool) -> TrainingPlan:
-    from holdfast.workloads.townschool import TrainingPlan
-
-    return TrainingPlan(exams=3, exam_worlds=1, final_worlds=3) if quick else TrainingPlan()
-
-
 def _teach(school: School, out: Path, *, seconds: float, most: int | None, quiet: bool) -> bool:
     """The lesson, with what has been learnt written down at every look; False where Ctrl-C has ended it."""
     from holdfast.workloads.townschool import Point
@@ -209,11 +205,6 @@ def _teach(school: School, out: Path, *, seconds: float, most: int | None, quiet
             typer.echo("ended; examining what was learnt (Ctrl-C again leaves that out)", err=True)
         school.save(out, now=time.time())
     return is_whole
-
-
-def _examine(school: School, *, is_whole: bool) -> TrainingRound:
-    with progress("examining", EXAMS) as advance:
-        return school.finish(is_whole=is_whole, each=lambda name: advance(now=f"{name} done"))
 
 
 def _keep(lesson: TrainingRound, out: Path, picture: Path | None) -> None:
@@ -320,7 +311,11 @@ def run(
         return
     for text in news[-8:]:
         print(text)
-    _print_kpis(life)
+    rows = [
+        (name.replace("_", " "), value if value is None or name not in SHARES else f"{value * 100:.3g} %")
+        for name, value in life.kpis.items()
+    ]
+    print_table(["what", ">value"], rows)
     for one in life.left:
         print(f"left on tick {one.tick}: {one.name}, after {one.days:g} days ({one.cause})")
     print("healthy" if not why_not else "\n".join(why_not))
@@ -348,15 +343,6 @@ def _note(audit: AuditFile, rules: Rules, window: Mapping[str, float | None]) ->
     from holdfast.workloads.townobserver import note_window
 
     note_window(audit, stage=rules["stages"]["on"][-1], reasons=faults(window), at=time.time())
-
-
-def _print_kpis(life: Life) -> None:
-    rows = [(name.replace("_", " "), _told(name, value)) for name, value in life.kpis.items()]
-    print_table(["what", ">value"], rows)
-
-
-def _told(name: str, value: float | None) -> object:
-    return value if value is None or name not in SHARES else f"{value * 100:.3g} %"
 
 
 @app.command("watch")
