@@ -26,8 +26,7 @@ from holdfast.promote import experiment
 from holdfast.promote.experiment import KIND, Design, ExperimentCall, design_of, settings_of
 
 if TYPE_CHECKING:
-    from holdfast.contracts.experiment import Experiment, ServedRequest
-    from holdfast.promote.experiment import Design, Ruling
+    from holdfast.promote.experiment import Ruling
     from holdfast.prove.guard import GuardLimits
     from holdfast.store.store import Store
 

@@ -23,14 +23,14 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.main import ALIASES, alias_warning, say
-from holdfast.cli.options import DEFAULT_STORE, CommandSet, Json, StoreAt, needing, written_whole
-from holdfast.cli.report import ReportsAt, reports_folder
+from holdfast.cli.options import CommandSet, Json, needing, written_whole
+from holdfast.cli.report import ReportsOptions
 from holdfast.cli.show import fold, folded, near, progress, step
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from holdfast.collect.doctor.assay import Trainer
     from holdfast.collect.doctor.findings import DoctorFinding
@@ -392,12 +392,11 @@ def check_drill(
 
 @drill_app.command()
 def gate(
+    at: ReportsOptions,
     drills: Annotated[Path, Option(metavar="FOLDER", help="Where drills lie.")] = DRILLS,
     runbook: Annotated[Path | None, Option(metavar="FILE", help="How it is operated, for people.")] = None,
     incidents: Annotated[Path | None, Option(metavar="FILE", help="What to do when it fails, for people.")] = None,
     out: Annotated[Path | None, Option(metavar="FOLDER", help="Write the evidence bundle there.")] = None,
-    reports: ReportsAt = None,
-    store: StoreAt = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """The exit gate: proofs, safety, drills and runbooks.
@@ -409,7 +408,7 @@ def gate(
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out}", why="is a file", remedy="name a folder")
     with show.progress("computing again", None):
-        shelf = reports_folder(reports, store)
+        shelf = at.folder
         bundle, told = gather(shelf, drills, runbook=runbook, incidents=incidents, now=time.time())
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,6 @@ from holdfast.promote.features import KEYED, features
 from holdfast.promote.flags import UNSAID, check, kill_variable, needed_by
 
 if TYPE_CHECKING:
-    from holdfast.contracts.flag import Flag
     from holdfast.store.store import Store
 
 

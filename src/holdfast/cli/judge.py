@@ -23,7 +23,7 @@ from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
 from holdfast.contracts.records import decode, encode
 
 if TYPE_CHECKING:
-    from holdfast.contracts.judgement import Calibration, EvalItem, Label
+    from holdfast.contracts.judgement import Calibration
     from holdfast.reward.judges.ensemble import Opinion
     from holdfast.reward.judges.judge import Criterion, Judge
     from holdfast.store.store import Store

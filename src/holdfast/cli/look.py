@@ -23,8 +23,6 @@ from holdfast.contracts.task import asked_of
 from holdfast.contracts.trace import SpanKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from holdfast.contracts.rollout import Attempt, Rollout
     from holdfast.contracts.run import RunRecord
     from holdfast.contracts.trace import Span

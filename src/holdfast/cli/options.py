@@ -7,12 +7,12 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_type_hints
 
 import typer
 from typer import Argument, Option
@@ -65,8 +65,8 @@ def place(store: str, project: str) -> str:
 class StoreOptions:
     """What --store and --project say. As text, the options that find the store again."""
 
-    store: str
-    project: str
+    store: StoreAt = DEFAULT_STORE
+    project: Project = "default"
 
     def __str__(self) -> str:
         return place(self.store, self.project)
@@ -82,7 +82,7 @@ class StoreOptions:
 
 
 class CommandSet(typer.Typer):
-    """A group of commands. The parameter `at: StoreOptions` of a command stands for --store and --project."""
+    """A group of commands. A parameter whose type is a dataclass stands for the options that its fields are."""
 
     def __init__(self, help: str) -> None:
         super().__init__(help=help, add_completion=False, no_args_is_help=True, **PLAIN)
@@ -91,27 +91,32 @@ class CommandSet(typer.Typer):
         register = super().command(name, **given)
 
         def add(function: Callable[..., None]) -> Callable[..., None]:
-            register(_with_store(function))
+            register(_expanded(function))
             return function
 
         return add
 
 
-def _with_store(function: Callable[..., None]) -> Callable[..., None]:
-    """The function with --store and --project in place of `at`; --json stays the last option."""
+def _expanded(function: Callable[..., None]) -> Callable[..., None]:
+    """The function with the fields of dataclasses as parameters of its own; --json stays the last option."""
     signature = inspect.signature(function, eval_str=True)
-    if "at" not in signature.parameters:
+    groups = {name: one.annotation for name, one in signature.parameters.items() if is_dataclass(one.annotation)}
+    if not groups:
         return function
-    kept = {name: one.replace(kind=KEYWORD) for name, one in signature.parameters.items() if name != "at"}
-    last = [kept.pop("json")] if "json" in kept else []
-    store = inspect.Parameter("store", KEYWORD, default=DEFAULT_STORE, annotation=StoreAt)
-    project = inspect.Parameter("project", KEYWORD, default="default", annotation=Project)
+    parameters = [one.replace(kind=KEYWORD) for name, one in signature.parameters.items() if name not in groups]
+    for group in groups.values():
+        kinds = get_type_hints(group, include_extras=True)
+        for one in fields(group):
+            default = inspect.Parameter.empty if one.default is MISSING else one.default
+            parameters.append(inspect.Parameter(one.name, KEYWORD, default=default, annotation=kinds[one.name]))
+    parameters.sort(key=lambda one: one.name == "json")
 
     @wraps(function)
-    def command(*, store: str, project: str, **given: Any) -> None:
-        function(at=StoreOptions(store, project), **given)
+    def command(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
+        function(**given)
 
-    parameters = [*kept.values(), store, project, *last]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     return command

@@ -30,7 +30,7 @@ from holdfast.promote.release import rollback_target
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding
-    from holdfast.contracts.release import Release, Stage
+    from holdfast.contracts.release import Release
     from holdfast.pipeline.more import CandidateEvidence
     from holdfast.pipeline.proof import PromotionRequest
     from holdfast.prove.comparison import ComparisonConfig

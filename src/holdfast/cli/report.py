@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +20,6 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode
 
 if TYPE_CHECKING:
-    from holdfast.contracts.evidence import Episode
     from holdfast.operate.proof_view import ProofView
     from holdfast.operate.publication import Publication
     from holdfast.prove.comparison import ComparisonConfig
@@ -38,16 +37,24 @@ ReportsAt = Annotated[
 ]
 
 
-def reports_folder(reports: Path | None, store: str) -> Path:
-    """The folder that was given, or the one beside the store; it need not be there."""
-    from holdfast.store.store import STATE_FOLDER
+@dataclass(frozen=True, slots=True)
+class ReportsOptions:
+    """Where reports lie."""
 
-    if reports is not None:
-        return reports
-    if "://" in store:
-        return STATE_FOLDER / "reports"
-    folder = Path(store).parent
-    return (folder.parent if folder.absolute().name == "training" else folder) / "reports"
+    reports: ReportsAt = None
+    store: StoreAt = DEFAULT_STORE
+
+    @property
+    def folder(self) -> Path:
+        """The folder that was given, or the one beside the store; it need not be there."""
+        from holdfast.store.store import STATE_FOLDER
+
+        if self.reports is not None:
+            return self.reports
+        if "://" in self.store:
+            return STATE_FOLDER / "reports"
+        beside = Path(self.store).parent
+        return (beside.parent if beside.absolute().name == "training" else beside) / "reports"
 
 
 def find_proof(what: str, folder: Path) -> Path:
@@ -137,7 +144,7 @@ def with_penalties(episodes: list[Episode], penalties: list[Episode], path: Path
 
 def _list(path: Path) -> list[Any]:
     try:
-        rows = json.loads(path.read_bytes())
+        rows = loads(path.read_bytes())
     except OSError as error:
         raise BadInput(f"samples {path}", why=error.strerror or str(error), remedy="check the path") from None
     except (ValueError, RecursionError) as error:
@@ -161,46 +168,60 @@ def _check(row: dict[str, Any], where: str, value: str) -> None:
             raise BadInput(f"{where}.{name} = {row.get(name)!r}", why=why)
 
 
-RunId = Annotated[str, Option("--run-id", metavar="ID", help="m24- and then small letters, digits, hyphens.")]
 Samples = Annotated[Path, Option(metavar="FILE", help="A JSON list: numbers, or objects with task and seed.")]
 Penalties = Annotated[Path | None, Option(metavar="FILE", help="Safety penalties; without it those of above.")]
-Alpha = Annotated[float, Option(metavar="A", help="Intervals are of the level 1 − A.")]
-Seed = Annotated[int, Option(metavar="N", min=0, help="Of the resampling; it is kept in the report.")]
 Bound = Annotated[float, Option(metavar="X", help="By so much the mean safety penalty may rise.")]
-Moment = Annotated[str | None, Option(metavar="TIME", help="Such as 2026-07-01T12:00:00Z; without it, now.")]
-Policy = Annotated[str, Option("--retention", metavar="POLICY", help="archive-then-purge or retain-only.")]
-RetainDays = Annotated[int, Option(metavar="DAYS", help="It is purged no sooner.")]
-ArchiveAfter = Annotated[int, Option("--archive-after-days", metavar="DAYS", help="Then it is archived.")]
-SuiteName = Annotated[str, Option(metavar="NAME", help="Of the benchmark suite.")]
-SuiteVersion = Annotated[str, Option(metavar="VERSION", help="Of the benchmark suite.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishOptions:
+    """What every report says of itself."""
+
+    run_id: Annotated[str, Option(metavar="ID", help="m24- and then small letters, digits, hyphens.")]
+    suite_name: Annotated[str, Option(metavar="NAME", help="Of the benchmark suite.")] = "m24-rl-suite"
+    suite_version: Annotated[str, Option(metavar="VERSION", help="Of the benchmark suite.")] = "1"
+    alpha: Annotated[float, Option(metavar="A", help="Intervals are of the level 1 − A.")] = 0.05
+    seed: Annotated[int, Option(metavar="N", min=0, help="Of the resampling; it is kept in the report.")] = 0
+    generated_at: Annotated[
+        str | None, Option(metavar="TIME", help="Such as 2026-07-01T12:00:00Z; without it, now.")
+    ] = None
+    retention: Annotated[str, Option(metavar="POLICY", help="archive-then-purge or retain-only.")] = (
+        "archive-then-purge"
+    )
+    retain_days: Annotated[int, Option(metavar="DAYS", help="It is purged no sooner.")] = 365
+    archive_after_days: Annotated[int, Option(metavar="DAYS", help="Then it is archived.")] = 30
+
+    def head(self, episodes: list[Episode]) -> dict[str, Any]:
+        """Samples do not say which fixtures they come from: a hash of what was measured stands for those."""
+        from holdfast.prove.reports.document import Retention
+
+        keys = dumps(sorted([one.task, one.seed] for one in episodes)).encode()
+        return {
+            "run_id": self.run_id,
+            "suite": (self.suite_name, self.suite_version, hashlib.sha256(keys).hexdigest()),
+            "generated_at": moment_of(self.generated_at),
+            "retention": Retention(
+                policy=self.retention, retain_days=self.retain_days, archive_after_days=self.archive_after_days
+            ),
+        }
 
 
 def significance(
     baseline_samples: Samples,
     trained_samples: Samples,
-    run_id: RunId,
+    how: PublishOptions,
+    at: ReportsOptions,
     baseline_safety_samples: Penalties = None,
     trained_safety_samples: Penalties = None,
     baseline_checkpoint: Annotated[str, Option(metavar="ID", help="What was measured first.")] = "baseline",
     trained_checkpoint: Annotated[str, Option(metavar="ID", help="What should be better.")] = "trained",
-    suite_name: SuiteName = "m24-rl-suite",
-    suite_version: SuiteVersion = "1",
     min_reward_delta: Annotated[float, Option(metavar="X", help="So much the mean reward must rise.")] = 0.05,
     max_safety_regression: Bound = 0.05,
     max_p_value: Annotated[float, Option(metavar="P", help="The p-value must not be above it.")] = 0.05,
     min_confidence_level: Annotated[float, Option(metavar="LEVEL", help="0.95 or more.")] = 0.95,
-    alpha: Alpha = 0.05,
-    seed: Seed = 0,
-    generated_at: Moment = None,
-    retention: Policy = "archive-then-purge",
-    retain_days: RetainDays = 365,
-    archive_after_days: ArchiveAfter = 30,
-    reports: ReportsAt = None,
-    store: StoreAt = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Publish all reports of two sets of samples, and the proof. Exits 1 when it fails; it is written all the same."""
-    from holdfast.prove.reports.document import Retention
     from holdfast.prove.reports.findings import ProofCriteria
     from holdfast.prove.reports.report import publish
 
@@ -212,9 +233,7 @@ def significance(
         sides.append(episodes)
     with show.progress("comparing", None):
         done = publish(
-            reports_folder(reports, store),
-            run_id=run_id,
-            suite=(suite_name, suite_version, _measured(sides[0])),
+            at.folder,
             baseline=sides[0],
             trained=sides[1],
             checkpoints=(baseline_checkpoint, trained_checkpoint),
@@ -224,10 +243,9 @@ def significance(
                 max_p_value=max_p_value,
                 min_confidence_level=min_confidence_level,
             ),
-            alpha=alpha,
-            seed=seed,
-            generated_at=moment_of(generated_at),
-            retention=Retention(policy=retention, retain_days=retain_days, archive_after_days=archive_after_days),
+            alpha=how.alpha,
+            seed=how.seed,
+            **how.head(sides[0]),
         )
     if json:
         files = {kind: str(path) for kind, path in done.paths.items()}
@@ -241,37 +259,22 @@ def significance(
 def safety(
     baseline_safety_samples: Samples,
     trained_safety_samples: Samples,
-    run_id: RunId,
+    publish: PublishOptions,
+    at: ReportsOptions,
     max_safety_regression: Bound = 0.05,
-    suite_name: SuiteName = "m24-rl-suite",
-    suite_version: SuiteVersion = "1",
-    alpha: Alpha = 0.05,
-    seed: Seed = 0,
-    generated_at: Moment = None,
-    retention: Policy = "archive-then-purge",
-    retain_days: RetainDays = 365,
-    archive_after_days: ArchiveAfter = 30,
     output_report: Annotated[Path | None, Option(metavar="FILE", help="A copy of the report goes there.")] = None,
-    reports: ReportsAt = None,
-    store: StoreAt = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Write the safety report alone. Exits 1 when promotion is blocked; it is written all the same."""
-    from holdfast.prove.reports.document import Retention
     from holdfast.prove.reports.findings import ProofCriteria, ReportComparison
     from holdfast.prove.reports.report import head_at, publish_safety
     from holdfast.store.blobs import write_atomically
 
     before, after = (read_samples(file, "safety_penalty") for file in (baseline_safety_samples, trained_safety_samples))
-    how = ReportComparison(criteria=ProofCriteria(max_safety_regression=max_safety_regression), alpha=alpha, seed=seed)
-    folder = reports_folder(reports, store)
-    head = head_at(
-        folder,
-        run_id=run_id,
-        suite=(suite_name, suite_version, _measured(before)),
-        generated_at=moment_of(generated_at),
-        retention=Retention(policy=retention, retain_days=retain_days, archive_after_days=archive_after_days),
-    )
+    criteria = ProofCriteria(max_safety_regression=max_safety_regression)
+    how = ReportComparison(criteria=criteria, alpha=publish.alpha, seed=publish.seed)
+    folder = at.folder
+    head = head_at(folder, **publish.head(before))
     if output_report is not None and not output_report.parent.is_dir():
         raise BadInput(f"--output-report {output_report}", why="its folder does not exist", remedy="make it")
     path, data = publish_safety(folder, head, before, after, how)
@@ -286,14 +289,9 @@ def safety(
     raise typer.Exit(0 if data["promotion_allowed"] else 1)
 
 
-def _measured(episodes: list[Episode]) -> str:
-    """A hash of what was measured, where samples do not say which fixtures they come from."""
-    keys = sorted([one.task, one.seed] for one in episodes)
-    return hashlib.sha256(json.dumps(keys).encode()).hexdigest()
-
-
 def page(
     what: Annotated[str, Argument(metavar="RUN|PROOF", help="A run, the id of its reports, or a proof's file.")],
+    at: ReportsOptions,
     output: Annotated[Path | None, Option(metavar="FILE", help="Where to write it; else beside the proof.")] = None,
     primary: Annotated[
         str | None, Option(metavar="METRIC", help="What had to improve: success, reward or safety.")
@@ -303,8 +301,6 @@ def page(
         1.0,
     ),
     max_cost: Annotated[float, Option(metavar="COST", help="The highest safety cost that one episode can have.")] = 1.0,
-    reports: ReportsAt = None,
-    store: StoreAt = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Write a proof's page: the verdict, what would change it, and every figure it rests on.
@@ -315,7 +311,7 @@ def page(
     from holdfast.operate import publication
     from holdfast.operate.proof_text import standing
 
-    proof = find_proof(what, reports_folder(reports, store))
+    proof = find_proof(what, at.folder)
     with progress("weighing the samples again", None):
         published = publication.read(proof)
         how = publication.weighing(published, primary=primary, reward_range=reward_range, max_cost=max_cost)
@@ -358,9 +354,9 @@ Yes = Annotated[bool, Option("--yes", help="Really do it; without it, it is only
 
 
 @app.command("list")
-def list_all(reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
+def list_all(at: ReportsOptions, json: Json = False) -> None:
     """List the published runs, newest first, with what their proofs say."""
-    folder = reports_folder(reports, store)
+    folder = at.folder
     runs = _runs(folder)
     if json:
         show.print_json(runs)
@@ -445,15 +441,14 @@ def _said(proof: Path | None) -> dict[str, Any]:
 @app.command("show")
 def show_one(
     what: Annotated[str, Argument(metavar="RUN|FILE", help="A run, the id of its reports, or a file.")],
-    reports: ReportsAt = None,
-    store: StoreAt = DEFAULT_STORE,
+    at: ReportsOptions,
     json: Json = False,
 ) -> None:
     """Show a proof or a report, and whether it is true. Exits 1 when it is not."""
     from holdfast.prove.reports.leaves import Problem, parse
     from holdfast.prove.reports.validate import validate
 
-    path = _named(what, reports_folder(reports, store))
+    path = _named(what, at.folder)
     with show.progress("recomputing", None):
         problems = validate(path)
     data = parse(path.read_bytes())
@@ -552,20 +547,20 @@ def _files(path: Path) -> list[Path]:
 
 
 @app.command()
-def archive(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
+def archive(at: ReportsOptions, yes: Yes = False, json: Json = False) -> None:
     """Move reports that are old enough to the archive: copied, compared, and only then removed. Exits 1 when one is
     damaged; it is left alone."""
     from holdfast.prove.reports.archive import RetentionAction
 
-    _due(RetentionAction.ARCHIVE, yes, reports_folder(reports, store), json)
+    _due(RetentionAction.ARCHIVE, yes, at.folder, json)
 
 
 @app.command()
-def purge(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
+def purge(at: ReportsOptions, yes: Yes = False, json: Json = False) -> None:
     """Remove archived reports that are past their time; never others. Exits 1 when one is damaged; it is left alone."""
     from holdfast.prove.reports.archive import RetentionAction
 
-    _due(RetentionAction.PURGE, yes, reports_folder(reports, store), json)
+    _due(RetentionAction.PURGE, yes, at.folder, json)
 
 
 def _due(action: RetentionAction, yes: bool, folder: Path, json: bool) -> None:

@@ -22,7 +22,7 @@ from holdfast.contracts.task import asked_of
 
 if TYPE_CHECKING:
     from holdfast.contracts.judgement import EvalItem, ReviewRequest
-    from holdfast.contracts.reward import RewardBreakdown, RewardTerm
+    from holdfast.contracts.reward import RewardBreakdown
     from holdfast.contracts.rollout import Rollout
     from holdfast.contracts.trace import Span
     from holdfast.store.store import Store

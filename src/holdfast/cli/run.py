@@ -82,7 +82,7 @@ def optimize(
         if config is not None or resume is not None:
             why = "starts the capture proxy, and --config or --resume a run: they cannot be given together"
             raise BadInput(f"{_PROXY}server", why=why, remedy="start the two with two commands")
-        _proxy(flags_of_proxy, store, project)
+        _proxy(flags_of_proxy, StoreOptions(store, project))
         return
     for name, value in flags_of_proxy.items():
         if value is not None:
@@ -134,7 +134,7 @@ def _drive(
     raise typer.Exit(code)
 
 
-def _proxy(given: Mapping[str, Any], store: str, project: str) -> None:
+def _proxy(given: Mapping[str, Any], at: StoreOptions) -> None:
     """`holdfast proxy` under its documented flags."""
     from holdfast.cli import serve
 
@@ -143,14 +143,15 @@ def _proxy(given: Mapping[str, Any], store: str, project: str) -> None:
         raise BadInput(f"{_PROXY}upstream-url", why="is missing", remedy="give the address that answers the calls")
     if timeout_ms is not None and timeout_ms < 1:
         raise BadInput(f"{_PROXY}timeout-ms {timeout_ms}", why="must be above 0", remedy="give milliseconds")
-    serve.run_proxy(
-        upstreams=[url.strip()],
-        address=serve.read_bind(given["bind"] or f"{serve.PROXY_HOST}:{serve.PROXY_PORT}"),
+    host, port = serve.read_bind(given["bind"] or f"{serve.PROXY_HOST}:{serve.PROXY_PORT}")
+    serve.proxy(
+        upstream=[url.strip()],
+        at=at,
+        host=host,
+        port=port,
         token=os.environ.get("HOLDFAST_TOKEN") or None,
         state_dir=given["state-dir"] or serve.STATE_DIR,
-        timeout_s=(timeout_ms or serve.TIMEOUT_MS) / 1000,
-        store=store,
-        project=project,
+        timeout_ms=timeout_ms or serve.TIMEOUT_MS,
     )
 
 

@@ -189,40 +189,6 @@ def proxy(
     is read from OPENAI_API_KEY (ANTHROPIC_API_KEY); where it is not set, and no token is asked for, each agent's own
     key is passed on. Keys are never written anywhere.
     """
-    run_proxy(
-        upstreams=upstream,
-        address=(host, port),
-        token=token,
-        state_dir=state_dir,
-        timeout_s=timeout_ms / 1000,
-        hold_s=hold_ms / 1000,
-        most=most,
-        is_extended=ids,
-        is_scrubbed=scrub,
-        prices=dict(map(read_price, price or ())),
-        store=at.store,
-        project=at.project,
-    )
-
-
-def run_proxy(
-    *,
-    upstreams: list[str],
-    address: tuple[str, int],
-    token: str | None,
-    state_dir: Path,
-    timeout_s: float,
-    store: str,
-    project: str,
-    hold_s: float = 30.0,
-    most: int = 512,
-    is_extended: bool = True,
-    is_scrubbed: bool = True,
-    prices: dict[str, TokenPrice] | None = None,
-) -> None:
-    """Serve until a signal ends it."""
-    from holdfast.store.store import open_store
-
     with needing("serve"):
         from holdfast.collect import endpoint
         from holdfast.collect.otlp.route import routes
@@ -234,28 +200,27 @@ def run_proxy(
         from holdfast.collect.proxy.upstream import Remote
     names = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
     keys = {name: os.environ[name] for name in names if os.environ.get(name)}
-    remotes = [
-        Remote(url, keys=keys, timeout_s=timeout_s, hold_s=hold_s, most=most, is_extended=is_extended)
-        for url in upstreams
-    ]
+    how = {"timeout_s": timeout_ms / 1000, "hold_s": hold_ms / 1000, "most": most, "is_extended": ids}
+    remotes = [Remote(url, keys=keys, **how) for url in upstream]
+    prices = dict(map(read_price, price or ()))
     with (
-        endpoint.listen(*address, token=token) as listening,
-        open_store(store, project=project, state_folder=state_dir) as opened,
+        endpoint.listen(host, port, token=token) as listening,
+        at.open(state_folder=state_dir) as opened,
     ):
-        scrub = spelt = None
-        if is_scrubbed:
+        scrubbing = spelt = None
+        if scrub:
             from holdfast.collect.proxy.models import spell
             from holdfast.collect.scrub import Scrub, key_in
 
             key = key_in(opened.folder)
-            scrub, spelt = Scrub(key), Scrub(key, spell=spell)
-        taker = Taker(opened, clock=time.time, scrub=None if scrub is None else scrub.span)
+            scrubbing, spelt = Scrub(key), Scrub(key, spell=spell)
+        taker = Taker(opened, clock=time.time, scrub=None if scrubbing is None else scrubbing.span)
         application = app(
             opened,
             remotes,
             token=token,
             state_folder=state_dir,
-            scrub=None if scrub is None else scrub.call,
+            scrub=None if scrubbing is None else scrubbing.call,
             scrub_spelt=None if spelt is None else spelt.call,
             prices=prices,
             dialects=(Chat(), Responses(), Messages()),
