@@ -10,7 +10,7 @@ import shlex
 import tempfile
 import time
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
@@ -235,54 +235,55 @@ SHARES = ("alive", "needs_met", "starving", "attendance", "failures")  # numbers
 
 app = CommandSet("A town to live in.")
 
-Privacy = Annotated[bool, Option("--privacy", help="Pseudonyms wherever residents are named or listed.")]
-Record = Annotated[Path | None, Option("--record", metavar="FILE", help="Keep frames, to look at any moment.")]
-From = Annotated[Path | None, Option("--from", metavar="SNAPSHOT", help="Go on from a snapshot.")]
-Stages = Annotated[Path | None, Option("--stages", metavar="FILE", help="The log that says which stages may be on.")]
-Unlock = Annotated[str | None, Option("--unlock", metavar="STAGE", help="Allow a stage by hand; kept in the log.")]
-Reason = Annotated[str, Option("--why", metavar="TEXT", help="The reason for --unlock.")]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TownOptions:
+    """Which town it is, how far it may go, and what is kept of it."""
+
+    seed: Seed = 1
+    rules: RulesAt = None
+    residents: Residents = None
+    start: Annotated[Path | None, Option("--from", metavar="SNAPSHOT", help="Go on from a snapshot.")] = None
+    record: Annotated[Path | None, Option(metavar="FILE", help="Keep frames, to look at any moment.")] = None
+    privacy: Annotated[bool, Option("--privacy", help="Pseudonyms wherever residents are named or listed.")] = False
+    stages: Annotated[Path | None, Option(metavar="FILE", help="The log that says which stages may be on.")] = None
+    unlock: Annotated[str | None, Option(metavar="STAGE", help="Allow a stage by hand; kept in the log.")] = None
+    why: Annotated[str, Option(metavar="TEXT", help="The reason for --unlock.")] = ""
 
 
-def _life(rules: Rules, seed: int, start: Path | None, privacy: bool, audit: AuditFile | None = None) -> Life:
-    """A town whose windows are written down where there is a log of stages."""
-    from holdfast.workloads.townlife import Life, Pseudonymizer
+def _life(how: TownOptions, *written: Path | None) -> Life:
+    """A town whose windows are written down where there is a log of stages; `written` are files to come."""
+    from holdfast.workloads.townlife import Life, Pseudonymizer, read_rules
 
+    audit, allowed = _stages(how.stages, how.unlock, how.why)
+    rules = read_rules(how.rules, residents=how.residents, unlocked=allowed)
+    check_writable(*written, how.record)
     warn()
-    veil = Pseudonymizer(key=secrets.token_bytes(32) if privacy else None)
-    life = Life(rules, seed=seed, veil=veil, hear=None if audit is None else partial(_note, audit, rules))
-    if start is not None:
-        life.restore(start)
+    veil = Pseudonymizer(key=secrets.token_bytes(32) if how.privacy else None)
+    life = Life(rules, seed=how.seed, veil=veil, hear=None if audit is None else partial(_note, audit, rules))
+    if how.start is not None:
+        life.restore(how.start)
     return life
 
 
 @app.command("run")
 def run(
+    how: TownOptions,
     days: Annotated[float, Option(metavar="N", min=0.001, max=10_000, help="How long.")] = 1.0,
-    seed: Seed = 1,
-    rules: RulesAt = None,
-    residents: Residents = None,
-    start: From = None,
     save: Annotated[Path | None, Option(metavar="FILE", help="Write a snapshot of the end.")] = None,
     replay: Annotated[Path | None, Option(metavar="FILE", help="Write what it takes to live it again.")] = None,
-    record: Record = None,
-    privacy: Privacy = False,
-    stages: Stages = None,
-    unlock: Unlock = None,
-    why: Reason = "",
     json: Json = False,
 ) -> None:
     """Let scripted residents live for some days, and tell how the town did."""
-    from holdfast.workloads.townlife import faults, new_recording, read_rules, rounded
+    from holdfast.workloads.townlife import faults, new_recording, rounded
     from holdfast.workloads.townobserver import TownAlarms
 
-    audit, allowed = _stages(stages, unlock, why)
-    told = read_rules(rules, residents=residents, unlocked=allowed)
-    check_writable(save, replay, record)
-    life = _life(told, seed, start, privacy, audit)
+    life = _life(how, save, replay)
+    told = life.rules
     watch, news, windows = TownAlarms(), [], []
     ticks = max(1, round(days * told["ticks_per_day"]))
     with (
-        nullcontext() if record is None else new_recording(record, life) as recording,
+        nullcontext() if how.record is None else new_recording(how.record, life) as recording,
         progress("living", ticks) as advance,
     ):
         for _ in range(ticks):
@@ -347,15 +348,10 @@ def _note(audit: AuditFile, rules: Rules, window: Mapping[str, float | None]) ->
 
 @app.command("watch")
 def watch(
+    how: TownOptions,
     web: Annotated[bool, Option("--web", help="Show it as a live page instead.")] = False,
     speed: Annotated[float, Option(metavar="N", min=0.1, max=4096, help="Ticks a second.")] = SPEED,
     ticks: Annotated[int | None, Option(metavar="N", min=1, help="End after so many.")] = None,
-    seed: Seed = 1,
-    rules: RulesAt = None,
-    residents: Residents = None,
-    start: From = None,
-    record: Record = None,
-    privacy: Privacy = False,
     host: Annotated[str, Option(metavar="HOST", help="Others than this machine need --token.")] = HOST,
     port: Port = PORT,
     token: Annotated[str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_TOKEN", help="To see the page.")] = None,
@@ -366,23 +362,16 @@ def watch(
     audit: Annotated[Path, Option(metavar="FILE", help="Where orders are written down.")] = Path(
         ".holdfast/town/audit.jsonl"
     ),
-    stages: Stages = None,
-    unlock: Unlock = None,
-    why: Reason = "",
 ) -> None:
     """Watch a town live: in the terminal, or, with --web, as a page in a browser. Ctrl-C ends it."""
     from holdfast.cli.townview import look, serve
-    from holdfast.workloads.townlife import read_rules
 
-    log, allowed = _stages(stages, unlock, why)
-    told = read_rules(rules, residents=residents, unlocked=allowed)
-    check_writable(record)
-    life = _life(told, seed, start, privacy, log)
+    life = _life(how)
     if web:
         given = {"viewer": token, "operator": operator, "admin": admin}
-        serve(life, record, address=(host, port), tokens=given, audit=audit, speed=speed)
+        serve(life, how.record, address=(host, port), tokens=given, audit=audit, speed=speed)
     else:
-        look(life, record, speed=speed, ticks=ticks)
+        look(life, how.record, speed=speed, ticks=ticks)
 
 
 @app.command("replay")
