@@ -12,7 +12,7 @@ from functools import wraps
 from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar, get_type_hints
 
 import typer
 from typer import Argument, Option
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 
+Command = TypeVar("Command", bound=Callable[..., None])
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}  # rich help is slow
 DEFAULT_STORE = ".holdfast/training/store.sqlite"
@@ -87,10 +88,10 @@ class CommandSet(typer.Typer):
     def __init__(self, help: str) -> None:
         super().__init__(help=help, add_completion=False, no_args_is_help=True, **PLAIN)
 
-    def command(self, name: str | None = None, **given: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def command(self, name: str | None = None, **given: Any) -> Callable[[Command], Command]:  # type: ignore[override]
         register = super().command(name, **given)
 
-        def add(function: Callable[..., None]) -> Callable[..., None]:
+        def add(function: Command) -> Command:
             register(_expanded(function))
             return function
 
@@ -100,7 +101,9 @@ class CommandSet(typer.Typer):
 def _expanded(function: Callable[..., None]) -> Callable[..., None]:
     """The function with the fields of dataclasses as parameters of its own; --json stays the last option."""
     signature = inspect.signature(function, eval_str=True)
-    groups = {name: one.annotation for name, one in signature.parameters.items() if is_dataclass(one.annotation)}
+    groups: dict[str, Any] = {
+        name: one.annotation for name, one in signature.parameters.items() if is_dataclass(one.annotation)
+    }
     if not groups:
         return function
     parameters = [one.replace(kind=KEYWORD) for name, one in signature.parameters.items() if name not in groups]

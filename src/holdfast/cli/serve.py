@@ -15,7 +15,7 @@ from functools import partial
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
@@ -200,7 +200,7 @@ def proxy(
         from holdfast.collect.proxy.upstream import Remote
     names = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
     keys = {name: os.environ[name] for name in names if os.environ.get(name)}
-    how = {"timeout_s": timeout_ms / 1000, "hold_s": hold_ms / 1000, "most": most, "is_extended": ids}
+    how: dict[str, Any] = {"timeout_s": timeout_ms / 1000, "hold_s": hold_ms / 1000, "most": most, "is_extended": ids}
     remotes = [Remote(url, keys=keys, **how) for url in upstream]
     prices = dict(map(read_price, price or ()))
     with (
