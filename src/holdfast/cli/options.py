@@ -88,7 +88,7 @@ class CommandSet(typer.Typer):
     def __init__(self, help: str) -> None:
         super().__init__(help=help, add_completion=False, no_args_is_help=True, **PLAIN)
 
-    def command(self, name: str | None = None, **given: Any) -> Callable[[Command], Command]:  # type: ignore[override]
+    def command(self, name: str | None = None, **given: Any) -> Callable[[Command], Command]:
         register = super().command(name, **given)
 
         def add(function: Command) -> Command:
