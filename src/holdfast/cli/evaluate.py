@@ -18,8 +18,8 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.judge import BaseUrl, judge_named
 from holdfast.cli.options import Json, StoreOptions
+from holdfast.cli.reward import BaseUrl, judge_named
 from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.records import encode
