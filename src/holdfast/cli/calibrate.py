@@ -418,7 +418,7 @@ def _known(what: str, folder: Path) -> str:
 
 
 def _whole(suite: str) -> str:
-    """So that it is found from any folder."""
+    """The suite's absolute path, so that it is found from any folder."""
     from holdfast.workloads.tooluse.suite import is_generated
 
     return suite if is_generated(suite) else str(Path(suite).absolute())

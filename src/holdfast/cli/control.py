@@ -112,7 +112,7 @@ def revoke_token(token: TokenText, at: StoreOptions, why: Why = "by hand", json:
 
 
 def _refuse_secret(token: str) -> None:
-    """Whoever gives the token itself must not find it in an error, which others may read."""
+    """Refuses a token given in place of its id, without repeating it in the error."""
     if "hf_" in token:
         raise BadInput("TOKEN", why="this is a token, not the id of one", remedy="'holdfast tokens list' has the ids")
 
@@ -130,7 +130,7 @@ def _made(kept: Token, made: str, *, json: bool) -> None:
 
 
 def _told(token: Token) -> dict[str, object]:
-    """All that is known of it but its hash."""
+    """A token's record without its hash."""
     times = {"created_at": token.created_at, "expires_at": token.expires_at, "revoked_at": token.revoked_at}
     return {"id": token.id, "label": token.label, "role": str(token.role), **times}
 
@@ -300,7 +300,7 @@ def alerts(
 
 
 def here() -> Caller:
-    """Whoever calls a command: who has the store itself needs no token."""
+    """The local user as an admin: who can open the store needs no token."""
     from holdfast.operate.auth import Caller
 
     return Caller(label=who(), role=Role.ADMIN)

@@ -49,7 +49,7 @@ class Caught:
 
 @contextmanager
 def obeying(control: Stoppable) -> Iterator[Caught]:
-    """Within the running event loop, signals become wishes to the control."""
+    """Turns SIGINT and SIGTERM into calls of the control while the event loop runs."""
     loop, caught = asyncio.get_running_loop(), Caught()
 
     def on_signal(number: signal.Signals) -> None:
@@ -81,7 +81,7 @@ AGAIN = Off(
 
 
 def switched_off(store: Store, run: str, begun: Mapping[str, Off], wanted: Iterable[str]) -> list[Off]:
-    """Those of the wanted features that were off when the run began; learning, where it was off before any lesson."""
+    """The wanted features that were off when the run began; learning, where it was off before an iteration."""
     found = [begun[feature] for feature in wanted if feature in begun and feature != LEARNING]
     if any(update.body.get("skipped") for update in store.steps.of_run(run)):
         now = snapshot_of(store, clock=time.time, environment=os.environ).off(key_of(run))
@@ -165,7 +165,7 @@ class Progress:
 
 @contextmanager
 def stdout_kept_clean() -> Iterator[None]:
-    """Stdout is the report's: what agents print while they run, in this process or another, goes to stderr."""
+    """Sends to stderr what agents print while they run: stdout is for the report."""
     if sys.stdout is None:  # closed by our caller; its number may be any file's by now
         yield
         return
@@ -243,7 +243,7 @@ def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
 
 
 def elsewhere(status: Status) -> str:
-    """What finds the run again from another place than the usual one."""
+    """The options that find the run again, where it is not in the usual store and project."""
     store = "" if status.store_path == DEFAULT_STORE else f" --store {shlex.quote(status.store_path)}"
     return store + ("" if status.project == "default" else f" --project {shlex.quote(status.project)}")
 

@@ -136,7 +136,7 @@ def settings_of(store: Store, run: RunRecord) -> OptimizeSettings:
 
 
 def who() -> str:
-    """Who gives an order: the user's login name."""
+    """The user's login name."""
     import getpass
 
     try:
@@ -146,7 +146,7 @@ def who() -> str:
 
 
 def check_torch(what: str) -> None:
-    """Whether models can be trained, said before anything runs."""
+    """Refuses to start where PyTorch or numba is missing."""
     if find_spec("torch") is None or find_spec("numba") is None:
         raise BadInput(what, why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
 
@@ -158,7 +158,7 @@ def address_of(listening: socket) -> str:
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """What is not installed is said in one line, with what to install."""
+    """Turns a missing package into one line that says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:

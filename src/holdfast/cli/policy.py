@@ -49,7 +49,7 @@ ORDERS = {
 
 
 class Quit(Exception):
-    """The person has left."""
+    """The user ends the conversation."""
 
 
 class Talk:
@@ -393,7 +393,7 @@ def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: boo
 
 @contextmanager
 def open_model(model: str) -> Iterator[tuple[Complete, str, Spell]]:
-    """The model as something that answers, its name, and how its tokens are spelled."""
+    """Opens a model: what completes chats, its name, and the bytes of its tokens."""
     from holdfast.collect.reply import spell_byte
 
     with needing("learn"):

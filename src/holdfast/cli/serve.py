@@ -102,7 +102,7 @@ def _first_token(store: Store, *, host: str, is_near: bool) -> str | None:
 
 @contextmanager
 def _town(folder: Path) -> Iterator[TownPage]:
-    """A town that lives as long as this process; its badges are made up, and known to nobody else."""
+    """Runs a town as long as this process, with tokens made for it alone."""
     from holdfast.operate.serve.app import TownPage
     from holdfast.workloads.townlife import ROLES, Life, is_cold, new_recording, read_rules
     from holdfast.workloads.townobserver import AuditFile, StaticToken

@@ -38,7 +38,7 @@ Residents = Annotated[int | None, Option("--residents", metavar="N", min=1, max=
 
 
 def warn() -> None:
-    """The first town on a machine, and after a change of its code, keeps people waiting."""
+    """Says that the rules are about to be compiled, which takes a minute once."""
     from holdfast.workloads.townlife import is_cold
 
     if is_cold():
@@ -46,7 +46,7 @@ def warn() -> None:
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Before any work: a result that cannot be kept is of no use."""
+    """Refuses paths whose folder does not exist, before any work."""
     for path in paths:
         if path is not None and not path.resolve().parent.is_dir():
             raise BadInput(str(path), why="its folder does not exist", remedy="make it first")
