@@ -141,7 +141,7 @@ def test_a_short_run_leaves_a_log_alone(capsys: pytest.CaptureFixture[str]) -> N
 BAR = """
 import time
 from dataclasses import replace
-from holdfast.cli.progress import Progress
+from holdfast.cli.drive import Progress
 from tests.cli.test_progress import DONE
 
 with Progress() as shown:
@@ -183,7 +183,7 @@ def test_while_agents_run_stdout_is_kept_for_the_report(capfd: pytest.CaptureFix
 
 CLOSED = """
 import sys
-from holdfast.cli.progress import stdout_kept_clean
+from holdfast.cli.drive import stdout_kept_clean
 with stdout_kept_clean():
     print("to nobody")
 """
