@@ -20,7 +20,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_runs(tmp_p
 
 
 def test_without_pytorch_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("holdfast.cli.options.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"experiment safety: needs PyTorch.*holdfast\[learn\]"):
         check_installed("safety", None)
 
