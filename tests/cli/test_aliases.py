@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.aliases import ALIASES, rewrite
+from holdfast.cli.main import ALIASES, rewrite_aliases
 
 DOCUMENTED = [  # seed 002, "Flag Notes"
     ("--train-config", "--prompt-optimization-config"),
@@ -25,13 +25,13 @@ def test_the_documented_aliases_are_all_there() -> None:
 @pytest.mark.parametrize(("old", "new"), DOCUMENTED)
 @pytest.mark.parametrize("spelling", ["{} value", "{}=value", "{}=a=b", "{}="])
 def test_an_alias_becomes_todays_flag_and_warns(old: str, new: str, spelling: str) -> None:
-    words, warnings = rewrite(["optimize", *spelling.format(old).split(" ")])
+    words, warnings = rewrite_aliases(["optimize", *spelling.format(old).split(" ")])
     assert words == ["optimize", *spelling.format(new).split(" ")]
     assert warnings == [f"deprecated CLI alias '{old}' detected; use '{new}' instead"]
 
 
 def test_an_alias_given_twice_warns_once_and_warnings_keep_their_order() -> None:
-    words, warnings = rewrite(["--train-json", "--train-config", "a", "--train-config=b"])
+    words, warnings = rewrite_aliases(["--train-json", "--train-config", "a", "--train-config=b"])
     assert words == [
         "optimize",
         "--prompt-optimization-json",
@@ -61,7 +61,7 @@ def test_an_alias_given_twice_warns_once_and_warnings_keep_their_order() -> None
     ],
 )
 def test_everything_else_stays_as_it_is(words: list[str]) -> None:
-    assert rewrite(words) == (words, [])
+    assert rewrite_aliases(words) == (words, [])
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_everything_else_stays_as_it_is(words: list[str]) -> None:
     ],
 )
 def test_without_a_command_a_documented_flag_means_optimize(words: list[str]) -> None:
-    assert rewrite(words) == (["optimize", *words], [])
+    assert rewrite_aliases(words) == (["optimize", *words], [])
 
 
 def test_the_words_behind_the_two_dashes_stay_while_those_before_change() -> None:
-    words, warnings = rewrite(["--train-json", "--", "--train-json"])
+    words, warnings = rewrite_aliases(["--train-json", "--", "--train-json"])
     assert words == ["optimize", "--prompt-optimization-json", "--", "--train-json"]
     assert len(warnings) == 1
 
@@ -108,4 +108,4 @@ C = "--prompt-optimization-control-"
     ],
 )
 def test_the_documented_flags_of_control_are_orders_about_the_newest_run(words: list[str], becomes: list[str]) -> None:
-    assert rewrite(words) == (becomes, [])
+    assert rewrite_aliases(words) == (becomes, [])

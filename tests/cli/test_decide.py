@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.decide import _strict
+from holdfast.cli.release import _strict
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.registry import folder_of
 from holdfast.policies.weights import Manifest, save_transformer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.decision import headline, lines, outcome, told
+from holdfast.cli.story import headline, lines, outcome, told
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.promote.release import UNDECIDED

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.files import written_whole
+from holdfast.cli.options import written_whole
 from holdfast.contracts.errors import BadInput
 
 

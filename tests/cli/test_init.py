@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.init import CONFIG, files
+from holdfast.cli.improve import CONFIG, files
 from holdfast.contracts.settings import load_settings
 from holdfast.pipeline.spec import improve_spec
 from tests.cli.conftest import Cli

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.main import COMMANDS, EXIT_CODES
+from holdfast.cli.main import COMMANDS, EXIT_CODES, HEADINGS, HIDDEN, SHORT
 from holdfast.contracts import errors
 from holdfast.store.store import open_store
 from tests.cli.conftest import Cli
@@ -44,11 +44,13 @@ def test_help_loads_nothing_heavy() -> None:
     assert set(ran.stdout.splitlines()[-1].split()) & HEAVY == set()
 
 
-def test_help_lists_every_command_and_every_exit_code_in_80_columns(cli: Cli) -> None:
+def test_help_lists_every_group_and_every_exit_code_in_80_columns(cli: Cli) -> None:
     ran = cli("--help")
     assert ran.code == 0
-    for name, (_, what) in COMMANDS.items():
-        assert re.search(rf"^  {name} +{re.escape(what)}$", ran.out, re.M)
+    listed = [name for names in HEADINGS.values() for name in names]
+    assert sorted(listed) == sorted(name for name in COMMANDS if " " not in name)
+    for name in listed:
+        assert re.search(rf"^  {name} +{re.escape(COMMANDS[name][1])}$", ran.out, re.M)
     for code, meaning in EXIT_CODES.items():
         assert f"  {code:>3}  {meaning}\n" in ran.out + "\n"
     assert max(map(len, ran.lines)) <= 80
@@ -58,7 +60,7 @@ def test_help_lists_every_command_and_every_exit_code_in_80_columns(cli: Cli) ->
 @pytest.mark.parametrize(
     "command",
     [
-        *([name] for name in COMMANDS),
+        *(name.split() for name in (*COMMANDS, *SHORT, *HIDDEN)),
         *(["store", name] for name in ("check", "migrate", "stats", "export", "prune")),
         ["compat", "check"],
     ],
@@ -92,7 +94,7 @@ def test_every_error_has_a_documented_exit_code() -> None:
         (["runs", "--bogus"], "No such option: --bogus"),
         (["runs", "--limit", "0"], "Invalid value for '--limit': Input should be greater than or equal to 1"),
         (["rollouts"], "Missing argument 'RUN'."),
-        (["order", "r", "paused"], "Missing option '--why'."),
+        (["control", "pause", "r"], "Missing option '--why'."),
     ],
 )
 def test_a_wrong_command_line_exits_2_with_the_usage(cli: Cli, words: list[str], said: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
-from holdfast.cli.mcp import TOKEN
+from holdfast.cli.serve import TOKEN
 from holdfast.contracts.access import Role
 from holdfast.operate.auth import digest, mint
 from holdfast.store.store import open_store

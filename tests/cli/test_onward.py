@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.onward import folded, left, near, place, step
-from holdfast.cli.options import DEFAULT_STORE
+from holdfast.cli.options import DEFAULT_STORE, place
+from holdfast.cli.show import folded, left, near, step
 
 
 def test_the_usual_place_is_not_named() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import progress
+from holdfast.cli import drive
+from holdfast.cli.drive import Progress, report, stdout_kept_clean
 from holdfast.cli.options import DEFAULT_STORE
-from holdfast.cli.progress import Progress, report, stdout_kept_clean
 from holdfast.contracts.records import decode
 from holdfast.contracts.run import DesiredState, RunState, SplitRewards, Status
 
@@ -112,7 +112,7 @@ def test_the_report_as_json_is_the_status(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LINE_EVERY_S", -1.0)
+    monkeypatch.setattr(drive, "LINE_EVERY_S", -1.0)
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
 
@@ -141,7 +141,7 @@ def test_a_short_run_leaves_a_log_alone(capsys: pytest.CaptureFixture[str]) -> N
 BAR = """
 import time
 from dataclasses import replace
-from holdfast.cli.progress import Progress
+from holdfast.cli.drive import Progress
 from tests.cli.test_progress import DONE
 
 with Progress() as shown:
@@ -183,7 +183,7 @@ def test_while_agents_run_stdout_is_kept_for_the_report(capfd: pytest.CaptureFix
 
 CLOSED = """
 import sys
-from holdfast.cli.progress import stdout_kept_clean
+from holdfast.cli.drive import stdout_kept_clean
 with stdout_kept_clean():
     print("to nobody")
 """

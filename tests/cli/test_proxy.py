@@ -21,7 +21,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.cli.proxy import read_bind, read_price
+from holdfast.cli.serve import read_bind, read_price
 from holdfast.collect import endpoint
 from holdfast.collect.proxy import identity
 from holdfast.collect.reply import spell_byte

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.quickstart import _unfinished
+from holdfast.cli.improve import _unfinished
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.contracts.evidence import Evidence
 from holdfast.contracts.records import loads

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.report_files import moment_of, reports_folder
+from holdfast.cli.report import ReportsOptions, moment_of
 from holdfast.contracts.errors import BadInput
 from holdfast.store.store import open_store
 
@@ -13,13 +13,13 @@ from holdfast.store.store import open_store
 @pytest.mark.parametrize("place", ["training/store.sqlite", "store.db", "deeper/training/s.db"])
 def test_reports_are_looked_for_where_the_store_says_they_are(tmp_path: Path, place: str) -> None:
     with open_store(tmp_path / place) as store:
-        assert reports_folder(None, str(tmp_path / place)) == store.reports
+        assert ReportsOptions(None, str(tmp_path / place)).folder == store.reports
 
 
 def test_the_default_is_beside_the_default_store() -> None:
-    assert reports_folder(None, ".holdfast/training/store.sqlite") == Path(".holdfast/reports")
-    assert reports_folder(None, "postgresql://someone@host/name") == Path(".holdfast/reports")
-    assert reports_folder(Path("elsewhere/reports"), "any") == Path("elsewhere/reports")
+    assert ReportsOptions(None, ".holdfast/training/store.sqlite").folder == Path(".holdfast/reports")
+    assert ReportsOptions(None, "postgresql://someone@host/name").folder == Path(".holdfast/reports")
+    assert ReportsOptions(Path("elsewhere/reports"), "any").folder == Path("elsewhere/reports")
 
 
 def test_a_moment_is_read_or_is_now() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.rules import pair_of, rule_of, text_of, value_of
+from holdfast.cli.flags import pair_of, rule_of, text_of, value_of
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import Condition, FlagRule
 

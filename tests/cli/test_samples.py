@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.samples import read_samples, with_penalties
+from holdfast.cli.report import read_samples, with_penalties
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode
 

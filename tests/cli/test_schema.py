@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from holdfast.cli.schema import REPORTS, SETTINGS
+from holdfast.cli.store import REPORTS, SETTINGS
 from holdfast.contracts.records import PUBLISHED, schema
 from holdfast.contracts.settings import OptimizeSettings
 from tests.cli.conftest import Cli

@@ -13,7 +13,7 @@ import pytest
 
 SCRIPT = """
 import asyncio, sys
-from holdfast.cli.signals import obeying
+from holdfast.cli.drive import obeying
 
 class Control:
     def drain(self): print("drain", flush=True)

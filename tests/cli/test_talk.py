@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.talk import ORDERS, ROUNDS, Quit, Talk, record
+from holdfast.cli.policy import ORDERS, ROUNDS, Quit, Talk, record
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.trace import ModelCall
 from holdfast.workloads.tooluse.tools import SPECS, Toolbox, ToolWorld

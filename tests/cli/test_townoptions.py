@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.townoptions import check_writable, warn
+from holdfast.cli.town import check_writable, warn
 from holdfast.contracts.errors import BadInput
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.townwatch import badges
+from holdfast.cli.townview import badges
 from holdfast.contracts.errors import BadInput
 from tests.cli.conftest import Cli
 

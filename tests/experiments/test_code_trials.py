@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.code_trials import failures
-from experiments.coding.audit import CorpusAudit, Correlation, CountedRate
-from experiments.coding.sandbox import NoSandbox, Sandbox
+from holdfast.cli.experiment import failures
 from holdfast.contracts.evidence import Interval
 from tests.experiments.conftest import Experiment
 

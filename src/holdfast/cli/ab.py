@@ -11,52 +11,52 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import uuid4
 
 import typer
+from typer import Argument, Option
 
-from holdfast.cli import rules, show
-from holdfast.cli.onward import place
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
-from holdfast.cli.report_files import fold
+from holdfast.cli import flags, show
+from holdfast.cli.options import CommandSet, Json, StoreOptions, Why, who
+from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.experiment import Experiment, ServedRequest
+from holdfast.contracts.records import encode
+from holdfast.promote import experiment
+from holdfast.promote.experiment import KIND, Design, ExperimentCall, design_of, settings_of
 
 if TYPE_CHECKING:
-    from holdfast.contracts.experiment import Experiment, ServedRequest
-    from holdfast.promote.experiment import Design, Ruling
+    from holdfast.promote.experiment import Ruling
     from holdfast.prove.guard import GuardLimits
     from holdfast.store.store import Store
 
-app = typer.Typer(help="Experiments.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app = CommandSet("Experiments.")
 
 BY_HAND = "by hand"  # where nobody gives a reason
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name.")]
-Unit = Annotated[str, typer.Argument(metavar="UNIT", help="A user, a conversation, a tenant.")]
+Name = Annotated[str, Argument(metavar="NAME", help="The experiment's name.")]
+Unit = Annotated[str, Argument(metavar="UNIT", help="A user, a conversation, a tenant.")]
 Number = float | None
 
 
 @app.command()
 def create(
     name: Name,
+    at: StoreOptions,
     why: Why = BY_HAND,
-    arms: Annotated[str, typer.Option(metavar="ARM:PART,…", help="The first is the control.")] = (
+    arms: Annotated[str, Option(metavar="ARM:PART,…", help="The first is the control.")] = (
         "control:0.5,treatment:0.5"
     ),
-    metric: Annotated[str, typer.Option(metavar="NAME", help="success or reward: what has to improve.")] = "success",
-    reward_range: Annotated[str, typer.Option("--range", metavar="LOW:HIGH", help="Of a reward.")] = "0:1",
-    alpha: Annotated[float, typer.Option(metavar="X", help="Chance of a wrong promotion, however often asked.")] = 0.05,
-    min_effect: Annotated[float, typer.Option(metavar="X", help="The treatment must be better by more.")] = 0.0,
-    worthwhile: Annotated[float, typer.Option(metavar="X", help="Told by 'needs' while no gain is seen.")] = 0.05,
+    metric: Annotated[str, Option(metavar="NAME", help="success or reward: what has to improve.")] = "success",
+    reward_range: Annotated[str, Option("--range", metavar="LOW:HIGH", help="Of a reward.")] = "0:1",
+    alpha: Annotated[float, Option(metavar="X", help="Chance of a wrong promotion, however often asked.")] = 0.05,
+    min_effect: Annotated[float, Option(metavar="X", help="The treatment must be better by more.")] = 0.0,
+    worthwhile: Annotated[float, Option(metavar="X", help="Told by 'needs' while no gain is seen.")] = 0.05,
     limit: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=X", help="A guardrail, such as errors=0.1 or latency=none.")
+        list[str] | None, Option(metavar="NAME=X", help="A guardrail, such as errors=0.1 or latency=none.")
     ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Begin an experiment; what it is about is fixed from now on."""
-    from holdfast.contracts.experiment import Experiment
-    from holdfast.promote.experiment import KIND, Design, settings_of
-    from holdfast.store.store import open_store
 
     design = Design(
         metric=metric,  # type: ignore[arg-type]  # it is checked there
@@ -72,27 +72,23 @@ def create(
     trial = Experiment(
         name=name, kind=KIND, arms=_arms(arms), salt=f"trial/{name}", created_at=now, settings=settings_of(design)
     )
-    with open_store(store, project=project, migrate=False) as opened:
+    with at.open(migrate=False) as opened:
         begun = opened.trials.begin(trial, who=who(), now=now).result()
     if json:
-        _print_record(begun)
+        show.print_record(begun)
     else:
         print(f"{begun.name}: begun, {_parts(begun)}")
-        print(f"give units their arm with: holdfast ab assign {name} UNIT{place(store, project)}")
+        print(f"give units their arm with: holdfast ab assign {name} UNIT{at}")
 
 
 @app.command()
-def assign(
-    name: Name, unit: Unit, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def assign(name: Name, unit: Unit, at: StoreOptions, json: Json = False) -> None:
     """Print a unit's arm, and remember that it was given; a unit keeps its first."""
-    from holdfast.promote import experiment
-
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         arm = experiment.assign(_experiment(opened, name), unit)
         exposure = opened.trials.expose(name, unit, arm, now=time.time()).result()
     if json:
-        _print_record(exposure)
+        show.print_record(exposure)
     else:
         print(exposure.arm)
 
@@ -101,27 +97,20 @@ def assign(
 def record(
     name: Name,
     unit: Unit,
-    success: Annotated[bool | None, typer.Option("--success/--failure", help="Whether it was good.")] = None,
-    reward: Annotated[Number, typer.Option(metavar="X", help="What it was worth.")] = None,
-    latency: Annotated[Number, typer.Option(metavar="SECONDS", min=0, help="How long it took.")] = None,
-    tokens: Annotated[int | None, typer.Option(metavar="N", min=0, help="How many it took.")] = None,
-    safety_cost: Annotated[Number, typer.Option(metavar="X", min=0, help="What harm it did.")] = None,
-    error: Annotated[bool, typer.Option("--error", help="It failed: there was no answer.")] = False,
-    request: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Of the request: again is harmless.")
-    ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    at: StoreOptions,
+    success: Annotated[bool | None, Option("--success/--failure", help="Whether it was good.")] = None,
+    reward: Annotated[Number, Option(metavar="X", help="What it was worth.")] = None,
+    latency: Annotated[Number, Option(metavar="SECONDS", min=0, help="How long it took.")] = None,
+    tokens: Annotated[int | None, Option(metavar="N", min=0, help="How many it took.")] = None,
+    safety_cost: Annotated[Number, Option(metavar="X", min=0, help="What harm it did.")] = None,
+    error: Annotated[bool, Option("--error", help="It failed: there was no answer.")] = False,
+    request: Annotated[str | None, Option("--id", metavar="ID", help="Of the request: again is harmless.")] = None,
     json: Json = False,
 ) -> None:
     """Tell what came of a request of a unit that has its arm."""
-    from uuid import uuid4
-
-    from holdfast.contracts.experiment import ServedRequest
-
     if not error and all(told is None for told in (success, reward, latency, tokens, safety_cost)):
         raise BadInput("ab record", why="nothing is told", remedy="give --success, --failure, --reward, --error …")
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         _experiment(opened, name)
         exposure = opened.trials.exposure(name, unit)
         if exposure is None:
@@ -142,47 +131,34 @@ def record(
         )
         is_new = opened.trials.record([served]).result() == 1
     if json:
-        from holdfast.contracts.records import encode
-
         show.print_json({"recorded": is_new, "served": encode(served)})
     else:
         print(f"{served.id}: {f'recorded for {served.arm}' if is_new else 'was recorded before, and stays as it was'}")
 
 
 @app.command("list")
-def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def list_(at: StoreOptions, json: Json = False) -> None:
     """List the experiments, newest first."""
-    from holdfast.promote.experiment import KIND
-
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = opened.trials.all(KIND)
         units = {trial.name: sum(opened.trials.exposed(trial.name).values()) for trial in found}
     if json:
         show.print_records(found)
     elif found:
-        rows = [
-            (
-                trial.name,
-                "running" if trial.ended_at is None else "ended",
-                show.moment(trial.created_at)[:16],
-                units[trial.name],
-                _parts(trial),
-                trial.settings.get("why"),
-            )
-            for trial in found
-        ]
+        rows = []
+        for one in found:
+            state, begun = "running" if one.ended_at is None else "ended", show.moment(one.created_at)[:16]
+            rows.append((one.name, state, begun, units[one.name], _parts(one), one.settings.get("why")))
         show.print_table(("experiment", "state", "begun", ">units", "~arms", "~why"), rows)
     else:
-        print(f"no experiments in project {project}; to begin one: holdfast ab create NAME{place(store, project)}")
+        print(f"no experiments in project {at.project}; to begin one: holdfast ab create NAME{at}")
 
 
 @app.command("show")
-def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def show_(name: Name, at: StoreOptions, json: Json = False) -> None:
     """Show the arms: how many units each has, what came of them, and how each metric stands."""
-    trial, ruling, served = _look(store, project, name)
+    trial, ruling, served = _look(at, name)
     if json:
-        from holdfast.contracts.records import encode
-
         show.print_json({"trial": encode(trial), "ruling": encode(ruling)})
         return
     state = "running" if trial.ended_at is None else f"ended {show.moment(trial.ended_at)}"
@@ -199,13 +175,11 @@ def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defaul
 
 
 @app.command()
-def verdict(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def verdict(name: Name, at: StoreOptions, json: Json = False) -> None:
     """Tell what to do about it now; ask as often as you like. Exits 1 when the arms were not filled as meant."""
-    from holdfast.promote.experiment import ExperimentCall
-
-    _, ruling, _ = _look(store, project, name)
+    _, ruling, _ = _look(at, name)
     if json:
-        _print_record(ruling)
+        show.print_record(ruling)
     else:
         print(f"{name}: {_ruled(ruling)}")
         for reason in ruling.reasons:
@@ -216,23 +190,19 @@ def verdict(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defa
 
 
 @app.command()
-def end(
-    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def end(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
     """End an experiment: no unit is given an arm from now on; what is under way may still be recorded."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         was_over = _experiment(opened, name).ended_at is not None
         ended = opened.trials.end(name, who=who(), why=why, now=time.time()).result()
     if json:
-        _print_record(ended)
+        show.print_record(ended)
     else:
         print(f"{name}: {'ended before' if was_over else 'ended'}, {show.moment(ended.ended_at)}")
 
 
 def _ruled(ruling: Ruling) -> str:
     """What to do now; of one that has ended, what it came to and stays."""
-    from holdfast.promote.experiment import ExperimentCall
-
     whom = "" if ruling.arm is None else f" ({ruling.arm})"
     call = f"{ruling.call.replace('_', ' ')}{whom}"
     if ruling.ended_at is None:
@@ -242,11 +212,10 @@ def _ruled(ruling: Ruling) -> str:
     return f"ended {show.moment(ruling.ended_at)}; {stays}"
 
 
-def _look(store: str, project: str, name: str) -> tuple[Experiment, Ruling, list[ServedRequest]]:
+def _look(at: StoreOptions, name: str) -> tuple[Experiment, Ruling, list[ServedRequest]]:
     from holdfast.operate.look.standings import Statistics
-    from holdfast.promote import experiment
 
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         trial = _experiment(opened, name)
         with show.progress("reading outcomes", None):
             exposed, served = opened.trials.exposed(name), opened.trials.served(name)
@@ -267,8 +236,6 @@ def _guardrails(design: Design, alpha: float) -> GuardLimits:
 
 
 def _experiment(store: Store, name: str) -> Experiment:
-    from holdfast.promote.experiment import design_of
-
     trial = store.trials.get(name)
     design_of(trial)
     return trial
@@ -303,7 +270,7 @@ def _range(text: str) -> tuple[float, float]:
 def _limits(texts: Sequence[str]) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for text in texts:
-        name, value = rules.pair_of(text, "--limit")
+        name, value = flags.pair_of(text, "--limit")
         try:
             found[name] = None if value == "none" else float(value)
         except ValueError:
@@ -313,9 +280,3 @@ def _limits(texts: Sequence[str]) -> dict[str, float | None]:
 
 def _parts(trial: Experiment) -> str:
     return ", ".join(f"{arm} {weight:.4g}" for arm, weight in trial.arms.items())
-
-
-def _print_record(record: Any) -> None:
-    from holdfast.contracts.records import encode
-
-    show.print_json(encode(record))

@@ -1,39 +1,39 @@
-"""`holdfast prove calibrate` and `prove null`: how often our own proof is wrong, simulated and on a real run.
+"""How far a proof can be believed: its error rates, simulated and on a real run; and what a version does, as hashes.
 
-What is counted, and what would be too much, is `prove.calibrate`'s business; the page is docs/calibration.md.
+What is counted is the business of `prove.calibrate` and `prove.golden`; the page is docs/calibration.md.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
+from holdfast.cli.options import CommandSet, Json, StoreOptions, who, written_whole
+from holdfast.cli.show import fold, moment, near, print_json, print_table
+from holdfast.contracts.errors import BadInput, HoldfastError
+from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:
-    from holdfast.contracts.evidence import Interval
+    from holdfast.contracts.evidence import Finding, Interval
     from holdfast.contracts.run import RunRecord
     from holdfast.prove.calibrate import ErrorRate, ErrorRates, GuardRate, Null, Power
+    from holdfast.prove.golden import Golden, GoldenChange
+    from holdfast.prove.suite import Suite
+    from holdfast.store.store import Store
+
 
 EXPERIMENTS, QUICK, ALPHA = 10_000, 1_000, 0.05
 
 NULL_COLUMNS = ("shape", ">tasks", ">seeds", ">false promotions", ">99 % interval", ">z-test, as often")
 POWER_COLUMNS = ("shape", ">gain", ">tasks", ">power", ">mean tasks", ">fixed n", ">episodes saved")
-GUARD_COLUMNS = (
-    "metric",
-    ">false breach",
-    ">false clear",
-    ">cleared",
-    ">after",
-    ">2×",
-    ">after",
-    ">5×",
-    ">after",
-)
+GUARD_COLUMNS = ("metric", ">false breach", ">false clear", ">cleared", ">after", ">2×", ">after", ">5×", ">after")
 
 PAGE = """# How often a proof is wrong
 
@@ -70,19 +70,15 @@ number of the canary's outcomes until then. These three rest on a quarter as man
 {guards}
 """
 
-Seed = Annotated[
-    int, typer.Option("--seed", metavar="N", min=0, help="Of the chance; the same seed, the same figures.")
-]
+Seed = Annotated[int, Option("--seed", metavar="N", min=0, help="Of the chance; the same seed, the same figures.")]
 
 
 def calibrate(
-    experiments: Annotated[
-        int, typer.Option("--experiments", metavar="N", min=100, max=1_000_000, help="Of each shape.")
-    ] = EXPERIMENTS,
-    quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK:,} experiments: rougher, in seconds.")] = False,
-    alpha: Annotated[float, typer.Option("--alpha", metavar="A", help="The rate that is promised.")] = ALPHA,
+    experiments: Annotated[int, Option(metavar="N", min=100, max=1_000_000, help="Of each shape.")] = EXPERIMENTS,
+    quick: Annotated[bool, Option("--quick", help=f"{QUICK:,} experiments: rougher, in seconds.")] = False,
+    alpha: Annotated[float, Option(metavar="A", help="The rate that is promised.")] = ALPHA,
     seed: Seed = 0,
-    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Write the page there too.")] = None,
+    output: Annotated[Path | None, Option(metavar="FILE", help="Write the page there too.")] = None,
     json: Json = False,
 ) -> None:
     """Measure how often a false promotion is proved when every task is followed by a look. Exits 1 if above α."""
@@ -98,14 +94,10 @@ def calibrate(
             advance(now=row.metric if isinstance(row, rates.GuardRate) else row.shape)
     found = rates.gathered(rows, **asked)  # type: ignore[arg-type]
     if output is not None:
-        from holdfast.cli.files import written_whole
-
         with written_whole(output) as file:
             file.write(page(found))
     if json:
-        from holdfast.contracts.records import encode
-
-        show.print_json(encode(found))
+        show.print_record(found)
     else:
         _print(found)
     if not found.is_within:
@@ -113,31 +105,27 @@ def calibrate(
 
 
 def null(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of 'holdfast prove run --null'.")],
+    run: Annotated[str, Argument(metavar="RUN", help="A run of 'holdfast prove run --null'.")],
+    at: StoreOptions,
     repetitions: Annotated[
-        int, typer.Option("--repetitions", metavar="N", min=1, max=100_000, help="Experiments drawn from its pairs.")
+        int, Option(metavar="N", min=1, max=100_000, help="Experiments drawn from its pairs.")
     ] = 200,
     tasks: Annotated[
-        int | None,
-        typer.Option("--tasks", metavar="N", min=10, help="Of each; without it, all pairs are dealt out once."),
+        int | None, Option(metavar="N", min=10, help="Of each; without it, all pairs are dealt out once.")
     ] = None,
     alpha: Annotated[
-        float | None,
-        typer.Option("--alpha", metavar="A", help="The rate that is promised; the run's own if not given."),
+        float | None, Option(metavar="A", help="The rate that is promised; the run's own if not given.")
     ] = None,
     seed: Seed = 0,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Draw experiments from the pairs of a version against itself, and count promotions. Exits 1 if too many."""
     import numpy as np
 
-    from holdfast.contracts.records import encode
     from holdfast.prove import calibrate as rates
     from holdfast.prove.comparison import ComparisonConfig, pairs, reach
 
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         settings = _settings_of_null(opened.runs.get(run))
         from holdfast.pipeline.paired import episodes_of_run
 
@@ -161,7 +149,7 @@ def null(
         rng=np.random.default_rng(seed),
     )
     if json:
-        show.print_json(encode(counted))
+        show.print_record(counted)
     else:
         _print_null(counted, before.size)
     if not counted.is_within:
@@ -226,40 +214,20 @@ def _print_null(counted: Null, episodes: int) -> None:
 
 
 def _null_cells(row: ErrorRate) -> tuple[str, ...]:
-    return (
-        row.shape,
-        str(row.tasks),
-        str(row.seeds),
-        f"{row.rate:.2%}",
-        _interval(row.interval),
-        f"{row.z_rate:.1%}",
-    )
+    return (row.shape, str(row.tasks), str(row.seeds), f"{row.rate:.2%}", _interval(row.interval), f"{row.z_rate:.1%}")
 
 
 def _power_cells(row: Power) -> tuple[str, ...]:
-    return (
-        row.shape,
-        f"{row.effect:+g}",
-        str(row.tasks),
-        f"{row.power:.1%}",
-        f"{row.mean_tasks:.0f}",
-        str(row.fixed_tasks),
-        f"{row.saved_episodes:+.0f} ({row.saved_share:+.0%})",
-    )
+    saved = f"{row.saved_episodes:+.0f} ({row.saved_share:+.0%})"
+    tasks = (str(row.tasks), f"{row.power:.1%}", f"{row.mean_tasks:.0f}", str(row.fixed_tasks))
+    return row.shape, f"{row.effect:+g}", *tasks, saved
 
 
 def _guard_cells(row: GuardRate) -> tuple[str, ...]:
-    return (
-        row.metric,
-        f"{row.false_breach:.2%}",
-        f"{row.false_clear:.2%}",
-        f"{row.cleared:.0%}",
-        f"{row.outcomes_until_clear:.0f}",
-        f"{row.caught:.0%}",
-        f"{row.outcomes_until_caught:.0f}",
-        f"{row.caught_broken:.0%}",
-        f"{row.outcomes_until_caught_broken:.0f}",
-    )
+    counts = (row.outcomes_until_clear, row.outcomes_until_caught, row.outcomes_until_caught_broken)
+    shares = (row.cleared, row.caught, row.caught_broken)
+    pairs = (cell for share, n in zip(shares, counts, strict=True) for cell in (f"{share:.0%}", f"{n:.0f}"))
+    return row.metric, f"{row.false_breach:.2%}", f"{row.false_clear:.2%}", *pairs
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -274,8 +242,6 @@ def _interval(interval: Interval) -> str:
 
 def _settings_of_null(run: RunRecord) -> dict[str, Any]:
     """How the run was to be judged, once it is sure that it compared a version with itself."""
-    from holdfast.contracts.errors import BadInput
-
     if not run.settings.get("is_null"):
         is_comparison = run.kind == "prove"
         why = "compares two versions: to promote one need not be an error" if is_comparison else f"is a {run.kind}"
@@ -285,8 +251,223 @@ def _settings_of_null(run: RunRecord) -> dict[str, Any]:
 
 
 def _check_output(output: Path) -> None:
-    from holdfast.contracts.errors import BadInput
-
     if output.is_dir() or not output.parent.is_dir():
         why = "is a folder" if output.is_dir() else f"there is no folder {output.parent}"
         raise BadInput(f"--output {output}", why=why, remedy="name a file in a folder that is there")
+
+
+SHOWN = 20  # cases of a difference
+
+golden_app = CommandSet("Keep what a version does on a suite, and see when it changes.")
+
+SuiteAt = Annotated[str, Argument(metavar="SUITE", help="A file, or tooluse:COUNT[:SEED].")]
+VersionOf = Annotated[
+    str, Option("--version", metavar="VERSION", help="sprout, a folder, a checkpoint, or policy@number.")
+]
+Called = Annotated[str | None, Option("--name", metavar="NAME", help="Of the golden; the suite's if not given.")]
+Known = Annotated[
+    str, Argument(metavar="NAME", help="A golden, as 'holdfast golden list' has it, or the suite it is of.")
+]
+
+
+@golden_app.command("record")
+def record_golden(
+    suite: SuiteAt, version: VersionOf, at: StoreOptions, name: Called = None, json: Json = False
+) -> None:
+    """Do every case once with nothing left to chance, and keep what was seen, done and earned."""
+    from holdfast.prove.golden import told, write
+    from holdfast.workloads.tooluse.suite import suite_of
+
+    cases = suite_of(suite)
+    called = _name(cases.suite_id if name is None else name)
+    with at.open() as opened:
+        path = _folder(opened) / f"{called}.json"
+        if path.exists():
+            remedy = f"'holdfast golden replay {called} --version …' and 'holdfast golden sign {called}', or --name"
+            raise BadInput(f"golden {called}", why=f"is there already, in {near(path)}", remedy=remedy)
+        made = replace(_replayed(opened, cases, version, called), suite_at=_whole(suite))
+        write(path, made)
+    if json:
+        print_json(told(made))
+        return
+    print(fold(f"{made.name} {made.sha256[:12]}: {made.version} on {made.suite}, {len(made.cases)} cases"))
+    print(fold(", ".join(f"{name} {value:.4g}" for name, value in made.kpis.items()), "  "))
+    print(f"  {near(path)}")
+
+
+@golden_app.command("replay")
+def replay_golden(golden: Known, version: VersionOf, at: StoreOptions, name: Called = None, json: Json = False) -> None:
+    """Do every case again, and compare with the golden. Exits 1 when something changed that nobody has signed."""
+    from holdfast.prove.golden import REPLAY, check, diff, read, signed, write
+    from holdfast.workloads.tooluse.suite import suite_of
+
+    with at.open(create=False) as opened:
+        called = _known(golden, _folder(opened)) if name is None else _name(name)
+        kept = read(_folder(opened) / f"{called}.json")
+        suite = kept.suite_at if golden == called else golden
+        if not suite:
+            remedy = f"give the suite: 'holdfast golden replay SUITE --name {called} --version {version}'"
+            raise BadInput(f"golden {called}", why=f"does not say where its suite lies, {kept.suite}", remedy=remedy)
+        cases = suite_of(suite)
+        if kept.suite_sha256 != cases.fixture_sha256:
+            why = f"is of another suite: {kept.suite}, not {cases.title}"
+            raise BadInput(f"golden {called}", why=why, remedy="give that suite, or record this one by another --name")
+        made = replace(_replayed(opened, cases, version, called), suite_at=_whole(suite))
+        write(_folder(opened) / f"{called}{REPLAY}.json", made)
+        findings = check(kept, made, signed=signed(opened))
+    _compare(kept, made, findings, diff(kept, made), json)
+    if any(one.count and one.blocks for one in findings):
+        raise typer.Exit(1)
+
+
+@golden_app.command("diff")
+def diff_golden(
+    name: Known,
+    at: StoreOptions,
+    other: Annotated[str | None, Argument(metavar="OTHER", help="Another one; its last replay.")] = None,
+    json: Json = False,
+) -> None:
+    """Show what is different between a golden and its last replay, or another golden. Exits 1 as replay does."""
+    from holdfast.prove import golden as goldens
+
+    with at.existing() as opened:
+        folder = _folder(opened)
+        called = _known(name, folder)
+        one = goldens.read(folder / f"{called}.json")
+        file = f"{called}{goldens.REPLAY}" if other is None else _known(other, folder)
+        two = goldens.read(folder / f"{file}.json")
+        findings = goldens.check(one, two, signed=goldens.signed(opened))
+    _compare(one, two, findings, goldens.diff(one, two), json)
+    if any(found.count and found.blocks for found in findings):
+        raise typer.Exit(1)
+
+
+@golden_app.command("sign")
+def sign_golden(
+    name: Known,
+    why: Annotated[str, Option(metavar="TEXT", help="Why the change is wanted; kept in the ledger.")],
+    at: StoreOptions,
+    json: Json = False,
+) -> None:
+    """Accept the last replay as the new golden, with who and why in the ledger."""
+    from holdfast.prove import golden as goldens
+
+    with at.open(create=False) as opened:
+        called = _known(name, _folder(opened))
+        path = _folder(opened) / f"{called}.json"
+        last = path.with_name(f"{called}{goldens.REPLAY}.json")
+        kept, new = goldens.read(path), goldens.read(last)
+        before = None if new.sha256 == kept.sha256 else kept.sha256
+        goldens.sign(opened, new, who=who(), why=why, now=time.time(), before=before).result()
+        last.replace(path)  # the ledger first: what is in place unsigned would be a change that nobody answers for
+    if json:
+        told = {"golden": new.name, "sha256": new.sha256, "before": before, "version": new.version}
+        print_json({**told, "who": who(), "why": why})
+    else:
+        print(fold(f"{new.name} {new.sha256[:12]} of {new.version} signed by {who()}"))
+
+
+@golden_app.command("list")
+def list_goldens(at: StoreOptions, json: Json = False) -> None:
+    """List the goldens, and who signed them."""
+    from holdfast.prove import golden as goldens
+
+    with at.existing() as opened:
+        folder, by = _folder(opened), goldens.signed(opened)
+    found = [goldens.read(path) for path in sorted(folder.glob("*.json")) if not path.stem.endswith(goldens.REPLAY)]
+    if json:
+        print_json([{**goldens.told(one), "signed_by": by.get(one.sha256)} for one in found])
+        return
+    if not found:
+        print(f"no goldens; make one: holdfast golden record SUITE --version VERSION{at}")
+        return
+    rows = [
+        (
+            g.name,
+            len(g.cases),
+            g.suite,
+            g.version,
+            g.kpis.get("success"),
+            moment(g.recorded_at)[:16],
+            by.get(g.sha256),
+        )
+        for g in found
+    ]
+    print_table(("name", ">cases", "~suite", "~version", ">success", "recorded", "signed by"), rows)
+
+
+def _name(name: str) -> str:
+    from holdfast.prove.golden import is_name
+
+    if not is_name(name):
+        raise BadInput(f"golden {name!r}", why="must be letters, digits, - and _", remedy="give another --name")
+    return name
+
+
+def _known(what: str, folder: Path) -> str:
+    """A golden by its name, or by the suite that it is of: the id, a file, or tooluse:COUNT[:SEED]."""
+    from holdfast.prove.golden import is_name
+    from holdfast.workloads.tooluse.suite import is_generated, suite_of
+
+    if is_name(what) and (folder / f"{what}.json").exists():
+        return what
+    if is_generated(what) or what.endswith(".json") or "/" in what:
+        return _name(suite_of(what).suite_id)
+    return _name(what)
+
+
+def _whole(suite: str) -> str:
+    """The suite's absolute path, so that it is found from any folder."""
+    from holdfast.workloads.tooluse.suite import is_generated
+
+    return suite if is_generated(suite) else str(Path(suite).absolute())
+
+
+def _folder(store: Store) -> Path:
+    return store.reports.parent / "golden"
+
+
+def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
+    """One pass over the suite as a run of the store."""
+    from holdfast.cli.drive import drive
+    from holdfast.pipeline.golden import golden_in
+    from holdfast.pipeline.versions import resolve
+    from holdfast.workloads.tooluse.suite import replay_of, replay_spec
+
+    spec = replay_spec(store, replay_of(suite, resolve(store, version), name=name))
+    status, _, code = drive(store, spec, None)
+    found = golden_in(store, store.steps.of_run(status.run_id))
+    if found is not None:
+        return found
+    if code in (130, 143):
+        raise typer.Exit(code)
+    why = status.error or f"the run is {status.run_state}"
+    raise HoldfastError(f"golden {name}", why=why, remedy=f"see 'holdfast rollouts {status.run_id}'")
+
+
+def _compare(
+    one: Golden, two: Golden, findings: tuple[Finding, ...], changes: tuple[GoldenChange, ...], json: bool
+) -> None:
+    if json:
+        told = [{"case_id": c.case_id, "what": list(c.what), "kpis": dict(c.kpis)} for c in changes]
+        versions = {"golden": one.sha256, "replay": two.sha256, "version": two.version}
+        print_json({**versions, "findings": [encode(found) for found in findings], "changes": told})
+        return
+    print(fold(f"{one.name}: {one.version} ({one.sha256[:12]}) against {two.version} ({two.sha256[:12]})") + "\n")
+    print_table(
+        ("check", ">changed", ">of", "", "~first"),
+        [(f.name, f.count, f.of, "blocks" if f.count and f.blocks else "", f.detail) for f in findings],
+    )
+    if changes:
+        print()
+        rows = [(c.case_id, ", ".join(c.what), _moved(c)) for c in changes[:SHOWN]]
+        print_table(("~case", "changed", "~from → to"), rows)
+    if len(changes) > SHOWN:
+        print(f"and {len(changes) - SHOWN} more: --json has them all")
+    blocking = any(found.count and found.blocks for found in findings)
+    if blocking:
+        print(f"\nif this is wanted: holdfast golden sign {one.name} --why '…'")
+
+
+def _moved(change: GoldenChange) -> str:
+    return ", ".join(f"{name} {before:g} → {after:g}" for name, (before, after) in change.kpis.items())

@@ -1,34 +1,155 @@
-"""`holdfast control …`: orders to runs, rollouts and policies, obeyed once and kept; and how a run stands.
+"""`holdfast control …` orders runs, rollouts and policies; `holdfast tokens …` says who may order over HTTP.
 
-What an order does is `operate.control`'s business: HTTP and MCP go through the same desk.
+`operate.control` carries the orders out, for HTTP and MCP too.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import uuid4
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.onward import folded, place, step
-from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, Why, existing, who
+from holdfast.cli.options import CommandSet, Json, Limit, StoreOptions, Why, who
+from holdfast.cli.show import folded, step
+from holdfast.contracts.access import Role
+from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.release import check_name
 from holdfast.contracts.run import DesiredState, RunState
 
 if TYPE_CHECKING:
+    from holdfast.contracts.access import Token
     from holdfast.contracts.run import RunRecord
     from holdfast.operate.auth import Caller
     from holdfast.store.store import Store
 
-app = typer.Typer(
-    help="Orders, obeyed once and kept.", add_completion=False, no_args_is_help=True, rich_markup_mode=None
-)
+
+tokens_app = CommandSet("Who may look, and who may give orders.")
+
+TokenText = Annotated[str, Argument(metavar="TOKEN", help="Its id, as in tok-3; never the token itself.")]
+Days = Annotated[
+    float | None, Option("--days", metavar="N", min=0.001, max=36_500, help="How long it is good; else for good.")
+]
+Again = Annotated[
+    float | None,
+    Option("--days", metavar="N", min=0.001, max=36_500, help="How long it is good; else as the old one was."),
+]
+DAY_S = 86_400.0
+
+
+@tokens_app.command("add")
+def add_token(
+    label: Annotated[str, Argument(metavar="LABEL", help="Whose it is: the name that the ledger will have.")],
+    at: StoreOptions,
+    role: Annotated[Role, Option(help="viewer looks, operator gives orders, admin makes tokens.")] = Role.VIEWER,
+    days: Days = None,
+    json: Json = False,
+) -> None:
+    """Make a token, and show it: this once, for only its hash is kept."""
+    from holdfast.operate.auth import digest, mint
+
+    check_name("label", label)
+    made, now = mint(), time.time()
+    with at.existing() as opened:
+        kept = opened.tokens.add(label, role, digest(made), now, _until(now, days), who=who()).result()
+    _made(kept, made, json=json)
+
+
+@tokens_app.command("list")
+def list_tokens(at: StoreOptions, json: Json = False) -> None:
+    """List the tokens, oldest first."""
+    now = time.time()
+    with at.existing() as opened:
+        found = opened.tokens.all()
+    if json:
+        show.print_json([{**_told(one), "good": one.is_good(now)} for one in found])
+    elif found:
+        rows = [(one.id, one.label, str(one.role), show.moment(one.created_at)[:16], _life(one, now)) for one in found]
+        show.print_table(("token", "~label", "role", "made", "good"), rows)
+    else:
+        print("no tokens; 'holdfast tokens add LABEL --role operator' makes one")
+
+
+@tokens_app.command("rotate")
+def rotate_token(
+    token: TokenText,
+    at: StoreOptions,
+    grace_hours: Annotated[
+        float, Option(metavar="N", min=0, max=8760, help="How long the old one is good yet.")
+    ] = 24.0,
+    days: Again = None,
+    json: Json = False,
+) -> None:
+    """Replace a token; the old one is good for a while yet.
+
+    The new one has the same label and role, and lives as long as the old one was to.
+    """
+    from holdfast.operate.auth import digest, mint
+
+    _refuse_secret(token)
+    made, now = mint(), time.time()
+    with at.existing() as opened:
+        kept = opened.tokens.rotate(
+            token, digest(made), who(), now, grace_s=grace_hours * 3600, expires_at=_until(now, days)
+        ).result()
+    _made(kept, made, json=json)
+
+
+@tokens_app.command("revoke")
+def revoke_token(token: TokenText, at: StoreOptions, why: Why = "by hand", json: Json = False) -> None:
+    """Take a token back; whoever uses it is out within a second."""
+    _refuse_secret(token)
+    with at.existing() as opened:
+        kept = opened.tokens.revoke(token, who(), why, time.time()).result()
+    if json:
+        show.print_json(_told(kept))
+    else:
+        print(f"{kept.id} of {kept.label} is no good any more")
+
+
+def _refuse_secret(token: str) -> None:
+    """Refuses a token given in place of its id, without repeating it in the error."""
+    if "hf_" in token:
+        raise BadInput("TOKEN", why="this is a token, not the id of one", remedy="'holdfast tokens list' has the ids")
+
+
+def _until(now: float, days: float | None) -> float | None:
+    return None if days is None else now + days * DAY_S
+
+
+def _made(kept: Token, made: str, *, json: bool) -> None:
+    if json:
+        show.print_json({**_told(kept), "token": made})
+        return
+    print(f"{kept.id}: {kept.role} {kept.label}, {_life(kept, kept.created_at)}; the token is shown this once:")
+    print(made)
+
+
+def _told(token: Token) -> dict[str, object]:
+    """A token's record without its hash."""
+    times = {"created_at": token.created_at, "expires_at": token.expires_at, "revoked_at": token.revoked_at}
+    return {"id": token.id, "label": token.label, "role": str(token.role), **times}
+
+
+def _life(token: Token, now: float) -> str:
+    if token.revoked_at is not None:
+        return f"revoked {show.moment(token.revoked_at)[:16]}"
+    if token.expires_at is None:
+        return "for good"
+    return f"{'until' if token.is_good(now) else 'until then:'} {show.moment(token.expires_at)[:16]}"
+
+
+app = CommandSet("Orders, obeyed once and kept.")
 
 NEWEST = "newest"  # stands for the newest run: no run is called so
-RunText = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, the beginning of it, or 'newest'.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what it would come to.")]
+RunText = Annotated[str, Argument(metavar="RUN", help="The run's id, the beginning of it, or 'newest'.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Only tell what it would come to.")]
 Identity = Annotated[
-    str | None, typer.Option("--id", metavar="TEXT", help="The same id again is the same order: it is obeyed once.")
+    str | None, Option("--id", metavar="TEXT", help="The same id again is the same order: it is obeyed once.")
 ]
 
 
@@ -36,163 +157,86 @@ Identity = Annotated[
 def pause(
     run: RunText,
     why: Why,
-    mode: Annotated[str, typer.Option(metavar="drain|freeze", help="Let what runs go on, or hand it back.")] = "drain",
+    at: StoreOptions,
+    mode: Annotated[str, Option(metavar="drain|freeze", help="Let what runs go on, or hand it back.")] = "drain",
     dry_run: DryRun = False,
     id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Begin nothing new until it is resumed.
 
     With --mode freeze, what runs is handed back too, and run anew later.
     """
-    _order((store, project), "pause", run, why, id, dry_run=dry_run, json=json, mode=mode)
-
-
-@app.command()
-def resume(
-    run: RunText,
-    why: Why,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
-    """Let a paused, frozen or draining run go on."""
-    _order((store, project), "resume", run, why, id, dry_run=dry_run, json=json)
-
-
-@app.command()
-def drain(
-    run: RunText,
-    why: Why,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
-    """Begin nothing new; when what runs is done, the run stops."""
-    _order((store, project), "drain", run, why, id, dry_run=dry_run, json=json)
-
-
-@app.command()
-def cancel(
-    subject: Annotated[str, typer.Argument(metavar="RUN", help="A run, or RUN/NAME: one rollout.")],
-    why: Why,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
-    """End a run for good, or one rollout; what runs is cut off."""
-    action = "cancel_rollout" if "/" in subject else "cancel"
-    _order((store, project), action, subject, why, id, dry_run=dry_run, json=json)
-
-
-@app.command()
-def recover(
-    run: RunText,
-    why: Why,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
-    """Give back what a driver that died has left.
-
-    Its rollouts wait again, and the run can be taken up by the command that began it.
-    """
-    _order((store, project), "recover", run, why, id, dry_run=dry_run, json=json)
-
-
-@app.command()
-def requeue(
-    rollout: Annotated[str, typer.Argument(metavar="RUN/NAME", help="Both parts may be cut short.")],
-    why: Why,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
-    """Give a rollout that failed a fresh set of attempts.
-
-    Also one that is dead or was cancelled.
-    """
-    _order((store, project), "requeue", rollout, why, id, dry_run=dry_run, json=json)
+    _order(at, "pause", run, why, id, dry_run=dry_run, json=json, mode=mode)
 
 
 @app.command()
 def rollback(
-    policy: Annotated[str, typer.Argument(metavar="POLICY", help="Its canary, or else its live version, goes back.")],
+    policy: Annotated[str, Argument(metavar="POLICY", help="Its canary, or else its live version, goes back.")],
     why: Why,
-    to: Annotated[str | None, typer.Option("--to", metavar="VERSION", help="Else the last known good one.")] = None,
+    at: StoreOptions,
+    to: Annotated[str | None, Option(metavar="VERSION", help="Else the last known good one.")] = None,
     dry_run: DryRun = False,
     id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Take the canary back, or else the live version.
 
     Services follow at once, and nobody is interrupted.
     """
-    _order((store, project), "rollback", policy, why, id, dry_run=dry_run, json=json, to=to)
+    _order(at, "rollback", policy, why, id, dry_run=dry_run, json=json, to=to)
+
+
+ORDERS = {  # command → what it is about, what it does
+    "resume": (RunText, "Let a paused, frozen or draining run go on."),
+    "drain": (RunText, "Begin nothing new; when what runs is done, the run stops."),
+    "cancel": (
+        Annotated[str, Argument(metavar="RUN", help="A run, or RUN/NAME: one rollout.")],
+        "End a run for good, or one rollout; what runs is cut off.",
+    ),
+    "recover": (
+        RunText,
+        "Give back what a driver that died has left.\n\nIts rollouts wait again; the command that began it goes on.",
+    ),
+    "requeue": (
+        Annotated[str, Argument(metavar="RUN/NAME", help="Both parts may be cut short.")],
+        "Give a rollout that failed a fresh set of attempts.\n\nAlso one that is dead or was cancelled.",
+    ),
+    "ack": (
+        Annotated[str, Argument(metavar="CODE[@RUN]", help="As 'holdfast control alerts' lists it.")],
+        "Say that you know of an alert.\n\nIt stands until its reason is gone.",
+    ),
+    "kill": (
+        Annotated[str, Argument(metavar="FLAG", help="A feature flag's name.")],
+        "Pull a flag's kill switch: off for everybody.\n\n'holdfast flags revive' releases it.",
+    ),
+}
+
+
+def _command(name: str, argument: Any) -> Callable[..., None]:
+    def order(
+        subject: str, why: Why, at: StoreOptions, dry_run: DryRun = False, id: Identity = None, json: Json = False
+    ) -> None:
+        action = {"ack": "acknowledge", "cancel": "cancel_rollout" if "/" in subject else "cancel"}.get(name, name)
+        _order(at, action, subject, why, id, dry_run=dry_run, json=json)
+
+    order.__annotations__["subject"] = argument
+    return order
+
+
+for _name, (_argument, _help) in ORDERS.items():
+    app.command(_name, help=_help)(_command(_name, _argument))
 
 
 @app.command()
-def ack(
-    alert: Annotated[str, typer.Argument(metavar="CODE[@RUN]", help="As 'holdfast control alerts' lists it.")],
-    why: Why,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
-    """Say that you know of an alert.
-
-    It stands until its reason is gone.
-    """
-    _order((store, project), "acknowledge", alert, why, id, dry_run=dry_run, json=json)
-
-
-@app.command()
-def kill(
-    flag: Annotated[str, typer.Argument(metavar="FLAG", help="A feature flag's name.")],
-    why: Why,
-    dry_run: DryRun = False,
-    id: Identity = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
-    """Pull a flag's kill switch: off for everybody.
-
-    'holdfast flags revive' releases it.
-    """
-    _order((store, project), "kill", flag, why, id, dry_run=dry_run, json=json)
-
-
-@app.command()
-def status(
-    run: RunText = NEWEST,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
+def status(at: StoreOptions, run: RunText = NEWEST, json: Json = False) -> None:
     """Tell what is wanted of a run, and who wanted that.
 
     Also what it may be told now, and what a recovery found.
     """
     from holdfast.operate.lifecycle import report
 
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = _newest(opened) if run == NEWEST else opened.runs.get(run)
         told = report(opened, found, principal=f"local:{who()}", now=time.time())
     if json:
@@ -201,8 +245,8 @@ def status(
     control, training = told["control_state"], told["training_status"]
     print(f"{found.id}: {_standing(found, training['running'])}")
     if control["last_action"] is not None:
-        at = show.moment(control["updated_unix_ms"] / 1000)
-        lines = folded(f"last order: {control['last_action']} by {control['principal']}, {at}: {told['why']}")
+        ordered = show.moment(control["updated_unix_ms"] / 1000)
+        lines = folded(f"last order: {control['last_action']} by {control['principal']}, {ordered}: {told['why']}")
         print("\n".join(lines))
     came = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in training["outcomes"].items() if n)
     print(f"outcome: {came or 'nothing was answered yet'}")
@@ -233,14 +277,13 @@ def _standing(run: RunRecord, running: int) -> str:
 
 @app.command()
 def alerts(
-    every: Annotated[bool, typer.Option("--all", help="Also those that were cleared.")] = False,
+    at: StoreOptions,
+    every: Annotated[bool, Option("--all", help="Also those that were cleared.")] = False,
     limit: Limit = 50,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """List the alerts that stand, newest first."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = opened.alerts.history(limit) if every else opened.alerts.standing()[:limit]
     if json:
         show.print_records(found)
@@ -248,22 +291,16 @@ def alerts(
     if not found:
         print("no alerts" if every else "no alert stands")
         return
-    rows = [
-        (
-            one.code if one.run is None else f"{one.code}@{one.run}",
-            str(one.severity),
-            show.moment(one.at)[:16],
-            "cleared" if one.cleared_at is not None else one.acknowledged_by or "",
-            one.message,
-        )
-        for one in found
-    ]
+    rows = []
+    for one in found:
+        code, known = f"{one.code}@{one.run}" if one.run else one.code, one.acknowledged_by or ""
+        cleared = "cleared" if one.cleared_at is not None else known
+        rows.append((code, str(one.severity), show.moment(one.at)[:16], cleared, one.message))
     show.print_table(("alert", "severity", "since", "known to", "~message"), rows)
 
 
 def here() -> Caller:
-    """Whoever calls a command: who has the store itself needs no token."""
-    from holdfast.contracts.access import Role
+    """The local user as an admin: who can open the store needs no token."""
     from holdfast.operate.auth import Caller
 
     return Caller(label=who(), role=Role.ADMIN)
@@ -277,15 +314,13 @@ def give(store: Store, action: str, subject: str, why: str, identity: str | None
 
 
 def _body(action: str, subject: str, why: str, identity: str | None, args: dict[str, str | None]) -> dict[str, Any]:
-    from uuid import uuid4
-
     given = {name: value for name, value in args.items() if value is not None}
     named = uuid4().hex if identity is None else identity
     return {"id": named, "action": action, "subject": subject, "why": why, "args": given}
 
 
 def _order(
-    at: tuple[str, str],
+    at: StoreOptions,
     action: str,
     subject: str,
     why: str,
@@ -297,7 +332,7 @@ def _order(
 ) -> None:
     from holdfast.operate import control
 
-    with existing(*at) as opened:
+    with at.existing() as opened:
         named = _newest(opened).id if subject == NEWEST else subject
         body = {**_body(action, named, why, identity, args), "dry_run": dry_run}
         answer = control.answer(opened, body, here(), now=time.time())
@@ -306,7 +341,7 @@ def _order(
     elif dry_run:
         print("\n".join(_foreseen(answer)))
     else:
-        print("\n".join(_answered(answer, place(*at))))
+        print("\n".join(_answered(answer, str(at))))
     if dry_run and answer["refused"] is not None:
         raise typer.Exit(1)
 
@@ -333,8 +368,6 @@ def _answered(answer: dict[str, Any], at: str) -> list[str]:
 
 
 def _newest(store: Store) -> Any:
-    from holdfast.contracts.errors import NotFound
-
     found = store.runs.newest(most=1)
     if not found:
         why = f"there is none in project {store.project!r}"

@@ -1,46 +1,64 @@
-"""`holdfast doctor`: whether an endpoint is fit to be trained on, told before anything is trained."""
+"""Checks: `doctor` examines an endpoint, `drill` causes accidents on a scratch store, `compat` runs the older flags."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import json as codec
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, dataclass
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import Json
-from holdfast.cli.report_files import fold
+from holdfast.cli.main import ALIASES, alias_warning, say
+from holdfast.cli.options import CommandSet, Json, needing, written_whole
+from holdfast.cli.report import ReportsOptions
+from holdfast.cli.show import fold, folded, near, progress, step
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.collect.doctor.assay import Trainer
     from holdfast.collect.doctor.findings import DoctorFinding
     from holdfast.contracts.evidence import Decision
+    from holdfast.operate.drill.exitgate import Bundle
+
 
 LOCAL = "local/"
-EPILOG = """Exit codes: 0 it is fit, 1 it is not or is not there, 2 nothing could be asked.
+DOCTOR_EPILOG = """Exit codes: 0 it is fit, 1 it is not or is not there, 2 nothing could be asked.
 
 The key for an endpoint is taken from OPENAI_API_KEY. About 700 very short answers are asked for."""
 
 
 def doctor(
-    target: Annotated[str, typer.Argument(metavar="URL|local/NAME", help="An endpoint, or a model of this machine.")],
+    target: Annotated[str, Argument(metavar="URL|local/NAME", help="An endpoint, or a model of this machine.")],
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which of the endpoint's models; without it, its first.")
+        str | None, Option(metavar="NAME", help="Which of the endpoint's models; without it, its first.")
     ] = None,
-    tools: Annotated[bool, typer.Option("--tools/--no-tools", help="Whether agents will call tools.")] = True,
-    samples: Annotated[int, typer.Option(metavar="N", min=8, max=1000, help="Answers to each opener.")] = 24,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="For each answer.")] = 60.0,
+    tools: Annotated[bool, Option("--tools/--no-tools", help="Whether agents will call tools.")] = True,
+    samples: Annotated[int, Option(metavar="N", min=8, max=1000, help="Answers to each opener.")] = 24,
+    timeout: Annotated[float, Option(metavar="SECONDS", min=0.1, help="For each answer.")] = 60.0,
     system: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Instructions to ask under; models like sprout have usual ones."),
+        str | None, Option(metavar="TEXT", help="Instructions to ask under; models like sprout have usual ones.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Ask an endpoint some hundreds of short questions, and say whether its answers can be learnt from."""
-    from holdfast.cli.sprout import needing, usual_instructions
+    from holdfast.cli.policy import usual_instructions
 
     with needing("serve"):
         from holdfast.collect.doctor.findings import verdict
@@ -60,10 +78,6 @@ def doctor(
         asked, found = asyncio.run(examined(target, model, timeout, **how))
     decision = verdict(found)
     if json:
-        from dataclasses import asdict
-
-        from holdfast.contracts.records import encode
-
         rows = [asdict(one) for one in found]
         told = {"endpoint": target, "model": asked, "system": system}
         show.print_json({**told, "decision": encode(decision), "findings": rows})
@@ -85,8 +99,6 @@ def _tell(who: str, found: Sequence[DoctorFinding], decision: Decision, system: 
 
 async def examined(url: str, model: str | None, timeout_s: float, **how: Any) -> tuple[str, tuple[DoctorFinding, ...]]:
     """Which model was asked, and what was found."""
-    import os
-
     from holdfast.collect.doctor.examine import examine
     from holdfast.collect.doctor.findings import CHECKS
     from holdfast.collect.doctor.probe import EndpointProbe
@@ -104,16 +116,14 @@ async def examined(url: str, model: str | None, timeout_s: float, **how: Any) ->
 @contextmanager
 def serving(model: str) -> Iterator[tuple[str, str, Trainer]]:
     """A model of this machine behind an endpoint of its own, with what the trainer says of its answers."""
-    import threading
-
-    from holdfast.cli.sprout import needing, opened
+    from holdfast.cli.policy import open_model
     from holdfast.collect import endpoint
 
     with needing("learn"):
         from holdfast.learn.recompute_logprobs import recompute_logprobs
         from holdfast.policies.loading import load
         from holdfast.policies.model import Model
-    with endpoint.listen("127.0.0.1", 0, token=None) as listening, opened(model) as (complete, name, spell):
+    with endpoint.listen("127.0.0.1", 0, token=None) as listening, open_model(model) as (complete, name, spell):
         net = load(Model(model), None)[0]
         server = endpoint.server(endpoint.app(complete, name=name, spell=spell))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -127,3 +137,332 @@ def serving(model: str) -> Iterator[tuple[str, str, Trainer]]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+EXCERPT = 600
+compat_app = CommandSet("Older spellings of the command line.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompatCheck:
+    """One command line that was run, and whether it did what the documentation says."""
+
+    name: str
+    cmd: str
+    status: Literal["pass", "fail"]
+    stdout_excerpt: str  # of stdout and stderr, at most 600 characters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompatSummary:
+    """How many there were."""
+
+    total: int
+    passed: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompatReport:
+    """Evidence that the older names of flags still do what they did."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    generated_at: str  # ISO 8601, UTC
+    repo_root: str
+    commands: tuple[CompatCheck, ...]
+    summary: CompatSummary
+
+
+@compat_app.command("check")
+def check_aliases(
+    output_json: Annotated[Path | None, Option(metavar="FILE", help="Write the report there.")] = None,
+    output_md: Annotated[Path | None, Option(metavar="FILE", help="Write it as Markdown there.")] = None,
+    repo_root: Annotated[Path, Option(metavar="FOLDER", help="Where the commands are run.")] = Path(),
+    json: Json = False,
+) -> None:
+    """Run the alias checks and report; exits 1 when one fails."""
+    if not repo_root.is_dir():
+        raise BadInput(f"--repo-root {repo_root}", why="is not a folder", remedy="leave it out to use this one")
+    report = run_checks(repo_root.resolve())
+    data = encode(report)
+    if output_json is not None:
+        with written_whole(output_json) as file:
+            file.write(codec.dumps(data, indent=2) + "\n")
+    if output_md is not None:
+        with written_whole(output_md) as file:
+            file.write(markdown(report))
+    if json:
+        show.print_json(data)
+    else:
+        show.print_table(("check", "status", "~command"), [(c.name, c.status, c.cmd) for c in report.commands])
+        print(f"{report.summary.passed} of {report.summary.total} passed")
+    if report.summary.failed:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+def run_checks(root: Path) -> CompatReport:
+    done = []
+    task = {"prompt": "What is 2 + 2?", "expected": "4"}
+    config = {"optimize": [task], "agent": "holdfast.workloads.arithmetic:agent"}
+    with progress("checking", len(CHECKS)) as advance, tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(codec.dumps(config), encoding="utf-8")
+        for name, words, holds in CHECKS:
+            given = [word.format(folder=folder) for word in words]
+            ran = _run(given, root)
+            status: Literal["pass", "fail"] = "pass" if holds(ran, given, root) else "fail"
+            cmd = shlex.join(["holdfast", *given])
+            done.append(CompatCheck(name=name, cmd=cmd, status=status, stdout_excerpt=(ran.out + ran.err)[:EXCERPT]))
+            advance(now=name)
+    passed = sum(one.status == "pass" for one in done)
+    return CompatReport(
+        generated_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        repo_root=str(root),
+        commands=tuple(done),
+        summary=CompatSummary(total=len(done), passed=passed, failed=len(done) - passed),
+    )
+
+
+def _run(words: list[str], root: Path) -> Ran:
+    command = [sys.executable, "-m", "holdfast.cli", *words]
+    ran = subprocess.run(command, cwd=root, capture_output=True, text=True, encoding="utf-8", timeout=120)
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+def _warned(ran: Ran, words: list[str]) -> str | None:
+    """What stderr says behind the warnings, one for each alias in order; None when they are not there."""
+    warnings = "".join(f"{alias_warning(word)}\n" for word in words if word in ALIASES)
+    return ran.err.removeprefix(warnings) if ran.err.startswith(warnings) else None
+
+
+def _runs_as_documented(ran: Ran, words: list[str], root: Path) -> bool:
+    """The config is read, the store is written, the report is JSON."""
+    if ran.code != 0 or _warned(ran, words) != "":
+        return False
+    report = codec.loads(ran.out)
+    return bool(
+        report["run_state"] == "completed" and report["succeeded"] == 1 and Path(report["store_path"]).is_file()
+    )
+
+
+def _refused_as_canonical(ran: Ran, words: list[str], root: Path) -> bool:
+    """With a config beside it, which is an error: the older names must be refused exactly as today's are."""
+    today = _run([ALIASES.get(word, word) for word in words], root)
+    told = "they cannot be given together" in ran.err
+    return told and (ran.code, ran.out, _warned(ran, words)) == (2, today.out, today.err)
+
+
+def _fails_closed(ran: Ran, words: list[str], root: Path) -> bool:
+    return ran.code == 2 and f"No such option: {words[0]}" in ran.err and not ran.out
+
+
+def _tells_aliases(ran: Ran, words: list[str], root: Path) -> bool:
+    lines = [line.split() for line in ran.out.splitlines()]
+    return ran.code == 0 and all([old, "now", new] in lines for old, new in ALIASES.items())
+
+
+Holds = Callable[[Ran, list[str], Path], bool]
+CHECKS: tuple[tuple[str, list[str], Holds], ...] = (
+    (
+        "legacy_train_alias",
+        ["--train-config", "{folder}/config.json", "--train-store-sqlite", "{folder}/store.sqlite", "--train-json"],
+        _runs_as_documented,
+    ),
+    (
+        "legacy_proxy_alias",
+        shlex.split(
+            "--training-proxy-server --training-proxy-bind 127.0.0.1:8788 "
+            "--training-proxy-upstream-url http://127.0.0.1:9 --training-proxy-state-dir {folder} "
+            "--training-proxy-timeout-ms 30000 --train-config {folder}/config.json"
+        ),
+        _refused_as_canonical,
+    ),
+    ("unknown_flag_fail_closed", ["--train-unknown", "--train-config", "{folder}/config.json"], _fails_closed),
+    ("docs_policy_discoverability", ["optimize", "--help"], _tells_aliases),
+)
+
+
+def markdown(report: CompatReport) -> str:
+    """The report as a page."""
+    passed = report.summary.passed
+    lines: list[str] = [
+        "# Compatibility of older flags",
+        "",
+        f"{passed} of {report.summary.total} passed; run in `{report.repo_root}`, {report.generated_at}.",
+        "",
+        "| check | status | command |",
+        "|---|---|---|",
+        *(f"| {one.name} | {one.status} | `{one.cmd}` |" for one in report.commands),
+    ]
+    for one in report.commands:
+        lines += ["", f"## {one.name}", "", "```text", one.stdout_excerpt.rstrip().replace("```", "'''"), "```"]
+    return "\n".join(lines) + "\n"
+
+
+drill_app = CommandSet("Drills.")
+DRILLS = Path(".holdfast/drills")
+KINDS = {
+    "crash": "Kill the driver of a run with -9, and take the run up.",
+    "rollback": "Take a version back that is answering callers.",
+    "pause": "Pause, freeze, resume and cancel a run while it works.",
+    "disk": "Let a run go out of disk space, and take it up.",
+    "upgrade": "Upgrade an earlier store, killed on the way, and go on.",
+}
+EXITS = "On a scratch store, under load, with our own commands. Exits 1 where a check does not hold."
+Quick = Annotated[bool, Option("--quick", help="A smaller one, of half a minute.")]
+Out = Annotated[
+    Path | None, Option("--out", metavar="FOLDER", help=f"A new folder for all of it; else one in {DRILLS}.")
+]
+
+
+def _command(kind: str) -> Callable[..., None]:
+    def drill(quick: Quick = False, out: Out = None, json: Json = False) -> None:
+        _perform(kind, quick, out, json)
+
+    return drill
+
+
+for _kind, _help in KINDS.items():
+    drill_app.command(_kind, help=f"{_help}\n\n{EXITS}")(_command(_kind))
+
+
+def _perform(kind: str, quick: bool, out: Path | None, json: bool) -> None:
+    from holdfast.operate.drill.drills import perform
+    from holdfast.operate.drill.playbook import validate
+
+    folder = _folder(kind, out)
+    with show.progress(f"drill {kind}", None) as advance:
+        began = time.monotonic()
+        artifact = perform(
+            kind, folder, quick=quick, clock=time.time, say=lambda text: advance(now=text), practice=_practice()
+        )
+        took_s = time.monotonic() - began
+        told, problems = validate(artifact)
+    if json:
+        show.print_json({**told, "artifact": str(artifact), "took_s": round(took_s, 1), "problems": list(problems)})
+    else:
+        _print(told, problems, f" in {show.span_of_time(took_s)}")
+        print("\n".join(["compute it all again:", *step(f"holdfast drill check {near(artifact)}")]))
+    raise typer.Exit(1 if problems else 0)
+
+
+def _practice() -> dict[str, Any]:
+    """A run of the tool-use workload that learns."""
+    from holdfast.workloads.tooluse.tasks import generate, to_input
+
+    asked = {"sampling": {"temperature": 1.0, "max_tokens": 60}, "max_turns": 4}
+    return {
+        "agent": "holdfast.workloads.tooluse.agent:agent",
+        "model": "local/sprout-weak",
+        "optimize": [{**to_input(one), **asked} for one in generate("train", 0, 8)],
+        "validate": [{**to_input(one), **asked} for one in generate("test", 0, 16)],
+    }
+
+
+@drill_app.command("check")
+def check_drill(
+    file: Annotated[
+        Path, Argument(metavar="FILE", help="A drill's playbook.json, or the folder it lies in; of several the newest.")
+    ],
+    json: Json = False,
+) -> None:
+    """Compute a drill again, from its store and ledger. Exits 1 where a check or a figure is not so."""
+    from holdfast.operate.drill.playbook import NAME, validate
+
+    path = file
+    if file.is_dir() and not (path := file / NAME).exists() and (several := list(file.glob(f"*/{NAME}"))):
+        path = max(several, key=lambda one: (one.stat().st_mtime, one.parent.name))
+        say(f"{show.count(len(several), 'drill')} in {near(file)}; this is the newest, {path.parent.name}")
+    with show.progress("computing again", None):
+        told, problems = validate(path)
+    if json:
+        show.print_json({"file": str(path), "ok": not problems, "problems": list(problems)})
+    else:
+        _print(told, problems, "")
+        print("true, computed again from its store and ledger" if not problems else "not true, or not passed")
+    raise typer.Exit(1 if problems else 0)
+
+
+@drill_app.command()
+def gate(
+    at: ReportsOptions,
+    drills: Annotated[Path, Option(metavar="FOLDER", help="Where drills lie.")] = DRILLS,
+    runbook: Annotated[Path | None, Option(metavar="FILE", help="How it is operated, for people.")] = None,
+    incidents: Annotated[Path | None, Option(metavar="FILE", help="What to do when it fails, for people.")] = None,
+    out: Annotated[Path | None, Option(metavar="FOLDER", help="Write the evidence bundle there.")] = None,
+    json: Json = False,
+) -> None:
+    """The exit gate: proofs, safety, drills and runbooks.
+
+    All of it is computed again: nothing is taken on trust. Exits 1 while it is closed.
+    """
+    from holdfast.operate.drill.exitgate import gather, name
+
+    if out is not None and out.exists() and not out.is_dir():
+        raise BadInput(f"--out {out}", why="is a file", remedy="name a folder")
+    with show.progress("computing again", None):
+        shelf = at.folder
+        bundle, told = gather(shelf, drills, runbook=runbook, incidents=incidents, now=time.time())
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / name(bundle)).write_text(dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    if json:
+        show.print_json(told)
+    else:
+        _print_gate(bundle)
+        if out is not None:
+            print(f"the evidence bundle lies in {near(out)}")  # its name alone would be wider than the page
+    raise typer.Exit(1 if bundle.reason_codes else 0)
+
+
+def _folder(kind: str, out: Path | None) -> Path:
+    """Empty, and there."""
+    folder = out or DRILLS / f"{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"--out {folder}", why="is there and not empty", remedy="name a new folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out {folder}", why=error.strerror or str(error), remedy="name a place to write") from None
+    return folder.absolute()
+
+
+def _print(told: Mapping[str, Any], problems: tuple[str, ...], took: str) -> None:
+    """One page of 80 columns."""
+    outcome = "passed" if not problems else "FAILED"
+    print(f"{told.get('drill', '?')} drill {told.get('run_id', '?')}: {outcome}{took}")
+    for one in told.get("checks") or ():
+        print(f"  {'yes' if one['holds'] else 'NO ':<3}  {one['name']}")
+        print("\n".join(folded(show.one_line(one["found"]), "         ")))
+    if measured := told.get("measured"):
+        figures = ", ".join(f"{name} {value:.3f}" for name, value in measured.items())
+        print("\n".join(folded(f"measured: {figures}")))
+    for problem in problems:
+        print("\n".join(folded(f"- {show.one_line(problem)}", "  ")))
+
+
+def _print_gate(bundle: Bundle) -> None:
+    operations, benchmark, safety = bundle.operations, bundle.benchmark, bundle.safety
+    counts = f"{benchmark.pass_reports} pass, {benchmark.fail_reports} fail, {benchmark.invalid_files} invalid"
+    seen = "no true proof" if safety.observed_regression is None else f"regression {safety.observed_regression:+.4f}"
+    shown = [f"{kind}: {why[0]}" for kind, why in operations.problems.items()]
+    refs = (bundle.operator_runbook_ref, bundle.incident_playbook_ref)
+    rows = [
+        ("benchmark", benchmark.passes, "; ".join((counts, *benchmark.reason_codes))),
+        ("safety", safety.passes, "; ".join((seen, *safety.reason_codes))),
+        ("operations", operations.passes, "; ".join(shown) or "pause, rollback and recovery are proved"),
+        ("runbooks", None not in refs, "; ".join(one or "missing" for one in refs)),
+    ]
+    print(f"exit gate: {'closed' if bundle.reason_codes else 'open'}")
+    for title, holds, found in rows:
+        print(f"  {'yes' if holds else 'NO ':<3}  {title}")
+        print("\n".join(folded(show.one_line(found), "         ")))
+    if bundle.reason_codes:
+        print("\n".join(folded("reasons  " + ", ".join(bundle.reason_codes))))

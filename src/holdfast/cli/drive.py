@@ -1,22 +1,255 @@
-"""Driving a run from a terminal: progress, signals, `status.json`, and the code it ends with."""
+"""Driving a run from a terminal: progress, signals, `status.json`, the report at its end and its exit code."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
+import shlex
+import signal
+import sys
+import threading
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
 
-from holdfast.cli.options import who
-from holdfast.cli.progress import Progress, stdout_kept_clean
-from holdfast.cli.signals import obeying
-from holdfast.contracts.run import RunState, Status
-from holdfast.operate.lifecycle import write_status
-from holdfast.operate.switches import feature_reader, key_of
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from holdfast.cli.options import DEFAULT_STORE, who
+from holdfast.cli.show import folded, near, step
+from holdfast.contracts.records import encode
+from holdfast.contracts.rollout import ANSWERED
+from holdfast.contracts.run import DesiredState, RunState, Status
+from holdfast.contracts.settings import OptimizeSettings
+from holdfast.operate.status import write_status
+from holdfast.operate.switches import heeding, key_of, snapshot_of
 from holdfast.pipeline.run import Control, RunSpec
 from holdfast.pipeline.run import drive as drive_run
+from holdfast.promote.features import SWITCHES, Off
 from holdfast.store.store import Store
+
+
+class Stoppable(Protocol):
+    def drain(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Caught:
+    exit_code: int = 0
+    count: int = 0
+
+
+@contextmanager
+def obeying(control: Stoppable) -> Iterator[Caught]:
+    """Turns SIGINT and SIGTERM into calls of the control while the event loop runs."""
+    loop, caught = asyncio.get_running_loop(), Caught()
+
+    def on_signal(number: signal.Signals) -> None:
+        caught.count += 1
+        caught.exit_code = 128 + number
+        if caught.count > 2:
+            os._exit(caught.exit_code)  # nothing is lost: what is unfinished is claimed again when its lease runs out
+        if number is signal.SIGTERM and caught.count == 1:
+            control.drain()  # before it is said: nobody may be there to hear it
+            print("holdfast: finishing what runs (again to stop now)", file=sys.stderr, flush=True)
+        else:
+            control.stop()
+            print("holdfast: stopping, running work is handed back", file=sys.stderr, flush=True)
+
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    for number in kinds:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield caught
+    finally:
+        for number in kinds:
+            loop.remove_signal_handler(number)
+
+
+LEARNING = "learning"
+AGAIN = Off(
+    feature=LEARNING, flag=SWITCHES[LEARNING], why="it was off while this run went on, and is on again", remedy=""
+)
+
+
+def switched_off(store: Store, run: str, begun: Mapping[str, Off], wanted: Iterable[str]) -> list[Off]:
+    """The wanted features that were off when the run began; learning, where it was off before an iteration."""
+    found = [begun[feature] for feature in wanted if feature in begun and feature != LEARNING]
+    if any(update.body.get("skipped") for update in store.steps.of_run(run)):
+        now = snapshot_of(store, clock=time.time, environment=os.environ).off(key_of(run))
+        found.insert(0, now.get(LEARNING, AGAIN))
+    return found
+
+
+def wanted_features(settings: OptimizeSettings) -> list[str]:
+    """The features that a run with these settings would use, besides learning."""
+    from holdfast.collect.agent import load_agent
+
+    is_shaped = settings.agent is not None and hasattr(load_agent(settings.agent), "scorer")
+    return [*(["budgets"] if settings.thinking_budgets else ()), *(["tool_rewards"] if is_shaped else ())]
+
+
+def switched_off_lines(off: Sequence[Off], at: str) -> list[str]:
+    """At most 80 columns, but for names that are longer. `at` finds the store again."""
+    told = []
+    for one in off:
+        said = f"{one.feature.replace('_', ' ')}: switched off by flag {one.flag} ({one.why})"
+        told += folded(said if not one.remedy else f"{said}; turn it on with")
+        told += step(one.remedy + (at if one.remedy.startswith("holdfast ") else "")) if one.remedy else ()
+    return told
+
+
+def switched_off_records(off: Sequence[Off]) -> list[dict[str, Any]]:
+    return [asdict(one) for one in off]
+
+
+LINE_EVERY_S = 10.0
+
+
+class Progress:
+    """A bar on a terminal; elsewhere a line now and then, so that logs stay readable."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[note]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=None, rate="", note="")
+        self._lock = threading.Lock()
+        self._said = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
+
+    def show(self, status: Status, wanted: DesiredState = DesiredState.RUNNING) -> None:
+        name = status.run_id
+        if status.run_state is RunState.RUNNING and wanted is not DesiredState.RUNNING:
+            name += f" {wanted}"  # beside its name, where no narrow terminal cuts it off
+        done = status.succeeded + status.failed + status.cancelled
+        rate = f"{done / status.elapsed_s:.1f}/s" if status.elapsed_s > 0 else ""
+        right, wrong = (status.outcomes.get(kind, 0) for kind in ("right", "wrong"))
+        checked = f"{right} right, {wrong} wrong" if right or wrong else ""
+        note = ", ".join(filter(None, (checked, f"{status.failed} failed" if status.failed else "", status.lesson)))
+        with self._lock:
+            self._bar.update(
+                self._task, description=name, total=status.total_rollouts, completed=done, rate=rate, note=note
+            )
+            if not self._console.is_terminal and time.monotonic() - self._said > LINE_EVERY_S:
+                self._said = time.monotonic()
+                counted = f"{done} of {status.total_rollouts} {rate} " if status.total_rollouts else ""
+                print(f"{name}: {counted}{note}".rstrip(), file=sys.stderr)
+
+
+@contextmanager
+def stdout_kept_clean() -> Iterator[None]:
+    """Sends to stderr what agents print while they run: stdout is for the report."""
+    if sys.stdout is None:  # closed by our caller; its number may be any file's by now
+        yield
+        return
+    sys.stdout.flush()
+    ours = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(ours, 1)
+        os.close(ours)
+
+
+def report(status: Status, path: Path, *, as_json: bool, off: Sequence[Off] = ()) -> None:
+    """`off` are the features that flags kept from it."""
+    if as_json:
+        told = encode(status)
+        print(json.dumps({**told, "switched_off": switched_off_records(off)} if off else told, indent=2))
+        return
+    cut = f", {status.cancelled} cancelled" if status.cancelled else ""
+    dead = f" ({status.dead} given up without an answer)" if status.dead else ""
+    open_ = f", {status.running + status.waiting} still to do" if status.running + status.waiting else ""
+    rows = {"outcome": _outcomes(status)} if status.outcomes else {}
+    rows |= {
+        "rollouts": f"{status.total_rollouts}: {status.succeeded} succeeded, {status.failed} failed{dead}{cut}{open_}",
+        "rewards": ", ".join(
+            f"{split} {'missing' if of.mean_reward is None else f'{of.mean_reward:.3f}'} ({of.rewarded} of {of.total})"
+            for split, of in status.rewards.items()
+        ),
+        "model": status.model_ref,
+        "resources": status.resources_id or "none",
+        "store": status.store_path,
+        "status": str(path),
+    }
+    if status.rl_optimizer is not None:
+        rows |= _learnt(status.rl_optimizer)
+    why = f" ({status.error})" if status.error else ""
+    print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.1f} s{why}")
+    for name, text in rows.items():
+        print(f"  {name:<10} {text}")
+    if off:
+        print("\n".join(switched_off_lines(off, elsewhere(status))))
+    print("next:")
+    if status.run_state is not RunState.COMPLETED and open_:
+        print(f"  holdfast optimize --resume {status.run_id}{elsewhere(status)}   # go on where it stopped")
+    print(f"  holdfast rollouts {status.run_id}{elsewhere(status)}   # every task with its reward")
+    print(
+        f"  holdfast spans {status.run_id}/{_some_task(status)}{elsewhere(status)}   # what one agent did, step by step"
+    )
+
+
+def _outcomes(status: Status) -> str:
+    """What came of those that are over; a wrong answer is no success."""
+    came = [f"{status.outcomes.get(kind, 0)} {kind.replace('_', ' ')}" for kind in ANSWERED]
+    return ", ".join([*came[:2], *(came[2:] if status.outcomes.get("not_checked") else ()), f"{status.failed} failed"])
+
+
+def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
+    """What the optimizer did, and why not more."""
+    seen = f"{told['trajectories']} trajectories, {told['samples']} turns"
+    if told.get("restored"):
+        rows = {"learnt": f"nothing: taken back, {told['restored']} ({seen})"}
+    elif told["executed"]:
+        early = ", stopped early by max_kl" if told["early_stop_triggered"] else ""
+        numbers = f"mean loss {told['mean_total_loss']:.4f}, KL {told['observed_approx_kl']:.4f}{early}"
+        moved = f"parameters moved by {told['parameter_delta_norm']:.3g} in {told['updates']} updates"
+        rows = {"learnt": f"{seen}; {moved}", "": numbers, "weights": near(told.get("weights", "none"))}
+    else:
+        rows = {"learnt": f"nothing: {told['skipped_reason'].replace('_', ' ')} ({seen})"}
+    if told.get("no_gradient"):
+        silent = (f"{n} by {why.replace('_', ' ')}" for why, n in told["no_gradient"].items())
+        rows["unused"] = f"rollouts without a gradient: {', '.join(silent)}"
+    return rows
+
+
+def elsewhere(status: Status) -> str:
+    """The options that find the run again, where it is not in the usual store and project."""
+    store = "" if status.store_path == DEFAULT_STORE else f" --store {shlex.quote(status.store_path)}"
+    return store + ("" if status.project == "default" else f" --project {shlex.quote(status.project)}")
+
+
+def _some_task(status: Status) -> str:
+    return "train-1" if "train" in status.rewards else "val-1"
 
 
 def new_salt() -> str:

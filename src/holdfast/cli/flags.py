@@ -1,38 +1,137 @@
-"""`holdfast flags …`: what may be switched, for whom, and the switches; the ledger keeps who changed what, and why."""
+"""`holdfast flags …`: switch feature flags, for whom, and why; and the text form of their rules."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import datetime
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from holdfast.cli import rules, show
-from holdfast.cli.onward import place, step
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
-from holdfast.cli.report_files import fold
+from holdfast.cli import show
+from holdfast.cli.options import CommandSet, Json, StoreOptions, Why, who
+from holdfast.cli.show import fold, step
 from holdfast.contracts.errors import BadInput, Conflict
+from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
+from holdfast.contracts.records import loads
+from holdfast.promote import flags
+from holdfast.promote.features import KEYED, features
+from holdfast.promote.flags import UNSAID, check, kill_variable, needed_by
 
 if TYPE_CHECKING:
-    from holdfast.contracts.flag import Flag
     from holdfast.store.store import Store
 
-app = typer.Typer(help="Feature flags.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+
+FORM = "VARIANT [PERCENT%] [if ATTRIBUTE OPERATOR VALUE [and …]]"
+
+
+def rule_of(text: str) -> FlagRule:
+    """The rule that the text says, or BadInput with the form of one."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise BadInput(f"rule {text!r}", why=str(error), remedy=f"write {FORM}") from None
+    if not words:
+        raise BadInput("rule", why="is empty", remedy=f"write {FORM}")
+    variant, *rest = words
+    percent = 100.0
+    if rest and rest[0] != "if":
+        if not re.match(r"[-+.\d]", rest[0]):  # iff, when, many
+            why = f"{rest[0]!r} is neither a share, such as 25%, nor the word if"
+            raise BadInput(f"rule {text!r}", why=why, remedy=f"write {FORM}")
+        percent = percent_of(rest.pop(0))
+    if not rest:
+        return FlagRule(variant=variant, percent=percent)
+    if rest.pop(0) != "if":
+        raise BadInput(f"rule {text!r}", why="has words where 'if' should stand", remedy=f"write {FORM}")
+    conditions = []
+    while True:
+        if len(rest) < 3 or (len(rest) > 3 and rest[3] != "and"):
+            why = "a condition is an attribute, an operator and one value (with quotes where it has blanks)"
+            raise BadInput(f"rule {text!r}", why=why, remedy=f"write {FORM}")
+        attribute, operator, value, *rest = rest
+        conditions.append(_condition(attribute, operator, value))
+        if not rest:
+            return FlagRule(variant=variant, percent=percent, conditions=tuple(conditions))
+        rest.pop(0)
+
+
+def text_of(rule: FlagRule) -> str:
+    """The rule as `rule_of` reads it."""
+    shown = f"{rule.percent:g}" if float(f"{rule.percent:g}") == rule.percent else repr(rule.percent)
+    share = "" if rule.percent == 100.0 else f" {shown}%"
+    parts = [f"{shlex.quote(one.attribute)} {one.operator} {shlex.quote(_written(one))}" for one in rule.conditions]
+    return shlex.quote(rule.variant) + share + (f" if {' and '.join(parts)}" if parts else "")
+
+
+def percent_of(text: str) -> float:
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0.0 <= percent <= 100.0:
+        raise BadInput(f"percent {text!r}", why="must be a number from 0 to 100, such as 25%")
+    return percent
+
+
+def value_of(text: str) -> Any:
+    """JSON where it is JSON (true, 3, "3", [1, 2]), else the text itself."""
+    try:
+        return json.loads(text, parse_constant=str)
+    except (ValueError, RecursionError):
+        return text
+
+
+def pair_of(text: str, option: str) -> tuple[str, str]:
+    """`name=value`, of an option that can be given several times."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip():
+        raise BadInput(f"{option} {text!r}", why="must be NAME=VALUE")
+    return name.strip(), value
+
+
+def _condition(attribute: str, operator: str, text: str) -> Condition:
+    if operator not in OPERATORS:
+        raise BadInput(f"operator {operator!r}", why="is unknown", remedy=f"use {', '.join(OPERATORS)}")
+    value = value_of(text)
+    if operator in ("in", "not_in") and not isinstance(value, list):
+        value = [value_of(part.strip()) for part in text.split(",")]
+    elif operator in ("prefix", "suffix") and not isinstance(value, str):
+        value = text  # `prefix 41` means the letters
+    return Condition(attribute=attribute, operator=operator, value=value)
+
+
+def _written(condition: Condition) -> str:
+    value = condition.value
+    if isinstance(value, str) and (condition.operator in ("prefix", "suffix") or value_of(value) == value):
+        return value
+    listed = ",".join(map(str, value)) if isinstance(value, list | tuple) else ""
+    if listed and _condition(condition.attribute, condition.operator, listed).value == list(value):
+        return listed
+    return json.dumps(value, ensure_ascii=False)
+
+
+app = CommandSet("Feature flags.")
 
 TRIES = 5  # when others change the same flag at the same time
 BY_HAND = "by hand"  # where nobody gives a reason
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The flag's name.")]
+Name = Annotated[str, Argument(metavar="NAME", help="The flag's name.")]
 Many = list[str] | None
 
 
 @app.command("list")
-def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def list_(at: StoreOptions, json: Json = False) -> None:
     """List the flags."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = opened.flags.all()
     if json:
         show.print_records(found)
@@ -40,24 +139,23 @@ def list_(store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Js
         rows = [(flag.name, _state(flag), _rules(flag), _required(flag) or None) for flag in found]
         show.print_table(("flag", "state", "~rules", "~requires"), rows)
     else:
-        print(f"no flags in project {project}; to begin:")
-        at = place(store, project)
+        print(f"no flags in project {at.project}; to begin:")
         print("\n".join((*step(f"holdfast flags init{at}"), *step(f"holdfast flags set NAME{at}"))))
 
 
 @app.command("show")
-def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False) -> None:
+def show_(name: Name, at: StoreOptions, json: Json = False) -> None:
     """Show one flag: its variants, its rules in their order, what it requires."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         flag = opened.flags.get(name)
     if json:
-        _print_record(flag)
+        show.print_record(flag)
         return
     print(fold(f"{flag.name}: {_state(flag)}" + (f"; {show.one_line(flag.description)}" if flag.description else "")))
     for variant, value in flag.variants.items():
-        print(f"  variant {variant} = {_written(value)}" + ("  (off)" if variant == flag.off else ""))
+        print(f"  variant {variant} = {_written_flags(value)}" + ("  (off)" if variant == flag.off else ""))
     for number, rule in enumerate(flag.rules, 1):
-        print(f"  rule {number}: {rules.text_of(rule)}")
+        print(f"  rule {number}: {text_of(rule)}")
     for other, variant in flag.requires.items():
         print(f"  requires {other} = {variant}")
     expires = "never" if flag.expires_at is None else show.moment(flag.expires_at)
@@ -69,32 +167,29 @@ def show_(name: Name, store: StoreAt = DEFAULT_STORE, project: Project = "defaul
 @app.command("set")
 def set_(
     name: Name,
+    at: StoreOptions,
     why: Why = BY_HAND,
-    variant: Annotated[Many, typer.Option(metavar="NAME=VALUE", help="Several; else on=true, off=false.")] = None,
-    off: Annotated[str | None, typer.Option(metavar="VARIANT", help="What was there before the feature.")] = None,
-    rule: Annotated[Many, typer.Option(metavar="RULE", help="Several: 'on 25% if group in staff,beta'.")] = None,
-    requires: Annotated[Many, typer.Option(metavar="FLAG=VARIANT", help="What else must be so; several.")] = None,
-    salt: Annotated[str | None, typer.Option(metavar="TEXT", help="Flags of one salt divide people alike.")] = None,
-    description: Annotated[str | None, typer.Option(metavar="TEXT", help="What it switches.")] = None,
-    owner: Annotated[str | None, typer.Option(metavar="NAME", help="Who looks after it; else you.")] = None,
-    expires: Annotated[str | None, typer.Option(metavar="DATE", help="2030-01-31, or never.")] = None,
-    file: Annotated[Path | None, typer.Option(metavar="FILE", help="All of it, as JSON; - is stdin.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    variant: Annotated[Many, Option(metavar="NAME=VALUE", help="Several; else on=true, off=false.")] = None,
+    off: Annotated[str | None, Option(metavar="VARIANT", help="What was there before the feature.")] = None,
+    rule: Annotated[Many, Option(metavar="RULE", help="Several: 'on 25% if group in staff,beta'.")] = None,
+    requires: Annotated[Many, Option(metavar="FLAG=VARIANT", help="What else must be so; several.")] = None,
+    salt: Annotated[str | None, Option(metavar="TEXT", help="Flags of one salt divide people alike.")] = None,
+    description: Annotated[str | None, Option(metavar="TEXT", help="What it switches.")] = None,
+    owner: Annotated[str | None, Option(metavar="NAME", help="Who looks after it; else you.")] = None,
+    expires: Annotated[str | None, Option(metavar="DATE", help="2030-01-31, or never.")] = None,
+    file: Annotated[Path | None, Option(metavar="FILE", help="All of it, as JSON; - is stdin.")] = None,
     json: Json = False,
 ) -> None:
     """Make a flag, or change parts of one; what is not given stays. A new one is off until it is enabled."""
-    from holdfast.promote.flags import check
-
     given: dict[str, Any] = {"off": off, "salt": salt, "description": description, "owner": owner}
     given["variants"] = dict(_variant(text) for text in variant) if variant else None
-    given["rules"] = tuple(rules.rule_of(text) for text in rule) if rule else None
-    given["requires"] = dict(rules.pair_of(text, "--requires") for text in requires) if requires else None
+    given["rules"] = tuple(rule_of(text) for text in rule) if rule else None
+    given["requires"] = dict(pair_of(text, "--requires") for text in requires) if requires else None
     given = {key: value for key, value in given.items() if value is not None}
     if expires is not None:
         given["expires_at"] = _moment(expires)
     whole = None if file is None else _read(file, name, given)
-    with _created(store, project) as opened:
+    with at.open(migrate=False) as opened:
         before = {flag.name: flag for flag in opened.flags.all()}
         flag = whole or (replace(before[name], **given) if name in before else _made(name, given))
         check(flag, before)
@@ -103,49 +198,36 @@ def set_(
 
 
 @app.command()
-def enable(
-    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def enable(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
     """Let its rules decide from now on."""
-    _switch(store, project, name, why, json=json, enabled=True)
+    _switch(at, name, why, json=json, enabled=True)
 
 
 @app.command()
-def disable(
-    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def disable(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
     """Give everybody its off variant from now on."""
-    _switch(store, project, name, why, json=json, enabled=False)
+    _switch(at, name, why, json=json, enabled=False)
 
 
 @app.command()
-def kill(
-    name: Name,
-    why: Why = "killed by an operator",
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
+def kill(name: Name, at: StoreOptions, why: Why = "killed by an operator", json: Json = False) -> None:
     """Pull the kill switch: off for everybody, whatever else is changed, until it is revived."""
-    _switch(store, project, name, why, json=json, killed=True)
+    _switch(at, name, why, json=json, killed=True)
 
 
 @app.command()
-def revive(
-    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def revive(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
     """Release the kill switch; the flag is again what it was before."""
-    _switch(store, project, name, why, json=json, killed=False)
+    _switch(at, name, why, json=json, killed=False)
 
 
 @app.command()
 def rollout(
     name: Name,
-    percent: Annotated[str, typer.Argument(metavar="PERCENT", help="0 to 100; who is in stays in while it grows.")],
+    percent: Annotated[str, Argument(metavar="PERCENT", help="0 to 100; who is in stays in while it grows.")],
+    at: StoreOptions,
     why: Why = BY_HAND,
-    variant: Annotated[str | None, typer.Option(metavar="VARIANT", help="Needed when it has more than two.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    variant: Annotated[str | None, Option(metavar="VARIANT", help="Needed when it has more than two.")] = None,
     json: Json = False,
 ) -> None:
     """Give a variant to a share of all keys: the last rule without conditions gets this percentage.
@@ -153,8 +235,8 @@ def rollout(
     Of the flags that holdfast itself asks for, a share is one of runs (budgets, tool rewards, learning: a run has the
     feature as a whole or not at all) or of the results that 'evaluate' looks at (minimal diff, judges, tool rewards).
     """
-    share = rules.percent_of(percent)
-    with existing(store, project) as opened:
+    share = percent_of(percent)
+    with at.existing() as opened:
         after = _change(opened, name, lambda flag: _ramped(flag, variant, share), why)
     _answer(after, f"{_state(after)}: {_rules(after)}", json=json)
     if not json and (shared := _shared(name)):
@@ -164,22 +246,20 @@ def rollout(
 @app.command("eval")
 def evaluate(
     name: Name,
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Who it is about.")] = None,
-    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="The same for a run, by its key.")] = None,
-    attr: Annotated[Many, typer.Option("--attr", metavar="NAME=VALUE", help="More about them; several.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    at: StoreOptions,
+    key: Annotated[str | None, Option(metavar="KEY", help="Who it is about.")] = None,
+    run: Annotated[str | None, Option(metavar="RUN", help="The same for a run, by its key.")] = None,
+    attr: Annotated[Many, Option(metavar="NAME=VALUE", help="More about them; several.")] = None,
     json: Json = False,
 ) -> None:
     """Tell a flag's value for somebody, and why it is that."""
     from holdfast.operate.switches import key_of, snapshot_of
-    from holdfast.promote import flags
 
     if key is not None and run is not None:
         raise BadInput("--run", why="and --key were both given", remedy="give one of the two")
-    told = (rules.pair_of(text, "--attr") for text in attr or ())
-    context: dict[str, Any] = {attribute: rules.value_of(text) for attribute, text in told}
-    with existing(store, project) as opened:
+    told = (pair_of(text, "--attr") for text in attr or ())
+    context: dict[str, Any] = {attribute: value_of(text) for attribute, text in told}
+    with at.existing() as opened:
         every = snapshot_of(opened, clock=time.time, environment=os.environ).flags
         if name not in every:
             opened.flags.get(name)  # a name that is not there is a mistake of whoever asks
@@ -188,21 +268,15 @@ def evaluate(
         context[flags.KEY] = key
     found = flags.evaluate(name, every, context, now=time.time(), environment=os.environ)
     if json:
-        from dataclasses import asdict
-
         show.print_json({"flag": name, **asdict(found)})
     else:
-        print(fold(f"{name}: {found.variant} = {_written(found.value)} ({found.reason}: {found.detail})"))
+        print(fold(f"{name}: {found.variant} = {_written_flags(found.value)} ({found.reason}: {found.detail})"))
 
 
 @app.command()
-def drop(
-    name: Name, why: Why = BY_HAND, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def drop(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
     """Remove a flag, once nothing asks for it any more."""
-    from holdfast.promote.flags import needed_by
-
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         if others := needed_by(name, {flag.name: flag for flag in opened.flags.all()}):
             raise BadInput(f"flag {name}", why=f"{', '.join(others)} requires it", remedy="change or drop that first")
         before = opened.flags.drop(name, who=who(), why=why, now=time.time()).result()
@@ -210,19 +284,12 @@ def drop(
 
 
 @app.command()
-def init(
-    why: Why = "the flags that a project begins with",
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
+def init(at: StoreOptions, why: Why = "the flags that a project begins with", json: Json = False) -> None:
     """Write down the flags of the parts of learning, each as it is in force now; what is there already stays.
 
     All are on, but those whose ENABLE_… variable says no.
     """
-    from holdfast.promote.flags import features
-
-    with _created(store, project) as opened:
+    with at.open(migrate=False) as opened:
         before = {flag.name for flag in opened.flags.all()}
         new = [flag for flag in features(os.environ, owner=who()) if flag.name not in before]
         pending = [opened.flags.put(flag, who=who(), why=why, now=time.time()) for flag in new]
@@ -231,7 +298,6 @@ def init(
         show.print_records(made)
     elif not made:
         print(f"all {len(features(os.environ, owner=who()))} are there already, and stay as they are")
-        at = place(store, project)
         print(
             "\n".join(
                 (
@@ -245,8 +311,8 @@ def init(
         print(fold(f"{show.count(len(made), 'flag')} made, " + (f"off: {', '.join(off)}" if off else "all of them on")))
 
 
-def _switch(store: str, project: str, name: str, why: str, *, json: bool, **to: Any) -> None:
-    with existing(store, project) as opened:
+def _switch(at: StoreOptions, name: str, why: str, *, json: bool, **to: Any) -> None:
+    with at.existing() as opened:
         before = opened.flags.get(name)
         after = _change(opened, name, lambda flag: replace(flag, **to), why)
         every = {flag.name: flag for flag in opened.flags.all()}
@@ -269,8 +335,6 @@ def _change(store: Store, name: str, change: Callable[[Flag], Flag], why: str) -
 
 
 def _made(name: str, given: dict[str, Any]) -> Flag:
-    from holdfast.contracts.flag import Flag, FlagRule
-
     variants = given.setdefault("variants", {"on": True, "off": False})
     if "off" not in given and "off" not in variants:
         what = f"flag {name}: variants {', '.join(variants)}"
@@ -284,8 +348,6 @@ def _made(name: str, given: dict[str, Any]) -> Flag:
 
 
 def _ramped(flag: Flag, variant: str | None, percent: float) -> Flag:
-    from holdfast.contracts.flag import FlagRule
-
     others = [one for one in flag.variants if one != flag.off]
     if variant is None and len(others) != 1:
         raise BadInput(f"flag {flag.name}", why=f"has the variants {', '.join(others)}", remedy="say which: --variant")
@@ -300,13 +362,11 @@ def _ramped(flag: Flag, variant: str | None, percent: float) -> Flag:
 
 
 def _variant(text: str) -> tuple[str, Any]:
-    name, value = rules.pair_of(text, "--variant")
-    return name, rules.value_of(value)
+    name, value = pair_of(text, "--variant")
+    return name, value_of(value)
 
 
 def _moment(text: str) -> float | None:
-    from datetime import datetime
-
     if text == "never":
         return None
     try:
@@ -316,9 +376,6 @@ def _moment(text: str) -> float | None:
 
 
 def _read(file: Path, name: str, given: dict[str, Any]) -> Flag:
-    from holdfast.contracts.flag import Flag
-    from holdfast.contracts.records import loads
-
     if given:
         raise BadInput("--file", why=f"says all of it, so --{next(iter(given))} cannot be given too")
     try:
@@ -331,16 +388,7 @@ def _read(file: Path, name: str, given: dict[str, Any]) -> Flag:
     return flag
 
 
-def _created(store: str, project: str) -> Store:
-    """The store, made when there is none: the first flag may be the first thing in it."""
-    from holdfast.store.store import open_store
-
-    return open_store(store, project=project, migrate=False)
-
-
 def _state(flag: Flag) -> str:
-    from holdfast.promote.flags import UNSAID, kill_variable
-
     if os.environ.get(kill_variable(flag.name), "").strip().lower() not in UNSAID:
         return "killed here"  # by the environment: of this process, not of others
     if flag.killed:
@@ -352,19 +400,15 @@ def _state(flag: Flag) -> str:
 
 def _shared(name: str) -> str:
     """Whom a share of one of holdfast's own flags is a share of; empty: whoever asks gives keys of their own."""
-    from holdfast.promote.flags import KEYED
-
     return f"a share is one of {' and of '.join(KEYED[name])}" if name in KEYED else ""
 
 
 def _rules(flag: Flag) -> str:
-    return "; ".join(map(rules.text_of, flag.rules)) or "no rules"
+    return "; ".join(map(text_of, flag.rules)) or "no rules"
 
 
-def _written(value: Any) -> str:
+def _written_flags(value: Any) -> str:
     """As JSON, on one line."""
-    from json import dumps
-
     return show.one_line(dumps(value, ensure_ascii=False))
 
 
@@ -379,12 +423,6 @@ def _required(flag: Flag) -> str:
 
 def _answer(flag: Flag, said: str, *, json: bool) -> None:
     if json:
-        _print_record(flag)
+        show.print_record(flag)
     else:
         print(fold(f"{flag.name}: {said}"))
-
-
-def _print_record(record: object) -> None:
-    from holdfast.contracts.records import encode
-
-    show.print_json(encode(record))

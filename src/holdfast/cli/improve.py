@@ -1,52 +1,352 @@
-"""`holdfast improve`: iterations of practice, proof and promotion, and what came of each."""
+"""`init` writes a project, `quickstart` trains the embedded weak model, `improve` practises, proves and promotes."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from holdfast.cli.init import CONFIG
-from holdfast.cli.onward import left, place, step
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
-from holdfast.contracts.errors import BadInput
+from holdfast.cli.options import Json, StoreOptions, check_torch, existing, needing, written_whole
+from holdfast.cli.report import write_page
+from holdfast.cli.show import left, near, one_line, print_json, print_table, step
+from holdfast.cli.story import headline, lines, told
+from holdfast.contracts.errors import BadInput, Lost, NotFound
+from holdfast.contracts.evidence import Decision
+from holdfast.contracts.records import decode, encode
+from holdfast.contracts.release import PolicyKind, Stage, check_name
+from holdfast.contracts.run import DesiredState, RunState
 
 if TYPE_CHECKING:
     from holdfast.contracts.release import Release
+    from holdfast.contracts.reward import RewardBreakdown
     from holdfast.contracts.run import RunRecord, Status, StepRecord
     from holdfast.contracts.settings import OptimizeSettings
+    from holdfast.contracts.trace import Span
     from holdfast.pipeline.run import RunSpec
     from holdfast.promote.flags import Off
     from holdfast.store.store import Store
+    from holdfast.workloads.tooluse.quickstart import Quickstart
+    from holdfast.workloads.tooluse.results import Results, SuccessRate
+
+
+CONFIG = "holdfast.toml"
+AGENT_PY = '''"""The agent: what is to become better. Any client may be used: ctx.base_url and ctx.api_key answer."""
+
+
+async def agent(task, ctx):
+    messages = [{"role": "system", "content": ctx.prompt("system")}, {"role": "user", "content": task["question"]}]
+    call = await ctx.ask(messages, max_tokens=24)
+    return call.response.get("content") or ""
+'''
+SCORE_PY = '''"""The scorer: what an answer is worth, from 0 to 1. It sees `task.expected`, which the agent does not."""
+
+
+def correct(task, answer):
+    return float(answer.strip() == task.expected)
+'''
+TOML = """\
+agent = "agent.py:agent"
+scorers = ["score.py:correct"]
+model = "local/sprout"  # embedded; a Hugging Face folder is "local/PATH"
+worker_count = 32
+
+[tasks]
+file = "tasks.jsonl"
+held_out = 0.5  # of them are proved on, and never learnt from
+
+[resources]
+system = "If unsure: unknown."
+
+[improve]
+policy = "{name}"  # the line of versions: {name}@1, {name}@2 ...
+steps = 12
+step_tasks = 8
+samples = 8
+learning_rate = 1e-3
+# With so few tasks two seeds differ by about 0.05 for no reason: the defaults (0.05, 0.08) are for larger sets.
+prove = {{ max_seed_spread = 0.15, max_sample_spread = 0.15 }}
+"""
+WORDS = """
+apple arrow autumn basket bell bird blanket boat book bottle branch bread brick bridge broom brush bucket butter
+button cable cake candle carpet castle cedar chair chalk cheese cherry circle clock cloud coffee copper coral corn
+cotton cradle crown curtain desk diamond dinner door drum eagle engine feather fence field finger flag flower forest
+fork garden gate glass glove grape hammer harbor hill honey horse house iron island jacket juice kettle kitchen kite
+ladder lake lamp leaf lemon letter lime lion maple market meadow melon mirror monkey moon morning mountain nail needle
+north oak ocean olive orange oven paint paper pencil pepper piano pillow pine planet plate pocket pond potato radio
+rain ribbon ring river road rocket roof rope rose sail salt school seed shell ship shoe silver snow soap soup spoon
+spring star station stone storm sugar summer sun table tea thread ticket tiger tomato tower train tree trumpet valley
+violin wagon wall water wheel wind window winter wolf yard
+"""
+
+
+def files(name: str) -> dict[str, str]:
+    """What the project is made of, by path."""
+    tasks = "".join(f'{{"question": "Please write {word}.", "expected": "{word}"}}\n' for word in WORDS.split())
+    return {"agent.py": AGENT_PY, "score.py": SCORE_PY, "tasks.jsonl": tasks, CONFIG: TOML.format(name=name)}
+
+
+def init(
+    folder: Annotated[Path, Argument(metavar="NAME", help="The folder to make; its name is the policy's.")],
+    json: Json = False,
+) -> None:
+    """Write a project of four short files, agent.py, score.py, tasks.jsonl and holdfast.toml, that runs at once.
+
+    Nothing that is there is overwritten.
+    """
+    name = folder.resolve().name
+    check_name("NAME", name)
+    made = {folder / file: text for file, text in files(name).items()}
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"NAME {folder}", why="is a file", remedy="give another name")
+    if taken := [path for path in made if path.exists()]:
+        raise BadInput(f"{taken[0]}", why="is there already, and nothing is overwritten", remedy="give another name")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"NAME {folder}", why=f"cannot be made: {error.strerror}") from error
+    for path, text in made.items():
+        with written_whole(path) as file:
+            file.write(text)
+    command = f"holdfast improve {shlex.quote(str(folder / CONFIG))}"
+    if json:
+        print_json({"files": [str(path) for path in made], "next": command})
+        return
+    width = max(len(str(path)) for path in made)
+    for path, what in zip(made, ("the agent", "what an answer is worth", "the tasks", "the settings"), strict=True):
+        print(f"{path!s:<{width}}  {what}")
+    print("next:")
+    print("\n".join(step(command, "about a minute")))
+
+
+ENOUGH = 500  # rollouts of practice, before anybody should expect something of it
+LOOK_AT = 60  # rollouts, for one that is worth showing
+SEED = 0  # of the bootstrap: the same run always gives the same report
+
+
+def quickstart(
+    at: StoreOptions,
+    quick: Annotated[bool, Option("--quick", help="A minute instead of minutes; proves little.")] = False,
+    seed: Annotated[int, Option(metavar="N", min=0, max=10**6, help="Other tasks, other chance.")] = 0,
+    fresh: Annotated[bool, Option("--fresh", help="Start anew, even if an earlier one can be resumed.")] = False,
+    json: Json = False,
+) -> None:
+    """Train the embedded weak model to use tools, measure it on held-out tasks before and after, and decide.
+
+    Baseline, warm-up by examples, practice by GRPO, the same held-out tasks again, and the gate: promoted with its
+    reasons, or held with the episodes still needed. Ctrl-C stops it; a second call goes on where it stopped.
+    """
+    check_torch("quickstart")
+    from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_lines, switched_off_records
+    from holdfast.operate.switches import key_of, snapshot_of
+    from holdfast.workloads.tooluse.quickstart import QUICK, WEIGHING, Quickstart, spec_for
+    from holdfast.workloads.tooluse.results import turned
+
+    settings = replace(QUICK if quick else Quickstart(), seed=seed)
+    again = f"holdfast quickstart{' --quick' if quick else ''}{f' --seed {seed}' if seed else ''}{at}"
+    with at.open() as opened:
+        resume = None if fresh else _unfinished(opened, settings)
+        salt, flags_now = new_salt(), snapshot_of(opened, clock=time.time, environment=os.environ)
+        key = salt if resume is None else key_of(resume)
+        try:
+            status, _, code = drive(opened, spec_for(settings, flags_now.features(key)), resume, salt)
+        except Lost as lost:
+            remedy = f"restore it from a copy, or begin anew: {again} --fresh"
+            raise Lost(lost.what, why=lost.why, remedy=remedy) from lost
+        found, picture, page, sheet, right = None, None, None, list[str](), list[tuple[str, str]]()
+        updates = opened.steps.of_run(status.run_id)
+        off = switched_off(opened, status.run_id, flags_now.off(key), ("tool_rewards",))
+        if status.run_state is RunState.COMPLETED:
+            found, picture = _results(opened, status)
+            proposed = _proposed(updates)
+            page = None if proposed is None else write_page(Path(proposed["proof"]), WEIGHING)
+            right = turned(opened, updates)
+            sheet = [] if json else _sheet(opened, right)
+    if json:
+        report = _record(encode(status), found, picture, updates) | {"page": None if page is None else str(page)}
+        print_json(report | ({"switched_off": switched_off_records(off)} if off else {}))
+        raise typer.Exit(code)
+    if off:
+        print("\n".join(switched_off_lines(off, str(at))))
+    if found is not None and picture is not None:
+        _tell(status, found, updates)
+        print("\n".join(["", *sheet] if sheet else []))
+        _onward(status, picture, updates, page, opened.folder, right)
+    else:
+        left = "" if status.error is None else f" ({status.error})"
+        print(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{left}")
+        print(f"next:\n  {again}   # goes on where it stopped")
+    raise typer.Exit(code)
+
+
+def _unfinished(store: Store, settings: Quickstart) -> str | None:
+    """The newest run of the same settings, if it did not come to its end, its report, and may still do so."""
+    for run in store.runs.newest(most=50):
+        if run.kind == "quickstart" and dict(run.settings) == asdict(settings):
+            is_told = run.state is RunState.COMPLETED and _picture(store, run.id).exists()
+            return None if is_told or run.wanted is DesiredState.CANCELLED else run.id
+    return None
+
+
+def _results(store: Store, status: Status) -> tuple[Results | None, Path | None]:
+    import numpy as np
+
+    from holdfast.workloads.tooluse.curves import draw
+    from holdfast.workloads.tooluse.results import results
+
+    found = results(store, store.steps.of_run(status.run_id), rng=np.random.default_rng(SEED))
+    if found is None:
+        return None, None
+    path = _picture(store, status.run_id)
+    draw(path, found, f"{status.model_ref}, {found.practised} practice rollouts ({status.run_id})")
+    return found, path
+
+
+def _picture(store: Store, run: str) -> Path:
+    return store.reports / f"{run}.png"
+
+
+def _proposed(updates: list[StepRecord]) -> Mapping[str, Any] | None:
+    """What the gate was told and decided; None where nothing came before it."""
+    return next((update.body for update in updates if "decision" in update.body), None)
+
+
+def _record(status: Any, found: Results | None, picture: Path | None, updates: list[StepRecord]) -> dict[str, Any]:
+    report = None
+    if found is not None:
+        report = asdict(found) | {"is_lifted": {name: change.is_lifted for name, change in found.changes.items()}}
+    return {
+        "status": status,
+        "results": report,
+        "picture": None if picture is None else str(picture),
+        "checkpoint": _newest(updates),
+        "proposed": {name: proposed.get(name) for name in ("release", "decision", "evidence", "proof")}
+        if (proposed := _proposed(updates)) is not None
+        else None,
+    }
+
+
+def _sheet(store: Store, right: list[tuple[str, str]]) -> list[str]:
+    """What a rollout was paid for that was wrong before and is right now, of those the one with the most tool calls."""
+    from holdfast.cli.reward import read_rewards, reward_lines
+
+    found = [(before, read_rewards(store, store.views.rollout(after)), after) for before, after in right[:LOOK_AT]]
+    if not found:
+        return []
+    before, (spans, sheet, _), after = max(found, key=lambda one: _richness(*one[1][:2]))
+    _, old, said = read_rewards(store, store.views.rollout(before))
+    paid = 0.0 if old is None or old.total is None else old.total
+    first, *rest = reward_lines(store.views.rollout(after), spans, sheet)
+    was = f"  before    {one_line(said) if said else 'no answer'}  ({paid:.3g})"
+    return ["one reward, turn by turn", first, was if len(was) <= 80 else f"{was[:79]}…", *rest]
+
+
+def _richness(spans: Sequence[Span], sheet: RewardBreakdown | None) -> tuple[int, float]:
+    """Many tool calls, and much that was paid for."""
+    paid = 0.0 if sheet is None or sheet.total is None else sheet.total
+    return sum(span.tool is not None for span in spans), paid
+
+
+def _tell(status: Status, found: Results, updates: list[StepRecord]) -> None:
+    """At most 80 columns."""
+    from holdfast.workloads.tooluse.curves import blocks
+    from holdfast.workloads.tooluse.results import RATES
+
+    print(f"{status.run_id} {status.run_state} in {status.elapsed_s:.0f} s\n")
+    if found.practised < ENOUGH:
+        print("(so little practice shows that everything runs, not that anything was learnt)\n")
+    print_table(
+        ("held-out tasks", "baseline", "95 %", "trained", "95 %", ""),
+        [
+            (RATES[name], *_cells(change.baseline), *_cells(change.trained), "lifted" if change.is_lifted else "")
+            for name, change in found.changes.items()
+        ],
+    )
+    print(f"\ntasks solved, paired by task: +{found.gain.low:.2f} to +{found.gain.high:.2f} (95 %)".replace("+-", "-"))
+    print("\non the way (warm-up on validation tasks, then GRPO on train tasks)")
+    for name in ("success", "adoption"):
+        values = [getattr(point, name) for point in found.curve]
+        known = [value for value in values if value is not None]
+        ends = f"{known[0]:.2f} → {known[-1]:.2f}" if known else ""
+        print(f"  {RATES[name]:<14} {blocks(values)}  {ends}")
+    silent = sum(found.silent.values())
+    reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in found.silent.items())
+    print(f"  {found.practised} practice rollouts, {silent} without a gradient{f': {reasons}' if reasons else ''}")
+    proposed = _proposed(updates)
+    if proposed is not None:
+        decision = decode(Decision, dict(proposed["decision"]))
+        print(f"\nthe gate  {headline(proposed['release'], decision)}")
+        print("\n".join(lines(decision.reasons)))
+
+
+def _onward(
+    status: Status,
+    picture: Path,
+    updates: list[StepRecord],
+    page: Path | None,
+    folder: Path,
+    right: list[tuple[str, str]],
+) -> None:
+    """What it left behind, and what to look at."""
+    from holdfast.cli.drive import elsewhere
+
+    proposed = _proposed(updates)
+    print(f"\n  picture     {near(picture)}")
+    weights = None
+    if (checkpoint := _newest(updates)) is not None:
+        weights = Path(near(folder.absolute())) / "checkpoints" / checkpoint
+        print(f"  checkpoint  {weights}")
+    if page is not None:
+        print(f"  proof       {near(page)}")
+    print(f"  store       {status.store_path}\nnext:")
+    if proposed is not None:
+        print(f"  holdfast release explain {proposed['release']}{elsewhere(status)}   # why, from the ledger")
+    if weights is not None:
+        print(f"  holdfast sprout chat \\\n    --model {shlex.quote(str(weights))}")
+    print(f"  holdfast rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
+    seen = right[0][1] if right else f"{status.run_id}/proof-0-candidate-0-0"
+    print(f"  holdfast rewards {seen}{elsewhere(status)}   # what it was paid for")
+    print(f"  holdfast spans {seen}{elsewhere(status)}   # what it did, step by step")
+
+
+def _newest(updates: list[StepRecord]) -> str | None:
+    """The checkpoint that the run ended with; None where nothing was learnt."""
+    made = [str(update.body["checkpoint"]) for update in updates if "checkpoint" in update.body]
+    return made[-1] if made else None
+
+
+def _cells(rate: SuccessRate) -> tuple[str, str]:
+    return f"{rate.value:.2f}", f"{rate.interval.low:.2f}-{rate.interval.high:.2f}"
 
 
 def improve(
-    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The settings; else holdfast.toml.")] = None,
+    at: StoreOptions,
+    config: Annotated[Path | None, Argument(metavar="CONFIG", help="The settings; else holdfast.toml.")] = None,
     env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="An environment of Gymnasium, for a network, in place of CONFIG.")
+        str | None, Option(metavar="NAME", help="An environment of Gymnasium, for a network, in place of CONFIG.")
     ] = None,
     reward_range: Annotated[
-        tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="All that an episode of it can return.")
+        tuple[float, float] | None, Option(metavar="LOW HIGH", help="All that an episode of it can return.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="local/NAME", help="To begin with: a model, a checkpoint, a release.")
+        str | None, Option(metavar="local/NAME", help="To begin with: a model, a checkpoint, a release.")
     ] = None,
-    agent: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
-    policy: Annotated[str | None, typer.Option(metavar="NAME", help="Which line of versions is improved.")] = None,
-    iterations: Annotated[int | None, typer.Option(metavar="N", min=1, max=10_000, help="How many.")] = None,
+    agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
+    policy: Annotated[str | None, Option(metavar="NAME", help="Which line of versions is improved.")] = None,
+    iterations: Annotated[int | None, Option(metavar="N", min=1, max=10_000, help="How many.")] = None,
     follow: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Learn from this run's conversations as they arrive.")
+        str | None, Option(metavar="RUN", help="Learn from this run's conversations as they arrive.")
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
+        float | None, Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
     ] = None,
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Take up a run that stopped.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
     json: Json = False,
 ) -> None:
     """Practise on the `optimize` tasks, prove the candidate on the `validate` tasks, and promote it if that allows it.
@@ -55,34 +355,35 @@ def improve(
     What is live is what the next iteration begins with. A candidate that is not proved better and no less safe is
     held or refused, with the reason and, where more would help, the number of episodes still needed.
     """
-    from holdfast.cli import switched
-    from holdfast.cli.drive import drive, new_salt
-    from holdfast.cli.page import write_page
-    from holdfast.cli.sprout import needing
+    from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_records, wanted_features
     from holdfast.contracts.settings import ImproveBlock, load_settings
     from holdfast.operate.switches import key_of, snapshot_at
-    from holdfast.store.store import open_store
 
     with needing("learn"):
+        from holdfast.pipeline.control import env_spec_from
         from holdfast.pipeline.spec import improve_spec, weighing
     if config is None and env is None and resume is None and Path(CONFIG).is_file():
         config = Path(CONFIG)
     flags = {"policy": policy, "iterations": iterations, "follow": follow, "budget_s": budget}
     _check(config, env, resume, {"model": model, "agent": agent, **flags}, reward_range)
     settings = None if config is None else _with(load_settings(config), model, agent, flags)
-    settings = None if settings is None else _found(settings, store, project)
-    salt, flags_now = new_salt(), snapshot_at(store, project, clock=time.time, environment=os.environ)
+    settings = None if settings is None else _found(settings, at.store, at.project)
+    salt, flags_now = new_salt(), snapshot_at(at.store, at.project, clock=time.time, environment=os.environ)
     key = salt
     # All is checked before the store is touched.
     spec = None if settings is None else improve_spec(settings, flags_now.features(key))
     if env is not None:
         spec = _in_env(env, policy, iterations or 1, budget, reward_range)
     is_new = spec is not None and (settings is None or _followed(settings) is None)
-    with open_store(store, project=project, create=is_new) as opened:
+    with at.open(create=is_new) as opened:
         if resume is not None:
             run = opened.runs.get(resume)
             settings, resume, key = _of(opened, run), run.id, key_of(run.id)
-            spec = _again(opened, run) if settings is None else improve_spec(settings, flags_now.features(key))
+            spec = (
+                env_spec_from(opened.whole(run.settings))
+                if settings is None
+                else improve_spec(settings, flags_now.features(key))
+            )
         assert spec is not None
         if settings is not None and (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
@@ -92,18 +393,15 @@ def improve(
         how = None if settings is None else weighing((settings.improve or ImproveBlock()).prove)
         pages = [str(write_page(Path(body["proof"]), how)) if "proof" in body else None for body in decided]
         now = {body["release"]: opened.releases.get(body["release"]) for body in decided if "release" in body}
-        off = switched.stopped(
-            opened, status.run_id, flags_now.off(key), () if settings is None else switched.wanted(settings)
+        off = switched_off(
+            opened, status.run_id, flags_now.off(key), () if settings is None else wanted_features(settings)
         )
     if json:
-        from holdfast.cli.show import print_json
-        from holdfast.contracts.records import encode
-
         told = [{name: body.get(name) for name in TOLD} for body in decided]
-        seen = {"switched_off": switched.records(off)} if off else {}
+        seen = {"switched_off": switched_off_records(off)} if off else {}
         print_json({"status": encode(status), "iterations": told, "pages": pages, **seen})
     else:
-        _tell(status, updates, list(zip(decided, pages, strict=True)), now, place(store, project), off)
+        _tell_improve(status, updates, list(zip(decided, pages, strict=True)), now, str(at), off)
     raise typer.Exit(code)
 
 
@@ -120,7 +418,6 @@ def _with(settings: OptimizeSettings, model: str | None, agent: str | None, flag
 
 def _found(settings: OptimizeSettings, store: str, project: str) -> OptimizeSettings:
     """The same with the folder of the weights, where the model is a checkpoint or a release of this store."""
-    from holdfast.contracts.errors import NotFound
     from holdfast.pipeline.spec import LOCAL
     from holdfast.pipeline.versions import weights_of
 
@@ -167,12 +464,6 @@ def _in_env(
     return improve_env(env, name=name, algorithm=algorithm, proof=proof, iterations=iterations)
 
 
-def _again(store: Store, run: RunRecord) -> RunSpec:
-    from holdfast.pipeline.control import env_spec_from
-
-    return env_spec_from(store.whole(run.settings))
-
-
 def _of(store: Store, run: RunRecord) -> OptimizeSettings | None:
     """None: of a run in an environment."""
     from holdfast.contracts.settings import settings_from
@@ -189,7 +480,7 @@ def _followed(settings: OptimizeSettings) -> str | None:
     return None if settings.improve is None else settings.improve.follow
 
 
-def _tell(
+def _tell_improve(
     status: Status,
     updates: list[StepRecord],
     decided: list[tuple[Any, str | None]],
@@ -198,15 +489,11 @@ def _tell(
     off: Sequence[Off],
 ) -> None:
     """At most 80 columns. `decided` has each iteration with its page, `now` where its version is."""
-    from holdfast.cli import switched
-    from holdfast.cli.decision import told
-    from holdfast.contracts.evidence import Decision
-    from holdfast.contracts.records import decode
-    from holdfast.contracts.release import PolicyKind, Stage
+    from holdfast.cli.drive import switched_off_lines
 
     print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s")
     if off:
-        print("\n".join(switched.lines(off, at)))
+        print("\n".join(switched_off_lines(off, at)))
     if status.error is not None:
         print(f"{status.error}, at {status.lesson}\nnext:")
         print("\n".join(step(f"holdfast improve --resume {status.run_id}{at}")))

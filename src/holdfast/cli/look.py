@@ -1,16 +1,22 @@
-"""Looking at a store: runs, rollouts, spans, the ledger, workers; pages for 80 columns, or JSON. Nothing changes."""
+"""Reading a store: runs, rollouts, spans, workers, the ledger, data quality, thinking budgets, tool adoption."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreAt, existing
+from holdfast.cli.options import DEFAULT_STORE, Json, Limit, RolloutText, RunText, StoreOptions
+from holdfast.contracts.errors import NotFound
+from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split, outcome_kind
 from holdfast.contracts.run import DesiredState, RunState
 from holdfast.contracts.task import asked_of
@@ -20,24 +26,25 @@ if TYPE_CHECKING:
     from holdfast.contracts.rollout import Attempt, Rollout
     from holdfast.contracts.run import RunRecord
     from holdfast.contracts.trace import Span
+    from holdfast.learn.quality import QualityReport, Standards
+    from holdfast.reward.adoption import AdoptionRate, Row, ToolAttempt
+    from holdfast.store.budgets import BudgetTotals, BudgetUse
     from holdfast.store.store import Store
+
 
 TRACEBACK = "traceback"  # the attribute of a span that ended by an exception
 SILENT_S = 60.0  # a process that drives or works beats far more often
-RunText = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
-RolloutText = Annotated[str, typer.Argument(metavar="RUN/NAME", help="The rollout's id; both parts may be cut short.")]
 
 
 def runs(
-    status: Annotated[RunState | None, typer.Option(help="Only those in this state.")] = None,
+    at: StoreOptions,
+    status: Annotated[RunState | None, Option(help="Only those in this state.")] = None,
     limit: Limit = 20,
-    after: Annotated[str | None, typer.Option(metavar="RUN", help="Begin behind this one.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    after: Annotated[str | None, Option(metavar="RUN", help="Begin behind this one.")] = None,
     json: Json = False,
 ) -> None:
     """List the runs, newest first."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = list(islice(_runs(opened, status, after), limit + 1))
         page = found[:limit]
         if json:
@@ -46,9 +53,9 @@ def runs(
             show.print_table(*_run_table(opened, page))
         else:
             what = f"no {status} runs" if status else "no runs yet" if after is None else "no more runs"
-            print(f"{what} in project {project}; to begin one: holdfast optimize --config FILE --store {opened.url}")
+            print(f"{what} in project {at.project}; to begin one: holdfast optimize --config FILE --store {opened.url}")
         if len(found) > limit:
-            show.next_page("runs", quiet=json, status=status, limit=limit, after=page[-1].id, **_where(store, project))
+            show.next_page("runs", quiet=json, status=status, limit=limit, after=page[-1].id, **_where(at))
 
 
 def _runs(store: Store, status: RunState | None, after: str | None) -> Iterator[RunRecord]:
@@ -87,18 +94,17 @@ def _run_row(
 
 def rollouts(
     run: RunText,
-    outcome: Annotated[OutcomeKind | None, typer.Option(help="Only those of which this came.")] = None,
-    status: Annotated[RolloutState | None, typer.Option(help="Only those with this status.")] = None,
-    split: Annotated[Split | None, typer.Option(help="Only those of this split.")] = None,
+    at: StoreOptions,
+    outcome: Annotated[OutcomeKind | None, Option(help="Only those of which this came.")] = None,
+    status: Annotated[RolloutState | None, Option(help="Only those with this status.")] = None,
+    split: Annotated[Split | None, Option(help="Only those of this split.")] = None,
     limit: Limit = 50,
-    after: Annotated[str | None, typer.Option(metavar="NAME", help="Begin behind this one.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    after: Annotated[str | None, Option(metavar="NAME", help="Begin behind this one.")] = None,
     json: Json = False,
 ) -> None:
     """List the rollouts of a run, in the order they were queued."""
-    with existing(store, project) as opened:
-        from holdfast.store.store import full_name
+    with at.existing() as opened:
+        from holdfast.store.find import full_name
 
         run = opened.runs.get(run).id
         last = None if after is None else full_name(opened, run, after.removeprefix(f"{run}/"))
@@ -116,7 +122,7 @@ def rollouts(
                 print(f"no {'more ' if after else ''}rollouts that fit")
         if len(found) > limit:
             given = {"outcome": outcome, "status": status, "split": split, "limit": limit, "after": page[-1].name}
-            show.next_page("rollouts", run, quiet=json, **given, **_where(store, project))
+            show.next_page("rollouts", run, quiet=json, **given, **_where(at))
 
 
 def _summary(store: Store, run: str) -> str:
@@ -135,16 +141,11 @@ def _rollout_row(rollout: Rollout) -> tuple[object, ...]:
     end, begin = rollout.ended_at, rollout.started_at
     took = show.span_of_time(end - begin) if end is not None and begin is not None else "-"
     kind = outcome_kind(rollout.status, rollout.outcome)
-    return (
-        rollout.name,
-        None if kind is None else _plain(kind),
-        rollout.status,
-        rollout.split,
-        f"{_costly(rollout)}/{rollout.max_attempts}",
-        rollout.reward,
-        took,
-        rollout.reason or asked_of(rollout.input),
-    )
+    # Tries that came to nothing, and the one that runs or succeeded: what was handed back unharmed costs none.
+    tries = rollout.faults + (rollout.status in (RolloutState.RUNNING, RolloutState.SUCCEEDED))
+    said, came = rollout.reason or asked_of(rollout.input), None if kind is None else _plain(kind)
+    counted = f"{tries}/{rollout.max_attempts}"
+    return rollout.name, came, rollout.status, rollout.split, counted, rollout.reward, took, said
 
 
 def _plain(kind: OutcomeKind) -> str:
@@ -159,26 +160,18 @@ def _ended(rollout: Rollout) -> str:
     return f"{_plain(kind)} ({rollout.status})"
 
 
-def _costly(rollout: Rollout) -> int:
-    """Tries that came to nothing, and the one that runs or succeeded: what was handed back unharmed costs none."""
-    return rollout.faults + (rollout.status in (RolloutState.RUNNING, RolloutState.SUCCEEDED))
-
-
 def spans(
     rollout: RolloutText,
-    attempt: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Of this try; else of the deciding one.")
-    ] = None,
-    kind: Annotated[SpanKind | None, typer.Option(help="Only spans of this kind.")] = None,
+    at: StoreOptions,
+    attempt: Annotated[int | None, Option(metavar="N", min=1, help="Of this try; else of the deciding one.")] = None,
+    kind: Annotated[SpanKind | None, Option(help="Only spans of this kind.")] = None,
     limit: Limit = 50,
-    after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    after: Annotated[int, Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
     json: Json = False,
 ) -> None:
     """Show what happened in one attempt at a rollout."""
-    with existing(store, project) as opened:
-        from holdfast.store.store import find_rollout
+    with at.existing() as opened:
+        from holdfast.store.find import find_rollout
 
         found = find_rollout(opened, rollout)
         one = _attempt(opened, found, attempt)
@@ -200,13 +193,11 @@ def spans(
                 print("no spans that fit" if recorded else "no spans were recorded")
         if len(fitting) > limit and one is not None:
             given = {"attempt": one.number, "kind": kind, "limit": limit, "after": page[-1].seq}
-            show.next_page("spans", found.id, quiet=json, **given, **_where(store, project))
+            show.next_page("spans", found.id, quiet=json, **given, **_where(at))
 
 
 def _attempt(store: Store, rollout: Rollout, number: int | None) -> Attempt | None:
     """The attempt asked for, else the one that decided the rollout, else the last."""
-    from holdfast.contracts.errors import NotFound
-
     tries = store.views.attempts(rollout.id)
     if number is not None:
         for attempt in tries:
@@ -270,17 +261,14 @@ def _said(response: Mapping[str, Any]) -> str:
 
 
 def ledger(
-    run: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Only entries about this run, pruned ones included.")
-    ] = None,
+    at: StoreOptions,
+    run: Annotated[str | None, Option(metavar="RUN", help="Only entries about this run, pruned ones included.")] = None,
     limit: Limit = 50,
-    after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    after: Annotated[int, Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
     json: Json = False,
 ) -> None:
     """List who decided what, oldest first."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         run = opened.runs.get(run).id if run is not None else None
         entries = (entry for entry in opened.ledger.entries(run=run) if entry.seq > after)
         found = list(islice(entries, limit + 1))
@@ -293,16 +281,14 @@ def ledger(
             show.print_table(columns, rows)
         else:
             more = "more " if after else ""
-            print(f"no {more}entries in project {project}; a run makes the first: holdfast optimize --help")
+            print(f"no {more}entries in project {at.project}; a run makes the first: holdfast optimize --help")
         if len(found) > limit:
-            show.next_page("ledger", quiet=json, run=run, limit=limit, after=page[-1].seq, **_where(store, project))
+            show.next_page("ledger", quiet=json, run=run, limit=limit, after=page[-1].seq, **_where(at))
 
 
-def workers(
-    limit: Limit = 50, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def workers(at: StoreOptions, limit: Limit = 50, json: Json = False) -> None:
     """List the processes that work, or worked, on rollouts, newest first."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = opened.workers.newest(limit)
         if json:
             show.print_records(found)
@@ -317,12 +303,254 @@ def workers(
                 rows.append((one.id, state, one.slots, one.host, one.pid, show.moment(one.started_at), quiet))
             show.print_table(("~worker", "state", ">slots", "~host", ">pid", "started", ">last beat"), rows)
         else:
-            print(f"no workers yet in project {project}; a run brings its own: holdfast optimize --help")
+            print(f"no workers yet in project {at.project}; a run brings its own: holdfast optimize --help")
 
 
-def _where(store: str, project: str) -> dict[str, object]:
+def _where(at: StoreOptions) -> dict[str, object]:
     """The options that lead to the same store, when they are not the defaults."""
-    return {
-        "store": None if store == DEFAULT_STORE else store,
-        "project": None if project == "default" else project,
-    }
+    usual = {"store": DEFAULT_STORE, "project": "default"}
+    return {name: value for name, value in asdict(at).items() if value != usual[name]}
+
+
+PAGE = 500
+ROOM = 12  # letters of a version beside a tool
+ADOPTION_EPILOG = """Rates are of tasks, never of calls: adopted, of tasks that need the tool, are those whose first
+call of it was well formed; overused, of tasks that do not need it, those that called it; formed and worked, of those
+that called it; mended, of those in which it failed. In brackets, the 95 % interval.
+
+What a task needs is said by its "needs": a list of tools, empty for none."""
+
+
+class By(StrEnum):
+    TOOL = "tool"
+    VERSION = "version"
+    DAY = "day"
+
+
+KEYS = {None: ("tool", "model", "version"), By.TOOL: ("tool",), By.VERSION: ("model", "version"), By.DAY: ("window",)}
+
+
+def adoption(
+    at: StoreOptions,
+    runs: Annotated[list[str] | None, Argument(metavar="RUN", help="Ids, or the beginnings of them.")] = None,
+    by: Annotated[By | None, Option(help="Take together all but this.")] = None,
+    newest: Annotated[
+        int, Option(metavar="N", min=1, max=1000, help="How many of the newest runs, where none is named.")
+    ] = 10,
+    json: Json = False,
+) -> None:
+    """Show how far tools are adopted where they are needed; without a run, in the newest ones."""
+    from holdfast.prove.estimate import wilson
+    from holdfast.reward.adoption import tally
+
+    with at.existing() as opened:
+        named = (
+            [opened.runs.get(run).id for run in runs] if runs else [run.id for run in opened.runs.newest(most=newest)]
+        )
+        records = [record for run in dict.fromkeys(named) for record in _records(opened, run)]
+    found = tally(records, wilson, by=KEYS[by])
+    if json:
+        show.print_json({"runs": named, "attempts": len(records), "rows": [encode(row) for row in found]})
+    elif not found:
+        print('no decided attempt called a tool, was offered one or needed one; tasks say so by "tools" and "needs"')
+    else:
+        models = {row.model for row in found if row.model is not None}
+        of = f", all of {models.pop()}" if len(models) == 1 else ""
+        print(f"{show.count(len(records), 'attempt')} in {show.count(len(set(named)), 'run')}{of}")
+        _print(found, tuple(key for key in KEYS[by] if key != "model" or not of))
+
+
+def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
+    """Of the attempts that decided their rollouts."""
+    from holdfast.operate.look.usage import catalog, record
+
+    tools = catalog(store, run)
+    with show.progress("reading rollouts", None) as advance:
+        for rollout in _rollouts(store, run):
+            advance()
+            experience = store.experiences.one(rollout.id) if rollout.final_attempt is not None else None
+            if experience is not None:
+                yield record(rollout, experience.spans, tools)
+
+
+def _rollouts(store: Store, run: str) -> Iterator[Rollout]:
+    last = None
+    while page := store.views.rollouts(run, most=PAGE, after=last):
+        yield from page
+        last = page[-1].name
+
+
+def _print(found: tuple[Row, ...], keys: tuple[str, ...]) -> None:
+    titles = {"tool": "tool", "model": "~model", "version": "~version", "window": "day"}
+    columns = [*(titles[key] for key in keys), ">need", ">adopted", "", ">overused", ">formed", ">worked", ">mended"]
+    show.print_table(columns, [(*(_key(row, key) for key in keys), *_cells(row)) for row in found])
+
+
+def _key(row: Row, key: str) -> object:
+    value = getattr(row, key)
+    if key == "version" and value is not None and row.tool is not None and len(value) > ROOM:
+        return f"…{value[1 - ROOM :]}"  # versions of one run differ at their ends
+    return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d}" if key == "window" else value
+
+
+def _cells(row: Row) -> tuple[object, ...]:
+    adopted = row.adoption
+    sure = f"[{100 * adopted.interval.low:.0f}-{100 * adopted.interval.high:.0f}]" if adopted.of else "-"
+    rest = (row.overuse, row.formed, row.worked, row.mended)
+    return adopted.of, _percent(adopted), sure, *map(_percent, rest)
+
+
+def _percent(rate: AdoptionRate) -> str:
+    return "-" if rate.share is None else f"{100 * rate.share:.0f} %"
+
+
+BUDGETS_EPILOG = """Wasted is all that a failed attempt thought, and of the others what went beyond their allowance. An
+attempt has failed when it broke off, and when nothing was paid for it.
+
+A run has budgets when its config says "thinking_budgets": true."""
+
+
+def budgets(
+    at: StoreOptions,
+    run: Annotated[str | None, Argument(metavar="RUN", help="Its id, or the beginning of it.")] = None,
+    limit: Limit = 10,
+    json: Json = False,
+) -> None:
+    """Show thinking budgets: by tier of one run, or of each run that has any."""
+    with at.existing() as opened:
+        if run is not None:
+            _one(opened, opened.runs.get(run).id, limit, json)
+            return
+        found = opened.budgets.by_run(most=limit)
+    if json:
+        show.print_json([encode(one) for one in found])
+    elif not found:
+        print('no run has thinking budgets; a config with "thinking_budgets": true asks for them')
+    else:
+        _print_totals("~run", found)
+
+
+def _one(store: Store, run: str, limit: int, json: bool) -> None:
+    tiers, modes = store.budgets.by_tier(run), store.budgets.by_mode(run)
+    uses = store.budgets.of_run(run, most=limit)
+    if json:
+        told: dict[str, Any] = {"run": run, "tiers": [encode(one) for one in tiers]}
+        told["modes"] = {mode or "unknown": n for mode, n in modes.items()}
+        told["budgets"] = [_told(use) for use in uses]
+        show.print_json(told)
+    elif not tiers:
+        print(f'{run}: no attempt has a thinking budget; "thinking_budgets": true in the config asks for them')
+    else:
+        _print_budgets(run, tiers, modes, uses)
+
+
+def _told(use: BudgetUse) -> dict[str, Any]:
+    came = {"status": use.status.value, "has_failed": use.has_failed, "waste": use.waste}
+    return {"budget": encode(use.budget), **came}
+
+
+def _print_budgets(run: str, tiers: list[BudgetTotals], modes: Mapping[str | None, int], uses: list[BudgetUse]) -> None:
+    spent, allowed, waste = (sum(getattr(one, name) for one in tiers) for name in ("spent", "allowed", "waste"))
+    share = f" ({100 * spent / allowed:.0f} %)" if allowed else ""
+    count = show.count(sum(one.budgets for one in tiers), "budget")
+    print(f"{run}: {count}, {spent} of {allowed} thinking tokens used{share}, {waste} wasted")
+    known = ", ".join(f"{mode or 'unknown'} {n}" for mode, n in sorted(modes.items(), key=str))
+    print(f"held to it by: {known}\n")
+    _print_totals("tier", tiers)
+    print("\nthe newest:")
+    columns = ("~attempt", "tier", "status", "mode", ">allowed", ">spent", ">over", ">wasted")
+    show.print_table(columns, map(_row, uses))
+
+
+def _row(use: BudgetUse) -> tuple[object, ...]:
+    budget = use.budget
+    status = "no reward" if use.has_failed and use.status == "succeeded" else use.status.value
+    attempt = budget.attempt.partition("/")[2]
+    return attempt, budget.tier, status, budget.mode, budget.allowed, budget.spent, budget.overspent, use.waste
+
+
+def _print_totals(name: str, found: list[BudgetTotals]) -> None:
+    titles = (name, ">n", ">failed", ">calls", ">grown", ">empty", ">allowed", ">spent", ">over", ">wasted")
+    names = ["name", "budgets", "failed", "calls", "escalations", "exhausted", "allowed", "spent", "overspent", "waste"]
+    show.print_table(titles, [[getattr(one, field) for field in names] for one in found])
+
+
+QUALITY_EPILOG = """Exit codes: 0 nothing blocks, 1 something does, 2 there is nothing to look at.
+
+Only what is meant for training is looked at; tasks of the splits val and test are what it must not contain."""
+
+
+def quality(
+    run: Annotated[str, Argument(metavar="RUN", help="The run's id, or the beginning of it.")],
+    at: StoreOptions,
+    rubric: Annotated[
+        str, Option(metavar="NAMES", help="Scores that each must have, from 0 to 1: accuracy,tone.")
+    ] = "",
+    reward_range: Annotated[
+        tuple[float, float] | None, Option(metavar="LOW HIGH", help="What a reward can be.")
+    ] = None,
+    logprobs: Annotated[bool, Option("--logprobs/--no-logprobs", help="Whether every model call needs them.")] = True,
+    versions: Annotated[str, Option(metavar="NAMES", help="Versions that are fresh enough; without it any are.")] = "",
+    limit: Limit = 20,
+    json: Json = False,
+) -> None:
+    """Look through what a run collected: what must not be learnt from, and why."""
+    from holdfast.learn.quality import Standards
+
+    standards = Standards(
+        rubric=_names(rubric), reward_range=reward_range, needs_logprobs=logprobs, versions=_names(versions) or None
+    )
+    with at.existing() as opened:
+        name = opened.runs.get(run).id
+        found = audited(opened, name, standards)
+    if json:
+        findings = [encode(finding) for finding in found.findings]
+        kept_out = {rollout: list(names) for rollout, names in found.quarantined.items()}
+        clean, ready = found.is_clean, list(found.ready)
+        show.print_json({"run": name, "is_clean": clean, "findings": findings, "quarantined": kept_out, "ready": ready})
+    else:
+        _print_quality(name, found, limit)
+    if not found.is_clean:
+        raise typer.Exit(1)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def audited(store: Store, run: str, standards: Standards | None = None) -> QualityReport:
+    """What the data gates say of everything the run collected for training."""
+    from holdfast.learn.quality import audit
+
+    every = list(_rollouts(store, run))
+    kept = [rollout.input for rollout in every if rollout.split in (Split.VAL, Split.TEST)]
+    train = {rollout.id: rollout.input for rollout in every if rollout.split in (Split.TRAIN, None)}
+    experiences = []
+    with show.progress("reading", len(train)) as bar:
+        for rollout in train:
+            one = store.experiences.one(rollout)
+            if one is not None:
+                experiences.append(one)
+            bar()
+    if not experiences:
+        why = f"none of its {len(every)} rollouts is for training and decided"
+        raise NotFound(f"experiences of {run}", why=why, remedy="let it run first")
+    with show.progress("looking", None):
+        return audit(experiences, inputs=train, held_out=kept, standards=standards)
+
+
+def _print_quality(run: str, found: QualityReport, limit: int) -> None:
+    ready, out = len(found.ready), len(found.quarantined)
+    print(f"{run}: {ready} of {show.count(ready + out, 'rollout')} ready to be learnt from, {out} quarantined")
+    rows = [
+        (finding.name, finding.severity, finding.count, finding.of, finding.detail.removeprefix(f"{run}/") or "-")
+        for finding in sorted(found.findings, key=lambda finding: not finding.count)
+    ]
+    show.print_table(("gate", "severity", ">failed", ">of", "~first"), rows)
+    if found.quarantined:
+        print()
+        kept_out = list(found.quarantined.items())[:limit]
+        named = [(rollout.removeprefix(f"{run}/"), ", ".join(names)) for rollout, names in kept_out]
+        show.print_table(("~quarantined", "~why"), named)
+        if out > limit:
+            print(f"and {out - limit} more; --limit {out} shows them all")

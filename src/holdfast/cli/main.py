@@ -1,4 +1,4 @@
-"""The entry point: the list of commands, and how their errors reach a person."""
+"""The entry point: the list of commands, older spellings of flags, and how errors reach a person."""
 
 from __future__ import annotations
 
@@ -7,62 +7,137 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
-from holdfast.cli import aliases
+from holdfast.cli.options import PLAIN, CommandSet
 from holdfast.contracts.errors import HoldfastError
 
-COMMANDS = {  # name → where it is, what it does; a command's file is read only when the command is called
-    "init": ("init.init", "Write a project of four short files that runs at once."),
-    "quickstart": ("quickstart.quickstart", "Train the embedded weak model to use tools; offline, in minutes."),
-    "optimize": ("optimize.optimize", "Run the rollouts of a config file and record how well they did."),
-    "improve": ("improve.improve", "Practise, prove it on held-out tasks, promote it; again."),
-    "release": ("release.app", "Versions in service: list, explain, promote, roll back, serve."),
-    "proxy": ("proxy.proxy", "Pass model calls on, and keep them as spans."),
-    "work": ("work.work", "Help with a run that another process drives."),
-    "runs": ("look.runs", "List the runs, newest first."),
-    "rollouts": ("look.rollouts", "List the rollouts of a run."),
-    "spans": ("look.spans", "Show what happened in one attempt at a rollout."),
-    "workers": ("look.workers", "List the processes that work, or worked, on rollouts."),
-    "ledger": ("look.ledger", "List who decided what."),
-    "rewards": ("rewards.rewards", "Show what a rollout was paid for, turn by turn."),
-    "control": ("control.app", "Orders to runs, rollouts and policies; obeyed once, and kept."),
-    "tokens": ("tokens.app", "Who may look and give orders over HTTP: add, rotate, revoke."),
-    "order": ("orders.order", "Tell a run to go on, pause, drain or end."),
-    "requeue": ("orders.requeue", "Give a failed, dead or cancelled rollout another chance."),
-    "cancel": ("orders.cancel", "End a rollout that is not done."),
-    "reward": ("reward.reward", "Say what a finished rollout was worth."),
-    "rescore": ("rescore.rescore", "Another scorer on stored rollouts, beside the first scoring."),
-    "compare": ("compare.compare", "Say whether one run, model or prompt is better than another."),
-    "prove": ("prove.app", "Prove on a suite that one version is better than another."),
-    "evaluate": ("evaluate.evaluate", "Judge results by rules, judges, minimal diff and safety."),
-    "report": ("report.app", "Published proofs and reports: list, check, archive, show."),
-    "golden": ("golden.app", "Keep what a version does on a suite, and see when it changes."),
-    "policy": ("policy.app", "Models: teach them examples, show what they are, export them."),
-    "sprout": ("sprout.app", "Talk to the embedded model, or serve it to others."),
-    "store": ("stores.app", "Check, migrate, measure, export or prune a store."),
-    "traces": ("traces.app", "Spans to a collector of OpenTelemetry's, or from a file."),
-    "import": ("importing.take_in", "Take in chat logs, without secrets and names, to learn from."),
-    "doctor": ("doctor.doctor", "Tell whether an endpoint is fit to be trained on."),
-    "diff": ("diff.diff", "Show what a change did, what it cost, and what nobody needed."),
-    "quality": ("quality.quality", "Tell whether what a run collected is fit to be learnt from."),
-    "budgets": ("budgets.budgets", "Thinking budgets: what was allowed, used and wasted."),
-    "adoption": ("adoption.adoption", "Tools: used where tasks need them, and only there?"),
-    "judge": ("judge.app", "Judges: ask them, calibrate them, report which of them count."),
-    "label": ("label.label", "Decide what judges could not; labels feed their calibration."),
-    "flags": ("flags.app", "Feature flags: switch them, for whom, and see why they are so."),
-    "ab": ("ab.app", "Experiments: assign arms, record outcomes, ask for a verdict."),
-    "serve": ("serve.serve", "The control room: pages, orders and an API for one store."),
-    "town": ("town.app", "A town to live in: run it, watch it live, live it again."),
-    "mcp": ("mcp.mcp", "Answer programs that speak MCP: judge, compare, look things up."),
-    "drill": ("drill.app", "Crash, roll back, pause, fill the disk, upgrade: for real."),
-    "schema": ("schema.schema", "Print the JSON Schema of a published record."),
-    "compat": ("compat.app", "Check that older names of flags still work."),
+CANONICAL = "--prompt-optimization-"
+CONTROL = "--prompt-optimization-control-"
+ORDERS = ("status", "pause", "resume", "cancel")
+ALIASES = {
+    "--train-config": "--prompt-optimization-config",
+    "--train-store-sqlite": "--prompt-optimization-store-sqlite",
+    "--train-json": "--prompt-optimization-json",
+    "--training-proxy-server": "--prompt-optimization-proxy-server",
+    "--training-proxy-bind": "--prompt-optimization-proxy-bind",
+    "--training-proxy-upstream-url": "--prompt-optimization-proxy-upstream-url",
+    "--training-proxy-state-dir": "--prompt-optimization-proxy-state-dir",
+    "--training-proxy-timeout-ms": "--prompt-optimization-proxy-timeout-ms",
 }
+
+
+def alias_warning(old: str) -> str:
+    return f"deprecated CLI alias '{old}' detected; use '{ALIASES[old]}' instead"
+
+
+def rewrite_aliases(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The command line in today's words, and the warnings that this deserves, in order.
+
+    Only `optimize` has old names. Without a command, a documented flag means `optimize`, or `control`.
+    """
+    end = argv.index("--") if "--" in argv else len(argv)
+    words, rest = list(argv[:end]), list(argv[end:])
+    if not words or not (words[0] == "optimize" or words[0].startswith("-")):
+        return list(argv), []
+    if (ordered := _ordered(words)) is not None:
+        return ordered + rest, []
+    found: dict[str, None] = {}
+    for place, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag in ALIASES:
+            found[flag] = None
+            words[place] = ALIASES[flag] + equals + value
+    if words[0] != "optimize" and any(word.startswith(CANONICAL) for word in words):
+        words.insert(0, "optimize")
+    return words + rest, [alias_warning(old) for old in found]
+
+
+def _ordered(words: Sequence[str]) -> list[str] | None:
+    """The documented flags of control as an order about the newest run; None where there is none of them.
+
+    What has no counterpart today (a principal, a policy file, a second order) stays as it is: it is refused as unknown.
+    """
+    action, others, left = "", list[str](), iter(words)
+    for word in left:
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix(CONTROL) if flag.startswith(CONTROL) else ""
+        if name in ORDERS and not action and not equals:
+            action = name
+        elif name == "json" and not equals:
+            others.append("--json")
+        elif name == "state-dir":
+            others += ["--store", f"{value if equals else next(left, '')}/store.sqlite"]
+        else:
+            others.append(word)
+    if not action:
+        return None
+    why = [] if action == "status" else ["--why", f"by {CONTROL}{action}"]
+    return ["control", action, "newest", *why, *others]
+
+
+# What `holdfast --help` lists, under its headings.
+HEADINGS = {
+    "Begin": ("init", "quickstart", "doctor"),
+    "Improve": ("run", "improve", "compare", "prove", "reward", "policy"),
+    "Put into service": ("release", "serve", "proxy"),
+    "Operate": ("control", "store", "town"),
+}
+COMMANDS = {  # name → its function or Typer and what it does; a file is read only when its command is called
+    "init": ("improve.init", "Write a project of four short files that runs at once."),
+    "quickstart": ("improve.quickstart", "Train the embedded weak model to use tools; offline, in minutes."),
+    "doctor": ("doctor.doctor", "Tell whether an endpoint is fit to be trained on."),
+    "run": ("", "Runs: start, list, rollouts, spans, workers, quality."),
+    "run start": ("run.optimize", "Run the rollouts of a config file and record how well they did."),
+    "run list": ("look.runs", "List the runs, newest first."),
+    "run rollouts": ("look.rollouts", "List the rollouts of a run."),
+    "run spans": ("look.spans", "Show what happened in one attempt at a rollout."),
+    "run work": ("run.work", "Help with a run that another process drives."),
+    "run workers": ("look.workers", "List the processes that work, or worked, on rollouts."),
+    "run import": ("run.import_", "Take in chat logs, without secrets and names, to learn from."),
+    "run quality": ("look.quality", "Tell whether what a run collected is fit to be learnt from."),
+    "run budgets": ("look.budgets", "Thinking budgets: what was allowed, used and wasted."),
+    "run adoption": ("look.adoption", "Tools: used where tasks need them, and only there?"),
+    "improve": ("improve.improve", "Practise, prove it on held-out tasks, promote it; again."),
+    "compare": ("prove.compare", "Say whether one run, model or prompt is better than another."),
+    "prove": ("prove.app", "Prove on a suite that one version is better than another."),
+    "prove report": ("report.app", "Published proofs and reports: list, check, archive, show."),
+    "prove golden": ("calibrate.golden_app", "Keep what a version does on a suite, and see when it changes."),
+    "reward": ("", "Rewards: show, attach, score again, judge, evaluate."),
+    "reward show": ("reward.rewards", "Show what a rollout was paid for, turn by turn."),
+    "reward attach": ("reward.reward", "Say what a finished rollout was worth."),
+    "reward rescore": ("reward.rescore", "Another scorer on stored rollouts, beside the first scoring."),
+    "reward evaluate": ("evaluate.evaluate", "Judge results by rules, judges, minimal diff and safety."),
+    "reward diff": ("evaluate.diff", "Show what a change did, what it cost, and what nobody needed."),
+    "reward judge": ("reward.judge_app", "Judges: ask them, calibrate them, report which of them count."),
+    "reward label": ("reward.label", "Decide what judges could not; labels feed their calibration."),
+    "reward experiment": ("experiment.app", "Experiments with rewards: what does each of them teach?"),
+    "policy": ("policy.app", "Models: talk to them, train them, serve, show, export them."),
+    "release": ("release.app", "Versions in service: list, explain, promote, roll back, serve."),
+    "release flags": ("flags.app", "Feature flags: switch them, for whom, and see why they are so."),
+    "release experiment": ("ab.app", "A/B experiments: assign arms, record outcomes, ask for a verdict."),
+    "serve": ("serve.serve", "The control room: pages, orders and an API for one store."),
+    "proxy": ("serve.proxy", "Pass model calls on, and keep them as spans."),
+    "control": ("control.app", "Orders to runs, rollouts and policies; obeyed once, and kept."),
+    "control tokens": ("control.tokens_app", "Who may look and give orders over HTTP: add, rotate, revoke."),
+    "control drill": ("doctor.drill_app", "Crash, roll back, pause, fill the disk, upgrade: for real."),
+    "control mcp": ("serve.mcp", "Answer programs that speak MCP: judge, compare, look things up."),
+    "store": ("store.app", "Check, migrate, measure, export or prune a store."),
+    "store ledger": ("look.ledger", "List who decided what."),
+    "store traces": ("store.traces_app", "Spans to a collector of OpenTelemetry's, or from a file."),
+    "store schema": ("store.schema", "Print the JSON Schema of a published record."),
+    "town": ("town.app", "A town to live in: run it, watch it live, live it again."),
+}
+# Names that work and are not listed: the operations guide's, and the last word of what lies in a group.
+OTHER = {"run start": "optimize", "run list": "runs", "reward show": "rewards", "release experiment": "ab"}
+SHORT = {OTHER.get(path, path.split()[1]): path for path in COMMANDS if " " in path}
+HIDDEN = {"compat": "doctor.compat_app", "sprout": "policy.sprout_app"}
 EXIT_CODES = {
     0: "done",
     1: "unexpected failure, or a check that did not pass",
@@ -77,10 +152,39 @@ EXIT_CODES = {
 # Of a file without a name, that is of stdout: the store and all files that we name have errors of their own.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 EPILOG = "Exit codes:\n\n\b\n" + "\n".join(f"{code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
-PLAIN: dict[str, Any] = {
-    "rich_markup_mode": None,
-    "pretty_exceptions_enable": False,
-}  # rich help costs more than all else
+
+
+def load(path: str, name: str) -> Any:
+    """The command at a path of COMMANDS, called `name`."""
+    place = HIDDEN.get(path) or COMMANDS[path][0]
+    module, _, attribute = place.partition(".")
+    file = import_module(f"holdfast.cli.{module}") if place else None
+    found = getattr(file, attribute) if place else CommandSet(COMMANDS[path][1])
+    if isinstance(found, typer.Typer):
+        return Branch(path, typer.main.get_group(found))
+    alone = CommandSet(COMMANDS[path][1])
+    alone.command(name, epilog=getattr(file, f"{attribute.strip('_').upper()}_EPILOG", None))(found)
+    return typer.main.get_command(alone)
+
+
+class Branch(TyperGroup):
+    """A group with what lies under its path in COMMANDS, which is read only when it is called."""
+
+    def __init__(self, path: str, group: Any) -> None:
+        about = {"help": group.help, "no_args_is_help": True, "rich_markup_mode": None}
+        super().__init__(name=group.name, commands=group.commands, **about)
+        self.inner = {one.removeprefix(f"{path} "): one for one in COMMANDS if one.startswith(f"{path} ")}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*self.commands, *self.inner]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return load(self.inner[cmd_name], cmd_name) if cmd_name in self.inner else self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [(name, command.get_short_help_str(formatter.width - 14)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl([*rows, *((name, COMMANDS[path][1]) for name, path in self.inner.items())])
 
 
 class CommandGroup(TyperGroup):
@@ -88,23 +192,16 @@ class CommandGroup(TyperGroup):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
+        self.commands = dict.fromkeys([name for name in (*COMMANDS, *SHORT, *HIDDEN) if " " not in name])  # type: ignore[assignment]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name][0].partition(".")
-        file = import_module(f"holdfast.cli.{module}")
-        found = getattr(file, name)
-        if isinstance(found, typer.Typer):
-            return typer.main.get_command(found)
-        alone = typer.Typer(add_completion=False, **PLAIN)
-        alone.command(cmd_name, epilog=getattr(file, "EPILOG", None))(found)
-        return typer.main.get_command(alone)
+        path = SHORT.get(cmd_name, cmd_name)
+        return load(path, cmd_name) if path in COMMANDS or path in HIDDEN else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("CommandGroup"):
-            formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
+        for heading, names in HEADINGS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -157,7 +254,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     """Makes agents better and never lets them slip back; everything durable, in one store."""
 
@@ -169,7 +266,7 @@ def main() -> None:
         except UnicodeEncodeError:  # nothing could print it, or look it up in a store
             say(f"holdfast: error: argument {os.fsencode(word)!r}: is not UTF-8; write it so, or rename what it names")
             sys.exit(2)
-    argv, warnings = aliases.rewrite(sys.argv[1:])
+    argv, warnings = rewrite_aliases(sys.argv[1:])
     for line in warnings:
         say(line)
     try:

@@ -1,38 +1,128 @@
-"""Options that several commands share, and the store they open with them."""
+"""Options that several commands share, the store they open with them, and files that are there whole or not at all."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import inspect
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from importlib.util import find_spec
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar, get_type_hints
 
 import typer
+from typer import Argument, Option
 
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from holdfast.contracts.run import RunRecord
     from holdfast.contracts.settings import OptimizeSettings
     from holdfast.store.store import Store
 
+
+Command = TypeVar("Command", bound=Callable[..., None])
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
+PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}  # rich help is slow
 DEFAULT_STORE = ".holdfast/training/store.sqlite"
 
 StoreAt = Annotated[
-    str,
-    typer.Option("--store", metavar="STORE", envvar="HOLDFAST_STORE", help="A file, or postgresql://user@host/name."),
+    str, Option("--store", metavar="STORE", envvar="HOLDFAST_STORE", help="A file, or postgresql://user@host/name.")
 ]
-Project = Annotated[str, typer.Option("--project", metavar="NAME", help="Only what belongs to this project.")]
+Project = Annotated[str, Option("--project", metavar="NAME", help="Only what belongs to this project.")]
 AnyProject = Annotated[
-    str | None, typer.Option("--project", metavar="NAME", help="Only this project; without it, all of them.")
+    str | None, Option("--project", metavar="NAME", help="Only this project; without it, all of them.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most so many rows.")]
-Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, kept in the ledger.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
+Limit = Annotated[int, Option("--limit", metavar="N", min=1, max=10_000, help="At most so many rows.")]
+RunText = Annotated[str, Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
+RolloutText = Annotated[str, Argument(metavar="RUN/NAME", help="The rollout's id; both parts may be cut short.")]
+Host = Annotated[str, Option("--host", metavar="HOST", help="Others than this machine need a token.")]
+Port = Annotated[int, Option("--port", metavar="N", min=0, max=65_535, help="0: any that is free.")]
+ApiToken = Annotated[
+    str | None, Option("--token", metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What callers send as their API key.")
+]
+Why = Annotated[str, Option("--why", metavar="TEXT", help="The reason, kept in the ledger.")]
 
 
 def existing(store: str, project: str = "default") -> Store:
     """The store, as it is: nothing is created or migrated by looking."""
-    from holdfast.store.store import open_store
+    return StoreOptions(store, project).existing()
 
-    return open_store(store, project=project, create=False, migrate=False)
+
+def place(store: str, project: str) -> str:
+    """The options that find the store again; none where it is the usual one."""
+    at = "" if store == DEFAULT_STORE else f" --store {shlex.quote(store)}"
+    return at + ("" if project == "default" else f" --project {shlex.quote(project)}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """What --store and --project say. As text, the options that find the store again."""
+
+    store: StoreAt = DEFAULT_STORE
+    project: Project = "default"
+
+    def __str__(self) -> str:
+        return place(self.store, self.project)
+
+    def open(self, **how: Any) -> Store:
+        from holdfast.store.store import open_store
+
+        return open_store(self.store, project=self.project, **how)
+
+    def existing(self) -> Store:
+        """The store, as it is: nothing is created or migrated by looking."""
+        return self.open(create=False, migrate=False)
+
+
+class CommandSet(typer.Typer):
+    """A group of commands. A parameter whose type is a dataclass stands for the options that its fields are."""
+
+    def __init__(self, help: str) -> None:
+        super().__init__(help=help, add_completion=False, no_args_is_help=True, **PLAIN)
+
+    def command(self, name: str | None = None, **given: Any) -> Callable[[Command], Command]:
+        register = super().command(name, **given)
+
+        def add(function: Command) -> Command:
+            register(_expanded(function))
+            return function
+
+        return add
+
+
+def _expanded(function: Callable[..., None]) -> Callable[..., None]:
+    """The function with the fields of dataclasses as parameters of its own; --json stays the last option."""
+    signature = inspect.signature(function, eval_str=True)
+    groups: dict[str, Any] = {
+        name: one.annotation for name, one in signature.parameters.items() if is_dataclass(one.annotation)
+    }
+    if not groups:
+        return function
+    parameters = [one.replace(kind=KEYWORD) for name, one in signature.parameters.items() if name not in groups]
+    for group in groups.values():
+        kinds = get_type_hints(group, include_extras=True)
+        for one in fields(group):
+            default = inspect.Parameter.empty if one.default is MISSING else one.default
+            parameters.append(inspect.Parameter(one.name, KEYWORD, default=default, annotation=kinds[one.name]))
+    parameters.sort(key=lambda one: one.name == "json")
+
+    @wraps(function)
+    def command(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
+        function(**given)
+
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
 
 
 def settings_of(store: Store, run: RunRecord) -> OptimizeSettings:
@@ -46,12 +136,62 @@ def settings_of(store: Store, run: RunRecord) -> OptimizeSettings:
 
 
 def who() -> str:
-    """Who gives an order: the user's login name."""
+    """The user's login name."""
     import getpass
 
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
-        import os
-
         return f"uid {os.getuid()}"
+
+
+def check_torch(what: str) -> None:
+    """Refuses to start where PyTorch or numba is missing."""
+    if find_spec("torch") is None or find_spec("numba") is None:
+        raise BadInput(what, why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
+
+
+def address_of(listening: socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Turns a missing package into one line that says what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "holdfast":
+            raise
+        raise BadInput(package, why="is not installed", remedy=f"pip install 'holdfast[{extra}]'") from None
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[TextIO]:
+    """Write aside, sync, then rename; when the block fails, what was at the path before is still there."""
+    path = path.resolve()
+    try:
+        if path.exists() and not path.is_file():
+            if path.is_dir():
+                raise BadInput(f"file {path}", why="is a folder", remedy="give the path of a file")
+            with path.open("w", encoding="utf-8") as device:  # a pipe or a device: there is nothing to rename
+                yield device
+            return
+        from holdfast.store.blobs import replacing
+
+        with replacing(path, mode=0o666 & ~_umask()) as file:
+            text = TextIOWrapper(file, encoding="utf-8")
+            yield text
+            text.flush()
+            text.detach()  # else it closes the file, which is not its own
+    except OSError as error:
+        why = f"cannot be written: {error.strerror or error}"
+        raise BadInput(f"file {path}", why=why, remedy="make room, or choose another place") from error
+
+
+def _umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found

@@ -1,73 +1,441 @@
-"""`holdfast policy …`: teach a model a user's own examples, show what a version is, and write it for other programs.
+"""`holdfast policy …`: train a model on examples, talk to it, serve it, show it, export it.
 
-A version is a model of the package, a folder, a checkpoint of the store, or a release. What is learnt is decided by
-`pipeline.sft`; practice and proof have commands of their own (`improve`, `prove`).
+A model is one of the package, a folder, a checkpoint of the store, or a release. `pipeline.sft` trains; `improve` and
+`prove` practise and prove.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from holdfast.cli.onward import folded, left, near, place, step
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
-from holdfast.cli.sprout import needing
+from holdfast.cli.options import ApiToken, CommandSet, Host, Json, Port, StoreOptions, address_of, needing, place
+from holdfast.cli.show import fold, folded, left, near, print_json, progress, step
 from holdfast.contracts.artifacts import Artifacts
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.engine import Complete
+from holdfast.contracts.errors import BadInput, HoldfastError
+from holdfast.contracts.records import encode
+from holdfast.contracts.run import RunState
+from holdfast.contracts.trace import ModelCall
 
 if TYPE_CHECKING:
+    from holdfast.collect.reply import Spell
     from holdfast.contracts.run import Status
     from holdfast.pipeline.run import RunSpec
     from holdfast.pipeline.sft import Taught
     from holdfast.policies.model import Model
     from holdfast.store.store import Store
 
-app = typer.Typer(help="Models and what they learn.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+
+ROUNDS = 8  # answers to one question: a model that calls tools for ever is stopped
+ORDERS = {
+    "/system TEXT": "give it other instructions; without text, take them away",
+    "/tools [on|off|NAMES]": "which tools it has",
+    "/think [on|off|N]": "ask it to think first, forbid it, or let it use at most N tokens",
+    "/new": "forget what was said",
+    "/help": "this list",
+    "/quit": "the end",
+}
+
+
+class Quit(Exception):
+    """The user ends the conversation."""
+
+
+class Talk:
+    """What was said so far, and how the next answer is to be made."""
+
+    def __init__(
+        self,
+        complete: Complete,
+        *,
+        tools: Mapping[str, Mapping[str, Any]],
+        call: Callable[[str, str], str],
+        write: Callable[[str], object],
+        system: str | None = None,
+        think: str = "",
+        sampling: Mapping[str, Any],
+    ) -> None:
+        self._complete, self._tools, self._call, self._write = complete, tools, call, write
+        self.system, self.sampling, self.offered = system, dict(sampling), list(tools)
+        self._think, self.is_thinking = think, False  # the words that ask for it, and whether they are said
+        self.messages: list[Mapping[str, Any]] = []
+        self._last = ""  # what kind of thing was written last
+
+    def order(self, line: str) -> str:
+        """Obey a line that begins with `/`; the answer to it."""
+        name, _, words = line.strip().partition(" ")
+        obey = {
+            "/system": self._order_system,
+            "/tools": self._order_tools,
+            "/think": self._order_think,
+            "/new": self._order_new,
+            "/help": lambda words: "\n".join(f"{order:<22} {what}" for order, what in ORDERS.items()),
+            "/quit": self._order_quit,
+        }.get(name)
+        if obey is None:
+            raise BadInput(name, why="is no order", remedy="/help lists them")
+        return obey(words.strip())
+
+    def _order_system(self, words: str) -> str:
+        self.system = words or None
+        return f"instructions: {words or 'none'}"
+
+    def _order_tools(self, words: str) -> str:
+        names = words.replace(",", " ").split()
+        if unknown := [name for name in names if name not in (*self._tools, "on", "off")]:
+            raise BadInput(f"tool {unknown[0]}", why="is unknown", remedy=f"there are {', '.join(self._tools)}")
+        if names:
+            self.offered = {"on": list(self._tools), "off": []}.get(names[0], names)
+        return "\n".join(
+            f"{'on ' if name in self.offered else 'off'} {name}: {tool['function'].get('description', '')}"
+            for name, tool in self._tools.items()
+        )
+
+    def _order_think(self, words: str) -> str:
+        if words not in ("", "on", "off") and not words.isdecimal():
+            raise BadInput(f"/think {words}", why="is not a number", remedy="give on, off or a number of tokens")
+        self.is_thinking = words != "off"
+        self.sampling.pop("thinking", None)
+        if words not in ("", "on"):
+            self.sampling["thinking"] = int(words) if self.is_thinking else 0
+        return (
+            f"thinking: at most {self.sampling['thinking']} tokens"
+            if words.isdecimal()
+            else f"thinking: {words or 'on'}"
+        )
+
+    def _order_new(self, words: str) -> str:
+        self.messages.clear()
+        return "forgotten"
+
+    def _order_quit(self, words: str) -> str:
+        raise Quit
+
+    @property
+    def opening(self) -> str:
+        """The system message; empty: there is none."""
+        return " ".join(filter(None, [self._think if self.is_thinking else "", self.system]))
+
+    async def say(self, text: str) -> list[ModelCall]:
+        """Ask, run the tools that are called, and go on until there is an answer. A failed question is taken back."""
+        before = len(self.messages)
+        self.messages.append({"role": "user", "content": text})
+        calls: list[ModelCall] = []
+        try:
+            for _ in range(ROUNDS):
+                call = await self._hear()
+                calls.append(call)
+                self.messages.append(call.response)
+                asked = call.response.get("tool_calls") or ()
+                if not asked:
+                    break
+                self.messages += [self._answered(one) for one in asked]
+        except BaseException:
+            del self.messages[before:]
+            raise
+        finally:
+            self._end()
+        return calls
+
+    async def _hear(self) -> ModelCall:
+        from holdfast.collect.reply import pieces
+
+        opening = [{"role": "system", "content": self.opening}] if self.opening else []
+        offered = [self._tools[name] for name in self.offered]
+        how = {**self.sampling, **({"tools": offered} if offered else {})}
+        if "seed" in how:
+            how["seed"] += len(self.messages)  # each answer its own chance
+        async for piece in pieces(self._complete, [*opening, *self.messages], **how):
+            if isinstance(piece, ModelCall):
+                return piece
+            self._show("thought", piece.get("reasoning_content") or "")
+            self._show("answer", piece.get("content") or "")
+            for delta in piece.get("tool_calls") or ():
+                function = delta.get("function") or {}
+                if function.get("name"):
+                    self._end()
+                    self._show("call", f"{function['name']} ")
+                self._show("call", function.get("arguments") or "")
+        raise HoldfastError("model", why="its answer broke off", remedy="ask again")
+
+    def _answered(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        function = asked["function"]
+        name, arguments = str(function["name"]), str(function.get("arguments") or "")
+        result = self._call(name, arguments) if name in self.offered else "error: unknown tool"
+        self._end()
+        self._show("result", result)
+        return {"role": "tool", "tool_call_id": str(asked.get("id") or "call_0"), "content": result}
+
+    def _show(self, kind: str, text: str) -> None:
+        if not text:
+            return
+        if self._last != kind:
+            self._end()
+            self._write({"thought": "(", "answer": "", "call": "-> ", "result": "<- "}[kind])
+        self._last = kind
+        self._write("".join(letter if letter.isprintable() or letter in "\n\t" else "�" for letter in text))
+
+    def _end(self) -> None:
+        if self._last:
+            self._write(")\n" if self._last == "thought" else "\n")
+        self._last = ""
+
+
+def record(said: str, messages: Sequence[Mapping[str, Any]], calls: Sequence[ModelCall], *, system: str) -> str:
+    """One question and all that came of it, as a line of JSON."""
+    last = calls[-1]
+    return json.dumps(
+        {
+            "system": system or None,
+            "say": said,
+            "answer": last.response.get("content"),
+            "finish_reason": last.finish_reason,
+            "model": last.model,
+            "messages": list(messages),
+            "tokens": sum(call.completion_tokens or 0 for call in calls),
+        },
+        ensure_ascii=False,
+    )
+
+
+PORT = 8377
+app = CommandSet("Models and what they learn.")
+sprout_app = CommandSet("The embedded model.")
+
+ModelOption = Annotated[str, Option("--model", metavar="MODEL", help="sprout, tiny-tools, or a folder with a model.")]
+
+
+@app.command("serve")
+@sprout_app.command("serve")
+def serve_model(
+    model: ModelOption = "sprout",
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    token: ApiToken = None,
+) -> None:
+    """Put a model behind an OpenAI-compatible endpoint, until Ctrl-C."""
+    with needing("serve"):
+        from holdfast.collect import endpoint
+    with endpoint.listen(host, port, token=token) as listening, open_model(model) as (complete, name, spell):
+        print(f"{name} at http://{address_of(listening)}/v1 (Ctrl-C ends it)", flush=True)
+        endpoint.server(endpoint.app(complete, name=name, token=token, spell=spell)).run(sockets=[listening])
+
+
+@app.command()
+@sprout_app.command()
+def chat(
+    model: ModelOption = "sprout",
+    say: Annotated[
+        list[str] | None, Option(metavar="TEXT", help="Say this and end; can be given several times.")
+    ] = None,
+    system: Annotated[
+        str | None, Option(metavar="TEXT", help="Its instructions; without it, sprout's usual ones.")
+    ] = None,
+    tools: Annotated[bool, Option("--tools/--no-tools", help="Whether it has tools.")] = True,
+    think: Annotated[str | None, Option(metavar="N", help="on, off, or at most N tokens.")] = None,
+    temperature: Annotated[float, Option(metavar="X", min=0.0, max=2.0, help="0: no chance.")] = 0.0,
+    max_tokens: Annotated[int, Option(metavar="N", min=1, help="In one answer.")] = 256,
+    seed: Annotated[int, Option(metavar="N", min=0, help="Of its chance.")] = 0,
+    remember: Annotated[
+        bool, Option("--remember", help="Keep what was said; sprout itself only knows single questions.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Talk to a model; its tools really run. Piped lines are taken one by one."""
+    from holdfast.cli.main import say as tell
+    from holdfast.workloads.tooluse.tasks import THINK
+    from holdfast.workloads.tooluse.tools import SPECS, Toolbox, ToolWorld
+
+    box = Toolbox(ToolWorld(records=RECORDS))
+    with open_model(model) as (complete, _, _):
+        talk = Talk(
+            complete,
+            tools=SPECS,
+            call=box.call,
+            write=(lambda text: None) if json else (lambda text: print(text, end="", flush=True)),
+            system=usual_instructions(tools=tools) if system is None else system or None,
+            think=THINK,
+            sampling={"temperature": temperature, "max_tokens": max_tokens, "seed": seed},
+        )
+        if not tools:
+            talk.order("/tools off")
+        if think is not None:
+            talk.order(f"/think {think}")
+        if system is None and not json:
+            tell(fold(f"instructions: {talk.opening} (--system gives others)"))
+        converse(talk, spoken_lines(say), is_json=json, is_strict=say is not None, is_kept=remember)
+
+
+@app.command()
+@sprout_app.command()
+def card() -> None:
+    """Print the card of the models in the package: what they can do, and how they were made."""
+    with needing("learn"):
+        from holdfast.policies import registry
+    print(registry.card().rstrip())
+
+
+@app.command()
+@sprout_app.command("train")
+def pretrain(
+    output: Annotated[Path, Argument(metavar="FOLDER", help="Where the weights go.")],
+    kind: Annotated[str, Option(metavar="KIND", help="strong (sprout) or weak (sprout-weak).")] = "strong",
+    steps: Annotated[int | None, Option(metavar="N", min=1, help="As in the recipe, or so many.")] = None,
+    conversations: Annotated[int | None, Option(metavar="N", min=1, help="As in the recipe, or so many.")] = None,
+    batch: Annotated[int | None, Option(metavar="N", min=1, help="Rows of 512 tokens a step.")] = None,
+    seed: Annotated[int, Option(metavar="N", min=0, help="Of its first weights.")] = 0,
+    device: Annotated[str, Option(metavar="NAME", help="cpu or cuda.")] = "cpu",
+    json: Json = False,
+) -> None:
+    """Make a model like those in the package, from nothing: minutes on one large GPU, hours on a CPU."""
+    with needing("learn"):
+        from holdfast.workloads.pretraining import RECIPES, plant
+    if kind not in RECIPES:
+        raise BadInput(f"--kind {kind}", why="is unknown", remedy=f"use {' or '.join(RECIPES)}")
+    if output.exists() and not (output / "manifest.json").is_file() and any(output.iterdir()):
+        raise BadInput(str(output), why="is there and holds no weights", remedy="name another folder")
+    usual = RECIPES[kind]
+    recipe = replace(
+        usual,
+        seed=seed,
+        steps=steps or usual.steps,
+        conversations=conversations or usual.conversations,
+        batch=batch or usual.batch,
+    )
+    with progress(f"training {recipe.kind}", recipe.steps) as advance:
+        done = 0
+
+        def observe(step: int, loss: float) -> None:
+            nonlocal done
+            advance(step - done, now=f"loss {loss:.4f}")
+            done = step
+
+        manifest = plant(recipe, output, created_at=time.time(), device=device, observe=observe)
+    if json:
+        print_json({"folder": str(output), "sha256": manifest.sha256, "notes": manifest.notes})
+        return
+    print(f"{output}: loss {manifest.notes['loss']:.4f} nats a token, sha256 {manifest.sha256[:16]}…")
+    print(f'next:\n  holdfast sprout chat --model {output} --say "What is 417 * 23?"')
+
+
+def usual_instructions(*, tools: bool) -> str:
+    """What sprout was trained under. A caller may send it; no server adds it to a request."""
+    from holdfast.workloads.tooluse.tasks import STYLES, USE, USE_NOT
+
+    return f"{USE if tools else USE_NOT} {STYLES['full']}"
+
+
+RECORDS = {
+    "oak.price": "12",
+    "oak.color": "brown",
+    "ship.owner": "Mara",
+    "ship.weight": "340 kg",
+    "fair.date": "2031-05-04",
+}
+
+
+def spoken_lines(say: list[str] | None) -> Iterator[str]:
+    """What is said: given, piped or typed."""
+    if say is not None:
+        yield from say
+    elif not sys.stdin.isatty():
+        yield from map(str.strip, sys.stdin)
+    else:
+        import readline  # noqa: F401  -- input() then has a history and can be edited
+
+        print("/help lists orders, /quit ends")
+        while True:
+            try:
+                yield input("> ").strip()
+            except EOFError:
+                print()
+                return
+
+
+def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: bool, is_kept: bool) -> None:
+    """Line by line, each a conversation of its own unless it is kept. Strictly, a question that fails ends it."""
+    from holdfast.cli.main import say as complain
+
+    with asyncio.Runner() as runner:
+        for line in spoken:
+            try:
+                if line.startswith("/"):
+                    print(talk.order(line), file=sys.stderr if is_json else sys.stdout)
+                elif line:
+                    if not is_kept:
+                        talk.messages.clear()
+                    before = len(talk.messages)
+                    calls = runner.run(talk.say(line))
+                    if is_json:
+                        print(record(line, talk.messages[before:], calls, system=talk.opening), flush=True)
+            except Quit:
+                return
+            except HoldfastError as error:
+                if is_strict:
+                    raise
+                complain(f"holdfast: error: {error}")
+            except KeyboardInterrupt:
+                if not sys.stdin.isatty() or is_strict:
+                    raise
+                print("(stopped)")
+
+
+@contextmanager
+def open_model(model: str) -> Iterator[tuple[Complete, str, Spell]]:
+    """Opens a model: what completes chats, its name, and the bytes of its tokens."""
+    from holdfast.collect.reply import spell_byte
+
+    with needing("learn"):
+        from holdfast.policies.lm import Transformer
+        from holdfast.policies.loading import load
+        from holdfast.policies.local import Local
+        from holdfast.policies.model import Model as Policy
+
+    net, sha256 = load(Policy(model), None)
+    spell = spell_byte if isinstance(net, Transformer) else net.voice.spell
+    name = Path(model).resolve().name
+    with Local(net, name=name, version=sha256[:12]) as local:
+        yield local, name, spell
+
 
 VERSION_HELP = "A model of the package, a folder, a checkpoint or a release."
-VersionText = Annotated[str, typer.Argument(metavar="VERSION", help=VERSION_HELP)]
+VersionText = Annotated[str, Argument(metavar="VERSION", help=VERSION_HELP)]
 
 
 @app.command()
 def train(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help=VERSION_HELP)] = None,
+    at: StoreOptions,
+    model: Annotated[str | None, Argument(metavar="MODEL", help=VERSION_HELP)] = None,
     examples: Annotated[
-        Path | None, typer.Argument(metavar="EXAMPLES", help="JSONL, CSV, Parquet, or a `datasets` folder.")
+        Path | None, Argument(metavar="EXAMPLES", help="JSONL, CSV, Parquet, or a `datasets` folder.")
     ] = None,
-    from_run: Annotated[
-        str | None, typer.Option("--from-run", metavar="RUN", help="Learn from its rollouts in place of a file.")
-    ] = None,
-    least: Annotated[
-        float | None, typer.Option("--least", metavar="X", help="Of a run: the reward from which on it is learnt.")
-    ] = None,
+    from_run: Annotated[str | None, Option(metavar="RUN", help="Learn from its rollouts in place of a file.")] = None,
+    least: Annotated[float | None, Option(metavar="X", help="Of a run: the reward from which on it is learnt.")] = None,
     lora: Annotated[
-        int | None, typer.Option("--lora", metavar="RANK", min=0, help="Train adapters of this rank; 0: all weights.")
+        int | None, Option(metavar="RANK", min=0, help="Train adapters of this rank; 0: all weights.")
     ] = None,
-    lr: Annotated[float, typer.Option("--lr", metavar="X", help="Learning rate.")] = 1e-4,
-    epochs: Annotated[int, typer.Option("--epochs", metavar="N", min=1, help="Passes over the examples.")] = 3,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Examples for one update.")] = 16,
-    max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", metavar="N", min=1, help="Leave longer examples out.")
-    ] = None,
-    held_out: Annotated[float, typer.Option("--held-out", metavar="X", help="Share that only measures.")] = 0.1,
-    skip: Annotated[
-        float, typer.Option("--skip", metavar="X", help="Share that may be left out because it cannot be used.")
-    ] = 0.1,
-    save_every: Annotated[
-        int | None, typer.Option("--save-every", metavar="N", min=1, help="Updates between two checkpoints.")
-    ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option("--column", metavar="NAME=COLUMN", help="As in prompt=ask; several times.")
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option("--system", metavar="TEXT", help="The first message of rows that have none.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the split and the order.")] = 0,
-    resume: Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Take up a run that stopped.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    lr: Annotated[float, Option(metavar="X", help="Learning rate.")] = 1e-4,
+    epochs: Annotated[int, Option(metavar="N", min=1, help="Passes over the examples.")] = 3,
+    batch: Annotated[int, Option(metavar="N", min=1, help="Examples for one update.")] = 16,
+    max_tokens: Annotated[int | None, Option(metavar="N", min=1, help="Leave longer examples out.")] = None,
+    held_out: Annotated[float, Option(metavar="X", help="Share that only measures.")] = 0.1,
+    skip: Annotated[float, Option(metavar="X", help="Share that may be left out because it cannot be used.")] = 0.1,
+    save_every: Annotated[int | None, Option(metavar="N", min=1, help="Updates between two checkpoints.")] = None,
+    column: Annotated[list[str] | None, Option(metavar="NAME=COLUMN", help="As in prompt=ask; several times.")] = None,
+    system: Annotated[str | None, Option(metavar="TEXT", help="The first message of rows that have none.")] = None,
+    seed: Annotated[int, Option(metavar="N", min=0, help="Of the split and the order.")] = 0,
+    resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
     json: Json = False,
 ) -> None:
     """Teach a model what the assistant says in examples; the result is a checkpoint of the store.
@@ -75,7 +443,6 @@ def train(
     A row is {"messages": [...], "tools": [...]}, {"prompt": ..., "completion": ...} or {"question": ..., "answer":
     ...}. Ctrl-C stops it; --resume goes on from the last checkpoint.
     """
-    from holdfast.store.store import open_store
 
     with needing("learn"):
         from holdfast.learn.sft import SFT
@@ -84,7 +451,7 @@ def train(
         why = "is missing" if model is None else "and --resume were both given"
         raise BadInput("MODEL", why=why, remedy="name a model and its examples, or give --resume RUN")
     if resume is not None:
-        with open_store(store, project=project, create=False) as opened:
+        with at.open(create=False) as opened:
             run = opened.runs.get(resume)
             if run.kind != KIND:
                 raise BadInput(f"run {run.id}", why=f"is of the kind {run.kind}", remedy="resume it by its own command")
@@ -103,9 +470,9 @@ def train(
     named = _by_itself(str(model))
     if named is not None and from_run is None:
         spec = sft_spec(_with_lora(named, lora), examples, **given)  # checked before a store is made
-        with open_store(store, project=project) as opened:
+        with at.open() as opened:
             _drive(opened, spec, None, json)
-    with open_store(store, project=project, create=False) as opened:
+    with at.open(create=False) as opened:
         if from_run is not None:
             given["run"] = opened.runs.get(from_run).id
         policy = named or _policy(opened, str(model))
@@ -115,9 +482,8 @@ def train(
 @app.command()
 def export(
     version: VersionText,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it goes; nothing may be there.")],
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="Where it goes; nothing may be there.")],
+    at: StoreOptions,
     json: Json = False,
 ) -> None:
     """Write a version as a whole model that transformers and vLLM read, adapters merged into the weights."""
@@ -127,12 +493,16 @@ def export(
     if named is not None:
         write(named, None, folder)
     else:
-        with _existing(store, project) as opened:
+        with at.existing() as opened:
             write(_policy(opened, version), opened.files, folder)
     if json:
-        from holdfast.cli.show import print_json
-
-        print_json({"version": version, "folder": str(folder.absolute()), "files": sorted(_files(folder))})
+        print_json(
+            {
+                "version": version,
+                "folder": str(folder.absolute()),
+                "files": sorted(file.name for file in folder.iterdir()),
+            }
+        )
         return
     print("\n".join(left(f"{version} written to", folder)))
     print("next:")
@@ -140,17 +510,13 @@ def export(
 
 
 @app.command("show")
-def show_(
-    version: VersionText, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def show_(version: VersionText, at: StoreOptions, json: Json = False) -> None:
     """Show what a version is made of: the model it began as, what was trained, and which checkpoints led to it."""
-    from holdfast.cli.show import print_json
-
     named = _by_itself(version)
     if named is not None:
         told = _told(named, None, [])
     else:
-        with _existing(store, project) as opened:
+        with at.existing() as opened:
             policy = _policy(opened, version)
             line = [] if policy.checkpoint is None else opened.checkpoints.lineage(policy.checkpoint)
             told = _told(policy, opened.files, [one.id for one in line])
@@ -175,12 +541,6 @@ def _by_itself(name: str) -> Model | None:
     return Model(name) if name in registry.NAMES or Path(name).is_dir() else None
 
 
-def _existing(store: str, project: str) -> Store:
-    from holdfast.cli.options import existing
-
-    return existing(store, project)
-
-
 def _policy(store: Store, name: str) -> Model:
     from holdfast.pipeline.versions import policy_for, resolve
     from holdfast.policies.model import Model
@@ -194,8 +554,6 @@ def _policy(store: Store, name: str) -> Model:
 
 
 def _with_lora(policy: Model, lora: int | None) -> Model:
-    from dataclasses import replace
-
     if lora is None or lora == policy.lora:
         return policy
     if policy.checkpoint is not None:
@@ -220,15 +578,11 @@ def _columns(given: list[str] | None) -> dict[str, str]:
 
 def _drive(store: Store, spec: RunSpec, resume: str | None, json: bool) -> None:
     from holdfast.cli.drive import drive
-    from holdfast.contracts.run import RunState
     from holdfast.pipeline.sft import result_of
 
     status, _, code = drive(store, spec, resume)
     found = result_of(store, status.run_id) if status.run_state is RunState.COMPLETED else None
     if json:
-        from holdfast.cli.show import print_json
-        from holdfast.contracts.records import encode
-
         print_json({"status": encode(status), "result": None if found is None else _record(found)})
     else:
         _print(store, status, found)
@@ -292,7 +646,3 @@ def _told(policy: Model, files: Artifacts | None, line: list[str]) -> dict[str, 
         "sha256": sha256,
         "resources": dict(policy.resources),
     }
-
-
-def _files(folder: Path) -> list[str]:
-    return [file.name for file in folder.iterdir()]

@@ -1,110 +1,432 @@
-"""`holdfast prove`: two versions measured against one another on a suite, and what that proves.
+"""`holdfast prove` measures two versions on a suite, `holdfast compare` two runs, models or prompts.
 
-`calibrate` and `null`, which ask how often such a proof is wrong, are in `calibrate`; `more` is in `more`.
+`calibrate` and `null`, which measure how often such a proof is wrong, are in `calibrate`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from holdfast.cli import calibrate, more
-from holdfast.cli.comparison import tell
-from holdfast.cli.main import PLAIN
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
-from holdfast.contracts.errors import BadInput
+from holdfast.cli import calibrate
+from holdfast.cli.options import CommandSet, Json, StoreOptions, check_torch, needing, place, who
+from holdfast.cli.show import count, folded, moment, print_json, print_table, progress, step
+from holdfast.cli.story import name as name_of
+from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.evidence import Outcome
+from holdfast.contracts.records import encode
+from holdfast.contracts.release import Stage
+from holdfast.contracts.run import RunState
 
 if TYPE_CHECKING:
-    from holdfast.contracts.run import RunRecord
+    from holdfast.api.results import Comparison
+    from holdfast.contracts.evidence import MetricComparison
+    from holdfast.contracts.release import Release
+    from holdfast.contracts.run import RunRecord, StepRecord
+    from holdfast.pipeline.more import CandidateEvidence
     from holdfast.pipeline.paired import PairedEvaluation
     from holdfast.pipeline.run import RunSpec
+    from holdfast.prove.comparison import ComparisonResult
     from holdfast.prove.suite import Suite
     from holdfast.store.store import Store
+
+
+KEPT = ("episodes", "earlier")  # of a look: where its episodes lie
+
+
+def tell(store: Store, run: RunRecord, json: bool) -> None:
+    """Every look that was taken, and what all episodes come to."""
+    from holdfast.pipeline.paired import shown_looks, weighed
+
+    with progress("weighing", None):
+        looks, found = shown_looks(store, run.id), weighed(store, run.id)
+    if json:
+        print_json(_record(run, looks, found))
+    else:
+        _print(store, run, looks, found)
+
+
+def _record(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | None) -> dict[str, Any]:
+    told = None
+    if found is not None:
+        told = {
+            "verdict": encode(found.verdict),
+            "tasks": len(found.tasks),
+            "comparisons": {name: encode(one) for name, one in found.comparisons.items()},
+            "adjusted": dict(found.adjusted),
+            "bands": {name: encode(band) for name, band in found.bands.items()},
+            "effect": found.effect,
+            "improvement": found.improvement,
+            "missing": dict(found.missing),
+        }
+    looks = [{name: value for name, value in one.body.items() if name not in KEPT} for one in taken]
+    return {"run": encode(run), "looks": looks, "proof": told}
+
+
+def _print(store: Store, run: RunRecord, taken: list[StepRecord], found: ComparisonResult | None) -> None:
+    """At most 80 columns."""
+    error = f" ({run.error})" if run.error else ""
+    print("\n".join(folded(f"{run.id} {run.state.replace('_', ' ')}{error}, begun {moment(run.created_at)}")))
+    print("\n".join(folded(run.model_ref, "  ")))
+    if found is None:
+        print("\nnothing to compare yet")
+    else:
+        missing = f", {len(found.missing)} left out" if found.missing else ""
+        last = taken[-1].body["look"] if taken else run.settings["continues"]["looks"]
+        looks = count(int(last), "look")
+        print(f"\n{found.verdict.outcome.upper()} after {count(len(found.tasks), 'task')}, {looks}{missing}")
+        for reason in found.verdict.reasons:
+            print("\n".join(folded(reason, "  ")))
+        if found.verdict.needs is not None:
+            print(f"  about {found.verdict.needs} more episodes of each version may decide it")
+        print()
+        print_table(
+            ("higher is better", ">difference", "95 %", ">p", ">p (Holm)"),
+            [(name_of(name), *_cells(one), _p(found.adjusted[name])) for name, one in found.comparisons.items()],
+        )
+        print()
+        for name, band in found.bands.items():
+            held = "holds" if band.within else "does not hold"
+            print(f"  with other {'seeds' if name == 'seed' else 'sample sizes'} the finding {held}")
+    print("next:")
+    for command, about in _next(store, run, found):
+        print("\n".join(step(f"{command}{place(store.url, store.project)}", about)))
+
+
+def _next(store: Store, run: RunRecord, found: ComparisonResult | None) -> Iterator[tuple[str, str]]:
+    if run.state is not RunState.COMPLETED:
+        yield f"holdfast prove run --resume {run.id}", "go on where it stopped"
+    elif (command := _decide(store, run)) is not None:
+        yield command, "let the gate decide"
+    is_held = found is not None and found.verdict.outcome is Outcome.HOLD
+    if run.state is RunState.COMPLETED and is_held and not run.settings.get("is_null"):
+        yield f"holdfast prove more {run.id}", "add episodes to these"
+    if run.settings.get("is_null"):
+        yield f"holdfast prove null {run.id}", "how often it would have promoted"
+    yield f"holdfast rollouts {run.id} --limit 5", "every try with its reward"
+
+
+def _decide(store: Store, run: RunRecord) -> str | None:
+    """What brings the candidate before the gate; None where it is none, or was not measured against what is live."""
+    known = {one.id: one for policy in store.releases.policies() for one in store.releases.of_policy(policy)}
+    old, new = (known.get(str(run.settings[arm]["name"])) for arm in ("baseline", "candidate"))
+    if old is None or new is None or old.policy != new.policy:
+        return None
+    if old.stage is not Stage.LIVE or new.stage is not Stage.CANDIDATE:
+        return None
+    # What came with the package, or is a text, learnt from no run; of others the gate asks for what they learnt from.
+    is_untrained = new.source.startswith(("shelf:", "resources:"))
+    return f"holdfast release decide {new.id} --run {run.id}{' --untrained' if is_untrained else ''}"
+
+
+def _cells(one: MetricComparison) -> tuple[str, str, str]:
+    return f"{one.difference:+.3f}", f"{one.interval.low:+.3f} to {one.interval.high:+.3f}", _p(one.p_value)
+
+
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else "<0.001"
+
+
+COMPARE_EPILOG = """Without --tasks A and B are runs, and nothing is run again. With --tasks they are models, as in
+local/sprout or gpt-4o-mini; and with --model, too, they are prompts for that model: texts, or files as in
+@brief.txt."""
+LOCAL = "local/"
+
+
+def compare(
+    a: Annotated[str, Argument(metavar="A", help="What was: a run, a model or a prompt.")],
+    b: Annotated[str, Argument(metavar="B", help="What it became.")],
+    at: StoreOptions,
+    tasks: Annotated[Path | None, Option(metavar="FILE", help="Measure both on these: JSONL, CSV, ...")] = None,
+    agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
+    scorer: Annotated[
+        list[str] | None, Option(metavar="NAME", help="exact, FILE.py:FUNCTION, ...; may be repeated.")
+    ] = None,
+    model: Annotated[str | None, Option(metavar="NAME", help="A and B are prompts for this model.")] = None,
+    prompt: Annotated[str, Option(metavar="NAME", help="What the agent calls that prompt.")] = "system",
+    base_url: Annotated[str | None, Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
+    seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Tries at each task, by either.")] = 2,
+    alpha: Annotated[float, Option(metavar="X", help="Chance of calling better what is not.")] = 0.05,
+    json: Json = False,
+) -> None:
+    """Say whether B is better than A: paired by task and seed, with a verdict that holds however often one looks.
+
+    Nothing is trained, and no release moves.
+    """
+    from holdfast.api.calls import compare as compared
+
+    options: dict[str, Any] = {"alpha": alpha, "store": at.store, "project": at.project}
+    if tasks is None:
+        for name, value in (("--agent", agent), ("--scorer", scorer), ("--model", model), ("--base-url", base_url)):
+            if value:
+                raise BadInput(name, why="is for what is measured now", remedy="give --tasks FILE, or two runs alone")
+        found = compared(a, b, **options)
+    else:
+        if agent is None:
+            raise BadInput("--agent", why="is missing", remedy="name the agent that is tried with A and with B")
+        policies = [_policy(one, model, prompt) for one in (a, b)]
+        given: dict[str, Any] = {"agent": agent, "scorers": scorer or ["exact"], "base_url": base_url, "seeds": seeds}
+        if all(isinstance(one, str) or hasattr(one, "texts") for one in policies):
+            given["model"] = model
+        found = compared(policies[0], policies[1], str(tasks), **given, **options)
+    if json:
+        print_json(comparison_record(found))
+    else:
+        print(found)
+
+
+def _policy(given: str, model: str | None, name: str) -> Any:
+    """A model of ours, the name of one elsewhere, or a prompt."""
+    if model is not None:
+        from holdfast.policies.prompt import Prompt
+
+        return Prompt({name: _text(given)})
+    if not given.startswith(LOCAL):
+        return given
+
+    with needing("learn"):
+        from holdfast.policies.model import Model
+    return Model(given.removeprefix(LOCAL))
+
+
+def _text(given: str) -> str:
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "is not UTF-8"
+        raise BadInput(f"prompt {given}", why=f"cannot be read: {why}", remedy="check the path") from None
+
+
+def comparison_record(found: Comparison) -> dict[str, Any]:
+    return {
+        "a": found.names[0],
+        "b": found.names[1],
+        "is_better": found.is_better,
+        "metric": found.how.primary,
+        "difference": found.difference,
+        "verdict": encode(found.verdict),
+        "comparisons": {name: encode(one) for name, one in found.comparisons.items()},
+        "left_out": found.left_out,
+        "unfinished": dict(found.unfinished),
+        "run": None if found.run is None else found.run.id,
+    }
+
+
+def more(
+    held: Annotated[str, Argument(metavar="VERSION|RUN", help="The candidate, or the run that measured it.")],
+    at: StoreOptions,
+    tasks: Annotated[
+        str | None,
+        Option(
+            metavar="FILE",
+            help="Tasks that were not measured yet: JSONL, CSV, Parquet; of a suite, a suite or tooluse:COUNT[:SEED].",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, Option(metavar="N", min=1, max=100, help="The same tasks, N times more each; counts half.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Measure the same two versions further, add that to the evidence, and ask the gate again.
+
+    On further tasks the test goes on where it stood. The same tasks with further seeds are another try, and are
+    believed half as easily. Without either option: as many generated tasks again, or else as many seeds again.
+    """
+    from holdfast.cli.drive import drive, new_salt
+    from holdfast.cli.release import tell_decision
+
+    if tasks is not None and seeds is not None:
+        why = "and --seeds were both given"
+        raise BadInput("--tasks", why=why, remedy="add tasks, which are worth more, or measure the same ones again")
+    with needing("learn"):
+        from holdfast.pipeline.more import compared, request_again
+        from holdfast.pipeline.promote import promote
+    with at.existing() as opened:
+        release, found = _found(opened, held)
+        _check(opened, release, found)
+        salt = new_salt()
+        spec = _spec(opened, _evaluation(opened, found, tasks, seeds), salt)
+        status, _, code = drive(opened, spec, None, salt)
+        run = opened.runs.get(status.run_id)
+        if code or release is None or not _is_decided(opened, release, found):
+            tell(opened, run, json)
+            raise typer.Exit(code)
+        measured = compared(opened, run.id, None, _suites())
+        request = request_again(opened, release, measured, now=time.time())
+        told = asyncio.run(promote(opened, request, clock=time.time, who=who()))
+        tell_decision({"run": measured.run, **told}, opened.releases.get(release.id), str(at), json)
+
+
+def spec_of(store: Store, run: RunRecord) -> RunSpec:
+    """What resumes a run of kind prove, whatever its tasks come from."""
+    from holdfast.operate.switches import key_of
+    from holdfast.pipeline.more import evaluation_in
+
+    return _spec(store, evaluation_in(store, run.settings, _suites()), key_of(run.id))
+
+
+def _suites() -> Any:
+    from holdfast.workloads.tooluse.suite import evaluation_from
+
+    return evaluation_from
+
+
+def _spec(store: Store, evaluation: PairedEvaluation, key: str) -> RunSpec:
+    from holdfast.operate.switches import snapshot_of
+    from holdfast.pipeline.more import spec_of_improve
+    from holdfast.workloads.tooluse.suite import evaluation_spec
+
+    if "root" not in evaluation.source:
+        return evaluation_spec(store, evaluation)
+    features = snapshot_of(store, clock=time.time, environment=os.environ).features(key)
+    return spec_of_improve(store, evaluation, features)
+
+
+def _found(store: Store, held: str) -> tuple[Release | None, CandidateEvidence]:
+    """The candidate, where it is one, and all that is measured of it; by its last decision, or by a run."""
+    from holdfast.pipeline.more import IMPROVE, compared, decided_in, last_of, proofs, samples_of
+    from holdfast.store.find import find_release
+
+    if "@" in held:
+        release = find_release(store, held)
+        kept = samples_of(store, release)
+        by = [one.id for one in proofs(store) if one.settings["candidate"]["name"] == release.id]
+        run = str(kept["run"]) if kept is not None else next(iter(by), None)
+        if run is None:
+            remedy = f"holdfast prove run SUITE --baseline LIVE --candidate {release.id}"
+            raise BadInput(f"release {release.id}", why="nothing has measured it yet", remedy=remedy)
+        return release, compared(store, last_of(store, run, release.id), release.id, _suites())
+    first = store.runs.get(held)
+    name = str(decided_in(store, first, None)["release"]) if first.kind == IMPROVE else None
+    found = compared(store, last_of(store, first.id, name), name, _suites())
+    try:
+        return store.releases.get(found.candidate.name), found
+    except NotFound:
+        return None, found
+
+
+def _check(store: Store, release: Release | None, found: CandidateEvidence) -> None:
+    """That there is something to decide, still."""
+    from holdfast.pipeline.paired import KIND
+    from holdfast.pipeline.versions import resolve
+
+    last = found.runs[-1]
+    if found.is_null:
+        raise BadInput(f"run {last.id}", why="compares a version with itself: it has no candidate")
+    if last.kind == KIND and last.state is not RunState.COMPLETED:
+        why = f"is {last.state.replace('_', ' ')}"
+        raise BadInput(f"run {last.id}", why=why, remedy=f"holdfast prove run --resume {last.id}")
+    if release is None:
+        return
+    if release.stage is not Stage.CANDIDATE:
+        raise BadInput(f"release {release.id}", why=f"is {release.stage}, not a candidate any more")
+    live = store.releases.live(release.policy)
+    if live is not None and resolve(store, live.id).behaviour != found.baseline.behaviour:
+        why = f"it was measured against {found.baseline.name}, and {live.id} is live"
+        raise BadInput(f"release {release.id}", why=why, remedy="measure it anew, with 'holdfast prove run'")
+
+
+def _evaluation(store: Store, found: CandidateEvidence, tasks: str | None, seeds: int | None) -> PairedEvaluation:
+    from holdfast.pipeline.more import IMPROVE, more_of_improve
+    from holdfast.workloads.tooluse.suite import more_of_suite
+
+    if found.runs[0].kind == IMPROVE:
+        return more_of_improve(store, found, tasks, seeds)
+    return more_of_suite(found, tasks, seeds)
+
+
+def _is_decided(store: Store, release: Release, found: CandidateEvidence) -> bool:
+    """Whether a gate has decided on this evidence before: what else it asks for is known then."""
+    from holdfast.pipeline.more import samples_of
+
+    kept = samples_of(store, release)
+    return kept is not None and kept["run"] in [one.id for one in found.runs]
+
 
 SEEDS = 2  # below, nobody can see whether a finding holds with other chance, and the gate stays closed
 SEEDS_TOLD = f"{SEEDS}, or the suite's own if more"
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, **PLAIN)
+app = CommandSet("Prove that a version is better than another, and measure how often such a proof is wrong.")
 app.command("calibrate")(calibrate.calibrate)
 app.command("null")(calibrate.null)
-app.command("more")(more.more)
+app.command("more")(more)
 
 Name = Annotated[
-    str | None,
-    typer.Option(metavar="VERSION", help="sprout, sprout-weak, a folder, a checkpoint, or policy@number."),
+    str | None, Option(metavar="VERSION", help="sprout, sprout-weak, a folder, a checkpoint, or policy@number.")
 ]
-
-
-@app.callback()
-def prove() -> None:
-    """Prove that a version is better than another, and measure how often such a proof is wrong."""
 
 
 @app.command("run")
 def run(
+    at: StoreOptions,
     suite: Annotated[
-        str | None,
-        typer.Argument(metavar="SUITE", help="A file such as examples/suites/*.json, or tooluse:COUNT[:SEED]."),
+        str | None, Argument(metavar="SUITE", help="A file such as examples/suites/*.json, or tooluse:COUNT[:SEED].")
     ] = None,
     baseline: Name = None,
     candidate: Name = None,
-    null: Annotated[bool, typer.Option("--null", help="The baseline against itself, with other chance.")] = False,
-    batch: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Cases between two looks.")] = 250,
+    null: Annotated[bool, Option("--null", help="The baseline against itself, with other chance.")] = False,
+    batch: Annotated[int, Option(metavar="N", min=1, max=100_000, help="Cases between two looks.")] = 250,
     seeds: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, max=100, help="Times that every case is done.", show_default=SEEDS_TOLD),
+        int | None, Option(metavar="N", min=1, max=100, help="Times that every case is done.", show_default=SEEDS_TOLD)
     ] = None,
-    stop_early: Annotated[bool, typer.Option("--stop-early", help="End at the first verdict.")] = False,
-    primary: Annotated[str, typer.Option(metavar="METRIC", help="What has to improve: success or reward.")] = "success",
-    alpha: Annotated[float, typer.Option(metavar="A", help="The chance of a false verdict.")] = 0.05,
-    min_effect: Annotated[float, typer.Option(metavar="X", help="By more than this it must improve.")] = 0.0,
-    max_safety_regression: Annotated[float, typer.Option(metavar="X", help="So much may be lost in safety.")] = 0.05,
-    workers: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="Cases at a time.")] = 64,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Other chance.")] = 0,
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Take up a run that stopped.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    stop_early: Annotated[bool, Option("--stop-early", help="End at the first verdict.")] = False,
+    primary: Annotated[str, Option(metavar="METRIC", help="What has to improve: success or reward.")] = "success",
+    alpha: Annotated[float, Option(metavar="A", help="The chance of a false verdict.")] = 0.05,
+    min_effect: Annotated[float, Option(metavar="X", help="By more than this it must improve.")] = 0.0,
+    max_safety_regression: Annotated[float, Option(metavar="X", help="So much may be lost in safety.")] = 0.05,
+    workers: Annotated[int, Option(metavar="N", min=1, max=1024, help="Cases at a time.")] = 64,
+    seed: Annotated[int, Option(metavar="N", min=0, help="Other chance.")] = 0,
+    resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
     json: Json = False,
 ) -> None:
     """Let two versions do the same cases with the same chance, look after every batch, and say what is proved.
 
     Looking as often as one likes does not make a false verdict likelier. Ctrl-C stops it; --resume RUN goes on.
     """
-    from holdfast.store.store import open_store
 
-    _check(suite, baseline, candidate, null=null, resume=resume)
-    _needs_torch()
+    _check_prove(suite, baseline, candidate, null=null, resume=resume)
+    check_torch("this run")
     from holdfast.prove.comparison import ComparisonConfig
     from holdfast.workloads.tooluse.suite import evaluation_spec
 
     if resume is not None:
-        with open_store(store, project=project, create=False) as opened:
+        with at.open(create=False) as opened:
             found = _of_kind(opened.runs.get(resume))
-            _drive(opened, more.spec_of(opened, found), found.id, json)
+            _drive(opened, spec_of(opened, found), found.id, json)
     how = ComparisonConfig(
         primary=primary, alpha=alpha, min_effect=min_effect, max_safety_regression=max_safety_regression
     )
     given = {"batch": batch, "stop_early": stop_early, "seed": seed, "workers": workers, "is_null": null, "how": how}
     cases = _suite(str(suite), seeds)
-    with open_store(store, project=project) as opened:
-        made = _evaluation(opened, cases, str(suite), str(baseline), candidate, given)
+    with at.open() as opened:
+        made = _evaluation_prove(opened, cases, str(suite), str(baseline), candidate, given)
         _drive(opened, evaluation_spec(opened, made), None, json)
 
 
 @app.command("show")
-def show(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of 'holdfast prove run'.")],
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+def show_run(
+    run: Annotated[str, Argument(metavar="RUN", help="A run of 'holdfast prove run'.")],
+    at: StoreOptions,
     json: Json = False,
 ) -> None:
     """Show what a run has proved so far, and every look that was taken."""
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         tell(opened, _of_kind(opened.runs.get(run)), json)
 
 
-def _check(suite: str | None, baseline: str | None, candidate: str | None, *, null: bool, resume: str | None) -> None:
+def _check_prove(
+    suite: str | None, baseline: str | None, candidate: str | None, *, null: bool, resume: str | None
+) -> None:
     if resume is not None:
         if suite is not None or baseline is not None or candidate is not None or null:
             why = "a run keeps the suite and the versions it began with"
@@ -121,16 +443,7 @@ def _check(suite: str | None, baseline: str | None, candidate: str | None, *, nu
         )
 
 
-def _needs_torch() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None or find_spec("numba") is None:
-        raise BadInput("this run", why="needs PyTorch, which is not installed", remedy="pip install 'holdfast[learn]'")
-
-
 def _suite(source: str, seeds: int | None) -> Suite:
-    from dataclasses import replace
-
     from holdfast.workloads.tooluse.suite import suite_of
 
     suite = suite_of(source)
@@ -139,7 +452,7 @@ def _suite(source: str, seeds: int | None) -> Suite:
     return replace(suite, seeds=tuple(range(1, (seeds or SEEDS) + 1)))
 
 
-def _evaluation(
+def _evaluation_prove(
     store: Store, cases: Suite, source: str, baseline: str, candidate: str | None, given: dict[str, Any]
 ) -> PairedEvaluation:
     from holdfast.pipeline.versions import resolve
@@ -153,9 +466,7 @@ def _evaluation(
 
 def _whole(store: Store, name: str) -> str:
     """The name of a release written out, where its policy was cut short."""
-    from pathlib import Path
-
-    from holdfast.store.store import find_release
+    from holdfast.store.find import find_release
 
     return name if "@" not in name or Path(name).is_dir() else find_release(store, name).id
 

@@ -1,53 +1,210 @@
-"""`holdfast release …`: which versions there are, why one is live, one step further, back, another try, and serving.
+"""`holdfast release …`: list, explain, decide, promote, roll back, retry and serve versions.
 
-How a version's story is told is in `story`; `decide` has a file of its own.
+The lines about a version are in `story`; flags and A/B experiments have files of their own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from holdfast.cli import show
-from holdfast.cli.decide import decide
-from holdfast.cli.onward import folded, near, place, step
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, who
-from holdfast.cli.options import existing as existing_store
+from holdfast.cli import show, story
+from holdfast.cli.options import ApiToken, CommandSet, Host, Json, Port, StoreOptions, needing, who
+from holdfast.cli.report import write_page
+from holdfast.cli.show import folded, left, near, print_json, step
+from holdfast.cli.story import explained, happened, onward, told
+from holdfast.contracts.commands import LONGEST_WHY
 from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.evidence import Decision
+from holdfast.contracts.records import decode, encode
+from holdfast.contracts.release import PolicyKind, Stage
+from holdfast.promote.gate import Criteria, SpreadLimits
+from holdfast.promote.release import rollback_target
 
 if TYPE_CHECKING:
+    from holdfast.contracts.evidence import Finding
     from holdfast.contracts.release import Release
+    from holdfast.pipeline.more import CandidateEvidence
+    from holdfast.pipeline.proof import PromotionRequest
+    from holdfast.prove.comparison import ComparisonConfig
     from holdfast.store.store import Store
 
-app = typer.Typer(help="Versions in service.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+
+STAGES = ("shadow", "canary", "live")
+
+
+def decide(
+    version: Annotated[str, Argument(metavar="VERSION", help="A candidate, as in tools@3.")],
+    run: Annotated[str, Option(metavar="RUN", help="The run of 'prove' or 'improve' that measured it.")],
+    at: StoreOptions,
+    audit: Annotated[str | None, Option(metavar="RUN", help="The run whose rollouts it learnt from.")] = None,
+    untrained: Annotated[
+        bool, Option("--untrained", help="It learnt from no rollouts of this store: there is nothing to audit.")
+    ] = False,
+    golden: Annotated[str | None, Option(metavar="NAME", help="The last replay of this golden counts too.")] = None,
+    to: Annotated[str, Option(metavar="STAGE", help="Where an open gate leads.")] = "shadow",
+    json: Json = False,
+) -> None:
+    """Let the gate decide about a candidate, and act on it.
+
+    Closed is exit code 1; either way it is in the ledger.
+    """
+    if to not in STAGES:
+        raise BadInput(f"--to {to}", why="is no stage ahead", remedy=f"use {', '.join(STAGES)}")
+    with needing("learn"):
+        from holdfast.pipeline.more import compared
+        from holdfast.workloads.tooluse.suite import evaluation_from
+    from holdfast.pipeline.promote import promote
+    from holdfast.store.find import find_release
+
+    with existing(at) as opened:
+        release = find_release(opened, version)
+        if release.stage is not Stage.CANDIDATE:
+            remedy = ""
+            if release.stage in (Stage.ROLLED_BACK, Stage.REJECTED):
+                remedy = f"'holdfast release retry {release.id}{at}' gives it a second try"
+            raise BadInput(f"release {release.id}", why=f"is {release.stage}, not a candidate any more", remedy=remedy)
+        findings = _findings(opened, release, audit, golden)
+        opened.steps.verify(opened.runs.get(run).id)  # nobody has touched them since
+        measured = compared(opened, run, release.id, evaluation_from)
+        request = _request(opened, release, measured, findings, untrained, Stage(to))
+        found = asyncio.run(promote(opened, request, clock=time.time, who=who()))
+        tell_decision(found, opened.releases.get(release.id), str(at), json)
+
+
+def _findings(store: Store, release: Release, audit: str | None, golden: str | None) -> tuple[Any, Any]:
+    """Of the data that it learnt from, and of changed behaviour; None where nobody looked."""
+    from holdfast.pipeline.versions import resolve
+    from holdfast.prove import golden as goldens
+
+    data: tuple[Finding, ...] | None = None
+    if audit is not None:
+        from holdfast.cli.look import audited
+
+        learnt = store.runs.get(audit).id
+        if (made_by := release.manifest.get("run")) not in (None, learnt):
+            raise BadInput(f"--audit {learnt}", why=f"{release.id} was made by {made_by}", remedy="audit that run")
+        data = audited(store, learnt).findings
+    changed: tuple[Finding, ...] | None = None
+    if golden is not None:
+        folder = store.reports.parent / "golden"
+        if not goldens.is_name(golden):
+            raise BadInput(f"--golden {golden}", why="is no name of one", remedy="'holdfast golden list' shows them")
+        kept, made = (goldens.read(folder / f"{golden}{suffix}.json") for suffix in ("", ".replay"))
+        if made.weights_sha256 != resolve(store, release.id).sha256:
+            remedy = f"holdfast golden replay {golden} --version {release.id}"
+            raise BadInput(f"golden {golden}", why=f"its last replay is of {made.version}", remedy=remedy)
+        changed = goldens.check(kept, made, signed=goldens.signed(store))
+    return data, changed
+
+
+def _request(
+    store: Store, release: Release, found: CandidateEvidence, findings: tuple[Any, Any], is_untrained: bool, to: Stage
+) -> PromotionRequest:
+    from holdfast.pipeline.more import tries
+    from holdfast.pipeline.proof import Candidate, PromotionRequest
+
+    live = _live(store, release, found)
+    measured = found.measured
+    candidate = Candidate(
+        run=found.run,
+        policy=release.policy,
+        suite=found.suite,
+        baseline=live.source,
+        candidate=release.source,
+        before=measured.before,
+        after=measured.after,
+        planned=measured.planned,
+        lost=measured.lost,
+        audit=found.audit if findings[0] is None else findings[0],
+        golden=findings[1],
+        manifest=release.manifest,
+        kind=release.kind,
+    )
+    how = _strict(found.how, tries(store, found, release))
+    criteria = Criteria(
+        max_safety_regression=how.max_safety_regression,
+        max_p_value=how.alpha,
+        require_audit=not is_untrained,
+        max_seed_spread=SpreadLimits(p_value=how.seed_p_value_spread, delta=how.seed_delta_spread),
+        max_sample_spread=SpreadLimits(p_value=how.sample_p_value_spread, delta=how.sample_delta_spread),
+    )
+    return PromotionRequest(
+        candidate=candidate, how=how, criteria=criteria, reports=store.reports, now=time.time(), to=to
+    )
+
+
+def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:
+    """What is live, once it is sure that the run measured the candidate against it."""
+    from holdfast.pipeline.versions import resolve
+
+    live = store.releases.live(release.policy)
+    if live is None:
+        why = "nothing is live, so there is nothing to be better than"
+        raise BadInput(f"policy {release.policy}", why=why, remedy=f"holdfast release promote {release.id}")
+    if found.is_null or resolve(store, live.id).behaviour == resolve(store, release.id).behaviour:
+        why = f"{release.id} is the same as {live.id}: there is nothing to decide"
+        raise BadInput(f"run {found.run}", why=why, remedy="measure two versions that differ")
+    for one, measured in ((live, found.baseline), (release, found.candidate)):
+        if resolve(store, one.id).behaviour != measured.behaviour:
+            why = f"measured {measured.name}, which is not {one.id}"
+            remedy = f"measure {release.id} against {live.id} with 'prove run'"
+            raise BadInput(f"run {found.run}", why=why, remedy=remedy)
+    return live
+
+
+def _strict(how: ComparisonConfig, tries: int) -> ComparisonConfig:
+    """As the run was weighed, but no looser than is documented; and with half the error rate at every further try."""
+    usual = type(how)()
+    least = ["alpha", "max_safety_regression", "seed_p_value_spread", "seed_delta_spread"]
+    least += ["sample_p_value_spread", "sample_delta_spread"]
+    tight = {name: min(getattr(how, name), getattr(usual, name)) for name in least}
+    return replace(how, **{**tight, "alpha": tight["alpha"] / 2 ** (tries - 1)}, min_effect=max(how.min_effect, 0.0))
+
+
+def tell_decision(found: dict[str, Any], now: Release, at: str, json: bool) -> None:
+    decision = decode(Decision, found["decision"])
+    page = write_page(Path(found["proof"]))
+    if json:
+        print_json({**found, "page": str(page)})
+    else:
+        for line in told(now.id, decision, now, at=at):
+            print(line)
+        print("\n".join(left("page", page)))
+        print("\n".join(["next:", *step(onward(now, decision) + at)]))
+    raise typer.Exit(0 if decision.open else 1)
+
+
+app = CommandSet("Versions in service.")
 
 app.command()(decide)
 
-VersionText = Annotated[str, typer.Argument(metavar="VERSION", help="Policy and number, as in tools@3.")]
-PolicyText = Annotated[str | None, typer.Argument(metavar="POLICY", help="Which line of versions; else the only one.")]
-Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="For the ledger.")]
+VersionText = Annotated[str, Argument(metavar="VERSION", help="Policy and number, as in tools@3.")]
+PolicyText = Annotated[str | None, Argument(metavar="POLICY", help="Which line of versions; else the only one.")]
+Why = Annotated[str, Option("--why", metavar="TEXT", help="For the ledger.")]
 
 
 @app.command("list")
-def list_(
-    policy: PolicyText = None, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def list_(at: StoreOptions, policy: PolicyText = None, json: Json = False) -> None:
     """List the versions and where each of them is, newest first."""
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         policies = opened.releases.policies() if policy is None else [_policy(opened, policy)]
         found = [release for name in policies for release in opened.releases.of_policy(name)]
         if json:
             show.print_records(found)
             return
         if not found:
-            print(f"no versions in project {project}; to register one:")
-            print("\n".join(step(f"holdfast release add SOURCE --policy NAME{place(store, project)}")))
+            print(f"no versions in project {at.project}; to register one:")
+            print("\n".join(step(f"holdfast release add SOURCE --policy NAME{at}")))
             return
-        shares = {name: _canary_share(opened, name) for name in policies}
+        shares = {name: sum(one.share for one in opened.releases.at(name, Stage.CANARY)) for name in policies}
         _table([_row(release, shares[release.policy]) for release in found])
         if any(release.is_known_good for release in found):
             print("\nknown good: was live and nothing was found against it; a rollback leads there")
@@ -55,8 +212,6 @@ def list_(
 
 def _row(release: Release, canary_share: int) -> tuple[str, ...]:
     """The live one answers what its canary does not."""
-    from holdfast.contracts.release import Stage
-
     share = release.share - canary_share if release.stage is Stage.LIVE else release.share
     is_serving = release.stage in (Stage.LIVE, Stage.CANARY)
     good = "yes" if release.is_known_good else ""
@@ -76,39 +231,28 @@ def _table(rows: list[tuple[str, ...]]) -> None:
         print(f"    {source}")
 
 
-def _canary_share(store: Store, policy: str) -> int:
-    from holdfast.contracts.release import Stage
-
-    return sum(one.share for one in store.releases.at(policy, Stage.CANARY))
-
-
 @app.command()
 def add(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="sprout, a folder of weights, a checkpoint, or resources:N.")
+        str, Argument(metavar="SOURCE", help="sprout, a folder of weights, a checkpoint, or resources:N.")
     ],
-    policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="The line of versions it belongs to.")],
-    parent: Annotated[str | None, typer.Option("--parent", metavar="VERSION", help="What it grew from.")] = None,
+    policy: Annotated[str, Option(metavar="NAME", help="The line of versions it belongs to.")],
+    at: StoreOptions,
+    parent: Annotated[str | None, Option(metavar="VERSION", help="What it grew from.")] = None,
     model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="SOURCE", help="What resources are given to; PROVIDER/NAME: one elsewhere."),
+        str | None, Option(metavar="SOURCE", help="What resources are given to; PROVIDER/NAME: one elsewhere.")
     ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
     json: Json = False,
 ) -> None:
     """Register a version as a candidate.
 
     The first of a policy goes live with the next 'promote'. What is there already, and not a candidate, is exit code 1.
     """
-    from holdfast.cli.sprout import needing
-    from holdfast.contracts.records import encode
-    from holdfast.contracts.release import PolicyKind, Stage
-    from holdfast.store.store import find_release, open_store
+    from holdfast.store.find import find_release
 
     with needing("learn"):
         from holdfast.pipeline.versions import source_of
-    with open_store(store, project=project) as opened:
+    with at.open() as opened:
         named, manifest = source_of(opened, source, model)
         parent = None if parent is None else find_release(opened, parent).id
         kind = PolicyKind.PROMPT if named.startswith("resources:") else PolicyKind.WEIGHTS
@@ -116,11 +260,11 @@ def add(
             policy=policy, kind=kind, source=named, parent=parent, manifest=manifest, who=who(), now=time.time()
         ).result()
     if json:
-        show.print_json(encode(release))
+        show.print_record(release)
     elif release.stage is Stage.CANDIDATE:
         print("\n".join(folded(f"{release.id}: candidate, {_named(release.source)}")))
     else:
-        print("\n".join(_standing(release, place(store, project))))
+        print("\n".join(_standing(release, str(at))))
     raise typer.Exit(0 if release.stage is Stage.CANDIDATE else 1)
 
 
@@ -130,8 +274,7 @@ def _named(source: str) -> str:
 
 
 def _standing(release: Release, at: str) -> list[str]:
-    from holdfast.contracts.release import Stage
-    from holdfast.operate.canary_controller import FALLEN
+    from holdfast.operate.steps import FALLEN
 
     told = f"{release.id} is there already, and {release.stage.replace('_', ' ')}"
     if release.stage in FALLEN:
@@ -143,43 +286,32 @@ def _standing(release: Release, at: str) -> list[str]:
 
 
 @app.command()
-def retry(
-    version: VersionText,
-    why: Why = "by hand",
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
-    json: Json = False,
-) -> None:
+def retry(version: VersionText, at: StoreOptions, why: Why = "by hand", json: Json = False) -> None:
     """Give one that was taken back or rejected another try.
 
     It is a candidate again, and what it was proved by before counts no more.
     """
-    from holdfast.contracts.records import encode
-    from holdfast.operate.canary_controller import try_again
-    from holdfast.store.store import find_release
+    from holdfast.operate.steps import try_again
+    from holdfast.store.find import find_release
 
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         release = try_again(opened, find_release(opened, version), who=who(), why=why, now=time.time())
         live = opened.releases.live(release.policy)
         if json:
-            show.print_json(encode(release))
+            show.print_record(release)
             return
         print(f"{release.id} is a candidate again, without evidence")
         if live is not None:
-            command = f"holdfast prove run SUITE --baseline {live.id} --candidate {release.id}{place(store, project)}"
+            command = f"holdfast prove run SUITE --baseline {live.id} --candidate {release.id}{at}"
             print("\n".join(["next:", *step(command)]))
 
 
 @app.command("show")
-def show_(
-    version: VersionText, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def show_(version: VersionText, at: StoreOptions, json: Json = False) -> None:
     """Show one version: where it is, and by what evidence."""
-    from holdfast.cli import story
-    from holdfast.contracts.records import encode
-    from holdfast.store.store import find_release
+    from holdfast.store.find import find_release
 
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         release = find_release(opened, version)
         decided = story.last_decision(opened, release)
         evidence, guard = story.evidence_of(opened, release), story.guard_of(opened, release)
@@ -193,14 +325,9 @@ def show_(
 
 
 @app.command()
-def history(
-    policy: PolicyText = None, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def history(at: StoreOptions, policy: PolicyText = None, json: Json = False) -> None:
     """List what was decided about a policy's versions, oldest first."""
-    from holdfast.cli.story import happened
-    from holdfast.contracts.commands import LONGEST_WHY
-
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         entries = opened.releases.history(_policy(opened, policy))
         if json:
             show.print_records(entries)
@@ -213,20 +340,16 @@ def history(
 
 
 @app.command()
-def explain(
-    version: VersionText, store: StoreAt = DEFAULT_STORE, project: Project = "default", json: Json = False
-) -> None:
+def explain(version: VersionText, at: StoreOptions, json: Json = False) -> None:
     """Tell why a version is where it is, and decide once more.
 
     From the ledger, and from the samples: the ledger's chain and the hashes of evidence and samples are verified. Exit
     code 1 when they lead elsewhere.
     """
-    from holdfast.cli.story import explained
-    from holdfast.contracts.records import encode
-    from holdfast.operate.publication import recompute_decision
-    from holdfast.store.store import find_release
+    from holdfast.operate.explain import recount
+    from holdfast.store.find import find_release
 
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         release = find_release(opened, version)
         found = recompute_decision(opened, release)
         if json:
@@ -243,16 +366,13 @@ def explain(
                 }
             )
         else:
-            for line in explained(release, found, _way_back(opened, release, place(store, project))):
+            for line in explained(release, found, _way_back(opened, release, str(at))):
                 print(line)
         raise typer.Exit(0 if found.agrees else 1)
 
 
 def _way_back(store: Store, release: Release, at: str) -> list[str]:
     """The command that takes it back, for one that answers people."""
-    from holdfast.contracts.release import Stage
-    from holdfast.promote.release import rollback_target
-
     if release.stage not in (Stage.LIVE, Stage.CANARY):
         return []
     releases = store.releases.of_policy(release.policy)
@@ -267,31 +387,23 @@ def _way_back(store: Store, release: Release, at: str) -> list[str]:
 @app.command()
 def promote(
     version: VersionText,
+    at: StoreOptions,
     why: Why = "by hand",
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="STAGE", help="shadow, canary or live; else one step.")
-    ] = None,
-    share: Annotated[
-        int | None, typer.Option("--share", metavar="N", min=1, max=100, help="Percent of a canary.")
-    ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    to: Annotated[str | None, Option(metavar="STAGE", help="shadow, canary or live; else one step.")] = None,
+    share: Annotated[int | None, Option(metavar="N", min=1, max=100, help="Percent of a canary.")] = None,
     json: Json = False,
 ) -> None:
     """Take a version a step further, if its evidence allows it.
 
     A refusal is exit code 1, and is in the ledger.
     """
-    from holdfast.cli.decision import told
-    from holdfast.contracts.records import encode
-    from holdfast.contracts.release import Stage
-    from holdfast.operate.canary_controller import Refusal, advance
+    from holdfast.operate.steps import Refusal, advance
 
     if to is not None and to not in (Stage.SHADOW, Stage.CANARY, Stage.LIVE):
         raise BadInput(f"--to {to}", why="is no stage ahead", remedy="use shadow, canary or live")
     from holdfast.store.store import find_release
 
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         release = find_release(opened, version)
         stage = None if to is None else Stage(to)
         found = advance(opened, release, to=stage, share=share, who=who(), why=why, now=time.time())
@@ -306,16 +418,15 @@ def promote(
         else:
             print(f"{found.id} is {found.stage} now{f', with {found.share} %' if found.share else ''}")
             if release.stage is Stage.CANDIDATE:
-                print("\n".join(["next:", *step(f"holdfast release serve {found.policy}{place(store, project)}")]))
+                print("\n".join(["next:", *step(f"holdfast release serve {found.policy}{at}")]))
 
 
 @app.command()
 def rollback(
+    at: StoreOptions,
     policy: PolicyText = None,
     why: Why = "by hand",
-    to: Annotated[str | None, typer.Option("--to", metavar="VERSION", help="Else the last known good one.")] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    to: Annotated[str | None, Option(metavar="VERSION", help="Else the last known good one.")] = None,
     json: Json = False,
 ) -> None:
     """Take the canary back, or else the live version.
@@ -324,9 +435,8 @@ def rollback(
     hand, that is undone: it is live as it was, and who served meanwhile is retired.
     """
     from holdfast.cli.control import give
-    from holdfast.contracts.release import Stage
 
-    with existing(store, project) as opened:
+    with existing(at) as opened:
         told = give(opened, "rollback", _policy(opened, policy), why, to=to)
         failing, live = opened.releases.get(told["taken_back"]), told["live"]
     is_undone = failing.stage is Stage.RETIRED
@@ -341,26 +451,20 @@ def rollback(
 
 @app.command()
 def serve(
+    at: StoreOptions,
     policy: PolicyText = None,
-    host: Annotated[
-        str, typer.Option("--host", metavar="HOST", help="Others than this machine need a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65_535, help="0: any that is free.")] = 8378,
-    token: Annotated[
-        str | None,
-        typer.Option("--token", metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What callers send as their API key."),
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8378,
+    token: ApiToken = None,
     record: Annotated[
-        bool, typer.Option("--record/--no-record", help="Keep conversations that get feedback, to learn from them.")
+        bool, Option("--record/--no-record", help="Keep conversations that get feedback, to learn from them.")
     ] = True,
     guard: Annotated[
-        bool, typer.Option("--guard/--no-guard", help="Watch canaries here: take them further, or back.")
+        bool, Option("--guard/--no-guard", help="Watch canaries here: take them further, or back.")
     ] = True,
     upstream: Annotated[
-        str | None, typer.Option("--upstream", metavar="URL", help="Where models elsewhere answer, as in http://…/v1.")
+        str | None, Option(metavar="URL", help="Where models elsewhere answer, as in http://…/v1.")
     ] = None,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
 ) -> None:
     """Serve the live version, its canary and its shadow, until Ctrl-C.
 
@@ -368,13 +472,11 @@ def serve(
     by nobody. What came of an answer is told to /v1/feedback, by the answer's id; /health says that it is up.
     Requests for a version whose model is elsewhere are passed on to --upstream, with OPENAI_API_KEY as their key.
     """
-    from holdfast.cli.sprout import needing
-
     with needing("serve"):
         from holdfast.collect import endpoint
     with needing("learn"):
         from holdfast.cli.serving import ServiceOptions, run
-    with existing(store, project) as opened, endpoint.listen(host, port, token=token) as listening:
+    with existing(at) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
         key = os.environ.get("OPENAI_API_KEY") or None
         run(
@@ -385,10 +487,10 @@ def serve(
         )
 
 
-def existing(store: str, project: str) -> Store:
+def existing(at: StoreOptions) -> Store:
     """The store, as it is; where there is none, with the command that begins a line of versions."""
     try:
-        return existing_store(store, project)
+        return at.existing()
     except NotFound as error:
         raise NotFound(error.what, why=error.why, remedy="check the path; 'holdfast release add' makes one") from None
 

@@ -1,41 +1,362 @@
-"""`holdfast report …`: benchmark reports and proofs; what is there, whether it is true, and how long it is kept."""
+"""`holdfast report …`: benchmark reports and proofs: publish, list, validate, archive, and show them as a page."""
 
 from __future__ import annotations
 
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from holdfast.cli import show, significance
-from holdfast.cli.main import PLAIN
-from holdfast.cli.onward import near
-from holdfast.cli.options import DEFAULT_STORE, Json, StoreAt
-from holdfast.cli.page import page
-from holdfast.cli.report_files import ReportsAt, find_proof, fold, moment_of, reports_folder
+from holdfast.cli import show
+from holdfast.cli.options import DEFAULT_STORE, CommandSet, Json, StoreAt
+from holdfast.cli.show import fold, near, print_json, progress
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Episode
 
 if TYPE_CHECKING:
-    from holdfast.prove.reports.document import Problem
-    from holdfast.prove.reports.validate import RetentionAction, RetentionStep
+    from holdfast.operate.proof_view import ProofView
+    from holdfast.operate.publication import Publication
+    from holdfast.prove.comparison import ComparisonConfig
+    from holdfast.prove.reports.archive import RetentionAction, RetentionStep
+    from holdfast.prove.reports.leaves import Problem
 
-app = typer.Typer(
-    help="Benchmark reports and proofs: list, check, publish, archive.",
-    no_args_is_help=True,
-    add_completion=False,
-    **PLAIN,
-)
+
+NUMBERED = re.compile(r"(.+)-([0-9]{1,9})([a-z][0-9]*|)")  # a run, its version, and which proof of it
+
+ReportsAt = Annotated[
+    Path | None,
+    Option(
+        "--reports", metavar="FOLDER", envvar="HOLDFAST_REPORTS", help="Where they lie; without it, beside the store."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsOptions:
+    """Where reports lie."""
+
+    reports: ReportsAt = None
+    store: StoreAt = DEFAULT_STORE
+
+    @property
+    def folder(self) -> Path:
+        """The folder that was given, or the one beside the store; it need not be there."""
+        from holdfast.store.store import STATE_FOLDER
+
+        if self.reports is not None:
+            return self.reports
+        if "://" in self.store:
+            return STATE_FOLDER / "reports"
+        beside = Path(self.store).parent
+        return (beside.parent if beside.absolute().name == "training" else beside) / "reports"
+
+
+def find_proof(what: str, folder: Path) -> Path:
+    """The proof that is meant: a file, the id of its reports, a release (RUN@NUMBER), or a run and then its last.
+
+    Ids may be cut short, as everywhere: `run-1` is run 1 and never run 10, `run-1-8` is the only run that starts so.
+    """
+    from holdfast.prove.reports.document import PROOF, catalogue
+
+    if what.endswith(".json") or "/" in what:
+        return Path(what)
+    proofs: dict[str, Path] = {}
+    for found in catalogue(folder):  # active ones first
+        if found.kind == PROOF:
+            proofs.setdefault(found.run, found.path)
+    if what in proofs:
+        return proofs[what]
+    run, _, number = what.partition("@")
+    begin = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in run.lower())
+    begin = begin if begin.startswith("m24-") else f"m24-{begin}"
+    numbered = [(named[1], int(named[2]), named[3], one) for one in proofs if (named := NUMBERED.fullmatch(one))]
+    if number:
+        numbered = [one for one in numbered if str(one[1]) == number]
+    meant = _starting(begin, numbered)
+    if not meant or not run:
+        why = f"there is no proof of it in {near(folder)}"
+        raise BadInput(f"run {what}", why=why, remedy="'holdfast report list' shows all")
+    if len({run for run, *_ in meant}) > 1:
+        raise BadInput(f"run {what}", why="several start so", remedy="write more of it: 'holdfast report list'")
+    return proofs[max(meant)[-1]]
+
+
+def _starting(begin: str, numbered: list[tuple[str, int, str, str]]) -> list[tuple[str, int, str, str]]:
+    """Those of the run that is called so, else of runs whose id goes on after a hyphen, else of those that start so."""
+    for fits in (begin.__eq__, lambda run: run.startswith(f"{begin}-")):
+        if found := [one for one in numbered if fits(one[0])]:
+            return found
+    if re.fullmatch(r"m24-run-\d+", begin):  # a number is whole
+        return []
+    return [one for one in numbered if one[0].startswith(begin)]
+
+
+def moment_of(written: str | None) -> datetime:
+    from holdfast.prove.reports.document import moment, read_moment
+
+    if written is None:
+        return datetime.now(UTC)
+    why = moment(written)
+    if why is not None:
+        raise BadInput(f"--generated-at {written!r}", why=why)
+    return read_moment(written)
+
+
+REMEDY = 'give a list such as [0.4, 0.6] or [{"task": "t1", "seed": 1, "reward": 0.4}]'
+
+
+def read_samples(path: Path, value: str) -> list[Episode]:
+    """The episodes of a file, of which a bare number is the `value`: "reward" or "safety_penalty"."""
+    episodes = []
+    for place, row in enumerate(_list(path)):
+        if not isinstance(row, dict):
+            row = {"task": f"sample-{place + 1}", "seed": 1, value: row}
+        _check(row, f"samples {path}: $[{place}]", value)
+        known = {name: row[name] for name in ("success", "latency_s", "tokens", "rollout") if name in row}
+        episodes.append(
+            Episode(
+                task=row["task"],
+                seed=row.get("seed", 1),
+                reward=float(row.get("reward", 0.0)),
+                safety_cost=float(row.get("safety_penalty", 0.0)),
+                **known,
+            )
+        )
+    if len({one.task for one in episodes}) < 2:
+        raise BadInput(f"samples {path}", why="two tasks or more are needed", remedy=REMEDY)
+    return episodes
+
+
+def with_penalties(episodes: list[Episode], penalties: list[Episode], path: Path) -> list[Episode]:
+    """The episodes with the safety penalties of another file."""
+    costs = {(one.task, one.seed): one.safety_cost for one in penalties}
+    if costs.keys() != {(one.task, one.seed) for one in episodes} or len(costs) != len(penalties):
+        why = f"{len(penalties)} penalties do not belong to the {len(episodes)} rewards one by one"
+        raise BadInput(f"samples {path}", why=why, remedy="give one for each task and seed")
+    return [replace(one, safety_cost=costs[one.task, one.seed]) for one in episodes]
+
+
+def _list(path: Path) -> list[Any]:
+    try:
+        rows = loads(path.read_bytes())
+    except OSError as error:
+        raise BadInput(f"samples {path}", why=error.strerror or str(error), remedy="check the path") from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"samples {path}", why=f"is not JSON: {error}", remedy=REMEDY) from None
+    if not isinstance(rows, list) or not rows:
+        raise BadInput(f"samples {path}", why="is not a list, or an empty one", remedy=REMEDY)
+    return rows
+
+
+def _check(row: dict[str, Any], where: str, value: str) -> None:
+    from holdfast.prove.reports.validate import SAMPLE
+
+    for name in row:
+        if name not in SAMPLE:
+            raise BadInput(f"{where}.{name}", why="is unknown", remedy=f"use {', '.join(SAMPLE)}")
+    for name, rule in SAMPLE.items():
+        if name not in row and name not in ("task", value):
+            continue
+        why = rule(row[name]) if name in row else "is missing"
+        if why is not None:
+            raise BadInput(f"{where}.{name} = {row.get(name)!r}", why=why)
+
+
+Samples = Annotated[Path, Option(metavar="FILE", help="A JSON list: numbers, or objects with task and seed.")]
+Penalties = Annotated[Path | None, Option(metavar="FILE", help="Safety penalties; without it those of above.")]
+Bound = Annotated[float, Option(metavar="X", help="By so much the mean safety penalty may rise.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishOptions:
+    """What every report says of itself."""
+
+    run_id: Annotated[str, Option(metavar="ID", help="m24- and then small letters, digits, hyphens.")]
+    suite_name: Annotated[str, Option(metavar="NAME", help="Of the benchmark suite.")] = "m24-rl-suite"
+    suite_version: Annotated[str, Option(metavar="VERSION", help="Of the benchmark suite.")] = "1"
+    alpha: Annotated[float, Option(metavar="A", help="Intervals are of the level 1 − A.")] = 0.05
+    seed: Annotated[int, Option(metavar="N", min=0, help="Of the resampling; it is kept in the report.")] = 0
+    generated_at: Annotated[
+        str | None, Option(metavar="TIME", help="Such as 2026-07-01T12:00:00Z; without it, now.")
+    ] = None
+    retention: Annotated[str, Option(metavar="POLICY", help="archive-then-purge or retain-only.")] = (
+        "archive-then-purge"
+    )
+    retain_days: Annotated[int, Option(metavar="DAYS", help="It is purged no sooner.")] = 365
+    archive_after_days: Annotated[int, Option(metavar="DAYS", help="Then it is archived.")] = 30
+
+    def head(self, episodes: list[Episode]) -> dict[str, Any]:
+        """Samples do not say which fixtures they come from: a hash of what was measured stands for those."""
+        from holdfast.prove.reports.document import Retention
+
+        keys = dumps(sorted([one.task, one.seed] for one in episodes)).encode()
+        return {
+            "run_id": self.run_id,
+            "suite": (self.suite_name, self.suite_version, hashlib.sha256(keys).hexdigest()),
+            "generated_at": moment_of(self.generated_at),
+            "retention": Retention(
+                policy=self.retention, retain_days=self.retain_days, archive_after_days=self.archive_after_days
+            ),
+        }
+
+
+def significance(
+    baseline_samples: Samples,
+    trained_samples: Samples,
+    how: PublishOptions,
+    at: ReportsOptions,
+    baseline_safety_samples: Penalties = None,
+    trained_safety_samples: Penalties = None,
+    baseline_checkpoint: Annotated[str, Option(metavar="ID", help="What was measured first.")] = "baseline",
+    trained_checkpoint: Annotated[str, Option(metavar="ID", help="What should be better.")] = "trained",
+    min_reward_delta: Annotated[float, Option(metavar="X", help="So much the mean reward must rise.")] = 0.05,
+    max_safety_regression: Bound = 0.05,
+    max_p_value: Annotated[float, Option(metavar="P", help="The p-value must not be above it.")] = 0.05,
+    min_confidence_level: Annotated[float, Option(metavar="LEVEL", help="0.95 or more.")] = 0.95,
+    json: Json = False,
+) -> None:
+    """Publish all reports of two sets of samples, and the proof. Exits 1 when it fails; it is written all the same."""
+    from holdfast.prove.reports.findings import ProofCriteria
+    from holdfast.prove.reports.report import publish
+
+    sides = []
+    for path, penalties in ((baseline_samples, baseline_safety_samples), (trained_samples, trained_safety_samples)):
+        episodes = read_samples(path, "reward")
+        if penalties is not None:
+            episodes = with_penalties(episodes, read_samples(penalties, "safety_penalty"), penalties)
+        sides.append(episodes)
+    with show.progress("comparing", None):
+        done = publish(
+            at.folder,
+            baseline=sides[0],
+            trained=sides[1],
+            checkpoints=(baseline_checkpoint, trained_checkpoint),
+            criteria=ProofCriteria(
+                min_reward_delta=min_reward_delta,
+                max_safety_regression=max_safety_regression,
+                max_p_value=max_p_value,
+                min_confidence_level=min_confidence_level,
+            ),
+            alpha=how.alpha,
+            seed=how.seed,
+            **how.head(sides[0]),
+        )
+    if json:
+        files = {kind: str(path) for kind, path in done.paths.items()}
+        show.print_json({"ok": done.is_pass, "files": files, "proof": done.proof})
+    else:
+        print(near(done.paths["proof"].parent), *(f"  {path.name}" for path in done.paths.values()), sep="\n")
+        print(fold(f"proof_status={done.proof['proof_status']}: {done.proof['failure_analysis']['summary']}"))
+    raise typer.Exit(0 if done.is_pass else 1)
+
+
+def safety(
+    baseline_safety_samples: Samples,
+    trained_safety_samples: Samples,
+    publish: PublishOptions,
+    at: ReportsOptions,
+    max_safety_regression: Bound = 0.05,
+    output_report: Annotated[Path | None, Option(metavar="FILE", help="A copy of the report goes there.")] = None,
+    json: Json = False,
+) -> None:
+    """Write the safety report alone. Exits 1 when promotion is blocked; it is written all the same."""
+    from holdfast.prove.reports.findings import ProofCriteria, ReportComparison
+    from holdfast.prove.reports.report import head_at, publish_safety
+    from holdfast.store.blobs import write_atomically
+
+    before, after = (read_samples(file, "safety_penalty") for file in (baseline_safety_samples, trained_safety_samples))
+    criteria = ProofCriteria(max_safety_regression=max_safety_regression)
+    how = ReportComparison(criteria=criteria, alpha=publish.alpha, seed=publish.seed)
+    folder = at.folder
+    head = head_at(folder, **publish.head(before))
+    if output_report is not None and not output_report.parent.is_dir():
+        raise BadInput(f"--output-report {output_report}", why="its folder does not exist", remedy="make it")
+    path, data = publish_safety(folder, head, before, after, how)
+    if output_report is not None:
+        write_atomically(output_report, path.read_bytes())
+    if json:
+        show.print_json({"ok": data["promotion_allowed"], "file": str(path), "report": data})
+    else:
+        print(near(path))
+        allowed = "yes" if data["promotion_allowed"] else f"no: {', '.join(data['reason_codes'])}"
+        print(fold(f"promotion_allowed={allowed}; {'; '.join(data['diagnostics'])}"))
+    raise typer.Exit(0 if data["promotion_allowed"] else 1)
+
+
+def page(
+    what: Annotated[str, Argument(metavar="RUN|PROOF", help="A run, the id of its reports, or a proof's file.")],
+    at: ReportsOptions,
+    output: Annotated[Path | None, Option(metavar="FILE", help="Where to write it; else beside the proof.")] = None,
+    primary: Annotated[
+        str | None, Option(metavar="METRIC", help="What had to improve: success, reward or safety.")
+    ] = None,
+    reward_range: Annotated[tuple[float, float], Option(metavar="LOW HIGH", help="All that a reward can be.")] = (
+        0.0,
+        1.0,
+    ),
+    max_cost: Annotated[float, Option(metavar="COST", help="The highest safety cost that one episode can have.")] = 1.0,
+    json: Json = False,
+) -> None:
+    """Write a proof's page: the verdict, what would change it, and every figure it rests on.
+
+    The page is one file that needs no network and no script, for screens, phones and paper. It shows nothing that
+    cannot be computed again: a proof that does not validate has no page.
+    """
+    from holdfast.operate import publication
+    from holdfast.operate.proof_text import standing
+
+    proof = find_proof(what, at.folder)
+    with progress("weighing the samples again", None):
+        published = publication.read(proof)
+        how = publication.weighing(published, primary=primary, reward_range=reward_range, max_cost=max_cost)
+        path, view = _written(published, how, output)
+    if json:
+        told = {"page": str(path), "proof": str(proof), "run_id": published.run}
+        found = {"outcome": str(view.verdict.outcome), "standing": standing(view).kind, "tasks": len(view.tasks)}
+        print_json(told | found)
+    else:
+        print(near(path))
+
+
+def write_page(proof: Path, how: ComparisonConfig | None = None) -> Path:
+    """The page of a proof, beside it; weighed as it was, or as can be told from the proof alone."""
+    from holdfast.operate import publication
+
+    published = publication.read(proof)
+    return _written(published, how or publication.weighing(published), None)[0]
+
+
+def _written(published: Publication, how: ComparisonConfig, output: Path | None) -> tuple[Path, ProofView]:
+    from holdfast.operate import publication
+    from holdfast.operate.proof import render
+    from holdfast.store.blobs import write_atomically
+
+    path = output or published.page
+    if path.is_dir():
+        raise BadInput(f"--output {path}", why="is a folder", remedy="name a file in it")
+    view = publication.view(published, how)
+    write_atomically(path, render(view).encode())
+    return path, view
+
+
+app = CommandSet("Benchmark reports and proofs: list, check, publish, archive.")
 app.command("page")(page)
-app.command("significance")(significance.significance)
-app.command("safety")(significance.safety)
+app.command("significance")(significance)
+app.command("safety")(safety)
 
-Yes = Annotated[bool, typer.Option("--yes", help="Really do it; without it, it is only listed.")]
+Yes = Annotated[bool, Option("--yes", help="Really do it; without it, it is only listed.")]
 
 
 @app.command("list")
-def list_all(reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
+def list_all(at: ReportsOptions, json: Json = False) -> None:
     """List the published runs, newest first, with what their proofs say."""
-    folder = reports_folder(reports, store)
+    folder = at.folder
     runs = _runs(folder)
     if json:
         show.print_json(runs)
@@ -119,21 +440,20 @@ def _said(proof: Path | None) -> dict[str, Any]:
 
 @app.command("show")
 def show_one(
-    what: Annotated[str, typer.Argument(metavar="RUN|FILE", help="A run, the id of its reports, or a file.")],
-    reports: ReportsAt = None,
-    store: StoreAt = DEFAULT_STORE,
+    what: Annotated[str, Argument(metavar="RUN|FILE", help="A run, the id of its reports, or a file.")],
+    at: ReportsOptions,
     json: Json = False,
 ) -> None:
     """Show a proof or a report, and whether it is true. Exits 1 when it is not."""
     from holdfast.prove.reports.document import Problem, parse
     from holdfast.prove.reports.validate import validate
 
-    path = _named(what, reports_folder(reports, store))
+    path = _named(what, at.folder)
     with show.progress("recomputing", None):
         problems = validate(path)
     data = parse(path.read_bytes())
     if json:
-        told = None if isinstance(data, Problem) or any(_is_no_number(p) for p in problems) else data
+        told = None if isinstance(data, Problem) or any(p.why == "must be a finite number" for p in problems) else data
         show.print_json({"file": str(path), "document": told, "problems": _told(problems)})
     else:
         if not isinstance(data, Problem):
@@ -143,10 +463,6 @@ def show_one(
         if problems:
             print(f"all problems: holdfast report validate {near(path)}")
     raise typer.Exit(1 if problems else 0)
-
-
-def _is_no_number(problem: Problem) -> bool:
-    return problem.why == "must be a finite number"
 
 
 def _print_document(data: dict[str, Any]) -> None:
@@ -177,7 +493,7 @@ def _figure(value: object) -> str:
 
 @app.command()
 def validate(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Reports, proofs, or folders of them.")],
+    paths: Annotated[list[Path], Argument(metavar="PATH…", help="Reports, proofs, or folders of them.")],
     json: Json = False,
 ) -> None:
     """Compute every figure and verdict again from the samples. Exits 0 true, 1 not true, 2 not there."""
@@ -231,20 +547,20 @@ def _files(path: Path) -> list[Path]:
 
 
 @app.command()
-def archive(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
+def archive(at: ReportsOptions, yes: Yes = False, json: Json = False) -> None:
     """Move reports that are old enough to the archive: copied, compared, and only then removed. Exits 1 when one is
     damaged; it is left alone."""
     from holdfast.prove.reports.validate import RetentionAction
 
-    _due(RetentionAction.ARCHIVE, yes, reports_folder(reports, store), json)
+    _due(RetentionAction.ARCHIVE, yes, at.folder, json)
 
 
 @app.command()
-def purge(yes: Yes = False, reports: ReportsAt = None, store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
+def purge(at: ReportsOptions, yes: Yes = False, json: Json = False) -> None:
     """Remove archived reports that are past their time; never others. Exits 1 when one is damaged; it is left alone."""
     from holdfast.prove.reports.validate import RetentionAction
 
-    _due(RetentionAction.PURGE, yes, reports_folder(reports, store), json)
+    _due(RetentionAction.PURGE, yes, at.folder, json)
 
 
 def _due(action: RetentionAction, yes: bool, folder: Path, json: bool) -> None:

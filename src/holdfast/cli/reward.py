@@ -1,49 +1,67 @@
-"""`holdfast reward`: what a finished rollout was worth, told by somebody who knows it only afterwards."""
+"""`holdfast reward …`: attach a reward, show what a rollout was paid for, score a run again, judges, and labels."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shlex
+import sys
 import time
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from json import loads
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from holdfast.cli.look import RolloutText
-from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing, who
+from holdfast.cli import show
+from holdfast.cli.options import CommandSet, Json, Limit, RolloutText, StoreOptions, needing, who
+from holdfast.cli.show import count, fold, one_line, pairs, print_json, print_record, print_table
+from holdfast.contracts.errors import BadInput, BadRecord
+from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
+from holdfast.contracts.records import decode, encode
+from holdfast.contracts.reward import RewardTerm
+from holdfast.contracts.task import asked_of
 
-EPILOG = """What was told stands: the same once more changes nothing, another value for the same name, source and turn
-is refused (5). A reward counts for what is learnt from then on; steps that were made before stay as they are.
+if TYPE_CHECKING:
+    from holdfast.contracts.judgement import Calibration, EvalItem, ReviewRequest
+    from holdfast.contracts.reward import RewardBreakdown
+    from holdfast.contracts.rollout import Rollout
+    from holdfast.contracts.trace import Span
+    from holdfast.reward.judges.ensemble import Opinion
+    from holdfast.reward.judges.judge import Criterion, Judge
+    from holdfast.store.store import Store
+
+
+REWARD_EPILOG = """What was told stands: the same once more changes nothing, another value for the same name, source and
+turn is refused (5). A reward counts for what is learnt from then on; steps that were made before stay as they are.
 
 The ledger has who told it: 'holdfast ledger'."""
 
 
 def reward(
     rollout: RolloutText,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the signal, as in success or tone.")],
-    value: Annotated[float, typer.Option("--value", metavar="X", help="Any finite number.")],
-    source: Annotated[str, typer.Option("--source", metavar="TEXT", help="Who or what measured it, as in person:ann.")],
+    name: Annotated[str, Option(metavar="NAME", help="Of the signal, as in success or tone.")],
+    value: Annotated[float, Option(metavar="X", help="Any finite number.")],
+    source: Annotated[str, Option(metavar="TEXT", help="Who or what measured it, as in person:ann.")],
+    at: StoreOptions,
     turn: Annotated[
-        int | None, typer.Option("--turn", metavar="T", min=0, help="Of one call of the model, from 0; else of all.")
+        int | None, Option(metavar="T", min=0, help="Of one call of the model, from 0; else of all.")
     ] = None,
-    weight: Annotated[
-        float, typer.Option("--weight", metavar="X", help="How much it counts in the reward; 0: not at all.")
-    ] = 1.0,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    weight: Annotated[float, Option(metavar="X", help="How much it counts in the reward; 0: not at all.")] = 1.0,
     json: Json = False,
 ) -> None:
     """Attach a reward to a rollout that has ended."""
-    from holdfast.contracts.reward import RewardTerm
-    from holdfast.store.store import find_rollout
+    from holdfast.store.find import find_rollout
 
     told = RewardTerm(name=name, value=value, weight=weight, source=source, turn=turn)
-    with existing(store, project) as opened:
+    with at.existing() as opened:
         found = find_rollout(opened, rollout)
         after = opened.rewards.attach(found.id, told, who=who(), now=time.time()).result()
     if json:
-        from holdfast.cli.show import print_json
-        from holdfast.contracts.records import encode
-
-        print_json(encode(after))
+        print_record(after)
         return
     where = "" if turn is None else f" at turn {turn}"
     what = f"{told.name}{where} = {told.value:g} × {told.weight:g} ({told.source})"
@@ -52,3 +70,585 @@ def reward(
         print(f"{after.rollout}: {what}; its reward is {after.reward:g}, was {before}")
     else:
         print(f"{after.rollout}: {what} was told before; its reward is {after.reward:g}")
+
+
+WIDTH = 80
+GATED = "gated"  # 1: the guard let nothing through
+
+
+def rewards(rollout: RolloutText, at: StoreOptions, json: Json = False) -> None:
+    """Show what a rollout was paid for: what it did in each turn, every signal with its weight, and the total."""
+    from holdfast.store.find import find_rollout
+
+    with at.existing() as opened:
+        found = find_rollout(opened, rollout)
+        spans, sheet, output = read_rewards(opened, found)
+    if json:
+        told = None if sheet is None else encode(sheet)
+        total = None if sheet is None else sheet.total
+        print_json({"rollout": found.id, "output": output, "total": total, "sheet": told, "turns": _turns(spans)})
+    else:
+        print("\n".join(reward_lines(found, spans, sheet)))
+
+
+def read_rewards(store: Store, rollout: Rollout) -> tuple[list[Span], RewardBreakdown | None, Any]:
+    """Of the attempt that decided it, or else of the last one: what happened, what it was paid, what it answered."""
+    tries = store.views.attempts(rollout.id)
+    decided = [attempt for attempt in tries if attempt.id == rollout.final_attempt] or tries[-1:]
+    if not decided:
+        return [], None, None
+    return store.traces.spans(decided[0].token), store.traces.sheet(decided[0].token), store.views.output(decided[0])
+
+
+def reward_lines(rollout: Rollout, spans: Sequence[Span], sheet: RewardBreakdown | None) -> Iterator[str]:
+    """The sheet in 80 columns."""
+    yield f"{rollout.id}: {rollout.status}"
+    yield _cut(f"  asked     {one_line(asked_of(rollout.input))}")
+    if isinstance(rollout.input, Mapping) and rollout.input.get("system"):
+        yield _cut(f"  told      {one_line(rollout.input['system'])}")
+    if isinstance(rollout.input, Mapping) and rollout.input.get("expected") is not None:
+        yield _cut(f"  expected  {one_line(rollout.input['expected'])}  (hidden from the agent)")
+    signals = () if sheet is None else sheet.signals
+    for number, done in enumerate(_turns(spans)):
+        for line, text in enumerate(done):
+            yield _cut(f"  turn {number + 1:<3}  {text}" if not line else f"            {text}")
+        if own := [one for one in signals if one.turn == number]:
+            yield from _turn_signals(own)
+    if sheet is None or sheet.total is None:
+        yield "  nothing was measured, so there is no reward"
+        return
+    yield ""
+    yield from _table([one for one in signals if one.turn is None and one.name != GATED], signals, sheet.total)
+
+
+def _table(whole: Sequence[RewardTerm], signals: Sequence[RewardTerm], total: float) -> Iterator[str]:
+    """Every signal of the whole attempt, the turns' in one line, and the sum."""
+    yield f"  {'signal':<24} {'value':>7}   {'weight':>7}   {'counts':>7}  source"
+    for one in whole:
+        paid = one.value * one.weight
+        yield _cut(f"  {one.name[:24]:<24} {one.value:>7.3g} × {one.weight:>7.3g} = {paid:>7.3g}  {one.source}")
+    if of_turns := [one for one in signals if one.turn is not None]:
+        paid = sum(one.value * one.weight for one in of_turns)
+        many = f"{count(len(of_turns), 'signal')} of turns"
+        yield f"  {many:<24} {'':>7}   {'':>7} = {paid:>7.3g}  as above"
+    yield f"  {'total':<24} {'':>7}   {'':>7}   {total:>7.3g}"
+    for one in signals:
+        if one.name == GATED:
+            said = "closed, so nothing else is paid" if one.value else "open: the hidden check passed"
+            yield _cut(f"  {one.source} is {said}")
+
+
+def _turn_signals(own: Sequence[RewardTerm]) -> Iterator[str]:
+    """Those that count with what they count for; the others as they were measured."""
+    paid = [f"{one.name} {one.value:.3g} × {one.weight:.3g}" for one in own if one.weight]
+    seen = [f"{one.name} {one.value:.3g}" for one in own if not one.weight]
+    for title, words in (("counts:", paid), ("seen:", seen)):
+        if words:
+            folded = wrap(", ".join(words), WIDTH - 22)
+            yield f"            {title:<8}{folded[0]}"
+            yield from (f"{'':<20}{more}" for more in folded[1:])
+
+
+def _turns(spans: Sequence[Span]) -> list[list[str]]:
+    """What each model call did: what it thought, called and was told, or answered."""
+    turns: list[list[str]] = []
+    for span in sorted(spans, key=lambda one: one.seq):
+        if span.model is not None:
+            response = span.model.response
+            thought, said = response.get("reasoning_content"), response.get("content")
+            turns.append([f"thinks    {one_line(thought)}"] if thought else [])
+            if said or not response.get("tool_calls"):
+                turns[-1].append(f"answers   {one_line(said or '')}")
+        elif span.tool is not None and turns:
+            turns[-1].append(f"calls     {span.tool.tool} {pairs(span.tool.arguments)}")
+            turns[-1].append(f"is told   {one_line(span.tool.error or span.tool.result)}")
+    return [turn or ["says nothing"] for turn in turns]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
+
+
+RESCORE_EPILOG = """The rollouts keep their rewards: the second scoring lies beside the first, under its name."""
+
+
+def rescore(
+    run: Annotated[str, Argument(metavar="RUN", help="The run whose rollouts are scored.")],
+    scorer: Annotated[list[str], Option(metavar="NAME", help="exact, FILE.py:FUNCTION, ...")],
+    at: StoreOptions,
+    gate: Annotated[bool, Option("--gate/--no-gate", help="The first scorer says whether an answer is right.")] = True,
+    name: Annotated[str | None, Option(metavar="NAME", help="What the scoring is called.")] = None,
+    limit: Annotated[int, Option(metavar="N", min=0, max=10_000, help="At most so many that changed.")] = 10,
+    json: Json = False,
+) -> None:
+    """Score a run's stored rollouts by other scorers, keep that beside the first scoring, and compare the two.
+
+    Told are how far they agree, which rollouts change, and what a proof's verdict would have been.
+    """
+    from holdfast.api.stored import rescore as scored_again
+
+    blocks = [{"scorer": one, "gate": gate and not place} for place, one in enumerate(scorer)]
+    found = scored_again(run, blocks, name=name, store=at.store, project=at.project)
+    if json:
+        verdicts = [None if one is None else encode(one) for one in (found.old_verdict, found.new_verdict)]
+        told = {"run": found.run.id, "name": found.name, "comparison": asdict(found.comparison)}
+        print_json({**told, "errors": dict(found.errors), "old_verdict": verdicts[0], "new_verdict": verdicts[1]})
+        return
+    print(found)
+    changed = found.changed
+    if changed and limit:
+        print(f"\n{count(len(changed), 'rollout')} changed, the largest change first:")
+        rows = [
+            (
+                row["id"],
+                _number(row["old"]),
+                _number(row["new"]),
+                f"{_word(row['was_right'])} → {_word(row['is_right'])}",
+            )
+            for row in changed[:limit]
+        ]
+        print_table(("~rollout", ">was", ">is", "answer"), rows)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _word(is_right: object) -> str:
+    return "not checked" if is_right is None else "right" if is_right else "wrong"
+
+
+KEYS = {"y": True, "n": False, "u": None}
+HELP = "y yes, n no, u cannot be told, s skip, q quit; a reason may follow"
+LONGEST = 2000  # characters of one part that are shown
+LABEL_EPILOG = f"""Answer with {HELP}: "n the total is wrong".
+
+Labels are kept at once, with your login as who made them, and are used by 'holdfast judge calibrate'."""
+
+
+def label(
+    at: StoreOptions,
+    limit: Limit = 1000,
+    name: Annotated[str | None, Option("--who", metavar="NAME", help="Who labels; else your login.")] = None,
+    json: Json = False,
+) -> None:
+    """Decide what judges could not, at a terminal: a label is a person's word. --json only lists what waits."""
+    with at.existing() as opened:
+        waiting = opened.judgements.doubts(most=limit)
+        if json:
+            show.print_records(waiting)
+            return
+        if not waiting:
+            print("nothing waits for a label")
+            return
+        if not sys.stdin.isatty():
+            remedy = "use a terminal; what a program knows goes in with: holdfast judge calibrate --labels FILE"
+            raise BadInput("label", why="a label is a person's word, and the input is no terminal", remedy=remedy)
+        done = _ask(opened, waiting, name or who())
+        left = opened.judgements.waiting()
+    print(f"\n{show.count(done, 'label')} kept, {left} to go" + (f": holdfast label{at}" if left else ""))
+
+
+def _ask(opened: Store, waiting: list[ReviewRequest], name: str) -> int:
+    """How many were labelled. The end of the input, and Ctrl-C, end it; what was answered is on disk by then."""
+    done, replies = 0, _replies()
+    try:
+        for place, doubt in enumerate(waiting, 1):
+            _show(opened.judgements.artefact(doubt.artefact), doubt, f"{place} of {len(waiting)}")
+            reply = next(replies, "q")
+            while (key := reply[:1].lower()) not in (*KEYS, "s", "q") or reply[1:2].strip():
+                print(HELP)
+                reply = next(replies, "q")
+            if key == "q":
+                break
+            if key != "s":
+                _keep(opened, doubt, KEYS[key], reply[1:].strip(), name)
+                done += 1
+    except KeyboardInterrupt:
+        print("\n(stopped)", end="")
+    return done
+
+
+def _replies() -> Iterator[str]:
+    while True:
+        try:
+            yield input("holds? [y/n/u/s/q] ").strip()
+        except EOFError:
+            return
+
+
+def _keep(opened: Store, doubt: ReviewRequest, holds: bool | None, why: str, name: str) -> None:
+    given = Label(
+        artefact=doubt.artefact,
+        criterion=doubt.criterion,
+        maker=Maker.PERSON,
+        who=name,
+        holds=holds,
+        why=why,
+        at=time.time(),
+    )
+    opened.judgements.label([given]).result()
+
+
+def _show(artefact: EvalItem, doubt: ReviewRequest, place: str) -> None:
+    from holdfast.reward.judges.judge import CRITERIA
+
+    known = CRITERIA.get(doubt.criterion.partition("@")[0])
+    print(
+        f"\n--- {place} · {doubt.criterion} · {doubt.reason}" + (f" · {show.one_line(doubt.why)}" if doubt.why else "")
+    )
+    for title, text in (("task", artefact.task), ("context", artefact.context), ("answer", artefact.output)):
+        if text or title == "answer":
+            print(f"{title}:")
+            for line in text[:LONGEST].splitlines() or ["(nothing)"]:
+                print("  " + "".join(letter if letter.isprintable() else "�" for letter in line))
+            if len(text) > LONGEST:
+                print(f"  … and {len(text) - LONGEST} more characters")
+    if known is not None:
+        print(known.question)
+
+
+judge_app = CommandSet("Judges.")
+
+VERIFIER = "verifier"
+READS = "detail.messages: the talk, the answer last"
+READS_WITH = {VERIFIER: "sprout"}  # whose answers are a judge's own
+ANCHORS = 100  # labelled answers that a judge is asked about again, to see whether it has changed
+BY_FILE = "told by file"  # why a label is believed whose maker only a file names
+FIELDS = {"task", "output", "context", "expected", "author", "detail"}
+JudgeNames = Annotated[
+    list[str], Option("--judge", metavar="NAME", help="verifier, a folder of 'judge train', or a model of --base-url.")
+]
+On = Annotated[
+    str, Option("--criterion", metavar="NAME", help="faithfulness, relevance, minimality, safety, correctness.")
+]
+BaseUrl = Annotated[
+    str | None, Option("--base-url", metavar="URL", envvar="OPENAI_BASE_URL", help="An OpenAI-compatible endpoint.")
+]
+Own = Annotated[Path | None, Option("--own", metavar="FILE", help="A criterion of one's own, as JSON.")]
+
+
+@judge_app.command("run")
+def run_judges(
+    file: Annotated[Path, Argument(metavar="FILE", help="Answers: a line of JSON each, with task and output.")],
+    judge: JudgeNames,
+    at: StoreOptions,
+    criterion: On = "correctness",
+    own: Own = None,
+    base_url: BaseUrl = None,
+    policy: Annotated[str | None, Option(metavar="NAME", help="Whose answers these are.")] = None,
+    role: Annotated[str, Option(metavar="ROLE", help="train or audit: no judge is both for a policy.")] = "audit",
+    json: Json = False,
+) -> None:
+    """Ask: the rules first, then each judge in turn until one is sure. What stays open waits for 'holdfast label'."""
+    on, artefacts = _criterion(criterion, own), answers(file)
+    if role not in tuple(Role):
+        raise BadInput(f"--role {role}", why="is unknown", remedy=f"use {' or '.join(Role)}")
+    with at.open(migrate=False) as opened:
+        judges = [judge_named(name, base_url) for name in judge]
+        for each in judges if policy is not None else ():
+            opened.judgements.appoint(str(policy), each.name, Role(role), who=who(), now=time.time()).result()
+        with show.progress("judging", len(artefacts)) as advance:
+            opinions = asyncio.run(_opinions(opened, on, artefacts, judges, advance))
+    if any(is_verifier(name) for name in judge) and (bare := sum(not one.detail.get("messages") for one in artefacts)):
+        lacking = f"{bare} of {show.count(len(artefacts), 'answer')} without detail.messages"
+        print(f"{lacking}, which is all that the verifier reads", file=sys.stderr)
+    if json:
+        show.print_json([_told(one) for one in opinions])
+        return
+    rows = [(one.artefact[:8], one.outcome, _figure(one.probability), one.by or None, one.why) for one in opinions]
+    show.print_table(("answer", "outcome", ">p", "by", "~why"), rows)
+    counts = {
+        outcome: sum(one.outcome == outcome for one in opinions) for outcome in ("decided", "abstained", "disputed")
+    }
+    cost = sum(one.cost for one in opinions)
+    print(f"\n{on.id}: " + ", ".join(f"{n} {name}" for name, n in counts.items()) + f"; cost {cost:g}")
+    if counts["abstained"] + counts["disputed"]:
+        print(f"next:\n  holdfast label{at}")
+
+
+@judge_app.command("calibrate")
+def calibrate_judge(
+    at: StoreOptions,
+    judge: Annotated[str, Option(metavar="NAME", help="verifier, a folder of 'judge train', or a model.")] = VERIFIER,
+    criterion: On = "correctness",
+    own: Own = None,
+    base_url: BaseUrl = None,
+    tooluse: Annotated[
+        int, Option(metavar="N", min=0, max=5000, help="First add N tool-use tasks, labelled by a program.")
+    ] = 0,
+    labels: Annotated[
+        Path | None, Option(metavar="FILE", help="First add these: answers with holds, maker and who.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compare a judge with the labels there are, test it for bias and drift, and decide whether it counts."""
+    on = _criterion(criterion, own)
+    taken = None if labels is None else labelled(labels, on.id)
+    with at.open(migrate=False) as opened:
+        if taken is not None:
+            _keep_labels(opened, *taken)
+        if tooluse:
+            _add_tooluse(opened, on.id, tooluse)
+        asked = judge_named(judge, base_url)
+        made = asyncio.run(_calibrate(opened, on, asked))
+        opened.judgements.calibrate(made, who=who()).result()
+    if json:
+        show.print_record(made)
+    else:
+        _print(made)
+
+
+@judge_app.command("report")
+def report_judges(at: StoreOptions, json: Json = False) -> None:
+    """Which judges there are, who made the labels they were measured on, and which of them count."""
+    with at.existing() as opened:
+        found, asked = opened.judgements.calibrations(), opened.judgements.asked()
+        roles, waiting = opened.judgements.appointments(), opened.judgements.waiting()
+    if json:
+        counts = [
+            {"judge": name, "criterion": on, "prompt": prompt, "n": n, "cost": cost, "last_at": at}
+            for name, on, prompt, n, cost, at in asked
+        ]
+        told = {"calibrations": [encode(one) for one in found], "asked": counts, "waiting": waiting}
+        show.print_json({**told, "appointments": [encode(one) for one in roles]})
+        return
+    if not found:
+        print(f"no judge is calibrated; to begin:\n  holdfast judge calibrate --tooluse 300{at}")
+    for one in found:
+        _print(one)
+        print()
+    for name, on, _, n, cost, _ in asked:
+        print(f"{name} on {on}: {show.count(n, 'judgement')} kept, cost {cost:g}")
+    for given in roles:
+        print(f"{given.judge} is the {given.role} judge of {given.policy}")
+    print(f"{show.count(waiting, 'answer')} to label" + (f": holdfast label{at}" if waiting else ""))
+
+
+@judge_app.command("train")
+def train_verifier(
+    output: Annotated[Path, Argument(metavar="FOLDER", help="Where the verifier goes.")],
+    tasks: Annotated[int | None, Option(metavar="N", min=4, help="As in the recipe, or so many.")] = None,
+    seed: Annotated[int, Option(metavar="N", min=0, help="Of its first weights.")] = 0,
+    json: Json = False,
+) -> None:
+    """Make the embedded verifier again: the models answer, a program says what is right. Minutes on a CPU."""
+    with needing("learn"):
+        from holdfast.workloads.tooluse.verifier import VerifierRecipe, gathered, plant
+    _make(output)
+    recipe = replace(VerifierRecipe(seed=seed), tasks=tasks or VerifierRecipe().tasks)
+    with show.progress("answering", 2 * recipe.tasks * len(recipe.splits)) as advance:
+        found = gathered(recipe, done=lambda n: advance(n))
+    with show.progress("learning", None):
+        manifest = plant(found, output, recipe, created_at=time.time())
+    if json:
+        show.print_json({"folder": str(output), "sha256": manifest.sha256, "notes": manifest.notes})
+    else:
+        print(f"{output}: from {manifest.notes['answers']} answers, sha256 {manifest.sha256[:16]}…")
+        print(f"next:\n  holdfast judge calibrate --tooluse 300 --judge {shlex.quote(str(output))}")
+
+
+def _make(folder: Path) -> None:
+    """Before minutes of work: a folder that weights can be put into."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_other = not (folder / "manifest.json").is_file() and any(folder.iterdir())
+        is_locked = not os.access(folder, os.W_OK)
+    except OSError as error:
+        raise BadInput(str(folder), why=error.strerror or str(error), remedy="name a folder") from None
+    if is_other or is_locked:
+        why = "is there and holds no weights" if is_other else "cannot be written to"
+        raise BadInput(str(folder), why=why, remedy="name another folder")
+
+
+async def _opinions(
+    opened: Store, on: Criterion, artefacts: Sequence[EvalItem], judges: Sequence[Judge], advance: Any
+) -> list[Opinion]:
+    from holdfast.reward.judges.ensemble import cascade, doubt
+    from holdfast.reward.judges.judge import Kept
+    from holdfast.reward.judges.rules import RuleJudge
+
+    kept = [[Kept(each, opened.judgements)] for each in judges]
+    rules, found = RuleJudge(clock=time.time), []
+    for one in artefacts:
+        opinion = await cascade(on, one, kept, rules=rules, calibrated=opened.judgements.calibration)
+        if (waits := doubt(opinion, now=time.time())) is not None:
+            await opened.judgements.doubt(one, waits)
+        found.append(opinion)
+        advance()
+    return found
+
+
+async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
+    from holdfast.reward.judges.bias import probe, self_preference
+    from holdfast.reward.judges.calibration import calibrate, drift, truth
+    from holdfast.reward.judges.judge import JudgeFailed, Kept
+
+    known = truth(opened.judgements.labels(on.id))
+    if not known:
+        remedy = "add some: --tooluse N, --labels FILE, or holdfast label"
+        raise BadInput(f"labels on {on.id}", why="there are none in the store", remedy=remedy)
+    artefacts = [opened.judgements.artefact(sha256) for sha256 in sorted(known)]
+    before = opened.judgements.of(on.id, judge=asked.name, prompt=asked.prompt(on))
+    then = {one.artefact: one.score for one in before if one.score is not None and one.artefact in known}
+    given, keeping, failed = [], Kept(asked, opened.judgements), list[str]()
+    with show.progress(f"asking {asked.name}", len(artefacts)) as advance:
+        for one in artefacts:
+            try:
+                given.append(await keeping.ask(on, one))
+            except JudgeFailed as error:
+                failed.append(str(error))
+            advance()
+    if not given:
+        raise JudgeFailed(f"judge {asked.name}", why=failed[0], remedy="is its endpoint running?")
+    reasons, biases = [], dict[str, Any]()
+    if then:
+        anchors = set(list(then)[:ANCHORS])
+        changed = drift(then, await _again(on, asked, [one for one in artefacts if one.sha256 in anchors]))
+        biases["drift"] = {"n": changed.n, "changed": changed.changed, "alarm": changed.alarm}
+        reasons += [f"drift: {changed.why}"] if changed.alarm else []
+    authors = {one.sha256: one.author for one in artefacts}
+    own = READS_WITH.get(asked.name.partition("@")[0], asked.name)
+    mine = self_preference(given, authors, known, own=own)
+    with show.progress(f"testing {asked.name} for bias", None) as advance:
+        found = await probe(asked, on, artefacts, own=mine, done=advance)
+    told = {**biases, **found.told, **({"failed": len(failed)} if failed else {})}
+    if by_file := sum(one.why == BY_FILE for one in known.values()):
+        told[BY_FILE] = {"labels": by_file}
+    return calibrate(on, given, known, now=time.time(), biases=told, reasons=[*reasons, *found.reasons])
+
+
+async def _again(on: Criterion, asked: Judge, anchors: Sequence[EvalItem]) -> dict[str, float]:
+    """What it says now of what it was asked before."""
+    found = {}
+    with show.progress(f"asking {asked.name} again", len(anchors)) as advance:
+        for one in anchors:
+            found[one.sha256] = (await asked.ask(on, one)).score
+            advance()
+    return {sha: score for sha, score in found.items() if score is not None}
+
+
+def _add_tooluse(opened: Store, criterion: str, n: int) -> None:
+    with needing("learn"):
+        from holdfast.workloads.tooluse import verifier
+    with show.progress("answering", 2 * n) as advance:
+        found = verifier.answered("test", n, first=5, done=lambda n: advance(n))
+    _keep_labels(opened, [verifier.artefact(one) for one in found], verifier.labels(found, criterion, now=time.time()))
+
+
+def _keep_labels(opened: Store, artefacts: Sequence[EvalItem], labels: Sequence[Label]) -> None:
+    opened.judgements.keep(artefacts, now=time.time()).result()
+    opened.judgements.label(labels).result()
+
+
+def is_verifier(name: str) -> bool:
+    """The embedded one, or one in a folder."""
+    return name == VERIFIER or (Path(name) / "manifest.json").is_file()
+
+
+def judge_named(name: str, base_url: str | None) -> Judge:
+    """The embedded verifier, one that `train` has put into a folder, or a model behind an endpoint."""
+    from holdfast.reward.judges.judge import FunctionJudge, LlmJudge
+
+    if is_verifier(name):
+        with show.progress(f"loading {name}", None), needing("learn"):
+            from holdfast.policies.verifier import load
+            from holdfast.workloads.tooluse.verifier import probabilities
+
+            using = load() if name == VERIFIER else load(Path(name))
+        called = VERIFIER if name == VERIFIER else f"{VERIFIER}@{using.version}"
+        about: dict[str, Any] = {"name": called, "version": using.version, "clock": time.time, "reads": READS}
+        return FunctionJudge(**about, probabilities=lambda some: probabilities(using, some))
+    if base_url is None:
+        raise BadInput(f"--judge {name}", why="needs an endpoint", remedy=f"give --base-url, or use --judge {VERIFIER}")
+    from holdfast.collect.client import Client
+
+    client = Client(name, base_url, api_key=os.environ.get("OPENAI_API_KEY"), tries=2)
+    return LlmJudge(name=name, complete=client, clock=time.time)
+
+
+def answers(file: Path) -> list[EvalItem]:
+    """A line of JSON each; the whole file is read before anybody is asked."""
+    return [_artefact(data, where) for data, where in _lines(file)]
+
+
+def labelled(file: Path, criterion: str) -> tuple[list[EvalItem], list[Label]]:
+    """Answers with what is known of them: `holds`, by which kind of `maker`, and `who`."""
+    artefacts, labels = [], []
+    for data, where in _lines(file):
+        holds, maker, name = data.pop("holds", None), data.pop("maker", None), data.pop("who", None)
+        if not isinstance(holds, bool) or maker not in tuple(Maker) or not isinstance(name, str) or not name.strip():
+            remedy = f"give holds (true or false), maker ({', '.join(Maker)}) and who"
+            raise BadInput(where, why="does not say what is known, and by whom", remedy=remedy)
+        artefacts.append(_artefact(data, where))
+        about: dict[str, Any] = {"artefact": artefacts[-1].sha256, "criterion": criterion, "at": time.time()}
+        labels.append(Label(**about, maker=Maker(maker), who=name, holds=holds, why=BY_FILE))
+    return artefacts, labels
+
+
+def _lines(file: Path) -> list[tuple[dict[str, Any], str]]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(str(file), why=f"cannot be read: {error}") from None
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            data = loads(line)
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"{file}:{number}", why=f"is not JSON: {error}") from None
+        if not isinstance(data, dict):
+            raise BadInput(f"{file}:{number}", why="is not an object", remedy='write {"task": …, "output": …}')
+        found.append((data, f"{file}:{number}"))
+    if not found:
+        raise BadInput(str(file), why="has no answers in it")
+    return found
+
+
+def _artefact(data: Mapping[str, Any], where: str) -> EvalItem:
+    if unknown := sorted(set(data) - FIELDS):
+        raise BadInput(f"{where}: {unknown[0]}", why="is unknown", remedy=f"use {', '.join(sorted(FIELDS))}")
+    try:
+        return decode(EvalItem, dict(data))
+    except BadRecord as error:
+        raise BadInput(f"{where}: {error.what}", why=error.why, remedy=error.remedy) from None
+
+
+def _criterion(name: str, own: Path | None) -> Criterion:
+    from holdfast.reward.judges.judge import criterion_from, criterion_named
+
+    if own is None:
+        return criterion_named(name)
+
+    try:
+        return criterion_from(loads(own.read_text(encoding="utf-8")), str(own))
+    except (OSError, ValueError) as error:
+        raise BadInput(str(own), why=f"cannot be read: {error}") from None
+
+
+def _told(one: Opinion) -> dict[str, Any]:
+    plain = {name: getattr(one, name) for name in ("criterion", "artefact", "probability", "why", "by", "cost")}
+    plain |= {"outcome": one.outcome.value, "holds": one.holds, "failed": list(one.failed)}
+    return {**plain, "judgements": [encode(given) for given in one.judgements]}
+
+
+def _print(one: Calibration) -> None:
+    """Within 80 columns."""
+    makers = ", ".join(f"{n} by a {maker}" for maker, n in one.makers.items())
+    got = {name: _figure(value) for name, value in one.measures.items()}
+    print(fold(f"{one.judge} on {one.criterion}: {one.standing}" + "".join(f"; {why}" for why in one.reasons)))
+    print(f"  labels   {one.n} ({makers}), {one.abstained} abstained; base rate {got.get('base_rate', '-')}")
+    if one.measures:
+        kappa = f"{got['kappa']} ({got['kappa_low']} to {got['kappa_high']})"
+        print(f"  agrees   kappa {kappa}, accuracy {got['accuracy']}, AUROC {got['auroc']}")
+        print(f"  error    ECE {got['ece_raw']} raw, {got['ece']} mapped; Brier {got['brier_raw']}, {got['brier']}")
+    for name, told in one.biases.items():
+        if isinstance(told, Mapping):
+            pairs = {key: round(value, 4) if isinstance(value, float) else value for key, value in told.items()}
+            print(f"  {name[:12]:<12} {show.pairs(pairs)}")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

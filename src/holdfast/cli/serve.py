@@ -1,43 +1,56 @@
-"""`holdfast serve`: the control room as pages and an API, for one store, in one process."""
+"""Servers: the control room (`holdfast serve`), the capture proxy and MCP. Serving a version is in `serving`."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib.metadata import version
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
-from holdfast.cli.options import DEFAULT_STORE, Project, StoreAt
-from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.cli.options import ApiToken, Host, Port, StoreOptions, address_of, needing, who
+from holdfast.contracts.access import Role
+from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
+    from starlette.applications import Starlette
+
+    from holdfast.collect.otlp.take import Taker
+    from holdfast.collect.proxy.span_recorder import TokenPrice
     from holdfast.operate.serve.app import TownPage
     from holdfast.operate.watchers import AlertWatcher, Sink
     from holdfast.store.store import Store
+
 
 AGAIN_S = 1.0  # until what failed beside the answers is tried again
 
 
 def serve(
-    host: Annotated[str, typer.Option(metavar="HOST", help="Others than this machine need a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 8780,
-    store: StoreAt = DEFAULT_STORE,
-    project: Project = "default",
+    at: StoreOptions,
+    host: Host = "127.0.0.1",
+    port: Port = 8780,
     tls_proxy: Annotated[
-        bool, typer.Option("--tls-proxy", help="A proxy with TLS is before it: browsers come by https.")
+        bool, Option("--tls-proxy", help="A proxy with TLS is before it: browsers come by https.")
     ] = False,
-    town: Annotated[bool, typer.Option("--town", help="Let a town live in this process, at /town/.")] = False,
-    watch: Annotated[bool, typer.Option(help="Look after alerts: raise them, and clear them.")] = True,
-    alert_file: Annotated[
-        Path | None, typer.Option("--alert-file", metavar="FILE", help="Write alerts there too, as lines of JSON.")
-    ] = None,
-    alert_webhook: Annotated[
-        str | None, typer.Option("--alert-webhook", metavar="URL", help="Send alerts there too.")
-    ] = None,
+    town: Annotated[bool, Option("--town", help="Let a town live in this process, at /town/.")] = False,
+    watch: Annotated[bool, Option(help="Look after alerts: raise them, and clear them.")] = True,
+    alert_file: Annotated[Path | None, Option(metavar="FILE", help="Write alerts there too, as lines of JSON.")] = None,
+    alert_webhook: Annotated[str | None, Option(metavar="URL", help="Send alerts there too.")] = None,
 ) -> None:
     """Serve the pages of a store: what is live and why, runs, rollouts, learning, proofs, releases, alerts, the ledger.
 
@@ -46,22 +59,16 @@ def serve(
     with TLS before it (then say --tls-proxy). /openapi.json tells of all that programs may ask, /metrics is for
     Prometheus.
     """
-    import time
-
-    from holdfast.cli.sprout import needing
-
     with needing("serve"):
         from holdfast.collect import endpoint
     from holdfast.operate.watchers import AlertWatcher
 
     sinks = _sinks(alert_file, alert_webhook)
-    with _opened(store, project) as opened, ExitStack() as inside:
+    with _opened(at) as opened, ExitStack() as inside:
         listening = inside.enter_context(endpoint.listen(host, port, token="kept-in-the-store"))
         token = _first_token(opened, host=host, is_near=endpoint.is_loopback(host))  # now, for it is shown this once
         made = inside.enter_context(_town(opened.folder)) if town else None
-        host, port = listening.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        print(f"holdfast at http://{shown}:{port}/ for {opened.url} (Ctrl-C ends it)", flush=True)
+        print(f"holdfast at http://{address_of(listening)}/ for {opened.url} (Ctrl-C ends it)", flush=True)
         if token is not None:
             print(
                 f"  sign in with {token}\n  (an admin's, shown this once; 'holdfast tokens' makes others)", flush=True
@@ -70,12 +77,10 @@ def serve(
         _run(opened, listening, made, watchman, is_behind_tls=tls_proxy)
 
 
-def _opened(store: str, project: str) -> Store:
+def _opened(at: StoreOptions) -> Store:
     """A store that is there: of a mistyped one nobody wants pages, or a token. An older one is migrated."""
-    from holdfast.store.store import open_store
-
     try:
-        return open_store(store, project=project, create=False)
+        return at.open(create=False)
     except NotFound as error:
         remedy = "check --store; 'holdfast quickstart' or 'holdfast optimize' makes one"
         raise NotFound(error.what, why=error.why, remedy=remedy) from None
@@ -83,10 +88,6 @@ def _opened(store: str, project: str) -> Store:
 
 def _first_token(store: Store, *, host: str, is_near: bool) -> str | None:
     """A token for an admin where there is none yet, and only this machine is served."""
-    import time
-
-    from holdfast.cli.options import who
-    from holdfast.contracts.access import Role
     from holdfast.operate.auth import TokenGuard, digest, mint
 
     if TokenGuard(store, time.time).has_tokens():
@@ -101,10 +102,7 @@ def _first_token(store: Store, *, host: str, is_near: bool) -> str | None:
 
 @contextmanager
 def _town(folder: Path) -> Iterator[TownPage]:
-    """A town that lives as long as this process; its badges are made up, and known to nobody else."""
-    import secrets
-    import tempfile
-
+    """Runs a town as long as this process, with tokens made for it alone."""
     from holdfast.operate.serve.app import TownPage
     from holdfast.workloads.townlife import ROLES, Life, is_cold, new_recording, read_rules
     from holdfast.workloads.townobserver import AuditFile, StaticToken
@@ -139,10 +137,7 @@ def _run(
     store: Store, listening: socket.socket, town: TownPage | None, watchman: AlertWatcher | None, *, is_behind_tls: bool
 ) -> None:
     """Until Ctrl-C, or SIGTERM; the watchman looks beside it, and begins again where the store failed it."""
-    import asyncio
-
     from holdfast.cli.main import say
-    from holdfast.contracts.errors import HoldfastError
     from holdfast.operate.serve.app import app, server
 
     async def looking(watchman: AlertWatcher) -> None:
@@ -163,3 +158,143 @@ def _run(
                 await asyncio.gather(beside, return_exceptions=True)
 
     asyncio.run(main())
+
+
+PROXY_HOST, PROXY_PORT, TIMEOUT_MS, STATE_DIR = "127.0.0.1", 8788, 30_000, Path(".holdfast")
+
+
+def proxy(
+    upstream: Annotated[list[str], Option(metavar="URL", help="Where calls are answered; several share them.")],
+    at: StoreOptions,
+    host: Host = PROXY_HOST,
+    port: Port = PROXY_PORT,
+    token: ApiToken = None,
+    state_dir: Annotated[Path, Option(metavar="FOLDER", help="Where the attribution log lies.")] = STATE_DIR,
+    timeout_ms: Annotated[int, Option(metavar="N", min=1, help="How long an upstream may be silent.")] = TIMEOUT_MS,
+    hold_ms: Annotated[int, Option(metavar="N", min=0, help="How long a call waits for a busy upstream.")] = 30_000,
+    most: Annotated[int, Option(metavar="N", min=1, help="Calls of one upstream at a time.")] = 512,
+    ids: Annotated[
+        bool, Option("--ids/--no-ids", help="Ask upstreams for token ids and log-probs where they give them.")
+    ] = True,
+    scrub: Annotated[
+        bool, Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
+    ] = True,
+    price: Annotated[
+        list[str] | None, Option(metavar="MODEL=READ,WRITTEN", help="Of a million tokens, to count what calls cost.")
+    ] = None,
+) -> None:
+    """Stand between agents and their model: pass every call on byte for byte, and keep it as a span of its attempt.
+
+    An agent needs nothing but its base URL: http://HOST:PORT/rollout/RUN%2FNAME/attempt/N/v1. The key of the upstreams
+    is read from OPENAI_API_KEY (ANTHROPIC_API_KEY); where it is not set, and no token is asked for, each agent's own
+    key is passed on. Keys are never written anywhere.
+    """
+    with needing("serve"):
+        from holdfast.collect import endpoint
+        from holdfast.collect.otlp.route import routes
+        from holdfast.collect.otlp.take import Taker
+        from holdfast.collect.proxy.anthropic import Messages
+        from holdfast.collect.proxy.app import app
+        from holdfast.collect.proxy.chat import Chat
+        from holdfast.collect.proxy.responses import Responses
+        from holdfast.collect.proxy.upstream import Remote
+    names = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+    keys = {name: os.environ[name] for name in names if os.environ.get(name)}
+    how: dict[str, Any] = {"timeout_s": timeout_ms / 1000, "hold_s": hold_ms / 1000, "most": most, "is_extended": ids}
+    remotes = [Remote(url, keys=keys, **how) for url in upstream]
+    prices = dict(map(read_price, price or ()))
+    with (
+        endpoint.listen(host, port, token=token) as listening,
+        at.open(state_folder=state_dir) as opened,
+    ):
+        scrubbing = spelt = None
+        if scrub:
+            from holdfast.collect.proxy.models import spell
+            from holdfast.collect.scrub import Scrub, key_in
+
+            key = key_in(opened.folder)
+            scrubbing, spelt = Scrub(key), Scrub(key, spell=spell)
+        taker = Taker(opened, clock=time.time, scrub=None if scrubbing is None else scrubbing.span)
+        application = app(
+            opened,
+            remotes,
+            token=token,
+            state_folder=state_dir,
+            scrub=None if scrubbing is None else scrubbing.call,
+            scrub_spelt=None if spelt is None else spelt.call,
+            prices=prices,
+            dialects=(Chat(), Responses(), Messages()),
+            routes=routes(taker, token=token),
+        )
+        _serve(application, taker, listening, ", ".join(remote.name for remote in remotes))
+
+
+def _serve(application: Starlette, taker: Taker, listening: socket.socket, behind: str) -> None:
+    import uvloop
+
+    from holdfast.collect import endpoint
+
+    # What is there now stays, and need not be looked through again and again for what could go.
+    gc.freeze()
+
+    async def serve() -> None:
+        print(f"proxy at http://{address_of(listening)} before {behind} (Ctrl-C ends it)", flush=True)
+        try:
+            await endpoint.server(application).serve(sockets=[listening])
+        finally:
+            await taker.close()
+            await application.state.proxy.close()
+
+    def terminate(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, terminate)  # by itself it would end us before the last is written
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def read_price(text: str) -> tuple[str, TokenPrice]:
+    """`MODEL=READ,WRITTEN`."""
+    from holdfast.collect.proxy.span_recorder import TokenPrice
+
+    model, _, figures = text.rpartition("=")
+    try:
+        read, written = (float(figure) for figure in figures.split(","))
+        if not model or not all(isfinite(figure) and figure >= 0 for figure in (read, written)):
+            raise ValueError
+    except ValueError:
+        why = "is not a name and two numbers"
+        raise BadInput(f"--price {text}", why=why, remedy="as in --price gpt-5=1.25,10") from None
+    return model, TokenPrice(read=read, written=written)
+
+
+def read_bind(text: str) -> tuple[str, int]:
+    """`HOST:PORT`."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise BadInput(f"bind {text!r}", why="is not HOST:PORT", remedy=f"as in {PROXY_HOST}:{PROXY_PORT}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+TOKEN = "HOLDFAST_TOKEN"  # in the environment, never on a command line, where others could read it
+MCP_EPILOG = f"""It speaks the Model Context Protocol on stdin and stdout; a client starts it, as "command": "holdfast",
+"args": ["mcp", "--store", "FILE"]. Without a token it only looks; with an operator's token in {TOKEN} it takes orders
+too: pause, resume, cancel, roll back."""
+
+
+def mcp(at: StoreOptions) -> None:
+    """Answer programs that speak MCP: judge, compare, evaluate a diff, look up runs, decisions and budgets."""
+    with needing("mcp"):
+        import mcp.server.stdio  # noqa: F401
+    from holdfast.operate.mcp import ToolFunctions, looking, ordering, serve, server
+
+    desk = ToolFunctions(at.store, at.project, clock=time.time)
+    if sys.stdin.isatty():
+        print("it speaks MCP on stdin, which a client would start and hold; Ctrl-C ends it", file=sys.stderr)
+    token = os.environ.get(TOKEN)
+    note = partial(desk.note, token)
+    made = server(looking(desk), lambda: ordering(desk, token), version=version("holdfast"), note=note)
+    asyncio.run(serve(made))

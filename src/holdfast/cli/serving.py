@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any
 
 from holdfast.cli.main import say
-from holdfast.cli.onward import folded
-from holdfast.cli.options import who
-from holdfast.cli.show import one_line
+from holdfast.cli.options import address_of, who
+from holdfast.cli.show import folded, one_line
 from holdfast.cli.story import happened
 from holdfast.collect import endpoint
 from holdfast.collect.proxy.chat import Chat
@@ -116,9 +115,7 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
     beside.append(asyncio.create_task(_go_on("news", news.tell)))
     if run_id is not None:
         beside.append(asyncio.create_task(_go_on("recording", partial(_keep_beating, store, run_id, driver))))
-    host, port = listening.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    told = banner(service.routing, f"http://{shown}:{port}/v1", policy, run_id)
+    told = banner(service.routing, f"http://{address_of(listening)}/v1", policy, run_id)
     told += prompted(store, service.routing)
     print("\n".join(told), flush=True)
     serving = asyncio.create_task(endpoint.server(application).serve(sockets=[listening]))

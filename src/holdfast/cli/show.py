@@ -1,17 +1,23 @@
-"""How results look: tables that fit the terminal, JSON, and a progress bar for what takes more than two seconds."""
+"""How results look: tables and lines for 80 columns, JSON, the commands that come next, a progress bar."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:
     from rich.console import Console
+
 
 PATIENCE_S = 2.0
 GAP = 2  # spaces between columns
@@ -23,10 +29,12 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2, allow_nan=False))
 
 
+def print_record(record: object) -> None:
+    print_json(encode(record))
+
+
 def print_records(records: Iterable[object]) -> None:
     """A JSON list of published records, each with its schema version."""
-    from holdfast.contracts.records import encode
-
     print_json([encode(record) for record in records])
 
 
@@ -131,8 +139,6 @@ def size(n: float) -> str:
 
 def next_page(command: str, *words: str, quiet: bool, **options: object) -> None:
     """The last line of a page that has a page after it. `quiet` keeps it off stdout, which holds JSON."""
-    import sys
-
     given = [f"--{key} {shlex.quote(str(value))}" for key, value in options.items() if value is not None]
     line = " ".join(["more: holdfast", command, *map(shlex.quote, words), *given])
     print(line, file=sys.stderr if quiet else sys.stdout)
@@ -181,3 +187,48 @@ def progress(title: str, total: int | None, console: Console | None = None) -> I
             timer.join()  # else it could start the bar after it was stopped
         if bar.live.is_started:  # stopping prints a line all the same
             bar.stop()
+
+
+WIDTH = 79
+
+
+def folded(text: str, indent: str = "", hanging: str = "") -> list[str]:
+    """A text in lines of 80 columns, all but the first with `hanging` more before them; paths and codes stay whole."""
+    wrapper = TextWrapper(WIDTH, indent, indent + hanging, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text)
+
+
+def fold(text: str, indent: str = "") -> str:
+    return "\n".join(folded(text, indent, "  "))
+
+
+def step(command: str, about: str = "", indent: str = "  ") -> Iterator[str]:
+    """A command with what it is for: beside it where there is room, else above; one that is too long is carried on."""
+    beside = f"{indent}{command}   # {about}"
+    if about and len(beside) <= WIDTH:
+        yield beside
+        return
+    if about:
+        yield f"{indent}# {about}"
+    first, *options = command.split(" --")
+    line = indent + first
+    for word in options:
+        if len(line) + len(f" --{word} \\") > WIDTH:
+            yield f"{line} \\"
+            line = f"{indent}  --{word}"
+        else:
+            line += f" --{word}"
+    yield line
+
+
+def left(what: str, path: Path | str, indent: str = "") -> list[str]:
+    """Where a file lies; on a line of its own where it would be too wide beside what it is: a path is not folded."""
+    shown = near(path)
+    beside = f"{indent}{what}  {shown}"
+    return [beside] if len(beside) <= WIDTH else [f"{indent}{what}", shown]
+
+
+def near(path: Path | str) -> str:
+    """As short as it can be told from here."""
+    found, here = Path(path).absolute(), Path.cwd()
+    return str(found.relative_to(here)) if found.is_relative_to(here) else str(path)

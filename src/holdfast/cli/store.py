@@ -1,0 +1,349 @@
+"""`holdfast store …`: check, migrate, measure, export and prune a store; OpenTelemetry in and out; JSON Schemas."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import sys
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+from typer import Argument, Option
+
+from holdfast.cli import show
+from holdfast.cli.options import (
+    DEFAULT_STORE,
+    AnyProject,
+    CommandSet,
+    Json,
+    Limit,
+    StoreAt,
+    StoreOptions,
+    existing,
+    needing,
+    who,
+    written_whole,
+)
+from holdfast.cli.show import print_json
+from holdfast.contracts import records
+from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.records import PUBLISHED, encode
+from holdfast.contracts.rollout import AttemptState
+
+if TYPE_CHECKING:
+    from holdfast.collect.otlp.wire import OtelSpan
+    from holdfast.contracts.rollout import Rollout
+    from holdfast.store.admin import Old
+    from holdfast.store.store import Store
+
+
+REPORTS = {  # what --json of a command prints, where it is not a plain record
+    "compat-report": ("holdfast.cli.doctor", "CompatReport"),
+    "store-check": ("holdfast.store.check", "Checked"),
+    "store-export": ("holdfast.store.export", "Exported"),
+    "store-migration": ("holdfast.store.admin", "Migration"),
+    "store-prune": ("holdfast.store.admin", "Pruned"),
+    "store-stats": ("holdfast.store.admin", "Stats"),
+}
+SETTINGS = "optimize-settings"
+
+
+def schema(
+    name: Annotated[str | None, Argument(help="One of the published names; without it they are listed.")] = None,
+    json: Json = False,
+) -> None:
+    """Print the JSON Schema of a published record."""
+    names = sorted([*PUBLISHED, *REPORTS, SETTINGS])
+    if name is not None:
+        print_json(document(name, names))
+    elif json:
+        print_json(names)
+    else:
+        print("\n".join(names))
+
+
+def document(name: str, names: list[str]) -> dict[str, Any]:
+    if name == SETTINGS:
+        from holdfast.contracts.settings import OptimizeSettings
+
+        return {"$schema": records.DIALECT, **OptimizeSettings.model_json_schema()}
+    if name in REPORTS:
+        module, attribute = REPORTS[name]
+        return records.schema(getattr(import_module(module), attribute))
+    if name in records.PUBLISHED:
+        return records.schema(records.PUBLISHED[name])
+    close = difflib.get_close_matches(name, names, n=1)
+    remedy = f"did you mean {close[0]}?" if close else "'holdfast schema' lists the names"
+    raise NotFound(f"schema {name!r}", why="is not published", remedy=remedy)
+
+
+traces_app = CommandSet("OpenTelemetry in and out. A proxy that runs also takes spans, at POST /v1/traces.")
+PAGE = 100
+
+
+@traces_app.command("export")
+def export_traces(
+    what: Annotated[str, Argument(metavar="RUN[/NAME]", help="A run, or one rollout of it.")],
+    to: Annotated[str, Option(metavar="URL|FILE", help="A collector (OTLP over HTTP), or a file.")],
+    at: StoreOptions,
+    header: Annotated[
+        list[str] | None, Option(metavar="NAME=VALUE", help="Sent along, as for a collector's key.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Send the spans of every finished attempt, with the same ids each time; a file has a request of JSON a line."""
+    headers, is_remote = dict(map(read_header, header or ())), to.startswith(("http://", "https://"))
+    if is_remote:
+        from holdfast.collect.address import checked
+
+        checked("--to", to, example="http://127.0.0.1:4318, with --header authorization='Bearer …'")
+    with needing("otlp"), at.existing() as opened:
+        from holdfast.collect.otlp import give, wire
+
+        rollouts = _rollouts(opened, what)
+        with show.progress("exporting rollouts", None) as advance:
+            spans = _spans(opened, rollouts, advance)
+            if is_remote:
+                taken = asyncio.run(give.send(to, spans, headers=headers))
+            else:
+                taken = 0
+                with written_whole(Path(to)) as file:
+                    for batch in give.batches(spans):
+                        file.write(wire.written(batch, wire.JSON).decode() + "\n")
+                        taken += len(batch)
+    if json:
+        show.print_json({"to": to, "spans": taken})
+    else:
+        print(f"{to}: {show.count(taken, 'span')}")
+
+
+@traces_app.command("import")
+def import_traces(
+    file: Annotated[Path, Argument(metavar="FILE", help="Lines of OTLP's JSON, as collectors write them.")],
+    at: StoreOptions,
+    scrub: Annotated[
+        bool, Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
+    ] = True,
+    json: Json = False,
+) -> None:
+    """Take in traces of other tracers from a file; each becomes a finished rollout that can be learnt from."""
+
+    if not file.is_file():
+        raise BadInput(f"file {file}", why="there is none", remedy="give lines of OTLP's JSON")
+    with needing("serve"), at.open() as opened:
+        from holdfast.collect.otlp.take import Taker
+        from holdfast.collect.scrub import Scrub, key_in
+
+        scrubbing = Scrub(key_in(opened.folder)).span if scrub else None
+        kept, refused, why = asyncio.run(_take(file, Taker(opened, clock=time.time, scrub=scrubbing)))
+    if json:
+        show.print_json({"file": str(file), "kept": kept, "refused": refused, "why": why})
+    else:
+        print(f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else ""))
+    if refused:
+        raise typer.Exit(1)
+
+
+async def _take(file: Path, taker: Any) -> tuple[int, int, str]:
+    from holdfast.collect.otlp import wire
+
+    kept, refused, why = 0, 0, ""
+    try:
+        with show.progress("reading lines", None) as advance, file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                try:
+                    spans, unread = wire.read(line, wire.JSON)
+                except BadInput as error:
+                    raise BadInput(f"{file}:{number}", why=error.why, remedy="give lines of OTLP's JSON") from None
+                taken = await taker.take(spans)
+                kept, refused = kept + taken.kept, refused + taken.refused + unread
+                why = why or taken.why or ("spans without ids or times cannot be read" if unread else "")
+                advance(1)
+    finally:
+        await taker.close()
+    return kept, refused, why
+
+
+def _rollouts(store: Store, what: str) -> Iterator[Rollout]:
+    from holdfast.store.find import find_rollout
+
+    if "/" in what:
+        yield find_rollout(store, what)
+        return
+    run, last = store.runs.get(what).id, None
+    while page := store.views.rollouts(run, most=PAGE, after=last):
+        yield from page
+        last = page[-1].name
+
+
+def _spans(store: Store, rollouts: Iterator[Rollout], advance: Any) -> Iterator[OtelSpan]:
+    from holdfast.collect.otlp.give import given
+
+    for rollout in rollouts:
+        for attempt in store.views.attempts(rollout.id):
+            if attempt.status is not AttemptState.RUNNING:
+                yield from given(rollout, attempt, store.traces.spans(attempt.token), store.traces.sheet(attempt.token))
+        advance(1)
+
+
+def read_header(text: str) -> tuple[str, str]:
+    """`NAME=VALUE`."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip():
+        raise BadInput("--header", why="is not NAME=VALUE", remedy="as in --header authorization='Bearer …'")
+    return name.strip(), value.strip()
+
+
+app = CommandSet("Look after a store.")
+
+
+@app.command()
+def check(
+    store: StoreAt = DEFAULT_STORE,
+    quick: Annotated[bool, Option("--quick", help="Skip the comparison of indexes with tables.")] = False,
+    json: Json = False,
+) -> None:
+    """Look for damage: the file, the life cycle, the ledger's chain, the blobs. Exits 5 when there is any."""
+    with existing(store) as opened:
+        from holdfast.store import check as checks
+
+        found = []
+        with show.progress("checking", len(checks.parts(opened))) as advance:
+            for part in checks.check(opened, quick=quick):
+                found.append(part)
+                advance(now=part.name)
+        answer = checks.Checked(store=opened.url, ok=not any(part.problems for part in found), parts=tuple(found))
+    if json:
+        show.print_record(answer)
+    else:
+        for part in found:
+            print(f"{part.name:<12}{'ok' if not part.problems else show.count(len(part.problems), 'problem')}")
+            for problem in part.problems:
+                print(f"  {problem}")
+        print(f"{answer.store}: {'sound' if answer.ok else 'damaged; keep a copy of it before anything else'}")
+    if not answer.ok:
+        raise typer.Exit(5)
+
+
+@app.command()
+def migrate(store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
+    """Bring a store to this version's schema."""
+    from holdfast.store import admin
+
+    with show.progress("migrating", None):
+        done = admin.migrate(store)
+    if json:
+        show.print_record(done)
+    elif done.before == done.after:
+        print(f"{done.store}: schema {done.after} already, nothing to do")
+    else:
+        print(f"{done.store}: schema {done.before} → {done.after}")
+
+
+@app.command()
+def stats(store: StoreAt = DEFAULT_STORE, project: AnyProject = None, limit: Limit = 20, json: Json = False) -> None:
+    """Count rows, bytes on disk, and the rollouts of the newest runs."""
+    with existing(store) as opened:
+        from holdfast.store import admin
+
+        with show.progress("counting", None):
+            found = admin.stats(opened, project=project, most=limit)
+    if json:
+        show.print_record(found)
+        return
+    free = f", {show.size(found.bytes_free)} of it free" if found.bytes_free else ""
+    print(f"{found.store}: schema {found.schema}, {show.size(found.bytes_database)}{free}")
+    print(f"blobs: {show.size(found.bytes_blobs)}\n")
+    show.print_table(("table", ">rows"), found.rows.items())
+    if found.runs:
+        states = [state for state in found.runs[0].rollouts if any(run.rollouts[state] for run in found.runs)]
+        print()
+        rows = [(one.run, one.project, one.state, *(one.rollouts[state] for state in states)) for one in found.runs]
+        show.print_table(("run", "~project", "state", *(f">{state}" for state in states)), rows)
+
+
+@app.command()
+def export(
+    store: StoreAt = DEFAULT_STORE,
+    output: Annotated[Path | None, Option(metavar="FILE", help="Written aside, then renamed; else stdout.")] = None,
+    project: AnyProject = None,
+    run: Annotated[str | None, Option(metavar="RUN", help="Only this run, of the project or of 'default'.")] = None,
+    json: Annotated[bool, Option("--json", help="With --output: print the counts as JSON.")] = False,
+) -> None:
+    """Write every record as lines of JSON, all from one moment."""
+    with existing(store, project or "default") as opened:
+        from holdfast.store.export import Exported
+
+        if run is not None:
+            run, project = opened.runs.get(run).id, opened.project
+        if output is None:
+            _export(opened, sys.stdout, project, run)
+            return
+        with written_whole(output) as file:
+            lines = _export(opened, file, project, run)
+    if json:
+        show.print_json(encode(Exported(output=str(output), lines=lines)))
+    else:
+        print(f"{output}: " + ", ".join(f"{n} {kind}" for kind, n in lines.items()))
+
+
+def _export(store: Store, file: TextIO, project: str | None, run: str | None) -> dict[str, int]:
+    from holdfast.store import export as exports
+
+    total = exports.rollouts(store) if project is None and run is None else None
+    with show.progress("exporting rollouts", total) as advance:
+        return exports.export(
+            store, file.write, version=version("holdfast"), now=time.time(), project=project, run=run, done=advance
+        )
+
+
+@app.command()
+def prune(
+    older_than: Annotated[float, Option(metavar="DAYS", min=0, help="Runs that ended longer ago than this.")],
+    at: StoreOptions,
+    yes: Annotated[bool, Option("--yes", help="Really remove them; without it they are only listed.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove finished runs with all their rollouts; never a running one, never the ledger."""
+    with at.existing() as opened:
+        from holdfast.store.admin import Pruned, old_runs
+
+        before = time.time() - older_than * 86_400
+        old = old_runs(opened, before=before)
+        if yes:
+            _remove(opened, old)
+        answer = Pruned(store=opened.url, project=at.project, before=before, removed=yes, runs=tuple(old))
+    if json:
+        show.print_record(answer)
+        return
+    if not old:
+        print(f"no finished runs in project {at.project} ended more than {older_than:g} days ago: nothing to remove")
+        return
+    show.print_table(
+        ("run", "state", "ended", ">rollouts"), [(o.run, o.state, show.moment(o.ended_at), o.rollouts) for o in old]
+    )
+    done = (
+        "removed; the ledger keeps a note, and the room they took is used again"
+        if yes
+        else "would go; add --yes to remove them"
+    )
+    print(f"{show.count(len(old), 'run')} {done}")
+
+
+def _remove(store: Store, old: list[Old]) -> None:
+    from holdfast.store.admin import prune
+
+    with show.progress("removing rollouts", sum(one.rollouts for one in old)) as advance:
+        for one in old:
+            began = time.monotonic()
+            for removed in prune(store, one, who=who(), now=time.time()):
+                advance(removed, now=one.run)
+                time.sleep(time.monotonic() - began)  # as long as the piece took: half of the time is the workers'
+                began = time.monotonic()
