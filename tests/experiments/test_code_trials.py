@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.experiment import failures
+from experiments.code_trials import failures
+from experiments.coding.audit import CorpusAudit, Correlation, CountedRate
+from experiments.coding.sandbox import NoSandbox, Sandbox
 from holdfast.contracts.evidence import Interval
 from tests.experiments.conftest import Experiment
 

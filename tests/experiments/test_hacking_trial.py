@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import experiment
-from holdfast.cli.experiment import newest
+from experiments import hacking_trial
+from experiments.hacking import ARMS, CARELESS, GUARDED, KIND, HackingTrial
+from experiments.trials import newest
 from holdfast.contracts.run import DesiredState
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
@@ -99,5 +100,5 @@ def test_a_place_for_its_files_that_is_a_file_is_refused(experiment: Experiment,
 
 
 def test_to_go_on_is_the_same_command() -> None:
-    call = experiment._call_experiment(5, True, Path("a b"), "s.db", "mine")
-    assert call == "holdfast experiment hacking --seeds 5 --quick --output 'a b' --store s.db --project mine"
+    call = hacking_trial._call(5, True, Path("a b"), "s.db", "mine")
+    assert call == "python -m experiments hacking --seeds 5 --quick --output 'a b' --store s.db --project mine"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import experiment
-from holdfast.cli.experiment import newest
+from experiments import safety_trial
+from experiments.safety import ARMS, CONSTRAINED, KIND, UNCONSTRAINED, SafetyTrial
+from experiments.trials import newest
 from holdfast.contracts.run import DesiredState
 from holdfast.store.store import open_store
 from tests.conftest import Files
@@ -77,6 +78,6 @@ def test_a_bad_output_is_refused_before_anything_runs(experiment: Experiment, fi
 
 
 def test_the_command_to_go_on_with_is_the_same_one() -> None:
-    assert experiment._call(3, True, 0.1, Path("a b"), "x.sqlite", "p") == (
-        "holdfast experiment safety --seeds 3 --quick --budget 0.1 --output 'a b' --store x.sqlite --project p"
+    assert safety_trial._call(3, True, 0.1, Path("a b"), "x.sqlite", "p") == (
+        "python -m experiments safety --seeds 3 --quick --budget 0.1 --output 'a b' --store x.sqlite --project p"
     )

@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.experiment import check_installed, keep_files
+from experiments.trials import check, keep
 from holdfast.contracts.errors import BadInput
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
     with pytest.raises(BadInput, match="is a file; name a folder"):
-        check_installed("hacking", tmp_path / "out")
-    check_installed("hacking", tmp_path)
-    check_installed("hacking", None)
+        check("hacking", tmp_path / "out")
+    check("hacking", tmp_path)
+    check("hacking", None)
 
 
 def test_without_pytorch_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.options.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"experiment safety: needs PyTorch.*holdfast\[learn\]"):
-        check_installed("safety", None)
+        check("safety", None)
 
 
 def test_the_table_and_the_picture_are_kept_in_a_folder_that_is_made(tmp_path: Path) -> None:
-    files = keep_files(tmp_path / "a/b", "hacking", {"x": 1}, lambda path: path.write_text("drawn") and None)
+    files = keep(tmp_path / "a/b", "hacking", {"x": 1}, lambda path: path.write_text("drawn") and None)
     assert files == [tmp_path / "a/b/hacking.png", tmp_path / "a/b/hacking.json"]
     assert files[0].read_text() == "drawn" and json.loads(files[1].read_text()) == {"x": 1}

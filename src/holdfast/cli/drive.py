@@ -28,11 +28,11 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED
 from holdfast.contracts.run import DesiredState, RunState, Status
 from holdfast.contracts.settings import OptimizeSettings
-from holdfast.operate.status import write_status
+from holdfast.operate.lifecycle import write_status
 from holdfast.operate.switches import heeding, key_of, snapshot_of
 from holdfast.pipeline.run import Control, RunSpec
 from holdfast.pipeline.run import drive as drive_run
-from holdfast.promote.features import SWITCHES, Off
+from holdfast.promote.flags import SWITCHES, Off
 from holdfast.store.store import Store
 
 

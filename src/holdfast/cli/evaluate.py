@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.features import Features
     from holdfast.contracts.judgement import EvalItem
     from holdfast.contracts.rollout import Rollout
-    from holdfast.promote.features import Snapshot
+    from holdfast.promote.flags import Snapshot
     from holdfast.reward.diff.edits import Change, EditFinding, EditPart
     from holdfast.reward.diff.minimality import Excess
     from holdfast.reward.evaluation import Evaluation, Part, PartVerdict, TaskResult

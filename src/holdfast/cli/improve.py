@@ -197,7 +197,7 @@ def _unfinished(store: Store, settings: Quickstart) -> str | None:
 def _results(store: Store, status: Status) -> tuple[Results | None, Path | None]:
     import numpy as np
 
-    from holdfast.workloads.tooluse.curves import draw
+    from holdfast.workloads.tooluse.tasks import draw
     from holdfast.workloads.tooluse.results import results
 
     found = results(store, store.steps.of_run(status.run_id), rng=np.random.default_rng(SEED))
@@ -255,7 +255,7 @@ def _richness(spans: Sequence[Span], sheet: RewardBreakdown | None) -> tuple[int
 
 def _tell(status: Status, found: Results, updates: list[StepRecord]) -> None:
     """At most 80 columns."""
-    from holdfast.workloads.tooluse.curves import blocks
+    from holdfast.workloads.plots import blocks
     from holdfast.workloads.tooluse.results import RATES
 
     print(f"{status.run_id} {status.run_state} in {status.elapsed_s:.0f} s\n")

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from holdfast.contracts.run import RunRecord
     from holdfast.contracts.trace import Span
     from holdfast.learn.quality import QualityReport, Standards
-    from holdfast.reward.adoption import AdoptionRate, Row, ToolAttempt
+    from holdfast.reward.tools import AdoptionRate, ToolAttempt
+    from holdfast.prove.calibrate import Row
     from holdfast.store.budgets import BudgetTotals, BudgetUse
     from holdfast.store.store import Store
 
@@ -104,7 +105,7 @@ def rollouts(
 ) -> None:
     """List the rollouts of a run, in the order they were queued."""
     with at.existing() as opened:
-        from holdfast.store.find import full_name
+        from holdfast.store.store import full_name
 
         run = opened.runs.get(run).id
         last = None if after is None else full_name(opened, run, after.removeprefix(f"{run}/"))
@@ -171,7 +172,7 @@ def spans(
 ) -> None:
     """Show what happened in one attempt at a rollout."""
     with at.existing() as opened:
-        from holdfast.store.find import find_rollout
+        from holdfast.store.store import find_rollout
 
         found = find_rollout(opened, rollout)
         one = _attempt(opened, found, attempt)
@@ -362,7 +363,7 @@ def adoption(
 
 def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
     """Of the attempts that decided their rollouts."""
-    from holdfast.operate.look.usage import catalog, record
+    from holdfast.operate.look.lessons import catalog, record
 
     tools = catalog(store, run)
     with show.progress("reading rollouts", None) as advance:

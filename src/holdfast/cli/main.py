@@ -117,7 +117,6 @@ COMMANDS = {  # name → its function or Typer and what it does; a file is read 
     "reward diff": ("evaluate.diff", "Show what a change did, what it cost, and what nobody needed."),
     "reward judge": ("reward.judge_app", "Judges: ask them, calibrate them, report which of them count."),
     "reward label": ("reward.label", "Decide what judges could not; labels feed their calibration."),
-    "reward experiment": ("experiment.app", "Experiments with rewards: what does each of them teach?"),
     "policy": ("policy.app", "Models: talk to them, train them, serve, show, export them."),
     "release": ("release.app", "Versions in service: list, explain, promote, roll back, serve."),
     "release flags": ("flags.app", "Feature flags: switch them, for whom, and see why they are so."),

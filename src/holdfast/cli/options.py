@@ -179,7 +179,7 @@ def written_whole(path: Path) -> Iterator[TextIO]:
             with path.open("w", encoding="utf-8") as device:  # a pipe or a device: there is nothing to rename
                 yield device
             return
-        from holdfast.store.blobs import replacing
+        from holdfast.store.artifacts import replacing
 
         with replacing(path, mode=0o666 & ~_umask()) as file:
             text = TextIOWrapper(file, encoding="utf-8")

@@ -295,7 +295,7 @@ def _spec(store: Store, evaluation: PairedEvaluation, key: str) -> RunSpec:
 def _found(store: Store, held: str) -> tuple[Release | None, CandidateEvidence]:
     """The candidate, where it is one, and all that is measured of it; by its last decision, or by a run."""
     from holdfast.pipeline.more import IMPROVE, compared, decided_in, last_of, proofs, samples_of
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     if "@" in held:
         release = find_release(store, held)
@@ -466,7 +466,7 @@ def _evaluation_prove(
 
 def _whole(store: Store, name: str) -> str:
     """The name of a release written out, where its policy was cut short."""
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     return name if "@" not in name or Path(name).is_dir() else find_release(store, name).id
 

@@ -62,7 +62,7 @@ def decide(
         from holdfast.pipeline.more import compared
         from holdfast.workloads.tooluse.suite import evaluation_from
     from holdfast.pipeline.promote import promote
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     with existing(at) as opened:
         release = find_release(opened, version)
@@ -248,7 +248,7 @@ def add(
 
     The first of a policy goes live with the next 'promote'. What is there already, and not a candidate, is exit code 1.
     """
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     with needing("learn"):
         from holdfast.pipeline.versions import source_of
@@ -274,7 +274,7 @@ def _named(source: str) -> str:
 
 
 def _standing(release: Release, at: str) -> list[str]:
-    from holdfast.operate.steps import FALLEN
+    from holdfast.operate.canary_controller import FALLEN
 
     told = f"{release.id} is there already, and {release.stage.replace('_', ' ')}"
     if release.stage in FALLEN:
@@ -291,8 +291,8 @@ def retry(version: VersionText, at: StoreOptions, why: Why = "by hand", json: Js
 
     It is a candidate again, and what it was proved by before counts no more.
     """
-    from holdfast.operate.steps import try_again
-    from holdfast.store.find import find_release
+    from holdfast.operate.canary_controller import try_again
+    from holdfast.store.store import find_release
 
     with existing(at) as opened:
         release = try_again(opened, find_release(opened, version), who=who(), why=why, now=time.time())
@@ -309,7 +309,7 @@ def retry(version: VersionText, at: StoreOptions, why: Why = "by hand", json: Js
 @app.command("show")
 def show_(version: VersionText, at: StoreOptions, json: Json = False) -> None:
     """Show one version: where it is, and by what evidence."""
-    from holdfast.store.find import find_release
+    from holdfast.store.store import find_release
 
     with existing(at) as opened:
         release = find_release(opened, version)
@@ -346,8 +346,8 @@ def explain(version: VersionText, at: StoreOptions, json: Json = False) -> None:
     From the ledger, and from the samples: the ledger's chain and the hashes of evidence and samples are verified. Exit
     code 1 when they lead elsewhere.
     """
-    from holdfast.operate.explain import recount
-    from holdfast.store.find import find_release
+    from holdfast.operate.drill.playbook import recount
+    from holdfast.store.store import find_release
 
     with existing(at) as opened:
         release = find_release(opened, version)
@@ -397,7 +397,8 @@ def promote(
 
     A refusal is exit code 1, and is in the ledger.
     """
-    from holdfast.operate.steps import Refusal, advance
+    from holdfast.operate.steps import Refusal
+    from holdfast.operate.canary_controller import advance
 
     if to is not None and to not in (Stage.SHADOW, Stage.CANARY, Stage.LIVE):
         raise BadInput(f"--to {to}", why="is no stage ahead", remedy="use shadow, canary or live")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from holdfast.operate.proof_view import ProofView
     from holdfast.operate.publication import Publication
     from holdfast.prove.comparison import ComparisonConfig
-    from holdfast.prove.reports.archive import RetentionAction, RetentionStep
-    from holdfast.prove.reports.leaves import Problem
+    from holdfast.prove.reports.validate import RetentionAction, RetentionStep
+    from holdfast.prove.reports.document import Problem
 
 
 NUMBERED = re.compile(r"(.+)-([0-9]{1,9})([a-z][0-9]*|)")  # a run, its version, and which proof of it
@@ -222,7 +222,7 @@ def significance(
     json: Json = False,
 ) -> None:
     """Publish all reports of two sets of samples, and the proof. Exits 1 when it fails; it is written all the same."""
-    from holdfast.prove.reports.findings import ProofCriteria
+    from holdfast.prove.reports.report import ProofCriteria
     from holdfast.prove.reports.report import publish
 
     sides = []
@@ -266,9 +266,9 @@ def safety(
     json: Json = False,
 ) -> None:
     """Write the safety report alone. Exits 1 when promotion is blocked; it is written all the same."""
-    from holdfast.prove.reports.findings import ProofCriteria, ReportComparison
+    from holdfast.prove.reports.report import ProofCriteria, ReportComparison
     from holdfast.prove.reports.report import head_at, publish_safety
-    from holdfast.store.blobs import write_atomically
+    from holdfast.store.artifacts import write_atomically
 
     before, after = (read_samples(file, "safety_penalty") for file in (baseline_safety_samples, trained_safety_samples))
     criteria = ProofCriteria(max_safety_regression=max_safety_regression)
@@ -309,7 +309,7 @@ def page(
     cannot be computed again: a proof that does not validate has no page.
     """
     from holdfast.operate import publication
-    from holdfast.operate.proof_text import standing
+    from holdfast.operate.proof_view import standing
 
     proof = find_proof(what, at.folder)
     with progress("weighing the samples again", None):
@@ -335,7 +335,7 @@ def write_page(proof: Path, how: ComparisonConfig | None = None) -> Path:
 def _written(published: Publication, how: ComparisonConfig, output: Path | None) -> tuple[Path, ProofView]:
     from holdfast.operate import publication
     from holdfast.operate.proof import render
-    from holdfast.store.blobs import write_atomically
+    from holdfast.store.artifacts import write_atomically
 
     path = output or published.page
     if path.is_dir():

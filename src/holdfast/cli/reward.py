@@ -54,7 +54,7 @@ def reward(
     json: Json = False,
 ) -> None:
     """Attach a reward to a rollout that has ended."""
-    from holdfast.store.find import find_rollout
+    from holdfast.store.store import find_rollout
 
     told = RewardTerm(name=name, value=value, weight=weight, source=source, turn=turn)
     with at.existing() as opened:
@@ -78,7 +78,7 @@ GATED = "gated"  # 1: the guard let nothing through
 
 def rewards(rollout: RolloutText, at: StoreOptions, json: Json = False) -> None:
     """Show what a rollout was paid for: what it did in each turn, every signal with its weight, and the total."""
-    from holdfast.store.find import find_rollout
+    from holdfast.store.store import find_rollout
 
     with at.existing() as opened:
         found = find_rollout(opened, rollout)
@@ -464,9 +464,10 @@ def _make(folder: Path) -> None:
 async def _opinions(
     opened: Store, on: Criterion, artefacts: Sequence[EvalItem], judges: Sequence[Judge], advance: Any
 ) -> list[Opinion]:
-    from holdfast.reward.judges.ensemble import cascade, doubt
+    from holdfast.reward.judges.ensemble import cascade
+    from holdfast.store.rows import doubt
     from holdfast.reward.judges.judge import Kept
-    from holdfast.reward.judges.rules import RuleJudge
+    from holdfast.reward.judges.judge import RuleJudge
 
     kept = [[Kept(each, opened.judgements)] for each in judges]
     rules, found = RuleJudge(clock=time.time), []
@@ -480,7 +481,7 @@ async def _opinions(
 
 
 async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
-    from holdfast.reward.judges.bias import probe, self_preference
+    from holdfast.reward.judges.calibration import probe, self_preference
     from holdfast.reward.judges.calibration import calibrate, drift, truth
     from holdfast.reward.judges.judge import JudgeFailed, Kept
 

@@ -23,7 +23,7 @@ from holdfast.contracts.run import RunState
 if TYPE_CHECKING:
     from holdfast.pipeline.importing import Imported
     from holdfast.pipeline.run import RunSpec
-    from holdfast.promote.features import Off
+    from holdfast.promote.flags import Off
     from holdfast.store.store import Store
 
 

@@ -172,7 +172,7 @@ async def _take(file: Path, taker: Any) -> tuple[int, int, str]:
 
 
 def _rollouts(store: Store, what: str) -> Iterator[Rollout]:
-    from holdfast.store.find import find_rollout
+    from holdfast.store.store import find_rollout
 
     if "/" in what:
         yield find_rollout(store, what)

@@ -186,7 +186,7 @@ def _check_kept(out: Path, picture: Path | None) -> None:
 
 def _teach(school: School, out: Path, *, seconds: float, most: int | None, quiet: bool) -> bool:
     """The lesson, with what has been learnt written down at every look; False where Ctrl-C has ended it."""
-    from holdfast.workloads.townschool import Point
+    from holdfast.workloads.tooluse.results import Point
     from holdfast.workloads.townschool import learn as taught
 
     is_whole = True
