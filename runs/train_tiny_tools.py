@@ -36,8 +36,8 @@ from holdfast.policies.hub import load
 from holdfast.policies.llama import config_of, to_llama
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.local import Local
-from holdfast.workloads.tooluse.dialogues import dialogue
 from holdfast.workloads.tooluse.agent import examine, summary
+from holdfast.workloads.tooluse.dialogues import dialogue
 from holdfast.workloads.tooluse.tasks import STYLES, THINK, USE, generate
 
 NAME = "tiny-tools"

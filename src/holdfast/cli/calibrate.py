@@ -275,7 +275,7 @@ def record_golden(
     suite: SuiteAt, version: VersionOf, at: StoreOptions, name: Called = None, json: Json = False
 ) -> None:
     """Do every case once with nothing left to chance, and keep what was seen, done and earned."""
-    from holdfast.prove.golden import told, write
+    from holdfast.prove.golden import as_dict, write
     from holdfast.workloads.tooluse.suite import suite_of
 
     cases = suite_of(suite)
@@ -288,7 +288,7 @@ def record_golden(
         made = replace(_replayed(opened, cases, version, called), suite_at=_whole(suite))
         write(path, made)
     if json:
-        print_json(told(made))
+        print_json(as_dict(made))
         return
     print(fold(f"{made.name} {made.sha256[:12]}: {made.version} on {made.suite}, {len(made.cases)} cases"))
     print(fold(", ".join(f"{name} {value:.4g}" for name, value in made.kpis.items()), "  "))
@@ -376,7 +376,7 @@ def list_goldens(at: StoreOptions, json: Json = False) -> None:
         folder, by = _folder(opened), goldens.signed(opened)
     found = [goldens.read(path) for path in sorted(folder.glob("*.json")) if not path.stem.endswith(goldens.REPLAY)]
     if json:
-        print_json([{**goldens.told(one), "signed_by": by.get(one.sha256)} for one in found])
+        print_json([{**goldens.as_dict(one), "signed_by": by.get(one.sha256)} for one in found])
         return
     if not found:
         print(f"no goldens; make one: holdfast golden record SUITE --version VERSION{at}")

@@ -29,7 +29,7 @@ from holdfast.contracts.rollout import ANSWERED
 from holdfast.contracts.run import DesiredState, RunState, Status
 from holdfast.contracts.settings import OptimizeSettings
 from holdfast.operate.lifecycle import write_status
-from holdfast.operate.switches import heeding, key_of, snapshot_of
+from holdfast.operate.switches import feature_reader, key_of, snapshot_of
 from holdfast.pipeline.run import Control, RunSpec
 from holdfast.pipeline.run import drive as drive_run
 from holdfast.promote.flags import SWITCHES, Off

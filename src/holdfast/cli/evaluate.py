@@ -171,8 +171,8 @@ def _look(change: Change, references: dict[str, str | float] | None) -> _Seen:
                 )
             )
             advance(now=path)
-        spent = minimality.weigh(change, references)
-        found = minimality.surplus(change, references)
+        spent = minimality.total_excess(change, references)
+        found = minimality.unneeded_scaffolding(change, references)
         vetoes = tamper.inspect(change)
     value = minimality.multiplier(spent.excess, scaffold.amount(found), reference_cost=spent.reference_cost)
     return _Seen(
@@ -270,16 +270,16 @@ def _page(change: Change, seen: _Seen) -> str:
 
 def _hunks(before: str, after: str) -> list[list[tuple[str, int, str]]]:
     """Lines that differ with some around them: (kind, number, text). Those that share what is around them are one."""
-    from holdfast.reward.diff.lines import changed, tidy
+    from holdfast.reward.diff.trees import line_changes, normalise_newlines
 
-    old, new = tidy(before).split("\n"), tidy(after).split("\n")
+    old, new = normalise_newlines(before).split("\n"), normalise_newlines(after).split("\n")
     found: list[list[tuple[str, int, str]]] = []
     reached = 0  # of the lines after, those that are shown
 
     def same(start: int, end: int) -> list[tuple[str, int, str]]:
         return [("same", at + 1, new[at]) for at in range(start, end)]
 
-    for b0, b1, a0, a1 in changed(old, new):
+    for b0, b1, a0, a1 in line_changes(old, new):
         if not found or a0 - CONTEXT > reached + CONTEXT:
             if found:
                 found[-1] += same(reached, reached + CONTEXT)

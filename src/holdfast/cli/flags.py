@@ -24,8 +24,7 @@ from holdfast.contracts.errors import BadInput, Conflict
 from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
 from holdfast.contracts.records import loads
 from holdfast.promote import flags
-from holdfast.promote.flags import KEYED, features
-from holdfast.promote.flags import UNSAID, check, kill_variable, needed_by
+from holdfast.promote.flags import KEYED, UNSAID, check, features, kill_variable, needed_by
 
 if TYPE_CHECKING:
     from holdfast.store.store import Store

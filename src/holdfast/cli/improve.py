@@ -197,14 +197,14 @@ def _unfinished(store: Store, settings: Quickstart) -> str | None:
 def _results(store: Store, status: Status) -> tuple[Results | None, Path | None]:
     import numpy as np
 
-    from holdfast.workloads.tooluse.tasks import draw
+    from holdfast.workloads.plots import draw_quickstart
     from holdfast.workloads.tooluse.results import results
 
     found = results(store, store.steps.of_run(status.run_id), rng=np.random.default_rng(SEED))
     if found is None:
         return None, None
     path = _picture(store, status.run_id)
-    draw(path, found, f"{status.model_ref}, {found.practised} practice rollouts ({status.run_id})")
+    draw_quickstart(path, found, f"{status.model_ref}, {found.practised} practice rollouts ({status.run_id})")
     return found, path
 
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.run import RunRecord
     from holdfast.contracts.trace import Span
     from holdfast.learn.quality import QualityReport, Standards
-    from holdfast.reward.tools import AdoptionRate, ToolAttempt
-    from holdfast.prove.calibrate import Row
+    from holdfast.reward.tools import AdoptionRate, AdoptionRow, ToolAttempt
     from holdfast.store.budgets import BudgetTotals, BudgetUse
     from holdfast.store.store import Store
 
@@ -342,14 +341,14 @@ def adoption(
 ) -> None:
     """Show how far tools are adopted where they are needed; without a run, in the newest ones."""
     from holdfast.prove.estimate import wilson
-    from holdfast.reward.adoption import tally
+    from holdfast.reward.tools import adoption_rates
 
     with at.existing() as opened:
         named = (
             [opened.runs.get(run).id for run in runs] if runs else [run.id for run in opened.runs.newest(most=newest)]
         )
         records = [record for run in dict.fromkeys(named) for record in _records(opened, run)]
-    found = tally(records, wilson, by=KEYS[by])
+    found = adoption_rates(records, wilson, by=KEYS[by])
     if json:
         show.print_json({"runs": named, "attempts": len(records), "rows": [encode(row) for row in found]})
     elif not found:
@@ -381,20 +380,20 @@ def _rollouts(store: Store, run: str) -> Iterator[Rollout]:
         last = page[-1].name
 
 
-def _print(found: tuple[Row, ...], keys: tuple[str, ...]) -> None:
+def _print(found: tuple[AdoptionRow, ...], keys: tuple[str, ...]) -> None:
     titles = {"tool": "tool", "model": "~model", "version": "~version", "window": "day"}
     columns = [*(titles[key] for key in keys), ">need", ">adopted", "", ">overused", ">formed", ">worked", ">mended"]
     show.print_table(columns, [(*(_key(row, key) for key in keys), *_cells(row)) for row in found])
 
 
-def _key(row: Row, key: str) -> object:
+def _key(row: AdoptionRow, key: str) -> object:
     value = getattr(row, key)
     if key == "version" and value is not None and row.tool is not None and len(value) > ROOM:
         return f"…{value[1 - ROOM :]}"  # versions of one run differ at their ends
     return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d}" if key == "window" else value
 
 
-def _cells(row: Row) -> tuple[object, ...]:
+def _cells(row: AdoptionRow) -> tuple[object, ...]:
     adopted = row.adoption
     sure = f"[{100 * adopted.interval.low:.0f}-{100 * adopted.interval.high:.0f}]" if adopted.of else "-"
     rest = (row.overuse, row.formed, row.worked, row.mended)

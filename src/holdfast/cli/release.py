@@ -346,7 +346,7 @@ def explain(version: VersionText, at: StoreOptions, json: Json = False) -> None:
     From the ledger, and from the samples: the ledger's chain and the hashes of evidence and samples are verified. Exit
     code 1 when they lead elsewhere.
     """
-    from holdfast.operate.drill.playbook import recount
+    from holdfast.operate.publication import recompute_decision
     from holdfast.store.store import find_release
 
     with existing(at) as opened:
@@ -397,8 +397,7 @@ def promote(
 
     A refusal is exit code 1, and is in the ledger.
     """
-    from holdfast.operate.steps import Refusal
-    from holdfast.operate.canary_controller import advance
+    from holdfast.operate.canary_controller import Refusal, advance
 
     if to is not None and to not in (Stage.SHADOW, Stage.CANARY, Stage.LIVE):
         raise BadInput(f"--to {to}", why="is no stage ahead", remedy="use shadow, canary or live")

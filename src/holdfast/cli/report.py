@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from holdfast.operate.proof_view import ProofView
     from holdfast.operate.publication import Publication
     from holdfast.prove.comparison import ComparisonConfig
-    from holdfast.prove.reports.validate import RetentionAction, RetentionStep
     from holdfast.prove.reports.document import Problem
+    from holdfast.prove.reports.validate import RetentionAction, RetentionStep
 
 
 NUMBERED = re.compile(r"(.+)-([0-9]{1,9})([a-z][0-9]*|)")  # a run, its version, and which proof of it
@@ -222,8 +222,7 @@ def significance(
     json: Json = False,
 ) -> None:
     """Publish all reports of two sets of samples, and the proof. Exits 1 when it fails; it is written all the same."""
-    from holdfast.prove.reports.report import ProofCriteria
-    from holdfast.prove.reports.report import publish
+    from holdfast.prove.reports.report import ProofCriteria, publish
 
     sides = []
     for path, penalties in ((baseline_samples, baseline_safety_samples), (trained_samples, trained_safety_samples)):
@@ -266,8 +265,7 @@ def safety(
     json: Json = False,
 ) -> None:
     """Write the safety report alone. Exits 1 when promotion is blocked; it is written all the same."""
-    from holdfast.prove.reports.report import ProofCriteria, ReportComparison
-    from holdfast.prove.reports.report import head_at, publish_safety
+    from holdfast.prove.reports.report import ProofCriteria, ReportComparison, head_at, publish_safety
     from holdfast.store.artifacts import write_atomically
 
     before, after = (read_samples(file, "safety_penalty") for file in (baseline_safety_samples, trained_safety_samples))

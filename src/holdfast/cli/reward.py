@@ -464,16 +464,14 @@ def _make(folder: Path) -> None:
 async def _opinions(
     opened: Store, on: Criterion, artefacts: Sequence[EvalItem], judges: Sequence[Judge], advance: Any
 ) -> list[Opinion]:
-    from holdfast.reward.judges.ensemble import cascade
-    from holdfast.store.rows import doubt
-    from holdfast.reward.judges.judge import Kept
-    from holdfast.reward.judges.judge import RuleJudge
+    from holdfast.reward.judges.ensemble import cascade, review_request
+    from holdfast.reward.judges.judge import CachedJudge, RuleJudge
 
-    kept = [[Kept(each, opened.judgements)] for each in judges]
+    kept = [[CachedJudge(each, opened.judgements)] for each in judges]
     rules, found = RuleJudge(clock=time.time), []
     for one in artefacts:
         opinion = await cascade(on, one, kept, rules=rules, calibrated=opened.judgements.calibration)
-        if (waits := doubt(opinion, now=time.time())) is not None:
+        if (waits := review_request(opinion, now=time.time())) is not None:
             await opened.judgements.doubt(one, waits)
         found.append(opinion)
         advance()
@@ -481,18 +479,17 @@ async def _opinions(
 
 
 async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
-    from holdfast.reward.judges.calibration import probe, self_preference
-    from holdfast.reward.judges.calibration import calibrate, drift, truth
-    from holdfast.reward.judges.judge import JudgeFailed, Kept
+    from holdfast.reward.judges.calibration import best_labels, calibrate, drift, probe, self_preference
+    from holdfast.reward.judges.judge import CachedJudge, JudgeFailed
 
-    known = truth(opened.judgements.labels(on.id))
+    known = best_labels(opened.judgements.labels(on.id))
     if not known:
         remedy = "add some: --tooluse N, --labels FILE, or holdfast label"
         raise BadInput(f"labels on {on.id}", why="there are none in the store", remedy=remedy)
     artefacts = [opened.judgements.artefact(sha256) for sha256 in sorted(known)]
     before = opened.judgements.of(on.id, judge=asked.name, prompt=asked.prompt(on))
     then = {one.artefact: one.score for one in before if one.score is not None and one.artefact in known}
-    given, keeping, failed = [], Kept(asked, opened.judgements), list[str]()
+    given, keeping, failed = [], CachedJudge(asked, opened.judgements), list[str]()
     with show.progress(f"asking {asked.name}", len(artefacts)) as advance:
         for one in artefacts:
             try:

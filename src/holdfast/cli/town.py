@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from holdfast.workloads.townlife import Life, Recording, Rules
     from holdfast.workloads.townobserver import AuditFile
-    from holdfast.workloads.townschool import School, TrainingRound
+    from holdfast.workloads.townschool import TownTrainer, TrainingRound
 
 
 RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
@@ -125,18 +125,18 @@ def learn(
     scripts. Ctrl-C ends the lesson; what was learnt is examined and kept all the same."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is read: networks this small are slower on more
     with needing("learn"):
-        from holdfast.workloads import schooling
+        from holdfast.workloads import plots
         from holdfast.workloads.townlife import read_rules
-        from holdfast.workloads.townschool import School, TrainingPlan
+        from holdfast.workloads.townschool import TownTrainer, TrainingPlan
 
     told = read_rules(rules, residents=residents)
     if picture is not None:
-        schooling.check_picture(picture)
+        plots.check_picture(picture)
     kept = _folder(seed) if out is None else out
     _check_kept(kept, picture)
     warn()
     plan = TrainingPlan(exams=3, exam_worlds=1, final_worlds=3) if quick else TrainingPlan()
-    school = School(told, plan, seed=seed)
+    school = TownTrainer(told, plan, seed=seed)
     most = updates or (QUICK if quick else None)
     seconds = inf if minutes is None and most is not None else 60.0 * (minutes or MINUTES)
     is_whole = _teach(school, kept, seconds=seconds, most=most, quiet=json)
@@ -146,7 +146,7 @@ def learn(
     if json:
         print_json(lesson.plain())
     else:
-        _print(lesson, schooling.line_of(lesson))
+        _print(lesson, plots.training_line(lesson))
         longer = f"holdfast town learn --minutes {max(10, round(4 * (minutes or MINUTES)))} --seed {seed}"
         given = (f" --rules {shlex.quote(str(rules))}" if rules else "") + (
             f" --residents {residents}" if residents else ""
@@ -184,16 +184,16 @@ def _check_kept(out: Path, picture: Path | None) -> None:
             raise BadInput(str(path), why=why, remedy="choose another place") from None
 
 
-def _teach(school: School, out: Path, *, seconds: float, most: int | None, quiet: bool) -> bool:
+def _teach(school: TownTrainer, out: Path, *, seconds: float, most: int | None, quiet: bool) -> bool:
     """The lesson, with what has been learnt written down at every look; False where Ctrl-C has ended it."""
-    from holdfast.workloads.tooluse.results import Point
+    from holdfast.workloads.townschool import EvalPoint
     from holdfast.workloads.townschool import learn as taught
 
     is_whole = True
     with progress("learning", most) as advance:
         try:
             for news in taught(school, seconds=seconds, clock=time.monotonic, most=most):
-                if not isinstance(news, Point):
+                if not isinstance(news, EvalPoint):
                     advance(now=f"{school.seconds:.0f} s")
                     continue
                 if not quiet:
@@ -208,11 +208,11 @@ def _teach(school: School, out: Path, *, seconds: float, most: int | None, quiet
 
 
 def _keep(lesson: TrainingRound, out: Path, picture: Path | None) -> None:
-    from holdfast.workloads import schooling
+    from holdfast.workloads import plots
 
     with written_whole(out / NUMBERS) as file:
         file.write(json.dumps(lesson.plain(), indent=2) + "\n")
-    schooling.draw(out / PICTURE if picture is None else picture, lesson)
+    plots.draw_training(out / PICTURE if picture is None else picture, lesson)
 
 
 def _print(lesson: TrainingRound, line: str) -> None:
