@@ -22,6 +22,7 @@ from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, SpanEvent, SpanKind, ToolCall
 from holdfast.policies import tokens
 from holdfast.policies.chat_template import ByteTemplate
+from tests.policies.small import show
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"
@@ -46,7 +47,7 @@ def chat(*said: str, answer: str = "Done.", **fields: Any) -> ModelCall:
 
 
 def shown(call: ModelCall) -> str:
-    return tokens.show((*(call.prompt_ids or ()), *(call.completion_ids or ())))
+    return show((*(call.prompt_ids or ()), *(call.completion_ids or ())))
 
 
 # Recall and precision.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -170,25 +170,3 @@ class Checkpoint:
             number = getattr(self, name)
             if number is not None and not isfinite(number):
                 raise BadRecord(f"checkpoint {self.id}: {name} = {number}", why="must be finite")
-
-
-def lineage(records: Iterable[Checkpoint], leaf: str) -> tuple[str, ...]:
-    """The ids from the root to the leaf; a line that is broken, doubled or closed on itself is refused."""
-    known: dict[str, Checkpoint] = {}
-    for record in records:
-        if record.id in known:
-            raise BadRecord(f"checkpoint {record.id}", why="is there twice")
-        known[record.id] = record
-    if leaf not in known:
-        raise BadRecord(
-            f"checkpoint {leaf}", why="is unknown", remedy=f"known are {', '.join(sorted(known)) or 'none'}"
-        )
-    path = [leaf]
-    while (parent := known[path[-1]].parent) is not None:
-        if parent in path:
-            circle = " -> ".join([*path[path.index(parent) :], parent])
-            raise BadRecord(f"checkpoint {leaf}", why=f"its parents go in a circle: {circle}")
-        if parent not in known:
-            raise BadRecord(f"checkpoint {path[-1]}", why=f"its parent {parent} is missing")
-        path.append(parent)
-    return tuple(reversed(path))

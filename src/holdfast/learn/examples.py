@@ -208,7 +208,7 @@ class _Turn:
     is_learnt: bool = True
 
 
-def tokens_of(voice: ChatTemplate, example: Example) -> list[Tokens]:
+def tokens_of(template: ChatTemplate, example: Example) -> list[Tokens]:
     """The conversation in a model's tokens: one sequence as long as each prompt begins with all that was said before.
 
     A template that renders earlier turns otherwise (some leave old thoughts out) makes it several."""
@@ -219,14 +219,14 @@ def tokens_of(voice: ChatTemplate, example: Example) -> list[Tokens]:
         if place and message.get("role") == "assistant"
     ]
     last = max(place for place, turn in enumerate(turns) if turn.is_learnt)
-    return _joined(voice, turns[: last + 1])
+    return _joined(template, turns[: last + 1])
 
 
-def _joined(voice: ChatTemplate, turns: Iterable[_Turn]) -> list[Tokens]:
+def _joined(template: ChatTemplate, turns: Iterable[_Turn]) -> list[Tokens]:
     found: list[Tokens] = []
     for turn in turns:
-        prompt = voice.prompt(turn.before, turn.tools)
-        answer = voice.answer([*turn.before, turn.answer], turn.tools)
+        prompt = template.prompt(turn.before, turn.tools)
+        answer = template.answer([*turn.before, turn.answer], turn.tools)
         known = next((one for one in reversed(found) if prompt[: len(one[0])] == one[0]), None)
         if known is None:
             found.append(known := ([], []))
@@ -283,7 +283,7 @@ class Tokenised:
 
 
 def tokenise(
-    voice: ChatTemplate, examples: Iterable[Example], *, longest: int, between: Callable[[], None] = lambda: None
+    template: ChatTemplate, examples: Iterable[Example], *, longest: int, between: Callable[[], None] = lambda: None
 ) -> tuple[list[Tokenised], SkippedRows]:
     """The examples in tokens; those that do not fit, or that the template cannot render, are left out whole."""
     found: list[Tokenised] = []
@@ -291,7 +291,7 @@ def tokenise(
     for example in examples:
         between()
         try:
-            made = tokens_of(voice, example)
+            made = tokens_of(template, example)
         except BadInput as error:
             skipped.add(f"{error.what} {error.why}", example.place)
             continue
@@ -323,7 +323,7 @@ def divide(examples: Sequence[Tokenised], share: float, *, seed: int) -> Dataset
 
 
 def recorded(
-    voice: ChatTemplate,
+    template: ChatTemplate,
     experiences: Iterable[Experience],
     *,
     least: float | None,
@@ -339,7 +339,7 @@ def recorded(
     skipped = _Count()
     for one in experiences:
         between()
-        made = _recorded(voice, one, least, intake)
+        made = _recorded(template, one, least, intake)
         if isinstance(made, str):
             skipped.add(made, one.rollout)
         else:
@@ -347,7 +347,7 @@ def recorded(
     return found, skipped.close()
 
 
-def _recorded(voice: ChatTemplate, one: Experience, least: float | None, intake: SampleFilter) -> list[Tokens] | str:
+def _recorded(template: ChatTemplate, one: Experience, least: float | None, intake: SampleFilter) -> list[Tokens] | str:
     if one.split is not Split.TRAIN:
         return f"it is of the split {one.split}, which is not learnt from"
     if one.state is not RolloutState.SUCCEEDED:
@@ -355,25 +355,25 @@ def _recorded(voice: ChatTemplate, one: Experience, least: float | None, intake:
     worth = reward(one)
     if least is not None and (worth is None or worth < least):
         return "it has no reward" if worth is None else f"its reward is below {least:g}"
-    if one.calls and all(_is_own(voice, call) for call in one.calls):
+    if one.calls and all(_is_own(template, call) for call in one.calls):
         reading = read(one, intake)
         if reading.reason is not None:
             return str(reading.reason).replace("_", " ")
         return [(sample.ids.tolist(), sample.decided.tolist()) for sample in reading.samples]
-    return _from_text(voice, one.calls, intake.max_tokens or 0)
+    return _from_text(template, one.calls, intake.max_tokens or 0)
 
 
-def _is_own(voice: ChatTemplate, call: ModelCall) -> bool:
+def _is_own(template: ChatTemplate, call: ModelCall) -> bool:
     """Whether its ids are this model's: then the prompt, rendered again, is the ids that were sent."""
     if call.prompt_ids is None or not call.completion_ids:
         return False
     try:
-        return tuple(voice.prompt(call.messages, call.sampling.get("tools") or ())) == call.prompt_ids
+        return tuple(template.prompt(call.messages, call.sampling.get("tools") or ())) == call.prompt_ids
     except BadInput:
         return False
 
 
-def _from_text(voice: ChatTemplate, calls: Sequence[ModelCall], longest: int) -> list[Tokens] | str:
+def _from_text(template: ChatTemplate, calls: Sequence[ModelCall], longest: int) -> list[Tokens] | str:
     turns = [
         _Turn(call.messages, call.response, call.sampling.get("tools") or ())
         for call in calls
@@ -382,7 +382,7 @@ def _from_text(voice: ChatTemplate, calls: Sequence[ModelCall], longest: int) ->
     if not turns:
         return str(SkipReason.NO_TRAJECTORY).replace("_", " ")
     try:
-        made = _joined(voice, turns)
+        made = _joined(template, turns)
     except BadInput as error:
         return f"{error.what} {error.why}"
     return made if max(len(ids) for ids, _ in made) <= longest else f"it is longer than {longest} tokens"

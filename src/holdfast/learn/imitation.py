@@ -7,10 +7,9 @@ gone far enough is for the loop to say (by sampled accuracy, not by a number of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import exp, isfinite
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +17,6 @@ from numpy.typing import NDArray
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.learn.batch import PLAIN, Sample, SampleFilter, Samples, SkipReason, gather, pack, reward
-from holdfast.policies.tokens import Message, render
-
-
-def demonstrations(
-    dialogues: Iterable[tuple[Sequence[Message], Sequence[Mapping[str, Any]]]], *, max_tokens: int | None = None
-) -> Samples:
-    """Written conversations, each with its tools: what the assistant says in them is to be learnt."""
-    return sequences((render(messages, tools) for messages, tools in dialogues), max_tokens=max_tokens)
 
 
 def sequences(

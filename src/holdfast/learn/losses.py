@@ -73,12 +73,6 @@ def value_loss(
     return torch.maximum(loss, 0.5 * (near - returns).square())
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """H = −Σ p log p over the last axis; a choice masked by −inf has p = 0, adds nothing and gets no gradient."""
-    logp = torch.log_softmax(logits, dim=-1)
-    return -(logp.exp() * logp.masked_fill(logp == -torch.inf, 0.0)).sum(-1)
-
-
 def kl(new_logp: Tensor, ref_logp: Tensor, *, how: Kl = "k3") -> Tensor:
     """An estimate of KL(new ‖ ref) from what the new policy sampled; Schulman 2020, joschu.net/blog/kl-approx.html.
 
@@ -106,44 +100,6 @@ def importance_weight(trainer_logp: Tensor, sampler_logp: Tensor, *, cap: float 
     if not cap >= 1.0:
         raise BadInput(f"cap = {cap}", why="must be at least 1: agreement has weight 1")
     return (trainer_logp - sampler_logp).detach().clamp(-FAR, FAR).exp().clamp(max=cap)
-
-
-def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """The mean of what the mask keeps; 0 when it keeps nothing."""
-    _check_mask(x, mask)
-    return x.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
-
-
-def aggregate(
-    per_token: Tensor,
-    mask: Tensor,
-    *,
-    how: How = "token",
-    constant: float | None = None,
-    over: float | None = None,
-) -> Tensor:
-    """One number from [sequences, tokens]; what is masked out counts nowhere, as if it had been removed.
-
-    "token": Σ over tokens / number of tokens (DAPO): every token weighs the same.
-    "sequence": mean over sequences of the mean over their tokens (GRPO): long ones weigh less for each token.
-    "sequence_norm_constant": mean over sequences of (Σ over tokens / constant) (Dr. GRPO): no bias to any length.
-    `over` is how many tokens (or, for the other two, sequences) the whole batch has when this is one part of it: then
-    the parts add up to what the whole batch would have given, however ragged they are.
-    """
-    if per_token.ndim != 2:
-        raise BadInput(f"per_token of shape {tuple(per_token.shape)}", why="must be [sequences, tokens]")
-    _check_mask(per_token, mask)
-    if (constant is not None) != (how == "sequence_norm_constant") or (constant is not None and not constant > 0.0):
-        raise BadInput(f"aggregate: constant = {constant}", why="goes with sequence_norm_constant, and is above 0")
-    kept, lengths = per_token.masked_fill(~mask, 0.0), mask.sum(-1)
-    if how == "token":
-        return kept.sum() / _count(lengths.sum(), over)
-    sequences = _count((lengths > 0).sum(), over)
-    if how == "sequence":
-        return (kept.sum(-1) / lengths.clamp(min=1)).sum() / sequences
-    if constant is not None:
-        return kept.sum() / constant / sequences
-    raise BadInput(f"aggregate: how = {how!r}", why="must be token, sequence or sequence_norm_constant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,25 +161,11 @@ def ppo_terms(
     return Terms(policy, value, spread, total, approx_kl.detach(), outside.to(ratio.dtype).mean(), ratio.mean())
 
 
-def _count(found: Tensor, over: float | None) -> Tensor | float:
-    if over is None:
-        return found.clamp(min=1)
-    if not over > 0.0:
-        raise BadInput(f"aggregate: over = {over}", why="must be above 0")
-    return over
-
-
 def _same_shape(**tensors: Tensor) -> None:
     shapes = [tuple(tensor.shape) for tensor in tensors.values()]
     if shapes.count(shapes[0]) != len(shapes):
         pairs = ", ".join(f"{name} {shape}" for name, shape in zip(tensors, shapes, strict=True))
         raise BadInput("shapes differ", why=pairs, remedy="bring them to one shape: nothing is broadcast")
-
-
-def _check_mask(x: Tensor, mask: Tensor) -> None:
-    _same_shape(x=x, mask=mask)
-    if mask.dtype != torch.bool:
-        raise BadInput(f"mask of type {mask.dtype}", why="must be bool")
 
 
 def _check_clip(low: float, high: float) -> None:

@@ -133,26 +133,6 @@ class Player:
             self._so_far[self._first] = 0.0
 
 
-def evaluate(worlds: VectorEnv, net: ActorCritic, episodes: int, *, seed: int) -> NDArray[np.float64]:
-    """Returns of `episodes` greedy episodes, the same number from each environment: counting whichever end first would
-    favour the short ones."""
-    check_fit(worlds, net)
-    each = -(-episodes // worlds.count)
-    view, hidden = worlds.reset(seed), net.begin(worlds.count)
-    first, so_far = np.ones(worlds.count, np.bool_), np.zeros(worlds.count)
-    ended: list[list[float]] = [[] for _ in range(worlds.count)]
-    with torch.no_grad():
-        while min(map(len, ended)) < each:
-            policy, hidden = look(net, view, hidden, first)
-            result = worlds.step(policy.best())
-            view, first = result.observation, result.terminated | result.truncated
-            so_far += result.reward
-            for i in np.flatnonzero(first):
-                ended[i].append(float(so_far[i]))
-                so_far[i] = 0.0
-    return np.array([column[:each] for column in ended]).T.ravel()[:episodes]
-
-
 def check_fit(worlds: VectorEnv, net: ActorCritic) -> None:
     body, spaces = net.body, worlds.spaces
     if (body.observation, body.actions, body.continuous) != (spaces.observation, spaces.actions, spaces.continuous):

@@ -6,7 +6,7 @@ Environments are whatever keeps `worlds`, networks are `policies.nets`, the step
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal
@@ -428,10 +428,3 @@ class PPO:
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self._device)
-
-
-def train(worlds: VectorEnv, net: ActorCritic, settings: Settings, *, seed: int) -> Iterator[Update]:
-    """Update after update, for as long as they are asked for; what to keep and when to stop is up to the caller."""
-    ppo = PPO(worlds, net, settings, seed=seed)
-    while True:
-        yield ppo.step()

@@ -77,12 +77,12 @@ class SFT:
 
     # The pieces ------------------------------------------------------------------------------------------------------
 
-    def voice(self, policy: Model, ctx: LearnContext) -> tuple[ChatTemplate, int, int]:
+    def template(self, policy: Model, ctx: LearnContext) -> tuple[ChatTemplate, int, int]:
         """How the model writes a conversation, and how many tokens it can read and has."""
         model = self.learner.load(policy, ctx.files)
         shape = model.shape if isinstance(model, Transformer) else model
-        voice = ByteTemplate() if isinstance(model, Transformer) else model.voice
-        return voice, min(self.max_tokens or shape.context, shape.context), shape.vocabulary
+        template = ByteTemplate() if isinstance(model, Transformer) else model.template
+        return template, min(self.max_tokens or shape.context, shape.context), shape.vocabulary
 
     def begin(self, policy: Model, data: Dataset, ctx: LearnContext) -> AlgorithmState:
         """Before anything is learnt: the loss on what is held out."""

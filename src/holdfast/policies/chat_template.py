@@ -36,7 +36,7 @@ class ChatTemplate(Protocol):
 
     def read(self, ids: Sequence[int], stop: Sequence[str] = ()) -> dict[str, Any]: ...
     def deltas(self, stop: Sequence[str] = ()) -> Deltas | None: ...
-    def spell(self, token: int) -> bytes: ...
+    def token_bytes(self, token: int) -> bytes: ...
     def is_mark(self, token: int) -> bool:
         """Whether it is none of what is said or thought: such a token begins or ends a thought."""
         ...
@@ -68,7 +68,7 @@ class ByteTemplate:
     def deltas(self, stop: Sequence[str] = ()) -> Deltas | None:
         return Deltas(stop)
 
-    def spell(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else tokens.SPELLING[token].encode()
 
     def is_mark(self, token: int) -> bool:
@@ -161,7 +161,7 @@ class JinjaTemplate:
     def deltas(self, stop: Sequence[str] = ()) -> Deltas | None:
         return None  # what a tokenizer makes of a beginning need not be a beginning of what it makes of all
 
-    def spell(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         return str(self._tokenizer.decode([token])).encode()
 
     def is_mark(self, token: int) -> bool:
@@ -171,18 +171,18 @@ class JinjaTemplate:
         self._tokenizer.save_pretrained(folder)
 
 
-def thinking_tokens(voice: ChatTemplate, prompt: Sequence[int], ids: Sequence[int]) -> int | None:
+def thinking_tokens(template: ChatTemplate, prompt: Sequence[int], ids: Sequence[int]) -> int | None:
     """How many of an answer's tokens are inside thoughts, the marks around them left out; a prompt may have begun one.
 
     None: no token of this model begins a thought.
     """
-    if voice.think is None:
+    if template.think is None:
         return None
-    inside = next((token == voice.think[0] for token in reversed(prompt) if voice.is_mark(token)), False)
+    inside = next((token == template.think[0] for token in reversed(prompt) if template.is_mark(token)), False)
     count = 0
     for token in ids:
-        if voice.is_mark(token):
-            inside = token == voice.think[0]
+        if template.is_mark(token):
+            inside = token == template.think[0]
         else:
             count += inside
     return count

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.choice import MARK, NO_LIMIT, Completion, Sampling, SamplingRules, follow, shown, uniforms
 from holdfast.policies.cpu import Cpu
 from holdfast.policies.graph import STRIDE, Cuda, DrawnTokens, RowPositions
 from holdfast.policies.lm import Transformer
+from holdfast.policies.sampling import MARK, NO_LIMIT, Completion, Sampling, SamplingRules, follow, shown, uniforms
 from holdfast.policies.slots import SlotPlan, Slots
 from holdfast.policies.tokens import END, THINK
 

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.policies.choice import SamplingRules, follow
 from holdfast.policies.lm import Block, Transformer, norm
+from holdfast.policies.sampling import SamplingRules, follow
 from holdfast.policies.slots import SlotPlan
 
 Ints = NDArray[np.int64]

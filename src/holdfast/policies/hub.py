@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from holdfast.contracts.errors import BadInput, boundary
 from holdfast.policies import tokens
 from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, JinjaTemplate
-from holdfast.policies.choice import Completion, Sampling, draw, log_probs, uniforms
 from holdfast.policies.decoder import DecodeRequest
+from holdfast.policies.sampling import Completion, draw, log_probs, uniforms
 from holdfast.policies.weights import sync
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -47,9 +47,9 @@ class Lora:
 class Hub(nn.Module):
     """A loaded model. Parameters that are to be trained are those that require a gradient."""
 
-    def __init__(self, net: Any, voice: ChatTemplate) -> None:
+    def __init__(self, net: Any, template: ChatTemplate) -> None:
         super().__init__()
-        self.net, self.voice = net, voice
+        self.net, self.template = net, template
 
     @property
     def bare(self) -> Any:
@@ -109,7 +109,7 @@ def load(
         net = transformers.AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
         )
-        hub = Hub(net.to(device).eval(), _voice(transformers, folder, net))
+        hub = Hub(net.to(device).eval(), _template(transformers, folder, net))
         _check_head(hub, folder)
     if adapter is not None:
         adapter = _existing(adapter, "adapter_config.json")
@@ -161,25 +161,12 @@ def save(hub: Hub, folder: str | Path) -> Path:
             how = {"save_embedding_layers": False} if hub.is_adapted else {}
             hub.net.save_pretrained(aside, safe_serialization=True, **how)
             if not hub.is_adapted:
-                hub.voice.save(aside)
+                hub.template.save(aside)
         for file in [*aside.iterdir(), aside]:
             sync(file)
         aside.rename(folder)
     sync(folder.parent)
     return folder
-
-
-def generate(
-    hub: Hub, prompts: Sequence[Sequence[int]], samplings: Sequence[Sampling] | Sampling, keys: Sequence[int]
-) -> list[Completion]:
-    """An answer to each prompt, all of them at the same time. How many fit is the caller's business."""
-    if isinstance(samplings, Sampling):
-        samplings = [samplings] * len(prompts)
-    waves, done = BatchGenerator(hub, slots=max(len(prompts), 1)), dict[Any, Completion]()
-    waves.admit([DecodeRequest(n, *each) for n, each in enumerate(zip(prompts, samplings, keys, strict=True))])
-    while len(done) < len(prompts):
-        done.update(waves.step())
-    return [done[n] for n in range(len(prompts))]
 
 
 class BatchGenerator:
@@ -259,9 +246,9 @@ class _Row:
         prompt, sampling = request.ids, request.sampling
         if not 1 <= len(prompt) < hub.context:
             raise BadInput(f"{len(prompt)} tokens", why=f"the context is {hub.context}", remedy="shorten the text")
-        if sampling.thinking is not None and hub.voice.think is None:
+        if sampling.thinking is not None and hub.template.think is None:
             raise BadInput("thinking", why="no token of this model begins or ends a thought", remedy="leave it out")
-        self.ticket, self.sampling, self._voice = request.ticket, sampling, hub.voice
+        self.ticket, self.sampling, self._template = request.ticket, sampling, hub.template
         self._limit = min(sampling.max_tokens, hub.context - len(prompt))
         self.uniform = uniforms(request.key, self._limit)
         self.ids, self.logprobs, self._forced = list[int](), list[float](), list[int]()
@@ -273,27 +260,27 @@ class _Row:
 
     def _is_open(self, prompt: Sequence[int]) -> bool:
         """Whether the template has begun the thought already."""
-        marks = [token for token in prompt if token in (self._voice.think or ())]
-        return bool(marks) and marks[-1] == (self._voice.think or (-1,))[0]
+        marks = [token for token in prompt if token in (self._template.think or ())]
+        return bool(marks) and marks[-1] == (self._template.think or (-1,))[0]
 
     @property
     def banned(self) -> list[int]:
-        return [self._voice.think[0]] if self.sampling.thinking == 0 and self._voice.think else []
+        return [self._template.think[0]] if self.sampling.thinking == 0 and self._template.think else []
 
     def take(self, token: int, logprob: float) -> int:
         """The token that comes next: the one that was drawn, or the end of a thought that has used up its budget."""
-        if self._inside and self._left == 0 and self._voice.think:
-            token, logprob = self._voice.think[1], 0.0
+        if self._inside and self._left == 0 and self._template.think:
+            token, logprob = self._template.think[1], 0.0
             self._forced.append(len(self.ids))
-        if self._voice.think and token in self._voice.think:
-            self._inside = token == self._voice.think[0]
+        if self._template.think and token in self._template.think:
+            self._inside = token == self._template.think[0]
         elif self._inside and self._left:
             self._left -= 1
         self.ids.append(token)
         self.logprobs.append(min(logprob, 0.0))
         if self._stops:
-            self._written += self._voice.spell(token)
-        if token in self._voice.ends or any(stop in self._written for stop in self._stops):
+            self._written += self._template.token_bytes(token)
+        if token in self._template.ends or any(stop in self._written for stop in self._stops):
             self.finish = "stop"
         elif len(self.ids) == self._limit:
             self.finish = "length"
@@ -361,7 +348,7 @@ def _existing(folder: str | Path, file: str) -> Path:
     return folder
 
 
-def _voice(transformers: Any, folder: Path, net: Any) -> ChatTemplate:
+def _template(transformers: Any, folder: Path, net: Any) -> ChatTemplate:
     if not any((folder / name).is_file() for name in TOKENIZERS):
         if net.config.vocab_size != tokens.VOCABULARY:
             why = f"has no tokenizer, and {net.config.vocab_size} tokens where bytes and marks are {tokens.VOCABULARY}"

@@ -25,9 +25,9 @@ from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput, Fault, HoldfastError
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, thinking_tokens
-from holdfast.policies.choice import Completion, Sampling
 from holdfast.policies.decoder import Decoder, DecodeRequest, PromptLimits, check
 from holdfast.policies.lm import Transformer
+from holdfast.policies.sampling import Completion, Sampling
 
 NAMES = tuple(each.name for each in fields(Sampling))
 BYTES = ByteTemplate()
@@ -51,7 +51,7 @@ class Writing(Protocol):
 class ForeignModel(PromptLimits, Protocol):
     """A model of another kind (`hub.Hub`), with its own tokens and its own way to write answers."""
 
-    voice: ChatTemplate
+    template: ChatTemplate
 
     def writing(self, slots: int) -> Writing: ...
 
@@ -110,9 +110,9 @@ class Local:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **sampling: Any,
     ) -> ModelCall:
-        request, voice = self._request(messages, tools, sampling), self._voice
+        request, template = self._request(messages, tools, sampling), self._template
         completion, version = await asyncio.wrap_future(self._desk.submit(request))
-        return _call(f"{self.name}@{version}", messages, request, completion, voice)
+        return _call(f"{self.name}@{version}", messages, request, completion, template)
 
     async def stream(
         self,
@@ -123,14 +123,14 @@ class Local:
         **sampling: Any,
     ) -> AsyncGenerator[Mapping[str, Any] | ModelCall, None]:
         """The answer while it is written: text with the tokens it came from, and the finished call last."""
-        request, voice = self._request(messages, tools, sampling), self._voice
+        request, template = self._request(messages, tools, sampling), self._template
         loop, news = asyncio.get_running_loop(), asyncio.Queue[tuple[list[int], list[float]] | None]()
 
         def hear(ids: list[int], logprobs: list[float]) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody listens any more
                 loop.call_soon_threadsafe(news.put_nowait, (ids, logprobs))
 
-        deltas, ids, logprobs = voice.deltas(request.sampling.stop), list[int](), list[float]()
+        deltas, ids, logprobs = template.deltas(request.sampling.stop), list[int](), list[float]()
         answer = asyncio.wrap_future(self._desk.submit(request, None if deltas is None else hear))
         answer.add_done_callback(lambda _: news.put_nowait(None))
         try:
@@ -140,7 +140,7 @@ class Local:
                     yield {**text, "token_ids": ids, "logprobs": logprobs}
                     ids, logprobs = [], []
             completion, version = await answer
-            yield _call(f"{self.name}@{version}", messages, request, completion, voice)
+            yield _call(f"{self.name}@{version}", messages, request, completion, template)
         finally:
             answer.cancel()
 
@@ -154,12 +154,12 @@ class Local:
     @property
     def limits_thinking(self) -> bool:
         """Whether `thinking=…` can be kept to: a foreign model may have no tokens around its thoughts."""
-        return self._voice.think is not None
+        return self._template.think is not None
 
     @property
     def speaks_bytes(self) -> bool:
         """Whether its tokens are our bytes and marks, which anybody can spell."""
-        return isinstance(self._voice, ByteTemplate)
+        return isinstance(self._template, ByteTemplate)
 
     def _request(
         self,
@@ -169,7 +169,7 @@ class Local:
     ) -> DecodeRequest:
         seed = sampling.pop("seed", None)
         drawn = _sampling(sampling)
-        ids = self._voice.prompt(messages, tools or ())
+        ids = self._template.prompt(messages, tools or ())
         key = self._next_key() if seed is None else seed
         request = DecodeRequest(next(self._tickets), ids, drawn, key)
         check(request, self._shape)
@@ -192,11 +192,11 @@ class Local:
 
     def _take(self, model: Transformer | ForeignModel) -> None:
         self._shape: PromptLimits
-        self._voice: ChatTemplate
+        self._template: ChatTemplate
         if isinstance(model, Transformer):
-            self._shape, self._voice = model.shape, BYTES
+            self._shape, self._template = model.shape, BYTES
         else:
-            self._shape, self._voice = model, model.voice
+            self._shape, self._template = model, model.template
 
     def _decoder(self, model: Transformer | ForeignModel) -> Writing:
         """A decoder whose version is done serves again: its memory is warm, and on a GPU its graphs are captured."""
@@ -394,17 +394,17 @@ def _call(
     messages: Sequence[Mapping[str, Any]],
     request: DecodeRequest,
     completion: Completion,
-    voice: ChatTemplate,
+    template: ChatTemplate,
 ) -> ModelCall:
     drawn = request.sampling
-    response = voice.read(completion.ids, drawn.stop)
+    response = template.read(completion.ids, drawn.stop)
     mark = hashlib.blake2s(repr((request.ids, request.key, completion.ids)).encode(), digest_size=6).hexdigest()
     for number, call in enumerate(response.get("tool_calls", ())):
         call["id"] = f"call_{mark}_{number}"
     calls = "tool_calls" in response and completion.finish == "stop"
     record = {name: getattr(drawn, name) for name in NAMES} | {"stop": list(drawn.stop), "seed": int(request.key)}
-    if drawn.thinking == 0 and voice.think is not None:
-        record["banned"] = [voice.think[0]]
+    if drawn.thinking == 0 and template.think is not None:
+        record["banned"] = [template.think[0]]
     if drawn.thinking is not None:
         record["thinking_mode"] = Mode.HARD.value
     return ModelCall(
@@ -414,7 +414,7 @@ def _call(
         finish_reason="tool_calls" if calls else completion.finish,
         prompt_tokens=len(request.ids),
         completion_tokens=len(completion.ids),
-        thinking_tokens=thinking_tokens(voice, request.ids, completion.ids),
+        thinking_tokens=thinking_tokens(template, request.ids, completion.ids),
         prompt_ids=tuple(request.ids),
         completion_ids=completion.ids,
         logprobs=completion.logprobs,

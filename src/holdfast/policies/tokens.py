@@ -87,18 +87,6 @@ def read(ids: Iterable[int]) -> dict[str, Any]:
     return message
 
 
-def show(ids: Iterable[int]) -> str:
-    """For people: the text, with the marks spelled."""
-    shown, piece = "", bytearray()
-    for token in ids:
-        if token < 256:
-            piece.append(token)
-        else:
-            shown += piece.decode(errors="replace") + SPELLING.get(token, f"<|{token}|>")
-            piece = bytearray()
-    return shown + piece.decode(errors="replace")
-
-
 def _call(number: int, text: str) -> dict[str, Any]:
     name, _, arguments = text.partition(" ")
     return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
