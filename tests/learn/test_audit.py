@@ -9,11 +9,11 @@ import torch
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.audit import audit, dominance, zero_gradients
 from holdfast.learn.batch import SampleFilter, SkipReason
+from holdfast.learn.examples import sequences
 from holdfast.learn.grpo import Grpo, compare
-from holdfast.learn.imitation import sequences
 from holdfast.learn.objective import Objective
+from holdfast.learn.practice import audit, dominance, zero_gradients
 from holdfast.learn.train import Settings, Trainer
 from holdfast.policies.lm import ModelShape, Transformer
 from tests.learn.attempts import attempt, call, signal

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState
-from holdfast.learn.audit import audit
 from holdfast.learn.batch import SampleFilter
 from holdfast.learn.constrain import (
     Constraint,
@@ -29,6 +28,7 @@ from holdfast.learn.constrain import (
     turn_costs,
 )
 from holdfast.learn.grpo import Grpo, compare
+from holdfast.learn.practice import audit
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.learn.turns import RlSettings, optimize_turns
 from holdfast.policies.lm import ModelShape, Transformer

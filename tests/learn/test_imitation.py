@@ -9,7 +9,7 @@ import torch
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.learn.batch import PLAIN, SampleFilter, SkipReason
-from holdfast.learn.imitation import ImitationConfig, imitate, portions, sequences
+from holdfast.learn.examples import ImitationConfig, imitate, portions, sequences
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.tokens import END, prompt, render

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from torch import Tensor
 
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.losses import (
+from holdfast.learn.objective import (
     Coefficients,
     clipped_surrogate,
     importance_weight,

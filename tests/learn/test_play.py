@@ -8,7 +8,7 @@ import torch
 
 from holdfast.collect.cartpole import CartPoles
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.play import Player
+from holdfast.learn.ppo import Player
 from holdfast.policies.nets import ActorCritic, Body
 from holdfast.workloads.probes import CONTINUOUS, ENDLESS, MASKED, MEMORY, Probes
 

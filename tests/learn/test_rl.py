@@ -19,7 +19,7 @@ from holdfast.contracts.rollout import Split, Task
 from holdfast.contracts.run import RunState, Status
 from holdfast.contracts.settings import OptimizeSettings, RlOptimizer
 from holdfast.learn.constrain import Constraint, from_dict
-from holdfast.learn.rl import TurnPPO
+from holdfast.learn.turns import TurnPPO
 from holdfast.pipeline.spec import optimize_spec, turn_ppo
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt

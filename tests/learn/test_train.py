@@ -17,9 +17,8 @@ from torch import nn
 
 from holdfast.contracts.errors import BadInput, Interrupted
 from holdfast.learn.batch import Sample, Samples, learnt, pack
-from holdfast.learn.metrics import Update
 from holdfast.learn.objective import Objective
-from holdfast.learn.train import OptimizerConfig, Settings, Trainer
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer, Update
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 

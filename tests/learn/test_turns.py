@@ -14,9 +14,9 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.batch import SampleFilter, gather
+from holdfast.learn.batch import SampleFilter, fitted, gather
 from holdfast.learn.train import Settings, Trainer
-from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, _advised, fitted, optimize_turns
+from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, _advised, optimize_turns
 from holdfast.policies.lm import ModelShape, Transformer
 from tests.learn.attempts import attempt, call, signal
 

@@ -240,7 +240,7 @@ def test_a_thought_ends_when_its_budget_is_used_up(hub: Hub) -> None:
 
 
 async def test_it_answers_messages_as_our_own_model_does(hub: Hub) -> None:
-    from holdfast.policies.local import Local
+    from holdfast.policies.engine import Local
 
     with Local(hub, name="tiny", version="1", slots=2) as local:
         how = {"max_tokens": 6, "temperature": 0.5, "stop": ["\n\n"]}
@@ -256,7 +256,7 @@ async def test_it_answers_messages_as_our_own_model_does(hub: Hub) -> None:
 
 async def test_no_thinking_bans_the_models_own_mark_and_says_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.policies.chat_template import ByteTemplate
-    from holdfast.policies.local import Local
+    from holdfast.policies.engine import Local
 
     class Other(ByteTemplate):
         think: tuple[int, int] | None = (65, 66)

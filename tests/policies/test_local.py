@@ -14,8 +14,8 @@ from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
 from holdfast.policies.decoder import Decoder, DecodeRequest
+from holdfast.policies.engine import Local
 from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.local import Local
 from holdfast.policies.sampling import Sampling
 from tests.policies.small import generate, recomputed, small
 

@@ -229,13 +229,13 @@ def opened(model: str) -> Iterator[tuple[Complete, str, Spell]]:
     from holdfast.collect.reply import spell_byte
 
     with needing("learn"):
+        from holdfast.policies.engine import Local
         from holdfast.policies.lm import Transformer
         from holdfast.policies.loading import load
-        from holdfast.policies.local import Local
         from holdfast.policies.model import Model as Policy
 
     net, sha256 = load(Policy(model), None)
-    spell = spell_byte if isinstance(net, Transformer) else net.template.spell
+    spell = spell_byte if isinstance(net, Transformer) else net.template.token_bytes
     name = Path(model).resolve().name
     with Local(net, name=name, version=sha256[:12]) as local:
         yield local, name, spell

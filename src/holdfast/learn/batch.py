@@ -1,17 +1,19 @@
 """From recorded attempts to token sequences, and from those to padded tensors.
 
 An experience is one attempt as the store knows it. Its model calls become samples: as long as each prompt begins with
-all that was read and said before it, the calls are one sequence; where a prompt was rewritten, a new one begins and the
-break is counted by its kind (`threads`). Ids and log-probs are those that were sampled, never derived from text. Which
-numbers are then put on the tokens (advantages, cloning weights, value targets) is decided in `grpo`, `clone`, `turns`.
+all that was read and said before it, the calls are one sequence (`Thread`); where a prompt was rewritten, a new one
+begins and the break is counted by its kind. Ids and log-probs are those that were sampled, never derived from text.
+`grpo`, `examples` and `turns` put advantages, imitation weights and value targets on the tokens.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import takewhile
+from operator import eq
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +24,98 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.threads import Break, Thread, broken
+
+
+class Break(StrEnum):
+    """Why a prompt does not begin with the ids of the conversation that it goes on with."""
+
+    TEMPLATE = "template"  # same messages; what the endpoint writes around them has changed
+    RETOKENISED = "retokenised"  # same messages; what was sampled came back as other ids
+    EDITED = "edited"  # the agent sent other messages, or other tools
+    SCRUBBED = "scrubbed"  # the ids are not kept, so nobody can tell that they are the same
+
+
+class Thread:
+    """One conversation so far."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.pieces: list[tuple[int, int, ModelCall]] = []  # turn, where its completion begins, the call
+        self.scrubbed: int | None = None  # the first place whose id is not kept
+
+    def leads_to(self, call: ModelCall) -> bool:
+        """Whether the call's prompt begins with all that was read and said here."""
+        return not self._is_veiled(call) and list((call.prompt_ids or ())[: len(self.ids)]) == self.ids
+
+    def add(self, turn: int, call: ModelCall) -> None:
+        if self.scrubbed is None and call.scrubbed:
+            self.scrubbed = call.scrubbed[0][0]
+        self.ids += (call.prompt_ids or ())[len(self.ids) :]
+        self.pieces.append((turn, len(self.ids), call))
+        self.ids += call.completion_ids or ()
+
+    def is_meant_by(self, call: ModelCall) -> bool:
+        """Whether the call's messages begin with all that was said here, whatever its ids."""
+        last = self.pieces[-1][2]
+        before = [*last.messages, last.response]
+        same = len(call.messages) >= len(before) and all(map(_is_same, before, call.messages))
+        return same and (last.sampling.get("tools") or None) == (call.sampling.get("tools") or None)
+
+    def parting(self, call: ModelCall) -> Break:
+        """Why a call with the same messages does not have the same ids.
+
+        Only what was sampled can come back in other ids: the rest is written by the endpoint, each time from the same
+        text. At the ends of an answer, too, it is the template that decides what stands there.
+        """
+        place = sum(1 for _ in takewhile(bool, map(eq, self.ids, call.prompt_ids or ())))
+        hidden = min((at for at in (self.scrubbed, *_first(call)) if at is not None), default=None)
+        if hidden is not None and place >= hidden:
+            return Break.SCRUBBED
+        for _, start, one in self.pieces:
+            end = start + len(one.completion_ids or ()) - (one.finish_reason != "length")  # its last id is a mark
+            if start < place < end:
+                return Break.RETOKENISED
+        return Break.TEMPLATE
+
+    def _is_veiled(self, call: ModelCall) -> bool:
+        return self.scrubbed is not None or any(at < len(self.ids) for at in _first(call))
+
+
+def broken(call: ModelCall, threads: Sequence[Thread]) -> Break | None:
+    """Why none of the threads leads to the call; None where it begins a conversation of its own.
+
+    Without messages there are only the ids to go by, and those differ.
+    """
+    if not threads or (call.messages and not any(message.get("role") == "assistant" for message in call.messages)):
+        return None
+    meant = next((thread for thread in reversed(threads) if thread.is_meant_by(call)), None) if call.messages else None
+    return Break.EDITED if meant is None else meant.parting(call)
+
+
+def _first(call: ModelCall) -> list[int]:
+    return [call.scrubbed[0][0]] if call.scrubbed else []
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one == other or _said(one) == _said(other)
+
+
+def _said(message: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a template could show of a message: clients add and leave out fields that are empty."""
+    content = message.get("content")
+    if isinstance(content, list | tuple):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    thought = message.get("reasoning_content") or message.get("reasoning")
+    calls = [_called(call) for call in message.get("tool_calls") or ()]
+    return message.get("role"), content or "", thought or "", calls, message.get("tool_call_id") or ""
+
+
+def _called(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return call
+    return call.get("id"), function.get("name"), function.get("arguments") or ""
+
 
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
@@ -70,6 +163,14 @@ class SampleFilter:
     vocabulary: int | None = None  # tokens that the model has
     is_scored: bool = True  # False: demonstrations, which need no reward
     is_sampled: bool = True  # False: log-probs are not needed
+
+
+def fitted(intake: SampleFilter, model: object) -> SampleFilter:
+    """Only what this model can read: tokens that it has, and no more of them than its context holds."""
+    shape = getattr(model, "shape", model)  # a foreign model says both itself
+    vocabulary, context = getattr(shape, "vocabulary", None), getattr(shape, "context", None)
+    limits = [limit for limit in (intake.max_tokens, context) if limit is not None]
+    return replace(intake, vocabulary=intake.vocabulary or vocabulary, max_tokens=min(limits, default=None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from holdfast.contracts.checks import GATED
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.learn.batch import (
+    Break,
     Sample,
     SampleFilter,
     Samples,
@@ -34,7 +35,6 @@ from holdfast.learn.batch import (
 from holdfast.learn.constrain import CostPrice, combine, cost_credit
 from holdfast.learn.objective import Objective
 from holdfast.learn.returns import group_relative, normalise_then_sum, turn_credit
-from holdfast.learn.threads import Break
 
 Floats = NDArray[np.float64]
 Credit = Callable[[Sequence[Experience]], Sequence[float]]  # attempts at one task → the advantage of each

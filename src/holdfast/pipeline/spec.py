@@ -42,7 +42,7 @@ from holdfast.reward.scorers import reward_range, score_from
 
 if TYPE_CHECKING:
     from holdfast.learn.constrain import Constraint
-    from holdfast.learn.rl import TurnPPO
+    from holdfast.learn.turns import TurnPPO
     from holdfast.pipeline.paired import PairedEvaluation
 
 LOCAL = "local"
@@ -341,8 +341,7 @@ def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
 
 
 def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: ConstraintBlock | None = None) -> TurnPPO:
-    from holdfast.learn.rl import TurnPPO
-    from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings
+    from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, TurnPPO
 
     return TurnPPO(
         settings=RlSettings(gae=GaeSettings(**block.gae.model_dump()), ppo=PpoSettings(**block.ppo.model_dump())),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput, Lost
-from holdfast.policies import hub, llama, registry, weights
+from holdfast.policies import hub, registry, weights
 from holdfast.policies.hub import Hub, Lora
 from holdfast.policies.lm import Transformer
 from holdfast.policies.weights import Manifest
@@ -136,7 +136,7 @@ def export(policy: WeightsRef, files: Artifacts | None, folder: Path) -> Path:
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
     model, _ = load(policy, files)
     if isinstance(model, Transformer):
-        return llama.save(model, folder)
+        return hub.save_llama(model, folder)
     return hub.save(hub.merge(model) if model.is_adapted else model, folder)
 
 

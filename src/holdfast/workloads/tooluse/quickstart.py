@@ -21,9 +21,8 @@ from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.learn.checkpoints import Learner
-from holdfast.learn.imitation import portions, sequences
-from holdfast.learn.practice import GRPO, mean_reward
-from holdfast.learn.stages import BEGAN, Stages
+from holdfast.learn.examples import portions, sequences
+from holdfast.learn.practice import BEGAN, GRPO, Stages, mean_reward
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
