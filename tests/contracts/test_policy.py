@@ -13,8 +13,8 @@ import pytest
 from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.envs import Spaces
-from holdfast.contracts.episode import Step, begin
 from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.experience import Step, begin
 from holdfast.contracts.policy import Actor, Checkpoint, Policy, check_policy
 from holdfast.contracts.trace import ModelCall
 from holdfast.pipeline.runtime import Endpoints

@@ -19,8 +19,8 @@ from jsonschema import Draft202012Validator
 
 import holdfast.contracts
 from holdfast.contracts.commands import Alert
-from holdfast.contracts.episode import Trajectory, advance, begin, terminate
 from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.experience import Trajectory, advance, begin, terminate
 from holdfast.contracts.records import PUBLISHED, decode, dumps, encode, loads, schema
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Claim, Split, Task

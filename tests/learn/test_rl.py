@@ -13,7 +13,7 @@ import pytest
 from holdfast.contracts.algorithm import AlgorithmState, Batch, RolloutTail
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import Features
+from holdfast.contracts.flag import Features
 from holdfast.contracts.policy import FOLDER
 from holdfast.contracts.rollout import Split, Task
 from holdfast.contracts.run import RunState, Status

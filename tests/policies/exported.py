@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import transformers
 
-from holdfast.contracts.features import ALL_ON
+from holdfast.contracts.flag import ALL_ON
 from holdfast.contracts.trace import ModelCall
 from holdfast.learn.examples import sequences
 from holdfast.learn.sft import SFT

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.flag import Flag, FlagRule
+from holdfast.contracts.flag import ALL_ON, Features, Flag, FlagRule
 from holdfast.promote.features import KEYED, SWITCHES, VARIABLES, Snapshot, features, snapshot
 from holdfast.promote.flags import check, evaluate
 

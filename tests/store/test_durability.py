@@ -33,7 +33,7 @@ from holdfast.contracts.reward import Signal
 from holdfast.contracts.rollout import AttemptState, Task
 from holdfast.contracts.run import RunState, Wanted
 from holdfast.contracts.trace import Span, SpanKind
-from holdfast.contracts.experiment import Served, Trial
+from holdfast.contracts.release import Served, Trial
 from holdfast.store.store import open_store
 
 store = open_store(sys.argv[1])

@@ -21,7 +21,7 @@ from holdfast.cli.report_files import fold
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.contracts.experiment import Experiment, ServedRequest
+    from holdfast.contracts.release import Experiment, ServedRequest
     from holdfast.promote.experiment import Design, Ruling
     from holdfast.prove.guard import GuardLimits
     from holdfast.store.store import Store
@@ -54,7 +54,7 @@ def create(
     json: Json = False,
 ) -> None:
     """Begin an experiment; what it is about is fixed from now on."""
-    from holdfast.contracts.experiment import Experiment
+    from holdfast.contracts.release import Experiment
     from holdfast.promote.experiment import KIND, Design, settings_of
     from holdfast.store.store import open_store
 
@@ -117,7 +117,7 @@ def record(
     """Tell what came of a request of a unit that has its arm."""
     from uuid import uuid4
 
-    from holdfast.contracts.experiment import ServedRequest
+    from holdfast.contracts.release import ServedRequest
 
     if not error and all(told is None for told in (success, reward, latency, tokens, safety_cost)):
         raise BadInput("ab record", why="nothing is told", remedy="give --success, --failure, --reward, --error …")

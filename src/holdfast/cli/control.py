@@ -263,7 +263,7 @@ def alerts(
 
 def here() -> Caller:
     """Whoever calls a command: who has the store itself needs no token."""
-    from holdfast.contracts.access import Role
+    from holdfast.contracts.commands import Role
     from holdfast.operate.auth import Caller
 
     return Caller(label=who(), role=Role.ADMIN)

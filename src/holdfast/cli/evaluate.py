@@ -21,7 +21,7 @@ from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, existing
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.contracts.features import Features
+    from holdfast.contracts.flag import Features
     from holdfast.contracts.judgement import EvalItem
     from holdfast.contracts.rollout import Rollout
     from holdfast.promote.features import Snapshot

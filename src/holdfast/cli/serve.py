@@ -86,7 +86,7 @@ def _first_token(store: Store, *, host: str, is_near: bool) -> str | None:
     import time
 
     from holdfast.cli.options import who
-    from holdfast.contracts.access import Role
+    from holdfast.contracts.commands import Role
     from holdfast.operate.auth import TokenGuard, digest, mint
 
     if TokenGuard(store, time.time).has_tokens():

@@ -9,11 +9,11 @@ import typer
 
 from holdfast.cli import show
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt, Why, existing, who
-from holdfast.contracts.access import Role
+from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.contracts.access import Token
+    from holdfast.contracts.commands import Token
 
 app = typer.Typer(
     help="Who may look, and who may give orders.", add_completion=False, no_args_is_help=True, rich_markup_mode=None

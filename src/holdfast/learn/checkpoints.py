@@ -21,7 +21,7 @@ from holdfast.contracts.algorithm import LearnContext
 from holdfast.contracts.artifacts import Artifact, Artifacts
 from holdfast.contracts.errors import StoreError, StoreFull
 from holdfast.contracts.policy import FOLDER, Checkpoint
-from holdfast.contracts.process import is_alive
+from holdfast.contracts.run import is_alive
 from holdfast.learn.train import Trainer
 from holdfast.policies import loading
 from holdfast.policies.model import Model

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.contracts.errors import Refused
-from holdfast.contracts.experiment import ServedRequest
-from holdfast.contracts.release import Release, Stage
+from holdfast.contracts.release import Release, ServedRequest, Stage
 from holdfast.operate.service import trial_of
 from holdfast.promote.gate import NAMES
 from holdfast.promote.release import Response, respond, rollback_target

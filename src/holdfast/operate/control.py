@@ -12,8 +12,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.contracts.access import Forbidden, Role
-from holdfast.contracts.commands import LONGEST, LONGEST_WHY, Command, check_why
+from holdfast.contracts.commands import LONGEST, LONGEST_WHY, Command, Forbidden, Role, check_why
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, NotFound, Refused
 from holdfast.operate.actions import ALONE, PLANS, ActionPlan
 from holdfast.operate.auth import Caller

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, NotFound, StoreError
-from holdfast.contracts.experiment import Experiment, ServedRequest
-from holdfast.contracts.release import Release, Stage
+from holdfast.contracts.release import Experiment, Release, ServedRequest, Stage
 from holdfast.contracts.trace import ModelCall
 from holdfast.promote.release import Routing, choose, route
 from holdfast.store.notifications import RELEASES

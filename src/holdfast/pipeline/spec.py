@@ -21,7 +21,7 @@ from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import Backoff, Split

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from holdfast.contracts.features import Features
-from holdfast.contracts.flag import Flag, FlagRule
+from holdfast.contracts.flag import Features, Flag, FlagRule
 from holdfast.promote.flags import KEY, UNSAID, FlagValue, evaluate, kill_variable
 
 GROUPS: Mapping[str, Mapping[str, str]] = {

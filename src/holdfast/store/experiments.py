@@ -14,8 +14,7 @@ from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
-from holdfast.contracts.experiment import Experiment, Exposure, ServedRequest
-from holdfast.contracts.release import Stage, check_name
+from holdfast.contracts.release import Experiment, Exposure, ServedRequest, Stage, check_name
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, canonical, plain_text, to_json

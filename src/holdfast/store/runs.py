@@ -12,8 +12,7 @@ from sqlalchemy import BindParameter, bindparam, func, insert, select, update
 
 from holdfast.contracts.commands import WANTS, guarded
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease
-from holdfast.contracts.process import Process
-from holdfast.contracts.run import DesiredState, RunRecord, RunState
+from holdfast.contracts.run import DesiredState, Process, RunRecord, RunState
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, from_json, plain_text, to_json

@@ -10,8 +10,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, insert, select, update
 
-from holdfast.contracts.access import Role, Token
-from holdfast.contracts.commands import check_why
+from holdfast.contracts.commands import Role, Token, check_why
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound
 from holdfast.store import ledger, rows, schema
 from holdfast.store.db import Db

@@ -17,9 +17,8 @@ from typing import Any
 
 from holdfast.contracts.errors import HoldfastError, NotFound
 from holdfast.contracts.evidence import Episode, Evidence, Reason, Verdict
-from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.contracts.records import decode, loads
-from holdfast.contracts.release import Release, Stage
+from holdfast.contracts.release import Experiment, Release, ServedRequest, Stage
 from holdfast.contracts.run import LedgerEntry
 from holdfast.operate import proof_text
 from holdfast.operate.canary_controller import judge, lacking, under_way

@@ -15,7 +15,7 @@ from holdfast.collect.agent import Score
 from holdfast.collect.pool import PoolTiming as PoolPace
 from holdfast.contracts.algorithm import SWITCHED_OFF, Algorithm, AlgorithmState, Batch, LearnContext, Work
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
