@@ -67,28 +67,28 @@ class ImitationConfig:
 
 
 def imitate(
-    experiences: Iterable[Experience], intake: SampleFilter, taste: ImitationConfig | None = None
+    experiences: Iterable[Experience], intake: SampleFilter, config: ImitationConfig | None = None
 ) -> tuple[Samples | None, dict[str, SkipReason | None]]:
     """The attempts worth imitating as samples, or None; and for each rollout why it is not among them.
 
     With a temperature this is advantage-weighted regression (Peng et al. 2019, arXiv:1910.00177) with the best reward
     as its baseline."""
-    taste = taste or ImitationConfig()
-    is_scored = taste.least is not None or taste.temperature is not None
+    config = config or ImitationConfig()
+    is_scored = config.least is not None or config.temperature is not None
     intake = replace(intake, is_scored=is_scored, is_sampled=False)
     gathered = gather(experiences, intake)
     reasons = dict(gathered.reasons)
     found: list[tuple[Sample, float]] = []
     for experience, reading in gathered.kept:
         worth = reward(experience, intake.channels) or 0.0
-        if taste.least is not None and worth < taste.least:
+        if config.least is not None and worth < config.least:
             reasons[experience.rollout] = SkipReason.ZERO_WEIGHT
         else:
             found += [(sample, worth) for sample in reading.samples]
     if not found:
         return None, reasons
     best = max(worth for _, worth in found)
-    return pack([_weighed(one, _weight(worth, best, taste.temperature)) for one, worth in found]), reasons
+    return pack([_weighed(one, _weight(worth, best, config.temperature)) for one, worth in found]), reasons
 
 
 def _weight(worth: float, best: float, temperature: float | None) -> float:
@@ -371,13 +371,13 @@ class Tokenised:
 
 
 def tokenise(
-    template: ChatTemplate, examples: Iterable[Example], *, longest: int, between: Callable[[], None] = lambda: None
+    template: ChatTemplate, examples: Iterable[Example], *, longest: int, pause_point: Callable[[], None] = lambda: None
 ) -> tuple[list[Tokenised], SkippedRows]:
     """The examples in tokens; those that do not fit, or that the template cannot render, are left out whole."""
     found: list[Tokenised] = []
     skipped = _Count()
     for example in examples:
-        between()
+        pause_point()
         try:
             made = tokens_of(template, example)
         except BadInput as error:
@@ -417,7 +417,7 @@ def recorded(
     least: float | None,
     longest: int,
     vocabulary: int,
-    between: Callable[[], None] = lambda: None,
+    pause_point: Callable[[], None] = lambda: None,
 ) -> tuple[list[Tokenised], SkippedRows]:
     """Good attempts as examples: in the ids that were sampled where they are this model's own, else from their text.
 
@@ -426,7 +426,7 @@ def recorded(
     found: list[Tokenised] = []
     skipped = _Count()
     for one in experiences:
-        between()
+        pause_point()
         made = _recorded(template, one, least, intake)
         if isinstance(made, str):
             skipped.add(made, one.rollout)

@@ -281,7 +281,7 @@ class GRPO:
         assert isinstance(state.policy, Model)
         model = self.learner.load(state.policy, ctx.files)
         trainer = self.learner.train(phase, self._trainer, ctx.files, is_new=state.data.get("trainer") != phase)
-        trainer.between = ctx.check
+        trainer.pause_point = ctx.check
         intake = fitted(SampleFilter(run=ctx.run, versions=(state.policy.version,)), model)
         held = price = None
         if self.constraint is not None:

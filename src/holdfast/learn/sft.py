@@ -106,7 +106,7 @@ class SFT:
         self.learner.load(state.policy, ctx.files)
         is_new = state.data.get("trainer") != PHASE
         trainer = self.learner.train(PHASE, lambda model: self._trainer(model, total), ctx.files, is_new=is_new)
-        trainer.between = ctx.check
+        trainer.pause_point = ctx.check
         first = state.step * every
         losses: list[float] = []
         tokens = taken_back = in_a_row = 0
@@ -158,7 +158,7 @@ class SFT:
     def _loss(self, policy: Model, held_out: Samples, ctx: LearnContext) -> float:
         model = self.learner.load(policy, ctx.files)
         reader = Trainer(model, Settings(), seed=self.seed)
-        reader.between = ctx.check
+        reader.pause_point = ctx.check
         return _mean_loss(reader, held_out)
 
     def _diverged(self, why: str) -> BadInput:

@@ -334,7 +334,7 @@ class Trainer:
         self._norms: deque[float] = deque(maxlen=RECENT)
         self.steps = 0
         self.beside: dict[str, Any] = {}  # what decides the next batch, of those who fill its streams; JSON can hold it
-        self.between: Callable[[], None] = lambda: None  # called before each piece is read; it may wait, or stop a step
+        self.pause_point: Callable[[], None] = lambda: None  # called before each piece is read; may wait or stop
         is_compiled = settings.compile and self.device.type == "cuda"
         hidden: Callable[[Tensor], Tensor] = _model(self.model).hidden
         self._hidden: Callable[[Tensor], Tensor] = torch.compile(hidden) if is_compiled else hidden
@@ -365,7 +365,7 @@ class Trainer:
         delta = self._adam.moved(good.tensors) if account.restored is None else 0.0
         account.restored = account.restored or self._strayed(delta, good)
         if account.restored is not None:
-            self.restore(good, with_chance=False)
+            self.restore(good, with_rng=False)
             delta = 0.0
         self.steps += 1
         lr = self.settings.pace.at(max(self.updates - 1, 0))
@@ -441,7 +441,7 @@ class Trainer:
         objective = self.settings.objective
         targets = 0 if batch.returns is None else int((~np.isnan(batch.returns)).sum())
         for padded in self._padded(batch, self.model):
-            self.between()
+            self.pause_point()
             part = piece(batch, padded, share, self.device)
             with self._cast():
                 logp, entropy, states = look(
@@ -516,7 +516,7 @@ class Trainer:
         found, said = (np.full(len(batch.ids), np.nan, dtype=np.float32) for _ in range(2))
         blank = np.zeros(len(batch.ids), dtype=np.float32)
         for padded in self._padded(batch, model):
-            self.between()
+            self.pause_point()
             part = piece(batch, padded, blank, self.device)
             with self._cast():
                 logp, _, states = look(_model(model), _model(model).hidden, part, batch.rules)
@@ -538,10 +538,10 @@ class Trainer:
         }
         return TrainerState(tensors=self._adam.tensors(), notes=notes)
 
-    def restore(self, state: TrainerState, *, with_chance: bool = True) -> None:
+    def restore(self, state: TrainerState, *, with_rng: bool = True) -> None:
         """Be as it was. Without its chance, the next shuffle is another one, and so is what is usual."""
         self._adam.put(state.tensors, int(state.notes["updates"]))
-        if with_chance:
+        if with_rng:
             self.steps = int(state.notes["steps"])
             self._norms = deque(state.notes["norms"], maxlen=RECENT)
             self._rng.bit_generator.state = state.notes["chance"]

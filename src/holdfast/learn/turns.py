@@ -157,7 +157,7 @@ def optimize_turns(
     intake: SampleFilter | None = None,
     critic: nn.Module | None = None,
     held: tuple[Constraint, Multiplier] | None = None,
-    between: Callable[[], None] = lambda: None,
+    pause_point: Callable[[], None] = lambda: None,
 ) -> PpoSummary:
     """Learn from these attempts in place; None for a model whose weights cannot be reached.
 
@@ -182,7 +182,7 @@ def optimize_turns(
     conversations = sum(len(reading.samples) for _, reading in gathered.kept)
     how = _settings(settings.ppo, conversations / turns)
     trainer = Trainer(model, how, seed=seed, critic=critic or _critic(model))
-    trainer.between = between
+    trainer.pause_point = pause_point
     told, price = None, None
     if held is not None:
         mean = mean_cost(experiences, intake, held[0].cost)
@@ -418,7 +418,7 @@ class TurnPPO:
             held = self.constraint, from_dict(multiplier)
         intake = SampleFilter(run=self.follow or ctx.run, channels=self.channels)
         summary = optimize_turns(
-            experiences, model, self.settings, seed=self.seed, intake=intake, held=held, between=ctx.check
+            experiences, model, self.settings, seed=self.seed, intake=intake, held=held, pause_point=ctx.check
         )
         told: dict[str, Any] = summary.to_dict()
         reasons = {

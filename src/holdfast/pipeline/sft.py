@@ -196,14 +196,14 @@ def prepare(policy: Model, given: SftInput, *, ctx: StepContext) -> Prepared:
             least=source.least,
             longest=longest,
             vocabulary=vocabulary,
-            between=ctx.check,
+            pause_point=ctx.check,
         )
         if not made:
             why = f"nothing in it is to be learnt from: {skipped.summary or 'it has no rollouts'}"
             raise BadInput(f"run {source.run}", why=why, remedy="name another run, or a lower least")
     else:
         examples, before = _again(given)
-        made, after = tokenise(template, examples, longest=longest, between=ctx.check)
+        made, after = tokenise(template, examples, longest=longest, pause_point=ctx.check)
         skipped = before.and_also(after)
         skipped.check(len(made) + skipped.total, how.skip, what="examples")
     return _kept(made, skipped, how, ctx)

@@ -304,65 +304,65 @@ class Cpu:
             add_norm(x, y, self._norms[layer + 1])
         return torch.mm(rows.y, self._read, out=rows.logits)
 
-    def prefill(self, prompts: Sequence[Ints], seats: Sequence[SlotPlan]) -> None:
+    def prefill(self, prompts: Sequence[Ints], plans: Sequence[SlotPlan]) -> None:
         """Give each seat the keys and values of its prompt from its start on; what is before lies there already."""
-        for seat in seats:
-            if seat.source >= 0:
-                self._copy(seat)
+        for plan in plans:
+            if plan.source >= 0:
+                self._copy(plan)
         if self.fixed:
-            for ids, seat in zip(prompts, seats, strict=True):
+            for ids, plan in zip(prompts, plans, strict=True):
                 padded = np.zeros(min(-(-len(ids) // BUCKET) * BUCKET, self.shape.context), np.int64)
                 padded[: len(ids)] = ids
-                self._compute([padded], [seat])
+                self._compute([padded], [plan])
             return
         first = 0
         while first < len(prompts):
             last, tokens = first, 0
-            while last < len(prompts) and (last == first or tokens + len(prompts[last]) - seats[last].start <= CHUNK):
-                tokens += len(prompts[last]) - seats[last].start
+            while last < len(prompts) and (last == first or tokens + len(prompts[last]) - plans[last].start <= CHUNK):
+                tokens += len(prompts[last]) - plans[last].start
                 last += 1
             if tokens:
-                self._compute(prompts[first:last], seats[first:last])
+                self._compute(prompts[first:last], plans[first:last])
             first = last
 
-    def _copy(self, seat: SlotPlan) -> None:
+    def _copy(self, plan: SlotPlan) -> None:
         tiles = slice(
-            seat.shared // TILE, -(-seat.start // TILE)
+            plan.shared // TILE, -(-plan.start // TILE)
         )  # the edges may hold more; it is overwritten or not seen
-        self._keys[:, seat.slot, :, tiles] = self._keys[:, seat.source, :, tiles]
-        self._values[:, seat.slot, :, tiles] = self._values[:, seat.source, :, tiles]
+        self._keys[:, plan.slot, :, tiles] = self._keys[:, plan.source, :, tiles]
+        self._values[:, plan.slot, :, tiles] = self._values[:, plan.source, :, tiles]
 
-    def _compute(self, prompts: Sequence[Ints], seats: Sequence[SlotPlan]) -> None:
+    def _compute(self, prompts: Sequence[Ints], plans: Sequence[SlotPlan]) -> None:
         """All prompts end to end in one matrix, so that nothing is padded; only attention goes row by row."""
-        pairs = list(zip(prompts, seats, strict=True))
-        ids = torch.from_numpy(np.concatenate([p[seat.start :] for p, seat in pairs]))
-        places = torch.from_numpy(np.concatenate([np.arange(seat.start, len(p)) for p, seat in pairs]))
+        pairs = list(zip(prompts, plans, strict=True))
+        ids = torch.from_numpy(np.concatenate([p[plan.start :] for p, plan in pairs]))
+        places = torch.from_numpy(np.concatenate([np.arange(plan.start, len(p)) for p, plan in pairs]))
         turn = self._cos[places][:, None, None], self._sin[places][:, None, None]
-        edges = np.cumsum([0, *(len(p) - seat.start for p, seat in pairs)]).tolist()
-        masks = [_mask(seat.start, len(p)) for p, seat in pairs]
+        edges = np.cumsum([0, *(len(p) - plan.start for p, plan in pairs)]).tolist()
+        masks = [_mask(plan.start, len(p)) for p, plan in pairs]
         x = self._embed[ids]
         for layer, block in enumerate(self._blocks):
             qkv = torch.mm(norm(x, block.norm1), block.qkv).view(len(ids), 3, self.shape.heads, self.shape.head)
             qkv[:, :2] = rotate(qkv[:, :2], *turn)
             last = layer + 1 == len(self._blocks)  # only its keys and values are wanted
             heard = torch.empty(len(ids), self.shape.heads, self.shape.head)
-            for n, seat in enumerate(seats):
+            for n, plan in enumerate(plans):
                 row = slice(edges[n], edges[n + 1])
-                keep(_array(qkv[row]), self._keys[layer, seat.slot], self._values[layer, seat.slot], seat.start)
+                keep(_array(qkv[row]), self._keys[layer, plan.slot], self._values[layer, plan.slot], plan.start)
                 if not last:
-                    heard[row] = self._hear(layer, qkv[row].permute(1, 2, 0, 3), seat, masks[n])
+                    heard[row] = self._hear(layer, qkv[row].permute(1, 2, 0, 3), plan, masks[n])
             if last:
                 return
             x.addmm_(heard.flatten(1), block.out)
             gate, passed = torch.mm(norm(x, block.norm2), block.up).chunk(2, dim=-1)
             x.addmm_(F.silu(gate).mul_(passed), block.down)
 
-    def _hear(self, layer: int, qkv: Tensor, seat: SlotPlan, mask: Tensor | None) -> Tensor:
+    def _hear(self, layer: int, qkv: Tensor, plan: SlotPlan, mask: Tensor | None) -> Tensor:
         """What each place of one prompt hears: qkv [3, H, T, D] -> [T, H, D]."""
         q, k, v = qkv
         if mask is not None:
             k, v = (torch.empty(self.shape.heads, mask.shape[1], self.shape.head) for _ in range(2))
-            recall(self._keys[layer], self._values[layer], (seat.slot, seat.base, seat.shared), _array(k), _array(v))
+            recall(self._keys[layer], self._values[layer], (plan.slot, plan.base, plan.shared), _array(k), _array(v))
         return F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask, is_causal=mask is None)[
             0
         ].transpose(0, 1)

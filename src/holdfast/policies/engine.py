@@ -37,10 +37,10 @@ from holdfast.policies.sampling import Completion, Sampling
 NAMES = tuple(each.name for each in fields(Sampling))
 BYTES = ByteTemplate()
 
-Hear = Callable[[list[int], list[float]], None]  # tokens that are new, and their log-probs; called by the desk's thread
+OnTokens = Callable[[list[int], list[float]], None]  # new tokens and their log-probs; called by the decoder thread
 
 
-class Writing(Protocol):
+class AnswerWriter(Protocol):
     """What writes answers, many at a time: `decoder.Decoder`, or a foreign model's."""
 
     @property
@@ -58,7 +58,7 @@ class ForeignModel(PromptLimits, Protocol):
 
     template: ChatTemplate
 
-    def writing(self, slots: int) -> Writing: ...
+    def writing(self, slots: int) -> AnswerWriter: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class Job:
 
     request: DecodeRequest
     answer: Future[tuple[Completion, str]]  # and the version that gave it
-    hear: Hear | None = None  # somebody listens while it is written …
+    on_tokens: OnTokens | None = None  # somebody listens while it is written …
     told: int = 0  # … and has heard so many tokens
 
 
@@ -75,10 +75,10 @@ class Job:
 class WeightsGeneration:
     """One version of the weights, and the jobs that began with it."""
 
-    decoder: Writing
+    decoder: AnswerWriter
     version: str
     waiting: list[Job] = field(default_factory=list)
-    seated: dict[int, Job] = field(default_factory=dict)
+    running: dict[int, Job] = field(default_factory=dict)
 
 
 class Local:
@@ -131,12 +131,12 @@ class Local:
         request, template = self._request(messages, tools, sampling), self._template
         loop, news = asyncio.get_running_loop(), asyncio.Queue[tuple[list[int], list[float]] | None]()
 
-        def hear(ids: list[int], logprobs: list[float]) -> None:
+        def on_tokens(ids: list[int], logprobs: list[float]) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody listens any more
                 loop.call_soon_threadsafe(news.put_nowait, (ids, logprobs))
 
         deltas, ids, logprobs = template.deltas(request.sampling.stop), list[int](), list[float]()
-        answer = asyncio.wrap_future(self._desk.submit(request, None if deltas is None else hear))
+        answer = asyncio.wrap_future(self._desk.submit(request, None if deltas is None else on_tokens))
         answer.add_done_callback(lambda _: news.put_nowait(None))
         try:
             while deltas is not None and (new := await news.get()) is not None:
@@ -203,7 +203,7 @@ class Local:
         else:
             self._shape, self._template = model, model.template
 
-    def _decoder(self, model: Transformer | ForeignModel) -> Writing:
+    def _decoder(self, model: Transformer | ForeignModel) -> AnswerWriter:
         """A decoder whose version is done serves again: its memory is warm, and on a GPU its graphs are captured."""
         if not isinstance(model, Transformer):
             return model.writing(self._slots)
@@ -234,17 +234,17 @@ class DecoderThread(threading.Thread):
 
     WINDOW_S = 0.002  # an idle desk waits this long after the first call for those that come with it
 
-    def __init__(self, crew: WeightsGeneration, spares: queue.SimpleQueue[Decoder]) -> None:
+    def __init__(self, generation: WeightsGeneration, spares: queue.SimpleQueue[Decoder]) -> None:
         super().__init__(name="holdfast-local", daemon=True)
         self._spares = spares
-        self._crews = [crew]  # the last one takes new jobs, the others finish theirs
+        self._generations = [generation]  # the last one takes new jobs, the others finish theirs
         self._inbox: queue.SimpleQueue[Job | WeightsGeneration | int | None] = queue.SimpleQueue()
         self._door = threading.Lock()
         self._closed: Fault | None = None
 
-    def submit(self, request: DecodeRequest, hear: Hear | None = None) -> Future[tuple[Completion, str]]:
+    def submit(self, request: DecodeRequest, on_tokens: OnTokens | None = None) -> Future[tuple[Completion, str]]:
         answer: Future[tuple[Completion, str]] = Future()
-        self.post(Job(request, answer, hear))
+        self.post(Job(request, answer, on_tokens))
         answer.add_done_callback(lambda done: self._inbox.put(request.ticket) if done.cancelled() else None)
         return answer
 
@@ -270,15 +270,15 @@ class DecoderThread(threading.Thread):
         while not self._inbox.empty():
             message = self._inbox.get()
             if isinstance(message, Job):
-                self._crews[-1].waiting.append(message)
-        for crew in self._crews:
-            for job in (*crew.waiting, *crew.seated.values()):
+                self._generations[-1].waiting.append(message)
+        for generation in self._generations:
+            for job in (*generation.waiting, *generation.running.values()):
                 _tell(job, fault)
-        self._crews.clear()
+        self._generations.clear()
 
     def _sort(self) -> bool:
         """Read the inbox; False: time to stop. Only an idle desk waits."""
-        idle = not any(crew.waiting or crew.seated for crew in self._crews)
+        idle = not any(generation.waiting or generation.running for generation in self._generations)
         until = None
         while True:
             try:
@@ -291,77 +291,77 @@ class DecoderThread(threading.Thread):
             if message is None:
                 return False
             if isinstance(message, WeightsGeneration):
-                self._crews.append(message)
+                self._generations.append(message)
                 self._dismiss()
             elif isinstance(message, Job):
-                self._crews[-1].waiting.append(message)
+                self._generations[-1].waiting.append(message)
                 until = until or time.monotonic() + self.WINDOW_S
-                idle = idle and len(self._crews[-1].waiting) < self._crews[-1].decoder.capacity
+                idle = idle and len(self._generations[-1].waiting) < self._generations[-1].decoder.capacity
             else:
                 self._drop(message)
 
     def _drop(self, ticket: int) -> None:
-        for crew in self._crews:
-            crew.waiting = [job for job in crew.waiting if job.request.ticket != ticket]
-            if crew.seated.pop(ticket, None):
-                crew.decoder.drop([ticket])
+        for generation in self._generations:
+            generation.waiting = [job for job in generation.waiting if job.request.ticket != ticket]
+            if generation.running.pop(ticket, None):
+                generation.decoder.drop([ticket])
 
     def _work(self) -> None:
-        for crew in self._crews:
-            self._admit(crew)
-            self._step(crew)
-            for ticket, job in crew.seated.items():
-                if job.hear is not None:
-                    ids, logprobs = crew.decoder.so_far(ticket, job.told)
+        for generation in self._generations:
+            self._admit(generation)
+            self._step(generation)
+            for ticket, job in generation.running.items():
+                if job.on_tokens is not None:
+                    ids, logprobs = generation.decoder.so_far(ticket, job.told)
                     job.told += len(ids)
-                    job.hear(ids, logprobs)
+                    job.on_tokens(ids, logprobs)
         self._dismiss()
 
-    def _admit(self, crew: WeightsGeneration) -> None:
-        if not crew.waiting or not crew.decoder.room:
+    def _admit(self, generation: WeightsGeneration) -> None:
+        if not generation.waiting or not generation.decoder.room:
             return
-        if _seat(crew, crew.waiting) is None:
+        if _begin(generation, generation.waiting) is None:
             return
-        for job in list(crew.waiting):  # one at a time, it shows whose call cannot begin
-            if crew.decoder.room and (error := _seat(crew, [job])) is not None:
-                crew.waiting.remove(job)
+        for job in list(generation.waiting):  # one at a time, it shows whose call cannot begin
+            if generation.decoder.room and (error := _begin(generation, [job])) is not None:
+                generation.waiting.remove(job)
                 _tell(job, error if isinstance(error, HoldfastError) else _fault(error, "ask for something else"))
 
-    def _step(self, crew: WeightsGeneration) -> None:
+    def _step(self, generation: WeightsGeneration) -> None:
         try:
-            finished = crew.decoder.step()
+            finished = generation.decoder.step()
         except Exception as error:  # nobody knows whose row it was
-            lost, fault = crew.seated, _fault(error, "ask again")
-            crew.seated = {}
-            crew.decoder.drop(lost)
+            lost, fault = generation.running, _fault(error, "ask again")
+            generation.running = {}
+            generation.decoder.drop(lost)
             for job in lost.values():
                 _tell(job, fault)
             return
         for ticket, completion in finished:
-            _tell(crew.seated.pop(ticket), (completion, crew.version))
+            _tell(generation.running.pop(ticket), (completion, generation.version))
 
     def _dismiss(self) -> None:
         """Older crews go when their jobs are done."""
-        if len(self._crews) == 1:
+        if len(self._generations) == 1:
             return
-        *older, newest = self._crews
-        for crew in older:
-            if not crew.waiting and not crew.seated and isinstance(crew.decoder, Decoder):
-                self._spares.put(crew.decoder)
-        self._crews = [crew for crew in older if crew.waiting or crew.seated] + [newest]
+        *older, newest = self._generations
+        for generation in older:
+            if not generation.waiting and not generation.running and isinstance(generation.decoder, Decoder):
+                self._spares.put(generation.decoder)
+        self._generations = [generation for generation in older if generation.waiting or generation.running] + [newest]
 
 
-def _seat(crew: WeightsGeneration, jobs: Sequence[Job]) -> Exception | None:
+def _begin(generation: WeightsGeneration, jobs: Sequence[Job]) -> Exception | None:
     """Those of the jobs for which there is room begin; or, if that fails, none does."""
-    room = crew.decoder.room
+    room = generation.decoder.room
     try:
-        left = {request.ticket for request in crew.decoder.admit([job.request for job in jobs])}
+        left = {request.ticket for request in generation.decoder.admit([job.request for job in jobs])}
     except Exception as error:
-        if crew.decoder.room != room:  # it left some of them there
-            crew.decoder.drop([job.request.ticket for job in jobs])
+        if generation.decoder.room != room:  # it left some of them there
+            generation.decoder.drop([job.request.ticket for job in jobs])
         return error
-    crew.seated.update({job.request.ticket: job for job in jobs if job.request.ticket not in left})
-    crew.waiting = [job for job in crew.waiting if job.request.ticket not in crew.seated]
+    generation.running.update({job.request.ticket: job for job in jobs if job.request.ticket not in left})
+    generation.waiting = [job for job in generation.waiting if job.request.ticket not in generation.running]
     return None
 
 

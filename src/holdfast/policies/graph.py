@@ -91,10 +91,10 @@ class Cuda:
             for mine, new in zip(self._model.parameters(), model.parameters(), strict=True):
                 mine.copy_(new)
 
-    def prefill(self, prompts: Sequence[Ints], seats: Sequence[SlotPlan]) -> None:
+    def prefill(self, prompts: Sequence[Ints], plans: Sequence[SlotPlan]) -> None:
         """Give each seat the keys and values of its prompt."""
         pairs = sorted(
-            ((p, s.slot) for p, s in zip(prompts, seats, strict=True) if len(p)), key=lambda pair: len(pair[0])
+            ((p, s.slot) for p, s in zip(prompts, plans, strict=True) if len(p)), key=lambda pair: len(pair[0])
         )
         while pairs:
             length = self.shape.context if self.fixed else min(-(-len(pairs[-1][0]) // 64) * 64, self.shape.context)
@@ -133,7 +133,7 @@ class Cuda:
         enabled = self._device.type == "cuda"
         return torch.autocast(self._device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
-    def seat(self, now: RowPositions) -> None:
+    def plan(self, now: RowPositions) -> None:
         """Rows have come: everything the steps work with is set to what the host knows."""
         self._whole.copy_(torch.from_numpy(np.stack([now.token, now.place, now.count, now.left])))
         self._inside.copy_(torch.from_numpy(now.inside))
