@@ -44,7 +44,7 @@ class Thread:
         self.scrubbed: int | None = None  # the first place whose id is not kept
 
     def leads_to(self, call: ModelCall) -> bool:
-        """Whether the call's prompt begins with all that was read and said here."""
+        """Whether the call's prompt begins with all ids of this thread."""
         return not self._is_veiled(call) and list((call.prompt_ids or ())[: len(self.ids)]) == self.ids
 
     def add(self, turn: int, call: ModelCall) -> None:
@@ -55,7 +55,7 @@ class Thread:
         self.ids += call.completion_ids or ()
 
     def is_meant_by(self, call: ModelCall) -> bool:
-        """Whether the call's messages begin with all that was said here, whatever its ids."""
+        """Whether the call's messages begin with this thread's messages, whatever the ids."""
         last = self.pieces[-1][2]
         before = [*last.messages, last.response]
         same = len(call.messages) >= len(before) and all(map(_is_same, before, call.messages))
@@ -82,7 +82,7 @@ class Thread:
 
 
 def broken(call: ModelCall, threads: Sequence[Thread]) -> Break | None:
-    """Why none of the threads leads to the call; None where it begins a conversation of its own.
+    """Why the call continues none of the threads; None where it begins a new conversation.
 
     Without messages there are only the ids to go by, and those differ.
     """
@@ -101,7 +101,7 @@ def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _said(message: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a template could show of a message: clients add and leave out fields that are empty."""
+    """The parts of a message that a template can show; clients add and leave out empty fields."""
     content = message.get("content")
     if isinstance(content, list | tuple):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
@@ -166,7 +166,7 @@ class SampleFilter:
 
 
 def fitted(intake: SampleFilter, model: object) -> SampleFilter:
-    """Only what this model can read: tokens that it has, and no more of them than its context holds."""
+    """Restricts a filter to the model's vocabulary and context length."""
     shape = getattr(model, "shape", model)  # a foreign model says both itself
     vocabulary, context = getattr(shape, "vocabulary", None), getattr(shape, "context", None)
     limits = [limit for limit in (intake.max_tokens, context) if limit is not None]
@@ -239,7 +239,7 @@ class Samples:
         return int(self.decided.sum())
 
     def pick(self, places: NDArray[np.int64]) -> Samples:
-        """Those samples, in that order."""
+        """Selects samples by place, in that order."""
         lengths = self.bounds[places + 1] - self.bounds[places]
         bounds = np.concatenate(([0], np.cumsum(lengths)))
         flat = np.arange(bounds[-1]) + np.repeat(self.bounds[places] - bounds[:-1], lengths)
@@ -251,7 +251,7 @@ class Samples:
 
 
 def refusal(experience: Experience, intake: SampleFilter) -> SkipReason | None:
-    """Why nothing may be learnt from it, before its tokens are looked at."""
+    """Why the experience may not be learnt from, judged without its tokens; None where it may."""
     if intake.run is not None and experience.run != intake.run:
         return SkipReason.OTHER_RUN
     if experience.split is not intake.split:
@@ -288,7 +288,7 @@ class SamplesOrReason:
 
 
 def read(experience: Experience, intake: SampleFilter) -> SamplesOrReason:
-    """One sample for each conversation that its model calls make."""
+    """Turns the model calls of an experience into one sample for each conversation."""
     if (reason := refusal(experience, intake)) is not None:
         return SamplesOrReason(reason=reason)
     calls = experience.calls
@@ -314,7 +314,7 @@ def read(experience: Experience, intake: SampleFilter) -> SamplesOrReason:
 
 
 def _threads(calls: Sequence[ModelCall]) -> tuple[list[Thread], Counter[Break]]:
-    """The conversations that the calls make, and why there are more of them than were begun."""
+    """Groups the calls into conversations, and counts why conversations broke."""
     threads: list[Thread] = []
     breaks: Counter[Break] = Counter()
     for turn, call in enumerate(calls):
@@ -328,7 +328,7 @@ def _threads(calls: Sequence[ModelCall]) -> tuple[list[Thread], Counter[Break]]:
 
 
 def _oddity(experience: Experience, calls: Sequence[ModelCall], intake: SampleFilter) -> SkipReason | None:
-    """What nobody could compute with, and would spoil what the others teach."""
+    """Why the numbers of an experience cannot be computed with; None where they can."""
     limit = MOST_TOKENS if intake.vocabulary is None else intake.vocabulary
     for call in calls:
         if max((*(call.prompt_ids or ()), *(call.completion_ids or ()))) >= limit:
@@ -345,7 +345,7 @@ def _oddity(experience: Experience, calls: Sequence[ModelCall], intake: SampleFi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """What of many attempts can be learnt from, and why not the rest."""
+    """The attempts that can be learnt from, and the reason for each of the others."""
 
     kept: tuple[tuple[Experience, SamplesOrReason], ...]
     reasons: Mapping[str, SkipReason | None]  # by rollout; None: it is kept
@@ -356,7 +356,7 @@ class Gathered:
 
 
 def gather(experiences: Iterable[Experience], intake: SampleFilter) -> Gathered:
-    """Read them all. An earlier attempt says nothing about its rollout when the final one is there too."""
+    """Reads all experiences. Where the final attempt of a rollout is given, its reason is the one that counts."""
     kept: list[tuple[Experience, SamplesOrReason]] = []
     reasons: dict[str, SkipReason | None] = {}
     for experience in experiences:
@@ -438,7 +438,7 @@ def pack(samples: Sequence[Sample]) -> Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Padded:
-    """Some samples as a rectangle to read, and where in it something is to be learnt.
+    """Some samples padded to a rectangle, and the places in it that are learnt from.
 
     Only what lies before a decided token has to be read, so each row ends there. `places` are flat, row × width +
     column of the state that the token was decided in; the arrays after it have one entry for each of them."""
@@ -468,7 +468,7 @@ def reach(samples: Samples) -> NDArray[np.int64]:
 
 
 def learnt(samples: Samples) -> Bools:
-    """The decided tokens that something stands before: the very first of a sequence was decided in no state."""
+    """Marks the decided tokens, except the first of each sequence, which has no state before it."""
     marks = samples.decided.copy()
     marks[samples.bounds[:-1][np.diff(samples.bounds) > 0]] = False
     return marks
@@ -490,8 +490,7 @@ def cut(lengths: NDArray[np.int64], limit: int, *, tile: int = 1) -> Iterator[ND
 def pad(
     samples: Samples, rows: NDArray[np.int64], lengths: NDArray[np.int64], *, multiple: int = 1, height: int = 0
 ) -> Padded:
-    """The named samples as a rectangle. Its width is a multiple and it has at least `height` rows: few shapes, few
-    compilations."""
+    """Pads the samples at `rows`: a width that is a multiple, at least `height` rows, so few shapes are compiled."""
     width = -(-int(lengths[rows].max()) // multiple) * multiple
     starts, counts = samples.bounds[rows], samples.bounds[rows + 1] - samples.bounds[rows]
     columns = np.arange(width)

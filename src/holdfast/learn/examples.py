@@ -33,7 +33,7 @@ def sequences(
     weights: Sequence[float] | None = None,
     max_tokens: int | None = None,
 ) -> Samples:
-    """Token ids with which of them were decided; a weight for each sequence, 1 where none is given.
+    """Packs token ids and decision marks, with a weight for each sequence (1 by default).
 
     A sequence over max_tokens is left out whole: a cut one would teach to stop in mid-sentence."""
     kept: list[tuple[NDArray[np.int32], NDArray[np.bool_], float]] = []
@@ -69,7 +69,7 @@ class ImitationConfig:
 def imitate(
     experiences: Iterable[Experience], intake: SampleFilter, config: ImitationConfig | None = None
 ) -> tuple[Samples | None, dict[str, SkipReason | None]]:
-    """The attempts worth imitating as samples, or None; and for each rollout why it is not among them.
+    """The attempts to imitate as samples, or None, and for each other rollout the reason.
 
     With a temperature this is advantage-weighted regression (Peng et al. 2019, arXiv:1910.00177) with the best reward
     as its baseline."""
@@ -96,13 +96,13 @@ def _weight(worth: float, best: float, temperature: float | None) -> float:
 
 
 def _weighed(sample: Sample, weight: float) -> Sample:
-    """However it was sampled, it is the plain distribution that is to say it."""
+    """Weights a sample; it is learnt under the plain distribution, however it was sampled."""
     weights = np.where(sample.decided, np.float32(weight), np.float32(0.0))
     return replace(sample, rules=(PLAIN,), logprobs=None, weights=weights)
 
 
 def portions(samples: Samples, size: int, *, seed: int, start: int = 0) -> Iterator[Samples]:
-    """Portion start, start + 1, … of endless passes, each in its own order: where one stopped, another goes on."""
+    """Yields portions from number `start` on, in endless shuffled passes; the numbering makes it resumable."""
     if size < 1:
         raise BadInput(f"portions of {size}", why="must be at least 1")
     a_pass = max(1, len(samples) // size)
@@ -156,7 +156,7 @@ class SkippedRows:
         return SkippedRows(counts=dict(counts), first={**other.first, **self.first})
 
     def check(self, of: int, allowed: float, *, what: str) -> None:
-        """One error that names the first and the commonest reason, where too many or all were left out."""
+        """BadInput with the first and the commonest reason, where too many rows or all were skipped."""
         if not self.total or (self.total <= allowed * of and self.total < of):
             return
         reason = max(self.counts, key=lambda name: self.counts[name])
@@ -193,7 +193,7 @@ def read_examples(
     columns: Mapping[str, str] | None = None,
     system: str | None = None,
 ) -> tuple[list[Example], SkippedRows]:
-    """The conversations of the rows, and what of them cannot be used."""
+    """Reads rows as conversations; gives those, and what was skipped."""
     check_columns(columns or {})
     found: list[Example] = []
     skipped = _Count()
@@ -278,7 +278,7 @@ def _check(messages: Sequence[Any]) -> None:
 
 
 def _is_learnt(message: Message) -> bool:
-    """An answer that says something; `"weight": 0` is how it is marked as context only."""
+    """Whether a message is a non-empty answer; `"weight": 0` marks it as context only."""
     has_text = bool(message.get("content") or message.get("tool_calls") or message.get("reasoning_content"))
     return message.get("role") == "assistant" and has_text and message.get("weight") != 0
 
@@ -391,7 +391,7 @@ def tokenise(
 
 
 def divide(examples: Sequence[Tokenised], share: float, *, seed: int) -> Dataset:
-    """A share is held out, by chance; where the rows themselves have splits, all but "train" is."""
+    """Holds out a random share; where the rows have splits, everything but "train"."""
     if any(one.split is not None for one in examples):
         is_kept = [one.split not in (None, "train") for one in examples]
     else:
@@ -452,7 +452,7 @@ def _recorded(template: ChatTemplate, one: Experience, least: float | None, inta
 
 
 def _is_own(template: ChatTemplate, call: ModelCall) -> bool:
-    """Whether its ids are this model's: then the prompt, rendered again, is the ids that were sent."""
+    """Whether the recorded ids are this model's: its template renders the prompt to the same ids."""
     if call.prompt_ids is None or not call.completion_ids:
         return False
     try:

@@ -185,7 +185,7 @@ TERMS = ("surrogate", "clone", "reference_kl", "behaviour_kl", "entropy", "value
 
 
 class TrainableModel(Protocol):
-    """What can be trained: our own transformer, or a foreign one behind the same two doors."""
+    """What can be trained: our own transformer, or a foreign one with the same two methods."""
 
     def hidden(self, ids: Tensor, /) -> Tensor: ...
 
@@ -229,7 +229,7 @@ class TokenSums(NamedTuple):
 
 
 def shares(samples: Samples, learnt: NDArray[np.bool_], objective: Objective) -> NDArray[np.float32]:
-    """What each token weighs in the mean over all these samples, however they will be cut."""
+    """The weight of each token in the mean over all samples, whatever pieces they are cut into."""
     lengths = np.diff(samples.bounds)
     owner = np.repeat(np.arange(len(samples)), lengths)
     counts = np.bincount(owner[learnt], minlength=len(samples))
@@ -248,7 +248,7 @@ def choose(
 ) -> tuple[Tensor, Tensor]:
     """Log-prob of each target and entropy of each choice, [N], under the sampling that was in force.
 
-    The entropy has a gradient where `is_spread` asks for it."""
+    The entropy has a gradient only with `is_spread`."""
     if rule is None or len(rules) == 1:
         return _chosen(logits, targets, rules[0], is_spread)
     logp, entropy = torch.zeros_like(logits[:, 0]), torch.zeros_like(logits[:, 0])
@@ -329,7 +329,7 @@ def look(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probs and entropies at the decided places, and all states [rows × width, W] for a critic.
 
-    The head is applied only where something was decided: elsewhere nobody asks for its numbers."""
+    The head is applied only where a token was decided."""
     states = _states(model, hidden, part)
     logits = model.logits(states.index_select(0, part.places))
     return *choose(logits.float(), part.targets, rules, part.rule, is_spread=is_spread), states
@@ -386,6 +386,6 @@ def loss_of(
 
 
 def values_at(critic: nn.Module, states: Tensor, places: Tensor) -> Tensor:
-    """What the critic says at these places, [N]."""
+    """The critic's values at these places, [N]."""
     predicted: Tensor = critic(states.index_select(0, places)).squeeze(-1)
     return predicted.float() if predicted.dtype == torch.bfloat16 else predicted

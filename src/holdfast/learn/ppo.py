@@ -47,7 +47,7 @@ class Played:
 
 
 class Player:
-    """Plays on and on: each call goes on where the one before stopped, in the middle of episodes."""
+    """Plays without end: each call continues where the last one stopped, in the middle of episodes."""
 
     def __init__(self, worlds: VectorEnv, net: ActorCritic, *, seed: int, env_seed: int | None = None) -> None:
         check_fit(worlds, net)
@@ -151,7 +151,7 @@ PREFIX = "costs."
 
 
 class Costs:
-    """What costs are expected, what they weigh, and all it takes to go on."""
+    """The cost critic, the multiplier, and the state to resume both."""
 
     def __init__(self, net: ActorCritic, constraint: Constraint, *, seed: int) -> None:
         self.constraint, self.multiplier = constraint, Multiplier()
@@ -165,13 +165,13 @@ class Costs:
         self._adam = torch.optim.Adam(self._critic.parameters(), lr=RATE)
 
     def worth(self, features: Tensor) -> NDArray[np.float32]:
-        """What will still be paid from here, from features [..., F]."""
+        """The expected remaining cost, from features [..., F]."""
         with torch.no_grad():
             said: NDArray[np.float32] = self._critic(features).squeeze(-1).cpu().numpy()
         return said
 
     def follow(self, played: Played) -> None:
-        """See what was played, and set the price that it is learnt from with.
+        """Updates the multiplier from the mean cost of an episode.
 
         The cost of an episode is all that was paid by the episodes that ended: with many side by side, those that are
         still open at the end make up for those that were open before."""
@@ -329,7 +329,7 @@ def rows(batch: TrainingBatch) -> TrainingBatch:
 
 
 class Diverged(Exception):
-    """The update is of no use: something is not finite, or the policy ran away."""
+    """The update must be undone: a number is not finite, or the policy moved too far."""
 
 
 class ReturnScale:

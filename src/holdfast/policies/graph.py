@@ -92,7 +92,7 @@ class Cuda:
                 mine.copy_(new)
 
     def prefill(self, prompts: Sequence[Ints], plans: Sequence[SlotPlan]) -> None:
-        """Give each seat the keys and values of its prompt."""
+        """Computes the keys and values of each prompt."""
         pairs = sorted(
             ((p, s.slot) for p, s in zip(prompts, plans, strict=True) if len(p)), key=lambda pair: len(pair[0])
         )
@@ -106,7 +106,7 @@ class Cuda:
             self._read(ids, [slot for _, slot in now])
 
     def _read(self, ids: Ints, slots: Sequence[int]) -> None:
-        """Little to read is a graph too: asking for its parts one by one would take longer than they do."""
+        """Short prompts run as a captured graph, because launching the kernels one by one takes longer."""
         if self._device.type != "cuda" or ids.size > BRIEF:
             self._remember(torch.from_numpy(ids).to(self._device), torch.tensor(slots, device=self._device))
             return
@@ -134,7 +134,7 @@ class Cuda:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
     def plan(self, now: RowPositions) -> None:
-        """Rows have come: everything the steps work with is set to what the host knows."""
+        """Copies the host's row positions to the device after rows have changed."""
         self._whole.copy_(torch.from_numpy(np.stack([now.token, now.place, now.count, now.left])))
         self._inside.copy_(torch.from_numpy(now.inside))
         self._uniform.copy_(torch.from_numpy(now.uniform))
@@ -159,7 +159,7 @@ class Cuda:
         )
 
     def _stride(self, size: int, reach: int, filtered: bool) -> None:
-        """The last ones may be more than were asked for: then nobody hears them."""
+        """The last steps may be more than were asked for; they are ignored."""
         whole, inside, uniform = self._whole[:, :size], self._inside[:size], self._uniform[:size]
         cached = [(keys[:size], values[:size]) for keys, values in self._cache]
         rules = self._rules.first(size, filtered=filtered)

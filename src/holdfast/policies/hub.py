@@ -183,7 +183,7 @@ class BatchGenerator:
         return 0 if self._rows else self.capacity
 
     def admit(self, requests: Sequence[DecodeRequest]) -> list[DecodeRequest]:
-        """Begin with as many of these as there is room for, and hand back the rest."""
+        """Begins as many requests as there is room for, and gives back the rest."""
         room = self.room
         if room and requests:
             self._rows = [_Row(self._hub, request) for request in requests[:room]]
@@ -193,7 +193,7 @@ class BatchGenerator:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Any, Completion]]:
-        """One more token for everyone; the answers that are complete with it, each under its ticket."""
+        """Draws one more token for each row; gives the finished answers by ticket."""
         if not self._rows:
             return []
         with _resting(self._hub):
@@ -218,7 +218,7 @@ class BatchGenerator:
         return row.ids[start:], row.logprobs[start:]
 
     def drop(self, tickets: Iterable[Any]) -> None:
-        """These answers are no longer wanted."""
+        """Drops answers that nobody waits for."""
         unwanted = set(tickets)
         self._keep([place for place, row in enumerate(self._rows) if row.ticket not in unwanted])
 
@@ -232,7 +232,7 @@ class BatchGenerator:
 
 @contextmanager
 def _resting(hub: Hub) -> Iterator[None]:
-    """Without dropout, and afterwards as it was."""
+    """Turns dropout off, and restores the mode afterwards."""
     was_training = hub.training
     hub.eval()
     try:
@@ -376,7 +376,7 @@ def is_bytes(tokenizer: Any, vocabulary: int) -> bool:
 
 @torch.no_grad()
 def _check_head(hub: Hub, folder: Path) -> None:
-    """Some architectures scale or bend their scores after the head; trained through ours they would be others."""
+    """Refuses architectures that transform their logits after the head: training would change them."""
     probe = torch.arange(8, device=hub.device)[None] % hub.vocabulary
     if not torch.allclose(hub(probe).float(), hub.net(input_ids=probe).logits.float(), rtol=1e-2, atol=1e-3):
         kind = type(hub.net).__name__

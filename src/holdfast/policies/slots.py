@@ -1,6 +1,6 @@
 """Which slot of a cache holds the keys and values of which tokens, and where a prompt's beginning can be taken from.
 
-A slot leans on at most one other: its first `shared` tokens lie there, and are read from there by all who lean on it.
+A slot depends on at most one other, which holds its first `shared` tokens.
 Only the book-keeping is here; the keys and values themselves are in `cpu` and `graph`.
 """
 
@@ -41,7 +41,7 @@ class Slots:
         self._clock = 0
 
     def take(self, ids: Ints, *, wait: bool) -> SlotPlan | None:
-        """A seat for the prompt; None: there is none now, or (`wait`) a neighbour's beginning is worth waiting for."""
+        """A plan for the prompt; None where no slot is free, or (`wait`) a neighbour's prefix is worth waiting for."""
         known, like = self._longest(ids[:-1])
         if self._fresh[like]:
             older, than = self._longest(ids[:-1], but=self._fresh)
@@ -60,24 +60,24 @@ class Slots:
         return plan
 
     def forget(self) -> None:
-        """The weights are other ones now: nothing that was kept is worth anything."""
+        """Drops all prefixes, after the weights have changed."""
         self._tokens[:] = -1
         self.base[:], self.shared[:], self._dependents[:] = np.arange(len(self.base)), 0, 0
 
     def computed(self) -> None:
-        """All that was taken has its keys and values now."""
+        """Marks all taken slots as computed."""
         self._fresh[:] = False
 
     def fed(self, slots: Ints, places: Ints, tokens: Ints) -> None:
         self._tokens[slots, places] = tokens
 
     def leave(self, slot: int) -> None:
-        """What it holds stays, until the slot is needed."""
+        """Releases a slot; its prefix stays until the slot is needed."""
         self._clock += 1
         self.active[slot], self._released[slot] = False, self._clock
 
     def _longest(self, ids: Ints, but: NDArray[np.bool_] | None = None) -> tuple[int, int]:
-        """How much of the beginning is known, and in which slot."""
+        """The length of the longest known prefix, and its slot."""
         if not self._memory or not len(ids):
             return 0, 0
         same = self._tokens[:, : len(ids)] == ids
@@ -112,7 +112,7 @@ class Slots:
         return not self.active[slot] and not self._dependents[slot]
 
     def _stay(self, slot: int, root: int, known: int, reach: int) -> SlotPlan:
-        """Go on in the slot that had the beginning."""
+        """Continues in the slot that holds the prefix."""
         if root == slot:
             return SlotPlan(slot, known, slot, 0, -1)
         if reach == 0:
@@ -121,7 +121,7 @@ class Slots:
         return SlotPlan(slot, known, root if reach else slot, reach, source)
 
     def _clear(self, keep: int) -> int:
-        """The slot that has been idle for longest and that nobody leans on, emptied; -1: there is none."""
+        """Empties the slot that has been idle longest and that no other depends on; -1 where there is none."""
         idle = ~self.active & (self._dependents == 0)
         if keep >= 0:
             idle[keep] = False

@@ -97,7 +97,7 @@ def _decode(pieces: Sequence[bytes]) -> str:
 
 
 def _with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Which tools there are stands first in the system's message."""
+    """Puts the signatures of the tools first in the system message."""
     if not tools:
         return list(messages)
     line = "tools: " + " ".join(_signature(tool["function"]) for tool in tools)
