@@ -32,10 +32,10 @@ def checkpoint(id: str = "c", parent: str | None = None, **changes: Any) -> Chec
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"id": " "}, "checkpoint  : id = ' ': must not be blank"),
-    ({"algorithm": ""}, "checkpoint c: algorithm = '': must not be blank"),
-    ({"policy_version": "\t"}, "checkpoint c: policy_version = '\\t': must not be blank"),
-    ({"parent": ""}, "checkpoint c: parent = '': must not be blank"),
+    ({"id": " "}, "checkpoint  : id: must not be blank"),
+    ({"algorithm": ""}, "checkpoint c: algorithm: must not be blank"),
+    ({"policy_version": "\t"}, "checkpoint c: policy_version: must not be blank"),
+    ({"parent": ""}, "checkpoint c: parent: must not be blank"),
     ({"global_step": -1}, "checkpoint c: global_step = -1: must not be negative"),
     ({"episode_count": -1}, "checkpoint c: episode_count = -1: must not be negative"),
     ({"mean_reward": float("nan")}, "checkpoint c: mean_reward = nan: must be finite"),

@@ -11,7 +11,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, IllegalMove
+from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, IllegalMove, check_fields
 from holdfast.contracts.run import DesiredState, RunState
 
 
@@ -44,8 +44,7 @@ class Token:
     revoked_at: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.label.strip():
-            raise BadRecord(f"token {self.id}: label", why="must not be blank")
+        check_fields(f"token {self.id}", self, filled=("label",))
         if not isfinite(self.created_at) or (self.expires_at is not None and not self.expires_at > self.created_at):
             raise BadRecord(f"token {self.id}", why="must expire after it was made")
 
@@ -80,13 +79,10 @@ class Command:
     args: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("id", "action", "subject", "who", "why"):
-            if not getattr(self, name).strip():
-                raise BadRecord(f"command {self.id}: {name}", why="must not be blank")
+        check_fields(f"command {self.id}", self, filled=("id", "action", "subject", "who", "why"))
         if len(self.id) > LONGEST or not self.id.isprintable():
             raise BadRecord(f"command {self.id[:LONGEST]!r}: id", why=f"must be at most {LONGEST} letters to be seen")
-        if not isfinite(self.at):
-            raise BadRecord(f"command {self.id}: at = {self.at}", why="must be finite")
+        check_fields(f"command {self.id}", self, finite=("at",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any, ClassVar, Literal
 
-from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.errors import BadRecord, check_fields
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall, Turn
@@ -50,10 +50,7 @@ class Step:
     span: int | None = field(default=None, metadata={"minimum": 1})  # seq of the deciding span: token ids lie there
 
     def __post_init__(self) -> None:
-        for name in ("reward", "logprob", "value"):
-            number = getattr(self, name)
-            if number is not None and not isfinite(number):
-                raise BadRecord(f"{self.kind} step: {name} = {number}", why="must be finite")
+        check_fields(f"{self.kind} step", self, finite=("reward", "logprob", "value"))
         if (self.reward is None) != (self.kind is StepKind.BEGUN):
             raise BadRecord(f"{self.kind} step: reward = {self.reward}", why="every step has one but the begun one")
         if self.kind in ENDS and self.action is not None:
@@ -128,10 +125,7 @@ class Trajectory:
             raise BadRecord("trajectory", why="the id must not be blank")
         if not 0.0 <= self.discount <= 1.0:
             raise BadRecord(f"{where}: discount = {self.discount}", why="must be between 0 and 1")
-        if self.padding < 0:
-            raise BadRecord(f"{where}: padding = {self.padding}", why="must not be negative")
-        if not isfinite(self.created_at):
-            raise BadRecord(f"{where}: created_at = {self.created_at}", why="must be finite")
+        check_fields(where, self, natural=("padding",), finite=("created_at",))
         if len(self.steps) < 2:
             raise BadRecord(
                 f"{where}: {len(self.steps)} steps", why="needs one decision and what came of it, two at least"
@@ -234,8 +228,7 @@ class AdvantageBatch:
         for name in ("advantages", "returns", "value_targets"):
             if not all(map(isfinite, getattr(self, name))):
                 raise BadRecord(f"{where}: {name}", why="must be finite")
-        if not isfinite(self.created_at):
-            raise BadRecord(f"{where}: created_at = {self.created_at}", why="must be finite")
+        check_fields(where, self, finite=("created_at",))
 
 
 # Attributes are asked in this order; where a span has none of them, its model or tool call answers.

@@ -9,14 +9,13 @@ import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from holdfast.contracts.artifacts import Artifact, Artifacts
 from holdfast.contracts.checks import require
 from holdfast.contracts.engine import Complete, Engine
-from holdfast.contracts.errors import BadInput, BadRecord, Lost
+from holdfast.contracts.errors import BadInput, Lost, check_fields
 
 if TYPE_CHECKING:  # numpy, which most of those who read policies have no use for
     from holdfast.contracts.envs import Choose
@@ -159,14 +158,6 @@ class Checkpoint:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("id", "algorithm", "policy_version", "parent"):
-            text = getattr(self, name)
-            if text is not None and not text.strip():
-                raise BadRecord(f"checkpoint {self.id}: {name} = {text!r}", why="must not be blank")
-        for name in ("global_step", "episode_count"):
-            if getattr(self, name) < 0:
-                raise BadRecord(f"checkpoint {self.id}: {name} = {getattr(self, name)}", why="must not be negative")
-        for name in ("mean_reward", "created_at"):
-            number = getattr(self, name)
-            if number is not None and not isfinite(number):
-                raise BadRecord(f"checkpoint {self.id}: {name} = {number}", why="must be finite")
+        where, filled = f"checkpoint {self.id}", ("id", "algorithm", "policy_version", "parent")
+        counts, numbers = ("global_step", "episode_count"), ("mean_reward", "created_at")
+        check_fields(where, self, filled=filled, natural=counts, finite=numbers)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadInput, BadRecord, IllegalMove
+from holdfast.contracts.errors import BadInput, BadRecord, IllegalMove, check_fields
 
 
 class Stage(StrEnum):
@@ -153,9 +153,7 @@ class ServedRequest:
     safety_cost: float | None = field(default=None, metadata={"minimum": 0})
 
     def __post_init__(self) -> None:
-        for name in ("id", "trial", "arm", "unit"):
-            if not getattr(self, name).strip():
-                raise BadRecord(f"served request {self.id!r}: {name}", why="must not be blank")
+        check_fields(f"served request {self.id!r}", self, filled=("id", "trial", "arm", "unit"))
         for name, low, high in (
             ("latency_s", 0.0, None),
             ("success", 0.0, 1.0),

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.errors import check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +156,8 @@ class StepRecord:
     body: Mapping[str, Any]  # the result: references and figures
 
     def __post_init__(self) -> None:
-        if self.step < 0:
-            raise BadRecord(f"step of {self.run}: step = {self.step}", why="must not be negative")
-        if not isfinite(self.at):
-            raise BadRecord(f"step {self.step} of {self.run}: at = {self.at}", why="must be finite")
+        check_fields(f"step of {self.run}", self, natural=("step",))
+        check_fields(f"step {self.step} of {self.run}", self, finite=("at",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

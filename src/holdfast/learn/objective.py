@@ -137,7 +137,6 @@ class Terms(NamedTuple):
     total: Tensor
     approx_kl: Tensor
     clip_fraction: Tensor  # share of ratios outside the range, on whichever side of it the advantage would push
-    mean_ratio: Tensor
 
 
 def ppo_terms(
@@ -166,7 +165,7 @@ def ppo_terms(
         total = total + c.kl * approx_kl
     ratio = surrogate.ratio.detach()
     outside = (ratio < 1.0 - c.clip_low) | (ratio > 1.0 + c.clip_high)
-    return Terms(policy, value, spread, total, approx_kl.detach(), outside.to(ratio.dtype).mean(), ratio.mean())
+    return Terms(policy, value, spread, total, approx_kl.detach(), outside.to(ratio.dtype).mean())
 
 
 def _same_shape(**tensors: Tensor) -> None:
@@ -181,6 +180,7 @@ def _check_clip(low: float, high: float) -> None:
         raise BadInput(f"clip: low = {low}, high = {high}", why="low must be between 0 and 1, high at least 0")
 
 
+DECIDED = ("rule", "trainer", "reference", "advantages", "weights")  # streams that are read at decided tokens
 TERMS = ("surrogate", "clone", "reference_kl", "behaviour_kl", "entropy", "value")
 
 
@@ -303,19 +303,12 @@ def piece(samples: Samples, padded: Padded, share: NDArray[np.float32], device: 
         ids=put(padded.ids),
         places=put(padded.places),
         targets=put(padded.targets),
-        rule=stream(padded.flat, samples.rule),
         share=put(share[padded.flat]),
         behaviour=stream(padded.flat, samples.logprobs),
-        trainer=stream(padded.flat, samples.trainer),
-        reference=stream(padded.flat, samples.reference),
-        advantages=stream(padded.flat, samples.advantages),
-        weights=stream(padded.flat, samples.weights),
         value_places=put(padded.value_places),
-        returns=stream(padded.value_flat, samples.returns),
-        values=stream(padded.value_flat, samples.values),
-        beginnings=None if padded.beginnings is None else put(padded.beginnings),
-        group=None if padded.group is None else put(padded.group),
-        own=None if padded.own is None else put(padded.own),
+        **{name: stream(padded.flat, getattr(samples, name)) for name in DECIDED},
+        **{name: stream(padded.value_flat, getattr(samples, name)) for name in ("returns", "values")},
+        **{name: None if (x := getattr(padded, name)) is None else put(x) for name in ("beginnings", "group", "own")},
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any, Literal
 
@@ -308,24 +308,16 @@ class TrainingBatch:
         return self._cut(lambda tensor, along: tensor.narrow(along, start, size), axis)
 
     def _cut(self, cut: Callable[[Tensor, int], Tensor], axis: int) -> TrainingBatch:
-        return TrainingBatch(
-            observations=cut(self.observations, axis),
-            actions=cut(self.actions, axis),
-            log_p=cut(self.log_p, axis),
-            advantages=cut(self.advantages, axis),
-            returns=cut(self.returns, axis),
-            masks=None if self.masks is None else cut(self.masks, axis),
-            first=cut(self.first, axis),
-            hidden=cut(self.hidden, 0),
-        )
+        along = {field.name: axis for field in fields(self)} | {"hidden": 0}
+        tensors = {name: getattr(self, name) for name in along}
+        return TrainingBatch(**{name: None if x is None else cut(x, along[name]) for name, x in tensors.items()})
 
 
 def rows(batch: TrainingBatch) -> TrainingBatch:
     """[T, B, ...] as [T · B, ...]: without memory, a step is understood by itself."""
-    flat = {name: getattr(batch, name).flatten(0, 1) for name in ("observations", "actions", "log_p", "advantages")}
-    masks = None if batch.masks is None else batch.masks.flatten(0, 1)
-    returns, first = batch.returns.flatten(), batch.first.flatten()
-    return TrainingBatch(**flat, masks=masks, returns=returns, first=first, hidden=returns.new_empty(len(returns), 0))
+    tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    flat = {name: None if tensor is None else tensor.flatten(0, 1) for name, tensor in tensors.items()}
+    return TrainingBatch(**{**flat, "hidden": batch.returns.new_empty(batch.returns.numel(), 0)})
 
 
 class Diverged(Exception):

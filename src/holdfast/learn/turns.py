@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import isfinite
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, RolloutTail, Work
-from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import FOLDER, Policy
 from holdfast.contracts.records import encode
@@ -51,7 +49,7 @@ from holdfast.learn.constrain import (
 from holdfast.learn.objective import Objective, TrainableModel
 from holdfast.learn.practice import INLINE, PHASE, mean_reward, sift
 from holdfast.learn.returns import gae, normalise
-from holdfast.learn.train import OptimizerConfig, Settings, Trainer, Update
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.policies.model import Model
 
 Skipped = Literal[
@@ -62,7 +60,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaeSettings:
-    """How a turn's advantage is estimated."""
+    """How a turn's advantage is estimated; ranges are checked by `contracts.settings`."""
 
     gamma: float = 0.99
     lam: float = 0.95
@@ -72,20 +70,10 @@ class GaeSettings:
     clip_returns: float | None = None
     normalization_epsilon: float = 1e-8
 
-    def __post_init__(self) -> None:
-        for name in ("gamma", "lam"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                shown = "lambda" if name == "lam" else name
-                raise BadInput(f"rl_optimizer.gae.{shown} = {getattr(self, name)}", why="must be between 0 and 1")
-        for name in ("clip_advantages", "clip_returns", "normalization_epsilon"):
-            number = getattr(self, name)
-            if number is not None and not (isfinite(number) and number > 0.0):
-                raise BadInput(f"rl_optimizer.gae.{name} = {number}", why="must be finite and above 0")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PpoSettings:
-    """How the parameters follow the advantages."""
+    """How the parameters follow the advantages; ranges are checked by `contracts.settings`."""
 
     clip_epsilon: float = 0.2
     value_loss_coefficient: float = 0.5
@@ -98,19 +86,6 @@ class PpoSettings:
     max_kl: float | None = None  # passed by a minibatch: nothing more is applied; by the whole step: it is taken back
     learning_rate: float = 1e-4
     max_grad_norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        least = dict.fromkeys(("mini_batch_size", "gradient_accumulation_steps", "epochs"), 1)
-        least |= dict.fromkeys(("clip_epsilon", "value_loss_coefficient", "entropy_coefficient"), 0)
-        least |= dict.fromkeys(("kl_penalty_coefficient", "target_kl", "max_kl"), 0)
-        for name, bound in least.items():
-            number = getattr(self, name)
-            if number is not None and not (isfinite(number) and number >= bound):
-                raise BadInput(f"rl_optimizer.ppo.{name} = {number}", why=f"must be finite and at least {bound}")
-        if self.target_kl is not None and self.max_kl is not None and self.max_kl < self.target_kl:
-            raise BadInput(
-                f"rl_optimizer.ppo.max_kl = {self.max_kl}", why=f"must be at least target_kl = {self.target_kl}"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,33 +130,24 @@ def optimize_turns(
     *,
     seed: int,
     intake: SampleFilter | None = None,
-    critic: nn.Module | None = None,
     held: tuple[Constraint, Multiplier] | None = None,
     pause_point: Callable[[], None] = lambda: None,
 ) -> PpoSummary:
-    """Learn from these attempts in place; None for a model whose weights cannot be reached.
+    """Trains the model on these attempts in place; the model is None where its weights cannot be reached.
 
-    A critic that is given is trained along and can be given again; otherwise a new one begins at 0. So can the
-    multiplier of a constraint, as the summary tells it. `between` is the trainer's."""
+    The critic begins at 0. The summary holds the multiplier of a constraint, to be given with the next batch."""
     intake = fitted(intake or SampleFilter(), model)
     gathered = gather(experiences, intake)
     reasons = {rollout: str(reason) for rollout, reason in gathered.reasons.items() if reason is not None}
     trajectories = sum(refusal(one, intake) is None and bool(one.calls) for one in experiences)
     breaks = {str(kind): count for kind, count in gathered.breaks.items()} or None
     turns = sum(len(_decided_turns(reading)) for _, reading in gathered.kept)
+    summary = PpoSummary(executed=False, trajectories=trajectories, samples=turns, reasons=reasons, breaks=breaks)
     skipped = _skipped(gathered.reasons, model is not None, trajectories, turns)
     if skipped is not None or model is None:
-        return PpoSummary(
-            executed=False,
-            trajectories=trajectories,
-            samples=turns,
-            skipped_reason=skipped,
-            reasons=reasons,
-            breaks=breaks,
-        )
+        return replace(summary, skipped_reason=skipped)
     conversations = sum(len(reading.samples) for _, reading in gathered.kept)
-    how = _settings(settings.ppo, conversations / turns)
-    trainer = Trainer(model, how, seed=seed, critic=critic or _critic(model))
+    trainer = Trainer(model, _settings(settings.ppo, conversations / turns), seed=seed, critic=_critic(model))
     trainer.pause_point = pause_point
     told, price = None, None
     if held is not None:
@@ -189,8 +155,20 @@ def optimize_turns(
         moved = held[1].follow(mean, held[0])
         price = CostPrice(cost=held[0].cost, multiplier=moved.value)
         told = describe(held[0], moved, mean)
-    batch = _advised(gathered.kept, trainer, intake, settings.gae, price)
-    return replace(_summary(trainer.step(batch), trajectories, turns, reasons), breaks=breaks, constraint=told)
+    update = trainer.step(_advised(gathered.kept, trainer, intake, settings.gae, price))
+    return replace(
+        summary,
+        executed=True,
+        mean_total_loss=update.loss,
+        observed_approx_kl=update.approx_kl,
+        early_stop_triggered=update.stopped_early == "max_kl",
+        parameter_delta_norm=update.delta_norm,
+        grad_norm=update.grad_norm,
+        updates=update.updates,
+        stopped_early=update.stopped_early,
+        restored=update.restored,
+        constraint=told,
+    )
 
 
 def _skipped(
@@ -204,23 +182,6 @@ def _skipped(
     if not has_model:
         return "weights_out_of_reach"
     return None if turns else "no_ppo_samples_constructed"
-
-
-def _summary(update: Update, trajectories: int, turns: int, reasons: Mapping[str, str]) -> PpoSummary:
-    return PpoSummary(
-        executed=True,
-        trajectories=trajectories,
-        samples=turns,
-        mean_total_loss=update.loss,
-        observed_approx_kl=update.approx_kl,
-        early_stop_triggered=update.stopped_early == "max_kl",
-        parameter_delta_norm=update.delta_norm,
-        grad_norm=update.grad_norm,
-        updates=update.updates,
-        stopped_early=update.stopped_early,
-        restored=update.restored,
-        reasons=reasons,
-    )
 
 
 def _settings(ppo: PpoSettings, conversations_per_turn: float) -> Settings:
