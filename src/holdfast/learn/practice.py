@@ -51,28 +51,11 @@ class BatchAudit:
     shares: Mapping[str, float]  # of the reward's variance, by signal; they add up to 1
     dominant: str | None  # the one signal that nearly all of the variance comes from
     zero_gradient: bool | None  # exactly no gradient came of it; None: nothing was updated
-    unmoved: tuple[str, ...] = ()  # parameters whose gradient is exactly 0
+    unmoved: tuple[str, ...] = ()  # always empty: older readers expect the key
     constraint: Mapping[str, Any] | None = None  # what was held to a budget, and at which price
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """For people."""
-        said = [f"{self.taught} of {self.rollouts} rollouts gave a gradient, by {self.tokens} tokens"]
-        said += [f"{count} gave none: {reason.replace('_', ' ')}" for reason, count in self.counts.items()]
-        if self.breaks:
-            kinds = ", ".join(f"{count} {kind}" for kind, count in self.breaks.items())
-            said.append(f"{sum(self.breaks.values())} prompts did not go on from what was there: {kinds}")
-        if self.zero_gradient:
-            said.append("the gradient was exactly zero")
-        if self.dominant is not None:
-            said.append(f"the reward is nearly all {self.dominant}: {self.shares[self.dominant]:.0%} of its variance")
-        if (held := self.constraint) is not None:
-            price = held["multiplier"]["value"]
-            said.append(f"{held['cost']} {held['mean_cost']:.3g} of {held['budget']:g} allowed, weighed {price:.3g}")
-        return tuple(said)
 
 
 def audit(
@@ -80,13 +63,11 @@ def audit(
     reasons: Mapping[str, SkipReason | None],
     samples: Samples | None,
     *,
-    channels: tuple[str, ...] | None = None,
     breaks: Mapping[Break, int] | None = None,
     update: Update | None = None,
-    model: nn.Module | None = None,
     constraint: Mapping[str, Any] | None = None,
 ) -> BatchAudit:
-    """The account of one batch; with the model right after its update also which parameters had no gradient."""
+    """What came of one batch."""
     found = {rollout: str(reason) for rollout, reason in reasons.items() if reason is not None}
     weighed = idle = 0
     if samples is not None:
@@ -94,7 +75,7 @@ def audit(
         weighed, idle = int(is_weighed.sum()), int((samples.decided & ~is_weighed).sum())
         found |= _silent(samples, is_weighed, found)
     known = {experience.rollout for experience in experiences} | set(reasons)
-    shares = dominance([one for one in experiences if one.rollout not in found], channels)
+    shares = dominance([one for one in experiences if one.rollout not in found])
     top = max(shares, key=lambda name: shares[name], default=None)
     return BatchAudit(
         rollouts=len(known),
@@ -108,26 +89,18 @@ def audit(
         shares=shares,
         dominant=top if top is not None and len(shares) > 1 and shares[top] > DOMINANT else None,
         zero_gradient=None if update is None else update.grad_norm == 0.0,
-        unmoved=() if model is None else zero_gradients(model),
         constraint=constraint,
     )
 
 
-def zero_gradients(model: nn.Module) -> tuple[str, ...]:
-    """Names of the parameters whose gradient is absent or exactly 0 everywhere."""
-    return tuple(
-        name for name, p in model.named_parameters() if p.requires_grad and (p.grad is None or not bool(p.grad.any()))
-    )
-
-
-def dominance(experiences: Iterable[Experience], channels: tuple[str, ...] | None = None) -> dict[str, float]:
+def dominance(experiences: Iterable[Experience]) -> dict[str, float]:
     """cov(signal, total) / var(total) for each signal by its name; empty where the total does not vary.
 
     The shares add up to 1; one that works against the others is below 0."""
     sheets: list[dict[str, float]] = []
     for experience in experiences:
         sums: dict[str, float] = {}
-        for signal in counted(experience, channels):
+        for signal in counted(experience, None):
             sums[signal.name] = sums.get(signal.name, 0.0) + signal.value * signal.weight
         if sums:
             sheets.append(sums)
