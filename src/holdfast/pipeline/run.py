@@ -26,8 +26,7 @@ from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.policy import Policy, files_of, policy_record
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED, RolloutState
-from holdfast.contracts.run import DesiredState, RunState, Status, StepRecord, is_gone, this_process
-from holdfast.contracts.run import RunRecord as RunRecord
+from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status, StepRecord, is_gone, this_process
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.runtime import Runtime
 from holdfast.store.desired_states import HELD, Orders
