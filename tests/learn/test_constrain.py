@@ -250,6 +250,5 @@ def test_a_trainer_keeps_the_multiplier_and_goes_on_bit_for_bit(tmp_path: Path) 
 def test_an_audit_tells_what_was_held() -> None:
     told = describe(Constraint(budget=0.05), Multiplier().follow(0.25, Constraint(budget=0.05)), 0.25)
     assert json.loads(json.dumps(told)) == told and from_dict(told["multiplier"]).seen == 1
-    found = audit([], {}, None, constraint=told)
-    assert found.lines[-1] == "safety_cost 0.25 of 0.05 allowed, weighed 0.24"
+    assert audit([], {}, None, constraint=told).constraint == told
     assert audit([], {}, None).constraint is None

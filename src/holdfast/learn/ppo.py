@@ -310,13 +310,14 @@ class TrainingBatch:
     def _cut(self, cut: Callable[[Tensor, int], Tensor], axis: int) -> TrainingBatch:
         along = {field.name: axis for field in fields(self)} | {"hidden": 0}
         tensors = {name: getattr(self, name) for name in along}
-        return TrainingBatch(**{name: None if x is None else cut(x, along[name]) for name, x in tensors.items()})
+        parts: dict[str, Any] = {name: None if x is None else cut(x, along[name]) for name, x in tensors.items()}
+        return TrainingBatch(**parts)
 
 
 def rows(batch: TrainingBatch) -> TrainingBatch:
     """[T, B, ...] as [T · B, ...]: without memory, a step is understood by itself."""
     tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    flat = {name: None if tensor is None else tensor.flatten(0, 1) for name, tensor in tensors.items()}
+    flat: dict[str, Any] = {name: None if tensor is None else tensor.flatten(0, 1) for name, tensor in tensors.items()}
     return TrainingBatch(**{**flat, "hidden": batch.returns.new_empty(batch.returns.numel(), 0)})
 
 
