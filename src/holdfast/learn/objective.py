@@ -137,6 +137,7 @@ class Terms(NamedTuple):
     total: Tensor
     approx_kl: Tensor
     clip_fraction: Tensor  # share of ratios outside the range, on whichever side of it the advantage would push
+    mean_ratio: Tensor
 
 
 def ppo_terms(
@@ -165,7 +166,7 @@ def ppo_terms(
         total = total + c.kl * approx_kl
     ratio = surrogate.ratio.detach()
     outside = (ratio < 1.0 - c.clip_low) | (ratio > 1.0 + c.clip_high)
-    return Terms(policy, value, spread, total, approx_kl.detach(), outside.to(ratio.dtype).mean())
+    return Terms(policy, value, spread, total, approx_kl.detach(), outside.to(ratio.dtype).mean(), ratio.mean())
 
 
 def _same_shape(**tensors: Tensor) -> None:
