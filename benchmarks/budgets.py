@@ -177,7 +177,7 @@ def judging(path: Path, n: int) -> float:
 
 def inferring(n: int) -> float:
     from holdfast.policies import registry
-    from holdfast.policies.local import Local
+    from holdfast.policies.engine import Local
 
     model, manifest = registry.load("sprout")
     local = Local(model, name="local/sprout", version=manifest.sha256[:12], slots=1, seed=0)

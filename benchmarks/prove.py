@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.contracts.evidence import Episode, Evidence, Finding
-from holdfast.contracts.experiment import ServedRequest
+from holdfast.contracts.release import ServedRequest
 from holdfast.promote.gate import Criteria, decide
 from holdfast.prove.calibrate import ErrorRates, calibrate, gathered
 from holdfast.prove.comparison import ComparisonConfig, compare_versions

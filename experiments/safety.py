@@ -26,7 +26,7 @@ from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.run import StepRecord
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.constrain import Constraint, cost_of
-from holdfast.learn.imitation import portions, sequences
+from holdfast.learn.examples import portions, sequences
 from holdfast.learn.practice import GRPO
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.context import StepContext

@@ -32,11 +32,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from holdfast.learn.pretrain import Pretraining, pack, pretrain
-from holdfast.policies.hub import load
-from holdfast.policies.llama import config_of, to_llama
+from holdfast.policies.engine import Local
+from holdfast.policies.hub import config_of, load, to_llama
 from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.local import Local
-from holdfast.workloads.tooluse.agent import examine, summary
 from holdfast.workloads.tooluse.dialogues import dialogue
 from holdfast.workloads.tooluse.tasks import STYLES, THINK, USE, generate
 

@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from holdfast.policies.local import Local
+from holdfast.policies.engine import Local
 from holdfast.policies.registry import HERE, NAMES, load
 from holdfast.policies.weights import Manifest
 from holdfast.prove.estimate import wilson

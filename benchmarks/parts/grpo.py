@@ -22,8 +22,9 @@ from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.learn.batch import SampleFilter
 from holdfast.learn.grpo import OBJECTIVE, Grpo, compare
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
+from holdfast.policies.decoder import Decoder
 from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.sampling import Completion, Sampling, generate
+from holdfast.policies.sampling import Completion, Sampling
 
 Figures = dict[str, Any]
 T = TypeVar("T")
@@ -64,7 +65,7 @@ def measure(quick: bool, work: Work | None = None) -> Figures:
         prompts = rng.integers(32, 127, (work.batch // work.group, work.prompt)).repeat(work.group, axis=0).tolist()
         keys = rng.integers(0, 2**31, work.batch).tolist()
         sampling = Sampling(max_tokens=work.completion)
-        answers, sample_s = timed(lambda p=prompts, k=keys, s=sampling: generate(model, p, s, k))
+        answers, sample_s = timed(lambda p=prompts, k=keys, s=sampling: Decoder(model, slots=len(p)).generate(p, s, k))
         _, learn_s = timed(lambda p=prompts, a=answers: learn(trainer, p, a, work))
         if number >= 0:
             sampled.append(sample_s)

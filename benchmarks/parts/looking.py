@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import quote
 
-from holdfast.contracts.access import Role
+from holdfast.contracts.commands import Role
 from holdfast.contracts.rollout import RolloutState
 from holdfast.operate.auth import digest, mint
 from holdfast.store.store import open_store

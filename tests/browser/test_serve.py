@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
-from holdfast.contracts.access import Role
-from holdfast.contracts.commands import Alert, Severity
+from holdfast.contracts.commands import Alert, Role, Severity
 from holdfast.contracts.run import DesiredState
 from holdfast.store.store import open_store
 from tests.browser.test_proof import CHROMIUM, CONTRAST, FLAGS

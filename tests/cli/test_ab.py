@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.contracts.experiment import Experiment, Exposure, ServedRequest
 from holdfast.contracts.records import decode
+from holdfast.contracts.release import Experiment, Exposure, ServedRequest
 from holdfast.operate.look.standings import Statistics
 from holdfast.promote.experiment import Design, ExperimentCall, Ruling, assign, verdict
 from holdfast.store.store import Store

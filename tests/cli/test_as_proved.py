@@ -18,7 +18,7 @@ from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.trace import ModelCall
 from holdfast.operate.service import KIND
 from holdfast.policies import registry
-from holdfast.policies.local import Local
+from holdfast.policies.engine import Local
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.tasks import STYLES, USE
 from holdfast.workloads.tooluse.tools import specs

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.cli import control
-from holdfast.contracts.access import Role
-from holdfast.contracts.commands import Alert, Severity
+from holdfast.contracts.commands import Alert, Role, Severity
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.run import DesiredState

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.features import ALL_ON
-from holdfast.contracts.flag import Flag
+from holdfast.contracts.flag import ALL_ON, Flag
 from holdfast.contracts.records import decode, dumps
 from holdfast.operate.switches import key_of, snapshot_of
 from holdfast.store.store import Store

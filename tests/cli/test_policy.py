@@ -13,9 +13,9 @@ import transformers
 
 from holdfast.cli.serving import loader
 from holdfast.contracts.release import Stage
+from holdfast.policies.engine import Local
 from holdfast.policies.hub import Hub
 from holdfast.policies.loading import load
-from holdfast.policies.local import Local
 from holdfast.policies.model import Model
 from holdfast.policies.registry import folder_of
 from holdfast.store.artifacts import FolderArtifacts

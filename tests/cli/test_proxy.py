@@ -84,7 +84,7 @@ class Tee:
 
 def test_the_official_client_streams_with_tools_and_gets_the_upstreams_bytes(tmp_path: Path, kept: Store) -> None:
     from holdfast.policies import registry
-    from holdfast.policies.local import Local
+    from holdfast.policies.engine import Local
 
     net, manifest = registry.load("sprout")
     attempt = running(kept)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast.contracts.access import Role
+from holdfast.contracts.commands import Role
 from holdfast.operate.auth import digest
 from holdfast.store.store import Store, open_store
 from tests.cli.conftest import Answer, Cli

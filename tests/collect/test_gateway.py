@@ -29,7 +29,7 @@ from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import registry, tokens
-from holdfast.policies.local import Local
+from holdfast.policies.engine import Local
 from tests.collect.agents import no_score
 from tests.collect.clients import (
     CLIENTS,

@@ -22,11 +22,12 @@ from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, SpanEvent, SpanKind, ToolCall
 from holdfast.policies import tokens
 from holdfast.policies.chat_template import ByteTemplate
+from tests.policies.small import show
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"
 MAIL = "ada@analytical-engine.org"
-SCRUB = Scrub(b"k" * 32, spell=ByteTemplate().spell)
+SCRUB = Scrub(b"k" * 32, spell=ByteTemplate().token_bytes)
 
 
 def chat(*said: str, answer: str = "Done.", **fields: Any) -> ModelCall:
@@ -46,7 +47,7 @@ def chat(*said: str, answer: str = "Done.", **fields: Any) -> ModelCall:
 
 
 def shown(call: ModelCall) -> str:
-    return tokens.show((*(call.prompt_ids or ()), *(call.completion_ids or ())))
+    return show((*(call.prompt_ids or ()), *(call.completion_ids or ())))
 
 
 # Recall and precision.
@@ -462,7 +463,7 @@ def test_what_was_forced_or_scrubbed_before_stays_so() -> None:
     call = replace(chat("hi", answer=f"to {MAIL}"), forced=(0,))
     once = SCRUB.call(call)
     assert once.forced[0] == 0
-    again = Scrub(b"k" * 32, spell=ByteTemplate().spell).call(
+    again = Scrub(b"k" * 32, spell=ByteTemplate().token_bytes).call(
         replace(once, messages=({"role": "user", "content": MAIL},))
     )
     assert again.scrubbed == once.scrubbed

@@ -19,7 +19,7 @@ from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
-from holdfast.policies.local import Local
+from holdfast.policies.engine import Local
 from tests.collect.test_endpoint import serving
 from tests.policies.small import small
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from holdfast.contracts.adapt import Triplet
 from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.budget import (
     Assessment,
@@ -19,7 +18,6 @@ from holdfast.contracts.budget import (
     Trigger,
 )
 from holdfast.contracts.commands import Alert, Command, Severity
-from holdfast.contracts.episode import AdvantageBatch, Group, Step, Trajectory, advance, begin, terminate, truncate
 from holdfast.contracts.evidence import (
     Band,
     Decision,
@@ -33,7 +31,17 @@ from holdfast.contracts.evidence import (
     Scores,
     Verdict,
 )
-from holdfast.contracts.experiment import Experiment, Exposure, ServedRequest
+from holdfast.contracts.experience import (
+    AdvantageBatch,
+    Group,
+    Step,
+    Trajectory,
+    Triplet,
+    advance,
+    begin,
+    terminate,
+    truncate,
+)
 from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
 from holdfast.contracts.judgement import (
     Calibration,
@@ -49,7 +57,7 @@ from holdfast.contracts.judgement import (
     Role,
 )
 from holdfast.contracts.policy import Checkpoint
-from holdfast.contracts.release import PolicyKind, Release, Stage
+from holdfast.contracts.release import Experiment, Exposure, PolicyKind, Release, ServedRequest, Stage
 from holdfast.contracts.reward import MAX_TURN, RewardBreakdown, RewardTerm, Scoring
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split, Task
 from holdfast.contracts.run import (

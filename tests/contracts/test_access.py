@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.contracts.access import Role, Token
+from holdfast.contracts.commands import Role, Token
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.records import encode
 

@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.adapt import Triplet, messages, trajectory, triplets, turns
-from holdfast.contracts.episode import advance, begin, terminate, truncate
 from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.experience import (
+    Triplet,
+    advance,
+    begin,
+    messages,
+    terminate,
+    trajectory,
+    triplets,
+    truncate,
+    turns,
+)
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 

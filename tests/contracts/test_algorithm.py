@@ -22,8 +22,7 @@ from holdfast.contracts.task import TaskItem
 from holdfast.learn.candidates import Candidates, Proposals
 from holdfast.learn.control import EnvPPO
 from holdfast.learn.ppo import Settings
-from holdfast.learn.practice import GRPO
-from holdfast.learn.stages import Stages
+from holdfast.learn.practice import GRPO, Stages
 from holdfast.policies.model import Model
 from holdfast.policies.network import Network
 from holdfast.policies.prompt import Prompt

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.contracts.episode import (
+from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.experience import (
     AdvantageBatch,
     Group,
     Step,
@@ -21,7 +22,6 @@ from holdfast.contracts.episode import (
     truncate,
     window,
 )
-from holdfast.contracts.errors import BadRecord
 
 NAN, INF = float("nan"), float("inf")
 ENDINGS = {"terminated": terminate, "truncated": truncate, None: advance}

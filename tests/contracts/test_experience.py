@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.contracts.episode import Ended
-from holdfast.contracts.experience import Experience
+from holdfast.contracts.experience import Ended, Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadRecord
-from holdfast.contracts.experiment import Experiment, ServedRequest
+from holdfast.contracts.release import Experiment, ServedRequest
 
 NAN, INF = float("nan"), float("inf")
 ARMS = "trial t: arms: two or more are needed, with weights that add up to 1"

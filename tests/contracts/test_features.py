@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, asdict
 
 import pytest
 
-from holdfast.contracts.features import ALL_OFF, ALL_ON, Features
+from holdfast.contracts.flag import ALL_OFF, ALL_ON, Features
 
 
 def test_all_are_on_unless_somebody_says_otherwise() -> None:

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from holdfast.contracts.process import Process, is_alive, is_gone, this_process
+from holdfast.contracts.run import Process, is_alive, is_gone, this_process
 
 CHILD = (
-    "import dataclasses, json, sys; from holdfast.contracts.process import this_process; "
+    "import dataclasses, json, sys; from holdfast.contracts.run import this_process; "
     "print(json.dumps(dataclasses.asdict(this_process())), flush=True); sys.stdin.read()"
 )
 

@@ -19,8 +19,8 @@ from jsonschema import Draft202012Validator
 
 import holdfast.contracts
 from holdfast.contracts.commands import Alert
-from holdfast.contracts.episode import Trajectory, advance, begin, terminate
 from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.experience import Trajectory, advance, begin, terminate
 from holdfast.contracts.records import PUBLISHED, decode, dumps, encode, loads, schema
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Claim, Split, Task
@@ -123,7 +123,7 @@ def test_another_version_is_refused_with_the_supported_list(kind: str) -> None:
 
 @pytest.mark.parametrize("version", ["1", True, 1.0, None, 0])
 def test_a_version_that_is_not_the_whole_number_one_is_refused(version: object) -> None:
-    with pytest.raises(BadRecord, match=r"^Sheet\.schema_version = .*: is not a supported version: \[1\]; "):
+    with pytest.raises(BadRecord, match=r"^RewardBreakdown\.schema_version = .*: is not a supported version: \[1\]; "):
         decode(RewardBreakdown, {"schema_version": version, "signals": []})
 
 
@@ -156,10 +156,10 @@ REFUSED = [
     (
         RewardBreakdown,
         {"signals": [], "sum": 3},
-        "Sheet.sum = 3: is not a field of Sheet; remove it: the fields are signals",
+        "RewardBreakdown.sum = 3: is not a field of RewardBreakdown; remove it: the fields are signals",
     ),
     # a missing key
-    (RewardBreakdown, {}, "Sheet.signals: is missing; give a list"),
+    (RewardBreakdown, {}, "RewardBreakdown.signals: is missing; give a list"),
     # a missing key, deep inside
     (Span, span_with(events=[{"name": "a"}]), "Span.events[0].at: is missing; give a number"),
     # a missing key of a choice says what may stand there
@@ -245,9 +245,9 @@ UNWRITABLE = [
     # the wrong type in a field: it could never be read again
     (replace(SPAN, name=3), "Span.name = 3: is a whole number, not text; "),  # type: ignore[arg-type]
     # the wrong record inside
-    (RewardBreakdown(signals=(SPAN,)), "Sheet.signals[0] = Span(seq=2"),  # type: ignore[arg-type]
+    (RewardBreakdown(signals=(SPAN,)), "RewardBreakdown.signals[0] = Span(seq=2"),  # type: ignore[arg-type]
     # a list that is none
-    (RewardBreakdown(signals=3), "Sheet.signals = 3: is a whole number, not a list; "),  # type: ignore[arg-type]
+    (RewardBreakdown(signals=3), "RewardBreakdown.signals = 3: is a whole number, not a list; "),  # type: ignore[arg-type]
     # an object that is none
     (replace(SPAN, attributes=3), "Span.attributes = 3: is a whole number, not an object; "),  # type: ignore[arg-type]
 ]
@@ -294,7 +294,7 @@ def test_what_was_read_or_written_shares_nothing_with_its_source() -> None:
 def test_text_that_is_no_json_is_refused() -> None:
     with pytest.raises(BadRecord, match=r"^Span: is not JSON: Expecting value: line 1 column 1"):
         loads(Span, "oops")
-    with pytest.raises(BadRecord, match=r"^Sheet: is not JSON: "):
+    with pytest.raises(BadRecord, match=r"^RewardBreakdown: is not JSON: "):
         loads(RewardBreakdown, b"\xff\xfe\xfa")
 
 
@@ -384,7 +384,7 @@ def test_the_published_bounds_are_these() -> None:
         "Span.seq": {"minimum": 1},
         "Span.parent": {"minimum": 1},
         "Turn.index": {"minimum": 0},
-        "Signal.turn": {"minimum": 0, "maximum": 2**31 - 1},
+        "RewardTerm.turn": {"minimum": 0, "maximum": 2**31 - 1},
         "Step.span": {"minimum": 1},
         "Trajectory.steps": {"minItems": 2},
         "Trajectory.discount": {"minimum": 0, "maximum": 1},
@@ -397,9 +397,9 @@ def test_the_published_bounds_are_these() -> None:
         "Scores.tasks": {"minItems": 1, "uniqueItems": True},
         "Scores.seeds": {"minItems": 1, "uniqueItems": True},
         "Interval.level": {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
-        "Comparison.p_value": {"minimum": 0, "maximum": 1},
-        "Comparison.pairs": {"minimum": 1},
-        "Comparison.margin": {"minimum": 0},
+        "MetricComparison.p_value": {"minimum": 0, "maximum": 1},
+        "MetricComparison.pairs": {"minimum": 1},
+        "MetricComparison.margin": {"minimum": 0},
         "Verdict.reasons": {"minItems": 1},
         "Verdict.needs": {"minimum": 1},
         "Decision.reasons": {"minItems": 1},
@@ -418,16 +418,16 @@ def test_the_published_bounds_are_these() -> None:
         "Evidence.episodes": {"minimum": 0},
         "Release.number": {"minimum": 1},
         "Release.share": {"minimum": 0, "maximum": 100},
-        "Served.success": {"minimum": 0, "maximum": 1},
-        "Served.safety_cost": {"minimum": 0},
-        "Budget.ceiling": {"minimum": 0},
-        "Budget.cap": {"minimum": 0},
-        "Budget.allowed": {"minimum": 0},
-        "Budget.spent": {"minimum": 0},
-        "Budget.overspent": {"minimum": 0},
-        "Budget.calls": {"minimum": 0},
-        "Budget.escalations": {"minimum": 0},
-        "Budget.events": {"minimum": 1},
+        "ServedRequest.success": {"minimum": 0, "maximum": 1},
+        "ServedRequest.safety_cost": {"minimum": 0},
+        "ThinkingBudget.ceiling": {"minimum": 0},
+        "ThinkingBudget.cap": {"minimum": 0},
+        "ThinkingBudget.allowed": {"minimum": 0},
+        "ThinkingBudget.spent": {"minimum": 0},
+        "ThinkingBudget.overspent": {"minimum": 0},
+        "ThinkingBudget.calls": {"minimum": 0},
+        "ThinkingBudget.escalations": {"minimum": 0},
+        "ThinkingBudget.events": {"minimum": 1},
         "BudgetEvent.seq": {"minimum": 1},
         "BudgetEvent.tokens": {"minimum": 0},
         "BudgetEvent.allowed": {"minimum": 0},
@@ -439,7 +439,7 @@ def test_the_published_bounds_are_these() -> None:
         "Judgement.tokens": {"minimum": 0},
         "Judgement.cost": {"minimum": 0},
         "Judgement.latency_s": {"minimum": 0},
-        "Doubt.artefact": {"pattern": "^[0-9a-f]{64}$"},
+        "ReviewRequest.artefact": {"pattern": "^[0-9a-f]{64}$"},
         "Label.artefact": {"pattern": "^[0-9a-f]{64}$"},
         "Label.version": {"minimum": 1},
         "Calibration.prompt": {"pattern": "^[0-9a-f]{64}$"},

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.contracts.algorithm import Algorithm, AlgorithmState, Batch
 from holdfast.contracts.errors import Interrupted
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.policy import Checkpoint
 from holdfast.store.artifacts import FolderArtifacts
 from tests.workloads.scene import RUN

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.adam import AdamW
+from holdfast.learn.train import AdamW
 
 
 def test_one_step_by_hand() -> None:

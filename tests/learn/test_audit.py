@@ -9,11 +9,10 @@ import torch
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.audit import audit, dominance, zero_gradients
 from holdfast.learn.batch import SampleFilter, SkipReason
+from holdfast.learn.examples import sequences
 from holdfast.learn.grpo import Grpo, compare
-from holdfast.learn.imitation import sequences
-from holdfast.learn.objective import Objective
+from holdfast.learn.practice import audit, dominance
 from holdfast.learn.train import Settings, Trainer
 from holdfast.policies.lm import ModelShape, Transformer
 from tests.learn.attempts import attempt, call, signal
@@ -67,7 +66,6 @@ def test_a_group_without_spread_is_told() -> None:
     found = compare(attempts, SampleFilter(), Grpo())
     account = audit(attempts, found.reasons, found.samples)
     assert account.counts == {"zero_variance_group": 2} and account.taught == 0 and account.samples == 0
-    assert "2 gave none: zero variance group" in account.lines
 
 
 def test_kept_groups_without_spread_weigh_nothing() -> None:
@@ -75,20 +73,15 @@ def test_kept_groups_without_spread_weigh_nothing() -> None:
     found = compare(attempts, SampleFilter(), Grpo(skip_zero_spread=False))
     trained = model()
     update = Trainer(trained, Settings(), seed=0).step(found.samples)  # type: ignore[arg-type]
-    account = audit(attempts, found.reasons, found.samples, update=update, model=trained)
+    account = audit(attempts, found.reasons, found.samples, update=update)
     assert account.zero_gradient is True and account.idle_tokens == 2 and account.tokens == 0
-    assert set(account.unmoved) == {name for name, _ in trained.named_parameters()}
-    assert "the gradient was exactly zero" in account.lines
 
 
 def test_a_gradient_that_is_there_is_not_called_zero() -> None:
     trained = model()
     samples = sequences([([1, 2, 3], [False, True, True])])
     update = Trainer(trained, Settings(), seed=0).step(samples)
-    assert audit([], {}, samples, update=update, model=trained).zero_gradient is False
-    assert zero_gradients(trained) == ()
-    Trainer(trained, Settings(objective=Objective(clone=0.0)), seed=0).step(samples)
-    assert len(zero_gradients(trained)) == len(list(trained.parameters()))
+    assert audit([], {}, samples, update=update).zero_gradient is False
 
 
 def test_the_signal_that_the_reward_is_made_of_is_named() -> None:
@@ -99,8 +92,6 @@ def test_the_signal_that_the_reward_is_made_of_is_named() -> None:
     shares = dominance(attempts)  # variances ¼ and 0.01 · ¼, not correlated
     assert shares == {"right": pytest.approx(1 / 1.01), "style": pytest.approx(0.01 / 1.01)}
     assert audit(attempts, {}, None).dominant == "right"
-    assert "the reward is nearly all right: 99% of its variance" in audit(attempts, {}, None).lines
-    assert dominance(attempts, ("style",)) == {"style": pytest.approx(1.0)}
     assert dominance(attempts[:1]) == {}
 
 
@@ -115,4 +106,3 @@ def test_prompts_that_did_not_go_on_are_told_by_their_kind() -> None:
     found = compare(attempts, SampleFilter(), Grpo())
     account = audit(attempts, found.reasons, found.samples, breaks=found.breaks)
     assert json.loads(json.dumps(account.to_dict()))["breaks"] == {"edited": 2}
-    assert "2 prompts did not go on from what was there: 2 edited" in account.lines

@@ -13,7 +13,7 @@ import pytest
 from holdfast.contracts.algorithm import AlgorithmState, Batch, Work
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import ALL_ON
+from holdfast.contracts.flag import ALL_ON
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState

@@ -16,7 +16,7 @@ import torch
 from holdfast.collect.gym import describe, vector_env
 from holdfast.contracts.algorithm import AlgorithmState, Batch, Segment
 from holdfast.contracts.errors import BadInput, Interrupted, Lost
-from holdfast.contracts.features import Features
+from holdfast.contracts.flag import Features
 from holdfast.contracts.policy import FOLDER
 from holdfast.learn.checkpoints import TRAINER
 from holdfast.learn.control import SEEDS, EnvPPO

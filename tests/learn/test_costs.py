@@ -8,8 +8,7 @@ import torch
 
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.constrain import Constraint
-from holdfast.learn.costs import Costs
-from holdfast.learn.ppo import PPO, Settings
+from holdfast.learn.ppo import PPO, Costs, Settings
 from holdfast.policies.nets import ActorCritic, Body
 from tests.learn.probes import DELAYED, TEMPTING, Probes
 

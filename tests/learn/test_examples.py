@@ -29,13 +29,13 @@ ASKED = [
 
 @pytest.fixture(scope="module")
 def template() -> JinjaTemplate:
-    voice = hub.load(folder_of("tiny-tools")).voice
+    voice = hub.load(folder_of("tiny-tools")).template
     assert isinstance(voice, JinjaTemplate)
     return voice
 
 
 def shown(voice: ChatTemplate, ids: list[int]) -> str:
-    return b"".join(voice.spell(token) for token in ids).decode()
+    return b"".join(voice.token_bytes(token) for token in ids).decode()
 
 
 def taught(voice: ChatTemplate, messages: list[Any], tools: list[Any] | None = None) -> list[str]:

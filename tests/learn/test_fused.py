@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from holdfast.learn import fused
+from holdfast.learn import shared
 from holdfast.policies import lm
 
 HEADS, HALF, ROWS = 2, 3, 7
@@ -38,15 +38,15 @@ Many = Tensor | Sequence[Tensor]
 @pytest.mark.parametrize(
     ("ours", "theirs", "inputs"),
     [
-        (fused.norm, lm.norm, [numbers(ROWS, 12), numbers(12, seed=1)]),
-        (fused.add_norm, plain_add_norm, [numbers(ROWS, 12), numbers(ROWS, 12, seed=2), numbers(12, seed=1)]),
+        (shared.norm, lm.norm, [numbers(ROWS, 12), numbers(12, seed=1)]),
+        (shared.add_norm, plain_add_norm, [numbers(ROWS, 12), numbers(ROWS, 12, seed=2), numbers(12, seed=1)]),
         (
-            lambda x: fused.turn(x, ANGLE.cos(), ANGLE.sin(), HEADS),
+            lambda x: shared.turn(x, ANGLE.cos(), ANGLE.sin(), HEADS),
             lambda x: plain_turn(x, ANGLE.cos(), ANGLE.sin()),
             [numbers(ROWS, 3 * HEADS * 2 * HALF)],
         ),
-        (fused.gate, plain_gate, [numbers(ROWS, 20, scale=3.0)]),
-        (fused.gate, plain_gate, [numbers(ROWS, 20, scale=60.0)]),  # where the exponential is cut
+        (shared.gate, plain_gate, [numbers(ROWS, 20, scale=3.0)]),
+        (shared.gate, plain_gate, [numbers(ROWS, 20, scale=60.0)]),  # where the exponential is cut
     ],
 )
 def test_numbers_and_gradients_are_those_of_the_plain_formula(
@@ -68,7 +68,7 @@ def test_numbers_and_gradients_are_those_of_the_plain_formula(
 
 def test_gradients_that_come_in_another_layout_are_read_right() -> None:
     x = numbers(4, 6).requires_grad_()
-    fused.gate(x).t().contiguous().square().sum().backward()  # type: ignore[no-untyped-call]
+    shared.gate(x).t().contiguous().square().sum().backward()  # type: ignore[no-untyped-call]
     y = x.detach().clone().requires_grad_()
     plain_gate(y).square().sum().backward()  # type: ignore[no-untyped-call]
     assert x.grad is not None and y.grad is not None and torch.allclose(x.grad, y.grad, atol=1e-5)

@@ -9,10 +9,10 @@ import torch
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.learn.batch import PLAIN, SampleFilter, SkipReason
-from holdfast.learn.imitation import ImitationConfig, demonstrations, imitate, portions, sequences
+from holdfast.learn.examples import ImitationConfig, imitate, portions, sequences
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.tokens import END, prompt
+from holdfast.policies.tokens import END, prompt, render
 from tests.learn.attempts import attempt, call, signal
 
 torch.set_num_threads(1)
@@ -25,7 +25,7 @@ def dialogue(question: str, answer: str) -> list[dict[str, str]]:
 
 def test_a_small_model_learns_a_few_dialogues_by_heart() -> None:
     model = Transformer(ModelShape(width=32, layers=2, heads=2, context=64), seed=0)
-    samples = demonstrations((dialogue(question, answer), ()) for question, answer in PAIRS)
+    samples = sequences(render(dialogue(question, answer)) for question, answer in PAIRS)
     trainer = Trainer(model, Settings(pace=OptimizerConfig(learning_rate=1e-2)), seed=0)
     for _ in range(50):
         update = trainer.step(samples)
@@ -38,7 +38,7 @@ def test_a_small_model_learns_a_few_dialogues_by_heart() -> None:
 
 
 def test_only_what_the_assistant_says_weighs_anything() -> None:
-    samples = demonstrations([(dialogue("q", "a"), ())])
+    samples = sequences([render(dialogue("q", "a"))])
     assert samples.weights is not None
     assert samples.decided.tolist() == [False, False, False, False, True, True]  # <user> q <end> <assistant> a <end>
     assert samples.weights.tolist() == [0.0, 0.0, 0.0, 0.0, 1.0, 1.0]

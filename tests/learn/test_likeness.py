@@ -6,7 +6,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.learn.likeness import likeness, shingles, twins
+from holdfast.learn.quality import likeness, shingles, twins
 
 QUICK = settings(max_examples=100, deadline=None, derandomize=True)
 

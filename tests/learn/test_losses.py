@@ -1,26 +1,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp, log
+from math import exp
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 from numpy.testing import assert_allclose
 from torch import Tensor
 
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.losses import (
+from holdfast.learn.objective import (
     Coefficients,
-    aggregate,
     clipped_surrogate,
-    entropy,
     importance_weight,
     kl,
-    masked_mean,
     ppo_terms,
     value_loss,
 )
@@ -135,19 +131,6 @@ def test_the_value_loss_with_and_without_its_clip() -> None:
     same(value_loss(values, returns, old_values=old, clip=0.5), [0.5, 1.125, 2.0])
 
 
-def test_the_entropy_of_a_known_distribution_with_and_without_a_mask() -> None:
-    quarters = t(0.25, 0.75).log()
-    expected = 0.25 * log(4.0) + 0.75 * log(4.0 / 3.0)
-    same(entropy(quarters), expected)
-    masked = torch.cat([quarters + 5.0, t(-torch.inf)]).requires_grad_()
-    found = entropy(masked)
-    same(found, expected)
-    (gradient,) = torch.autograd.grad(found, masked)
-    # dH/dz = −p (log p + H), and nothing for what was masked
-    same(gradient, [-0.25 * (log(0.25) + expected), -0.75 * (log(0.75) + expected), 0.0])
-    same(entropy(t(3.0, -torch.inf)), 0.0)
-
-
 def test_the_three_estimates_of_the_divergence() -> None:
     new, ref = t(-1.0, -2.0), t(-1.5, -1.0)
     same(kl(new, ref, how="k1"), [0.5, -1.0])
@@ -174,7 +157,6 @@ def test_importance_weights_are_capped_and_carry_no_gradient() -> None:
     assert not weights.requires_grad
 
 
-MASK = torch.tensor([[True, True, False], [False, True, True]])
 # Each of six numbers x and of three fixed ones beside them.
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 LOSSES: dict[str, Loss] = {
@@ -182,16 +164,9 @@ LOSSES: dict[str, Loss] = {
     "dual": lambda x, old, a, r: clipped_surrogate(x, old, a, dual=1.5).loss,
     "value": lambda x, old, a, r: value_loss(x, r),
     "clipped value": lambda x, old, a, r: value_loss(x, r, old_values=old, clip=0.3),
-    "entropy": lambda x, old, a, r: entropy(x.reshape(2, 3)),
     "k1": lambda x, old, a, r: kl(x, old, how="k1"),
     "k2": lambda x, old, a, r: kl(x, old, how="k2"),
     "k3": lambda x, old, a, r: kl(x, old, how="k3"),
-    "masked mean": lambda x, old, a, r: masked_mean(x.reshape(2, 3).square(), MASK),
-    "token": lambda x, old, a, r: aggregate(x.reshape(2, 3).square(), MASK),
-    "sequence": lambda x, old, a, r: aggregate(x.reshape(2, 3).square(), MASK, how="sequence"),
-    "constant": lambda x, old, a, r: aggregate(
-        x.reshape(2, 3).square(), MASK, how="sequence_norm_constant", constant=7.0
-    ),
 }
 
 
@@ -204,60 +179,9 @@ def test_gradients_are_those_of_finite_differences_and_float32_stays_float32(nam
     assert_allclose(single.detach(), LOSSES[name](x, *beside).detach(), rtol=1e-5, atol=1e-6)
 
 
-# --- aggregation -------------------------------------------------------------------------------------------------
-
-
-def test_the_three_ways_to_one_number() -> None:
-    per_token = t([1.0, 2.0, 3.0], [10.0, torch.nan, torch.inf], [5.0, 5.0, 5.0])
-    mask = torch.tensor([[True, True, True], [True, False, False], [False, False, False]])
-    same(aggregate(per_token, mask, how="token"), 4.0)  # 16 / 4
-    same(aggregate(per_token, mask, how="sequence"), 6.0)  # (2 + 10) / 2: the empty sequence is not there
-    same(aggregate(per_token, mask, how="sequence_norm_constant", constant=8.0), 1.0)  # (6/8 + 10/8) / 2
-    same(masked_mean(per_token, mask), 4.0)
-
-
-WAYS: list[dict[str, Any]] = [
-    {"how": "token"},
-    {"how": "sequence"},
-    {"how": "sequence_norm_constant", "constant": 3.0},
-]
-
-
-@QUICK
-@given(st.integers(0, 999), st.integers(1, 6), st.integers(1, 6), st.sampled_from(WAYS))
-def test_to_mask_is_to_remove(seed: int, sequences: int, tokens: int, way: dict[str, Any]) -> None:
-    rng = np.random.default_rng(seed)
-    x, mask = random(seed, sequences, tokens), torch.from_numpy(rng.random((sequences, tokens)) < 0.5)
-    rows = [row[kept] for row, kept in zip(x, mask, strict=True) if kept.any()]
-    if not rows:
-        expected = 0.0
-    elif way["how"] == "token":
-        expected = torch.cat(rows).mean().item()
-    else:
-        share = [row.mean() if way["how"] == "sequence" else row.sum() / way["constant"] for row in rows]
-        expected = torch.stack(share).mean().item()
-    same(aggregate(x, mask, **way), expected)
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way["how"])
-def test_ragged_parts_add_up_to_the_whole_batch(way: dict[str, Any]) -> None:
-    x, mask = random(14, 7, 5), torch.from_numpy(np.random.default_rng(15).random((7, 5)) < 0.6)
-    over = mask.sum().item() if way["how"] == "token" else mask.any(-1).sum().item()
-    parts = [aggregate(x[part], mask[part], **way, over=over) for part in (slice(0, 4), slice(4, 5), slice(5, 7))]
-    same(torch.stack(parts).sum(), aggregate(x, mask, **way).item())
-
-
-def test_a_batch_that_is_all_masked_gives_zero_and_no_gradient() -> None:
-    x, mask = random(16, 2, 3).requires_grad_(), torch.zeros(2, 3, dtype=torch.bool)
-    for way in WAYS:
-        loss = aggregate(x, mask, **way)
-        (gradient,) = torch.autograd.grad(loss, x)
-        assert loss == 0.0 and not gradient.any()
-
-
 # --- refusals ----------------------------------------------------------------------------------------------------
 
-N, COLUMN, TABLE, ALL = torch.zeros(3), torch.zeros(3, 1), torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool)
+N, COLUMN = torch.zeros(3), torch.zeros(3, 1)
 REFUSED: dict[str, Callable[[], Any]] = {
     "old of another shape": lambda: clipped_surrogate(N, COLUMN, N),
     "advantages of another shape": lambda: clipped_surrogate(N, N, COLUMN),
@@ -270,13 +194,6 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a cap below 1": lambda: importance_weight(N, N, cap=0.5),
     "a dual clip of 1": lambda: clipped_surrogate(N, N, N, dual=1.0),
     "a low clip above 1": lambda: clipped_surrogate(N, N, N, low=1.1),
-    "a mask of numbers": lambda: masked_mean(N, N),
-    "a mask of another shape": lambda: aggregate(TABLE, ALL[:1]),
-    "one axis": lambda: aggregate(N, N > 0),
-    "a constant that is not asked for": lambda: aggregate(TABLE, ALL, constant=3.0),
-    "no constant where one is": lambda: aggregate(TABLE, ALL, how="sequence_norm_constant"),
-    "an unknown way": lambda: aggregate(TABLE, ALL, how="word"),  # type: ignore[arg-type]
-    "over nothing": lambda: aggregate(TABLE, ALL, over=0),
     "entropies as a column": lambda: ppo_terms(N, N, N, N, N, COLUMN, Coefficients()),
 }
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from holdfast.learn.metrics import Account
 from holdfast.learn.objective import TERMS
+from holdfast.learn.train import Account
 
 
 def numbers(loss: float, norm: float, moved: float, clipped: float = 0.0, entropy: float = 0.0) -> list[float]:

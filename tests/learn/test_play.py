@@ -8,7 +8,7 @@ import torch
 
 from holdfast.collect.cartpole import CartPoles
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.play import Player, evaluate
+from holdfast.learn.ppo import Player
 from holdfast.policies.nets import ActorCritic, Body
 from tests.learn.probes import CONTINUOUS, ENDLESS, MASKED, MEMORY, Probes
 
@@ -73,21 +73,6 @@ def test_what_is_remembered_while_playing_is_what_a_learner_would_remember() -> 
     assert torch.allclose(states[-1], after, atol=1e-6)
     _, unwiped = player.net.remember(seen, played.hidden, torch.zeros_like(first))
     assert not torch.allclose(unwiped[-1], after, atol=1e-3)
-
-
-def test_every_environment_gives_the_same_number_of_episodes() -> None:
-    """Otherwise the poles that fall soonest would be counted most: here each column counts alike."""
-    worlds = CartPoles(4)
-    returns = evaluate(worlds, net_for(worlds), 10, seed=3)
-    assert returns.shape == (10,)
-    columns = evaluate(worlds, net_for(worlds), 12, seed=3).reshape(3, 4)
-    assert np.array_equal(returns, columns.ravel()[:10])
-
-
-def test_evaluation_is_the_same_for_the_same_seed() -> None:
-    worlds = Probes(MEMORY, 5)
-    net = net_for(worlds, memory=True)
-    assert np.array_equal(evaluate(worlds, net, 20, seed=1), evaluate(worlds, net, 20, seed=1))
 
 
 def test_a_network_for_other_spaces_is_refused() -> None:

@@ -8,23 +8,22 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from holdfast.collect.cartpole import CartPoles
 from holdfast.collect.gym import Gym
 from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.play import evaluate
-from holdfast.learn.ppo import PPO, Adam, ReturnScale, Settings, Update, train
-from holdfast.policies.nets import ActorCritic, Body
-from tests.learn.probes import CONTINUOUS, DELAYED, ENDLESS, MASKED, MEMORY, Probes, ProbeWorld
+from holdfast.learn.ppo import PPO, Adam, ReturnScale, Settings, Update
+from holdfast.policies.nets import ActorCritic, Body, look
+from holdfast.workloads.probes import CONTINUOUS, DELAYED, ENDLESS, MASKED, MEMORY, Probes, ProbeWorld
 
 CARTPOLE = Settings(lr=5e-3)
 SMALL = Settings(steps=16, epochs=2, minibatch=64, updates=20)
@@ -51,23 +50,39 @@ def go_on(ppo: PPO, updates: int) -> Update:
     return [ppo.step() for _ in range(updates)][-1]
 
 
+def evaluate(worlds: VectorEnv, net: ActorCritic, *, seed: int) -> NDArray[np.float64]:
+    """The return of one greedy episode in each environment."""
+    view, hidden = worlds.reset(seed), net.begin(worlds.count)
+    first, goes_on, returns = np.ones(worlds.count, np.bool_), np.ones(worlds.count, np.bool_), np.zeros(worlds.count)
+    with torch.no_grad():
+        while goes_on.any():
+            policy, hidden = look(net, view, hidden, first)
+            result = worlds.step(policy.best())
+            view, first = result.observation, result.terminated | result.truncated
+            returns += np.where(goes_on, result.reward, 0.0)
+            goes_on &= ~first
+    return returns
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_cartpole_is_solved(seed: int) -> None:
     worlds = CartPoles(64)
     net = net_for(worlds, seed=seed, width=64)
-    for update in islice(train(worlds, net, CARTPOLE, seed=seed), 100):
+    ppo = PPO(worlds, net, CARTPOLE, seed=seed)
+    for update in (ppo.step() for _ in range(100)):
         if update.episodes >= 100 and (update.mean_return or 0.0) >= 475.0:
             break
     assert update.mean_return is not None
     assert update.mean_return >= 475.0
-    assert evaluate(CartPoles(100), net, 100, seed=10).mean() >= 475.0
+    assert evaluate(CartPoles(100), net, seed=10).mean() >= 475.0
 
 
 def solve(probe: ProbeWorld, settings: Settings, *, memory: bool = False, updates: int = 40) -> float:
     """The mean return of training when it reached what the probe asks for, or after so many updates."""
     worlds = Probes(probe, 32)
     recent = None
-    for update in islice(train(worlds, net_for(worlds, memory=memory), settings, seed=1), updates):
+    ppo = PPO(worlds, net_for(worlds, memory=memory), settings, seed=1)
+    for update in (ppo.step() for _ in range(updates)):
         recent = update.mean_return
         if recent is not None and recent >= probe.solved:
             break

@@ -12,7 +12,7 @@ import pytest
 from holdfast.contracts.algorithm import AlgorithmState
 from holdfast.contracts.errors import BadInput, Interrupted
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import Features
+from holdfast.contracts.flag import Features
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Split, Task
 from holdfast.learn.constrain import Constraint

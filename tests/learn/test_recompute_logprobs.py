@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.recompute_logprobs import recompute_logprobs
+from holdfast.learn.train import recompute_logprobs
+from holdfast.policies.engine import Local
 from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.local import Local
 from tests.learn.attempts import call
 
 torch.set_num_threads(1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.returns import discounted, gae, group_relative, normalise, normalise_then_sum, turn_credit
+from holdfast.learn.returns import gae, group_relative, normalise, normalise_then_sum, turn_credit
 
 NO = np.zeros(3, np.bool_)
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
@@ -146,13 +146,8 @@ def test_gae_is_the_recursion_one_step_at_a_time(
 
 @QUICK
 @given(st.integers(0, 999), st.integers(1, 12), st.integers(1, 9), st.floats(0.0, 1.0))
-def test_with_lambda_1_it_is_the_discounted_return_less_the_value_and_with_0_the_td_error(
-    seed: int, steps: int, columns: int, gamma: float
-) -> None:
+def test_with_lambda_0_it_is_the_td_error(seed: int, steps: int, columns: int, gamma: float) -> None:
     s = scene(seed, steps, columns)
-    rest = {k: v for k, v in s.items() if k != "values"}
-    returns = discounted(**rest, gamma=gamma)
-    assert_allclose(gae(**s, gamma=gamma, lam=1.0)[0], returns - s["values"], rtol=0.0, atol=1e-11)
     after = np.vstack([s["values"][1:], s["end_values"][None]])
     after = np.where(s["truncated"], s["cut_values"], after)
     after = np.where(s["terminated"], 0.0, after)
@@ -173,9 +168,7 @@ def test_every_function_keeps_the_floating_type(dtype: Any) -> None:
     wide = {k: v.astype(np.float64) if v.dtype != np.bool_ else v for k, v in s.items()}
     tolerance = 1e-5 if dtype == np.float32 else 1e-12
     assert_allclose(advantages, slow_gae(wide, 0.99, 0.95), rtol=0.0, atol=tolerance)
-    rest = {k: v for k, v in s.items() if k != "values"}
     others = (
-        discounted(**rest, gamma=0.9),
         normalise(advantages),
         group_relative(s["rewards"]),
         turn_credit(s["rewards"][:, 0], 1.0, lam=0.5, mix=0.5),
@@ -207,22 +200,6 @@ BAD_GAE: list[tuple[dict[str, Any], str]] = [
 def test_gae_refuses_what_it_would_have_to_guess(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         gae(**(GOOD | {"gamma": 0.99, "lam": 0.95} | wrong))
-
-
-# --- discounted --------------------------------------------------------------------------------------------------
-
-
-def test_discounted_returns_stop_at_a_termination_and_go_on_through_a_truncation() -> None:
-    # γ = ½: 2 | 1 + ½·6, 1 cut with 6 behind it | open: 3 + ½·8
-    returns = discounted(
-        np.array([2.0, 0.0, 1.0, 3.0]),
-        terminated=flags(0, steps=4),
-        truncated=flags(2, steps=4),
-        cut_values=np.array([0.0, 0.0, 6.0, 0.0]),
-        end_values=8.0,
-        gamma=0.5,
-    )
-    assert_allclose(returns, [2.0, 2.0, 4.0, 7.0], **EXACT)
 
 
 # --- normalise ---------------------------------------------------------------------------------------------------

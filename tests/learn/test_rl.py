@@ -13,13 +13,13 @@ import pytest
 from holdfast.contracts.algorithm import AlgorithmState, Batch, RolloutTail
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import Features
+from holdfast.contracts.flag import Features
 from holdfast.contracts.policy import FOLDER
 from holdfast.contracts.rollout import Split, Task
 from holdfast.contracts.run import RunState, Status
 from holdfast.contracts.settings import OptimizeSettings, RlOptimizer
 from holdfast.learn.constrain import Constraint, from_dict
-from holdfast.learn.rl import TurnPPO
+from holdfast.learn.turns import TurnPPO
 from holdfast.pipeline.spec import optimize_spec, turn_ppo
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt

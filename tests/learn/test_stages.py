@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.contracts.algorithm import AlgorithmState
-from holdfast.learn.practice import GRPO
-from holdfast.learn.stages import Stages
+from holdfast.learn.practice import GRPO, Stages
 from holdfast.policies.model import Model
 from tests.learn.telling import Telling
 from tests.learn.test_practice import TASKS, tried

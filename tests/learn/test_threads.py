@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.batch import SampleFilter, SamplesOrReason, SkipReason, gather, read
-from holdfast.learn.threads import Break, Thread, broken
+from holdfast.learn.batch import Break, SampleFilter, SamplesOrReason, SkipReason, Thread, broken, gather, read
 from tests.learn.attempts import attempt, call, signal
 
 GOOD = (signal(1.0),)

@@ -17,9 +17,8 @@ from torch import nn
 
 from holdfast.contracts.errors import BadInput, Interrupted
 from holdfast.learn.batch import Sample, Samples, learnt, pack
-from holdfast.learn.metrics import Update
 from holdfast.learn.objective import Objective
-from holdfast.learn.train import OptimizerConfig, Settings, Trainer
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer, Update
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 
@@ -304,13 +303,13 @@ def test_twenty_steps_are_seven_a_kill_and_thirteen(tmp_path: Path) -> None:
 def test_a_step_that_is_held_on_its_way_comes_to_the_same_bytes() -> None:
     calm, held, others = resumable(), resumable(), 0
 
-    def between() -> None:
+    def pause_point() -> None:
         nonlocal others
         others += 1
         resumable(seed=others)  # the world goes on, and so does its chance
         torch.rand(3)
 
-    held.between = between
+    held.pause_point = pause_point
     for number in range(3):
         calm.step(samples(seed=number))
         held.step(samples(seed=number))
@@ -325,18 +324,18 @@ def test_a_step_that_is_stopped_leaves_nothing_behind(place: int) -> None:
     for number in range(2):
         whole.step(samples(seed=number))
 
-    def between() -> None:
+    def pause_point() -> None:
         nonlocal calls
         calls += 1
         if calls == place:
             raise Interrupted("the run was stopped")
 
     trainer.step(samples(seed=0))
-    before, trainer.between = trainer.digest(), between
+    before, trainer.pause_point = trainer.digest(), pause_point
     with pytest.raises(Interrupted):
         trainer.step(samples(seed=1))
     assert trainer.digest() == before and trainer.steps == 1
-    trainer.between = lambda: None
+    trainer.pause_point = lambda: None
     trainer.step(samples(seed=1))
     assert trainer.digest() == whole.digest()
 

@@ -12,7 +12,7 @@ from typing import Any
 import requests
 
 from holdfast.collect import endpoint
-from holdfast.contracts.access import Role
+from holdfast.contracts.commands import Role
 from holdfast.operate.auth import RateLimiter, TokenGuard, digest, mint
 from holdfast.operate.serve.app import TownPage, app
 from holdfast.operate.serve.auth_middleware import AuthMiddleware

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from holdfast.contracts.access import Role
-from holdfast.contracts.commands import Command
+from holdfast.contracts.commands import Command, Role
 from holdfast.contracts.evidence import Episode, Finding
-from holdfast.contracts.experiment import ServedRequest
-from holdfast.contracts.release import PolicyKind, Release, Stage
+from holdfast.contracts.release import PolicyKind, Release, ServedRequest, Stage
 from holdfast.contracts.trace import ModelCall
 from holdfast.operate import control
 from holdfast.operate.auth import Caller

@@ -16,7 +16,6 @@ from holdfast.learn.batch import SampleFilter
 from holdfast.learn.turns import PpoSettings, RlSettings, optimize_turns
 from holdfast.operate.service import KIND, Capture
 from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.local import Local
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.operate.stage import HELLO, call

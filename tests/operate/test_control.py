@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.access import Forbidden, Role
-from holdfast.contracts.commands import GUARDS, ORDERS, REASONS, Command
+from holdfast.contracts.commands import GUARDS, ORDERS, REASONS, Command, Forbidden, Role
 from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, IllegalMove, NotFound
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import Task

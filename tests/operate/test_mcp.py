@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from holdfast.contracts.access import Forbidden, Role
+from holdfast.contracts.commands import Forbidden, Role
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.rollout import AttemptState
 from holdfast.operate import mcp

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput, BadRecord, Fault, NotFound, StoreFull
-from holdfast.contracts.experiment import ServedRequest
-from holdfast.contracts.release import Stage
+from holdfast.contracts.release import ServedRequest, Stage
 from holdfast.operate import service as service_module
 from holdfast.operate.canary_controller import keep
 from holdfast.operate.service import Service, trial_of

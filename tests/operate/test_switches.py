@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.flag import FlagRule as FlagRule
 from holdfast.contracts.run import StepRecord
 from holdfast.operate.alerts import QUIET, AlarmRule

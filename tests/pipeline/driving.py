@@ -15,7 +15,7 @@ from holdfast.collect.agent import Context, Score
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.engine import Engine
-from holdfast.contracts.features import ALL_ON
+from holdfast.contracts.flag import ALL_ON
 from holdfast.contracts.policy import Checkpoint, Policy
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Split

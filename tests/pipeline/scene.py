@@ -15,7 +15,7 @@ from holdfast.contracts.agent import Agent
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import Fault
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.run import Status
 from holdfast.contracts.trace import ModelCall

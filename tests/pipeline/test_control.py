@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.contracts.envs import Spaces
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.features import Features
+from holdfast.contracts.flag import Features
 from holdfast.contracts.policy import policy_from
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import RolloutState, Split

@@ -17,7 +17,7 @@ import pytest
 from holdfast.collect.agent import Context
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.evidence import Evidence
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.records import loads
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.reward import RewardTerm

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.errors import Lost, StoreFull
-from holdfast.contracts.features import ALL_OFF
+from holdfast.contracts.flag import ALL_OFF
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.proof import PromotionRequest

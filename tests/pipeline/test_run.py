@@ -25,11 +25,10 @@ from holdfast.collect.pool import PoolStats, PoolTiming
 from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, StaleLease, StoreError, StoreFull
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import Features
+from holdfast.contracts.flag import Features
 from holdfast.contracts.policy import Checkpoint
-from holdfast.contracts.process import this_process
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
-from holdfast.contracts.run import DesiredState, RunState, Status, StepRecord
+from holdfast.contracts.run import DesiredState, RunState, Status, StepRecord, this_process
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.run import Control, DurableRun, assist, drive

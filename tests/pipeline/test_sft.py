@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.run import RunState, Status
 from holdfast.learn.sft import SFT
 from holdfast.pipeline.run import Control, RunSpec, drive

@@ -14,7 +14,7 @@ import pytest
 from holdfast.collect.questions import exact_match
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.executor import Outcome
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import Backoff, Split
 from holdfast.contracts.settings import ConstraintBlock, OptimizeSettings, load_settings

@@ -12,15 +12,15 @@ import numpy as np
 import torch
 import transformers
 
-from holdfast.contracts.features import ALL_ON
+from holdfast.contracts.flag import ALL_ON
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.imitation import sequences
+from holdfast.learn.examples import sequences
 from holdfast.learn.sft import SFT
 from holdfast.learn.train import Settings, Trainer
 from holdfast.pipeline.run import Control, drive
 from holdfast.pipeline.sft import result_of, sft_spec
+from holdfast.policies.engine import Local
 from holdfast.policies.loading import export, load
-from holdfast.policies.local import Local
 from holdfast.policies.model import Model
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.dialogues import dialogue

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
+from holdfast.policies.chat_template import ByteTemplate
+from holdfast.policies.decoder import Decoder
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.sampling import Completion, Sampling, log_probs
 
@@ -25,6 +27,25 @@ def small(seed: int = 0, *, favour: dict[int, float] | None = None) -> Transform
     for token, amount in (favour or {}).items():
         model.embed.weight[token] += amount * common / common.square().sum()
     return model
+
+
+def generate(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    samplings: Sequence[Sampling] | Sampling,
+    keys: Sequence[int],
+    *,
+    device: str = "cpu",
+    slots: int = 256,
+) -> list[Completion]:
+    """An answer to each prompt, at most `slots` of them at a time."""
+    decoder = Decoder(model, slots=min(slots, max(len(prompts), 1)), device=device)
+    return decoder.generate(prompts, samplings, keys)
+
+
+def show(ids: Iterable[int]) -> str:
+    """The text of the ids, with the marks spelled."""
+    return b"".join(map(ByteTemplate().token_bytes, ids)).decode(errors="replace")
 
 
 @torch.no_grad()

@@ -37,35 +37,35 @@ class Tokenizer:
 
 
 @pytest.fixture
-def voice() -> JinjaTemplate:
+def template() -> JinjaTemplate:
     return JinjaTemplate(Tokenizer(), frozenset({EOS}))
 
 
 def test_bytes_are_our_own_tokens() -> None:
-    voice = ByteTemplate()
-    assert voice.prompt(HELLO) == tokens.prompt(HELLO)
-    assert voice.read([*b"hi", tokens.END])["content"] == "hi"
-    assert (voice.spell(104), voice.spell(tokens.END)) == (b"h", b"<|end|>")
+    template = ByteTemplate()
+    assert template.prompt(HELLO) == tokens.prompt(HELLO)
+    assert template.read([*b"hi", tokens.END])["content"] == "hi"
+    assert (template.token_bytes(104), template.token_bytes(tokens.END)) == (b"h", b"<|end|>")
 
 
-def test_the_string_that_ended_an_answer_is_no_part_of_it(voice: JinjaTemplate) -> None:
-    for one in (ByteTemplate(), voice):
+def test_the_string_that_ended_an_answer_is_no_part_of_it(template: JinjaTemplate) -> None:
+    for one in (ByteTemplate(), template):
         assert one.read([*b"one."], ("!", "."))["content"] == "one"
         assert one.read([*b"one"], (".",))["content"] == "one"
     assert ByteTemplate().read([*b"one"], ("\ud800",))["content"] == "one"
     assert ByteTemplate().read([*b"one\n\n"], ("\n", "\n\n"))["content"] == "one"
 
 
-def test_only_bytes_can_be_shown_as_they_come(voice: JinjaTemplate) -> None:
+def test_only_bytes_can_be_shown_as_they_come(template: JinjaTemplate) -> None:
     deltas = ByteTemplate().deltas((".",))
     assert deltas is not None and deltas.add(b"one") == {"content": "one"}
-    assert voice.deltas() is None
+    assert template.deltas() is None
 
 
-def test_the_template_is_asked_with_text_and_with_arguments_as_objects(voice: JinjaTemplate) -> None:
+def test_the_template_is_asked_with_text_and_with_arguments_as_objects(template: JinjaTemplate) -> None:
     call = {"id": "a", "function": {"name": "calc", "arguments": '{"expression": "2+2"}'}}
     broken = {"id": "b", "function": {"name": "calc", "arguments": "{oops"}}
-    ids = voice.prompt(
+    ids = template.prompt(
         [
             {"role": "user", "content": [{"type": "text", "text": "2+"}, {"type": "text", "text": "2"}]},
             {"role": "assistant", "content": None, "tool_calls": [call, broken]},
@@ -73,13 +73,13 @@ def test_the_template_is_asked_with_text_and_with_arguments_as_objects(voice: Ji
         [{"type": "function"}],
     )
     assert json.loads(bytes(ids)) == [[{"type": "function"}], ["2+2", ""]]
-    first, second = voice._tokenizer.asked[1]["tool_calls"]
+    first, second = template._tokenizer.asked[1]["tool_calls"]
     assert (first["function"]["arguments"], second["function"]["arguments"]) == ({"expression": "2+2"}, "{oops")
 
 
-def test_what_the_template_refuses_is_bad_input(voice: JinjaTemplate) -> None:
+def test_what_the_template_refuses_is_bad_input(template: JinjaTemplate) -> None:
     with pytest.raises(BadInput, match="chat template: ValueError: a tool cannot begin"):
-        voice.prompt([{"role": "tool", "content": "4"}])
+        template.prompt([{"role": "tool", "content": "4"}])
 
 
 @pytest.mark.parametrize(
@@ -102,19 +102,19 @@ def test_what_the_template_refuses_is_bad_input(voice: JinjaTemplate) -> None:
         ('<tool_call>{"a": 1}</tool_call>', {"content": '<tool_call>{"a": 1}</tool_call>'}),  # without a name
     ],
 )
-def test_thoughts_and_calls_are_read_from_the_text(voice: JinjaTemplate, text: str, message: dict[str, Any]) -> None:
-    assert voice.read([*text.encode(), EOS]) == {"role": "assistant", **message}
+def test_thoughts_and_calls_are_read_from_the_text(template: JinjaTemplate, text: str, message: dict[str, Any]) -> None:
+    assert template.read([*text.encode(), EOS]) == {"role": "assistant", **message}
 
 
-def test_the_marks_of_a_thought_are_known_where_they_are_tokens(voice: JinjaTemplate) -> None:
-    assert voice.think == (OPEN, CLOSE)
+def test_the_marks_of_a_thought_are_known_where_they_are_tokens(template: JinjaTemplate) -> None:
+    assert template.think == (OPEN, CLOSE)
 
     class Plain(Tokenizer):
         def convert_tokens_to_ids(self, token: str) -> int | None:
             return None
 
     assert JinjaTemplate(Plain(), frozenset({EOS})).think is None
-    assert voice.spell(OPEN) == b"<think>"
+    assert template.token_bytes(OPEN) == b"<think>"
 
 
 THINK, UNTHINK, END = tokens.THINK, tokens.UNTHINK, tokens.END
@@ -136,8 +136,8 @@ def test_tokens_inside_thoughts_are_counted(prompt: list[int], ids: list[int], e
     assert thinking_tokens(ByteTemplate(), prompt, ids) == expected
 
 
-def test_a_foreign_models_thoughts_are_counted_by_its_own_marks(voice: JinjaTemplate) -> None:
-    assert thinking_tokens(voice, [1], [OPEN, 300, 400, CLOSE, 5, EOS]) == 2
-    assert thinking_tokens(voice, [1, OPEN], [300, 400, CLOSE, 5]) == 2
-    voice.think = None
-    assert thinking_tokens(voice, [1], [OPEN, 300]) is None
+def test_a_foreign_models_thoughts_are_counted_by_its_own_marks(template: JinjaTemplate) -> None:
+    assert thinking_tokens(template, [1], [OPEN, 300, 400, CLOSE, 5, EOS]) == 2
+    assert thinking_tokens(template, [1, OPEN], [300, 400, CLOSE, 5]) == 2
+    template.think = None
+    assert thinking_tokens(template, [1], [OPEN, 300]) is None

@@ -10,8 +10,8 @@ import torch
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies.decoder import Decoder, DecodeRequest
-from holdfast.policies.sampling import Completion, Sampling, generate
-from tests.policies.small import recomputed, small
+from holdfast.policies.sampling import Completion, Sampling
+from tests.policies.small import generate, recomputed, small
 
 HEAD = list(np.random.default_rng(0).integers(0, 256, 70))
 HOW = Sampling(max_tokens=12)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.policies import tokens
-from holdfast.policies.deltas import Deltas
+from holdfast.policies.chat_template import Deltas
 
 ids = st.lists(
     st.integers(0, tokens.VOCABULARY - 1)

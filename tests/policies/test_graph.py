@@ -8,9 +8,9 @@ import torch
 
 from holdfast.policies.decoder import Decoder
 from holdfast.policies.graph import Cuda
-from holdfast.policies.sampling import Sampling, generate
+from holdfast.policies.sampling import Sampling
 from holdfast.policies.tokens import END, THINK
-from tests.policies.small import recomputed, small
+from tests.policies.small import generate, recomputed, small
 
 HOWS = [
     Sampling(max_tokens=21),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import tokens
-from holdfast.policies.choice import Sampling, log_probs
 from holdfast.policies.decoder import DecodeRequest
-from holdfast.policies.hub import BatchGenerator, Hub, Lora, adapt, generate, load, merge, save
+from holdfast.policies.hub import BatchGenerator, Hub, Lora, adapt, load, merge, save
+from holdfast.policies.sampling import Completion, Sampling, log_probs
 
 IDS = torch.tensor([tokens.prompt([{"role": "user", "content": "What is 2+2?"}])])
 SHAPE = {
@@ -52,6 +52,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def hub(folder: Path) -> Hub:
     return load(folder)
+
+
+def generate(
+    hub: Hub, prompts: Sequence[Sequence[int]], samplings: Sequence[Sampling] | Sampling, keys: Sequence[int]
+) -> list[Completion]:
+    """An answer to each prompt, all of them at the same time."""
+    if isinstance(samplings, Sampling):
+        samplings = [samplings] * len(prompts)
+    waves, done = BatchGenerator(hub, slots=max(len(prompts), 1)), dict[Any, Completion]()
+    waves.admit([DecodeRequest(n, *each) for n, each in enumerate(zip(prompts, samplings, keys, strict=True))])
+    while len(done) < len(prompts):
+        done.update(waves.step())
+    return [done[n] for n in range(len(prompts))]
 
 
 def steps(hub: Hub, count: int = 3) -> float:
@@ -156,7 +169,7 @@ def test_nothing_is_written_over_and_nothing_is_left_half_written(hub: Hub, tmp_
     (tmp_path / "taken").mkdir()
     with pytest.raises(BadInput, match="taken: is there already; choose another name"):
         save(hub, tmp_path / "taken")
-    hub.voice.save = _broken  # type: ignore[method-assign]
+    hub.template.save = _broken  # type: ignore[method-assign]
     with pytest.raises(BadInput, match="OSError: no room"):
         save(hub, tmp_path / "full")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
@@ -227,7 +240,7 @@ def test_a_thought_ends_when_its_budget_is_used_up(hub: Hub) -> None:
 
 
 async def test_it_answers_messages_as_our_own_model_does(hub: Hub) -> None:
-    from holdfast.policies.local import Local
+    from holdfast.policies.engine import Local
 
     with Local(hub, name="tiny", version="1", slots=2) as local:
         how = {"max_tokens": 6, "temperature": 0.5, "stop": ["\n\n"]}
@@ -237,18 +250,18 @@ async def test_it_answers_messages_as_our_own_model_does(hub: Hub) -> None:
     assert [call.prompt_ids for call in calls] == [tuple(prompt) for prompt in PROMPTS]
     made = generate(hub, PROMPTS, Sampling(max_tokens=6, temperature=0.5), [0, 1, 2])
     assert [call.completion_ids for call in calls] == [each.ids for each in made]
-    assert (calls[0].model, calls[0].response) == ("tiny@1", hub.voice.read(made[0].ids))
+    assert (calls[0].model, calls[0].response) == ("tiny@1", hub.template.read(made[0].ids))
     assert pieces and last.completion_ids == made[0].ids
 
 
 async def test_no_thinking_bans_the_models_own_mark_and_says_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.policies.chat_template import ByteTemplate
-    from holdfast.policies.local import Local
+    from holdfast.policies.engine import Local
 
     class Other(ByteTemplate):
         think: tuple[int, int] | None = (65, 66)
 
-    monkeypatch.setattr(hub, "voice", Other())
+    monkeypatch.setattr(hub, "template", Other())
     with Local(hub, slots=1) as local:
         call = await local([{"role": "user", "content": "2+2?"}], seed=1, max_tokens=30, thinking=0)
         assert local.limits_thinking
@@ -275,17 +288,17 @@ def test_a_tokenizer_brings_its_own_template(folder: Path, tmp_path: Path) -> No
     own = Path(shutil.copytree(folder, tmp_path / "own"))
     fast.save_pretrained(own)
     hub = load(own)
-    ids = hub.voice.prompt([{"role": "user", "content": "hé"}])
+    ids = hub.template.prompt([{"role": "user", "content": "hé"}])
     assert fast.decode(ids) == "<s>user hé</s><s>"
-    assert (hub.voice.think, hub.voice.ends) == ((258, 259), frozenset({257, tokens.END}))
-    assert hub.voice.read(fast.encode("<think>x</think>hé</s>")) == {
+    assert (hub.template.think, hub.template.ends) == ((258, 259), frozenset({257, tokens.END}))
+    assert hub.template.read(fast.encode("<think>x</think>hé</s>")) == {
         "role": "assistant",
         "content": "hé",
         "reasoning_content": "x",
     }
     (made,) = generate(hub, [ids], Sampling(max_tokens=3), [1])
-    assert hub.voice.read(made.ids)["role"] == "assistant"
-    assert load(save(hub, tmp_path / "copy")).voice.prompt([{"role": "user", "content": "hé"}]) == ids
+    assert hub.template.read(made.ids)["role"] == "assistant"
+    assert load(save(hub, tmp_path / "copy")).template.prompt([{"role": "user", "content": "hé"}]) == ids
 
 
 @pytest.mark.parametrize(

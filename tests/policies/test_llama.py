@@ -29,7 +29,7 @@ def test_our_own_transformer_is_exported_in_the_layout_of_llama_with_its_bytes(t
                 assert ids == tokens.prompt(before, one.tools)
     again, _ = load(Model(str(tmp_path / "out")), None)
     assert isinstance(again, Hub) and isinstance(
-        again.voice, ByteTemplate
+        again.template, ByteTemplate
     )  # calls of tools are read as sprout writes them
     export(Model(str(tmp_path / "out")), None, tmp_path / "twice")
     twice = transformers.AutoTokenizer.from_pretrained(tmp_path / "twice")

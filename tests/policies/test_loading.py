@@ -36,7 +36,7 @@ def test_adapters_are_merged_into_the_exported_weights(store: Store, tmp_path: P
     own, messages = load(Model("tiny-tools"), None)[0], [dict(one) for one in SHOWN[0].messages[:2]]
     assert isinstance(own, Hub)
     ids = tokenizer.apply_chat_template(messages, tools=SHOWN[0].tools, add_generation_prompt=True, return_dict=False)
-    assert ids == own.voice.prompt(messages, SHOWN[0].tools)
+    assert ids == own.template.prompt(messages, SHOWN[0].tools)
 
 
 def _state(folder: Path) -> dict[str, Any]:

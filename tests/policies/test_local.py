@@ -14,10 +14,10 @@ from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
 from holdfast.policies.decoder import Decoder, DecodeRequest
+from holdfast.policies.engine import Local
 from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.local import Local
-from holdfast.policies.sampling import Sampling, generate
-from tests.policies.small import recomputed, small
+from holdfast.policies.sampling import Sampling
+from tests.policies.small import generate, recomputed, small
 
 
 def ask(text: str) -> list[dict[str, Any]]:

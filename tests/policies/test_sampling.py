@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.sampling import Completion, Sampling, generate, log_probs
+from holdfast.policies.sampling import Completion, Sampling, log_probs
 from holdfast.policies.tokens import END, THINK, UNTHINK
-from tests.policies.small import SMALL, recomputed, small
+from tests.policies.small import SMALL, generate, recomputed, small
 
 PROMPTS = [[1, 2, 3], list(b"a longer prompt than the first one"), [7]]
 

@@ -15,10 +15,10 @@ def ids(*runs: tuple[int, int]) -> np.ndarray:
 
 
 def computed(slots: Slots, prompt: np.ndarray) -> SlotPlan:
-    seat = slots.take(prompt, wait=False)
-    assert seat is not None
+    plan = slots.take(prompt, wait=False)
+    assert plan is not None
     slots.computed()
-    return seat
+    return plan
 
 
 def test_a_prompt_like_another_leans_on_it_in_whole_grains_and_copies_the_rest() -> None:
@@ -42,9 +42,9 @@ def test_a_prompt_waits_for_a_neighbour_that_is_being_computed() -> None:
 
 def test_the_next_turn_goes_on_in_its_own_slot() -> None:
     slots = Slots(3, 256, memory=True)
-    seat = computed(slots, ids((1, 30)))
-    slots.fed(np.array([seat.slot]), np.array([30]), np.array([9]))  # the prompt's last token
-    slots.leave(seat.slot)
+    plan = computed(slots, ids((1, 30)))
+    slots.fed(np.array([plan.slot]), np.array([30]), np.array([9]))  # the prompt's last token
+    slots.leave(plan.slot)
     assert computed(slots, np.array([1] * 30 + [9, 4, 4, 4])) == SlotPlan(0, 31, 0, 0, -1)
 
 
@@ -74,16 +74,16 @@ class Model:
         self.rows: dict[int, list[int]] = {}
 
     def admit(self, prompt: list[int]) -> None:
-        seat = self.slots.take(np.array(prompt), wait=False)
-        if seat is None:
+        plan = self.slots.take(np.array(prompt), wait=False)
+        if plan is None:
             return
-        assert seat.slot not in self.rows and seat.shared % GRAIN == 0
-        if seat.source >= 0:
-            self.cache[seat.slot, seat.shared : seat.start] = self.cache[seat.source, seat.shared : seat.start]
-        for place in range(seat.start, len(prompt) - 1):
-            self.cache[seat.slot, place] = tuple(prompt[: place + 1])
+        assert plan.slot not in self.rows and plan.shared % GRAIN == 0
+        if plan.source >= 0:
+            self.cache[plan.slot, plan.shared : plan.start] = self.cache[plan.source, plan.shared : plan.start]
+        for place in range(plan.start, len(prompt) - 1):
+            self.cache[plan.slot, place] = tuple(prompt[: place + 1])
         self.slots.computed()
-        self.rows[seat.slot] = prompt
+        self.rows[plan.slot] = prompt
         self.check()
 
     def leave(self, number: int) -> None:
@@ -116,7 +116,7 @@ def test_where_the_like_slot_is_all_there_is_it_is_taken_and_nobody_waits_for_ev
     for count in (1, 2):
         slots = Slots(count, 256, memory=True)
         for prompt in (ids((1, 200)), ids((1, 70), (2, 10)), ids((1, 200)), ids((1, 66), (3, 5))):
-            seat = slots.take(prompt, wait=True)
-            assert seat is not None
+            plan = slots.take(prompt, wait=True)
+            assert plan is not None
             slots.computed()
-            slots.leave(seat.slot)
+            slots.leave(plan.slot)

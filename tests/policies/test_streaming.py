@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.trace import ModelCall
+from holdfast.policies.engine import Local
 from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.local import Local
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -18,7 +18,7 @@ import torch
 
 from holdfast.policies import hub
 from holdfast.policies.chat_template import JinjaTemplate
-from holdfast.policies.local import Local
+from holdfast.policies.engine import Local
 from holdfast.policies.registry import card, folder_of
 from holdfast.workloads.tooluse.agent import examine
 from holdfast.workloads.tooluse.dialogues import dialogue
@@ -61,12 +61,12 @@ def tokenizer(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> A
 
 
 @pytest.fixture(scope="module")
-def voice(tokenizer: Any) -> JinjaTemplate:
+def template(tokenizer: Any) -> JinjaTemplate:
     return JinjaTemplate(tokenizer, frozenset({tokenizer.eos_token_id}))
 
 
 def test_the_script_and_the_template_write_a_chat_in_the_same_tokens(
-    script: ModuleType, tokenizer: Any, voice: JinjaTemplate
+    script: ModuleType, tokenizer: Any, template: JinjaTemplate
 ) -> None:
     """Demonstrations are rendered by the script, since templates are slow; prompts by the template."""
     recipe = replace(script.Recipe(), strong_share=1.0, plain_share=0.0)
@@ -75,14 +75,14 @@ def test_the_script_and_the_template_write_a_chat_in_the_same_tokens(
         if any(script._broken(call) for message in shown.messages for call in message.get("tool_calls", ())):
             continue
         trained = [token for text, _ in pieces for token in tokenizer.encode(text, add_special_tokens=False)]
-        prompt = voice.prompt(shown.messages, shown.tools)
+        prompt = template.prompt(shown.messages, shown.tools)
         asked = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
         assert prompt == trained + asked
 
 
 @pytest.mark.parametrize("kind", ["strong", "weak"])
 def test_a_prompt_begins_with_the_prompt_and_the_answer_of_the_turn_before(
-    kind: str, tokenizer: Any, voice: JinjaTemplate, script: ModuleType
+    kind: str, tokenizer: Any, template: JinjaTemplate, script: ModuleType
 ) -> None:
     """What was sampled is read, sent back by the agent and rendered again: not one token may change."""
     turns = 0
@@ -91,17 +91,17 @@ def test_a_prompt_begins_with_the_prompt_and_the_answer_of_the_turn_before(
         for at, message in enumerate(shown.messages[:-1]):
             if message["role"] != "assistant" or any(script._broken(call) for call in message.get("tool_calls", ())):
                 continue
-            before = voice.prompt(shown.messages[:at], shown.tools)
+            before = template.prompt(shown.messages[:at], shown.tools)
             written = tokenizer.encode(script.body(message) + script.END, add_special_tokens=False)
-            again = [*shown.messages[:at], voice.read(written), shown.messages[at + 1]]
-            assert voice.prompt(again, shown.tools)[: len(before) + len(written)] == before + written
+            again = [*shown.messages[:at], template.read(written), shown.messages[at + 1]]
+            assert template.prompt(again, shown.tools)[: len(before) + len(written)] == before + written
             turns += 1
     assert turns > 20
 
 
-def test_a_call_is_read_as_it_was_written(tokenizer: Any, voice: JinjaTemplate) -> None:
+def test_a_call_is_read_as_it_was_written(tokenizer: Any, template: JinjaTemplate) -> None:
     text = '<think>first the key</think><tool_call>{"name": "lookup", "arguments": {"key": "oák.price"}}</tool_call>'
-    message = voice.read(tokenizer.encode(text + "<|im_end|>"))
+    message = template.read(tokenizer.encode(text + "<|im_end|>"))
     assert (message["content"], message["reasoning_content"]) == ("", "first the key")
     assert message["tool_calls"][0]["function"] == {"name": "lookup", "arguments": '{"key": "oák.price"}'}
 
@@ -127,9 +127,9 @@ def test_a_call_is_read_as_it_was_written(tokenizer: Any, voice: JinjaTemplate) 
     ids=["plain", "instructed", "tools alone"],
 )
 def test_the_template_takes_chats_of_other_shapes(
-    messages: Any, tools: Any, text: str, tokenizer: Any, voice: JinjaTemplate
+    messages: Any, tools: Any, text: str, tokenizer: Any, template: JinjaTemplate
 ) -> None:
-    assert tokenizer.decode(voice.prompt(messages, tools)) == text + "<|im_start|>assistant\n"
+    assert tokenizer.decode(template.prompt(messages, tools)) == text + "<|im_start|>assistant\n"
 
 
 def test_any_text_survives_the_tokens(tokenizer: Any) -> None:

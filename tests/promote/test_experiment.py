@@ -16,7 +16,7 @@ from scipy.stats import chisquare
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Outcome, Reason, Verdict
-from holdfast.contracts.experiment import Experiment, ServedRequest
+from holdfast.contracts.release import Experiment, ServedRequest
 from holdfast.promote import experiment
 from holdfast.promote.experiment import (
     ALARM,

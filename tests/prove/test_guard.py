@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.experiment import ServedRequest
+from holdfast.contracts.release import ServedRequest
 from holdfast.prove.guard import (
     METRICS,
     GuardLimits,

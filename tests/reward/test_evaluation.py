@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.features import ALL_OFF, ALL_ON, Features
+from holdfast.contracts.flag import ALL_OFF, ALL_ON, Features
 from holdfast.contracts.judgement import EvalItem
 from holdfast.contracts.reward import RewardTerm
 from holdfast.reward.diff import minimality, tamper

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput, BadRecord
-from holdfast.contracts.features import ALL_OFF
+from holdfast.contracts.flag import ALL_OFF
 from holdfast.contracts.reward import Reward, RewardBreakdown, RewardTerm
 from holdfast.contracts.scorer import Trace
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall

@@ -22,10 +22,9 @@ from typing import Any
 
 from holdfast.contracts.artifacts import Artifact
 from holdfast.contracts.commands import Alert, Severity
-from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.policy import Checkpoint
-from holdfast.contracts.release import Stage
+from holdfast.contracts.release import Experiment, ServedRequest, Stage
 from holdfast.contracts.run import RunState
 from holdfast.store.store import Store, open_store
 from tests.operate.stage import Line, proposed

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
-from holdfast.contracts.access import Role as Access
 from holdfast.contracts.commands import Alert, Command, Severity
-from holdfast.contracts.experiment import Experiment, ServedRequest
+from holdfast.contracts.commands import Role as Access
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.judgement import (
     Calibration,
@@ -25,7 +24,7 @@ from holdfast.contracts.judgement import (
     Role,
 )
 from holdfast.contracts.policy import Checkpoint
-from holdfast.contracts.release import PolicyKind, Stage
+from holdfast.contracts.release import Experiment, PolicyKind, ServedRequest, Stage
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, Claim, Rollout, RolloutState, Task
 from holdfast.contracts.trace import Span, SpanKind

@@ -33,7 +33,7 @@ from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Task
 from holdfast.contracts.run import RunState, DesiredState
 from holdfast.contracts.trace import Span, SpanKind
-from holdfast.contracts.experiment import Experiment, ServedRequest
+from holdfast.contracts.release import Experiment, ServedRequest
 from holdfast.store.store import open_store
 
 store = open_store(sys.argv[1])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, IllegalMove, NotFound
-from holdfast.contracts.experiment import Experiment, Exposure, ServedRequest
+from holdfast.contracts.release import Experiment, Exposure, ServedRequest
 from holdfast.store.check import check
 from holdfast.store.notifications import TRIALS
 from holdfast.store.store import Store, open_store
@@ -267,7 +267,7 @@ def test_who_begins_or_ends_a_trial_wakes_others_and_what_is_served_does_not(sto
 
 SERVING = """
 import sys
-from holdfast.contracts.experiment import ServedRequest
+from holdfast.contracts.release import ServedRequest
 from holdfast.store.store import open_store
 
 url, who = sys.argv[1:]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.experiment import ServedRequest
 from holdfast.contracts.judgement import Doubtful, ReviewRequest
 from holdfast.contracts.records import PUBLISHED, decode, encode
+from holdfast.contracts.release import ServedRequest
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.run import RunState

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease
-from holdfast.contracts.process import Process
-from holdfast.contracts.run import DesiredState, RunRecord, RunState
+from holdfast.contracts.run import DesiredState, Process, RunRecord, RunState
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 from tests.store.scene import begin

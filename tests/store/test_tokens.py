@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.contracts.access import Role, Token
+from holdfast.contracts.commands import Role, Token
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound
 from holdfast.contracts.records import encode
 from holdfast.store.store import Store, open_store

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.access import Forbidden, Role
-from holdfast.contracts.commands import Severity
+from holdfast.contracts.commands import Forbidden, Role, Severity
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, NotFound, StoreError
 from holdfast.operate.auth import Caller
 from holdfast.workloads import townobserver as observer

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from holdfast.collect import endpoint
-from holdfast.contracts.access import Role
+from holdfast.contracts.commands import Role
 from holdfast.operate.auth import Caller, digest
 from holdfast.operate.serve.app import TownPage
 from holdfast.store.store import open_store

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.api.stored import Run, StoreAddress, who
 from holdfast.contracts.errors import HoldfastError
-from holdfast.contracts.features import Features
+from holdfast.contracts.flag import Features
 from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status
 from holdfast.pipeline.run import Control, RunSpec, drive
 from holdfast.promote.flags import snapshot

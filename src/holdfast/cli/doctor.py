@@ -120,7 +120,7 @@ def serving(model: str) -> Iterator[tuple[str, str, Trainer]]:
     from holdfast.collect import endpoint
 
     with needing("learn"):
-        from holdfast.learn.recompute_logprobs import recompute_logprobs
+        from holdfast.learn.train import recompute_logprobs
         from holdfast.policies.loading import load
         from holdfast.policies.model import Model
     with endpoint.listen("127.0.0.1", 0, token=None) as listening, open_model(model) as (complete, name, spell):

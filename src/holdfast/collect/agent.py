@@ -20,13 +20,12 @@ from holdfast.collect.budget_tracker import BudgetTracker, mode_of
 from holdfast.collect.proxy import identity
 from holdfast.collect.thinking import hinted
 from holdfast.collect.tracer import Tracer
-from holdfast.contracts.agent import Agent, refuse_uncallable
+from holdfast.contracts.agent import Agent, load_named, refuse_uncallable
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, Fault, Interrupted, told
 from holdfast.contracts.executor import Assignment
-from holdfast.contracts.features import Features
-from holdfast.contracts.loading import load_named
+from holdfast.contracts.flag import Features
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.checks import require
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import Features
+from holdfast.contracts.flag import Features
 from holdfast.contracts.policy import Checkpoint, Policy, policy_from, policy_record
 from holdfast.contracts.rollout import Split
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import ClassVar
 
-from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.errors import BadRecord, check_fields
 
 
 class Tier(StrEnum):
@@ -57,9 +57,7 @@ class Traits:
     external_calls: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("tool_count", "context_size", "step_count"):
-            if getattr(self, name) < 0:
-                raise BadRecord(f"traits: {name} = {getattr(self, name)}", why="must not be negative")
+        check_fields("traits", self, natural=("tool_count", "context_size", "step_count"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +97,7 @@ class ThinkingBudget:
 
     def __post_init__(self) -> None:
         where = f"budget of {self.attempt}"
-        for name in ("ceiling", "cap", "allowed", "spent", "overspent", "calls", "escalations"):
-            if getattr(self, name) < 0:
-                raise BadRecord(f"{where}: {name} = {getattr(self, name)}", why="must not be negative")
+        check_fields(where, self, natural=("ceiling", "cap", "allowed", "spent", "overspent", "calls", "escalations"))
         if self.events < 1:
             raise BadRecord(f"{where}: events = {self.events}", why="must be at least 1")
         if not self.ceiling <= self.allowed <= self.cap:
@@ -157,12 +153,7 @@ class BudgetEvent:
         where = f"event {self.seq} of the budget of {self.attempt}"
         if self.seq < 1:
             raise BadRecord(where, why="they are numbered from 1")
-        for name in ("tokens", "allowed", "spent", "overspent"):
-            if getattr(self, name) < 0:
-                raise BadRecord(f"{where}: {name} = {getattr(self, name)}", why="must not be negative")
-        for name in ("at", "confidence"):
-            if (value := getattr(self, name)) is not None and not isfinite(value):
-                raise BadRecord(f"{where}: {name} = {value}", why="must be finite")
+        check_fields(where, self, natural=("tokens", "allowed", "spent", "overspent"), finite=("at", "confidence"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

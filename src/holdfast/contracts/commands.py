@@ -1,6 +1,6 @@
-"""What people order, what of it a run may be told when, and what a run tells people.
+"""Commands of people and rules, the roles that may give them, what a run may be told, and the alerts that it raises.
 
-Taking orders and showing alerts is `operate`'s work; that both are kept is the store's.
+Taking commands and showing alerts is `operate`'s work; both are kept by the store.
 """
 
 from __future__ import annotations
@@ -11,8 +11,46 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadInput, BadRecord, IllegalMove
+from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, IllegalMove, check_fields
 from holdfast.contracts.run import DesiredState, RunState
+
+
+class Role(StrEnum):
+    VIEWER = "viewer"  # looks
+    OPERATOR = "operator"  # pauses, resumes, cancels, rolls back
+    ADMIN = "admin"  # gives out and takes back tokens
+
+    def may(self, needed: Role) -> bool:
+        return _ORDER[self] >= _ORDER[needed]
+
+
+_ORDER = {role: place for place, role in enumerate(Role)}
+
+
+class Forbidden(HoldfastError):
+    """Whoever asks may not do this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """What is known of a token: never the token itself, only its hash. No SCHEMA: it is not to leave the store."""
+
+    id: str  # "tok-3": for people and the ledger
+    label: str  # whose it is
+    role: Role
+    sha256: str
+    created_at: float  # unix seconds
+    expires_at: float | None = None  # None: never
+    revoked_at: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(f"token {self.id}", self, filled=("label",))
+        if not isfinite(self.created_at) or (self.expires_at is not None and not self.expires_at > self.created_at):
+            raise BadRecord(f"token {self.id}", why="must expire after it was made")
+
+    def is_good(self, now: float) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
 
 LONGEST = 100  # id of a command
 LONGEST_WHY = 2000  # letters of a reason
@@ -41,13 +79,10 @@ class Command:
     args: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("id", "action", "subject", "who", "why"):
-            if not getattr(self, name).strip():
-                raise BadRecord(f"command {self.id}: {name}", why="must not be blank")
+        check_fields(f"command {self.id}", self, filled=("id", "action", "subject", "who", "why"))
         if len(self.id) > LONGEST or not self.id.isprintable():
             raise BadRecord(f"command {self.id[:LONGEST]!r}: id", why=f"must be at most {LONGEST} letters to be seen")
-        if not isfinite(self.at):
-            raise BadRecord(f"command {self.id}: at = {self.at}", why="must be finite")
+        check_fields(f"command {self.id}", self, finite=("at",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

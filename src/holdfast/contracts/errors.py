@@ -6,9 +6,10 @@ error, and with which exit code, is the command line's business: the codes live 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from math import isfinite
 from typing import Any
 
 
@@ -38,6 +39,23 @@ class BadInput(HoldfastError):
 
 class BadRecord(BadInput):
     """A record that breaks its own contract, or one of a version this build does not know."""
+
+
+RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {  # what must hold of a field, and the error
+    "filled": (lambda text: bool(text.strip()), "must not be blank"),
+    "finite": (isfinite, "must be finite"),
+    "natural": (lambda number: number >= 0, "must not be negative"),
+}
+
+
+def check_fields(where: str, record: object, **names: Iterable[str]) -> None:
+    """BadRecord for the first field that breaks a rule of RULES, as in `filled=("id", "run")`; None passes."""
+    for rule, fields in names.items():
+        holds, why = RULES[rule]
+        for name in fields:
+            value = getattr(record, name)
+            if value is not None and not holds(value):
+                raise BadRecord(f"{where}: {name}" if rule == "filled" else f"{where}: {name} = {value}", why=why)
 
 
 class StoreError(HoldfastError):

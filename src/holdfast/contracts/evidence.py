@@ -11,7 +11,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.errors import BadRecord, check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +111,9 @@ class MetricComparison:
     margin: float = field(default=0.0, metadata={"minimum": 0})  # how much worse would still be accepted
 
     def __post_init__(self) -> None:
-        for name in ("metric", "baseline", "candidate", "method"):
-            if not getattr(self, name).strip():
-                raise BadRecord(f"comparison: {name}", why="must not be blank")
+        check_fields("comparison", self, filled=("metric", "baseline", "candidate", "method"))
         where = f"comparison of {self.candidate} with {self.baseline}"
-        if not isfinite(self.difference):
-            raise BadRecord(f"{where}: difference = {self.difference}", why="must be finite")
+        check_fields(where, self, finite=("difference",))
         if not 0.0 <= self.p_value <= 1.0:
             raise BadRecord(f"{where}: p_value = {self.p_value}", why="must be between 0 and 1")
         if self.pairs < 1:
@@ -214,11 +211,9 @@ class Evidence:
     manifest: Mapping[str, Any] = field(default_factory=dict)  # what made the candidate: run, checkpoint, hashes
 
     def __post_init__(self) -> None:
-        for name in ("policy", "baseline", "candidate", "suite", "primary"):
-            if not getattr(self, name).strip():
-                raise BadRecord(f"evidence: {name}", why="must not be blank")
-        if self.episodes < 0:
-            raise BadRecord(f"evidence: episodes = {self.episodes}", why="must not be negative")
+        check_fields(
+            "evidence", self, filled=("policy", "baseline", "candidate", "suite", "primary"), natural=("episodes",)
+        )
         if self.baseline == self.candidate:
             raise BadRecord(f"evidence: candidate {self.candidate}", why="is compared with itself")
 

@@ -105,7 +105,7 @@ async def async_agent(task: Mapping[str, Any], ctx: Any) -> Any:
 def check_executor(make: Callable[[str], Executor], *, within_s: float = 60.0, grace_s: float = 1.0) -> None:
     """Attempts end once and as their agent ended them, spans first; one that spins is ended, and the next one runs.
 
-    `make` gives a new executor for an agent by name (`contracts.loading.load_named`), without a scorer. `within_s` is
+    `make` gives a new executor for an agent by name (`contracts.agent.load_named`), without a scorer. `within_s` is
     how long an attempt may take, and `grace_s` how long a measure has to work.
     """
     for agent in AGENTS:

@@ -1,4 +1,7 @@
-"""Feature flags: what may be switched, for whom, and what else has to be on. Evaluating one is `promote`'s business."""
+"""Feature flags: what may be switched, for whom, and what else has to be on. `promote` evaluates them.
+
+`Features` is what they come to: made once, and handed as a value to whoever can do without one of the features.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,22 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from holdfast.contracts.errors import BadRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Off is what was there before the feature. Where no flag says anything, all of them are on."""
+
+    budgets: bool = True  # how much a model may think
+    minimal_diff: bool = True  # how small a change is, and whether it tampers
+    judges: bool = True  # models that judge
+    tool_rewards: bool = True  # shaping by how tools are used
+    learning: bool = True  # moving weights by what was collected
+
+
+ALL_ON = Features()
+ALL_OFF = Features(budgets=False, minimal_diff=False, judges=False, tool_rewards=False, learning=False)
+
 
 OPERATORS = ("equals", "in", "not_in", "prefix", "suffix", "above", "below")
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.errors import BadRecord, check_fields
 
 HEX = {"pattern": "^[0-9a-f]{64}$"}
 SHARE = {"minimum": 0, "maximum": 1}
@@ -105,9 +105,7 @@ class Judgement:
 
     def __post_init__(self) -> None:
         where = f"judgement of {self.judge or '?'} on {self.criterion or '?'}"
-        for name in ("judge", "criterion"):
-            if not getattr(self, name).strip():
-                raise BadRecord(f"{where}: {name}", why="must not be blank")
+        check_fields(where, self, filled=("judge", "criterion"))
         for name in ("prompt", "artefact"):
             check_hash(where, name, getattr(self, name))
         if (self.grade is None) != (self.score is None):
@@ -118,8 +116,7 @@ class Judgement:
             value = getattr(self, name)
             if not isfinite(value) or value < 0:
                 raise BadRecord(f"{where}: {name} = {value}", why="must be finite and not negative")
-        if not isfinite(self.at):
-            raise BadRecord(f"{where}: at = {self.at}", why="must be finite")
+        check_fields(where, self, finite=("at",))
 
     @property
     def id(self) -> str:
@@ -149,13 +146,10 @@ class Label:
     def __post_init__(self) -> None:
         where = f"label of {self.artefact[:12]} on {self.criterion or '?'}"
         check_hash(where, "artefact", self.artefact)
-        for name in ("criterion", "who"):
-            if not getattr(self, name).strip():
-                raise BadRecord(f"{where}: {name}", why="must not be blank")
+        check_fields(where, self, filled=("criterion", "who"))
         if self.version < 1:
             raise BadRecord(f"{where}: version = {self.version}", why="they are numbered from 1")
-        if not isfinite(self.at):
-            raise BadRecord(f"{where}: at = {self.at}", why="must be finite")
+        check_fields(where, self, finite=("at",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +167,7 @@ class ReviewRequest:
     def __post_init__(self) -> None:
         where = f"doubt about {self.artefact[:12]}"
         check_hash(where, "artefact", self.artefact)
-        if not self.criterion.strip():
-            raise BadRecord(f"{where}: criterion", why="must not be blank")
-        if not isfinite(self.at):
-            raise BadRecord(f"{where}: at = {self.at}", why="must be finite")
+        check_fields(where, self, filled=("criterion",), finite=("at",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,9 +193,7 @@ class Calibration:
 
     def __post_init__(self) -> None:
         where = f"calibration of {self.judge or '?'} on {self.criterion or '?'}"
-        for name in ("judge", "criterion"):
-            if not getattr(self, name).strip():
-                raise BadRecord(f"{where}: {name}", why="must not be blank")
+        check_fields(where, self, filled=("judge", "criterion"))
         for name in ("prompt", "labels"):
             check_hash(where, name, getattr(self, name))
         if len(self.xs) != len(self.ys) or list(self.xs) != sorted(self.xs) or list(self.ys) != sorted(self.ys):

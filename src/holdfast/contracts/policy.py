@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from holdfast.contracts.artifacts import Artifact, Artifacts
 from holdfast.contracts.checks import require
 from holdfast.contracts.engine import Complete, Engine
-from holdfast.contracts.errors import BadInput, BadRecord, Lost
+from holdfast.contracts.errors import BadInput, Lost, check_fields
 
 if TYPE_CHECKING:  # numpy, which most of those who read policies have no use for
     from holdfast.contracts.envs import Choose
@@ -159,36 +158,6 @@ class Checkpoint:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("id", "algorithm", "policy_version", "parent"):
-            text = getattr(self, name)
-            if text is not None and not text.strip():
-                raise BadRecord(f"checkpoint {self.id}: {name} = {text!r}", why="must not be blank")
-        for name in ("global_step", "episode_count"):
-            if getattr(self, name) < 0:
-                raise BadRecord(f"checkpoint {self.id}: {name} = {getattr(self, name)}", why="must not be negative")
-        for name in ("mean_reward", "created_at"):
-            number = getattr(self, name)
-            if number is not None and not isfinite(number):
-                raise BadRecord(f"checkpoint {self.id}: {name} = {number}", why="must be finite")
-
-
-def lineage(records: Iterable[Checkpoint], leaf: str) -> tuple[str, ...]:
-    """The ids from the root to the leaf; a line that is broken, doubled or closed on itself is refused."""
-    known: dict[str, Checkpoint] = {}
-    for record in records:
-        if record.id in known:
-            raise BadRecord(f"checkpoint {record.id}", why="is there twice")
-        known[record.id] = record
-    if leaf not in known:
-        raise BadRecord(
-            f"checkpoint {leaf}", why="is unknown", remedy=f"known are {', '.join(sorted(known)) or 'none'}"
-        )
-    path = [leaf]
-    while (parent := known[path[-1]].parent) is not None:
-        if parent in path:
-            circle = " -> ".join([*path[path.index(parent) :], parent])
-            raise BadRecord(f"checkpoint {leaf}", why=f"its parents go in a circle: {circle}")
-        if parent not in known:
-            raise BadRecord(f"checkpoint {path[-1]}", why=f"its parent {parent} is missing")
-        path.append(parent)
-    return tuple(reversed(path))
+        where, filled = f"checkpoint {self.id}", ("id", "algorithm", "policy_version", "parent")
+        counts, numbers = ("global_step", "episode_count"), ("mean_reward", "created_at")
+        check_fields(where, self, filled=filled, natural=counts, finite=numbers)

@@ -12,10 +12,8 @@ from dataclasses import MISSING
 from reprlib import Repr
 from typing import Any, NoReturn, TypeVar
 
-from holdfast.contracts.adapt import Triplet
 from holdfast.contracts.budget import BudgetEvent, ThinkingBudget
 from holdfast.contracts.commands import Alert, Command
-from holdfast.contracts.episode import AdvantageBatch, Group, Step, Trajectory
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.evidence import (
     Band,
@@ -28,11 +26,11 @@ from holdfast.contracts.evidence import (
     Scores,
     Verdict,
 )
-from holdfast.contracts.experiment import Experiment, Exposure, ServedRequest
+from holdfast.contracts.experience import AdvantageBatch, Group, Step, Trajectory, Triplet
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.judgement import Calibration, EvalItem, JudgeAssignment, Judgement, Label, ReviewRequest
 from holdfast.contracts.policy import Checkpoint
-from holdfast.contracts.release import Release
+from holdfast.contracts.release import Experiment, Exposure, Release, ServedRequest
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm, Scoring
 from holdfast.contracts.rollout import Attempt, Rollout, Task
 from holdfast.contracts.run import LedgerEntry, ResourceVersion, RunRecord, Status, WorkerRecord

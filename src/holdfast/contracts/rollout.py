@@ -11,7 +11,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadRecord, IllegalMove
+from holdfast.contracts.errors import BadRecord, IllegalMove, check_fields
 
 
 class Split(StrEnum):
@@ -130,8 +130,7 @@ class Task:
             raise BadRecord(f"task name {self.name!r}", why=TASK_NAME_RULE)
         if self.max_attempts < 1:
             raise BadRecord(f"task {self.name}: max_attempts = {self.max_attempts}", why="must be at least 1")
-        if self.max_faults < 0:
-            raise BadRecord(f"task {self.name}: max_faults = {self.max_faults}", why="must not be negative")
+        check_fields(f"task {self.name}", self, natural=("max_faults",))
         if self.timeout_s is not None and not (isfinite(self.timeout_s) and self.timeout_s > 0):
             raise BadRecord(f"task {self.name}: timeout_s = {self.timeout_s}", why="must be a finite number above 0")
 

@@ -1,14 +1,53 @@
-"""Runs: one piece of work with its own rollouts, and the state an operator wants it in."""
+"""Runs: one piece of work with its own rollouts, the state an operator wants it in, and the process that drives it."""
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import isfinite
+from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.errors import check_fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    machine: str  # within it a number is one process's alone
+    pid: int
+
+
+def this_process() -> Process:
+    return Process(machine=_machine(), pid=os.getpid())
+
+
+def is_gone(process: Process) -> bool:
+    """Whether it has ended for certain: it was one of this machine, and nobody has its number."""
+    return process.machine == _machine() and not is_alive(process.pid)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine has the number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _machine() -> str:
+    """Its name alone is not enough: containers may share one and still count their processes each by itself."""
+    parts = [socket.gethostname()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with suppress(OSError):
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
+    return " ".join(parts)
 
 
 class RunState(StrEnum):
@@ -117,10 +156,8 @@ class StepRecord:
     body: Mapping[str, Any]  # the result: references and figures
 
     def __post_init__(self) -> None:
-        if self.step < 0:
-            raise BadRecord(f"step of {self.run}: step = {self.step}", why="must not be negative")
-        if not isfinite(self.at):
-            raise BadRecord(f"step {self.step} of {self.run}: at = {self.at}", why="must be finite")
+        check_fields(f"step of {self.run}", self, natural=("step",))
+        check_fields(f"step {self.step} of {self.run}", self, finite=("at",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

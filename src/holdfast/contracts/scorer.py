@@ -19,7 +19,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Literal, Protocol
 
-from holdfast.contracts import adapt
+from holdfast.contracts import experience
 from holdfast.contracts.checks import KnownCase, require
 from holdfast.contracts.errors import BadInput, HoldfastError, told
 from holdfast.contracts.reward import Reward
@@ -56,7 +56,7 @@ class Trace:
     def messages(self) -> tuple[Mapping[str, Any], ...]:
         """The conversation up to the last answer; where no model was called, the messages that were recorded."""
         if not self.calls:
-            return adapt.messages(self._ordered)
+            return experience.messages(self._ordered)
         return (*self.calls[-1].messages, self.calls[-1].response)
 
     @cached_property

@@ -374,20 +374,16 @@ def _keys(block: type[BaseModel]) -> tuple[str, ...]:
 
 
 KEYS = _keys(OptimizeSettings)
-BLOCKS = (
-    {
-        "rl_optimizer": _keys(RlOptimizer),
-        "rl_optimizer.gae": _keys(GaeBlock),
-        "rl_optimizer.ppo": _keys(PpoBlock),
-    }
-    | {
-        "improve": _keys(ImproveBlock),
-        "improve.prove": _keys(ProveBlock),
-        "tasks": _keys(TasksBlock),
-        "safety_reward": _keys(SafetyReward),
-    }
-    | dict.fromkeys(("constraint", "improve.constraint", "rl_optimizer.constraint"), _keys(ConstraintBlock))
-)
+BLOCKS = {
+    "rl_optimizer": _keys(RlOptimizer),
+    "rl_optimizer.gae": _keys(GaeBlock),
+    "rl_optimizer.ppo": _keys(PpoBlock),
+    "improve": _keys(ImproveBlock),
+    "improve.prove": _keys(ProveBlock),
+    "tasks": _keys(TasksBlock),
+    "safety_reward": _keys(SafetyReward),
+    **dict.fromkeys(("constraint", "improve.constraint", "rl_optimizer.constraint"), _keys(ConstraintBlock)),
+}
 
 
 def load_settings(path: str | Path) -> OptimizeSettings:

@@ -1,17 +1,19 @@
 """From recorded attempts to token sequences, and from those to padded tensors.
 
 An experience is one attempt as the store knows it. Its model calls become samples: as long as each prompt begins with
-all that was read and said before it, the calls are one sequence; where a prompt was rewritten, a new one begins and the
-break is counted by its kind (`threads`). Ids and log-probs are those that were sampled, never derived from text. Which
-numbers are then put on the tokens (advantages, cloning weights, value targets) is decided in `grpo`, `clone`, `turns`.
+all that was read and said before it, the calls are one sequence (`Thread`); where a prompt was rewritten, a new one
+begins and the break is counted by its kind. Ids and log-probs are those that were sampled, never derived from text.
+`grpo`, `examples` and `turns` put advantages, imitation weights and value targets on the tokens.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import takewhile
+from operator import eq
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +24,98 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.threads import Break, Thread, broken
+
+
+class Break(StrEnum):
+    """Why a prompt does not begin with the ids of the conversation that it goes on with."""
+
+    TEMPLATE = "template"  # same messages; what the endpoint writes around them has changed
+    RETOKENISED = "retokenised"  # same messages; what was sampled came back as other ids
+    EDITED = "edited"  # the agent sent other messages, or other tools
+    SCRUBBED = "scrubbed"  # the ids are not kept, so nobody can tell that they are the same
+
+
+class Thread:
+    """One conversation so far."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.pieces: list[tuple[int, int, ModelCall]] = []  # turn, where its completion begins, the call
+        self.scrubbed: int | None = None  # the first place whose id is not kept
+
+    def leads_to(self, call: ModelCall) -> bool:
+        """Whether the call's prompt begins with all ids of this thread."""
+        return not self._is_veiled(call) and list((call.prompt_ids or ())[: len(self.ids)]) == self.ids
+
+    def add(self, turn: int, call: ModelCall) -> None:
+        if self.scrubbed is None and call.scrubbed:
+            self.scrubbed = call.scrubbed[0][0]
+        self.ids += (call.prompt_ids or ())[len(self.ids) :]
+        self.pieces.append((turn, len(self.ids), call))
+        self.ids += call.completion_ids or ()
+
+    def is_meant_by(self, call: ModelCall) -> bool:
+        """Whether the call's messages begin with this thread's messages, whatever the ids."""
+        last = self.pieces[-1][2]
+        before = [*last.messages, last.response]
+        same = len(call.messages) >= len(before) and all(map(_is_same, before, call.messages))
+        return same and (last.sampling.get("tools") or None) == (call.sampling.get("tools") or None)
+
+    def parting(self, call: ModelCall) -> Break:
+        """Why a call with the same messages does not have the same ids.
+
+        Only what was sampled can come back in other ids: the rest is written by the endpoint, each time from the same
+        text. At the ends of an answer, too, it is the template that decides what stands there.
+        """
+        place = sum(1 for _ in takewhile(bool, map(eq, self.ids, call.prompt_ids or ())))
+        hidden = min((at for at in (self.scrubbed, *_first(call)) if at is not None), default=None)
+        if hidden is not None and place >= hidden:
+            return Break.SCRUBBED
+        for _, start, one in self.pieces:
+            end = start + len(one.completion_ids or ()) - (one.finish_reason != "length")  # its last id is a mark
+            if start < place < end:
+                return Break.RETOKENISED
+        return Break.TEMPLATE
+
+    def _is_veiled(self, call: ModelCall) -> bool:
+        return self.scrubbed is not None or any(at < len(self.ids) for at in _first(call))
+
+
+def broken(call: ModelCall, threads: Sequence[Thread]) -> Break | None:
+    """Why the call continues none of the threads; None where it begins a new conversation.
+
+    Without messages there are only the ids to go by, and those differ.
+    """
+    if not threads or (call.messages and not any(message.get("role") == "assistant" for message in call.messages)):
+        return None
+    meant = next((thread for thread in reversed(threads) if thread.is_meant_by(call)), None) if call.messages else None
+    return Break.EDITED if meant is None else meant.parting(call)
+
+
+def _first(call: ModelCall) -> list[int]:
+    return [call.scrubbed[0][0]] if call.scrubbed else []
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one == other or _said(one) == _said(other)
+
+
+def _said(message: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The parts of a message that a template can show; clients add and leave out empty fields."""
+    content = message.get("content")
+    if isinstance(content, list | tuple):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    thought = message.get("reasoning_content") or message.get("reasoning")
+    calls = [_called(call) for call in message.get("tool_calls") or ()]
+    return message.get("role"), content or "", thought or "", calls, message.get("tool_call_id") or ""
+
+
+def _called(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return call
+    return call.get("id"), function.get("name"), function.get("arguments") or ""
+
 
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
@@ -70,6 +163,14 @@ class SampleFilter:
     vocabulary: int | None = None  # tokens that the model has
     is_scored: bool = True  # False: demonstrations, which need no reward
     is_sampled: bool = True  # False: log-probs are not needed
+
+
+def fitted(intake: SampleFilter, model: object) -> SampleFilter:
+    """Restricts a filter to the model's vocabulary and context length."""
+    shape = getattr(model, "shape", model)  # a foreign model says both itself
+    vocabulary, context = getattr(shape, "vocabulary", None), getattr(shape, "context", None)
+    limits = [limit for limit in (intake.max_tokens, context) if limit is not None]
+    return replace(intake, vocabulary=intake.vocabulary or vocabulary, max_tokens=min(limits, default=None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +239,7 @@ class Samples:
         return int(self.decided.sum())
 
     def pick(self, places: NDArray[np.int64]) -> Samples:
-        """Those samples, in that order."""
+        """Selects samples by place, in that order."""
         lengths = self.bounds[places + 1] - self.bounds[places]
         bounds = np.concatenate(([0], np.cumsum(lengths)))
         flat = np.arange(bounds[-1]) + np.repeat(self.bounds[places] - bounds[:-1], lengths)
@@ -150,7 +251,7 @@ class Samples:
 
 
 def refusal(experience: Experience, intake: SampleFilter) -> SkipReason | None:
-    """Why nothing may be learnt from it, before its tokens are looked at."""
+    """Why the experience may not be learnt from, judged without its tokens; None where it may."""
     if intake.run is not None and experience.run != intake.run:
         return SkipReason.OTHER_RUN
     if experience.split is not intake.split:
@@ -187,7 +288,7 @@ class SamplesOrReason:
 
 
 def read(experience: Experience, intake: SampleFilter) -> SamplesOrReason:
-    """One sample for each conversation that its model calls make."""
+    """Turns the model calls of an experience into one sample for each conversation."""
     if (reason := refusal(experience, intake)) is not None:
         return SamplesOrReason(reason=reason)
     calls = experience.calls
@@ -213,7 +314,7 @@ def read(experience: Experience, intake: SampleFilter) -> SamplesOrReason:
 
 
 def _threads(calls: Sequence[ModelCall]) -> tuple[list[Thread], Counter[Break]]:
-    """The conversations that the calls make, and why there are more of them than were begun."""
+    """Groups the calls into conversations, and counts why conversations broke."""
     threads: list[Thread] = []
     breaks: Counter[Break] = Counter()
     for turn, call in enumerate(calls):
@@ -227,7 +328,7 @@ def _threads(calls: Sequence[ModelCall]) -> tuple[list[Thread], Counter[Break]]:
 
 
 def _oddity(experience: Experience, calls: Sequence[ModelCall], intake: SampleFilter) -> SkipReason | None:
-    """What nobody could compute with, and would spoil what the others teach."""
+    """Why the numbers of an experience cannot be computed with; None where they can."""
     limit = MOST_TOKENS if intake.vocabulary is None else intake.vocabulary
     for call in calls:
         if max((*(call.prompt_ids or ()), *(call.completion_ids or ()))) >= limit:
@@ -244,7 +345,7 @@ def _oddity(experience: Experience, calls: Sequence[ModelCall], intake: SampleFi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """What of many attempts can be learnt from, and why not the rest."""
+    """The attempts that can be learnt from, and the reason for each of the others."""
 
     kept: tuple[tuple[Experience, SamplesOrReason], ...]
     reasons: Mapping[str, SkipReason | None]  # by rollout; None: it is kept
@@ -255,7 +356,7 @@ class Gathered:
 
 
 def gather(experiences: Iterable[Experience], intake: SampleFilter) -> Gathered:
-    """Read them all. An earlier attempt says nothing about its rollout when the final one is there too."""
+    """Reads all experiences. Where the final attempt of a rollout is given, its reason is the one that counts."""
     kept: list[tuple[Experience, SamplesOrReason]] = []
     reasons: dict[str, SkipReason | None] = {}
     for experience in experiences:
@@ -337,7 +438,7 @@ def pack(samples: Sequence[Sample]) -> Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Padded:
-    """Some samples as a rectangle to read, and where in it something is to be learnt.
+    """Some samples padded to a rectangle, and the places in it that are learnt from.
 
     Only what lies before a decided token has to be read, so each row ends there. `places` are flat, row × width +
     column of the state that the token was decided in; the arrays after it have one entry for each of them."""
@@ -367,7 +468,7 @@ def reach(samples: Samples) -> NDArray[np.int64]:
 
 
 def learnt(samples: Samples) -> Bools:
-    """The decided tokens that something stands before: the very first of a sequence was decided in no state."""
+    """Marks the decided tokens, except the first of each sequence, which has no state before it."""
     marks = samples.decided.copy()
     marks[samples.bounds[:-1][np.diff(samples.bounds) > 0]] = False
     return marks
@@ -389,8 +490,7 @@ def cut(lengths: NDArray[np.int64], limit: int, *, tile: int = 1) -> Iterator[ND
 def pad(
     samples: Samples, rows: NDArray[np.int64], lengths: NDArray[np.int64], *, multiple: int = 1, height: int = 0
 ) -> Padded:
-    """The named samples as a rectangle. Its width is a multiple and it has at least `height` rows: few shapes, few
-    compilations."""
+    """Pads the samples at `rows`: a width that is a multiple, at least `height` rows, so few shapes are compiled."""
     width = -(-int(lengths[rows].max()) // multiple) * multiple
     starts, counts = samples.bounds[rows], samples.bounds[rows + 1] - samples.bounds[rows]
     columns = np.arange(width)

@@ -28,7 +28,7 @@ Wording = str | Mapping[str, Any] | Prompt
 
 
 def prompt_from(given: Any, base: Prompt, where: str = "candidate") -> Prompt:
-    """A text in place of the only one there is, some texts by name, or a prompt of its own for the same model."""
+    """Makes a candidate from a text (where the prompt has one), from texts by name, or from a whole prompt."""
     if isinstance(given, str):
         names = [name for name, text in base.texts.items() if isinstance(text, str)]
         if len(names) != 1:
@@ -70,7 +70,7 @@ class Candidates:
             raise BadInput(f"candidates: rollouts = {self.rollouts}", why="must be at least 1")
 
     def arms(self, base: Policy) -> list[Prompt]:
-        """The prompt in force, then every candidate that is another one."""
+        """The current prompt, then every candidate that differs from it."""
         first = as_prompt(base)
         made = [prompt_from(one, first, f"candidate {place}") for place, one in enumerate(self.prompts, 1)]
         return list({one.version: one for one in (first, *made)}.values())
@@ -186,14 +186,14 @@ class Tried:
 
 
 class Proposer(Protocol):
-    """Somebody's own search: from what was tried so far, the next prompt to try; None: there is nothing left to try."""
+    """A user's own search: gives the next prompt to try from what was tried so far, or None to stop."""
 
     def propose(self, history: Sequence[Tried], /) -> Wording | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposals:
-    """Every prompt that a proposer comes up with does the same train tasks; the best is the candidate."""
+    """Runs every proposed prompt on the same train tasks; the best becomes the candidate."""
 
     proposer: Proposer
     rollouts: int | None = None  # of all prompts together; None: ten prompts
@@ -256,5 +256,5 @@ def _tried(kept: Mapping[str, Any]) -> Tried:
 
 
 def within(algorithm: Candidates | Proposals, rollouts: int) -> Candidates | Proposals:
-    """The same within so many rollouts, unless it has a number of its own."""
+    """Sets the number of rollouts where the algorithm has none of its own."""
     return algorithm if algorithm.rollouts is not None else replace(algorithm, rollouts=rollouts)

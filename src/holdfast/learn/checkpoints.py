@@ -21,7 +21,7 @@ from holdfast.contracts.algorithm import LearnContext
 from holdfast.contracts.artifacts import Artifact, Artifacts
 from holdfast.contracts.errors import StoreError, StoreFull
 from holdfast.contracts.policy import FOLDER, Checkpoint
-from holdfast.contracts.process import is_alive
+from holdfast.contracts.run import is_alive
 from holdfast.learn.train import Trainer
 from holdfast.policies import loading
 from holdfast.policies.model import Model
@@ -43,7 +43,7 @@ class Learner:
         self.trainer: Trainer | None = None
 
     def load(self, policy: Model, files: Artifacts) -> Any:
-        """Have the weights of this policy; Lost where a checkpoint is missing or damaged."""
+        """Loads the weights of a policy; Lost where a checkpoint is missing or damaged."""
         if policy != self._policy:
             self.forget()
             self.model, self._sha256 = loading.load(policy, files)
@@ -51,11 +51,11 @@ class Learner:
         return self.model
 
     def forget(self) -> None:
-        """What is in memory is not what is recorded: a step was given up on the way."""
+        """Drops the state in memory after a step that did not finish: it is not what is recorded."""
         self._policy, self.model, self.trainer, self._phase = None, None, None, ""
 
     def train(self, phase: str, make: Callable[[nn.Module], Trainer], files: Artifacts, *, is_new: bool) -> Trainer:
-        """A new trainer where the phase begins, else the one at work, or the one that was saved with the checkpoint."""
+        """Gives a new trainer where a phase begins, else the one in memory or the one saved with the checkpoint."""
         assert self._policy is not None
         if is_new or self.trainer is None or self._phase != phase:
             trainer = make(self.model)
@@ -68,7 +68,7 @@ class Learner:
         return self.trainer
 
     def save(self, ctx: LearnContext, *, algorithm: str, mean_reward: float | None = None) -> Model:
-        """Save what was learnt, to be recorded with the step: the policy that it is now."""
+        """Saves what was learnt, to be recorded with the step; gives the new policy."""
         assert self._policy is not None
         parent = self._policy.checkpoint
         identity, self._sha256 = save(ctx, self._write, parent=parent, algorithm=algorithm, mean_reward=mean_reward)
@@ -94,7 +94,7 @@ def save(
     mean_reward: float | None = None,
     episodes: int = 0,
 ) -> tuple[str, str]:
-    """A checkpoint that grew from `parent`, on disk and to be recorded with the step: its id, and its weights' hash."""
+    """Writes a checkpoint and hands it to the context, to be recorded with the step; gives its id and weights' hash."""
     ctx.check()  # once stopped, the run may be another's, and so is its folder
     now, step = ctx.now(), _number(ctx, parent) + 1  # follows from the parent alone: made anew, it has the same name
     try:
@@ -120,7 +120,7 @@ def save(
 
 
 def _put(ctx: LearnContext, write: Write, step: int, now: float) -> tuple[str, Artifact]:
-    """All of it under another name, then among the artifacts; its id, and what proves it."""
+    """Writes the checkpoint under a temporary name, then puts it among the artifacts."""
     _sweep(ctx, step)
     aside = ctx.folder / FOLDER / f".{ctx.run}-{step}.{os.getpid()}"
     shutil.rmtree(aside, ignore_errors=True)
@@ -133,7 +133,7 @@ def _put(ctx: LearnContext, write: Write, step: int, now: float) -> tuple[str, A
 
 
 def _give_back() -> None:
-    """To the system, what an update has freed: glibc keeps it in pieces, and a long run would hold gigabytes."""
+    """Returns freed memory to the system; glibc would keep it, and a long run would hold gigabytes."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -147,9 +147,9 @@ def _not_kept(ctx: LearnContext, step: int, error: OSError) -> StoreError:
 
 
 def _forget(ctx: LearnContext, parent: str | None) -> None:
-    """Only the last two can be gone on from: the trainers of earlier ones are three times their size.
+    """Deletes trainer states older than the last two checkpoints: they are three times the size of the weights.
 
-    Later ones than we know of are those of who took the run up from us.
+    Later folders belong to the process that took over the run, and are kept.
     """
     for folder, step, _ in _folders(ctx, ""):
         if step < _number(ctx, parent):
@@ -157,20 +157,20 @@ def _forget(ctx: LearnContext, parent: str | None) -> None:
 
 
 def _number(ctx: LearnContext, checkpoint: str | None) -> int:
-    """Its place in the line of this run's checkpoints; 0 where it is none of them."""
+    """The number of a checkpoint of this run; 0 for any other."""
     own = None if checkpoint is None else re.fullmatch(rf"{re.escape(ctx.run)}-(\d+)-[0-9a-f]+", checkpoint)
     return int(own[1]) if own else 0
 
 
 def _sweep(ctx: LearnContext, now_at: int) -> None:
-    """Away with what killed processes left half done, but not with what another is writing right now."""
+    """Deletes what killed processes left unfinished, but not what a living one is writing."""
     for folder, step, pid in _folders(ctx, "."):
         if step < now_at or (step == now_at and not (pid and is_alive(int(pid)))):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _folders(ctx: LearnContext, mark: str) -> list[tuple[Path, int, str]]:
-    """Of this run, with their steps; `mark` is what those that are not in place begin with."""
+    """The folders of this run's checkpoints with step and pid; `mark` is the prefix of unfinished ones."""
     name = re.compile(rf"{re.escape(mark + ctx.run)}-(\d+)(?:-[0-9a-f]+)?(?:\.(\d{{1,9}}))?")
     tried = ((folder, name.fullmatch(folder.name)) for folder in (ctx.folder / FOLDER).glob("*"))
     return [(folder, int(found[1]), found[2] or "") for folder, found in tried if found]

@@ -52,7 +52,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multiplier:
-    """λ, and all that decides the next one."""
+    """λ and the state of its controller."""
 
     value: float = 0.0  # λ ≥ 0
     integral: float = 0.0  # Σ K_I · violation, never below 0
@@ -92,22 +92,22 @@ class CostPrice:
 
 
 def from_dict(kept: Mapping[str, Any] | None) -> Multiplier:
-    """As `to_dict` gave it; the first one where nothing was kept."""
+    """The multiplier from its `to_dict`; a new one for None."""
     return Multiplier() if kept is None else Multiplier(**kept)
 
 
 def describe(constraint: Constraint, held: Multiplier, mean: float) -> dict[str, Any]:
-    """What is told of a constraint after a step: the cost that was measured, and what it weighed."""
+    """The report of a constraint after a step: the measured cost and the multiplier."""
     return {"cost": constraint.cost, "budget": constraint.budget, "mean_cost": mean, "multiplier": held.to_dict()}
 
 
 def combine(reward: NDArray[Any], cost: NDArray[Any], multiplier: float) -> NDArray[Any]:
-    """(A_r − λ A_c) / (1 + λ): of one size whatever λ is, so that the learning rate keeps its meaning."""
+    """(A_r − λ A_c) / (1 + λ): the size does not depend on λ, so the learning rate keeps its meaning."""
     return (reward - multiplier * cost) / (1.0 + multiplier)
 
 
 def cost_of(experience: Experience, name: str) -> float | None:
-    """What an attempt cost; None where nobody measured it, which is not 0. A cost below 0 would pay for another."""
+    """The cost of an attempt; None where it was not measured. A negative cost is refused: it would pay for another."""
     signals = () if experience.sheet is None else experience.sheet.signals
     values = [signal.value for signal in signals if signal.name == name]
     if any(value < 0.0 for value in values):
@@ -117,7 +117,7 @@ def cost_of(experience: Experience, name: str) -> float | None:
 
 
 def mean_cost(experiences: Iterable[Experience], intake: SampleFilter, name: str) -> float:
-    """J_c over the attempts of the policy that learns, those that are not learnt from for other reasons included."""
+    """J_c over all attempts of the policy that learns, including those that give no gradient."""
     of_policy = [one for one in experiences if refusal(one, intake) is None]
     costs = [cost for one in of_policy if (cost := cost_of(one, name)) is not None]
     if of_policy and not costs:

@@ -45,7 +45,7 @@ class LearnerSession:
         self.at: tuple[Any, ...] = ()  # the policy and the phase that it has come to
 
     def forget(self) -> None:
-        """What is in memory is not what is recorded: a step was given up on the way."""
+        """Drops the state in memory after a step that did not finish: it is not what is recorded."""
         self.ppo, self.at = None, ()
 
 
@@ -81,7 +81,7 @@ class EnvPPO:
         return replace(given, updates=self.updates)
 
     def within(self, env: str, make: Callable[[int], VectorEnv], held_out: Sequence[int]) -> EnvPPO:
-        """The same in this environment."""
+        """The same settings in a given environment."""
         return replace(self, env=env, make=make, held_out=held_out, session=LearnerSession())
 
     def record(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class EnvPPO:
         return self.budget_s is not None and float(state.data.get("learning_s", 0.0)) >= self.budget_s
 
     def _env_seed(self, state: AlgorithmState) -> int:
-        """Below SEEDS, another one in each iteration."""
+        """The seed of the first environment: below SEEDS, and different in each iteration."""
         return int(np.random.SeedSequence([self.seed, state.iteration, 1]).generate_state(1)[0]) % SEEDS
 
     def _learn(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
@@ -155,7 +155,7 @@ class EnvPPO:
         return state.next(candidate=candidate, metrics=told, trainer=trainer, learning_s=learning_s)
 
     def _ppo(self, state: AlgorithmState, phase: str, ctx: LearnContext) -> PPO:
-        """The learner at work; after a restart, as it was saved. An iteration begins with a new one."""
+        """The learner in memory, or after a restart the saved one. An iteration begins with a new one."""
         policy = state.policy
         assert isinstance(policy, Network) and self.make is not None
         if self.session.ppo is not None and self.session.at == (policy, phase):
@@ -171,7 +171,7 @@ class EnvPPO:
         return ppo
 
     def _save(self, state: AlgorithmState, ppo: PPO, last: Update, ctx: LearnContext) -> tuple[Network, str]:
-        """The candidate that it is now, and the hash of what its learner needs to go on."""
+        """Saves network and learner; gives the candidate and the hash of the learner's state."""
         policy = state.policy
         assert isinstance(policy, Network)
         trainer = ""
@@ -196,7 +196,7 @@ class EnvPPO:
         return policy.at(identity), trainer
 
     def _audit(self, segment: Segment, updates: Sequence[Update]) -> list[Finding]:
-        """What the gate asks of data that was learnt from."""
+        """The data findings that the promotion gate reads."""
         learnt_in = range(segment.seed, segment.seed + self.envs)
         leaked = sum(seed in learnt_in for seed in self.held_out)
         undone = [update.restored for update in updates if update.restored is not None]
@@ -223,7 +223,7 @@ def _restore(ppo: PPO, folder: Path, sha256: str) -> None:
 
 
 def _plain(updates: Sequence[Update]) -> dict[str, Any]:
-    """The last update, as JSON has it; where one was undone, the last of those says why."""
+    """The last update as plain JSON; `restored` is that of the last update that was undone."""
     told = {
         name: value if not isinstance(value, float) or isfinite(value) else None
         for name, value in asdict(updates[-1]).items()

@@ -1,8 +1,8 @@
-"""Examples to learn from: rows of a user's own as conversations, and conversations as the tokens of one model.
+"""Examples to learn from: a user's rows, recorded attempts and demonstrations as the tokens of one model.
 
-What the assistant says is to be learnt, in exactly the tokens that the model is asked for later: each answer
-follows the prompt that the model's own template makes of what stands before it. Where rows come from is the caller's
-business; what is done with the tokens is `sft`'s.
+The loss sees decided tokens only: prompts, tool results and forced tokens teach nothing. An answer is learnt in exactly
+the tokens that the model is asked for later: it follows the prompt that the model's own template makes of what stands
+before it. Where rows come from is decided by the caller; the training itself is `sft`'s.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp, isfinite
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,96 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.batch import SampleFilter, Samples, SkipReason, read, reward
-from holdfast.learn.imitation import sequences
+from holdfast.learn.batch import PLAIN, Sample, SampleFilter, Samples, SkipReason, gather, pack, read, reward
 from holdfast.policies.chat_template import ChatTemplate
+
+
+def sequences(
+    pairs: Iterable[tuple[Sequence[int], Sequence[bool]]],
+    *,
+    weights: Sequence[float] | None = None,
+    max_tokens: int | None = None,
+) -> Samples:
+    """Packs token ids and decision marks, with a weight for each sequence (1 by default).
+
+    A sequence over max_tokens is left out whole: a cut one would teach to stop in mid-sentence."""
+    kept: list[tuple[NDArray[np.int32], NDArray[np.bool_], float]] = []
+    for number, (ids, decided) in enumerate(pairs):
+        if len(ids) != len(decided):
+            raise BadInput(f"sequence {number}", why=f"{len(ids)} ids, {len(decided)} marks")
+        weight = 1.0 if weights is None else float(weights[number])
+        if not isfinite(weight):
+            raise BadInput(f"sequence {number}: weight = {weight}", why="must be finite")
+        if max_tokens is None or len(ids) <= max_tokens:
+            kept.append((np.asarray(ids, dtype=np.int32), np.asarray(decided, dtype=np.bool_), weight))
+    if not kept:
+        raise BadInput("no sequence", why="there is none, or all are too long", remedy=f"max_tokens is {max_tokens}")
+    lengths = [len(ids) for ids, _, _ in kept]
+    is_decided = np.concatenate([marks for _, marks, _ in kept])
+    each = np.repeat(np.asarray([weight for _, _, weight in kept], dtype=np.float32), lengths)
+    return Samples(
+        bounds=np.concatenate(([0], np.cumsum(lengths))),
+        ids=np.concatenate([ids for ids, _, _ in kept]),
+        decided=is_decided,
+        weights=np.where(is_decided, each, np.float32(0.0)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImitationConfig:
+    """Which attempts are imitated, and how much."""
+
+    least: float | None = None  # reward below which an attempt is left out
+    temperature: float | None = None  # weight exp((reward − best) / temperature); None: all the same
+
+
+def imitate(
+    experiences: Iterable[Experience], intake: SampleFilter, config: ImitationConfig | None = None
+) -> tuple[Samples | None, dict[str, SkipReason | None]]:
+    """The attempts to imitate as samples, or None, and for each other rollout the reason.
+
+    With a temperature this is advantage-weighted regression (Peng et al. 2019, arXiv:1910.00177) with the best reward
+    as its baseline."""
+    config = config or ImitationConfig()
+    is_scored = config.least is not None or config.temperature is not None
+    intake = replace(intake, is_scored=is_scored, is_sampled=False)
+    gathered = gather(experiences, intake)
+    reasons = dict(gathered.reasons)
+    found: list[tuple[Sample, float]] = []
+    for experience, reading in gathered.kept:
+        worth = reward(experience, intake.channels) or 0.0
+        if config.least is not None and worth < config.least:
+            reasons[experience.rollout] = SkipReason.ZERO_WEIGHT
+        else:
+            found += [(sample, worth) for sample in reading.samples]
+    if not found:
+        return None, reasons
+    best = max(worth for _, worth in found)
+    return pack([_weighed(one, _weight(worth, best, config.temperature)) for one, worth in found]), reasons
+
+
+def _weight(worth: float, best: float, temperature: float | None) -> float:
+    return 1.0 if temperature is None else exp((worth - best) / temperature)
+
+
+def _weighed(sample: Sample, weight: float) -> Sample:
+    """Weights a sample; it is learnt under the plain distribution, however it was sampled."""
+    weights = np.where(sample.decided, np.float32(weight), np.float32(0.0))
+    return replace(sample, rules=(PLAIN,), logprobs=None, weights=weights)
+
+
+def portions(samples: Samples, size: int, *, seed: int, start: int = 0) -> Iterator[Samples]:
+    """Yields portions from number `start` on, in endless shuffled passes; the numbering makes it resumable."""
+    if size < 1:
+        raise BadInput(f"portions of {size}", why="must be at least 1")
+    a_pass = max(1, len(samples) // size)
+    number = start
+    while True:
+        order = np.random.default_rng((seed, number // a_pass)).permutation(len(samples))
+        for place in range(number % a_pass, a_pass):
+            yield samples.pick(order[place * size : (place + 1) * size])
+            number += 1
+
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PAIRS = (("prompt", "completion"), ("question", "answer"))  # columns that are known without a mapping
@@ -68,7 +156,7 @@ class SkippedRows:
         return SkippedRows(counts=dict(counts), first={**other.first, **self.first})
 
     def check(self, of: int, allowed: float, *, what: str) -> None:
-        """One error that names the first and the commonest reason, where too many or all were left out."""
+        """BadInput with the first and the commonest reason, where too many rows or all were skipped."""
         if not self.total or (self.total <= allowed * of and self.total < of):
             return
         reason = max(self.counts, key=lambda name: self.counts[name])
@@ -105,7 +193,7 @@ def read_examples(
     columns: Mapping[str, str] | None = None,
     system: str | None = None,
 ) -> tuple[list[Example], SkippedRows]:
-    """The conversations of the rows, and what of them cannot be used."""
+    """Reads rows as conversations; gives those, and what was skipped."""
     check_columns(columns or {})
     found: list[Example] = []
     skipped = _Count()
@@ -190,7 +278,7 @@ def _check(messages: Sequence[Any]) -> None:
 
 
 def _is_learnt(message: Message) -> bool:
-    """An answer that says something; `"weight": 0` is how it is marked as context only."""
+    """Whether a message is a non-empty answer; `"weight": 0` marks it as context only."""
     has_text = bool(message.get("content") or message.get("tool_calls") or message.get("reasoning_content"))
     return message.get("role") == "assistant" and has_text and message.get("weight") != 0
 
@@ -208,7 +296,7 @@ class _Turn:
     is_learnt: bool = True
 
 
-def tokens_of(voice: ChatTemplate, example: Example) -> list[Tokens]:
+def tokens_of(template: ChatTemplate, example: Example) -> list[Tokens]:
     """The conversation in a model's tokens: one sequence as long as each prompt begins with all that was said before.
 
     A template that renders earlier turns otherwise (some leave old thoughts out) makes it several."""
@@ -219,14 +307,14 @@ def tokens_of(voice: ChatTemplate, example: Example) -> list[Tokens]:
         if place and message.get("role") == "assistant"
     ]
     last = max(place for place, turn in enumerate(turns) if turn.is_learnt)
-    return _joined(voice, turns[: last + 1])
+    return _joined(template, turns[: last + 1])
 
 
-def _joined(voice: ChatTemplate, turns: Iterable[_Turn]) -> list[Tokens]:
+def _joined(template: ChatTemplate, turns: Iterable[_Turn]) -> list[Tokens]:
     found: list[Tokens] = []
     for turn in turns:
-        prompt = voice.prompt(turn.before, turn.tools)
-        answer = voice.answer([*turn.before, turn.answer], turn.tools)
+        prompt = template.prompt(turn.before, turn.tools)
+        answer = template.answer([*turn.before, turn.answer], turn.tools)
         known = next((one for one in reversed(found) if prompt[: len(one[0])] == one[0]), None)
         if known is None:
             found.append(known := ([], []))
@@ -283,15 +371,15 @@ class Tokenised:
 
 
 def tokenise(
-    voice: ChatTemplate, examples: Iterable[Example], *, longest: int, between: Callable[[], None] = lambda: None
+    template: ChatTemplate, examples: Iterable[Example], *, longest: int, pause_point: Callable[[], None] = lambda: None
 ) -> tuple[list[Tokenised], SkippedRows]:
     """The examples in tokens; those that do not fit, or that the template cannot render, are left out whole."""
     found: list[Tokenised] = []
     skipped = _Count()
     for example in examples:
-        between()
+        pause_point()
         try:
-            made = tokens_of(voice, example)
+            made = tokens_of(template, example)
         except BadInput as error:
             skipped.add(f"{error.what} {error.why}", example.place)
             continue
@@ -303,7 +391,7 @@ def tokenise(
 
 
 def divide(examples: Sequence[Tokenised], share: float, *, seed: int) -> Dataset:
-    """A share is held out, by chance; where the rows themselves have splits, all but "train" is."""
+    """Holds out a random share; where the rows have splits, everything but "train"."""
     if any(one.split is not None for one in examples):
         is_kept = [one.split not in (None, "train") for one in examples]
     else:
@@ -323,13 +411,13 @@ def divide(examples: Sequence[Tokenised], share: float, *, seed: int) -> Dataset
 
 
 def recorded(
-    voice: ChatTemplate,
+    template: ChatTemplate,
     experiences: Iterable[Experience],
     *,
     least: float | None,
     longest: int,
     vocabulary: int,
-    between: Callable[[], None] = lambda: None,
+    pause_point: Callable[[], None] = lambda: None,
 ) -> tuple[list[Tokenised], SkippedRows]:
     """Good attempts as examples: in the ids that were sampled where they are this model's own, else from their text.
 
@@ -338,8 +426,8 @@ def recorded(
     found: list[Tokenised] = []
     skipped = _Count()
     for one in experiences:
-        between()
-        made = _recorded(voice, one, least, intake)
+        pause_point()
+        made = _recorded(template, one, least, intake)
         if isinstance(made, str):
             skipped.add(made, one.rollout)
         else:
@@ -347,7 +435,7 @@ def recorded(
     return found, skipped.close()
 
 
-def _recorded(voice: ChatTemplate, one: Experience, least: float | None, intake: SampleFilter) -> list[Tokens] | str:
+def _recorded(template: ChatTemplate, one: Experience, least: float | None, intake: SampleFilter) -> list[Tokens] | str:
     if one.split is not Split.TRAIN:
         return f"it is of the split {one.split}, which is not learnt from"
     if one.state is not RolloutState.SUCCEEDED:
@@ -355,25 +443,25 @@ def _recorded(voice: ChatTemplate, one: Experience, least: float | None, intake:
     worth = reward(one)
     if least is not None and (worth is None or worth < least):
         return "it has no reward" if worth is None else f"its reward is below {least:g}"
-    if one.calls and all(_is_own(voice, call) for call in one.calls):
+    if one.calls and all(_is_own(template, call) for call in one.calls):
         reading = read(one, intake)
         if reading.reason is not None:
             return str(reading.reason).replace("_", " ")
         return [(sample.ids.tolist(), sample.decided.tolist()) for sample in reading.samples]
-    return _from_text(voice, one.calls, intake.max_tokens or 0)
+    return _from_text(template, one.calls, intake.max_tokens or 0)
 
 
-def _is_own(voice: ChatTemplate, call: ModelCall) -> bool:
-    """Whether its ids are this model's: then the prompt, rendered again, is the ids that were sent."""
+def _is_own(template: ChatTemplate, call: ModelCall) -> bool:
+    """Whether the recorded ids are this model's: its template renders the prompt to the same ids."""
     if call.prompt_ids is None or not call.completion_ids:
         return False
     try:
-        return tuple(voice.prompt(call.messages, call.sampling.get("tools") or ())) == call.prompt_ids
+        return tuple(template.prompt(call.messages, call.sampling.get("tools") or ())) == call.prompt_ids
     except BadInput:
         return False
 
 
-def _from_text(voice: ChatTemplate, calls: Sequence[ModelCall], longest: int) -> list[Tokens] | str:
+def _from_text(template: ChatTemplate, calls: Sequence[ModelCall], longest: int) -> list[Tokens] | str:
     turns = [
         _Turn(call.messages, call.response, call.sampling.get("tools") or ())
         for call in calls
@@ -382,7 +470,7 @@ def _from_text(voice: ChatTemplate, calls: Sequence[ModelCall], longest: int) ->
     if not turns:
         return str(SkipReason.NO_TRAJECTORY).replace("_", " ")
     try:
-        made = _joined(voice, turns)
+        made = _joined(template, turns)
     except BadInput as error:
         return f"{error.what} {error.why}"
     return made if max(len(ids) for ids, _ in made) <= longest else f"it is longer than {longest} tokens"

@@ -21,6 +21,7 @@ from holdfast.contracts.checks import GATED
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.learn.batch import (
+    Break,
     Sample,
     SampleFilter,
     Samples,
@@ -34,7 +35,6 @@ from holdfast.learn.batch import (
 from holdfast.learn.constrain import CostPrice, combine, cost_credit
 from holdfast.learn.objective import Objective
 from holdfast.learn.returns import group_relative, normalise_then_sum, turn_credit
-from holdfast.learn.threads import Break
 
 Floats = NDArray[np.float64]
 Credit = Callable[[Sequence[Experience]], Sequence[float]]  # attempts at one task → the advantage of each
@@ -88,7 +88,7 @@ def compare(
 ) -> GroupAdvantages:
     """Samples with advantages from attempts that are grouped by their task; `price` is what their cost weighs.
 
-    `own` is somebody's own way to compare the attempts of a group, in place of the group's mean and spread.
+    `own` replaces the comparison by the group's mean and spread.
     """
     gathered = gather(experiences, intake)
     reasons = dict(gathered.reasons)
@@ -136,7 +136,7 @@ def _credits(team: Sequence[Experience], intake: SampleFilter, settings: Grpo) -
 
 
 def _own(team: Sequence[Experience], credit: Credit) -> list[Floats]:
-    """By a function of somebody's own: every turn of an attempt has the attempt's advantage."""
+    """Advantages from the user's function: every turn of an attempt gets the attempt's advantage."""
     given = [float(one) for one in credit(team)]
     if len(given) != len(team) or not np.isfinite(given).all():
         why = f"gives {len(given)} numbers for {len(team)} attempts" if len(given) != len(team) else "gives no number"
@@ -165,7 +165,7 @@ def _bounded(
 
 
 def _rank(experience: Experience) -> int | None:
-    """By the guard's own signal, or the gate that closed a sheet without a guard; no agent can write either."""
+    """The rank of an attempt, from the guard's signal or the safety gate; an agent can write neither."""
     signals = () if experience.sheet is None else experience.sheet.signals
     if any(one.name == GATE and one.source == GATE_SOURCE and one.value > 0.0 for one in signals):
         return VETOED
@@ -204,7 +204,7 @@ def _normalised(team: Sequence[Experience], intake: SampleFilter, settings: Grpo
 
 
 def _priced(credits: list[Floats], team: Sequence[Experience], settings: Grpo, price: CostPrice | None) -> list[Floats]:
-    """The credits less those of the cost, which are compared apart and by the same rules."""
+    """Subtracts the credits of the cost, which are compared separately by the same rules."""
     if price is None:
         return credits
     rules = {name: getattr(settings, name) for name in ("scale", "leave_one_out", "mix", "lam")}
@@ -215,7 +215,7 @@ def _priced(credits: list[Floats], team: Sequence[Experience], settings: Grpo, p
 def _turn_rewards(
     team: Sequence[Experience], lengths: NDArray[np.int64], intake: SampleFilter, settings: Grpo
 ) -> Floats:
-    """Rewards of turn k, relative to turn k of the others: what every attempt gets there says nothing."""
+    """Rewards of turn k relative to turn k of the other attempts."""
     starts = np.cumsum(lengths) - lengths
     terms, weights = dict[str, Floats](), dict[str, float]()
     for start, experience in zip(starts, team, strict=True):

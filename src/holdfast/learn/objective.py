@@ -1,8 +1,9 @@
-"""What the decided tokens of a batch are made to do: one loss over per-token streams.
+"""What is minimised: losses as pure functions of tensors, and one loss over the per-token streams of a batch.
 
 loss = Σ share · (surrogate by the advantages − weights · log p + KL to the reference + KL to the behaviour − entropy)
-     + mean of the critic's loss. So reinforcement, cloning, distillation and staying close are weights over the same
-tokens. The shares are fixed before a batch is cut into pieces, so the cut changes nothing. Stepping is `train`.
+     + mean of the critic's loss. Reinforcement, cloning, distillation and staying close are weights over the same
+tokens. The shares are fixed before a batch is cut into pieces, so the cut changes nothing. Stepping is `train`. Shapes
+must be equal: [N] against [N, 1] would broadcast to [N, N] and still learn something.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -20,14 +21,172 @@ from torch import Tensor, nn
 from holdfast.contracts.errors import BadInput
 from holdfast.learn import shared
 from holdfast.learn.batch import Padded, Samples, SamplingRule
-from holdfast.learn.losses import FAR, How, clipped_surrogate, importance_weight, kl, value_loss
 from holdfast.policies.sampling import log_probs
 
+FAR = 20.0  # e²⁰ ≈ 5·10⁸: a log-ratio beyond is cut there, because an infinite ratio times a zero gradient is NaN
+
+Kl = Literal["k1", "k2", "k3"]
+How = Literal["token", "sequence", "sequence_norm_constant"]
+
+
+class Surrogate(NamedTuple):
+    """One loss for each element, the ratio, and where the clip took the gradient away."""
+
+    loss: Tensor
+    ratio: Tensor
+    clipped: Tensor
+
+
+def clipped_surrogate(
+    new_logp: Tensor,
+    old_logp: Tensor,
+    advantages: Tensor,
+    *,
+    low: float = 0.2,
+    high: float = 0.2,
+    dual: float | None = None,
+) -> Surrogate:
+    """L = −min(ρA, clip(ρ, 1 − low, 1 + high)·A),  ρ = exp(new − old);  PPO, Schulman et al. 2017, arXiv:1707.06347.
+
+    high > low leaves room for rare tokens to grow (DAPO, Yu et al. 2025, arXiv:2503.14476). dual = c > 1 bounds the
+    loss of a negative advantage at −cA, however far ρ has run away (Ye et al. 2020, arXiv:1912.09729).
+    """
+    _same_shape(new_logp=new_logp, old_logp=old_logp, advantages=advantages)
+    _check_clip(low, high)
+    if dual is not None and not dual > 1.0:
+        raise BadInput(f"dual = {dual}", why="must be above 1")
+    ratio = (new_logp - old_logp).clamp(-FAR, FAR).exp()
+    plain, held = ratio * advantages, ratio.clamp(1.0 - low, 1.0 + high) * advantages
+    loss = -torch.minimum(plain, held)
+    clipped = held < plain
+    if dual is not None:
+        bound = torch.where(advantages < 0, -dual * advantages, torch.inf)
+        clipped = clipped | (bound < loss)
+        loss = torch.minimum(loss, bound)
+    return Surrogate(loss, ratio, clipped)
+
+
+def value_loss(
+    values: Tensor, returns: Tensor, *, old_values: Tensor | None = None, clip: float | None = None
+) -> Tensor:
+    """½(V − R)²; with clip the larger of it and ½(V_old + clip(V − V_old, ±clip) − R)², as in PPO's first code."""
+    _same_shape(values=values, returns=returns)
+    loss = 0.5 * (values - returns).square()
+    if clip is None:
+        return loss
+    if old_values is None or not clip > 0.0:
+        raise BadInput(f"value loss: clip = {clip}", why="must be above 0 and come with old_values")
+    _same_shape(values=values, old_values=old_values)
+    near = old_values + (values - old_values).clamp(-clip, clip)
+    return torch.maximum(loss, 0.5 * (near - returns).square())
+
+
+def kl(new_logp: Tensor, ref_logp: Tensor, *, how: Kl = "k3") -> Tensor:
+    """An estimate of KL(new ‖ ref) from what the new policy sampled; Schulman 2020, joschu.net/blog/kl-approx.html.
+
+    With r = ref/new: k1 = −log r (no bias, wide), k2 = ½(log r)² (small bias, narrow; its gradient is unbiased),
+    k3 = r − 1 − log r (no bias, narrow, never below 0).
+    """
+    _same_shape(new_logp=new_logp, ref_logp=ref_logp)
+    log_r = (ref_logp - new_logp).clamp(-FAR, FAR)
+    if how == "k1":
+        return -log_r
+    if how == "k2":
+        return 0.5 * log_r.square()
+    if how == "k3":
+        return torch.expm1(log_r) - log_r
+    raise BadInput(f"kl: how = {how!r}", why="must be k1, k2 or k3")
+
+
+def importance_weight(trainer_logp: Tensor, sampler_logp: Tensor, *, cap: float = 2.0) -> Tensor:
+    """w = min(π_trainer / π_sampler, cap), without gradient: sampler and trainer never agree to the last bit, and w
+    makes the gradient that of the trainer's own policy; truncated importance sampling, Ionides 2008, Yao et al. 2025.
+
+    For weights of whole sequences give it the sums over their tokens.
+    """
+    _same_shape(trainer_logp=trainer_logp, sampler_logp=sampler_logp)
+    if not cap >= 1.0:
+        raise BadInput(f"cap = {cap}", why="must be at least 1: agreement has weight 1")
+    return (trainer_logp - sampler_logp).detach().clamp(-FAR, FAR).exp().clamp(max=cap)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coefficients:
+    """How much each term of PPO weighs, and where its clips are."""
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    value: float = 0.5
+    entropy: float = 0.01
+    kl: float = 0.0
+    value_clip: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_clip(self.clip_low, self.clip_high)
+        for name in ("value", "entropy", "kl"):
+            if not 0.0 <= getattr(self, name) < float("inf"):
+                raise BadInput(f"ppo: coefficient {name} = {getattr(self, name)}", why="must be finite and at least 0")
+
+
+class Terms(NamedTuple):
+    """PPO's loss and what it is made of: each one number. Only policy, value, entropy and total carry a gradient."""
+
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    total: Tensor
+    approx_kl: Tensor
+    clip_fraction: Tensor  # share of ratios outside the range, on whichever side of it the advantage would push
+    mean_ratio: Tensor
+
+
+def ppo_terms(
+    new_logp: Tensor,
+    old_logp: Tensor,
+    advantages: Tensor,
+    values: Tensor,
+    returns: Tensor,
+    entropies: Tensor,
+    coefficients: Coefficients,
+    old_values: Tensor | None = None,
+) -> Terms:
+    """total = policy + c_v·value − c_e·entropy + c_kl·approx_kl,  approx_kl = mean ½(new − old)²;  arXiv:1707.06347.
+
+    Plain means over all elements: take padding out before (x[mask]).
+    """
+    _same_shape(new_logp=new_logp, values=values, entropies=entropies)
+    c = coefficients
+    surrogate = clipped_surrogate(new_logp, old_logp, advantages, low=c.clip_low, high=c.clip_high)
+    policy = surrogate.loss.mean()
+    value = value_loss(values, returns, old_values=old_values, clip=c.value_clip).mean()
+    spread = entropies.mean()
+    total = policy + c.value * value - c.entropy * spread
+    approx_kl = kl(new_logp, old_logp, how="k2").mean()
+    if c.kl:
+        total = total + c.kl * approx_kl
+    ratio = surrogate.ratio.detach()
+    outside = (ratio < 1.0 - c.clip_low) | (ratio > 1.0 + c.clip_high)
+    return Terms(policy, value, spread, total, approx_kl.detach(), outside.to(ratio.dtype).mean(), ratio.mean())
+
+
+def _same_shape(**tensors: Tensor) -> None:
+    shapes = [tuple(tensor.shape) for tensor in tensors.values()]
+    if shapes.count(shapes[0]) != len(shapes):
+        pairs = ", ".join(f"{name} {shape}" for name, shape in zip(tensors, shapes, strict=True))
+        raise BadInput("shapes differ", why=pairs, remedy="bring them to one shape: nothing is broadcast")
+
+
+def _check_clip(low: float, high: float) -> None:
+    if not (0.0 <= low <= 1.0 and high >= 0.0):
+        raise BadInput(f"clip: low = {low}, high = {high}", why="low must be between 0 and 1, high at least 0")
+
+
+DECIDED = ("rule", "trainer", "reference", "advantages", "weights")  # streams that are read at decided tokens
 TERMS = ("surrogate", "clone", "reference_kl", "behaviour_kl", "entropy", "value")
 
 
 class TrainableModel(Protocol):
-    """What can be trained: our own transformer, or a foreign one behind the same two doors."""
+    """What can be trained: our own transformer, or a foreign one with the same two methods."""
 
     def hidden(self, ids: Tensor, /) -> Tensor: ...
 
@@ -71,7 +230,7 @@ class TokenSums(NamedTuple):
 
 
 def shares(samples: Samples, learnt: NDArray[np.bool_], objective: Objective) -> NDArray[np.float32]:
-    """What each token weighs in the mean over all these samples, however they will be cut."""
+    """The weight of each token in the mean over all samples, whatever pieces they are cut into."""
     lengths = np.diff(samples.bounds)
     owner = np.repeat(np.arange(len(samples)), lengths)
     counts = np.bincount(owner[learnt], minlength=len(samples))
@@ -90,7 +249,7 @@ def choose(
 ) -> tuple[Tensor, Tensor]:
     """Log-prob of each target and entropy of each choice, [N], under the sampling that was in force.
 
-    The entropy has a gradient where `is_spread` asks for it."""
+    The entropy has a gradient only with `is_spread`."""
     if rule is None or len(rules) == 1:
         return _chosen(logits, targets, rules[0], is_spread)
     logp, entropy = torch.zeros_like(logits[:, 0]), torch.zeros_like(logits[:, 0])
@@ -145,19 +304,12 @@ def piece(samples: Samples, padded: Padded, share: NDArray[np.float32], device: 
         ids=put(padded.ids),
         places=put(padded.places),
         targets=put(padded.targets),
-        rule=stream(padded.flat, samples.rule),
         share=put(share[padded.flat]),
         behaviour=stream(padded.flat, samples.logprobs),
-        trainer=stream(padded.flat, samples.trainer),
-        reference=stream(padded.flat, samples.reference),
-        advantages=stream(padded.flat, samples.advantages),
-        weights=stream(padded.flat, samples.weights),
         value_places=put(padded.value_places),
-        returns=stream(padded.value_flat, samples.returns),
-        values=stream(padded.value_flat, samples.values),
-        beginnings=None if padded.beginnings is None else put(padded.beginnings),
-        group=None if padded.group is None else put(padded.group),
-        own=None if padded.own is None else put(padded.own),
+        **{name: stream(padded.flat, getattr(samples, name)) for name in DECIDED},
+        **{name: stream(padded.value_flat, getattr(samples, name)) for name in ("returns", "values")},
+        **{name: None if (x := getattr(padded, name)) is None else put(x) for name in ("beginnings", "group", "own")},
     )
 
 
@@ -171,7 +323,7 @@ def look(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probs and entropies at the decided places, and all states [rows × width, W] for a critic.
 
-    The head is applied only where something was decided: elsewhere nobody asks for its numbers."""
+    The head is applied only where a token was decided."""
     states = _states(model, hidden, part)
     logits = model.logits(states.index_select(0, part.places))
     return *choose(logits.float(), part.targets, rules, part.rule, is_spread=is_spread), states
@@ -228,6 +380,6 @@ def loss_of(
 
 
 def values_at(critic: nn.Module, states: Tensor, places: Tensor) -> Tensor:
-    """What the critic says at these places, [N]."""
+    """The critic's values at these places, [N]."""
     predicted: Tensor = critic(states.index_select(0, places)).squeeze(-1)
     return predicted.float() if predicted.dtype == torch.bfloat16 else predicted

@@ -1,30 +1,222 @@
 """Proximal policy optimization in environments: play, estimate, improve, again; Schulman et al. 2017, arXiv:1707.06347.
 
-Environments are whatever keeps `worlds`, networks are `policies.nets`, the steps come from `play`, the mathematics from
-`returns` and `losses`. How long to train, and whether the result is good enough, is the caller's business.
+`Player` plays steps in many environments at once, `Costs` estimates what is still to be paid under a constraint with a
+critic of its own (a value that mixes cost and reward is wrong as soon as λ moves), `PPO` learns. The mathematics are
+in `returns`, `objective` and `constrain`. How long to train, and whether the result is good, is decided by the caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from holdfast.contracts.envs import VectorEnv, packed, unpacked
+from holdfast.contracts.envs import Bools, Floats, VectorEnv, packed, unpacked
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.constrain import Constraint, combine
-from holdfast.learn.costs import Costs
-from holdfast.learn.losses import Coefficients, Terms, kl, ppo_terms
-from holdfast.learn.play import Played, Player
+from holdfast.learn.constrain import Constraint, Multiplier, combine
+from holdfast.learn.objective import Coefficients, Terms, kl, ppo_terms
 from holdfast.learn.returns import gae, normalise
-from holdfast.policies.nets import ActorCritic
+from holdfast.policies.nets import ActorCritic, look
+
+RECENT = 100  # episodes that the mean return is taken over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """T steps in B environments. Where an episode ended, the next row is the first of another."""
+
+    observations: Floats  # [T, B, O]
+    masks: Bools | None  # [T, B, A]
+    first: Bools  # [T, B]; an episode begins with this observation
+    actions: NDArray[Any]  # [T, B] of int64, or [T, B, D] of float32
+    rewards: Floats  # [T, B]
+    terminated: Bools  # [T, B]
+    truncated: Bools  # [T, B]
+    finals: Floats  # [T, B, O]; what was last seen, where truncated
+    last: Floats  # [B, O]; what is seen after the last row
+    hidden: Tensor  # [B, H]; what was remembered before the first row
+    costs: Floats | None = None  # [T, B]; None: the environments have none
+
+
+class Player:
+    """Plays without end: each call continues where the last one stopped, in the middle of episodes."""
+
+    def __init__(self, worlds: VectorEnv, net: ActorCritic, *, seed: int, env_seed: int | None = None) -> None:
+        check_fit(worlds, net)
+        self.worlds, self.net = worlds, net
+        world_seed, chance = np.random.SeedSequence(seed).spawn(2)
+        self._rng = np.random.default_rng(chance)
+        self._view = worlds.reset(int(world_seed.generate_state(1)[0]) if env_seed is None else env_seed)
+        self._first = np.ones(worlds.count, np.bool_)
+        self._hidden = net.begin(worlds.count)
+        self._so_far = np.zeros(worlds.count)  # return of each running episode
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self.episodes = 0  # ended so far
+
+    @property
+    def mean_return(self) -> float | None:
+        """Of the last 100 episodes; None before the first has ended."""
+        return float(np.mean(self._recent)) if self._recent else None
+
+    def play(self, steps: int) -> Played:
+        count, spaces = self.worlds.count, self.worlds.spaces
+        shape = (steps, count)
+        observations, finals = np.empty((2, *shape, spaces.observation), np.float32)
+        masks = None if self._view.mask is None else np.empty((*shape, spaces.actions), np.bool_)
+        actions = np.empty((*shape, spaces.actions), np.float32) if spaces.continuous else np.empty(shape, np.int64)
+        rewards = np.empty(shape, np.float32)
+        first, terminated, truncated = np.empty((3, *shape), np.bool_)
+        hidden, costs = self._hidden, None
+        with torch.no_grad():
+            for t in range(steps):
+                observations[t], first[t] = self._view.values, self._first
+                if masks is not None:
+                    masks[t] = self._view.mask
+                actions[t] = self._act()
+                result = self.worlds.step(actions[t])
+                rewards[t], terminated[t], truncated[t] = result.reward, result.terminated, result.truncated
+                finals[t] = result.final
+                if result.cost is not None:
+                    costs = np.zeros(shape, np.float32) if costs is None else costs
+                    costs[t] = result.cost
+                self._view, self._first = result.observation, terminated[t] | truncated[t]
+                self._count(result.reward)
+        return Played(
+            observations=observations,
+            masks=masks,
+            first=first,
+            actions=actions,
+            rewards=rewards,
+            terminated=terminated,
+            truncated=truncated,
+            finals=finals,
+            last=self._view.values.copy(),
+            hidden=hidden,
+            costs=costs,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """All it takes to go on from here, the environments included; the network is not."""
+        kept = {
+            "first": self._first,
+            "so_far": self._so_far,
+            "recent": np.array(self._recent),
+            "episodes": np.array(self.episodes),
+            "rng": packed(self._rng),
+            **{f"worlds.{name}": array for name, array in self.worlds.state().items()},
+        }
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in kept.items()}
+        return tensors | {"hidden": self._hidden.cpu().clone()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self._view = self.worlds.restore(
+            {name.removeprefix("worlds."): kept.numpy() for name, kept in state.items() if name.startswith("worlds.")}
+        )
+        self._first = state["first"].numpy().copy()
+        self._so_far = state["so_far"].numpy().copy()
+        self._recent = deque(state["recent"].tolist(), maxlen=RECENT)
+        self.episodes = int(state["episodes"])
+        self._hidden = state["hidden"].to(self._hidden)
+        self._rng.bit_generator.state = unpacked(state["rng"].numpy())
+
+    def _act(self) -> NDArray[Any]:
+        policy, self._hidden = look(self.net, self._view, self._hidden, self._first)
+        return policy.draw(self._rng)
+
+    def _count(self, reward: NDArray[np.float64]) -> None:
+        self._so_far += reward
+        if self._first.any():
+            ended = self._so_far[self._first]
+            self._recent.extend(ended.tolist())
+            self.episodes += ended.size
+            self._so_far[self._first] = 0.0
+
+
+def check_fit(worlds: VectorEnv, net: ActorCritic) -> None:
+    body, spaces = net.body, worlds.spaces
+    if (body.observation, body.actions, body.continuous) != (spaces.observation, spaces.actions, spaces.continuous):
+        raise BadInput(f"a network with {body}", why=f"the environment has {spaces}", remedy="make one for its spaces")
+
+
+RATE, FITS = 3e-3, 8  # steps of Adam on all that was played: a critic that lags is a biased one
+PREFIX = "costs."
+
+
+class Costs:
+    """The cost critic, the multiplier, and the state to resume both."""
+
+    def __init__(self, net: ActorCritic, constraint: Constraint, *, seed: int) -> None:
+        self.constraint, self.multiplier = constraint, Multiplier()
+        self.spent: float | None = None  # by an episode of the last batch; None: none ended in it
+        body = net.body
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            seen = body.width if body.memory else body.observation
+            self._critic = nn.Sequential(nn.Linear(seen, body.width), nn.Tanh(), nn.Linear(body.width, 1))
+        self._critic.to(net.value_head.weight.device)
+        self._adam = torch.optim.Adam(self._critic.parameters(), lr=RATE)
+
+    def worth(self, features: Tensor) -> NDArray[np.float32]:
+        """The expected remaining cost, from features [..., F]."""
+        with torch.no_grad():
+            said: NDArray[np.float32] = self._critic(features).squeeze(-1).cpu().numpy()
+        return said
+
+    def follow(self, played: Played) -> None:
+        """Updates the multiplier from the mean cost of an episode.
+
+        The cost of an episode is all that was paid by the episodes that ended: with many side by side, those that are
+        still open at the end make up for those that were open before."""
+        assert played.costs is not None
+        ended = int((played.terminated | played.truncated).sum())
+        self.spent = float(played.costs.sum(dtype=np.float64)) / ended if ended else None
+        if self.spent is not None:
+            self.multiplier = self.multiplier.follow(self.spent, self.constraint)
+
+    def fit(self, features: Tensor, returns: NDArray[Any]) -> None:
+        """Move the critic towards what was paid."""
+        seen, wanted = features.detach().flatten(0, 1), torch.from_numpy(np.ascontiguousarray(returns)).flatten()
+        for _ in range(FITS):
+            self._adam.zero_grad()
+            loss = (self._critic(seen).squeeze(-1) - wanted.to(seen)).square().mean()
+            loss.backward()
+            self._adam.step()
+
+    def state(self) -> dict[str, Tensor]:
+        kept = {
+            f"{PREFIX}critic.{name}": tensor.detach().cpu().clone()
+            for name, tensor in self._critic.state_dict().items()
+        }
+        for place, moments in self._adam.state_dict()["state"].items():
+            kept |= {f"{PREFIX}adam.{place}.{name}": tensor.detach().cpu().clone() for name, tensor in moments.items()}
+        held = self.multiplier
+        numbers = [held.value, held.integral, held.violation, held.cost, held.seen]
+        return kept | {f"{PREFIX}multiplier": torch.tensor(numbers, dtype=torch.float64)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        mine = {name.removeprefix(PREFIX): tensor for name, tensor in state.items() if name.startswith(PREFIX)}
+        critic = {name.removeprefix("critic."): one for name, one in mine.items() if name.startswith("critic.")}
+        if "multiplier" not in mine or set(critic) != set(self._critic.state_dict()):
+            raise BadInput("the state to go on from", why="holds no constraint", remedy="give one of the same settings")
+        self._critic.load_state_dict(critic)
+        told = self._adam.state_dict()
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in mine.items():
+            if name.startswith("adam."):
+                _, place, what = name.split(".")
+                moments.setdefault(int(place), {})[what] = tensor.clone()
+        self._adam.load_state_dict({**told, "state": moments})
+        value, integral, violation, cost, seen = mine["multiplier"].tolist()
+        self.multiplier = Multiplier(value=value, integral=integral, violation=violation, cost=cost, seen=int(seen))
+
 
 EXPLODED = 1.0  # nats of approximate KL: no useful update goes as far in one go
 SLOWEST = 0.05  # the least a batch of returns weighs in the running scale of the value
@@ -116,28 +308,21 @@ class TrainingBatch:
         return self._cut(lambda tensor, along: tensor.narrow(along, start, size), axis)
 
     def _cut(self, cut: Callable[[Tensor, int], Tensor], axis: int) -> TrainingBatch:
-        return TrainingBatch(
-            observations=cut(self.observations, axis),
-            actions=cut(self.actions, axis),
-            log_p=cut(self.log_p, axis),
-            advantages=cut(self.advantages, axis),
-            returns=cut(self.returns, axis),
-            masks=None if self.masks is None else cut(self.masks, axis),
-            first=cut(self.first, axis),
-            hidden=cut(self.hidden, 0),
-        )
+        along = {field.name: axis for field in fields(self)} | {"hidden": 0}
+        tensors = {name: getattr(self, name) for name in along}
+        parts: dict[str, Any] = {name: None if x is None else cut(x, along[name]) for name, x in tensors.items()}
+        return TrainingBatch(**parts)
 
 
 def rows(batch: TrainingBatch) -> TrainingBatch:
     """[T, B, ...] as [T · B, ...]: without memory, a step is understood by itself."""
-    flat = {name: getattr(batch, name).flatten(0, 1) for name in ("observations", "actions", "log_p", "advantages")}
-    masks = None if batch.masks is None else batch.masks.flatten(0, 1)
-    returns, first = batch.returns.flatten(), batch.first.flatten()
-    return TrainingBatch(**flat, masks=masks, returns=returns, first=first, hidden=returns.new_empty(len(returns), 0))
+    tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    flat: dict[str, Any] = {name: None if tensor is None else tensor.flatten(0, 1) for name, tensor in tensors.items()}
+    return TrainingBatch(**{**flat, "hidden": batch.returns.new_empty(batch.returns.numel(), 0)})
 
 
 class Diverged(Exception):
-    """The update is of no use: something is not finite, or the policy ran away."""
+    """The update must be undone: a number is not finite, or the policy moved too far."""
 
 
 class ReturnScale:
@@ -428,10 +613,3 @@ class PPO:
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self._device)
-
-
-def train(worlds: VectorEnv, net: ActorCritic, settings: Settings, *, seed: int) -> Iterator[Update]:
-    """Update after update, for as long as they are asked for; what to keep and when to stop is up to the caller."""
-    ppo = PPO(worlds, net, settings, seed=seed)
-    while True:
-        yield ppo.step()

@@ -1,19 +1,22 @@
 """GRPO as an algorithm: several attempts at each of some tasks; what did better than the others becomes likelier.
 
-What the data gates put aside is not learnt from, but what it cost counts. Where nothing gives a gradient nothing moves,
-the multiplier of a constraint neither, and the audit says why. A step that was taken back leaves no candidate.
+Data that the gates put aside is not learnt from, but its cost counts. Where nothing gives a gradient, nothing moves,
+and the audit (`BatchAudit`) says for every rollout why. A step that was taken back leaves no candidate. `Stages` runs
+several algorithms one after another.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar
 
+import numpy as np
 from torch import nn
 
-from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, Work
+from holdfast.contracts.algorithm import SWITCHED_OFF, Algorithm, AlgorithmState, Asked, Batch, LearnContext, Work
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
@@ -21,15 +24,159 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
 from holdfast.learn import quality
-from holdfast.learn.audit import audit
-from holdfast.learn.batch import SampleFilter
+from holdfast.learn.batch import Break, SampleFilter, Samples, SkipReason, counted, fitted, learnt
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.constrain import Constraint, CostPrice, describe, from_dict, mean_cost
 from holdfast.learn.grpo import OBJECTIVE, Credit, Grpo, compare
-from holdfast.learn.metrics import Update
-from holdfast.learn.train import OptimizerConfig, Settings, Trainer
-from holdfast.learn.turns import fitted
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer, Update
 from holdfast.policies.model import Model
+
+DOMINANT = 0.9  # share of the reward's variance above which the other signals hardly count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAudit:
+    """What came of each rollout of a batch."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    rollouts: int
+    taught: int  # gave a gradient
+    reasons: Mapping[str, str]  # by rollout, of those that gave none
+    counts: Mapping[str, int]  # by reason
+    samples: int
+    tokens: int  # decided and weighed
+    idle_tokens: int  # decided, read and without any weight
+    breaks: Mapping[str, int]  # prompts that did not go on from what was there, by kind
+    shares: Mapping[str, float]  # of the reward's variance, by signal; they add up to 1
+    dominant: str | None  # the one signal that nearly all of the variance comes from
+    zero_gradient: bool | None  # exactly no gradient came of it; None: nothing was updated
+    unmoved: tuple[str, ...] = ()  # always empty: older readers expect the key
+    constraint: Mapping[str, Any] | None = None  # what was held to a budget, and at which price
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def audit(
+    experiences: Sequence[Experience],
+    reasons: Mapping[str, SkipReason | None],
+    samples: Samples | None,
+    *,
+    breaks: Mapping[Break, int] | None = None,
+    update: Update | None = None,
+    constraint: Mapping[str, Any] | None = None,
+) -> BatchAudit:
+    """What came of one batch."""
+    found = {rollout: str(reason) for rollout, reason in reasons.items() if reason is not None}
+    weighed = idle = 0
+    if samples is not None:
+        is_weighed = learnt(samples) & _weighed(samples)
+        weighed, idle = int(is_weighed.sum()), int((samples.decided & ~is_weighed).sum())
+        found |= _silent(samples, is_weighed, found)
+    known = {experience.rollout for experience in experiences} | set(reasons)
+    shares = dominance([one for one in experiences if one.rollout not in found])
+    top = max(shares, key=lambda name: shares[name], default=None)
+    return BatchAudit(
+        rollouts=len(known),
+        taught=len(known - set(found)),
+        reasons=found,
+        counts=dict(Counter(found.values()).most_common()),
+        samples=0 if samples is None else len(samples),
+        tokens=weighed,
+        idle_tokens=idle,
+        breaks={str(kind): count for kind, count in (breaks or {}).items()},
+        shares=shares,
+        dominant=top if top is not None and len(shares) > 1 and shares[top] > DOMINANT else None,
+        zero_gradient=None if update is None else update.grad_norm == 0.0,
+        constraint=constraint,
+    )
+
+
+def dominance(experiences: Iterable[Experience]) -> dict[str, float]:
+    """cov(signal, total) / var(total) for each signal by its name; empty where the total does not vary.
+
+    The shares add up to 1; one that works against the others is below 0."""
+    sheets: list[dict[str, float]] = []
+    for experience in experiences:
+        sums: dict[str, float] = {}
+        for signal in counted(experience, None):
+            sums[signal.name] = sums.get(signal.name, 0.0) + signal.value * signal.weight
+        if sums:
+            sheets.append(sums)
+    names = sorted({name for sheet in sheets for name in sheet})
+    if len(sheets) < 2:
+        return {}
+    table = np.asarray([[sheet.get(name, 0.0) for name in names] for sheet in sheets])
+    table = table - table.mean(axis=0)
+    total = table.sum(axis=1)
+    variance = float(total @ total)
+    if variance <= 1e-24:
+        return {}
+    return {name: float(table[:, place] @ total / variance) for place, name in enumerate(names)}
+
+
+def _weighed(samples: Samples) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    marks = np.zeros(len(samples.ids), dtype=np.bool_)
+    for stream in (samples.advantages, samples.weights):
+        if stream is not None:
+            marks |= stream != 0.0
+    return marks
+
+
+def _silent(
+    samples: Samples, is_weighed: np.ndarray[Any, np.dtype[np.bool_]], known: Mapping[str, str]
+) -> dict[str, str]:
+    """Rollouts that are in the batch, and none of whose tokens weighs anything."""
+    owners = np.unique(np.repeat(np.arange(len(samples)), np.diff(samples.bounds))[is_weighed])
+    loud = {samples.rollouts[owner] for owner in owners} if samples.rollouts else set()
+    return {
+        rollout: str(SkipReason.ZERO_WEIGHT)
+        for rollout in samples.rollouts
+        if rollout not in loud and rollout not in known
+    }
+
+
+BEGAN = "began"  # in a state's data: at which step each stage began
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Each algorithm until it asks for no more; the next one begins with what it left."""
+
+    algorithms: Sequence[Algorithm]
+
+    def start(self, base: Policy) -> AlgorithmState:
+        return replace(self.algorithms[0].start(base), data={BEGAN: [0]})
+
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Asked]:
+        return self._turn(state, tasks)[2]
+
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
+        began = list(state.data[BEGAN])
+        told = self.algorithms[len(began) - 1].tell(_own(state, began), batch, ctx)
+        next_state = replace(told, step=state.step + 1, data={**told.data, BEGAN: began})
+        return self.onward(next_state)
+
+    def onward(self, state: AlgorithmState) -> AlgorithmState:
+        """The state with the stage that it is in: those that have nothing more to ask are over."""
+        began, _, _ = self._turn(state, (None,))
+        return replace(state, data={**state.data, BEGAN: began})
+
+    def _turn(self, state: AlgorithmState, tasks: Sequence[Any]) -> tuple[list[int], AlgorithmState, Sequence[Asked]]:
+        began = list(state.data[BEGAN])
+        while True:
+            own = _own(state, began)
+            work = self.algorithms[len(began) - 1].ask(own, tasks)
+            if work or len(began) == len(self.algorithms):
+                return began, own, work
+            began.append(state.step)
+
+
+def _own(state: AlgorithmState, began: Sequence[int]) -> AlgorithmState:
+    """As the algorithm of the last stage counts its steps."""
+    return replace(state, step=state.step - began[-1])
+
 
 PHASE = "practice"
 INLINE = 200  # rollouts whose reasons stand in the step's own result
@@ -107,7 +254,7 @@ class GRPO:
         assert isinstance(state.policy, Model)
         model = self.learner.load(state.policy, ctx.files)
         trainer = self.learner.train(phase, self._trainer, ctx.files, is_new=state.data.get("trainer") != phase)
-        trainer.between = ctx.check
+        trainer.pause_point = ctx.check
         intake = fitted(SampleFilter(run=ctx.run, versions=(state.policy.version,)), model)
         held = price = None
         if self.constraint is not None:

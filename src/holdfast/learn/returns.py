@@ -104,42 +104,6 @@ def _all_finite(x: Floats, zero: Float) -> bool:
     return bool(doubt == zero)
 
 
-def discounted(
-    rewards: Floats,
-    *,
-    terminated: Bools,
-    truncated: Bools,
-    cut_values: Floats | None = None,
-    end_values: Floats | float | None = None,
-    gamma: float,
-) -> Floats:
-    """Rₜ = rₜ + γ Rₜ₊₁ within an episode; Rₜ₊₁ is 0 where terminated, cut_values[t] where truncated, end_values at an
-    open end, as in gae; Sutton & Barto 2018, §3.3.  gae with λ = 1 is this less V."""
-    shape = _same_shape(rewards=rewards, terminated=terminated, truncated=truncated)
-    _check_unit(gamma=gamma)
-    r_t, ended, cut = _table(rewards), _flags(terminated), _flags(truncated)
-    v_cut, v_end = _futures(r_t, ended, cut, cut_values, end_values)
-    number = r_t.dtype.type
-    returns: Floats = _discounted(r_t, ended, cut, v_cut, v_end, number(gamma), number(0))
-    return returns.reshape(shape)
-
-
-@njit(cache=True)
-def _discounted(
-    r_t: Floats, ended: Bools, cut: Bools, v_cut: Floats, v_end: Floats, gamma: Float, zero: Float
-) -> Floats:
-    steps, columns = r_t.shape
-    returns = np.empty_like(r_t)
-    follows = v_end.copy()
-    for t in range(steps - 1, -1, -1):
-        for b in range(columns):
-            future = v_cut[t, b] if cut[t, b] else follows[b]
-            future = zero if ended[t, b] else future
-            follows[b] = r_t[t, b] + gamma * future
-            returns[t, b] = follows[b]
-    return returns
-
-
 def normalise(x: Floats, *, eps: float = 1e-8, mask: Bools | None = None, clip: float | None = None) -> Floats:
     """(x − mean) / √(variance + ε) over the whole batch, then cut to ±clip; population variance.
 

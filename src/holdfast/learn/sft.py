@@ -77,12 +77,12 @@ class SFT:
 
     # The pieces ------------------------------------------------------------------------------------------------------
 
-    def voice(self, policy: Model, ctx: LearnContext) -> tuple[ChatTemplate, int, int]:
+    def template(self, policy: Model, ctx: LearnContext) -> tuple[ChatTemplate, int, int]:
         """How the model writes a conversation, and how many tokens it can read and has."""
         model = self.learner.load(policy, ctx.files)
         shape = model.shape if isinstance(model, Transformer) else model
-        voice = ByteTemplate() if isinstance(model, Transformer) else model.voice
-        return voice, min(self.max_tokens or shape.context, shape.context), shape.vocabulary
+        template = ByteTemplate() if isinstance(model, Transformer) else model.template
+        return template, min(self.max_tokens or shape.context, shape.context), shape.vocabulary
 
     def begin(self, policy: Model, data: Dataset, ctx: LearnContext) -> AlgorithmState:
         """Before anything is learnt: the loss on what is held out."""
@@ -106,7 +106,7 @@ class SFT:
         self.learner.load(state.policy, ctx.files)
         is_new = state.data.get("trainer") != PHASE
         trainer = self.learner.train(PHASE, lambda model: self._trainer(model, total), ctx.files, is_new=is_new)
-        trainer.between = ctx.check
+        trainer.pause_point = ctx.check
         first = state.step * every
         losses: list[float] = []
         tokens = taken_back = in_a_row = 0
@@ -158,7 +158,7 @@ class SFT:
     def _loss(self, policy: Model, held_out: Samples, ctx: LearnContext) -> float:
         model = self.learner.load(policy, ctx.files)
         reader = Trainer(model, Settings(), seed=self.seed)
-        reader.between = ctx.check
+        reader.pause_point = ctx.check
         return _mean_loss(reader, held_out)
 
     def _diverged(self, why: str) -> BadInput:

@@ -1,6 +1,6 @@
-"""The one trainer: samples in, moved parameters and an honest account out.
+"""The one trainer: samples in, moved parameters and an account of the step out.
 
-It knows tokens and their streams, not where they come from: `clone`, `grpo` and `turns` fill the streams. A batch is
+It knows tokens and their streams, not where they come from: `examples`, `grpo` and `turns` fill the streams. A batch is
 shuffled into minibatches, each cut into pieces of like length under a limit of tokens whose gradients add up to that of
 the whole. Updates that are not finite, or far beyond the usual, are taken back. Everything that decides the next update
 is in `state`, so a resumed run is the same run, bit for bit.
@@ -15,7 +15,8 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -26,13 +27,208 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.adam import AdamW
-from holdfast.learn.batch import Padded, Sample, Samples, cut, learnt, pack, pad, reach
-from holdfast.learn.losses import FAR
-from holdfast.learn.metrics import Account, Update
-from holdfast.learn.objective import Objective, TokenSums, TrainableModel, look, loss_of, piece, shares, values_at
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.trace import ModelCall, Span, SpanKind
+from holdfast.learn.batch import Padded, Sample, SampleFilter, Samples, cut, learnt, pack, pad, reach, read
+from holdfast.learn.objective import (
+    FAR,
+    TERMS,
+    Objective,
+    TokenSums,
+    TrainableModel,
+    look,
+    loss_of,
+    piece,
+    shares,
+    values_at,
+)
 from holdfast.learn.shared import WORTH_IT, PrefixGroups, cut_families, is_readable, pad_families
 from holdfast.policies.weights import Manifest, load, save
+
+PARTS = ("mean", "square")
+
+
+class AdamW:
+    """m ← β₁m + (1 − β₁)g,  v ← β₂v + (1 − β₂)g²,  θ ← (1 − lr·decay)·θ − lr·m̂ / (√v̂ + ε);  Loshchilov & Hutter 2019,
+    arXiv:1711.05101. Only matrices decay."""
+
+    EPS = 1e-8
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], *, betas: tuple[float, float], decay: float) -> None:
+        if not parameters:
+            raise BadInput("the model", why="has no parameter that can be trained")
+        self.parameters, self._betas, self._decay = dict(parameters), betas, decay
+        self.mean = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        self.square = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        self.steps = 0
+
+    def clear(self) -> None:
+        for p in self.parameters.values():
+            p.grad = None
+
+    @torch.no_grad()
+    def clip(self, longest: float) -> Tensor:
+        """The length of all gradients as one vector; what is longer than allowed is scaled down. Waits for nothing."""
+        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+        if not gradients:
+            return torch.zeros(())
+        length: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        torch._foreach_mul_(gradients, (longest / (length + 1e-6)).clamp(max=1.0))
+        return length
+
+    @torch.no_grad()
+    def descend(self, lr: float) -> None:
+        self.steps += 1
+        for is_matrix in (True, False):
+            names = [n for n, p in self.parameters.items() if p.grad is not None and (p.ndim >= 2) == is_matrix]
+            if names:
+                self._pass(names, lr, self._decay if is_matrix else 0.0)
+
+    def _pass(self, names: list[str], lr: float, decay: float) -> None:
+        of = self.parameters
+        steps = torch.full((), float(self.steps), device=of[names[0]].device)
+        torch._fused_adamw_(
+            [of[name] for name in names],
+            [gradient for name in names if (gradient := of[name].grad) is not None],
+            [self.mean[name] for name in names],
+            [self.square[name] for name in names],
+            [],
+            [steps] * len(names),
+            lr=lr,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            weight_decay=decay,
+            eps=self.EPS,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    @torch.no_grad()
+    def moved(self, before: Mapping[str, Tensor]) -> float:
+        """How far the parameters are from where they were."""
+        parts = [(p - before[name]).double().square().sum() for name, p in self.parameters.items()]
+        return math.sqrt(float(torch.stack(parts).sum()))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Copies of parameters and moments, by name."""
+        kept = {name: p.detach().clone() for name, p in self.parameters.items()}
+        for part in PARTS:
+            kept |= {f"{part}.{name}": tensor.clone() for name, tensor in getattr(self, part).items()}
+        return kept
+
+    @torch.no_grad()
+    def put(self, tensors: Mapping[str, Tensor], steps: int) -> None:
+        """Be as it was when `tensors` was called after so many steps."""
+        targets: dict[str, Tensor] = dict(self.parameters)
+        for part in PARTS:
+            targets |= {f"{part}.{name}": tensor for name, tensor in getattr(self, part).items()}
+        for name, target in targets.items():
+            if name not in tensors:
+                raise BadInput(f"state: {name}", why="is missing", remedy="it is the state of another model")
+            if tensors[name].shape != target.shape:
+                why = f"has shape {tuple(tensors[name].shape)}, not {tuple(target.shape)}"
+                raise BadInput(f"state: {name}", why=why, remedy="it is the state of another model")
+        for name, target in targets.items():
+            target.copy_(tensors[name])
+        self.steps = steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What one step did. Loss terms are means over the minibatches that were looked at; None: not finite."""
+
+    step: int  # 1, 2, …
+    loss: float | None
+    terms: Mapping[str, float | None]
+    samples: int
+    tokens: int  # decided ones
+    updates: int  # of the parameters
+    epochs: int  # begun
+    approx_kl: float | None  # mean ½(new − old)² over tokens with known log-probs: the largest that was measured
+    entropy: float | None  # nats a token
+    clip_fraction: float
+    outside: float  # share of tokens that the model would no longer sample under the sampling in force
+    grad_norm: float | None  # before clipping, mean over updates
+    delta_norm: float  # of the change of the parameters
+    lr: float
+    stopped_early: str | None  # "target_kl" or "max_kl"
+    restored: str | None  # why everything was taken back
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Account:
+    """Numbers of one step, as they come in."""
+
+    def __init__(self) -> None:
+        self.stopped: str | None = None
+        self.restored: str | None = None
+        self.updates = self.epochs = self._seen = self._tokens = self._told = 0
+        self._loss = self._norm = self._clipped = self._entropy = self._outside = 0.0
+        self._terms = np.zeros(len(TERMS))
+        self.last_kl = self._worst = 0.0
+        self._epoch = (0.0, 0)
+
+    def open_epoch(self) -> None:
+        self.epochs += 1
+        self._epoch = (0.0, 0)
+
+    @property
+    def epoch_kl(self) -> float:
+        total, tokens = self._epoch
+        return total / max(tokens, 1)
+
+    def add(self, numbers: Sequence[float], tokens: int, told: int) -> None:
+        loss, norm, *rest = numbers
+        self._terms += rest[: len(self._terms)]
+        moved, clipped, entropy, outside = rest[len(self._terms) :]
+        self._seen += 1
+        self._tokens += tokens
+        self._told += told
+        self._loss += loss
+        self._norm += norm
+        self._clipped += clipped
+        self._entropy += entropy
+        self._outside += outside
+        self.last_kl = moved / max(told, 1)
+        self._epoch = (self._epoch[0] + moved, self._epoch[1] + told)
+        self.measured(self.epoch_kl)
+
+    def measured(self, kl: float) -> None:
+        """The policy was found so far away; one that is nowhere at all (nan) is the farthest."""
+        if not kl <= self._worst:
+            self._worst = kl
+
+    def close(self, *, step: int, samples: int, tokens: int, delta_norm: float, lr: float, seconds: float) -> Update:
+        seen, read = max(self._seen, 1), max(self._tokens, 1)
+        return Update(
+            step=step,
+            loss=_finite(self._loss / seen),
+            terms=dict(zip(TERMS, map(_finite, (self._terms / seen).tolist()), strict=True)),
+            samples=samples,
+            tokens=tokens,
+            updates=self.updates if self.restored is None else 0,
+            epochs=self.epochs,
+            approx_kl=_finite(self._worst),
+            entropy=_finite(self._entropy / read),
+            clip_fraction=self._clipped / max(self._told, 1),
+            outside=self._outside / read,
+            grad_norm=_finite(self._norm / seen),
+            delta_norm=delta_norm,
+            lr=lr,
+            stopped_early=self.stopped,
+            restored=self.restored,
+            seconds=seconds,
+        )
+
+
+def _finite(number: float) -> float | None:
+    """JSON has no word for what is not finite; what happened is then in `restored`."""
+    return number if isfinite(number) else None
+
 
 RECENT = 32  # gradient norms that say what is usual
 ENOUGH = 8  # of them, before anything can be unusual
@@ -138,7 +334,7 @@ class Trainer:
         self._norms: deque[float] = deque(maxlen=RECENT)
         self.steps = 0
         self.beside: dict[str, Any] = {}  # what decides the next batch, of those who fill its streams; JSON can hold it
-        self.between: Callable[[], None] = lambda: None  # called before each piece is read; it may wait, or stop a step
+        self.pause_point: Callable[[], None] = lambda: None  # called before each piece is read; may wait or stop
         is_compiled = settings.compile and self.device.type == "cuda"
         hidden: Callable[[Tensor], Tensor] = _model(self.model).hidden
         self._hidden: Callable[[Tensor], Tensor] = torch.compile(hidden) if is_compiled else hidden
@@ -169,7 +365,7 @@ class Trainer:
         delta = self._adam.moved(good.tensors) if account.restored is None else 0.0
         account.restored = account.restored or self._strayed(delta, good)
         if account.restored is not None:
-            self.restore(good, with_chance=False)
+            self.restore(good, with_rng=False)
             delta = 0.0
         self.steps += 1
         lr = self.settings.pace.at(max(self.updates - 1, 0))
@@ -203,7 +399,7 @@ class Trainer:
 
         Its own stand in for those that the sampler did not tell: what is measured from there is how far it moved."""
         if not (reach(batch) > 0).any():
-            raise BadInput(f"{len(batch)} samples", why="none has a decided token", remedy="see learn.audit")
+            raise BadInput(f"{len(batch)} samples", why="none has a decided token", remedy="see learn.practice.audit")
         objective, settings = self.settings.objective, self.settings
         is_moving = settings.epochs > 1 or 0 < settings.minibatch < len(batch) or settings.is_measured
         told = np.full(len(batch.ids), np.nan, np.float32) if batch.logprobs is None else batch.logprobs
@@ -245,7 +441,7 @@ class Trainer:
         objective = self.settings.objective
         targets = 0 if batch.returns is None else int((~np.isnan(batch.returns)).sum())
         for padded in self._padded(batch, self.model):
-            self.between()
+            self.pause_point()
             part = piece(batch, padded, share, self.device)
             with self._cast():
                 logp, entropy, states = look(
@@ -320,7 +516,7 @@ class Trainer:
         found, said = (np.full(len(batch.ids), np.nan, dtype=np.float32) for _ in range(2))
         blank = np.zeros(len(batch.ids), dtype=np.float32)
         for padded in self._padded(batch, model):
-            self.between()
+            self.pause_point()
             part = piece(batch, padded, blank, self.device)
             with self._cast():
                 logp, _, states = look(_model(model), _model(model).hidden, part, batch.rules)
@@ -342,10 +538,10 @@ class Trainer:
         }
         return TrainerState(tensors=self._adam.tensors(), notes=notes)
 
-    def restore(self, state: TrainerState, *, with_chance: bool = True) -> None:
+    def restore(self, state: TrainerState, *, with_rng: bool = True) -> None:
         """Be as it was. Without its chance, the next shuffle is another one, and so is what is usual."""
         self._adam.put(state.tensors, int(state.notes["updates"]))
-        if with_chance:
+        if with_rng:
             self.steps = int(state.notes["steps"])
             self._norms = deque(state.notes["norms"], maxlen=RECENT)
             self._rng.bit_generator.state = state.notes["chance"]
@@ -416,3 +612,28 @@ class Trainer:
 def _model(module: nn.Module) -> TrainableModel:
     """A module behind the two doors of a language model."""
     return module  # type: ignore[return-value]
+
+
+def recompute_logprobs(model: nn.Module, calls: Sequence[ModelCall], *, device: str = "cpu") -> list[tuple[float, ...]]:
+    """One log-prob for each id of each completion, by the same path as in training; nan where nothing is learnt."""
+    trainer = Trainer(model, Settings(), seed=0, device=device)
+    samples = [sample for call in calls for sample in read(_alone(call), SampleFilter(is_scored=False)).samples]
+    if len(samples) != len(calls):  # a call without ids, or one that decided nothing
+        return [(float("nan"),) * len(call.completion_ids or ()) for call in calls]
+    batch = pack(samples)
+    parts = np.split(trainer.logprobs(batch), batch.bounds[1:-1])
+    return [tuple(part[len(call.prompt_ids or ()) :].tolist()) for part, call in zip(parts, calls, strict=True)]
+
+
+def _alone(call: ModelCall) -> Experience:
+    span = Span(seq=1, kind=SpanKind.MODEL, name="llm", started_at=0.0, model=call)
+    return Experience(
+        rollout="alone",
+        run="alone",
+        task="alone",
+        split=Split.TRAIN,
+        is_final=True,
+        state=RolloutState.SUCCEEDED,
+        spans=(span,),
+        sheet=None,
+    )

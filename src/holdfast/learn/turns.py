@@ -8,9 +8,10 @@ trajectory, where they would cancel. Where the weights are out of reach nothing 
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import isfinite
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,8 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, RolloutTail, Work
 from holdfast.contracts.experience import Experience
+from holdfast.contracts.policy import FOLDER, Policy
+from holdfast.contracts.records import encode
 from holdfast.learn.batch import (
     Sample,
     SampleFilter,
@@ -27,15 +30,27 @@ from holdfast.learn.batch import (
     SamplesOrReason,
     SkipReason,
     counted,
+    fitted,
     gather,
     pack,
     refusal,
 )
-from holdfast.learn.constrain import Constraint, CostPrice, Multiplier, combine, describe, mean_cost, turn_costs
-from holdfast.learn.metrics import Update
+from holdfast.learn.checkpoints import Learner
+from holdfast.learn.constrain import (
+    Constraint,
+    CostPrice,
+    Multiplier,
+    combine,
+    describe,
+    from_dict,
+    mean_cost,
+    turn_costs,
+)
 from holdfast.learn.objective import Objective, TrainableModel
+from holdfast.learn.practice import INLINE, PHASE, mean_reward, sift
 from holdfast.learn.returns import gae, normalise
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
+from holdfast.policies.model import Model
 
 Skipped = Literal[
     "no_succeeded_train_rollouts", "no_trajectories_collected", "no_ppo_samples_constructed", "weights_out_of_reach"
@@ -45,7 +60,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaeSettings:
-    """How a turn's advantage is estimated."""
+    """How a turn's advantage is estimated; ranges are checked by `contracts.settings`."""
 
     gamma: float = 0.99
     lam: float = 0.95
@@ -55,20 +70,10 @@ class GaeSettings:
     clip_returns: float | None = None
     normalization_epsilon: float = 1e-8
 
-    def __post_init__(self) -> None:
-        for name in ("gamma", "lam"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                shown = "lambda" if name == "lam" else name
-                raise BadInput(f"rl_optimizer.gae.{shown} = {getattr(self, name)}", why="must be between 0 and 1")
-        for name in ("clip_advantages", "clip_returns", "normalization_epsilon"):
-            number = getattr(self, name)
-            if number is not None and not (isfinite(number) and number > 0.0):
-                raise BadInput(f"rl_optimizer.gae.{name} = {number}", why="must be finite and above 0")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PpoSettings:
-    """How the parameters follow the advantages."""
+    """How the parameters follow the advantages; ranges are checked by `contracts.settings`."""
 
     clip_epsilon: float = 0.2
     value_loss_coefficient: float = 0.5
@@ -81,19 +86,6 @@ class PpoSettings:
     max_kl: float | None = None  # passed by a minibatch: nothing more is applied; by the whole step: it is taken back
     learning_rate: float = 1e-4
     max_grad_norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        least = dict.fromkeys(("mini_batch_size", "gradient_accumulation_steps", "epochs"), 1)
-        least |= dict.fromkeys(("clip_epsilon", "value_loss_coefficient", "entropy_coefficient"), 0)
-        least |= dict.fromkeys(("kl_penalty_coefficient", "target_kl", "max_kl"), 0)
-        for name, bound in least.items():
-            number = getattr(self, name)
-            if number is not None and not (isfinite(number) and number >= bound):
-                raise BadInput(f"rl_optimizer.ppo.{name} = {number}", why=f"must be finite and at least {bound}")
-        if self.target_kl is not None and self.max_kl is not None and self.max_kl < self.target_kl:
-            raise BadInput(
-                f"rl_optimizer.ppo.max_kl = {self.max_kl}", why=f"must be at least target_kl = {self.target_kl}"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,50 +130,45 @@ def optimize_turns(
     *,
     seed: int,
     intake: SampleFilter | None = None,
-    critic: nn.Module | None = None,
     held: tuple[Constraint, Multiplier] | None = None,
-    between: Callable[[], None] = lambda: None,
+    pause_point: Callable[[], None] = lambda: None,
 ) -> PpoSummary:
-    """Learn from these attempts in place; None for a model whose weights cannot be reached.
+    """Trains the model on these attempts in place; the model is None where its weights cannot be reached.
 
-    A critic that is given is trained along and can be given again; otherwise a new one begins at 0. So can the
-    multiplier of a constraint, as the summary tells it. `between` is the trainer's."""
+    The critic begins at 0. The summary holds the multiplier of a constraint, to be given with the next batch."""
     intake = fitted(intake or SampleFilter(), model)
     gathered = gather(experiences, intake)
     reasons = {rollout: str(reason) for rollout, reason in gathered.reasons.items() if reason is not None}
     trajectories = sum(refusal(one, intake) is None and bool(one.calls) for one in experiences)
     breaks = {str(kind): count for kind, count in gathered.breaks.items()} or None
     turns = sum(len(_decided_turns(reading)) for _, reading in gathered.kept)
+    summary = PpoSummary(executed=False, trajectories=trajectories, samples=turns, reasons=reasons, breaks=breaks)
     skipped = _skipped(gathered.reasons, model is not None, trajectories, turns)
     if skipped is not None or model is None:
-        return PpoSummary(
-            executed=False,
-            trajectories=trajectories,
-            samples=turns,
-            skipped_reason=skipped,
-            reasons=reasons,
-            breaks=breaks,
-        )
+        return replace(summary, skipped_reason=skipped)
     conversations = sum(len(reading.samples) for _, reading in gathered.kept)
-    how = _settings(settings.ppo, conversations / turns)
-    trainer = Trainer(model, how, seed=seed, critic=critic or _critic(model))
-    trainer.between = between
+    trainer = Trainer(model, _settings(settings.ppo, conversations / turns), seed=seed, critic=_critic(model))
+    trainer.pause_point = pause_point
     told, price = None, None
     if held is not None:
         mean = mean_cost(experiences, intake, held[0].cost)
         moved = held[1].follow(mean, held[0])
         price = CostPrice(cost=held[0].cost, multiplier=moved.value)
         told = describe(held[0], moved, mean)
-    batch = _advised(gathered.kept, trainer, intake, settings.gae, price)
-    return replace(_summary(trainer.step(batch), trajectories, turns, reasons), breaks=breaks, constraint=told)
-
-
-def fitted(intake: SampleFilter, model: nn.Module | None) -> SampleFilter:
-    """Only what this model can read: tokens that it has, and no more of them than its context holds."""
-    shape = getattr(model, "shape", model)  # a foreign model says both itself
-    vocabulary, context = getattr(shape, "vocabulary", None), getattr(shape, "context", None)
-    limits = [limit for limit in (intake.max_tokens, context) if limit is not None]
-    return replace(intake, vocabulary=intake.vocabulary or vocabulary, max_tokens=min(limits, default=None))
+    update = trainer.step(_advised(gathered.kept, trainer, intake, settings.gae, price))
+    return replace(
+        summary,
+        executed=True,
+        mean_total_loss=update.loss,
+        observed_approx_kl=update.approx_kl,
+        early_stop_triggered=update.stopped_early == "max_kl",
+        parameter_delta_norm=update.delta_norm,
+        grad_norm=update.grad_norm,
+        updates=update.updates,
+        stopped_early=update.stopped_early,
+        restored=update.restored,
+        constraint=told,
+    )
 
 
 def _skipped(
@@ -195,23 +182,6 @@ def _skipped(
     if not has_model:
         return "weights_out_of_reach"
     return None if turns else "no_ppo_samples_constructed"
-
-
-def _summary(update: Update, trajectories: int, turns: int, reasons: Mapping[str, str]) -> PpoSummary:
-    return PpoSummary(
-        executed=True,
-        trajectories=trajectories,
-        samples=turns,
-        mean_total_loss=update.loss,
-        observed_approx_kl=update.approx_kl,
-        early_stop_triggered=update.stopped_early == "max_kl",
-        parameter_delta_norm=update.delta_norm,
-        grad_norm=update.grad_norm,
-        updates=update.updates,
-        stopped_early=update.stopped_early,
-        restored=update.restored,
-        reasons=reasons,
-    )
 
 
 def _settings(ppo: PpoSettings, conversations_per_turn: float) -> Settings:
@@ -343,3 +313,92 @@ def _credited(sample: Sample, values: Floats, advantages: Floats, returns: Float
     wanted[at], said[at] = returns[of], values[of]
     weight = np.where(sample.decided, advantages[np.maximum(sample.turns, 0)], 0.0).astype(np.float32)
     return replace(sample, advantages=weight, returns=wanted, values=said)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnPPO:
+    """The documented optimizer, with its settings as they are documented."""
+
+    settings: RlSettings = field(default_factory=RlSettings)
+    channels: tuple[str, ...] | None = None  # names of signals to learn from; None: all
+    constraint: Constraint | None = None
+    seed: int = 0
+    steps: int = 1
+    follow: str | None = None  # learn from the finished rollouts of this run, as they arrive
+    follow_least: int = 128  # of them, for one step
+    budget_s: float | None = None
+    held_out: Sequence[Any] = ()
+    learner: Learner = field(default_factory=Learner, compare=False, repr=False)
+
+    def start(self, base: Policy) -> AlgorithmState:
+        return AlgorithmState(base=base)
+
+    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work | RolloutTail]:
+        spent = float(state.data.get("learning_s", 0.0))
+        if self.follow is None or state.step >= self.steps or (self.budget_s is not None and spent >= self.budget_s):
+            return ()
+        return [RolloutTail(run=self.follow, least=self.follow_least, taken=tuple(state.data.get("taken", ())))]
+
+    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
+        """One step on conversations that have nothing beside them to be compared with: a critic judges them."""
+        began, experiences = time.perf_counter(), ctx.experiences(batch)
+        clean, findings = sift(experiences, self.held_out)
+        told, candidate, multiplier = self.learn(clean, state.policy, state.data.get("multiplier"), ctx)
+        spent = round(time.perf_counter() - began - ctx.held_s, 3)
+        metrics = {
+            **told,
+            "phase": f"{PHASE} {state.iteration + 1}",
+            "iteration": state.iteration,
+            "rollouts": len(experiences),
+            "reward": mean_reward(experiences),
+            "quality": [encode(one) for one in findings],
+            "learning_s": spent,
+        }
+        taken = [*state.data.get("taken", ()), *([] if batch.ids is None else [batch.ids])]
+        learnt_s = round(float(state.data.get("learning_s", 0.0)) + spent, 3)
+        return state.next(candidate=candidate, metrics=metrics, taken=taken, learning_s=learnt_s, multiplier=multiplier)
+
+    def learn(
+        self, experiences: Sequence[Experience], policy: Policy, multiplier: Any, ctx: LearnContext
+    ) -> tuple[dict[str, Any], Policy | None, Any]:
+        """What is told of the step, the policy that came of it, and the constraint's multiplier to go on with."""
+        if not ctx.features.learning:
+            return {"phase": "rl_optimizer", "skipped": SWITCHED_OFF}, None, multiplier  # as without the block
+        try:
+            return self._learn(experiences, policy, multiplier, ctx)
+        except BaseException:
+            self.learner.forget()
+            raise
+
+    def _learn(
+        self, experiences: Sequence[Experience], policy: Policy, multiplier: Any, ctx: LearnContext
+    ) -> tuple[dict[str, Any], Policy | None, Any]:
+        model = self.learner.load(policy, ctx.files) if isinstance(policy, Model) else None
+        held: tuple[Constraint, Multiplier] | None = None
+        if self.constraint is not None:
+            held = self.constraint, from_dict(multiplier)
+        intake = SampleFilter(run=self.follow or ctx.run, channels=self.channels)
+        summary = optimize_turns(
+            experiences, model, self.settings, seed=self.seed, intake=intake, held=held, pause_point=ctx.check
+        )
+        told: dict[str, Any] = summary.to_dict()
+        reasons = {
+            rollout: why for rollout, why in told.pop("reasons").items() if why != SkipReason.WRONG_SPLIT
+        }  # nobody expects to learn from validation
+        told["no_gradient"] = dict(Counter(reasons.values()).most_common())
+        candidate = self._kept(summary, ctx) if model is not None else None
+        body: dict[str, Any] = {"phase": "rl_optimizer", "rl_optimizer": told}
+        body["reasons"] = reasons if len(reasons) <= INLINE else {"blob": ctx.keep(reasons)}
+        if candidate is not None:
+            body["checkpoint"] = candidate.checkpoint
+            told |= {
+                "checkpoint": candidate.checkpoint,
+                "weights": str(ctx.folder / FOLDER / str(candidate.checkpoint)),
+            }
+        return body, candidate, (told.get("constraint") or {}).get("multiplier", multiplier)
+
+    def _kept(self, summary: PpoSummary, ctx: LearnContext) -> Model | None:
+        if not summary.executed or summary.restored is not None:
+            self.learner.forget()
+            return None
+        return self.learner.save(ctx, algorithm="ppo")

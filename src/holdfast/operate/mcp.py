@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
-from holdfast.contracts.access import Forbidden, Role
 from holdfast.contracts.commands import LONGEST as LONGEST_ID
-from holdfast.contracts.commands import LONGEST_WHY
+from holdfast.contracts.commands import LONGEST_WHY, Forbidden, Role
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, StoreError
 from holdfast.contracts.judgement import EvalItem
 from holdfast.contracts.records import decode, encode

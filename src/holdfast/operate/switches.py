@@ -13,8 +13,7 @@ from math import inf
 
 from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.errors import BadInput, Conflict, NotFound, StoreError
-from holdfast.contracts.features import Features
-from holdfast.contracts.flag import Flag
+from holdfast.contracts.flag import Features, Flag
 from holdfast.contracts.run import StepRecord
 from holdfast.operate.alerts import QUIET, AlarmRule, AlarmState, step
 from holdfast.promote.flags import SWITCHES, Snapshot, features, snapshot

@@ -19,7 +19,7 @@ from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.executor import Outcome
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.policy import Actor, Checkpoint
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import RolloutState, Task

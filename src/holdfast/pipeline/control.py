@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from holdfast.collect.episodes import EpisodePlayer
+from holdfast.contracts.agent import load_named
 from holdfast.contracts.errors import BadInput, Fault
-from holdfast.contracts.loading import load_named
 from holdfast.contracts.release import Stage, check_name
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig

@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.collect.tasks import load
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Evidence, Finding
-from holdfast.contracts.features import Features
+from holdfast.contracts.flag import Features
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.run import RunRecord, RunState

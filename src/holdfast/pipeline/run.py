@@ -22,12 +22,11 @@ from typing import Any, TypeVar, cast, get_type_hints
 from holdfast.collect.executors import Slot
 from holdfast.collect.pool import Pool, PoolStats, PoolTiming
 from holdfast.contracts.errors import BadInput, HoldfastError, Interrupted, Lost, NotFound, StaleLease, StoreError
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.policy import Policy, files_of, policy_record
-from holdfast.contracts.process import is_gone, this_process
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED, RolloutState
-from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status, StepRecord
+from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status, StepRecord, is_gone, this_process
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.runtime import Runtime
 from holdfast.store.notifications import ORDERS

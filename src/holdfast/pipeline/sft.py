@@ -188,22 +188,22 @@ async def sft(policy: Model, given: SftInput, run: DurableRun) -> None:
 def prepare(policy: Model, given: SftInput, *, ctx: StepContext) -> Prepared:
     """The examples as the model's own tokens, divided, and kept."""
     how, source = given.how, given.source
-    voice, longest, vocabulary = how.voice(policy, ctx)
+    template, longest, vocabulary = how.template(policy, ctx)
     if source.run is not None:
         made, skipped = recorded(
-            voice,
+            template,
             _experiences(ctx.store, source.run),
             least=source.least,
             longest=longest,
             vocabulary=vocabulary,
-            between=ctx.check,
+            pause_point=ctx.check,
         )
         if not made:
             why = f"nothing in it is to be learnt from: {skipped.summary or 'it has no rollouts'}"
             raise BadInput(f"run {source.run}", why=why, remedy="name another run, or a lower least")
     else:
         examples, before = _again(given)
-        made, after = tokenise(voice, examples, longest=longest, between=ctx.check)
+        made, after = tokenise(template, examples, longest=longest, pause_point=ctx.check)
         skipped = before.and_also(after)
         skipped.check(len(made) + skipped.total, how.skip, what="examples")
     return _kept(made, skipped, how, ctx)

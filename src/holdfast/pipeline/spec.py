@@ -21,7 +21,7 @@ from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import Backoff, Split
@@ -41,7 +41,7 @@ from holdfast.reward.scorers import reward_range, score_from
 
 if TYPE_CHECKING:
     from holdfast.learn.constrain import Constraint
-    from holdfast.learn.rl import TurnPPO
+    from holdfast.learn.turns import TurnPPO
     from holdfast.pipeline.paired import PairedEvaluation
 
 LOCAL = "local"
@@ -340,8 +340,7 @@ def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
 
 
 def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: ConstraintBlock | None = None) -> TurnPPO:
-    from holdfast.learn.rl import TurnPPO
-    from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings
+    from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, TurnPPO
 
     return TurnPPO(
         settings=RlSettings(gae=GaeSettings(**block.gae.model_dump()), ppo=PpoSettings(**block.ppo.model_dump())),

@@ -18,8 +18,8 @@ from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import Policy, files_of, policy_from, policy_record
 from holdfast.contracts.release import Release
 from holdfast.policies import registry, weights
+from holdfast.policies.engine import Local
 from holdfast.policies.loading import HUB, is_hub, load, sha256_of
-from holdfast.policies.local import Local
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
 from holdfast.store.sql import number as number_in

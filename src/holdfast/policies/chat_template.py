@@ -5,16 +5,45 @@ A tokenizer comes as an argument, whatever library it is from; the model that sp
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.contracts.errors import BadInput, boundary
 from holdfast.policies import tokens
-from holdfast.policies.deltas import Deltas
-from holdfast.policies.tokens import Message
+from holdfast.policies.tokens import CALL, END, THINK, Message
+
+DELTA_NAMES = {0: "content", THINK: "reasoning_content"}
+
+
+class Deltas:
+    """Hand it the ids as they come. `stop`: strings that end an answer and do not belong to it."""
+
+    def __init__(self, stop: Sequence[str] = ()) -> None:
+        self._letters = {kind: codecs.getincrementaldecoder("utf-8")(errors="replace") for kind in DELTA_NAMES}
+        self._kind = 0  # what the next bytes belong to: text, a thought, a call
+        self._ended = False
+        self._hold = max((len(word.encode()) - 1 for word in stop), default=0)
+        self._held: list[int] = []  # may yet turn out to be the beginning of a stop string
+
+    def add(self, ids: Iterable[int]) -> dict[str, str]:
+        """What these let be said, by OpenAI's names; nothing where nothing is certain yet."""
+        self._held += ids
+        certain = len(self._held) - self._hold
+        said: dict[str, str] = {}
+        for token in self._held[: max(certain, 0)]:
+            if token >= 256:
+                self._kind = token if token in (THINK, CALL) else 0
+                self._ended = self._ended or token == END
+            elif self._kind != CALL and not self._ended:
+                name = DELTA_NAMES[self._kind]
+                said[name] = said.get(name, "") + self._letters[self._kind].decode(bytes([token]))
+        del self._held[: max(certain, 0)]
+        return {name: text for name, text in said.items() if text}
+
 
 THOUGHT = re.compile(r"\s*<think>(.*?)(?:</think>\s*|$)", re.DOTALL)
 CALLED = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>\s*", re.DOTALL)
@@ -36,7 +65,7 @@ class ChatTemplate(Protocol):
 
     def read(self, ids: Sequence[int], stop: Sequence[str] = ()) -> dict[str, Any]: ...
     def deltas(self, stop: Sequence[str] = ()) -> Deltas | None: ...
-    def spell(self, token: int) -> bytes: ...
+    def token_bytes(self, token: int) -> bytes: ...
     def is_mark(self, token: int) -> bool:
         """Whether it is none of what is said or thought: such a token begins or ends a thought."""
         ...
@@ -68,7 +97,7 @@ class ByteTemplate:
     def deltas(self, stop: Sequence[str] = ()) -> Deltas | None:
         return Deltas(stop)
 
-    def spell(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else tokens.SPELLING[token].encode()
 
     def is_mark(self, token: int) -> bool:
@@ -161,7 +190,7 @@ class JinjaTemplate:
     def deltas(self, stop: Sequence[str] = ()) -> Deltas | None:
         return None  # what a tokenizer makes of a beginning need not be a beginning of what it makes of all
 
-    def spell(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         return str(self._tokenizer.decode([token])).encode()
 
     def is_mark(self, token: int) -> bool:
@@ -171,18 +200,18 @@ class JinjaTemplate:
         self._tokenizer.save_pretrained(folder)
 
 
-def thinking_tokens(voice: ChatTemplate, prompt: Sequence[int], ids: Sequence[int]) -> int | None:
+def thinking_tokens(template: ChatTemplate, prompt: Sequence[int], ids: Sequence[int]) -> int | None:
     """How many of an answer's tokens are inside thoughts, the marks around them left out; a prompt may have begun one.
 
     None: no token of this model begins a thought.
     """
-    if voice.think is None:
+    if template.think is None:
         return None
-    inside = next((token == voice.think[0] for token in reversed(prompt) if voice.is_mark(token)), False)
+    inside = next((token == template.think[0] for token in reversed(prompt) if template.is_mark(token)), False)
     count = 0
     for token in ids:
-        if voice.is_mark(token):
-            inside = token == voice.think[0]
+        if template.is_mark(token):
+            inside = token == template.think[0]
         else:
             count += inside
     return count

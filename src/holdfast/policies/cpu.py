@@ -1,27 +1,235 @@
-"""The model on one CPU core, for decoding: matrix products by torch, all between them in a few compiled loops.
+"""Decoding of many rows on a CPU: a model's weights and its cache of keys and values, and the compiled loops over them.
 
-A row looks only as far back as it is long, rows need not lie side by side, and a beginning that several rows have in
-common is read once for all of them. Keys and values are kept with the places innermost, where both sums of attention
-run straight through memory. Weights are copied when this is built, so that training may go on while it samples.
+Keys and values lie in tiles of TILE places, [heads, tiles, head, TILE], so that both sums of attention run straight
+through memory. A row's first `shared` places, whole tiles, may lie in another slot, its base: see `slots`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
+from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from holdfast.policies import kernels
-from holdfast.policies.lm import Block, ModelShape, Transformer, norm, rotate
+from holdfast.policies.lm import EPSILON, Block, ModelShape, Transformer, norm, rotate
 from holdfast.policies.slots import GRAIN, SlotPlan
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+Scratch = tuple[Floats, Floats, NDArray[np.int32]]  # scores, powers, and the powers' bits
+Loop = TypeVar("Loop", bound=Callable[..., object])
+
+TILE = GRAIN
+f32 = np.float32
+
+
+def compiled(loop: Loop) -> Loop:
+    return cast(Loop, njit(cache=True, nogil=True, fastmath=True, error_model="numpy")(loop))
+
+
+@compiled
+def norm_rows(x: Floats, weight: Floats, y: Floats) -> None:
+    """y = x / rms(x) × weight"""
+    for row in range(x.shape[0]):
+        total = f32(0)
+        for d in range(x.shape[1]):
+            total += x[row, d] * x[row, d]
+        scale = f32(1) / np.sqrt(total / f32(x.shape[1]) + f32(EPSILON))
+        for d in range(x.shape[1]):
+            y[row, d] = x[row, d] * scale * weight[d]
+
+
+@compiled
+def add_norm(x: Floats, y: Floats, weight: Floats) -> None:
+    """x += y, then y = norm(x)"""
+    for row in range(x.shape[0]):
+        total = f32(0)
+        for d in range(x.shape[1]):
+            x[row, d] += y[row, d]
+            total += x[row, d] * x[row, d]
+        scale = f32(1) / np.sqrt(total / f32(x.shape[1]) + f32(EPSILON))
+        for d in range(x.shape[1]):
+            y[row, d] = x[row, d] * scale * weight[d]
+
+
+@compiled
+def exponents(x: Floats, n: int, shift: np.float32, bits: NDArray[np.int32]) -> None:
+    """e^(x − shift) in two factors: x becomes a number near 1, and `bits` those of a power of two (as a float32).
+
+    Two factors, since only arrays can be seen as bits here. The compiler makes vectors of this, and not of `np.exp`.
+    """
+    for t in range(n):
+        y = max((x[t] - shift) * f32(1.4426950408889634), f32(-126))
+        whole = np.floor(y + f32(0.5))
+        f = y - whole
+        p = f32(1.5403530e-4) * f + f32(1.3333558e-3)
+        p = p * f + f32(9.6181291e-3)
+        p = p * f + f32(5.5504109e-2)
+        p = p * f + f32(0.24022651)
+        p = p * f + f32(0.69314718)
+        x[t] = p * f + f32(1)
+        bits[t] = np.int32((whole + f32(127)) * f32(8388608))
+
+
+@compiled
+def gate(up: Floats, mid: Floats) -> None:
+    """silu(gate) × passed, gate and passed being the two halves of up."""
+    inner = mid.shape[1]
+    powers = np.empty(inner, np.float32)
+    bits = powers.view(np.int32)
+    for row in range(up.shape[0]):
+        to = mid[row]
+        for d in range(inner):
+            to[d] = min(-up[row, d], f32(80))
+        exponents(to, inner, f32(0), bits)
+        for d in range(inner):
+            to[d] = up[row, d] * up[row, inner + d] / (f32(1) + to[d] * powers[d])
+
+
+@compiled
+def attend(
+    qkv: Floats,
+    turns: tuple[Floats, Floats],
+    keys: Floats,
+    values: Floats,
+    where: tuple[Ints, Ints, Ints, Ints],
+    scratch: Scratch,
+    heard: Floats,
+) -> None:
+    """Turn queries and keys by their places, keep keys and values, and let each head hear its row from the beginning.
+
+    Head by head, so that rows that lean on one beginning find it in the nearest memory.
+    """
+    slots, places, bases, shared = where
+    cos, sin = turns
+    heads, head = keys.shape[1], keys.shape[3]
+    half, width = head // 2, heads * head
+    q, k = np.empty(head, np.float32), np.empty(head, np.float32)
+    scores = scratch[0]
+    scale = f32(1) / np.sqrt(f32(head))
+    for h in range(heads):
+        at = h * head
+        for row in range(qkv.shape[0]):
+            slot, place, base, border = slots[row], places[row], bases[row], shared[row] // TILE
+            self_score = f32(0)
+            for d in range(half):
+                c, s = cos[place, d] * scale, sin[place, d] * scale
+                a, b = qkv[row, at + d], qkv[row, at + half + d]
+                q[d], q[half + d] = a * c - b * s, a * s + b * c
+                c, s = cos[place, d], sin[place, d]
+                a, b = qkv[row, width + at + d], qkv[row, width + at + half + d]
+                k[d], k[half + d] = a * c - b * s, a * s + b * c
+                self_score += q[d] * k[d] + q[half + d] * k[half + d]
+            tiles = place // TILE + 1
+            for part in range(2):  # first what lies in the base, then its own
+                first, last = (0, border) if part == 0 else (border, tiles)
+                _score(q, keys[base if part == 0 else slot, h], first, last, scores)
+            scores[place] = self_score
+            total = _soften(place + 1, scratch)
+            weight = scores[place]
+            scores[place : tiles * TILE] = f32(0)
+            to = heard[row, at : at + head]
+            to[:] = f32(0)
+            for part in range(2):
+                first, last = (0, border) if part == 0 else (border, tiles)
+                _mix(scores, values[base if part == 0 else slot, h], first, last, to)
+            kt, vt, lane = keys[slot, h, tiles - 1], values[slot, h, tiles - 1], place % TILE
+            for d in range(head):  # last, when the tile is near: a store to far memory would wait for it
+                value = qkv[row, 2 * width + at + d]
+                to[d] = (to[d] + weight * value) / total
+                kt[d, lane], vt[d, lane] = k[d], value
+
+
+@compiled
+def _score(q: Floats, k: Floats, first: int, last: int, scores: Floats) -> None:
+    """q·k for all places of some tiles. Eight dimensions at a time: a score is loaded and stored once for all eight."""
+    for tile in range(first, last):
+        kt, to = k[tile], scores[tile * TILE : (tile + 1) * TILE]
+        to[:] = f32(0)
+        for d in range(0, q.shape[0] - 7, 8):
+            q0, q1, q2, q3, q4, q5, q6, q7 = q[d], q[d + 1], q[d + 2], q[d + 3], q[d + 4], q[d + 5], q[d + 6], q[d + 7]
+            k0, k1, k2, k3 = kt[d], kt[d + 1], kt[d + 2], kt[d + 3]
+            k4, k5, k6, k7 = kt[d + 4], kt[d + 5], kt[d + 6], kt[d + 7]
+            for t in range(TILE):
+                to[t] += (
+                    q0 * k0[t]
+                    + q1 * k1[t]
+                    + q2 * k2[t]
+                    + q3 * k3[t]
+                    + (q4 * k4[t] + q5 * k5[t] + q6 * k6[t] + q7 * k7[t])
+                )
+        for d in range(q.shape[0] - q.shape[0] % 8, q.shape[0]):
+            for t in range(TILE):
+                to[t] += q[d] * kt[d, t]
+
+
+@compiled
+def _soften(n: int, scratch: Scratch) -> np.float32:
+    """scores = exp(scores − max), and their sum."""
+    scores, powers, bits = scratch
+    top0 = top1 = top2 = top3 = scores[0]
+    for t in range(0, n - 3, 4):
+        top0, top1 = max(top0, scores[t]), max(top1, scores[t + 1])
+        top2, top3 = max(top2, scores[t + 2]), max(top3, scores[t + 3])
+    for t in range(n - n % 4, n):
+        top0 = max(top0, scores[t])
+    exponents(scores, n, max(top0, top1, top2, top3), bits)
+    total = f32(0)
+    for t in range(n):
+        scores[t] *= powers[t]
+        total += scores[t]
+    return total
+
+
+@compiled
+def _mix(scores: Floats, v: Floats, first: int, last: int, heard: Floats) -> None:
+    """heard += Σ scoreₜ vₜ over some tiles"""
+    for tile in range(first, last):
+        vt, st = v[tile], scores[tile * TILE : (tile + 1) * TILE]
+        for d in range(0, heard.shape[0] - 3, 4):
+            v0, v1, v2, v3 = vt[d], vt[d + 1], vt[d + 2], vt[d + 3]
+            x0 = x1 = x2 = x3 = f32(0)
+            for t in range(TILE):
+                x0 += st[t] * v0[t]
+                x1 += st[t] * v1[t]
+                x2 += st[t] * v2[t]
+                x3 += st[t] * v3[t]
+            heard[d] += x0
+            heard[d + 1] += x1
+            heard[d + 2] += x2
+            heard[d + 3] += x3
+        for d in range(heard.shape[0] - heard.shape[0] % 4, heard.shape[0]):
+            for t in range(TILE):
+                heard[d] += st[t] * vt[d, t]
+
+
+@compiled
+def keep(qkv: Floats, keys: Floats, values: Floats, start: int) -> None:
+    """Put the keys and values of a prompt, from place `start` on, into its slot: qkv [T, 3, H, D]."""
+    for h in range(qkv.shape[2]):
+        for t in range(qkv.shape[0]):
+            k, v, lane = keys[h, (start + t) // TILE], values[h, (start + t) // TILE], (start + t) % TILE
+            for d in range(qkv.shape[3]):
+                k[d, lane], v[d, lane] = qkv[t, 1, h, d], qkv[t, 2, h, d]
+
+
+@compiled
+def recall(keys: Floats, values: Floats, where: tuple[int, int, int], k: Floats, v: Floats) -> None:
+    """The first keys and values of a slot [H, n, D], those that lie in its base included."""
+    slot, base, shared = where
+    for h in range(k.shape[0]):
+        for place in range(k.shape[1]):
+            source, tile, lane = base if place < shared else slot, place // TILE, place % TILE
+            for d in range(k.shape[2]):
+                k[h, place, d] = keys[source, h, tile, d, lane]
+                v[h, place, d] = values[source, h, tile, d, lane]
+
 
 CHUNK = 4096  # tokens read at once: enough for full speed, and the buffers stay small
 TILE = GRAIN  # places whose keys lie together, dimension by dimension
@@ -83,80 +291,78 @@ class Cpu:
         rows = self._rows.get(len(ids)) or self._rows.setdefault(len(ids), Rows(self.shape, len(ids)))
         x, y, heard, qkv, up, mid = rows.arrays
         torch.index_select(self._embed, 0, torch.from_numpy(ids), out=rows.x)
-        kernels.norm(x, self._norms[0], y)
+        norm_rows(x, self._norms[0], y)
         for layer, block in enumerate(self._blocks):
             torch.mm(rows.y, block.qkv, out=rows.qkv)
             where = slots, places, bases, shared
-            kernels.attend(qkv, self._turns, self._keys[layer], self._values[layer], where, self._scratch, heard)
+            attend(qkv, self._turns, self._keys[layer], self._values[layer], where, self._scratch, heard)
             torch.mm(rows.heard, block.out, out=rows.y)
-            kernels.add_norm(x, y, block.norm2_array)
+            add_norm(x, y, block.norm2_array)
             torch.mm(rows.y, block.up, out=rows.up)
-            kernels.gate(up, mid)
+            gate(up, mid)
             torch.mm(rows.mid, block.down, out=rows.y)
-            kernels.add_norm(x, y, self._norms[layer + 1])
+            add_norm(x, y, self._norms[layer + 1])
         return torch.mm(rows.y, self._read, out=rows.logits)
 
-    def prefill(self, prompts: Sequence[Ints], seats: Sequence[SlotPlan]) -> None:
+    def prefill(self, prompts: Sequence[Ints], plans: Sequence[SlotPlan]) -> None:
         """Give each seat the keys and values of its prompt from its start on; what is before lies there already."""
-        for seat in seats:
-            if seat.source >= 0:
-                self._copy(seat)
+        for plan in plans:
+            if plan.source >= 0:
+                self._copy(plan)
         if self.fixed:
-            for ids, seat in zip(prompts, seats, strict=True):
+            for ids, plan in zip(prompts, plans, strict=True):
                 padded = np.zeros(min(-(-len(ids) // BUCKET) * BUCKET, self.shape.context), np.int64)
                 padded[: len(ids)] = ids
-                self._compute([padded], [seat])
+                self._compute([padded], [plan])
             return
         first = 0
         while first < len(prompts):
             last, tokens = first, 0
-            while last < len(prompts) and (last == first or tokens + len(prompts[last]) - seats[last].start <= CHUNK):
-                tokens += len(prompts[last]) - seats[last].start
+            while last < len(prompts) and (last == first or tokens + len(prompts[last]) - plans[last].start <= CHUNK):
+                tokens += len(prompts[last]) - plans[last].start
                 last += 1
             if tokens:
-                self._compute(prompts[first:last], seats[first:last])
+                self._compute(prompts[first:last], plans[first:last])
             first = last
 
-    def _copy(self, seat: SlotPlan) -> None:
+    def _copy(self, plan: SlotPlan) -> None:
         tiles = slice(
-            seat.shared // TILE, -(-seat.start // TILE)
+            plan.shared // TILE, -(-plan.start // TILE)
         )  # the edges may hold more; it is overwritten or not seen
-        self._keys[:, seat.slot, :, tiles] = self._keys[:, seat.source, :, tiles]
-        self._values[:, seat.slot, :, tiles] = self._values[:, seat.source, :, tiles]
+        self._keys[:, plan.slot, :, tiles] = self._keys[:, plan.source, :, tiles]
+        self._values[:, plan.slot, :, tiles] = self._values[:, plan.source, :, tiles]
 
-    def _compute(self, prompts: Sequence[Ints], seats: Sequence[SlotPlan]) -> None:
+    def _compute(self, prompts: Sequence[Ints], plans: Sequence[SlotPlan]) -> None:
         """All prompts end to end in one matrix, so that nothing is padded; only attention goes row by row."""
-        pairs = list(zip(prompts, seats, strict=True))
-        ids = torch.from_numpy(np.concatenate([p[seat.start :] for p, seat in pairs]))
-        places = torch.from_numpy(np.concatenate([np.arange(seat.start, len(p)) for p, seat in pairs]))
+        pairs = list(zip(prompts, plans, strict=True))
+        ids = torch.from_numpy(np.concatenate([p[plan.start :] for p, plan in pairs]))
+        places = torch.from_numpy(np.concatenate([np.arange(plan.start, len(p)) for p, plan in pairs]))
         turn = self._cos[places][:, None, None], self._sin[places][:, None, None]
-        edges = np.cumsum([0, *(len(p) - seat.start for p, seat in pairs)]).tolist()
-        masks = [_mask(seat.start, len(p)) for p, seat in pairs]
+        edges = np.cumsum([0, *(len(p) - plan.start for p, plan in pairs)]).tolist()
+        masks = [_mask(plan.start, len(p)) for p, plan in pairs]
         x = self._embed[ids]
         for layer, block in enumerate(self._blocks):
             qkv = torch.mm(norm(x, block.norm1), block.qkv).view(len(ids), 3, self.shape.heads, self.shape.head)
             qkv[:, :2] = rotate(qkv[:, :2], *turn)
             last = layer + 1 == len(self._blocks)  # only its keys and values are wanted
             heard = torch.empty(len(ids), self.shape.heads, self.shape.head)
-            for n, seat in enumerate(seats):
+            for n, plan in enumerate(plans):
                 row = slice(edges[n], edges[n + 1])
-                kernels.keep(_array(qkv[row]), self._keys[layer, seat.slot], self._values[layer, seat.slot], seat.start)
+                keep(_array(qkv[row]), self._keys[layer, plan.slot], self._values[layer, plan.slot], plan.start)
                 if not last:
-                    heard[row] = self._hear(layer, qkv[row].permute(1, 2, 0, 3), seat, masks[n])
+                    heard[row] = self._hear(layer, qkv[row].permute(1, 2, 0, 3), plan, masks[n])
             if last:
                 return
             x.addmm_(heard.flatten(1), block.out)
             gate, passed = torch.mm(norm(x, block.norm2), block.up).chunk(2, dim=-1)
             x.addmm_(F.silu(gate).mul_(passed), block.down)
 
-    def _hear(self, layer: int, qkv: Tensor, seat: SlotPlan, mask: Tensor | None) -> Tensor:
+    def _hear(self, layer: int, qkv: Tensor, plan: SlotPlan, mask: Tensor | None) -> Tensor:
         """What each place of one prompt hears: qkv [3, H, T, D] -> [T, H, D]."""
         q, k, v = qkv
         if mask is not None:
             k, v = (torch.empty(self.shape.heads, mask.shape[1], self.shape.head) for _ in range(2))
-            kernels.recall(
-                self._keys[layer], self._values[layer], (seat.slot, seat.base, seat.shared), _array(k), _array(v)
-            )
+            recall(self._keys[layer], self._values[layer], (plan.slot, plan.base, plan.shared), _array(k), _array(v))
         return F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask, is_causal=mask is None)[
             0
         ].transpose(0, 1)

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.choice import MARK, NO_LIMIT, Completion, Sampling, SamplingRules, follow, shown, uniforms
 from holdfast.policies.cpu import Cpu
 from holdfast.policies.graph import STRIDE, Cuda, DrawnTokens, RowPositions
 from holdfast.policies.lm import Transformer
+from holdfast.policies.sampling import MARK, NO_LIMIT, Completion, Sampling, SamplingRules, follow, shown, uniforms
 from holdfast.policies.slots import SlotPlan, Slots
 from holdfast.policies.tokens import END, THINK
 
@@ -133,18 +133,18 @@ class Decoder:
             raise
         self._seated()
         if self._cuda:
-            self._cuda.seat(self._standing())
+            self._cuda.plan(self._standing())
         return waiting + later
 
     def _admit(self, waiting: list[DecodeRequest]) -> list[DecodeRequest]:
         for wait in (True, True, False):  # what begins like a neighbour waits until the neighbour has been computed
-            seats = self._seats(waiting, wait=wait)
-            seated = [(r, seat) for r, seat in zip(waiting, seats, strict=True) if seat is not None]
-            waiting = [r for r, seat in zip(waiting, seats, strict=True) if seat is None]
+            plans = self._seats(waiting, wait=wait)
+            seated = [(r, plan) for r, plan in zip(waiting, plans, strict=True) if plan is not None]
+            waiting = [r for r, plan in zip(waiting, plans, strict=True) if plan is None]
             prompts = [np.asarray(request.ids[:-1], np.int64) for request, _ in seated]
-            (self._cpu or self._cuda).prefill(prompts, [seat for _, seat in seated])  # type: ignore[union-attr]
-            for request, seat in seated:  # while a GPU reads the prompts
-                self._begin(seat.slot, request)
+            (self._cpu or self._cuda).prefill(prompts, [plan for _, plan in seated])  # type: ignore[union-attr]
+            for request, plan in seated:  # while a GPU reads the prompts
+                self._begin(plan.slot, request)
             self._slots.computed()
             if not waiting:
                 break

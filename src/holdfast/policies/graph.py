@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.policies.choice import SamplingRules, follow
 from holdfast.policies.lm import Block, Transformer, norm
+from holdfast.policies.sampling import SamplingRules, follow
 from holdfast.policies.slots import SlotPlan
 
 Ints = NDArray[np.int64]
@@ -91,10 +91,10 @@ class Cuda:
             for mine, new in zip(self._model.parameters(), model.parameters(), strict=True):
                 mine.copy_(new)
 
-    def prefill(self, prompts: Sequence[Ints], seats: Sequence[SlotPlan]) -> None:
-        """Give each seat the keys and values of its prompt."""
+    def prefill(self, prompts: Sequence[Ints], plans: Sequence[SlotPlan]) -> None:
+        """Computes the keys and values of each prompt."""
         pairs = sorted(
-            ((p, s.slot) for p, s in zip(prompts, seats, strict=True) if len(p)), key=lambda pair: len(pair[0])
+            ((p, s.slot) for p, s in zip(prompts, plans, strict=True) if len(p)), key=lambda pair: len(pair[0])
         )
         while pairs:
             length = self.shape.context if self.fixed else min(-(-len(pairs[-1][0]) // 64) * 64, self.shape.context)
@@ -106,7 +106,7 @@ class Cuda:
             self._read(ids, [slot for _, slot in now])
 
     def _read(self, ids: Ints, slots: Sequence[int]) -> None:
-        """Little to read is a graph too: asking for its parts one by one would take longer than they do."""
+        """Short prompts run as a captured graph, because launching the kernels one by one takes longer."""
         if self._device.type != "cuda" or ids.size > BRIEF:
             self._remember(torch.from_numpy(ids).to(self._device), torch.tensor(slots, device=self._device))
             return
@@ -133,8 +133,8 @@ class Cuda:
         enabled = self._device.type == "cuda"
         return torch.autocast(self._device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
-    def seat(self, now: RowPositions) -> None:
-        """Rows have come: everything the steps work with is set to what the host knows."""
+    def plan(self, now: RowPositions) -> None:
+        """Copies the host's row positions to the device after rows have changed."""
         self._whole.copy_(torch.from_numpy(np.stack([now.token, now.place, now.count, now.left])))
         self._inside.copy_(torch.from_numpy(now.inside))
         self._uniform.copy_(torch.from_numpy(now.uniform))
@@ -159,7 +159,7 @@ class Cuda:
         )
 
     def _stride(self, size: int, reach: int, filtered: bool) -> None:
-        """The last ones may be more than were asked for: then nobody hears them."""
+        """The last steps may be more than were asked for; they are ignored."""
         whole, inside, uniform = self._whole[:, :size], self._inside[:size], self._uniform[:size]
         cached = [(keys[:size], values[:size]) for keys, values in self._cache]
         rules = self._rules.first(size, filtered=filtered)

@@ -1,9 +1,10 @@
-"""Causal language models in Hugging Face's format, from a folder on this disk, behind the doors of our own transformer.
+"""Causal language models in Hugging Face's format from a local folder, with the interface of our own transformer.
 
-`hidden` and `logits` are what a trainer needs; `generate` samples by the same function that the trainer recomputes
-with. A chat becomes ids by the tokenizer's own template, or by our byte tokens where there is no tokenizer (`voices`).
-Nothing is ever downloaded, no code from the folder is run, and weights are read from safetensors only. transformers and
-peft are imported here and nowhere else, and only when a model is loaded or adapted.
+`hidden` and `logits` are for training; `BatchGenerator` samples with the function that training recomputes with. A
+chat becomes ids by the tokenizer's template, or by our byte tokens where there is no tokenizer (`chat_template`).
+Nothing is downloaded, no code from the folder is run, and weights are read from safetensors only. transformers and peft
+are imported here and nowhere else, when a model is loaded or adapted. `save_llama` writes our own transformer in the
+layout of Llama, and checks on random tokens that both layouts are the same function.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from torch.nn import functional as F
 from holdfast.contracts.errors import BadInput, boundary
 from holdfast.policies import tokens
 from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, JinjaTemplate
-from holdfast.policies.choice import Completion, Sampling, draw, log_probs, uniforms
 from holdfast.policies.decoder import DecodeRequest
+from holdfast.policies.lm import EPSILON, ROTARY_BASE, ModelShape, Transformer
+from holdfast.policies.sampling import Completion, draw, log_probs, uniforms
 from holdfast.policies.weights import sync
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -47,9 +49,9 @@ class Lora:
 class Hub(nn.Module):
     """A loaded model. Parameters that are to be trained are those that require a gradient."""
 
-    def __init__(self, net: Any, voice: ChatTemplate) -> None:
+    def __init__(self, net: Any, template: ChatTemplate) -> None:
         super().__init__()
-        self.net, self.voice = net, voice
+        self.net, self.template = net, template
 
     @property
     def bare(self) -> Any:
@@ -109,7 +111,7 @@ def load(
         net = transformers.AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
         )
-        hub = Hub(net.to(device).eval(), _voice(transformers, folder, net))
+        hub = Hub(net.to(device).eval(), _template(transformers, folder, net))
         _check_head(hub, folder)
     if adapter is not None:
         adapter = _existing(adapter, "adapter_config.json")
@@ -161,25 +163,12 @@ def save(hub: Hub, folder: str | Path) -> Path:
             how = {"save_embedding_layers": False} if hub.is_adapted else {}
             hub.net.save_pretrained(aside, safe_serialization=True, **how)
             if not hub.is_adapted:
-                hub.voice.save(aside)
+                hub.template.save(aside)
         for file in [*aside.iterdir(), aside]:
             sync(file)
         aside.rename(folder)
     sync(folder.parent)
     return folder
-
-
-def generate(
-    hub: Hub, prompts: Sequence[Sequence[int]], samplings: Sequence[Sampling] | Sampling, keys: Sequence[int]
-) -> list[Completion]:
-    """An answer to each prompt, all of them at the same time. How many fit is the caller's business."""
-    if isinstance(samplings, Sampling):
-        samplings = [samplings] * len(prompts)
-    waves, done = BatchGenerator(hub, slots=max(len(prompts), 1)), dict[Any, Completion]()
-    waves.admit([DecodeRequest(n, *each) for n, each in enumerate(zip(prompts, samplings, keys, strict=True))])
-    while len(done) < len(prompts):
-        done.update(waves.step())
-    return [done[n] for n in range(len(prompts))]
 
 
 class BatchGenerator:
@@ -194,7 +183,7 @@ class BatchGenerator:
         return 0 if self._rows else self.capacity
 
     def admit(self, requests: Sequence[DecodeRequest]) -> list[DecodeRequest]:
-        """Begin with as many of these as there is room for, and hand back the rest."""
+        """Begins as many requests as there is room for, and gives back the rest."""
         room = self.room
         if room and requests:
             self._rows = [_Row(self._hub, request) for request in requests[:room]]
@@ -204,7 +193,7 @@ class BatchGenerator:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Any, Completion]]:
-        """One more token for everyone; the answers that are complete with it, each under its ticket."""
+        """Draws one more token for each row; gives the finished answers by ticket."""
         if not self._rows:
             return []
         with _resting(self._hub):
@@ -229,7 +218,7 @@ class BatchGenerator:
         return row.ids[start:], row.logprobs[start:]
 
     def drop(self, tickets: Iterable[Any]) -> None:
-        """These answers are no longer wanted."""
+        """Drops answers that nobody waits for."""
         unwanted = set(tickets)
         self._keep([place for place, row in enumerate(self._rows) if row.ticket not in unwanted])
 
@@ -243,7 +232,7 @@ class BatchGenerator:
 
 @contextmanager
 def _resting(hub: Hub) -> Iterator[None]:
-    """Without dropout, and afterwards as it was."""
+    """Turns dropout off, and restores the mode afterwards."""
     was_training = hub.training
     hub.eval()
     try:
@@ -259,9 +248,9 @@ class _Row:
         prompt, sampling = request.ids, request.sampling
         if not 1 <= len(prompt) < hub.context:
             raise BadInput(f"{len(prompt)} tokens", why=f"the context is {hub.context}", remedy="shorten the text")
-        if sampling.thinking is not None and hub.voice.think is None:
+        if sampling.thinking is not None and hub.template.think is None:
             raise BadInput("thinking", why="no token of this model begins or ends a thought", remedy="leave it out")
-        self.ticket, self.sampling, self._voice = request.ticket, sampling, hub.voice
+        self.ticket, self.sampling, self._template = request.ticket, sampling, hub.template
         self._limit = min(sampling.max_tokens, hub.context - len(prompt))
         self.uniform = uniforms(request.key, self._limit)
         self.ids, self.logprobs, self._forced = list[int](), list[float](), list[int]()
@@ -273,27 +262,27 @@ class _Row:
 
     def _is_open(self, prompt: Sequence[int]) -> bool:
         """Whether the template has begun the thought already."""
-        marks = [token for token in prompt if token in (self._voice.think or ())]
-        return bool(marks) and marks[-1] == (self._voice.think or (-1,))[0]
+        marks = [token for token in prompt if token in (self._template.think or ())]
+        return bool(marks) and marks[-1] == (self._template.think or (-1,))[0]
 
     @property
     def banned(self) -> list[int]:
-        return [self._voice.think[0]] if self.sampling.thinking == 0 and self._voice.think else []
+        return [self._template.think[0]] if self.sampling.thinking == 0 and self._template.think else []
 
     def take(self, token: int, logprob: float) -> int:
         """The token that comes next: the one that was drawn, or the end of a thought that has used up its budget."""
-        if self._inside and self._left == 0 and self._voice.think:
-            token, logprob = self._voice.think[1], 0.0
+        if self._inside and self._left == 0 and self._template.think:
+            token, logprob = self._template.think[1], 0.0
             self._forced.append(len(self.ids))
-        if self._voice.think and token in self._voice.think:
-            self._inside = token == self._voice.think[0]
+        if self._template.think and token in self._template.think:
+            self._inside = token == self._template.think[0]
         elif self._inside and self._left:
             self._left -= 1
         self.ids.append(token)
         self.logprobs.append(min(logprob, 0.0))
         if self._stops:
-            self._written += self._voice.spell(token)
-        if token in self._voice.ends or any(stop in self._written for stop in self._stops):
+            self._written += self._template.token_bytes(token)
+        if token in self._template.ends or any(stop in self._written for stop in self._stops):
             self.finish = "stop"
         elif len(self.ids) == self._limit:
             self.finish = "length"
@@ -361,7 +350,7 @@ def _existing(folder: str | Path, file: str) -> Path:
     return folder
 
 
-def _voice(transformers: Any, folder: Path, net: Any) -> ChatTemplate:
+def _template(transformers: Any, folder: Path, net: Any) -> ChatTemplate:
     if not any((folder / name).is_file() for name in TOKENIZERS):
         if net.config.vocab_size != tokens.VOCABULARY:
             why = f"has no tokenizer, and {net.config.vocab_size} tokens where bytes and marks are {tokens.VOCABULARY}"
@@ -387,8 +376,136 @@ def is_bytes(tokenizer: Any, vocabulary: int) -> bool:
 
 @torch.no_grad()
 def _check_head(hub: Hub, folder: Path) -> None:
-    """Some architectures scale or bend their scores after the head; trained through ours they would be others."""
+    """Refuses architectures that transform their logits after the head: training would change them."""
     probe = torch.arange(8, device=hub.device)[None] % hub.vocabulary
     if not torch.allclose(hub(probe).float(), hub.net(input_ids=probe).logits.float(), rtol=1e-2, atol=1e-3):
         kind = type(hub.net).__name__
         raise BadInput(f"model {folder}", why=f"{kind} changes its scores after the head", remedy="take another kind")
+
+
+CLOSE = 1e-3  # logits of both layouts: they sum in another order
+# The same as `tokens.render`, for programs that only know templates. Here, unlike there, a text can spell a mark.
+TEMPLATE = """\
+{%- set shown = namespace(tools='', rest=messages) -%}
+{%- for tool in tools or [] -%}
+    {%- set function = tool.function or tool -%}
+    {%- set names = ((function.parameters or {}).properties or {}) | join(',') -%}
+    {%- set shown.tools = shown.tools + ' ' + function.name + '(' + names + ')' -%}
+{%- endfor -%}
+{%- if shown.tools -%}
+    {%- set system = '' -%}
+    {%- if messages and messages[0].role in ('system', 'developer') -%}
+        {%- set system = messages[0].content or '' -%}
+        {%- set shown.rest = messages[1:] -%}
+    {%- endif -%}
+    {{- '<|system|>' + ('tools:' + shown.tools + '\\n' + system).rstrip('\\n') + '<|end|>' -}}
+{%- endif -%}
+{%- for message in shown.rest -%}
+    {%- set role = 'system' if message.role == 'developer' else message.role -%}
+    {{- '<|' + role + '|>' -}}
+    {%- if role == 'assistant' and message.reasoning_content -%}
+        {{- '<|think|>' + message.reasoning_content + '<|/think|>' -}}
+    {%- endif -%}
+    {{- message.content or '' -}}
+    {%- for call in message.tool_calls or [] -%}
+        {%- set function = call.function or call -%}
+        {%- set given = function.arguments -%}
+        {%- set given = given if given is string else (given | tojson if given else '') -%}
+        {{- '<|call|>' + function.name + (' ' + given if given else '') -}}
+    {%- endfor -%}
+    {{- '<|end|>' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '<|assistant|>' -}}
+{%- endif -%}
+"""
+
+
+def save_llama(model: Transformer, folder: Path) -> Path:
+    """A folder that transformers and vLLM read, with a tokenizer and a template that give our own ids."""
+    net = to_llama(model, end=tokens.END, pad=tokens.END)
+    return save(Hub(net, ByteTemplate(_tokenizer(model.shape.context))), folder)
+
+
+def config_of(shape: ModelShape, *, end: int, pad: int) -> Any:
+    return imported("transformers").LlamaConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.width,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=shape.context,
+        rms_norm_eps=EPSILON,
+        rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=end,
+        pad_token_id=pad,
+    )
+
+
+@torch.no_grad()
+def to_llama(model: Transformer, *, end: int, pad: int) -> Any:
+    """The same function in the layout of Llama; `end` is the token that ends an answer."""
+    transformers = imported("transformers")
+    net = transformers.LlamaForCausalLM(config_of(model.shape, end=end, pad=pad)).eval()
+    missing, unexpected = net.load_state_dict(_renamed(model), strict=False)
+    if unexpected or set(missing) - {"lm_head.weight"}:  # which is the embedding
+        raise BadInput("model", why=f"Llama's layout lacks {unexpected} and needs {missing}")
+    probe = torch.randint(model.shape.vocabulary, (2, 64), generator=torch.Generator().manual_seed(0))
+    probe = probe[:, : model.shape.context]
+    apart = float((net(input_ids=probe).logits - model(probe)).abs().max())
+    if not apart < CLOSE:
+        raise BadInput("model", why=f"in Llama's layout its scores differ by {apart:.3g}")
+    net.generation_config = transformers.GenerationConfig(
+        do_sample=True, temperature=1.0, eos_token_id=end, pad_token_id=pad
+    )
+    return net
+
+
+def _renamed(model: Transformer) -> dict[str, Tensor]:
+    own = model.state_dict()
+    named = {"model.embed_tokens.weight": own["embed.weight"], "model.norm.weight": own["norm"]}
+    for layer in range(model.shape.layers):
+        old, new = f"blocks.{layer}.", f"model.layers.{layer}."
+        q, k, v = own[f"{old}qkv.weight"].chunk(3)
+        gate, up = own[f"{old}up.weight"].chunk(2)
+        named |= {
+            f"{new}input_layernorm.weight": own[f"{old}norm1"],
+            f"{new}self_attn.q_proj.weight": q,
+            f"{new}self_attn.k_proj.weight": k,
+            f"{new}self_attn.v_proj.weight": v,
+            f"{new}self_attn.o_proj.weight": own[f"{old}out.weight"],
+            f"{new}post_attention_layernorm.weight": own[f"{old}norm2"],
+            f"{new}mlp.gate_proj.weight": gate,
+            f"{new}mlp.up_proj.weight": up,
+            f"{new}mlp.down_proj.weight": own[f"{old}down.weight"],
+        }
+    return named
+
+
+def _tokenizer(context: int) -> Any:
+    """Bytes and marks under the ids of `tokens`: a byte-level tokenizer that merges nothing."""
+    made, transformers = imported("tokenizers"), imported("transformers")
+    bytewise = made.Tokenizer(made.models.BPE(vocab={letter: byte for byte, letter in _letters().items()}, merges=[]))
+    bytewise.pre_tokenizer = made.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bytewise.decoder = made.decoders.ByteLevel()
+    marks = [made.AddedToken(tokens.SPELLING[mark], special=True, normalized=False) for mark in sorted(tokens.SPELLING)]
+    bytewise.add_special_tokens(marks)
+    end = tokens.SPELLING[tokens.END]
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=bytewise,
+        eos_token=end,
+        pad_token=end,
+        clean_up_tokenization_spaces=False,
+        model_max_length=context,
+        chat_template=TEMPLATE,
+    )
+
+
+def _letters() -> dict[int, str]:
+    """The letter that stands for each byte in byte-level tokenizers: its own where it can be seen, else a later one."""
+    seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    unseen = [byte for byte in range(256) if byte not in seen]
+    return {byte: chr(byte) for byte in seen} | {byte: chr(256 + n) for n, byte in enumerate(unseen)}

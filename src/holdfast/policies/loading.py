@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput, Lost
-from holdfast.policies import hub, llama, registry, weights
+from holdfast.policies import hub, registry, weights
 from holdfast.policies.hub import Hub, Lora
 from holdfast.policies.lm import Transformer
 from holdfast.policies.weights import Manifest
@@ -38,7 +38,7 @@ LORA_SEED = 0  # adapters begin alike in every process, or a resumed run would b
 
 
 class WeightsRef(Protocol):
-    """What of a model policy says which weights they are."""
+    """The parts of a model policy that identify its weights."""
 
     @property
     def name(self) -> str: ...
@@ -109,7 +109,7 @@ def _adapted(model: Hub, rank: int) -> Hub:
 
 @contextmanager
 def found(checkpoint: str | None) -> Iterator[None]:
-    """What is wrong with the files of a checkpoint, as Lost."""
+    """Raises Lost for what is wrong with the files of a checkpoint."""
     try:
         yield
     except (BadInput, OSError) as error:
@@ -121,7 +121,7 @@ def found(checkpoint: str | None) -> Iterator[None]:
 
 
 def save(folder: Path, model: nn.Module, policy: WeightsRef, manifest: Manifest) -> Manifest:
-    """What a checkpoint keeps of a model: all of ours, of a foreign one what was trained."""
+    """Saves all weights of our own model, and of a foreign one those that were trained."""
     if isinstance(model, Transformer):
         return weights.save_transformer(folder, model, manifest)
     origin = registry.folder_of(policy.name)
@@ -136,12 +136,12 @@ def export(policy: WeightsRef, files: Artifacts | None, folder: Path) -> Path:
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
     model, _ = load(policy, files)
     if isinstance(model, Transformer):
-        return llama.save(model, folder)
+        return hub.save_llama(model, folder)
     return hub.save(hub.merge(model) if model.is_adapted else model, folder)
 
 
 def sha256_of(folder: Path) -> str:
-    """Of all that decides what a Hugging Face folder says: weights, shape, tokenizer and template."""
+    """The hash of a Hugging Face folder's weights, config, tokenizer and template."""
     found = hashlib.sha256()
     for file in sorted({file for form in DECIDES for file in folder.glob(form)}):
         with file.open("rb") as opened:

@@ -156,7 +156,7 @@ class ActorCritic(nn.Module):
 def look(
     net: ActorCritic, view: Observation, hidden: Tensor, first: Bools
 ) -> tuple[ActionDistribution | Gaussian, Tensor]:
-    """What the net would do now, and what it remembers after having seen this."""
+    """The policy for the current observation, and the memory after it."""
     device = hidden.device
     seen = torch.from_numpy(view.values).to(device)
     mask = None if view.mask is None else torch.from_numpy(view.mask).to(device)
@@ -168,7 +168,7 @@ def look(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For networks of this size: several threads only wait for one another, and give other bits on other machines."""
+    """For networks of this size: several threads are slower, and give different bits on different machines."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,6 +1,6 @@
 """Which slot of a cache holds the keys and values of which tokens, and where a prompt's beginning can be taken from.
 
-A slot leans on at most one other: its first `shared` tokens lie there, and are read from there by all who lean on it.
+A slot depends on at most one other, which holds its first `shared` tokens.
 Only the book-keeping is here; the keys and values themselves are in `cpu` and `graph`.
 """
 
@@ -35,13 +35,13 @@ class Slots:
         self.base, self.shared = np.arange(count), np.zeros(count, np.int64)
         self._memory = memory
         self._tokens = np.full((count, context), -1, np.int32)  # -1: nothing there
-        self._leaners = np.zeros(count, np.int64)  # how many lean on it
+        self._dependents = np.zeros(count, np.int64)  # how many lean on it
         self._fresh = np.zeros(count, bool)  # taken, and not yet computed
-        self._let_go = np.zeros(count, np.int64)  # when; 0: never used
+        self._released = np.zeros(count, np.int64)  # when; 0: never used
         self._clock = 0
 
     def take(self, ids: Ints, *, wait: bool) -> SlotPlan | None:
-        """A seat for the prompt; None: there is none now, or (`wait`) a neighbour's beginning is worth waiting for."""
+        """A plan for the prompt; None where no slot is free, or (`wait`) a neighbour's prefix is worth waiting for."""
         known, like = self._longest(ids[:-1])
         if self._fresh[like]:
             older, than = self._longest(ids[:-1], but=self._fresh)
@@ -50,34 +50,34 @@ class Slots:
             known, like = older, than
         if known < WORTH:
             known, like = 0, -1
-        seat = self._seat(known, like)
-        if seat is not None:
-            self._tokens[seat.slot, seat.start :] = -1
-            self._tokens[seat.slot, seat.start : len(ids) - 1] = ids[seat.start : -1]
-            self._tokens[seat.slot, : seat.start] = ids[: seat.start]
-            self.active[seat.slot] = self._fresh[seat.slot] = True
-            self.base[seat.slot], self.shared[seat.slot] = seat.base, seat.shared
-        return seat
+        plan = self._plan(known, like)
+        if plan is not None:
+            self._tokens[plan.slot, plan.start :] = -1
+            self._tokens[plan.slot, plan.start : len(ids) - 1] = ids[plan.start : -1]
+            self._tokens[plan.slot, : plan.start] = ids[: plan.start]
+            self.active[plan.slot] = self._fresh[plan.slot] = True
+            self.base[plan.slot], self.shared[plan.slot] = plan.base, plan.shared
+        return plan
 
     def forget(self) -> None:
-        """The weights are other ones now: nothing that was kept is worth anything."""
+        """Drops all prefixes, after the weights have changed."""
         self._tokens[:] = -1
-        self.base[:], self.shared[:], self._leaners[:] = np.arange(len(self.base)), 0, 0
+        self.base[:], self.shared[:], self._dependents[:] = np.arange(len(self.base)), 0, 0
 
     def computed(self) -> None:
-        """All that was taken has its keys and values now."""
+        """Marks all taken slots as computed."""
         self._fresh[:] = False
 
     def fed(self, slots: Ints, places: Ints, tokens: Ints) -> None:
         self._tokens[slots, places] = tokens
 
     def leave(self, slot: int) -> None:
-        """What it holds stays, until the slot is needed."""
+        """Releases a slot; its prefix stays until the slot is needed."""
         self._clock += 1
-        self.active[slot], self._let_go[slot] = False, self._clock
+        self.active[slot], self._released[slot] = False, self._clock
 
     def _longest(self, ids: Ints, but: NDArray[np.bool_] | None = None) -> tuple[int, int]:
-        """How much of the beginning is known, and in which slot."""
+        """The length of the longest known prefix, and its slot."""
         if not self._memory or not len(ids):
             return 0, 0
         same = self._tokens[:, : len(ids)] == ids
@@ -87,7 +87,7 @@ class Slots:
         like = int(length.argmax())
         return int(length[like]), like
 
-    def _seat(self, known: int, like: int) -> SlotPlan | None:
+    def _plan(self, known: int, like: int) -> SlotPlan | None:
         if like < 0:
             slot = self._clear(-1)
             return None if slot < 0 else SlotPlan(slot, 0, slot, 0, -1)
@@ -100,37 +100,37 @@ class Slots:
             source = like
         if self._is_free(like) and 2 * known >= (self._tokens[like] >= 0).sum():
             return self._stay(like, root, known, reach)
-        self._leaners[root] += reach > 0
+        self._dependents[root] += reach > 0
         slot = self._clear(keep=like)
         if slot < 0:
-            self._leaners[root] -= reach > 0
+            self._dependents[root] -= reach > 0
             # With few slots the like one may be all there is: to wait for another would be to wait for ever.
             return self._stay(like, root, known, reach) if self._is_free(like) else None
         return SlotPlan(slot, known, root if reach else slot, reach, source if reach < known else -1)
 
     def _is_free(self, slot: int) -> bool:
-        return not self.active[slot] and not self._leaners[slot]
+        return not self.active[slot] and not self._dependents[slot]
 
     def _stay(self, slot: int, root: int, known: int, reach: int) -> SlotPlan:
-        """Go on in the slot that had the beginning."""
+        """Continues in the slot that holds the prefix."""
         if root == slot:
             return SlotPlan(slot, known, slot, 0, -1)
         if reach == 0:
-            self._leaners[root] -= 1
+            self._dependents[root] -= 1
         source = root if reach < known and known < self.shared[slot] else -1
         return SlotPlan(slot, known, root if reach else slot, reach, source)
 
     def _clear(self, keep: int) -> int:
-        """The slot that has been idle for longest and that nobody leans on, emptied; -1: there is none."""
-        idle = ~self.active & (self._leaners == 0)
+        """Empties the slot that has been idle longest and that no other depends on; -1 where there is none."""
+        idle = ~self.active & (self._dependents == 0)
         if keep >= 0:
             idle[keep] = False
         if not idle.any():
             return -1
         if not self._memory:
             return int(idle.argmax())
-        slot = int(np.where(idle, self._let_go, np.iinfo(np.int64).max).argmin())
+        slot = int(np.where(idle, self._released, np.iinfo(np.int64).max).argmin())
         if self.base[slot] != slot:
-            self._leaners[self.base[slot]] -= 1
+            self._dependents[self.base[slot]] -= 1
             self.base[slot], self.shared[slot] = slot, 0
         return slot

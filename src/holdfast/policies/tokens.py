@@ -87,18 +87,6 @@ def read(ids: Iterable[int]) -> dict[str, Any]:
     return message
 
 
-def show(ids: Iterable[int]) -> str:
-    """For people: the text, with the marks spelled."""
-    shown, piece = "", bytearray()
-    for token in ids:
-        if token < 256:
-            piece.append(token)
-        else:
-            shown += piece.decode(errors="replace") + SPELLING.get(token, f"<|{token}|>")
-            piece = bytearray()
-    return shown + piece.decode(errors="replace")
-
-
 def _call(number: int, text: str) -> dict[str, Any]:
     name, _, arguments = text.partition(" ")
     return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -109,7 +97,7 @@ def _decode(pieces: Sequence[bytes]) -> str:
 
 
 def _with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Which tools there are stands first in the system's message."""
+    """Puts the signatures of the tools first in the system message."""
     if not tools:
         return list(messages)
     line = "tools: " + " ".join(_signature(tool["function"]) for tool in tools)

@@ -146,7 +146,7 @@ def read(folder: Path) -> Manifest:
 
 
 def _check(manifest: Manifest, path: Path) -> None:
-    """A manifest may come from anywhere: nothing in it is used before it is known to be of its kind."""
+    """Checks the types of a manifest before anything in it is used."""
     for name, types in TYPES.items():
         value = getattr(manifest, name)
         if not isinstance(value, types) or isinstance(value, bool):
@@ -158,7 +158,7 @@ def _check(manifest: Manifest, path: Path) -> None:
 
 
 def fit(model: torch.nn.Module, tensors: Mapping[str, Tensor], *, what: str = "weights") -> None:
-    """Put the tensors into the model, or say what does not fit and leave the model as it was."""
+    """Copies the tensors into the model; BadInput where they do not fit, with the model unchanged."""
     wanted = model.state_dict()
     _compare({name: tuple(tensor.shape) for name, tensor in wanted.items()}, tensors, what)
     ready = {name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()}
@@ -225,7 +225,7 @@ def _named(folder: Path) -> str | None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Under another name, to the disk, then in place: a reader sees all of it or nothing."""
+    """Writes under a temporary name, syncs and renames: a reader sees all of the file or nothing."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with aside.open("wb") as file:
         file.write(content)
@@ -236,7 +236,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """A file's content, or what was renamed in a folder, is on disk."""
+    """Syncs a file, or a folder's entries, to disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)

@@ -17,7 +17,7 @@ from scipy.special import gammaincc  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Outcome, Reason, Verdict
-from holdfast.contracts.experiment import Experiment, ServedRequest
+from holdfast.contracts.release import Experiment, ServedRequest
 from holdfast.promote.bucketing import bucket
 
 KIND = "experiment"  # of its trial

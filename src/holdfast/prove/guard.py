@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Reason
-from holdfast.contracts.experiment import ServedRequest
+from holdfast.contracts.release import ServedRequest
 from holdfast.prove.sequential import log_e
 
 METRICS = ("success", "latency", "errors", "reward", "safety")

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any, Literal, TypeVar
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.judgement import EvalItem
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.trace import Span

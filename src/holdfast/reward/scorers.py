@@ -20,11 +20,11 @@ from inspect import isawaitable
 from math import fsum, isfinite
 from typing import Any, TypeAlias
 
+from holdfast.contracts.agent import load_named
 from holdfast.contracts.checks import GATED
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord
-from holdfast.contracts.features import ALL_ON, Features
-from holdfast.contracts.loading import load_named
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.reward import Reward, RewardBreakdown, RewardTerm
 from holdfast.contracts.scorer import RIGHT, Trace, check_scorers, refuse_blocking, resolve, told_error
 from holdfast.contracts.task import task_of

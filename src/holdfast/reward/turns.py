@@ -15,8 +15,8 @@ from itertools import groupby, pairwise
 from math import fsum, isclose, isfinite
 from typing import Any
 
-from holdfast.contracts.adapt import turns
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.experience import turns
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import PARTIAL, Span, SpanKind, ToolCall, Turn
 

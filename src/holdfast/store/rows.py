@@ -10,13 +10,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy import Column, Table
 
-from holdfast.contracts.access import Role as Access
-from holdfast.contracts.access import Token
 from holdfast.contracts.budget import Assessment, BudgetEvent, BudgetEventKind, Mode, ThinkingBudget, Trigger
-from holdfast.contracts.commands import Alert, Command, Severity
+from holdfast.contracts.commands import Alert, Command, Severity, Token
+from holdfast.contracts.commands import Role as Access
 from holdfast.contracts.errors import BadRecord, StoreCorrupt
 from holdfast.contracts.experience import ScoredRollout
-from holdfast.contracts.experiment import Experiment, Exposure, ServedRequest
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.judgement import (
     Calibration,
@@ -32,7 +30,7 @@ from holdfast.contracts.judgement import (
 )
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import decode
-from holdfast.contracts.release import PolicyKind, Release, Stage
+from holdfast.contracts.release import Experiment, Exposure, PolicyKind, Release, ServedRequest, Stage
 from holdfast.contracts.reward import RewardTerm, Scoring
 from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split
 from holdfast.contracts.run import (

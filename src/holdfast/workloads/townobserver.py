@@ -21,8 +21,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from holdfast.contracts.access import Forbidden, Role
-from holdfast.contracts.commands import LONGEST, Alert, Severity
+from holdfast.contracts.commands import LONGEST, Alert, Forbidden, Role, Severity
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, StoreError, boundary
 from holdfast.operate import alerts
 from holdfast.operate.auth import Caller, RateLimiter

@@ -28,7 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.collect.endpoint import HOST, Events, is_loopback
-from holdfast.contracts.access import Forbidden, Role
+from holdfast.contracts.commands import Forbidden, Role
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, NotFound
 from holdfast.operate.auth import Caller
 from holdfast.workloads.townlife import COMMANDS, LIMITS, Life, Recording, TownMoment, described, faults, rounded

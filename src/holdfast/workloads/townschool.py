@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from holdfast.contracts.envs import Bools, Observation, Spaces, State, StepResult
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
-from holdfast.learn.play import Player
-from holdfast.learn.ppo import PPO, Settings, Update
+from holdfast.learn.ppo import PPO, Player, Settings, Update
 from holdfast.policies import weights
 from holdfast.policies.nets import ActorCritic, Body
 from holdfast.prove.estimate import difference, interval

@@ -25,7 +25,7 @@ from holdfast.collect.reply import spell_byte
 from holdfast.contracts.rollout import Attempt, RolloutState
 from holdfast.contracts.trace import PARTIAL, SpanKind
 from holdfast.policies import registry
-from holdfast.policies.local import Local
+from holdfast.policies.engine import Local
 from holdfast.store.store import Store
 from tests.collect.proxy.street import running, served
 

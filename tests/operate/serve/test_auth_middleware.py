@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from holdfast.collect import endpoint
-from holdfast.contracts.access import Role, Token
+from holdfast.contracts.commands import Role, Token
 from holdfast.contracts.errors import StoreError
 from holdfast.operate.auth import TokenGuard
 from holdfast.operate.serve import app as control_room

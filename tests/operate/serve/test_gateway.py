@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.contracts.access import Forbidden, Role
-from holdfast.contracts.commands import Overrides
+from holdfast.contracts.commands import Forbidden, Overrides, Role
 from holdfast.contracts.run import DesiredState
 from holdfast.operate.auth import Caller
 from holdfast.operate.serve.auth_middleware import Refusal

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
-from holdfast.policies.local import Local
+from holdfast.policies.engine import Local
 from holdfast.policies.registry import load
 from holdfast.policies.tokens import END, THINK, UNTHINK
 from holdfast.workloads.tooluse.agent import ExamMark, examine, mark, summary

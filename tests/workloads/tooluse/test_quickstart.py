@@ -16,7 +16,7 @@ import pytest
 from holdfast.contracts.algorithm import AlgorithmState
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.release import Stage
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split, Task

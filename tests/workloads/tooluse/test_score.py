@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.checks import KnownAnswer, KnownCase, check_reward
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.policies.tokens import ASSISTANT, CALL, END, THINK, UNTHINK

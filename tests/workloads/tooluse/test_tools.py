@@ -27,6 +27,7 @@ from holdfast.workloads.tooluse.tools import (
     is_error,
     specs,
 )
+from tests.policies.small import show
 
 WORLD = ToolWorld(records={"oak.price": "42"})
 
@@ -133,5 +134,5 @@ def test_specs_are_what_openai_takes_and_what_the_template_shows() -> None:
         assert spec["type"] == "function" and function["name"] == name and function["description"]
         assert set(function["parameters"]["required"]) <= set(function["parameters"]["properties"])
     assert json.loads(json.dumps(specs(NAMES))) == specs(NAMES)
-    shown = tokens.show(tokens.prompt([{"role": "user", "content": "?"}], specs(NAMES)))
+    shown = show(tokens.prompt([{"role": "user", "content": "?"}], specs(NAMES)))
     assert "tools: calc(expression) lookup(key) convert(value,from,to) calendar(op,date,days,until)" in shown

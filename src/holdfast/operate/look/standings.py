@@ -17,7 +17,6 @@ from typing import Any
 
 from holdfast.contracts.errors import HoldfastError, NotFound
 from holdfast.contracts.evidence import Episode, Evidence, Reason, Verdict
-from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage
 from holdfast.operate import proof_view

@@ -28,8 +28,7 @@ from holdfast.collect import endpoint
 from holdfast.collect.endpoint import Events
 from holdfast.collect.forms import EVENTS, FLAG, JSON, TEXT, Told, obj, optional
 from holdfast.collect.openapi import ApiRoute, described
-from holdfast.contracts.access import Forbidden
-from holdfast.contracts.commands import LONGEST, LONGEST_WHY
+from holdfast.contracts.commands import LONGEST, LONGEST_WHY, Forbidden
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, Refused
 from holdfast.operate import control
 from holdfast.operate.auth import Clock, TokenGuard

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from holdfast.contracts.access import Forbidden, Role
-from holdfast.contracts.commands import Command, Overrides
+from holdfast.contracts.commands import Command, Forbidden, Overrides, Role
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
 from holdfast.contracts.run import DesiredState, RunRecord
 from holdfast.operate import control

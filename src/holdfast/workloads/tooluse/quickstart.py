@@ -15,15 +15,14 @@ from holdfast.collect.agent import Score
 from holdfast.collect.pool import PoolTiming as PoolPace
 from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, Work
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.learn.checkpoints import Learner
-from holdfast.learn.imitation import portions, sequences
-from holdfast.learn.practice import GRPO, mean_reward
-from holdfast.learn.stages import BEGAN, Stages
+from holdfast.learn.examples import portions, sequences
+from holdfast.learn.practice import BEGAN, GRPO, Stages, mean_reward
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.improve import Spec, improve

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.collect.agent import Score
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, ToolCall
 from holdfast.policies.tokens import THINK, VOCABULARY

@@ -23,7 +23,7 @@ from holdfast.contracts.judgement import EvalItem, Label, Maker
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import Span
 from holdfast.policies import registry, verifier
-from holdfast.policies.local import Local
+from holdfast.policies.engine import Local
 from holdfast.policies.verifier import Conversation, Verifier
 from holdfast.policies.weights import Manifest
 from holdfast.workloads.tooluse.agent import agent

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.choice import Sampling, SamplingRules, draw, follow, log_probs, uniforms
+from holdfast.policies.sampling import Sampling, SamplingRules, draw, follow, log_probs, uniforms
 from holdfast.policies.tokens import END, THINK, UNTHINK
 
 LOGITS = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
