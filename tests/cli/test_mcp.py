@@ -13,7 +13,7 @@ import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
 from holdfast.cli.serve import TOKEN
-from holdfast.contracts.access import Role
+from holdfast.contracts.commands import Role
 from holdfast.operate.auth import digest, mint
 from holdfast.store.store import open_store
 from tests.cli.conftest import Cli

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast.contracts.access import Role
+from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import StoreError
 from holdfast.operate import auth
 from holdfast.operate.auth import Caller, RateLimiter, Sessions, TokenGuard, digest, mint

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.features import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.flag import Flag, FlagRule
 from holdfast.promote.flags import KEYED, SWITCHES, VARIABLES, Snapshot, check, evaluate, features, snapshot
 

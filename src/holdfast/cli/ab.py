@@ -20,7 +20,7 @@ from holdfast.cli import flags, show
 from holdfast.cli.options import CommandSet, Json, StoreOptions, Why, who
 from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.experiment import Experiment, ServedRequest
+from holdfast.contracts.release import Experiment, ServedRequest
 from holdfast.contracts.records import encode
 from holdfast.promote import experiment
 from holdfast.promote.experiment import KIND, Design, ExperimentCall, design_of, settings_of

@@ -16,13 +16,13 @@ from typer import Argument, Option
 from holdfast.cli import show
 from holdfast.cli.options import CommandSet, Json, Limit, StoreOptions, Why, who
 from holdfast.cli.show import folded, step
-from holdfast.contracts.access import Role
+from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.release import check_name
 from holdfast.contracts.run import DesiredState, RunState
 
 if TYPE_CHECKING:
-    from holdfast.contracts.access import Token
+    from holdfast.contracts.commands import Token
     from holdfast.contracts.run import RunRecord
     from holdfast.operate.auth import Caller
     from holdfast.store.store import Store

@@ -27,7 +27,7 @@ from holdfast.contracts.records import encode
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from holdfast.contracts.features import Features
+    from holdfast.contracts.flag import Features
     from holdfast.contracts.judgement import EvalItem
     from holdfast.contracts.rollout import Rollout
     from holdfast.promote.flags import Snapshot

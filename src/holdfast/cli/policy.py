@@ -399,7 +399,7 @@ def open_model(model: str) -> Iterator[tuple[Complete, str, Spell]]:
     with needing("learn"):
         from holdfast.policies.lm import Transformer
         from holdfast.policies.loading import load
-        from holdfast.policies.local import Local
+        from holdfast.policies.engine import Local
         from holdfast.policies.model import Model as Policy
 
     net, sha256 = load(Policy(model), None)

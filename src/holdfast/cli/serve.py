@@ -21,7 +21,7 @@ import typer
 from typer import Option
 
 from holdfast.cli.options import ApiToken, Host, Port, StoreOptions, address_of, needing, who
-from holdfast.contracts.access import Role
+from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.contracts.access import Role, Token
+from holdfast.contracts.commands import Role, Token
 from holdfast.store.store import Store
 
 Clock = Callable[[], float]  # unix seconds

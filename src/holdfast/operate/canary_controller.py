@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.contracts.errors import BadInput, Refused
 from holdfast.contracts.evidence import Decision, Evidence, Reason
-from holdfast.contracts.experiment import ServedRequest
+from holdfast.contracts.release import ServedRequest
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage, move
 from holdfast.operate.service import trial_of

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import bindparam, delete, func, select, update
 
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
-from holdfast.contracts.experiment import Experiment, Exposure, ServedRequest
+from holdfast.contracts.release import Experiment, Exposure, ServedRequest
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import Stage, check_name
