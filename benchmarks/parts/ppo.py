@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from holdfast.collect.cartpole import CartPoles
+from holdfast.collect.gym import CartPoles
 from holdfast.learn.play import evaluate
 from holdfast.learn.ppo import Settings, train
 from holdfast.policies.nets import ActorCritic, Body

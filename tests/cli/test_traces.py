@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.applications import Starlette
 
-from holdfast.collect.otlp.route import routes
-from holdfast.collect.otlp.take import Taker
+from holdfast.collect.otlp.take import Taker, routes
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind

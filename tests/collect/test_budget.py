@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.collect.budget import (
+from holdfast.collect.thinking import (
     LIMITS,
     BudgetAction,
     allocate,

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.budget import thinking_tokens
 from holdfast.collect.client import Client
-from holdfast.collect.thinking import Way, hinted, limited, way_for
+from holdfast.collect.thinking import Way, hinted, limited, thinking_tokens, way_for
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall

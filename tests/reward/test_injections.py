@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from holdfast.contracts.detect import DetectionRule, scan
 from holdfast.contracts.errors import BadInput
+from holdfast.privacy.detect import DetectionRule, scan
 from holdfast.reward.injections import CODES, EXFILTRATE, IGNORE, MARKER, RULES, SECRET, SPOOF, rules_from, unique
 
 ATTACKS = [

@@ -15,8 +15,8 @@ from holdfast.cli.report_files import fold
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.collect.doctor.assay import Trainer
-    from holdfast.collect.doctor.findings import DoctorFinding
+    from holdfast.collect.doctor import Trainer
+    from holdfast.collect.endpoint_probe import DoctorFinding
     from holdfast.contracts.evidence import Decision
 
 LOCAL = "local/"
@@ -43,7 +43,7 @@ def doctor(
     from holdfast.cli.sprout import needing, usual_instructions
 
     with needing("serve"):
-        from holdfast.collect.doctor.findings import verdict
+        from holdfast.collect.endpoint_probe import verdict
     if target.startswith(LOCAL):
         if model is not None:
             raise BadInput("--model", why=f"{target} names the model already", remedy="leave it out")
@@ -87,9 +87,8 @@ async def examined(url: str, model: str | None, timeout_s: float, **how: Any) ->
     """Which model was asked, and what was found."""
     import os
 
-    from holdfast.collect.doctor.examine import examine
-    from holdfast.collect.doctor.findings import CHECKS
-    from holdfast.collect.doctor.probe import EndpointProbe
+    from holdfast.collect.doctor import examine
+    from holdfast.collect.endpoint_probe import CHECKS, EndpointProbe
 
     key = os.environ.get("OPENAI_API_KEY") if "trainer" not in how else None  # ours asks for none
     async with EndpointProbe(url, api_key=key, timeout_s=timeout_s) as probe:

@@ -100,8 +100,7 @@ def run(
 
     with needing("serve"):
         from holdfast.collect import endpoint
-        from holdfast.collect.otlp.route import routes
-        from holdfast.collect.otlp.take import Taker
+        from holdfast.collect.otlp.take import Taker, routes
         from holdfast.collect.proxy.anthropic import Messages
         from holdfast.collect.proxy.app import app
         from holdfast.collect.proxy.chat import Chat
@@ -119,8 +118,8 @@ def run(
     ):
         scrub = spelt = None
         if is_scrubbed:
-            from holdfast.collect.proxy.models import spell
-            from holdfast.collect.scrub import Scrub, key_in
+            from holdfast.collect.proxy.budgets import spell
+            from holdfast.privacy.scrub import Scrub, key_in
 
             key = key_in(opened.folder)
             scrub, spelt = Scrub(key), Scrub(key, spell=spell)

@@ -18,10 +18,9 @@ from holdfast.cli.options import who
 from holdfast.cli.show import one_line
 from holdfast.cli.story import happened
 from holdfast.collect import endpoint
+from holdfast.collect.chat_format import spell_byte
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.relay import Relay
-from holdfast.collect.proxy.upstream import Remote, Upstreams
-from holdfast.collect.reply import spell_byte
+from holdfast.collect.proxy.upstream import Relay, Remote, Upstreams
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.release import Release
 from holdfast.contracts.run import RunState

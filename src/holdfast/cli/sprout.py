@@ -17,7 +17,7 @@ from holdfast.cli.options import Json
 
 if TYPE_CHECKING:
     from holdfast.cli.talk import Talk
-    from holdfast.collect.reply import Spell
+    from holdfast.collect.chat_format import Spell
     from holdfast.contracts.engine import Complete
 
 PORT = 8377
@@ -226,7 +226,7 @@ def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: boo
 @contextmanager
 def opened(model: str) -> Iterator[tuple[Complete, str, Spell]]:
     """The model as something that answers, its name, and how its tokens are spelled."""
-    from holdfast.collect.reply import spell_byte
+    from holdfast.collect.chat_format import spell_byte
 
     with needing("learn"):
         from holdfast.policies.lm import Transformer

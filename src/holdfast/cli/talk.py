@@ -125,7 +125,7 @@ class Talk:
         return calls
 
     async def _hear(self) -> ModelCall:
-        from holdfast.collect.reply import pieces
+        from holdfast.collect.chat_format import pieces
 
         opening = [{"role": "system", "content": self.opening}] if self.opening else []
         offered = [self._tools[name] for name in self.offered]

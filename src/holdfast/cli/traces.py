@@ -46,21 +46,21 @@ def export(
 
     headers, is_remote = dict(map(read_header, header or ())), to.startswith(("http://", "https://"))
     if is_remote:
-        from holdfast.collect.address import checked
+        from holdfast.collect.client import checked
 
         checked("--to", to, example="http://127.0.0.1:4318, with --header authorization='Bearer …'")
     with needing("otlp"), existing(store, project) as opened:
-        from holdfast.collect.otlp import give, wire
+        from holdfast.collect.otlp import conventions, wire
 
         rollouts = _rollouts(opened, what)
         with show.progress("exporting rollouts", None) as advance:
             spans = _spans(opened, rollouts, advance)
             if is_remote:
-                taken = asyncio.run(give.send(to, spans, headers=headers))
+                taken = asyncio.run(conventions.send(to, spans, headers=headers))
             else:
                 taken = 0
                 with written_whole(Path(to)) as file:
-                    for batch in give.batches(spans):
+                    for batch in conventions.batches(spans):
                         file.write(wire.written(batch, wire.JSON).decode() + "\n")
                         taken += len(batch)
     if json:
@@ -89,7 +89,7 @@ def take_in(
         raise BadInput(f"file {file}", why="there is none", remedy="give lines of OTLP's JSON")
     with needing("serve"), open_store(store, project=project) as opened:
         from holdfast.collect.otlp.take import Taker
-        from holdfast.collect.scrub import Scrub, key_in
+        from holdfast.privacy.scrub import Scrub, key_in
 
         scrubbing = Scrub(key_in(opened.folder)).span if scrub else None
         kept, refused, why = asyncio.run(_take(file, Taker(opened, clock=time.time, scrub=scrubbing)))
@@ -136,7 +136,7 @@ def _rollouts(store: Store, what: str) -> Iterator[Rollout]:
 
 
 def _spans(store: Store, rollouts: Iterator[Rollout], advance: Any) -> Iterator[OtelSpan]:
-    from holdfast.collect.otlp.give import given
+    from holdfast.collect.otlp.conventions import given
     from holdfast.contracts.rollout import AttemptState
 
     for rollout in rollouts:

@@ -1,36 +1,315 @@
-"""What an agent is given, and how it is found: `contracts.agent` says what one is, and there is nothing to subclass.
+"""What an agent is given: its context, the tracer that records its attempt, and its address at the model gateway.
 
-A `Fault` is our failure and not the agent's, and is retried.
+`contracts.agent` says what an agent is; there is nothing to subclass. A `Fault` is our failure, not the agent's, and is
+retried. A span is handed on when it ends; the pool waits for all of them at the end of the attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import itertools
 import os
+import secrets
+import sysconfig
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import wait as wait_for
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from traceback import FrameSummary, TracebackException, extract_tb
 from typing import Any, TypeVar
 
-from holdfast.collect.access import Access
-from holdfast.collect.budget import thinking_tokens
-from holdfast.collect.budget_tracker import BudgetTracker, mode_of
-from holdfast.collect.proxy import identity
-from holdfast.collect.thinking import hinted
-from holdfast.collect.tracer import Tracer
+from holdfast.collect.proxy import attribution
+from holdfast.collect.thinking import BudgetTracker, hinted, mode_of, thinking_tokens
 from holdfast.contracts.agent import Agent, refuse_uncallable
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete
-from holdfast.contracts.errors import BadInput, Fault, Interrupted, told
+from holdfast.contracts.errors import BadInput, Fault, HoldfastError, Interrupted, told
 from holdfast.contracts.executor import Assignment
 from holdfast.contracts.features import Features
 from holdfast.contracts.loading import load_named
+from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardTerm
-from holdfast.contracts.trace import PARTIAL, ModelCall, Span
+from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
+
+MAX_ERROR = 2000  # letters of an error in one line
+MAX_TRACEBACK = 16_000  # bytes
+OURS = str(Path(__file__).parent) + os.sep  # what runs agents: of no interest to whoever wrote one
+LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_parent: ContextVar[int | None] = ContextVar("holdfast_parent", default=None)
+
+
+class Tracer:
+    """One per attempt. Safe to use from any thread or task of the agent."""
+
+    def __init__(self, record: Callable[[Span], None], clock: Callable[[], float]) -> None:
+        self._record, self.clock = record, clock
+        self._numbers = itertools.count(1)
+        self.asked = itertools.count()  # calls of the model that were begun: each takes the next number
+        self._root: int | None = None  # the outermost span: around what other threads record, which know of no span
+        self.spans: list[Span] = []
+        self.signals: list[RewardTerm] = []
+
+    @property
+    def calls(self) -> int:
+        """How many whole calls of the model there were so far."""
+        return sum(span.model is not None and PARTIAL not in span.attributes for span in self.spans)
+
+    @contextmanager
+    def span(self, name: str, **attributes: Any) -> Iterator[dict[str, Any]]:
+        """Time a stretch of work; add to the yielded dict what is only known at its end."""
+        seq, started_at = next(self._numbers), self.clock()
+        parent, notes = _parent.get(), dict(attributes)
+        token = _parent.set(seq)
+        if parent is None:
+            self._root = seq
+        try:
+            yield notes
+        except BaseException as error:
+            notes |= failure(error) if parent is None else {"error": told(error)}  # the whole of it once
+            raise
+        finally:
+            if parent is None:
+                self._root = None
+            with suppress(ValueError):  # an agent that is thrown away may end in another context
+                _parent.reset(token)
+            self._add(seq, SpanKind.TELEMETRY, name, started_at, parent, attributes=notes)
+
+    def model(self, call: ModelCall, *, started_at: float, **attributes: Any) -> None:
+        """A decision: the model answered."""
+        self._instant(SpanKind.MODEL, f"model.{call.model}", started_at, model=call, attributes=attributes)
+
+    def tool(self, call: ToolCall, *, started_at: float | None = None) -> None:
+        """A decision: a tool was called."""
+        self._instant(SpanKind.TOOL, f"tool.{call.tool}", started_at, tool=call)
+
+    def message(self, role: str, text: str) -> None:
+        self._instant(SpanKind.MESSAGE, "message.added", None, attributes={"role": role, "text": text})
+
+    def event(self, name: str, **attributes: Any) -> None:
+        """Telemetry: seen, never learnt from."""
+        self._instant(SpanKind.TELEMETRY, name, None, attributes=attributes)
+
+    def reward(
+        self, name: str, value: float, *, source: str = "agent", weight: float = 1.0, turn: int | None = None
+    ) -> None:
+        """A reward the agent's own world gives; it counts where no scorer judges, and is kept beside elsewhere."""
+        # Numbers of other libraries become plain ones: no engine can store those.
+        self.signals.append(RewardTerm(name=name, value=float(value), weight=float(weight), source=source, turn=turn))
+
+    def _instant(self, kind: SpanKind, name: str, started_at: float | None, **rest: Any) -> None:
+        started = self.clock() if started_at is None else started_at
+        inner = _parent.get()
+        self._add(next(self._numbers), kind, name, started, self._root if inner is None else inner, **rest)
+
+    def _add(self, seq: int, kind: SpanKind, name: str, started_at: float, parent: int | None, **rest: Any) -> None:
+        ended_at = max(self.clock(), started_at)  # a clock that jumps back must not lose the span
+        span = Span(seq=seq, kind=kind, name=name, started_at=started_at, ended_at=ended_at, parent=parent, **rest)
+        encode(span)  # what no record can hold is refused here, where the agent learns of it
+        self._record(span)
+        self.spans.append(span)
+
+
+def failure(error: BaseException) -> dict[str, str]:
+    """What is kept of an exception in foreign code: `error`, one line with its place, and the whole `traceback`."""
+    try:
+        whole = TracebackException.from_exception(error, compact=True)
+        stack = whole.stack
+        stack[:] = stack[_first(stack) :]
+        text = "".join(whole.format())
+    except Exception:  # an exception may be as broken as what raised it
+        stack = extract_tb(error.__traceback__)
+        stack[:] = stack[_first(stack) :]
+        text = f"Traceback (most recent call last):\n{''.join(stack.format())}{told(error)}\n"
+    place = _place(stack)
+    return {"error": _storable(told(error))[: MAX_ERROR - len(place)] + place, "traceback": _cut(_storable(text))}
+
+
+def _first(stack: list[FrameSummary]) -> int:
+    """Where the foreign code begins: behind the frames that called it, ours and those of an event loop among them."""
+    ours = [place for place, frame in enumerate(stack) if frame.filename.startswith(OURS)]
+    theirs = [place for place, frame in enumerate(stack) if _is_theirs(frame)]
+    if theirs:
+        return theirs[0]
+    return ours[-1] + 1 if ours and ours[-1] + 1 < len(stack) else 0
+
+
+def _is_theirs(frame: FrameSummary) -> bool:
+    return not frame.filename.startswith((OURS, *LIBRARIES, "<frozen"))
+
+
+def _place(stack: list[FrameSummary]) -> str:
+    """The innermost line of whoever wrote the code; a library that it called is not the place to look at first."""
+    theirs = [frame for frame in stack if _is_theirs(frame)] or [
+        frame for frame in stack[:1] if not frame.filename.startswith(OURS)
+    ]
+    return f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno}, in {theirs[-1].name})" if theirs else ""
+
+
+def _cut(text: str) -> str:
+    """At most MAX_TRACEBACK bytes: how it began, and rather more of how it ended."""
+    whole = text.encode()
+    if len(whole) <= MAX_TRACEBACK:
+        return text
+    between = "\n  […]\n"
+    head, tail = whole[: MAX_TRACEBACK // 4], whole[len(between.encode()) - 3 * MAX_TRACEBACK // 4 :]
+    return head.decode(errors="ignore") + between + tail.decode(errors="ignore")
+
+
+def _storable(text: str) -> str:
+    """Half a character and the character zero are in no store."""
+    return text.replace("\0", "�").encode(errors="replace").decode()
+
 
 T = TypeVar("T")
+Pieces = AsyncGenerator[Mapping[str, Any] | ModelCall, None]
+
+
+class Gone(HoldfastError):
+    """The attempt has ended: nobody waits for an answer, and none is recorded."""
+
+
+class Register:
+    """Who is found under which token. Tokens are signed: of those that have ended none need be kept."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+        self._open: dict[str, Entry] = {}
+
+    def add(self, entry: Entry) -> str:
+        nonce = secrets.token_urlsafe(18)
+        token = f"{nonce}.{self._sign(nonce)}"
+        self._open[token] = entry
+        return token
+
+    def find(self, token: str) -> Entry | None:
+        """None: there never was anybody."""
+        entry = self._open.get(token)
+        if entry is not None:
+            return entry
+        nonce, _, signature = token.partition(".")
+        if hmac.compare_digest(signature.encode(), self._sign(nonce).encode()):
+            raise Gone("this attempt", why="has ended", remedy="call the model only while the agent runs")
+        return None
+
+    def remove(self, token: str) -> None:
+        self._open.pop(token, None)
+
+    def _sign(self, nonce: str) -> str:
+        return hmac.new(self._secret, nonce.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+class Access:
+    """One attempt's way to the gateway, from its first use until the attempt ends. Safe to use from any thread."""
+
+    def __init__(self, register: Register, address: Callable[[], str]) -> None:
+        self._register, self._address = register, address
+        self._entries: list[tuple[Entry, str]] = []  # and their tokens
+        self._lock = threading.Lock()
+        self.is_closed = False
+        self.fault: Fault | None = None  # in which the last call ended
+
+    @cached_property
+    def key(self) -> str:
+        """Made when it is first asked for: most agents never do."""
+        return f"hf-{secrets.token_urlsafe(24)}"
+
+    def url(self, context: Context) -> str:
+        """One address for each model that a context of this attempt may have: see `dataclasses.replace`."""
+        with self._lock:
+            return f"{self._address()}/a/{self._token(context)}"
+
+    def close(self) -> None:
+        """Calls from now on are refused, those under way are dropped."""
+        with self._lock:
+            self.is_closed = True
+            for entry, token in self._entries:
+                self._register.remove(token)
+                entry.drop()
+
+    def _token(self, context: Context) -> str:
+        for entry, token in self._entries:
+            if entry.context.complete is context.complete:
+                return token
+        entry = Entry(context, self)
+        token = self._register.add(entry)
+        self._entries.append((entry, token))
+        if self.is_closed:
+            self._register.remove(token)
+        return token
+
+
+class Entry:
+    """A model as one attempt's calls reach it."""
+
+    def __init__(self, context: Context, access: Access) -> None:
+        self.context, self.access = context, access
+        self.said: list[Mapping[str, Any]] = []  # the tool calls of all answers
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def any_sampling(self) -> bool:
+        """Whether the model judges itself what it is asked for."""
+        return bool(getattr(self.context.complete, "any_sampling", False))
+
+    async def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
+        return self._answered(await self._unless_closed(self.context.ask(messages, **sampling)))
+
+    @property
+    def stream(self) -> Callable[..., Pieces] | None:
+        """None where the model has no stream: its whole answer is then cut into pieces."""
+        return self._stream if hasattr(self.context.complete, "stream") else None
+
+    async def _stream(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> Pieces:
+        async with aclosing(self.context.stream(messages, **sampling)) as answer:
+            while (new := await self._unless_closed(_next(answer))) is not None:
+                yield self._answered(new) if isinstance(new, ModelCall) else new
+
+    def drop(self) -> None:
+        """Cancels what is under way; may be called from any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the gateway has ended, and its calls with it
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        for call in self._calls:
+            call.cancel()
+
+    def _answered(self, call: ModelCall) -> ModelCall:
+        self.said += [one for one in call.response.get("tool_calls") or () if isinstance(one.get("function"), Mapping)]
+        self.access.fault = None
+        return call
+
+    async def _unless_closed(self, work: Coroutine[Any, Any, T]) -> T:
+        self._loop = asyncio.get_running_loop()
+        call = self._loop.create_task(work)
+        self._calls.add(call)
+        if self.access.is_closed:  # `drop` may have come before there was anything to drop
+            call.cancel()
+        try:
+            return await call
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self.access.is_closed and not (task and task.cancelling()):
+                raise Gone("this attempt", why="has ended", remedy="nobody waits for the answer") from None
+            raise
+        except Fault as fault:
+            self.access.fault = fault
+            raise
+        finally:
+            self._calls.discard(call)
+
+
+async def _next(answer: AsyncGenerator[T, None]) -> T | None:
+    return await anext(answer, None)
+
+
 Connect = Callable[[str | None], Complete | None]  # a policy version (None: the one in force) to who answers for it
 Score = Callable[[Any, Any, Sequence[Span]], Sequence[RewardTerm] | Awaitable[Sequence[RewardTerm]]]
 # A scorer may have one as its `close`: from all signals of an attempt, the agent's own too, what it did and what it
@@ -120,7 +399,7 @@ class Context:
     def anthropic_base_url(self) -> str:
         """The same address without `/v1`, which Anthropic's client adds itself."""
         if self.proxy_url is not None:
-            return identity.base_url(self.proxy_url, self.assignment.rollout, self.assignment.number)
+            return attribution.base_url(self.proxy_url, self.assignment.rollout, self.assignment.number)
         if self.access is None:
             raise BadInput("this context", why="has no address: no pool runs its agent", remedy="use ctx.ask")
         return self.access.url(self)

@@ -1,7 +1,8 @@
-"""A model behind any OpenAI-compatible chat endpoint, as a `Complete`.
+"""A model behind any OpenAI-compatible chat endpoint, as a `Complete`; and the checks of addresses that we call.
 
-What the endpoint sampled is kept as it came: text, token ids and log-probs where it gives them. Trouble on the way (a
-lost connection, 429, 5xx) is retried here and is then a Fault; a request the endpoint refuses is the agent's own error.
+What the endpoint sampled is kept as it came: text, and token ids and log-probs where it gives them. A lost connection,
+429 and 5xx are retried here and then raise a Fault; a request that the endpoint refuses is the agent's own error.
+Addresses are shown and logged, so they must hold no secret: keys go into headers, and are hidden in what comes back.
 """
 
 from __future__ import annotations
@@ -9,18 +10,59 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
+from yarl import URL
 
-from holdfast.collect.address import checked, hidden
 from holdfast.collect.thinking import Way, limited, way_for
 from holdfast.contracts.budget import Mode
-from holdfast.contracts.errors import BadRecord, Fault, HoldfastError
+from holdfast.contracts.errors import BadInput, BadRecord, Fault, HoldfastError
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
+
+HOST = re.compile(r"[A-Za-z0-9._:-]+")
+UNFIT = re.compile(r"[\x00-\x20\x7f\\]")
+LEAST_SECRET = 6  # letters: what is shorter would hide half of what is said
+
+
+def checked(what: str, url: str, *, example: str = "http://127.0.0.1:8000/v1") -> str:
+    """The address without a slash at its end; BadInput shows it without a password, a query and a fragment."""
+    shown = re.split(r"[?#]", url)[0].rpartition("@")[2]
+    why = _wrong(url)
+    if why is not None:
+        raise BadInput(f"{what} {shown!r}", why=why, remedy=f"for example {example}")
+    return url.rstrip("/")
+
+
+def hidden(text: str, *secrets: str | None) -> str:
+    """What the other side said, without what it was told in confidence."""
+    for secret in secrets:
+        for part in (secret, *secret.split()) if secret else ():
+            if len(part) >= LEAST_SECRET:
+                text = text.replace(part, "…")
+    return text
+
+
+def _wrong(url: str) -> str | None:
+    if not url.startswith(("http://", "https://")):
+        return "is not http:// or https://"
+    if "@" in url:
+        return "has a name or a password in it, and addresses are shown: send them in a header"
+    if "?" in url or "#" in url:
+        return "has a query or a fragment in it, and addresses are shown: send keys in a header"
+    if UNFIT.search(url):
+        return "has a letter in it that no address can hold"
+    try:
+        parsed = URL(url)
+        host, port = parsed.raw_host or "", parsed.port
+    except ValueError:
+        return "is no address with a port from 1 to 65535"
+    return None if HOST.fullmatch(host) and port else "is no address of a host"
+
 
 NO_ANSWER = 0  # in place of an HTTP status
 BUSY = frozenset({408, 409, 425, 429})

@@ -30,10 +30,22 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from holdfast.collect import forms
+from holdfast.collect import openapi
+from holdfast.collect.chat_format import (
+    BYTES,
+    KNOWN,
+    Chunks,
+    Envelope,
+    Piece,
+    Request,
+    Spell,
+    completion,
+    pieces,
+    read_passing,
+    read_request,
+    spell_byte,
+)
 from holdfast.collect.openapi import ApiRoute, described
-from holdfast.collect.reply import BYTES, Chunks, Envelope, Piece, Spell, completion, pieces, spell_byte
-from holdfast.collect.request import KNOWN, Request, read_passing, read_request
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError
 from holdfast.contracts.trace import ModelCall
@@ -105,12 +117,12 @@ def app(
         return _json({"id": identity, "object": "feedback", "taken": True})
 
     places = [
-        ApiRoute("/v1/chat/completions", chat, forms.CHAT, method="POST"),
-        ApiRoute("/v1/models", models, forms.LIST),
-        ApiRoute("/health", health, forms.UP),
+        ApiRoute("/v1/chat/completions", chat, openapi.CHAT, method="POST"),
+        ApiRoute("/v1/models", models, openapi.LIST),
+        ApiRoute("/health", health, openapi.UP),
     ]
     if feedback is not None:
-        places.append(ApiRoute("/v1/feedback", told, forms.TELL, method="POST"))
+        places.append(ApiRoute("/v1/feedback", told, openapi.TELL, method="POST"))
     application = Starlette(
         routes=described(f"holdfast: {name}", SAYS, places, door.admit, has_token=token is not None),
         exception_handlers={

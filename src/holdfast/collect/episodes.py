@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.collect.worker import Clock
+from holdfast.collect.executors import Clock
 from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput, boundary
 from holdfast.contracts.executor import Outcome

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.collect.access import Access, Register
+from holdfast.collect.agent import Access, Register
 from holdfast.contracts.errors import Fault
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.collect.executors import Slot
-from holdfast.collect.worker import Clock
+from holdfast.collect.executors import Clock, Slot
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault, StaleLease
 from holdfast.contracts.executor import Assignment, Outcome

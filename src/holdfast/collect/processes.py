@@ -24,8 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from holdfast.collect.agent import Connect, Context, Score, load_agent
-from holdfast.collect.executors import AgentRuntime, finish_now, plainly
-from holdfast.collect.worker import run_one
+from holdfast.collect.executors import AgentRuntime, finish_now, plainly, run_one
 from holdfast.contracts.agent import is_async
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.contracts import detect
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import SpanKind
 from holdfast.learn.likeness import twins
+from holdfast.privacy import detect
 
 GATES: Mapping[str, str] = {  # name → severity
     "required_fields": "error",  # a task, a decision, a score

@@ -2,7 +2,7 @@
 
 A rule wants an order and what it is about within one sentence: that somebody mentions a system prompt is no attack.
 Words spelt with signs between their letters are read as words. An attack that is worded otherwise is not found: rules
-are the first look and never the last. Secrets are told by `contracts.detect`; what a hit leads to is `safety`.
+are the first look and never the last. Secrets are told by `privacy.detect`; what a hit leads to is `safety`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.contracts.detect import SECRETS, DetectionRule
 from holdfast.contracts.errors import BadInput
+from holdfast.privacy.detect import SECRETS, DetectionRule
 
 IGNORE = "prompt_injection.ignore_instructions"
 EXFILTRATE = "prompt_injection.system_prompt_exfiltration"

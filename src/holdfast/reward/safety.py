@@ -16,10 +16,10 @@ from itertools import product
 from math import isfinite
 from typing import Any, Literal
 
-from holdfast.contracts.detect import SECRETS, Detection, DetectionRule, find, redacted, scan, texts
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
+from holdfast.privacy.detect import SECRETS, Detection, DetectionRule, find, redacted, scan, texts
 from holdfast.reward.breakdown import OutcomeGate, total
 from holdfast.reward.injections import EXFILTRATE, INJECTION, LEAK, RULES, UNREADABLE, UNREDACTED, UNTOLD
 

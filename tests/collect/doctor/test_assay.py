@@ -6,9 +6,8 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from holdfast.collect.doctor.assay import OPENERS, assay
-from holdfast.collect.doctor.findings import DoctorFinding, FindingState
-from holdfast.collect.doctor.probe import EndpointProbe, Patient
+from holdfast.collect.doctor import OPENERS, assay
+from holdfast.collect.endpoint_probe import DoctorFinding, EndpointProbe, FindingState, Patient
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 from tests.collect.doctor.toys import Toy, serving

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.collect.doctor.probe import EndpointProbe, EndpointRefused, Patient, ProbeAnswer, events, joined, whole
+from holdfast.collect.endpoint_probe import EndpointProbe, EndpointRefused, Patient, ProbeAnswer, events, joined, whole
 from holdfast.contracts.errors import BadInput, Fault
 from tests.collect.doctor.toys import Toy
 from tests.collect.doctor.toys import serving as serving_toy

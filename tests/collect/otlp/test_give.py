@@ -11,9 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast.collect.otlp.give import batches, given, send
-from holdfast.collect.otlp.route import routes
-from holdfast.collect.otlp.take import Taker
+from holdfast.collect.otlp.conventions import batches, given, send
+from holdfast.collect.otlp.take import Taker, routes
 from holdfast.collect.otlp.wire import OtelSpan
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.reward import RewardTerm

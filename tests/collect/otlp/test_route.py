@@ -19,9 +19,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from starlette.applications import Starlette
 
 from holdfast.collect.otlp import wire
-from holdfast.collect.otlp.route import routes
-from holdfast.collect.otlp.take import FIRST, Taker
-from holdfast.collect.proxy import identity
+from holdfast.collect.otlp.take import FIRST, Taker, routes
+from holdfast.collect.proxy import attribution
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import PARTIAL, SpanKind
@@ -169,7 +168,7 @@ def ways(file_store: Store, at: str) -> dict[str, tuple[str, dict[str, Any]]]:
         "resource": (at, {"resource": {"holdfast.rollout": attempt.rollout, "holdfast.attempt": "1"}}),
         "attempt alone": (at, {"resource": {"holdfast.attempt": attempt.id}}),
         "headers": (at, {"headers": number}),
-        "address": (identity.base_url(at, attempt.rollout, attempt.number), {}),
+        "address": (attribution.base_url(at, attempt.rollout, attempt.number), {}),
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.collect.otlp.take import FIRST, LAST, Taker, as_span, identity_of, told_once
 from holdfast.collect.otlp.wire import Noted, OtelSpan
-from holdfast.collect.proxy.identity import Identity
+from holdfast.collect.proxy.attribution import Identity
 from holdfast.contracts.errors import BadRecord, NotFound, StaleLease, StoreError
 from holdfast.contracts.rollout import Attempt, AttemptState, RolloutState, Task
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind

@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.collect.endpoint import listen, server
-from holdfast.collect.proxy import identity
+from holdfast.collect.proxy import attribution
 from holdfast.collect.proxy.app import app
 from holdfast.collect.proxy.dialect import Dialect
 from holdfast.collect.proxy.upstream import Remote
@@ -99,7 +99,7 @@ class Street:
 
     @property
     def base_url(self) -> str:
-        return identity.base_url(self.proxy, self.attempt.rollout, self.attempt.number)
+        return attribution.base_url(self.proxy, self.attempt.rollout, self.attempt.number)
 
     def spans(self) -> list[Span]:
         return self.store.traces.spans(self.attempt.token)

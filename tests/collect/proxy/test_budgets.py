@@ -15,9 +15,8 @@ import pytest
 
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.app import app
-from holdfast.collect.proxy.budgets import ProxyBudgets, limited, way_of
+from holdfast.collect.proxy.budgets import Known, ProxyBudgets, limited, way_of
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.models import Known
 from holdfast.collect.proxy.responses import Responses
 from holdfast.collect.proxy.upstream import Remote
 from holdfast.collect.thinking import Way

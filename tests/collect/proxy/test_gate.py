@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.collect.proxy.gate import Busy, Gate
+from holdfast.collect.proxy.connection import Busy, Gate
 
 
 async def test_no_more_go_in_than_may_and_who_waits_goes_in_turn() -> None:

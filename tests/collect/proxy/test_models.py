@@ -11,13 +11,12 @@ from typing import Any
 import openai
 import pytest
 
+from holdfast.collect.chat_format import spell_byte
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.app import app
+from holdfast.collect.proxy.budgets import FRESH_S, UNKNOWN_S, Known, UpstreamModels, spell
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.models import FRESH_S, UNKNOWN_S, Known, UpstreamModels, spell
-from holdfast.collect.proxy.near import Near
-from holdfast.collect.proxy.upstream import Remote, Unreachable
-from holdfast.collect.reply import spell_byte
+from holdfast.collect.proxy.upstream import Near, Remote, Unreachable
 from holdfast.policies import tokens
 from holdfast.store.store import Store
 from tests.collect.proxy.far import Far, Step, listing

@@ -9,10 +9,10 @@ from typing import Any
 import openai
 import pytest
 
-from holdfast.collect.proxy import identity
+from holdfast.collect.proxy import attribution
 from holdfast.collect.proxy.app import app
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.near import Near
+from holdfast.collect.proxy.upstream import Near
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import ModelCall
 from holdfast.store.store import Store
@@ -41,7 +41,7 @@ def test_a_local_policy_answers_and_its_tokens_are_kept_exactly(file_store: Stor
     attempt = running(file_store)
     with (
         served(lambda: app(file_store, [], choose_version=lambda key: keys.append(key) or parrot)) as url,
-        openai.OpenAI(base_url=f"{identity.base_url(url, attempt.rollout, 1)}/v1", api_key="x") as client,
+        openai.OpenAI(base_url=f"{attribution.base_url(url, attempt.rollout, 1)}/v1", api_key="x") as client,
     ):
         messages: Any = HELLO
         for more in ({}, {"user": "ann"}):
@@ -90,7 +90,7 @@ def test_an_answer_that_breaks_its_own_contract_is_the_policys_fault(file_store:
     with (
         served(lambda: app(file_store, [], choose_version=lambda key: broken)) as url,
         openai.OpenAI(
-            base_url=f"{identity.base_url(url, attempt.rollout, 1)}/v1", api_key="x", max_retries=0
+            base_url=f"{attribution.base_url(url, attempt.rollout, 1)}/v1", api_key="x", max_retries=0
         ) as client,
     ):
         messages: Any = HELLO

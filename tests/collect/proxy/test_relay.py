@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.proxy.relay import Relay
-from holdfast.collect.proxy.upstream import Remote, Upstreams
+from holdfast.collect.proxy.upstream import Relay, Remote, Upstreams
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall

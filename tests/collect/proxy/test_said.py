@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.collect.proxy.said import Said, count, kind, part, written
+from holdfast.collect.proxy.dialect import Said, count, kind, part, written
 
 
 def test_parts_become_one_message_in_their_order() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.gate import Busy, UpstreamAnswer
+from holdfast.collect.proxy.connection import Busy, UpstreamAnswer
 from holdfast.collect.proxy.upstream import BrokenOff, Remote, Silent, Unreachable, Upstreams
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Backoff

@@ -1,27 +1,36 @@
-"""Spans of other tracers into the store: as spans of the attempt that they name, or each trace as a rollout of its own.
+"""Spans of other tracers into the store, from `POST /v1/traces` (OTLP over HTTP: protobuf or JSON, gzip or plain).
 
-Who names an attempt says so in the address, in headers, in the resource (`holdfast.rollout`, `holdfast.attempt`) or in
-the trace's state (`holdfast=RUN/NAME:attempt-1`). A trace that names none becomes a rollout of a run of kind `otlp`,
-which ends when its root arrives; what arrives later is refused, what arrives again is not kept twice. A model call that
-the proxy or a worker has kept already is telemetry here, since nothing may be learnt from twice. All that was taken is
-on disk before it is answered. Reading requests is `wire`'s business, HTTP is `route`'s.
+An attempt is named by the address, by headers, by the resource (`holdfast.rollout`, `holdfast.attempt`) or by the
+trace's state (`holdfast=RUN/NAME:attempt-1`). A trace that names none becomes a rollout of a run of kind `otlp`, which
+ends when its root arrives; later spans are refused, repeated ones are kept once. A model call that the proxy or a
+worker has recorded becomes telemetry here, since nothing may be learnt from twice. Spans are on disk before the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from holdfast.collect import endpoint, openapi
+from holdfast.collect.openapi import ApiRoute, Gives, Told, obj
+from holdfast.collect.otlp import wire
 from holdfast.collect.otlp.conventions import DETAILS, ROLES, SAID, model_call, tool_call
 from holdfast.collect.otlp.wire import MOST as MOST_ATTRIBUTES
 from holdfast.collect.otlp.wire import NS, OtelSpan
-from holdfast.collect.proxy.identity import NUMBER, Identity
-from holdfast.collect.proxy.said import part
-from holdfast.contracts.errors import BadRecord, HoldfastError, NotFound, StaleLease, StoreError
+from holdfast.collect.proxy import attribution
+from holdfast.collect.proxy.attribution import NUMBER, Identity
+from holdfast.collect.proxy.dialect import part
+from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, StaleLease, StoreError
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Attempt, AttemptState, Task
 from holdfast.contracts.run import RunState
@@ -305,3 +314,108 @@ def _signals(one: OtelSpan) -> Iterable[RewardTerm]:
                 continue
             if abs(signal.value * signal.weight) <= LARGEST_SCORE:
                 yield signal
+
+
+LARGEST = 32 * 2**20  # bytes of a request, unpacked
+ERROR = {"type": "object"}  # {"message": …} of ours, or {"error": …} of the app around
+STATUS_TEXTS = {**openapi.WORDS, 404: "the store has no such rollout or attempt", 409: "the attempt does not run"}
+REFUSED: Gives = {
+    status: (STATUS_TEXTS[status], {wire.JSON: ERROR, wire.PROTOBUF: openapi.TEXT})
+    for status in (400, 401, 403, 404, 408, 409, 413, 415, 503)
+}
+TOLD = Told(
+    name="traces",
+    says="Spans in OpenTelemetry's format, taken as those of an attempt",
+    takes={
+        wire.JSON: obj(resourceSpans=openapi.optional(openapi.listed({"type": "object"}))),
+        wire.PROTOBUF: openapi.TEXT,
+    },
+    gives={200: ("how many were not taken, and why", {wire.JSON: ERROR, wire.PROTOBUF: openapi.TEXT}), **REFUSED},
+)
+STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
+    (NotFound, 404),
+    (StaleLease, 409),
+    (BadInput, 400),
+    (StoreError, 503),  # those who send try again then
+)
+
+
+def routes(
+    taker: Taker, *, token: str | None = None, largest: int = LARGEST, wait_s: float = endpoint.WAIT_S
+) -> list[ApiRoute]:
+    """For the proxy's app; who may ask is told as there."""
+    door = endpoint.RequestReader(name="", token=token, largest=largest, wait_s=wait_s)
+
+    async def traces(request: Request) -> Response:
+        door.admit(request)
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type not in (wire.JSON, wire.PROTOBUF):
+            raise HTTPException(415, f"Content-Type must be {wire.PROTOBUF} or {wire.JSON}")
+        try:
+            whose, body = _whose(request), await _body(request, largest, wait_s)
+            # A large one takes a while, and others wait for this loop.
+            spans, unread = await asyncio.to_thread(wire.read, body, media_type)
+            taken = await taker.take(spans, whose)
+        except ModuleNotFoundError as error:
+            raise HTTPException(415, f"{error.name} is not installed here; send {wire.JSON}") from None
+        except HoldfastError as error:
+            status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+            return _failed(status, str(error), media_type)
+        if unread:
+            taken.refuse(unread, "spans without ids or times cannot be read")
+        return Response(wire.answer(media_type, taken.refused, taken.why), media_type=media_type)
+
+    return [
+        ApiRoute("/v1/traces", traces, TOLD, method="POST"),
+        ApiRoute("/rollout/{rollout:path}/attempt/{number:int}/v1/traces", traces, TOLD, method="POST"),
+    ]
+
+
+def _whose(request: Request) -> Identity | None:
+    headers = dict(request.headers.raw)
+    if "rollout" in request.path_params:
+        return attribution.from_path(request.path_params["rollout"], request.path_params["number"], headers)
+    return attribution.from_headers(headers) if attribution.ROLLOUT in headers else None
+
+
+async def _body(request: Request, largest: int, wait_s: float) -> bytes:
+    """Unpacked, and never more of it than may be."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip"):
+        raise HTTPException(415, f"Content-Encoding {encoding} is unknown; send gzip, or plain")
+    unpack = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
+    parts, size, came = [], 0, 0
+    try:
+        async with asyncio.timeout(wait_s):
+            async for chunk in request.stream():
+                came += len(chunk)
+                if unpack is not None and unpack.eof and chunk:
+                    raise BadInput("request", why="goes on after the end of its gzip")
+                part = chunk if unpack is None else unpack.decompress(chunk, largest + 1 - size)
+                size += len(part)
+                if max(size, came) > largest:
+                    raise HTTPException(413, f"more than {largest} bytes; send fewer spans at a time")
+                parts.append(part)
+    except TimeoutError:
+        raise HTTPException(408, f"the request did not come within {wait_s:g} s", {"Connection": "close"}) from None
+    except zlib.error as error:
+        raise BadInput("request", why=f"is not gzip: {error}") from None
+    except ClientDisconnect:
+        raise HTTPException(endpoint.NOBODY, "the client left") from None
+    if unpack is not None and not unpack.eof:
+        raise BadInput("request", why="is cut short: its gzip has no end")
+    if unpack is not None and unpack.unused_data:
+        raise BadInput("request", why="goes on after the end of its gzip")
+    return b"".join(parts)
+
+
+def _failed(status: int, message: str, media_type: str) -> Response:
+    """A google.rpc.Status, as OTLP wants it: there its second field is the message."""
+    headers = {"Retry-After": "1"} if status == 503 else None
+    if media_type == wire.JSON:
+        return Response(orjson.dumps({"message": message}), status, headers, media_type=media_type)
+    text, size = message.encode(), b""
+    length = len(text)
+    while length > 127:
+        size, length = size + bytes([length & 127 | 128]), length >> 7
+    return Response(b"\x12" + size + bytes([length]) + text, status, headers, media_type=media_type)

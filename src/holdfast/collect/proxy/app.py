@@ -1,7 +1,7 @@
 """The proxy's routes: a call comes in with its identity, goes on to an upstream, and comes back byte for byte.
 
-Who may ask is `endpoint.Door`'s business, whose call it is `identity`'s, what is said a dialect's, where it goes
-`upstream`'s and what is kept `keep`'s; here they meet. Bodies are never written anew: what passes is what came.
+`endpoint.RequestReader` says who may call, `attribution` whose call it is, a dialect what it says, `upstream` where it
+goes and `span_recorder` what is kept. Bodies are never rewritten.
 """
 
 from __future__ import annotations
@@ -24,25 +24,121 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from holdfast.collect import endpoint
-from holdfast.collect.openapi import ApiRoute, described
-from holdfast.collect.proxy import forms, identity
-from holdfast.collect.proxy.attribution import Log
-from holdfast.collect.proxy.budgets import Grant, ProxyBudgets
+from holdfast.collect.chat_format import Spell
+from holdfast.collect.openapi import (
+    BODY,
+    COUNT,
+    EVENTS,
+    FLAG,
+    JSON,
+    TEXT,
+    WORD,
+    WORDS,
+    ApiRoute,
+    Gives,
+    Schema,
+    Told,
+    described,
+    listed,
+    obj,
+    optional,
+)
+from holdfast.collect.proxy import attribution
+from holdfast.collect.proxy.attribution import BadHeader, Identity, Log
+from holdfast.collect.proxy.budgets import PATH, Grant, Known, ProxyBudgets, UpstreamModels
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.dialect import FORWARDED, Assembler, Dialect, ModelRequest, read_object
-from holdfast.collect.proxy.gate import Busy, UpstreamAnswer
-from holdfast.collect.proxy.identity import BadHeader, Identity
-from holdfast.collect.proxy.models import PATH, Known, UpstreamModels
-from holdfast.collect.proxy.near import Near
+from holdfast.collect.proxy.connection import Busy, UpstreamAnswer
+from holdfast.collect.proxy.dialect import FORWARDED, Assembler, Dialect, ModelRequest, Splitter, read_object
 from holdfast.collect.proxy.span_recorder import CallRecord, Scrub, SpanRecorder, TokenPrice
-from holdfast.collect.proxy.sse import Splitter
-from holdfast.collect.proxy.upstream import LARGEST, BrokenOff, Unreachable, Upstream, Upstreams
-from holdfast.collect.reply import Spell
+from holdfast.collect.proxy.upstream import LARGEST, BrokenOff, Near, Unreachable, Upstream, Upstreams
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError, NotFound, StaleLease
 from holdfast.contracts.rollout import Attempt
 from holdfast.contracts.trace import ModelCall
 from holdfast.store.store import Store
+
+ERROR = obj(("error",), error=obj(("code", "message"), code=TEXT, message=TEXT, type=TEXT))
+ANYTHING: Schema = {"type": "object"}
+SAID = {
+    **WORDS,
+    400: "the request, or a header, is wrong",
+    404: "the store has no such rollout or attempt",
+    409: "the attempt does not run, or its lease has run out",
+    429: "the upstream is held, or full; come back after Retry-After",
+    502: "the upstream gave no answer, or broke off",
+    503: "a model of this process failed; ask again",
+}
+OWN: Gives = {"default": ("what the upstream says, as it says it", {JSON: {}})}
+REQUESTS: Mapping[str, Schema] = {  # by the path of a dialect
+    "/v1/chat/completions": obj(
+        ("model", "messages"), model=WORD, messages=listed(ANYTHING), n=optional({"const": 1}), stream={}
+    ),
+    "/v1/responses": obj(
+        ("model",), model=WORD, input={"type": ["string", "array", "null"], "items": ANYTHING}, stream={}
+    ),
+    "/v1/messages": obj(("model", "messages"), model=WORD, messages=listed(ANYTHING), stream={}),
+}
+
+
+def _header(name: str, schema: Schema, *, required: bool = False, says: str = "") -> Mapping[str, Any]:
+    return {"name": name, "in": "header", "required": required, "schema": schema, "description": says}
+
+
+WHOSE = (
+    _header("x-rollout-id", WORD, required=True, says="run/name"),
+    _header("x-attempt-id", WORD, required=True, says="the attempt's id, or its number"),
+    _header("x-sequence-id", {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}),
+    _header("x-trace-id", TEXT),
+)
+
+
+def refusals(*statuses: int) -> Gives:
+    return {status: (SAID[status], {JSON: ERROR}) for status in statuses}
+
+
+def called(path: str) -> Told:
+    """A call of a model in the dialect that is spoken at this path."""
+    return Told(
+        name=path.removeprefix("/v1/").replace("/", "_"),
+        says="A call of a model, passed on as it is and kept as a span of its attempt",
+        takes={JSON: REQUESTS.get(path, ANYTHING)},
+        gives={
+            200: ("the upstream's answer, byte for byte", {JSON: ANYTHING, EVENTS: TEXT}),
+            **refusals(*BODY, 404, 409, 429, 502, 503),
+            **OWN,
+        },
+        headers=WHOSE,
+    )
+
+
+LIST = Told(
+    name="models",
+    says="The models of the upstreams; of a single one as it says it",
+    gives={200: ("all of them", {JSON: ANYTHING}), **refusals(401, 403, 404, 502), **OWN},
+)
+UPSTREAM = obj(("name", "calls", "held"), name=TEXT, calls=COUNT, held=FLAG)
+HEALTH = Told(
+    name="health",
+    says="Whether it is ready, and where calls go",
+    gives={
+        200: (
+            "it is",
+            {JSON: obj(("status", "upstreams"), status={"const": "ready"}, upstreams=listed(UPSTREAM, minItems=1))},
+        ),
+        **refusals(401, 403),
+    },
+)
+
+
+def ordered(order: str) -> Told:
+    """`hold` or `release` of an upstream."""
+    return Told(
+        name=order,
+        says=f"{order.capitalize()} an upstream, while its weights are exchanged",
+        takes={JSON: obj(upstream=TEXT)},
+        gives={200: ("how it stands now", {JSON: UPSTREAM}), **refusals(*BODY)},
+    )
+
 
 CODE = "training_proxy_"
 SAYS = "Calls of models, passed on byte for byte, and kept as spans of the attempts that they belong to."
@@ -123,13 +219,13 @@ def app(
 def _places(proxy: Proxy, dialects: Sequence[Dialect]) -> list[ApiRoute]:
     places = []
     for dialect in dialects:
-        call, told = Asgi(partial(proxy.call, dialect)), forms.called(dialect.path)
+        call, told = Asgi(partial(proxy.call, dialect)), called(dialect.path)
         places += [ApiRoute(f"{start}{dialect.path}", call, told, method="POST") for start in (BELOW, "")]
-    places += [ApiRoute(f"{start}{PATH}", proxy.models, forms.LIST) for start in (BELOW, "")]
-    places.append(ApiRoute("/training/proxy/health", proxy.health, forms.HEALTH))
+    places += [ApiRoute(f"{start}{PATH}", proxy.models, LIST) for start in (BELOW, "")]
+    places.append(ApiRoute("/training/proxy/health", proxy.health, HEALTH))
     for order in (proxy.held, proxy.released):
         name = "hold" if order == proxy.held else "release"
-        places.append(ApiRoute(f"/training/proxy/{name}", order, forms.ordered(name), method="POST"))
+        places.append(ApiRoute(f"/training/proxy/{name}", order, ordered(name), method="POST"))
     return places
 
 
@@ -265,9 +361,9 @@ class Proxy:
         body = await self._door.content(request)
         headers = dict(request.headers.raw)
         whose = (
-            identity.from_path(request.path_params["rollout"], request.path_params["number"], headers)
+            attribution.from_path(request.path_params["rollout"], request.path_params["number"], headers)
             if "rollout" in request.path_params
-            else identity.from_headers(headers)
+            else attribution.from_headers(headers)
         )
         if whose.trace is not None:
             whose = replace(whose, trace=self._scrubbed(whose.trace))

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.collect.proxy.dialect import ModelRequest, loads, read_object, spliced, token_ids
-from holdfast.collect.proxy.said import count
-from holdfast.collect.proxy.sse import Event
+from holdfast.collect.proxy.dialect import Event, ModelRequest, count, loads, read_object, spliced, token_ids
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 

@@ -1,7 +1,6 @@
-"""HTTP/1.1 to one upstream: kept connections, one request at a time on each, and its answer in pieces as they come.
+"""HTTP/1.1 to one upstream: kept connections, one request at a time on each, and a gate that limits and holds calls.
 
-A tenth of what a general client costs, because it can do nothing else: no redirects, no cookies, no compression, no
-proxies of the environment. Who may go in, what is tried again and what an error means to a caller is `upstream`'s.
+It costs a tenth of a general client because it does nothing else: no redirects, cookies, compression or proxies.
 """
 
 from __future__ import annotations
@@ -10,13 +9,97 @@ import asyncio
 import re
 import select
 import ssl
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
 
 import httptools
 from yarl import URL
 
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, HoldfastError
+
+
+class Busy(HoldfastError):
+    """The upstream is held, or has as many calls as it may have."""
+
+    retry_after_s = 1
+
+
+class UpstreamAnswer(Protocol):
+    """An answer that has begun. It must be closed, however it ends."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Those that are passed on."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]: ...
+
+    def close(self) -> None: ...
+
+
+class Gate:
+    """So many at a time, and none while it is held."""
+
+    def __init__(self, most: int, hold_s: float) -> None:
+        self._most, self._hold_s = most, hold_s
+        self.inside = 0
+        self.is_held = False
+        self._waiting: list[asyncio.Future[None]] = []
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def hold(self) -> None:
+        """Who is inside goes on; who comes waits."""
+        self.is_held = True
+
+    def release(self) -> None:
+        self.is_held = False
+        self._let_in()
+
+    async def idle(self) -> None:
+        """Until nobody is inside."""
+        await self._idle.wait()
+
+    async def enter(self) -> None:
+        """Busy where that takes longer than it may."""
+        if not self.is_held and self.inside < self._most and not self._waiting:
+            self._take()
+            return
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        try:
+            async with asyncio.timeout(self._hold_s):
+                await place
+        except BaseException as error:
+            if place in self._waiting:
+                self._waiting.remove(place)
+            elif place.done() and not place.cancelled():
+                self.leave()  # it was let in at the very moment it gave up
+            if isinstance(error, TimeoutError):
+                why = "is held" if self.is_held else f"has {self.inside} calls under way"
+                raise Busy("the upstream", why=why, remedy="come back a little later") from None
+            raise
+
+    def leave(self) -> None:
+        self.inside -= 1
+        if self.inside == 0:
+            self._idle.set()
+        self._let_in()
+
+    def _take(self) -> None:
+        self.inside += 1
+        self._idle.clear()
+
+    def _let_in(self) -> None:
+        while self._waiting and not self.is_held and self.inside < self._most:
+            place = self._waiting.pop(0)
+            if not place.done():
+                self._take()
+                place.set_result(None)
+
 
 KEEP_S = 30.0  # a connection that has rested for longer is not used again
 MOST_HEAD = 2**17  # bytes that are no body: before it, between two pieces of it, after it

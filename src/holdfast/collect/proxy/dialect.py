@@ -1,8 +1,9 @@
-"""What the proxy has to know about an API in order to keep its calls: how one is asked for, and how an answer is read.
+"""What the dialects share: the protocol, server-sent events split from bytes, and messages assembled in chat form.
 
-A dialect reads; it never changes a byte of what is passed on. The one thing it may say about the request is what could
-be added to it, so that the upstream gives token ids and log-probs (`ModelRequest.extended`). `app` and `upstream` move
-the bytes, `sse` splits a stream into events.
+A dialect reads an API; it never changes a byte that passes. It may only add fields to a request so that the upstream
+gives token ids and log-probs (`ModelRequest.extended`). The same parts give the same message, whether they come as an
+answer or come back in a conversation: a second call must contain the first call's answer to be learnt from.
+https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
 from __future__ import annotations
@@ -11,14 +12,137 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import orjson
 
-from holdfast.collect.proxy.said import MOST
-from holdfast.collect.proxy.sse import Event
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
+
+LARGEST = 64 * 2**20  # bytes of one event: what is larger is passed on unread
+
+
+class Event(NamedTuple):
+    name: str  # "message" where the stream names none
+    data: bytes
+
+
+class Splitter:
+    """Feed it chunks; it gives the events that they complete."""
+
+    def __init__(self, largest: int = LARGEST) -> None:
+        self._rest: list[bytes] = []  # of an event that is not whole yet: joined only when a line ends
+        self._size, self._largest = 0, largest
+        self._begun = self._is_cr_open = False
+        self.is_overfull = False  # one event was too large: nothing is read from there on
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        if self.is_overfull or not chunk:
+            return []
+        text = self._lines(chunk)
+        self._rest.append(text)
+        self._size += len(text)
+        if self._size > self._largest:
+            self.is_overfull, self._rest = True, []
+            return []
+        if b"\n" not in text:
+            return []
+        text = b"".join(self._rest)
+        if not self._begun:
+            self._begun, text = True, text.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
+        *blocks, rest = text.split(b"\n\n")
+        self._rest, self._size = [rest], len(rest)
+        return [event for block in blocks if (event := _read(block)) is not None]
+
+    def _lines(self, chunk: bytes) -> bytes:
+        """With LF alone. A CR at the end is a line's end already; a LF that follows it belongs to it."""
+        if self._is_cr_open and chunk.startswith(b"\n"):
+            chunk = chunk[1:]
+        self._is_cr_open = chunk.endswith(b"\r")
+        if b"\r" not in chunk:
+            return chunk
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _read(block: bytes) -> Event | None:
+    """None for a comment, or an event without data."""
+    if block.startswith(b"data: ") and b"\n" not in block:  # nearly all of them
+        return Event("message", block[6:])
+    name, data = "message", []
+    for line in block.split(b"\n"):
+        key, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if key == b"data":
+            data.append(value)
+        elif key == b"event":
+            name = value.decode(errors="replace") or "message"
+    return Event(name, b"\n".join(data)) if data else None
+
+
+MOST = 2**53  # beyond it no float and no column of a store holds every whole number
+
+
+class Said:
+    """Parts are added in their order; texts of one kind become one text."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[str]] = {}
+        self.calls: list[dict[str, Any]] = []
+        self._items: list[dict[str, Any]] = []
+
+    def text(self, text: Any, kind: str = "content") -> None:
+        if isinstance(text, str):
+            self._texts.setdefault(kind, []).append(text)
+
+    def thought(self, text: Any) -> None:
+        self.text(text, "reasoning_content")
+
+    def call(self, identity: Any, name: Any, arguments: str) -> None:
+        function = {"name": name if isinstance(name, str) else "", "arguments": arguments}
+        self.calls.append({"id": identity if isinstance(identity, str) else None, "type": "function"})
+        self.calls[-1]["function"] = function
+
+    def item(self, item: dict[str, Any]) -> None:
+        """What chat completions have no form for, such as a search by the upstream itself: kept as it is."""
+        self._items.append(item)
+
+    def message(self) -> dict[str, Any]:
+        texts = {kind: "".join(parts) for kind, parts in self._texts.items()}
+        message: dict[str, Any] = {"role": "assistant", "content": texts.pop("content", "") or None}
+        message |= {kind: text for kind, text in texts.items() if text}
+        if self.calls:
+            message["tool_calls"] = self.calls
+        if self._items:
+            message["items"] = self._items
+        return message
+
+
+def written(arguments: Any) -> str:
+    """Arguments that come as an object, in the one form in which they are kept; ValueError where they have none."""
+    try:
+        return orjson.dumps(arguments).decode()
+    except orjson.JSONEncodeError:
+        try:
+            return json.dumps(arguments, separators=(",", ":"), allow_nan=False)  # half a character is written as such
+        except RecursionError:
+            raise ValueError("arguments of a tool: nested too deeply") from None
+
+
+def count(said: Any) -> int | None:
+    """None where it is no number that anybody can have counted to."""
+    return said if type(said) is int and 0 <= said <= MOST else None
+
+
+def part(usage: Any, name: str) -> Any:
+    """A member of what may be an object, and may be anything."""
+    return usage.get(name) if isinstance(usage, dict) else None
+
+
+def kind(block: Any, otherwise: str = "") -> str:
+    """What it says it is; the other word where it says nothing, or no word."""
+    said = part(block, "type")
+    return said if isinstance(said, str) else otherwise
+
 
 FORWARDED = frozenset({"content-type", "x-request-id"})  # of a request, in every dialect; besides them its credentials
 RETURNED = frozenset({"content-type", "content-encoding", "retry-after", "x-request-id", "request-id"})

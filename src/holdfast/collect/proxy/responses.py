@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from holdfast.collect.proxy.dialect import ModelRequest, loads, read_object
-from holdfast.collect.proxy.said import Said, count, kind, part
-from holdfast.collect.proxy.sse import Event
+from holdfast.collect.proxy.dialect import Event, ModelRequest, Said, count, kind, loads, part, read_object
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 

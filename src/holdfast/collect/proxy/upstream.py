@@ -1,23 +1,94 @@
-"""Where calls are answered: endpoints elsewhere, or policies in this process. One gate each; sticky by rollout.
+"""Where calls are answered: HTTP endpoints or policies in this process, one gate each; a rollout keeps to one of them.
 
-A request that has not begun to be answered may be asked again; one that has, never. While an upstream is held, for
-instance because its weights are exchanged, calls wait; those that wait too long are told when to come back.
+A request may be asked again until its answer has begun. While an upstream is held, for instance to exchange its
+weights, calls wait; those that wait too long are told when to come back. `Relay` is a model behind upstreams as a
+`Complete`: it sends what was asked for under the model's own name, with token ids and log-probs where there are any.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from hashlib import blake2b
+from typing import Any
 
-from holdfast.collect import address
-from holdfast.collect.proxy.connection import Connection, Connections
-from holdfast.collect.proxy.dialect import RETURNED, Dialect, ModelRequest
-from holdfast.collect.proxy.gate import Gate, UpstreamAnswer
-from holdfast.collect.proxy.near import Near
-from holdfast.contracts.errors import BadInput, HoldfastError
+import orjson
+from starlette.responses import StreamingResponse
+
+from holdfast.collect import client
+from holdfast.collect.chat_format import Envelope, Spell, read_request
+from holdfast.collect.endpoint import answered
+from holdfast.collect.proxy.chat import Chat
+from holdfast.collect.proxy.connection import Busy, Connection, Connections, Gate, UpstreamAnswer
+from holdfast.collect.proxy.dialect import RETURNED, Dialect, ModelRequest, Splitter, loads
+from holdfast.contracts.engine import Complete
+from holdfast.contracts.errors import BadInput, Fault, HoldfastError
 from holdfast.contracts.rollout import Backoff
+from holdfast.contracts.trace import ModelCall
+
+
+class Near:
+    """Policies in this process, chosen for each call: a call that has begun ends with the one it began with."""
+
+    name = "local"
+
+    def __init__(
+        self,
+        choose_version: Callable[[str], Complete],
+        *,
+        spell: Spell | None = None,
+        clock: Callable[[], float] = time.time,
+        hold_s: float = 30.0,
+        most: int = 512,
+    ) -> None:
+        self._choose_version, self.spell, self._clock = choose_version, spell, clock
+        self.gate = Gate(most, hold_s)
+
+    def url(self, path: str) -> str:
+        return f"local:{path}"
+
+    async def ask(self, dialect: Dialect, asked: ModelRequest, headers: Mapping[str, str], key: str) -> UpstreamAnswer:
+        if dialect.path != "/v1/chat/completions":
+            raise BadInput(dialect.path, why="is not spoken by local policies", remedy="use /v1/chat/completions")
+        request = read_request(orjson.loads(asked.extended or asked.body))
+        envelope = Envelope(id=f"chatcmpl-{secrets.token_hex(12)}", created=int(self._clock()), spell=self.spell)
+        await self.gate.enter()
+        try:
+            return NearAnswer(
+                await answered(self._choose_version(asked.user or key), request, envelope), self.gate.leave
+            )
+        except BaseException:
+            self.gate.leave()
+            raise
+
+    async def close(self) -> None:
+        """There is nothing of its own."""
+
+
+class NearAnswer:
+    def __init__(self, response: Any, leave: Callable[[], None]) -> None:
+        self._response, self._leave, self._is_closed = response, leave, False
+        self.status: int = response.status_code
+        self.headers: Mapping[str, str] = {"content-type": response.headers["content-type"]}
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        if not isinstance(self._response, StreamingResponse):
+            yield self._response.body
+            return
+        try:
+            async for chunk in self._response.body_iterator:
+                yield chunk  # type: ignore[misc]
+        finally:
+            await self._response.body_iterator.aclose()  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._leave()
+
 
 PASSING = frozenset({429, 502, 503, 504})  # statuses that may be another next time
 STRANGE = frozenset({400, 404, 422})  # what an upstream says to a field that it does not know
@@ -54,7 +125,7 @@ class Remote:
         if not base_url.startswith(("http://", "https://")):
             why = "is not an http or https address without a password"
             raise BadInput(f"upstream {base_url.rpartition('@')[2]!r}", why=why, remedy="as in http://127.0.0.1:8000")
-        self.name = address.checked("upstream", base_url, example="http://127.0.0.1:8000").removesuffix("/v1")
+        self.name = client.checked("upstream", base_url, example="http://127.0.0.1:8000").removesuffix("/v1")
         self.gate = Gate(most, hold_s)
         self._keys, self._timeout_s = keys or {}, max(timeout_s, 1.0)
         self._is_extended = is_extended
@@ -205,3 +276,122 @@ class Upstreams:
     async def close(self) -> None:
         for one in self.each:
             await one.close()
+
+
+REFUSED = frozenset({400, 413, 415, 422})  # the request itself is at fault; with other statuses, whoever serves it
+KEYLESS = frozenset({401, 403})  # what such an answer says may have the key in it: callers are not told
+TEXTS = ("content", "reasoning_content")
+JSON = {"Content-Type": "application/json"}
+STREAMED = "stream_options"  # only a stream may have them
+
+
+class Relay:
+    """`await relay(messages, temperature=…)`, or `relay.stream(messages, …)`; whatever else is given is passed on."""
+
+    def __init__(self, upstreams: Upstreams, model: str, *, key: str) -> None:
+        """`key` keeps to one of several upstreams."""
+        self._upstreams, self._model, self._key, self._chat = upstreams, model, key, Chat()
+
+    async def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
+        plain = {name: value for name, value in sampling.items() if name != STREAMED}
+        asked = self._asked(messages, plain)
+        answer = await self._begun(asked)
+        try:
+            return self._chat.whole(asked, await _read(answer))
+        except ValueError as error:
+            raise self._fault(f"its answer cannot be read: {error}") from error
+        except BrokenOff as error:
+            raise self._fault(str(error)) from error
+        finally:
+            answer.close()
+
+    async def stream(
+        self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any
+    ) -> AsyncGenerator[Mapping[str, Any] | ModelCall, None]:
+        """The answer as it comes, and the finished call last."""
+        asked = self._asked(messages, {**sampling, "stream": True})
+        answer = await self._begun(asked)
+        whole, splitter = self._chat.stream(asked), Splitter()
+        try:
+            async for chunk in answer.chunks():
+                for event in splitter.feed(chunk):
+                    whole.feed(event)
+                    if piece := self._piece(event.data):
+                        yield piece
+                if whole.is_ended:
+                    break
+            call = whole.result()
+            if call.finish_reason is None or whole.has_holes or splitter.is_overfull:
+                raise self._fault("its stream broke off")
+            yield call
+        except BrokenOff as error:
+            raise self._fault(str(error)) from error
+        finally:
+            answer.close()
+
+    def close(self) -> None:
+        """The connections are shared with other versions: whoever opened them closes them."""
+
+    def _asked(self, messages: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> ModelRequest:
+        return self._chat.read_request(orjson.dumps({"model": self._model, "messages": list(messages), **given}))
+
+    async def _begun(self, asked: ModelRequest) -> UpstreamAnswer:
+        try:
+            _, answer = await self._upstreams.ask(self._chat, asked, JSON, self._key)
+        except (Unreachable, Busy) as error:
+            raise self._fault(str(error)) from error
+        if answer.status == 200:
+            return answer
+        if answer.status in KEYLESS:
+            answer.close()
+            raise self._fault(f"HTTP {answer.status}: the upstream does not take our key")
+        try:
+            says = _complaint(await _read(answer))
+        except BrokenOff:
+            says = ""
+        finally:
+            answer.close()
+        if answer.status in REFUSED:
+            raise BadInput("request", why=f"the upstream refuses it: {says}", remedy="ask for something else")
+        raise self._fault(f"HTTP {answer.status}: {says}")
+
+    def _piece(self, data: bytes) -> dict[str, Any]:
+        """What is new in an event, in the form of OpenAI's delta."""
+        try:
+            chunk = loads(data)
+        except ValueError:
+            return {}  # the mark of the end, or a hole, which the whole tells of
+        if isinstance(chunk, dict) and chunk.get("error"):
+            raise self._fault(_complaint(data))
+        choices = chunk.get("choices") if isinstance(chunk, dict) else None
+        first = choices[0] if isinstance(choices, list) and choices else None
+        delta = first.get("delta") if isinstance(first, dict) else None
+        if not isinstance(delta, dict):
+            return {}
+        texts = {name: delta[name] for name in TEXTS if isinstance(delta.get(name), str) and delta[name]}
+        calls = delta.get("tool_calls")
+        return {**texts, "tool_calls": calls} if isinstance(calls, list) and calls else texts
+
+    def _fault(self, why: str) -> Fault:
+        return Fault(f"upstream model {self._model}", why=why, remedy="is the upstream running, and is the key right?")
+
+
+async def _read(answer: UpstreamAnswer) -> bytes:
+    parts, size = [], 0
+    async for chunk in answer.chunks():
+        parts.append(chunk)
+        size += len(chunk)
+        if size > LARGEST:
+            raise BrokenOff("the upstream", why=f"its answer is larger than {LARGEST} bytes")
+    return b"".join(parts)
+
+
+def _complaint(body: bytes) -> str:
+    """What an error says, on one line and not too long."""
+    try:
+        found = loads(body)
+    except ValueError:
+        found = body.decode(errors="replace")
+    error = found.get("error", found) if isinstance(found, Mapping) else found
+    text = " ".join(str(error.get("message", error) if isinstance(error, Mapping) else error).split())
+    return text if len(text) <= 300 else f"{text[:299]}…"

@@ -25,8 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.collect import endpoint
 from holdfast.collect.endpoint import Events
-from holdfast.collect.forms import EVENTS, FLAG, JSON, TEXT, Told, obj, optional
-from holdfast.collect.openapi import ApiRoute, described
+from holdfast.collect.openapi import EVENTS, FLAG, JSON, TEXT, ApiRoute, Told, described, obj, optional
 from holdfast.contracts.access import Forbidden
 from holdfast.contracts.commands import LONGEST, LONGEST_WHY
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, Refused

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from unicodedata import category, normalize
 
-from holdfast.contracts.detect import personal, secrets
 from holdfast.contracts.judgement import EvalItem, Grade, Judgement
+from holdfast.privacy.detect import personal, secrets
 from holdfast.reward.judges.judge import Criterion, said
 
 VERSION = "3"

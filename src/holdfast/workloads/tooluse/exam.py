@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.collect.agent import Context
-from holdfast.collect.tracer import Tracer
+from holdfast.collect.agent import Context, Tracer
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.executor import Assignment
 from holdfast.contracts.reward import RewardTerm

@@ -3,7 +3,7 @@
 The same thing gets the same pseudonym everywhere in a store, and nobody can tell what it was without the store's key.
 Messages, tool arguments and results keep their structure. Token ids are data too: over what was replaced they go, and
 the range is marked; where nobody can tell which ids those are, all ids of the call go. What counts as a secret or as
-personal is told by `contracts.detect` and `contracts.people`; when scrubbing happens is the caller's business: before
+personal is told by `privacy.detect` and `privacy.people`; when scrubbing happens is the caller's business: before
 anything is written.
 """
 
@@ -27,10 +27,10 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from holdfast.contracts import detect, people
-from holdfast.contracts.detect import Detection
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, ToolCall
+from holdfast.privacy import detect, people
+from holdfast.privacy.detect import Detection
 
 K = TypeVar("K", str, bytes)
 V = TypeVar("V")

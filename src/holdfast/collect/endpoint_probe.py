@@ -1,6 +1,6 @@
-"""A chat endpoint asked to the letter: whatever it answers comes back raw, whole or streamed, with nothing tidied away.
+"""A chat endpoint under examination: raw answers, whole or streamed, and what each check of them found.
 
-`Client` is for agents: it retries, and drops what cannot be used. Here that is what is looked for; `examine` judges it.
+Unlike `client`, nothing is retried or tidied: what is wrong with an answer is what `doctor` looks for.
 """
 
 from __future__ import annotations
@@ -9,14 +9,76 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
 import aiohttp
 
-from holdfast.collect.address import checked, hidden
+from holdfast.collect.client import checked, hidden
 from holdfast.contracts.errors import Fault, HoldfastError
+from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.trace import ModelCall
+
+CHECKS = {
+    "completion": "it answers",
+    "token_ids": "ids of the prompt and of the answer come with it",
+    "logprobs": "a log-prob comes with each id",
+    "ids_of_text": "the ids are those of the text",
+    "usage": "tokens are counted right",
+    "repeatable": "temperature 0 gives the same answer again",
+    "stream": "a stream says what the whole answer says",
+    "template": "a later prompt begins with what was read and said before",
+    "tool_calls": "calls of tools come back, and go in again unchanged",
+    "temperature": "log-probs are those at the temperature in force",
+    "top_k": "log-probs are renormalised under top-k",
+    "top_p": "log-probs are renormalised under top-p",
+    "draws": "tokens are drawn as often as their log-probs say",
+    "trainer_gap": "the trainer finds the same log-probs",
+}
+
+
+class FindingState(StrEnum):
+    OK = "ok"
+    WARNING = "warning"  # worth knowing
+    FAILED = "failed"
+    UNKNOWN = "unknown"  # it should have been seen, and was not
+    SKIPPED = "skipped"  # not asked for, or idle after what failed before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorFinding:
+    """What one check found."""
+
+    check: str
+    state: FindingState = FindingState.OK
+    code: str = "ok"  # stable, for programs
+    detail: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+def verdict(findings: Sequence[DoctorFinding]) -> Decision:
+    """Whether to train on it. Closed by what failed, by what could not be seen, and where nothing was looked at."""
+    bad = [one for one in findings if one.state in (FindingState.FAILED, FindingState.UNKNOWN)]
+    if bad:
+        return Decision(open=False, reasons=tuple(Reason(code=one.code, text=one.detail) for one in bad))
+    if not any(one.state is FindingState.OK for one in findings):
+        return Decision(open=False, reasons=(Reason(code="nothing_examined", text="no check was made"),))
+    passed = sum(one.state is FindingState.OK for one in findings)
+    return Decision(open=True, reasons=(Reason(code="endpoint_fit", text=f"{passed} checks passed"),))
+
+
+def failed(check: str, code: str, detail: str, **figures: float) -> DoctorFinding:
+    return DoctorFinding(check=check, state=FindingState.FAILED, code=code, detail=detail, figures=figures)
+
+
+def unknown(check: str, code: str, detail: str) -> DoctorFinding:
+    return DoctorFinding(check=check, state=FindingState.UNKNOWN, code=code, detail=detail)
+
+
+def skipped(check: str, why: str) -> DoctorFinding:
+    return DoctorFinding(check=check, state=FindingState.SKIPPED, code="skipped", detail=why)
+
 
 LONGEST = 300  # letters of a complaint
 LARGEST = 32 * 2**20  # bytes of an answer

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from unicodedata import combining, normalize
 
-from holdfast.contracts.detect import Detection, Sign, is_grouped
+from holdfast.privacy.detect import Detection, Sign, is_grouped
 
 _GIVEN = """
 Alex Andy Becky Ben Cathy Charlie Chris Dan Danny Dave Doug Eddie Fred Greg Jeff Jenny Jerry Jim Jimmy Joe Joey Ken
