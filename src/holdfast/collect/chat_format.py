@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
@@ -297,17 +297,6 @@ KNOWN = frozenset(
 BYTES = "bytes"  # what the list of models calls the tokens that `spell_byte` spells
 Spell = Callable[[int], bytes]  # the bytes that one token stands for
 Piece = Mapping[str, Any]  # new text in the form of OpenAI's delta; token_ids and logprobs of what it was made from
-
-
-class Streaming(Protocol):
-    """What a Complete may offer besides: the answer while it is made, as an async generator.
-
-    Its pieces say a beginning of the message and carry a beginning of its tokens, or none; the finished call is last.
-    """
-
-    def stream(
-        self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any
-    ) -> AsyncGenerator[Piece | ModelCall, None]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from starlette.exceptions import HTTPException
@@ -61,32 +61,6 @@ TAKEN = frozenset({"model", "messages", "stream"})  # what says it in chat form,
 REMEMBERED = ("previous_response_id", "conversation", "prompt")  # conversations that a vendor keeps; nobody does here
 
 
-class StreamWriter(Protocol):
-    """One streamed answer as server-sent events, in order: `begin`, `add` what comes, `error` where it breaks off."""
-
-    def begin(self) -> Iterator[bytes]: ...
-
-    def add(self, new: Piece | ModelCall) -> Iterator[bytes]:
-        """The finished call is the last; what ends a stream is written with it."""
-        ...
-
-    def error(self, status: int, message: str) -> Iterator[bytes]: ...
-
-
-class Spoken(Protocol):
-    path: str  # behind /v1
-
-    def read(self, body: bytes, *, any_sampling: bool) -> Request:
-        """BadInput names the field that is wrong. `any_sampling`: whoever answers judges parameters itself."""
-        ...
-
-    def whole(self, request: Request, call: ModelCall, envelope: Envelope) -> dict[str, Any]: ...
-
-    def stream(self, request: Request, envelope: Envelope) -> StreamWriter: ...
-
-    def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]: ...
-
-
 def _request(asked: ModelRequest, any_sampling: bool, **more: Any) -> Request:
     """What was asked in chat form; for a model that does not judge it itself, checked to the last field."""
     for name in TAKEN.intersection(asked.sampling):
@@ -101,33 +75,6 @@ def _request(asked: ModelRequest, any_sampling: bool, **more: Any) -> Request:
             raise BadInput(f"messages[{place}]", why=f"has parts that no model here reads: {kinds}")
     body = {**asked.sampling, "model": asked.model, "messages": list(asked.messages), "stream": asked.is_streamed}
     return replace(read_request(body), **more)
-
-
-class Chat:
-    path = "chat/completions"
-
-    def read(self, body: bytes, *, any_sampling: bool) -> Request:
-        asked = chat.Chat().read_request(body)  # which refuses several choices, too
-        if not any_sampling:
-            return read_request(read_object(body))
-        given = read_object(body)
-        options = given.get("stream_options")
-        return _request(
-            asked,
-            any_sampling,
-            logprobs=given.get("logprobs") is True,
-            token_ids=given.get("return_token_ids") is True,
-            usage=isinstance(options, dict) and options.get("include_usage") is True,
-        )
-
-    def whole(self, request: Request, call: ModelCall, envelope: Envelope) -> dict[str, Any]:
-        return completion(request, [call], envelope)
-
-    def stream(self, request: Request, envelope: Envelope) -> StreamWriter:
-        return ChatWriter(request, envelope)
-
-    def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
-        return error_form(status, message, param)
 
 
 class ChatWriter:
@@ -148,66 +95,27 @@ class ChatWriter:
         yield b"data: [DONE]\n\n"
 
 
-class Messages:
-    path = "messages"
+class Chat:
+    stream = ChatWriter
+    error = staticmethod(error_form)
+    path = "chat/completions"
 
     def read(self, body: bytes, *, any_sampling: bool) -> Request:
-        asked = anthropic.Messages().read_request(body)
-        return _request(replace(asked, sampling=_thinking(asked.sampling)), any_sampling)
+        asked = chat.Chat().read_request(body)  # which refuses several choices, too
+        if not any_sampling:
+            return read_request(read_object(body))
+        given = read_object(body)
+        options = given.get("stream_options")
+        return _request(
+            asked,
+            any_sampling,
+            logprobs=given.get("logprobs") is True,
+            token_ids=given.get("return_token_ids") is True,
+            usage=isinstance(options, dict) and options.get("include_usage") is True,
+        )
 
     def whole(self, request: Request, call: ModelCall, envelope: Envelope) -> dict[str, Any]:
-        message = call.response
-        blocks: list[dict[str, Any]] = []
-        if thought := message.get("reasoning_content"):
-            blocks.append({"type": "thinking", "thinking": thought, "signature": ""})
-        if text := message.get("content"):
-            blocks.append({"type": "text", "text": text})
-        blocks += [_tool_use(call) for call in message.get("tool_calls") or ()]
-        return {**_opened(envelope, call.model), "content": blocks, **_stopped(call), "usage": _anthropic_usage(call)}
-
-    def stream(self, request: Request, envelope: Envelope) -> StreamWriter:
-        return MessagesWriter(request, envelope)
-
-    def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
-        kind = KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
-        return {"type": "error", "error": {"type": kind, "message": message}}
-
-
-def _thinking(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """Anthropic's limit of thinking under our name for it."""
-    given = sampling.get("thinking")
-    if not isinstance(given, dict):
-        return dict(sampling)
-    rest = {name: value for name, value in sampling.items() if name != "thinking"}
-    match given:
-        case {"type": "disabled"}:
-            return {**rest, "thinking": 0}
-        case {"type": "enabled", "budget_tokens": int() as most}:
-            return {**rest, "thinking": most}
-        case _:
-            why = "is neither disabled nor enabled with budget_tokens"
-            raise BadInput("thinking", why=why, remedy="leave it out")
-
-
-def _opened(envelope: Envelope, model: str) -> dict[str, Any]:
-    return {"id": f"msg_{envelope.id}", "type": "message", "role": "assistant", "model": model}
-
-
-def _stopped(call: ModelCall) -> dict[str, Any]:
-    reason = finish_reason(call)
-    return {"stop_reason": STOPS.get(reason, reason), "stop_sequence": None}
-
-
-def _anthropic_usage(call: ModelCall) -> dict[str, Any]:
-    return {"input_tokens": call.prompt_tokens or 0, "output_tokens": call.completion_tokens or 0}
-
-
-def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    given = _parsed(function.get("arguments") or "{}")
-    if not isinstance(given, dict):
-        given = {RAW: function["arguments"]}
-    return {"type": "tool_use", "id": call.get("id"), "name": function["name"], "input": given}
+        return completion(request, [call], envelope)
 
 
 class MessagesWriter:
@@ -256,7 +164,150 @@ class MessagesWriter:
         self._open = ""
 
 
+class Messages:
+    stream = MessagesWriter
+    path = "messages"
+
+    def read(self, body: bytes, *, any_sampling: bool) -> Request:
+        asked = anthropic.Messages().read_request(body)
+        return _request(replace(asked, sampling=_thinking(asked.sampling)), any_sampling)
+
+    def whole(self, request: Request, call: ModelCall, envelope: Envelope) -> dict[str, Any]:
+        message = call.response
+        blocks: list[dict[str, Any]] = []
+        if thought := message.get("reasoning_content"):
+            blocks.append({"type": "thinking", "thinking": thought, "signature": ""})
+        if text := message.get("content"):
+            blocks.append({"type": "text", "text": text})
+        blocks += [_tool_use(call) for call in message.get("tool_calls") or ()]
+        return {**_opened(envelope, call.model), "content": blocks, **_stopped(call), "usage": _anthropic_usage(call)}
+
+    def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
+        kind = KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def _thinking(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """Anthropic's limit of thinking under our name for it."""
+    given = sampling.get("thinking")
+    if not isinstance(given, dict):
+        return dict(sampling)
+    rest = {name: value for name, value in sampling.items() if name != "thinking"}
+    match given:
+        case {"type": "disabled"}:
+            return {**rest, "thinking": 0}
+        case {"type": "enabled", "budget_tokens": int() as most}:
+            return {**rest, "thinking": most}
+        case _:
+            why = "is neither disabled nor enabled with budget_tokens"
+            raise BadInput("thinking", why=why, remedy="leave it out")
+
+
+def _opened(envelope: Envelope, model: str) -> dict[str, Any]:
+    return {"id": f"msg_{envelope.id}", "type": "message", "role": "assistant", "model": model}
+
+
+def _stopped(call: ModelCall) -> dict[str, Any]:
+    reason = finish_reason(call)
+    return {"stop_reason": STOPS.get(reason, reason), "stop_sequence": None}
+
+
+def _anthropic_usage(call: ModelCall) -> dict[str, Any]:
+    return {"input_tokens": call.prompt_tokens or 0, "output_tokens": call.completion_tokens or 0}
+
+
+def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    given = _parsed(function.get("arguments") or "{}")
+    if not isinstance(given, dict):
+        given = {RAW: function["arguments"]}
+    return {"type": "tool_use", "id": call.get("id"), "name": function["name"], "input": given}
+
+
+class ResponsesWriter:
+    """Texts as they come, an item for each kind; calls of tools when the answer is whole."""
+
+    def __init__(self, request: Request, envelope: Envelope) -> None:
+        self._request, self._envelope = request, envelope
+        self._number = 0
+        self._output: list[dict[str, Any]] = []
+        self._open: _Open | None = None
+
+    def begin(self) -> Iterator[bytes]:
+        for name in ("response.created", "response.in_progress"):
+            yield self._event(name, response=_response(self._request, self._envelope, None, ()))
+
+    def add(self, new: Piece | ModelCall) -> Iterator[bytes]:
+        if not isinstance(new, ModelCall):
+            yield from self._text("reasoning", new.get("reasoning_content"))
+            yield from self._text("message", new.get("content"))
+            return
+        yield from self._end_item()
+        for item in _items(new):
+            if item["type"] == "function_call":
+                yield from self._call(item)
+            elif item["type"] not in {one["type"] for one in self._output}:  # an answer that says nothing at all
+                yield from self._text(item["type"], "", begin=True)
+                yield from self._end_item()
+        whole = _response(self._request, self._envelope, new, self._output)
+        yield self._event(f"response.{whole['status']}", response=whole)
+
+    def error(self, status: int, message: str) -> Iterator[bytes]:
+        yield self._event("error", code=CODES.get(status), message=message, param=None)
+
+    def _text(self, kind: str, text: str | None, *, begin: bool = False) -> Iterator[bytes]:
+        if not text and not begin:
+            return
+        if self._open is None or self._open.kind != kind:
+            yield from self._end_item()
+            self._open = _Open(kind, _identity(kind))
+            yield self._placed("response.output_item.added", item=self._unfinished())
+            yield self._within("response.content_part.added", part={**self._item()["content"][0], "text": ""})
+        if text:
+            self._open.text += text
+            yield self._within(f"{self._open.event}.delta", delta=text, **self._open.extra)
+
+    def _end_item(self) -> Iterator[bytes]:
+        if self._open is None:
+            return
+        item = self._item()
+        yield self._within(f"{self._open.event}.done", text=self._open.text, **self._open.extra)
+        yield self._within("response.content_part.done", part=item["content"][0])
+        yield self._placed("response.output_item.done", item=item)
+        self._output.append(item)
+        self._open = None
+
+    def _call(self, item: dict[str, Any]) -> Iterator[bytes]:
+        yield self._placed("response.output_item.added", item={**item, "arguments": "", "status": "in_progress"})
+        named, name = {"item_id": item["id"]}, "response.function_call_arguments"
+        yield self._placed(f"{name}.delta", delta=item["arguments"], **named)
+        yield self._placed(f"{name}.done", arguments=item["arguments"], name=item["name"], **named)
+        yield self._placed("response.output_item.done", item=item)
+        self._output.append(item)
+
+    def _item(self) -> dict[str, Any]:
+        assert self._open is not None
+        return _item(self._open.kind, self._open.text, self._open.id)
+
+    def _unfinished(self) -> dict[str, Any]:
+        item = {**self._item(), "content": []}
+        return {**item, "status": "in_progress"} if item["type"] == "message" else item
+
+    def _within(self, name: str, /, **members: Any) -> bytes:
+        assert self._open is not None
+        return self._placed(name, item_id=self._open.id, content_index=0, **members)
+
+    def _placed(self, name: str, /, **members: Any) -> bytes:
+        return self._event(name, output_index=len(self._output), **members)
+
+    def _event(self, name: str, /, **members: Any) -> bytes:
+        self._number += 1
+        return _event(name, sequence_number=self._number - 1, **members)
+
+
 class Responses:
+    stream = ResponsesWriter
+    error = staticmethod(error_form)
     path = "responses"
 
     def read(self, body: bytes, *, any_sampling: bool) -> Request:
@@ -265,12 +316,6 @@ class Responses:
 
     def whole(self, request: Request, call: ModelCall, envelope: Envelope) -> dict[str, Any]:
         return _response(request, envelope, call, _items(call))
-
-    def stream(self, request: Request, envelope: Envelope) -> StreamWriter:
-        return ResponsesWriter(request, envelope)
-
-    def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
-        return error_form(status, message, param)
 
 
 def _as_chat(sampling: Mapping[str, Any]) -> dict[str, Any]:
@@ -387,87 +432,8 @@ class _Open:
         return {} if self.kind == "reasoning" else {"logprobs": []}
 
 
-class ResponsesWriter:
-    """Texts as they come, an item for each kind; calls of tools when the answer is whole."""
-
-    def __init__(self, request: Request, envelope: Envelope) -> None:
-        self._request, self._envelope = request, envelope
-        self._number = 0
-        self._output: list[dict[str, Any]] = []
-        self._open: _Open | None = None
-
-    def begin(self) -> Iterator[bytes]:
-        for name in ("response.created", "response.in_progress"):
-            yield self._event(name, response=_response(self._request, self._envelope, None, ()))
-
-    def add(self, new: Piece | ModelCall) -> Iterator[bytes]:
-        if not isinstance(new, ModelCall):
-            yield from self._text("reasoning", new.get("reasoning_content"))
-            yield from self._text("message", new.get("content"))
-            return
-        yield from self._end_item()
-        for item in _items(new):
-            if item["type"] == "function_call":
-                yield from self._call(item)
-            elif item["type"] not in {one["type"] for one in self._output}:  # an answer that says nothing at all
-                yield from self._text(item["type"], "", begin=True)
-                yield from self._end_item()
-        whole = _response(self._request, self._envelope, new, self._output)
-        yield self._event(f"response.{whole['status']}", response=whole)
-
-    def error(self, status: int, message: str) -> Iterator[bytes]:
-        yield self._event("error", code=CODES.get(status), message=message, param=None)
-
-    def _text(self, kind: str, text: str | None, *, begin: bool = False) -> Iterator[bytes]:
-        if not text and not begin:
-            return
-        if self._open is None or self._open.kind != kind:
-            yield from self._end_item()
-            self._open = _Open(kind, _identity(kind))
-            yield self._placed("response.output_item.added", item=self._unfinished())
-            yield self._within("response.content_part.added", part={**self._item()["content"][0], "text": ""})
-        if text:
-            self._open.text += text
-            yield self._within(f"{self._open.event}.delta", delta=text, **self._open.extra)
-
-    def _end_item(self) -> Iterator[bytes]:
-        if self._open is None:
-            return
-        item = self._item()
-        yield self._within(f"{self._open.event}.done", text=self._open.text, **self._open.extra)
-        yield self._within("response.content_part.done", part=item["content"][0])
-        yield self._placed("response.output_item.done", item=item)
-        self._output.append(item)
-        self._open = None
-
-    def _call(self, item: dict[str, Any]) -> Iterator[bytes]:
-        yield self._placed("response.output_item.added", item={**item, "arguments": "", "status": "in_progress"})
-        named, name = {"item_id": item["id"]}, "response.function_call_arguments"
-        yield self._placed(f"{name}.delta", delta=item["arguments"], **named)
-        yield self._placed(f"{name}.done", arguments=item["arguments"], name=item["name"], **named)
-        yield self._placed("response.output_item.done", item=item)
-        self._output.append(item)
-
-    def _item(self) -> dict[str, Any]:
-        assert self._open is not None
-        return _item(self._open.kind, self._open.text, self._open.id)
-
-    def _unfinished(self) -> dict[str, Any]:
-        item = {**self._item(), "content": []}
-        return {**item, "status": "in_progress"} if item["type"] == "message" else item
-
-    def _within(self, name: str, /, **members: Any) -> bytes:
-        assert self._open is not None
-        return self._placed(name, item_id=self._open.id, content_index=0, **members)
-
-    def _placed(self, name: str, /, **members: Any) -> bytes:
-        return self._event(name, output_index=len(self._output), **members)
-
-    def _event(self, name: str, /, **members: Any) -> bytes:
-        self._number += 1
-        return _event(name, sequence_number=self._number - 1, **members)
-
-
+Spoken = Chat | Messages | Responses
+StreamWriter = ChatWriter | MessagesWriter | ResponsesWriter
 DIALECTS: Mapping[str, Spoken] = {one.path: one for one in (Chat(), Responses(), Messages())}
 
 

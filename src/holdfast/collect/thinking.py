@@ -45,7 +45,7 @@ OUTSIDE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TriggerRule:
-    """What a trigger gives, and how long it gives nothing more."""
+    """Tokens that a trigger adds, and seconds until it may add more."""
 
     tokens: int
     cooldown_s: float
@@ -53,7 +53,7 @@ class TriggerRule:
 
 @dataclass(frozen=True, slots=True)
 class TierLimits:
-    """What a tier begins with, where it ends, and what may make it grow."""
+    """A tier's first allowance, its limit, and what may enlarge it."""
 
     ceiling: int
     cap: int
@@ -78,15 +78,15 @@ LIMITS: Mapping[Tier, TierLimits] = {
 
 
 class BudgetAction(StrEnum):
-    """What follows from how a budget stands."""
+    """What the caller should do next."""
 
     CONTINUE = "continue"
-    ESCALATE = "escalate"  # it has just been made larger
-    EXHAUST = "exhaust"  # nothing is left of it: answer without thinking
+    ESCALATE = "escalate"  # the budget was enlarged
+    EXHAUST = "exhaust"  # nothing is left: answer without thinking
 
 
 def assess(traits: Traits) -> Assessment:
-    """The tier, by the first level of which any rule holds; several turns alone make nothing harder."""
+    """The highest tier of which any rule holds. Several turns alone do not raise it."""
     tools, context, steps = traits.tool_count, traits.context_size, traits.step_count
     both = "multi_turn and external_calls"
     complex_ = _met(traits, 3, 5000, 5) + ([both] if traits.multi_turn and traits.external_calls else [])
@@ -108,10 +108,10 @@ def _met(traits: Traits, tools: int, context: int, steps: int) -> list[str]:
 
 
 def traits_of(task: Any, messages: Sequence[Mapping[str, Any]] = (), tools: Sequence[Any] = ()) -> Traits:
-    """From the task and what the model is first asked; what the task says of itself under `traits` goes over it.
+    """From the task and the first request; what the task itself says under `traits` has priority.
 
-    Steps are numbered or bulleted lines, or else the words that lead from one step to the next. A tool whose name or
-    description tells of the world outside makes external calls.
+    Steps are numbered or bulleted lines, or else the words that lead from one step to the next. A tool makes
+    external calls if its name or description mentions the network.
     """
     given: Mapping[str, Any] = task if isinstance(task, Mapping) else {}
     offered = list(tools) or _list(given.get("tools"))
@@ -130,11 +130,9 @@ def traits_of(task: Any, messages: Sequence[Mapping[str, Any]] = (), tools: Sequ
     return Traits(**{**found, **(_checked(told) if told is not None else {})})
 
 
-def allocate(
-    attempt: str, assessment: Assessment, *, now: float, limits: Mapping[Tier, TierLimits] = LIMITS
-) -> BudgetChange:
-    """A fresh budget: what its tier begins with."""
-    own = limits[assessment.tier]
+def allocate(attempt: str, assessment: Assessment, *, now: float) -> BudgetChange:
+    """A fresh budget with its tier's ceiling."""
+    own = LIMITS[assessment.tier]
     budget = ThinkingBudget(
         attempt=attempt,
         assessment=assessment,
@@ -152,9 +150,9 @@ def allocate(
 def spend(
     budget: ThinkingBudget, tokens: int, *, now: float, mode: Mode | None = None, confidence: float | None = None
 ) -> BudgetChange:
-    """A call of the model thought so many tokens. None of them is forgotten, however many there were."""
+    """Count the thinking tokens of one call; those beyond the allowance are counted as overspent."""
     if tokens < 0:
-        raise BadInput(f"budget of {budget.attempt}: {tokens} tokens", why="nobody thinks less than nothing")
+        raise BadInput(f"budget of {budget.attempt}: {tokens} tokens", why="is negative")
     after = replace(
         budget,
         spent=budget.spent + tokens,
@@ -185,16 +183,11 @@ def spend(
 
 
 def escalate(
-    budget: ThinkingBudget,
-    trigger: Trigger,
-    *,
-    now: float,
-    confidence: float | None = None,
-    limits: Mapping[Tier, TierLimits] = LIMITS,
+    budget: ThinkingBudget, trigger: Trigger, *, now: float, confidence: float | None = None
 ) -> tuple[BudgetAction, BudgetChange]:
-    """More tokens, if its tier lets this trigger give some, it is pressed, the last ones were not just now, and it is
-    below its cap. A refusal is an event too, and says why."""
-    rule, last = limits[budget.tier].rules.get(trigger), budget.escalated_at.get(trigger)
+    """More tokens if the tier has a rule for this trigger, little is left, the cooldown is over and the cap is not
+    reached. A refusal is an event, too, and says why."""
+    rule, last = LIMITS[budget.tier].rules.get(trigger), budget.escalated_at.get(trigger)
     if rule is None:
         why = f"{trigger} is nothing that makes a {budget.tier} budget larger"
     elif budget.allowed >= budget.cap:
@@ -230,23 +223,19 @@ def monitor(
     mode: Mode | None = None,
     confidence: float | None = None,
     trigger: Trigger | None = None,
-    limits: Mapping[Tier, TierLimits] = LIMITS,
 ) -> tuple[BudgetAction, BudgetChange]:
-    """One more iteration: what it used is counted, and what it came to may make the budget larger.
-
-    Without a trigger, a confidence that is low is one. An unsure answer asks for nothing while enough is left.
-    """
+    """Count what one call used; a trigger, or a low confidence when little is left, may enlarge the budget."""
     used = spend(budget, tokens, now=now, mode=mode, confidence=confidence)
-    if trigger is None and confidence is not None and confidence < UNSURE and _may_grow(used.budget, limits):
+    if trigger is None and confidence is not None and confidence < UNSURE and _may_grow(used.budget):
         trigger = Trigger.LOW_CONFIDENCE
     if trigger is None:
         return _standing(used.budget), used
-    action, grown = escalate(used.budget, trigger, now=now, confidence=confidence, limits=limits)
+    action, grown = escalate(used.budget, trigger, now=now, confidence=confidence)
     return action, BudgetChange(budget=grown.budget, events=used.events + grown.events)
 
 
 def thinking_tokens(call: ModelCall) -> int:
-    """Tokens inside thoughts: as they were counted, or else the thought's part of all that was written."""
+    """Tokens inside thoughts: as counted by the endpoint, or else estimated from the length of the texts."""
     if call.thinking_tokens is not None:
         return call.thinking_tokens
     thought = str(call.response.get("reasoning_content") or call.response.get("reasoning") or "")
@@ -259,14 +248,14 @@ def thinking_tokens(call: ModelCall) -> int:
 
 
 def checked_limit(limit: Any) -> int:
-    """A number of thinking tokens, as an agent may give it."""
+    """A number of thinking tokens that an agent gave; BadInput where it is none."""
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise BadInput(f"thinking = {limit!r:.60}", why="is not a whole number of tokens", remedy="give 0 or more")
     return limit
 
 
 def confidence_of(call: ModelCall) -> float | None:
-    """How sure the model was of what it drew: the geometric mean of the probabilities. None: nobody said."""
+    """The geometric mean of the sampled tokens' probabilities; None without log-probs."""
     if not call.logprobs:
         return None
     forced = set(call.forced)
@@ -283,9 +272,9 @@ def _is_pressed(budget: ThinkingBudget) -> bool:
     return budget.spent >= PRESSED * budget.allowed
 
 
-def _may_grow(budget: ThinkingBudget, limits: Mapping[Tier, TierLimits]) -> bool:
-    """Whether an unsure answer is worth a word: a refusal at every call would say nothing new."""
-    return _is_pressed(budget) and budget.allowed < budget.cap and Trigger.LOW_CONFIDENCE in limits[budget.tier].rules
+def _may_grow(budget: ThinkingBudget) -> bool:
+    """Whether a low confidence can enlarge it: a refusal event at every call would say nothing new."""
+    return _is_pressed(budget) and budget.allowed < budget.cap and Trigger.LOW_CONFIDENCE in LIMITS[budget.tier].rules
 
 
 def _standing(budget: ThinkingBudget) -> BudgetAction:
@@ -316,7 +305,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def _about(tool: Any) -> str:
-    """A tool's name and what is told of it, names taken apart: fetch_url is a fetch of a url."""
+    """A tool's name and description, with names split into words: fetch_url is a fetch of a url."""
     function = tool.get("function", tool) if isinstance(tool, Mapping) else {"name": str(tool)}
     told = (str(function.get(name) or "") for name in ("name", "description")) if isinstance(function, Mapping) else ()
     return " ".join(told).replace("_", " ")
@@ -327,7 +316,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _checked(told: Any) -> dict[str, Any]:
-    """What a task says of itself, each of the type it should be."""
+    """The task's own traits, each checked for its type."""
     if not isinstance(told, Mapping):
         raise BadInput("the task's traits", why="are not an object", remedy=f"use {', '.join(KINDS)}")
     for name, value in told.items():
@@ -349,24 +338,21 @@ KINDS: Mapping[str, type] = {
 
 
 class BudgetTracker:
-    """One per attempt. Safe to use from any thread or task of the agent. The first call decides how hard it is."""
+    """The budget of one running attempt, thread-safe. The first call decides the tier.
+
+    Tokens granted to a call under way are not granted to others. Changes are handed to `record` as they happen.
+    """
 
     def __init__(
-        self,
-        attempt: str,
-        task: Any,
-        record: Callable[[BudgetChange], None],
-        clock: Callable[[], float],
-        limits: Mapping[Tier, TierLimits] = LIMITS,
+        self, attempt: str, task: Any, record: Callable[[BudgetChange], None], clock: Callable[[], float]
     ) -> None:
         self._attempt, self._task, self._record, self._clock = attempt, task, record, clock
-        self._limits = limits
         self._lock = threading.Lock()
         self._granted = 0  # to calls under way
         self.budget: ThinkingBudget | None = None  # None: nothing was asked yet
 
     def grant(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], wanted: int | None = None) -> int:
-        """How many tokens this call may think: all that is free, or what it wants of it. To be settled."""
+        """How many tokens this call may think: all that are free, or at most `wanted`. The caller must settle it."""
         wanted = None if wanted is None else checked_limit(wanted)
         with self._lock:
             budget = self.budget or self._allocate(messages, tools)
@@ -376,27 +362,20 @@ class BudgetTracker:
             return granted
 
     def settle(self, granted: int, call: ModelCall | None) -> dict[str, Any]:
-        """What the call used of it, as its span tells; a call that failed has used nothing that anybody knows of."""
+        """What the call used, for its span; nothing is counted for a call that failed."""
         with self._lock:
             self._granted -= granted
             if call is None or self.budget is None:
                 return {}
             mode, used = mode_of(call), thinking_tokens(call)
-            action, change = monitor(
-                self.budget,
-                used,
-                now=self._clock(),
-                mode=mode,
-                confidence=confidence_of(call),
-                limits=self._limits,
-            )
+            action, change = monitor(self.budget, used, now=self._clock(), mode=mode, confidence=confidence_of(call))
             self._keep(change)
         budget = change.budget
         told = {"granted": granted, "used": used, "mode": None if mode is None else mode.value, "action": action.value}
         return {**told, "tier": budget.tier.value, "left": budget.left, "overspent": max(0, used - granted)}
 
     def escalate(self, trigger: Trigger | str, confidence: float | None = None) -> BudgetAction:
-        """More tokens, because a check failed or only a part is right; what is refused is recorded with the reason."""
+        """More tokens because a check failed or only a part is right; a refusal is recorded with its reason."""
         try:
             known = Trigger(trigger)
         except ValueError:
@@ -404,22 +383,22 @@ class BudgetTracker:
             raise BadInput(f"trigger {trigger!r:.60}", why="is unknown", remedy=f"use {words}") from None
         with self._lock:
             budget = self.budget or self._allocate((), ())
-            action, change = escalate(budget, known, now=self._clock(), confidence=confidence, limits=self._limits)
+            action, change = escalate(budget, known, now=self._clock(), confidence=confidence)
             self._keep(change)
             return action
 
     def _allocate(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> ThinkingBudget:
         found = assess(traits_of(self._task, messages, tools))
-        return self._keep(allocate(self._attempt, found, now=self._clock(), limits=self._limits))
+        return self._keep(allocate(self._attempt, found, now=self._clock()))
 
     def _keep(self, change: BudgetChange) -> ThinkingBudget:
-        self._record(change)  # first: what is not on its way to the store has not happened
+        self._record(change)  # first: if this fails, the budget has not changed
         self.budget = change.budget
         return change.budget
 
 
 def mode_of(call: ModelCall) -> Mode | None:
-    """By what the call was held to its limit; None: nobody said."""
+    """How the call was held to its limit; None if it was not."""
     mode = call.sampling.get("thinking_mode")
     return Mode(mode) if isinstance(mode, str) and mode in set(Mode) else None
 
@@ -432,17 +411,17 @@ LENGTHS = ("max_tokens", "max_completion_tokens")  # the names an endpoint may k
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How one endpoint is held to it."""
+    """How one endpoint is held to a number of thinking tokens."""
 
     mode: Mode
     field: str = "thinking"  # the parameter's name, where there is one
 
 
 def way_for(owner: str | None, wanted: Mode | None = None) -> Way:
-    """By who serves the model, as its list of models tells: what is not known to obey is only asked.
+    """The way for a server, by the owner that its list of models names; unknown servers are only asked.
 
-    vLLM's own parameter needs a server that was started for it, and is passed over in silence by others: it is used
-    where it is wanted, and else its answers are stopped and continued, which any such server does.
+    vLLM's parameter needs a server that was started for it and is ignored by others, so it is used only where it is
+    wanted; else answers are stopped and continued, which every such server can do.
     """
     ours = owner == "holdfast"
     if wanted is None:
@@ -451,7 +430,7 @@ def way_for(owner: str | None, wanted: Mode | None = None) -> Way:
 
 
 async def limited(ask: Ask, messages: Messages, sampling: Mapping[str, Any], limit: int, way: Way) -> ModelCall:
-    """The answer, with at most so many tokens of thought as far as the way can make it so."""
+    """The answer, held to `limit` thinking tokens as far as the way allows."""
     limit = checked_limit(limit)
     if way.mode is Mode.PARAMETER:
         call = await ask(messages, {**sampling, way.field: limit})
@@ -463,12 +442,12 @@ async def limited(ask: Ask, messages: Messages, sampling: Mapping[str, Any], lim
 
 
 def wish(limit: int) -> str:
-    """What a model is told that can only be asked."""
+    """The sentence for a model that can only be asked."""
     return f"Think for at most {limit} tokens, then answer." if limit else "Answer at once, without thinking."
 
 
 def hinted(messages: Messages, limit: int) -> list[Mapping[str, Any]]:
-    """The conversation with a word on thinking in its system message, the first one that there is."""
+    """The conversation with that sentence in its system message."""
     word = wish(limit)
     first = messages[0] if messages else {}
     if first.get("role") not in ("system", "developer"):
@@ -480,7 +459,7 @@ def hinted(messages: Messages, limit: int) -> list[Mapping[str, Any]]:
 
 
 async def _forced(ask: Ask, messages: Messages, sampling: Mapping[str, Any], limit: int) -> ModelCall:
-    """Stop at the limit; if that was within the thought, close it; go on with the answer."""
+    """Stop at the limit; close the thought if it is still open; continue with the answer."""
     whole = next((sampling[name] for name in LENGTHS if sampling.get(name) is not None), None)
     if limit == 0:
         return await ask(_begun(messages, OPEN.rstrip() + CLOSE), {**sampling, **CONTINUED})
@@ -490,7 +469,7 @@ async def _forced(ask: Ask, messages: Messages, sampling: Mapping[str, Any], lim
     if first.finish_reason != "length":
         return first
     thought, said, is_open = _parts(first.response)
-    if first.response.get("tool_calls"):  # half a call cannot be continued: it is written anew, after the same thought
+    if first.response.get("tool_calls"):  # half a call cannot be continued: it is sampled again after the same thought
         said, is_open = "", False
     begun = f"{OPEN}{thought}{CLOSE}{said}" if thought else said
     if not begun:
@@ -514,7 +493,7 @@ def _of_length(sampling: Mapping[str, Any], length: int | None) -> dict[str, Any
 
 
 def _parts(message: Mapping[str, Any]) -> tuple[str, str, bool]:
-    """The thought, what was said after it, and whether it broke off within the thought."""
+    """The thought, the text after it, and whether the answer stopped inside the thought."""
     thought, said = str(message.get("reasoning_content") or message.get("reasoning") or ""), message.get("content")
     said = str(said or "")
     if not thought and said.lstrip().startswith(OPEN.strip()):
@@ -526,14 +505,14 @@ def _parts(message: Mapping[str, Any]) -> tuple[str, str, bool]:
 def _joined(
     messages: Messages, first: ModelCall, second: ModelCall, thought: str, said: str, is_open: bool
 ) -> ModelCall:
-    """One answer of both parts.
+    """One answer of both parts, with the sampled ids and the inserted ones between them.
 
-    Ids are those that were sampled, with what was put between them; where the second prompt does not begin with what
-    the first part was, the second part stands for itself: a prompt that holds the thought, and the answer to it.
+    Where the second prompt does not begin with the first part's ids, the second call stands alone: its prompt holds the
+    thought.
     """
     more, after, _ = _parts(second.response)
     if more and not after and not second.response.get("tool_calls"):
-        more, after = "", more  # a reader that takes all that is not closed for a thought
+        more, after = "", more  # a parser that takes everything unclosed for a thought
     message = {**second.response, "content": said + after}
     message.pop("reasoning", None)
     message.pop("reasoning_content", None)

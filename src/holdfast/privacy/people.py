@@ -231,99 +231,19 @@ HOUSE = (  # number first, number last; then what the post has of its own
 NUMBERED = re.compile(  # a house, or a box of the post's: few digits by themselves, or a word for them
     r"[\dFOT](?:(?<=\d)(?<![\w.-].)\d{0,5}[^\W\d_]?(?!\w)|(?<=O)ne|(?<=T)(?:wo|hree|en)|(?<=F)(?:our|ive))"
 )
+_PLACES = (  # an address holds one of them
+    "Street| St|Ave|Road| Rd|Boulevard|Blvd| Lane| Ln| Drive| Dr|Court| Ct| Way| Place| Pl|Square| Sq|Terrace|"
+    "Parkway|Pkwy|Highway|Hwy| Close|Crescent|Gardens| Row| Hill| Grove| Mews| Walk| Trail|Circle| Alley| Quay|"
+    "traße|trasse|str.|weg |Weg |latz |llee |gasse |ring |damm |ufer |straat|laan |plein |gatan|vägen| rue |"
+    " avenue | boulevard | place | chemin | allée | impasse | quai |Calle |Avenida |Plaza |Paseo |Via |Viale |"
+    "Piazza |Rua |Ulica |ul. | Box |-ku|-shi|-cho|Am |An d|Auf d|Im |In der|Zum |Zur "
+)
 PLACES: Mapping[str, Sign] = {
     "address": Sign(
         re.compile(HOUSE),
         _any,
+        hints=tuple(_PLACES.split("|")),
         trait=NUMBERED,
-        hints=(
-            *(
-                "Street",
-                " St",
-                "Ave",
-                "Road",
-                " Rd",
-                "Boulevard",
-                "Blvd",
-                " Lane",
-                " Ln",
-                " Drive",
-                " Dr",
-                "Court",
-                " Ct",
-                " Way",
-            ),
-            *(
-                " Place",
-                " Pl",
-                "Square",
-                " Sq",
-                "Terrace",
-                "Parkway",
-                "Pkwy",
-                "Highway",
-                "Hwy",
-                " Close",
-                "Crescent",
-                "Gardens",
-            ),
-            *(
-                " Row",
-                " Hill",
-                " Grove",
-                " Mews",
-                " Walk",
-                " Trail",
-                "Circle",
-                " Alley",
-                " Quay",
-                "traße",
-                "trasse",
-                "str.",
-            ),
-            *(
-                "weg ",
-                "Weg ",
-                "latz ",
-                "llee ",
-                "gasse ",
-                "ring ",
-                "damm ",
-                "ufer ",
-                "straat",
-                "laan ",
-                "plein ",
-                "gatan",
-            ),
-            *(
-                "vägen",
-                " rue ",
-                " avenue ",
-                " boulevard ",
-                " place ",
-                " chemin ",
-                " allée ",
-                " impasse ",
-                " quai ",
-                "Calle ",
-            ),
-            *(
-                "Avenida ",
-                "Plaza ",
-                "Paseo ",
-                "Via ",
-                "Viale ",
-                "Piazza ",
-                "Rua ",
-                "Ulica ",
-                "ul. ",
-                " Box ",
-                "-ku",
-                "-shi",
-                "-cho",
-            ),
-            *("Am ", "An d", "Auf d", "Im ", "In der", "Zum ", "Zur "),
-        ),
     ),
     "told_address": Sign(
         re.compile(

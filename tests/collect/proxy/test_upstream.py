@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.connection import Busy, UpstreamAnswer
-from holdfast.collect.proxy.upstream import BrokenOff, Remote, Silent, Unreachable, Upstreams
+from holdfast.collect.proxy.connection import Busy
+from holdfast.collect.proxy.upstream import BrokenOff, Remote, Silent, Unreachable, UpstreamAnswer, Upstreams
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Backoff
 from tests.collect.proxy.far import STREAM, WORDS, Far, Step, asking, completion

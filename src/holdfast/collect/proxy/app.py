@@ -47,10 +47,10 @@ from holdfast.collect.proxy import attribution
 from holdfast.collect.proxy.attribution import BadHeader, Identity, Log
 from holdfast.collect.proxy.budgets import PATH, Grant, Known, ProxyBudgets, UpstreamModels
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.connection import Busy, UpstreamAnswer
+from holdfast.collect.proxy.connection import Busy
 from holdfast.collect.proxy.dialect import FORWARDED, Assembler, Dialect, ModelRequest, Splitter, read_object
 from holdfast.collect.proxy.span_recorder import CallRecord, Scrub, SpanRecorder, TokenPrice
-from holdfast.collect.proxy.upstream import LARGEST, BrokenOff, Near, Unreachable, Upstream, Upstreams
+from holdfast.collect.proxy.upstream import LARGEST, BrokenOff, Near, Unreachable, Upstream, UpstreamAnswer, Upstreams
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError, NotFound, StaleLease
 from holdfast.contracts.rollout import Attempt

@@ -9,8 +9,8 @@ import asyncio
 import re
 import select
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import httptools
 from yarl import URL
@@ -22,22 +22,6 @@ class Busy(HoldfastError):
     """The upstream is held, or has as many calls as it may have."""
 
     retry_after_s = 1
-
-
-class UpstreamAnswer(Protocol):
-    """An answer that has begun. It must be closed, however it ends."""
-
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Those that are passed on."""
-        ...
-
-    def chunks(self) -> AsyncIterator[bytes]: ...
-
-    def close(self) -> None: ...
 
 
 class Gate:

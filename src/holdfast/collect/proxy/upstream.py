@@ -22,7 +22,7 @@ from holdfast.collect import client
 from holdfast.collect.chat_format import Envelope, Spell, read_request
 from holdfast.collect.endpoint import answered
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.connection import Busy, Connection, Connections, Gate, UpstreamAnswer
+from holdfast.collect.proxy.connection import Busy, Connection, Connections, Gate
 from holdfast.collect.proxy.dialect import RETURNED, Dialect, ModelRequest, Splitter, loads
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, Fault, HoldfastError
@@ -214,6 +214,7 @@ class HttpAnswer:
 
 
 Upstream = Remote | Near
+UpstreamAnswer = HttpAnswer | NearAnswer  # an answer that has begun; it must be closed, however it ends
 
 
 class Upstreams:
