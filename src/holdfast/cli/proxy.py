@@ -105,11 +105,11 @@ def run(
         from holdfast.collect.proxy.app import app
         from holdfast.collect.proxy.chat import Chat
         from holdfast.collect.proxy.responses import Responses
-        from holdfast.collect.proxy.upstream import Remote
+        from holdfast.collect.proxy.upstream import Upstream
     names = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
     keys = {name: os.environ[name] for name in names if os.environ.get(name)}
     remotes = [
-        Remote(url, keys=keys, timeout_s=timeout_s, hold_s=hold_s, most=most, is_extended=is_extended)
+        Upstream(url, keys=keys, timeout_s=timeout_s, hold_s=hold_s, most=most, is_extended=is_extended)
         for url in upstreams
     ]
     with (

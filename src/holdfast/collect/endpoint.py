@@ -14,6 +14,7 @@ import re
 import secrets
 import socket
 import time
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
@@ -89,10 +90,10 @@ def app(
     server, which may know fields that models here do not.
     """
     read = read_passing if is_passed_on else read_request
-    door = RequestReader(name=name, token=token, largest=largest, wait_s=wait_s, read=read)
+    reader = RequestReader(name=name, token=token, largest=largest, wait_s=wait_s, read=read)
 
     async def chat(asked: Asked) -> Response:
-        request = await door.read(asked)
+        request = await reader.read(asked)
         key = secrets.token_hex(12)
         envelope = Envelope(id=f"chatcmpl-{key}", created=int(clock()), spell=spell)
         REQUEST.set(envelope.id)
@@ -100,21 +101,21 @@ def app(
         return await unless_left(asked.receive, answered(chosen, request, envelope))
 
     async def models(asked: Asked) -> Response:
-        door.admit(asked)
+        reader.admit(asked)
         listed = {"id": name, "object": "model", "created": int(clock()), "owned_by": OWNER}
         if spell is spell_byte:
             listed["tokenizer"] = BYTES
-        return _json({"object": "list", "data": [listed]})
+        return json_response({"object": "list", "data": [listed]})
 
     async def health(asked: Asked) -> Response:
-        return _json({"status": "ok", "model": name})
+        return json_response({"status": "ok", "model": name})
 
     async def told(asked: Asked) -> Response:
         assert feedback is not None
-        identity, said = _feedback(await door.json(asked))
+        identity, said = _feedback(await reader.json(asked))
         if not await feedback(identity, said):
             raise HTTPException(404, f"answer {identity[:100]!r}: is not known, or nothing is compared at the moment")
-        return _json({"id": identity, "object": "feedback", "taken": True})
+        return json_response({"id": identity, "object": "feedback", "taken": True})
 
     places = [
         ApiRoute("/v1/chat/completions", chat, openapi.CHAT, method="POST"),
@@ -124,7 +125,7 @@ def app(
     if feedback is not None:
         places.append(ApiRoute("/v1/feedback", told, openapi.TELL, method="POST"))
     application = Starlette(
-        routes=described(f"holdfast: {name}", SAYS, places, door.admit, has_token=token is not None),
+        routes=described(f"holdfast: {name}", SAYS, places, reader.admit, has_token=token is not None),
         exception_handlers={
             HTTPException: _refused,
             ClientDisconnect: _left,
@@ -171,29 +172,48 @@ class RequestReader:
         except orjson.JSONDecodeError as error:
             raise BadInput("request", why=f"is not JSON: {error}") from None
 
-    async def content(self, asked: Asked) -> bytes:
-        """The bytes of a request that may be made here and says that it is JSON."""
+    async def content(
+        self, asked: Asked, media_types: Sequence[str] = (openapi.JSON,), *, takes_gzip: bool = False
+    ) -> bytes:
+        """The body of an admitted request of one of these media types, unpacked."""
         self.admit(asked)
-        if asked.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise HTTPException(415, "Content-Type must be application/json")
+        if media_type_of(asked) not in media_types:
+            raise HTTPException(415, f"Content-Type must be {' or '.join(media_types)}")
+        encoding = asked.headers.get("content-encoding", "identity").strip().lower() if takes_gzip else "identity"
+        if encoding not in ("identity", "gzip"):
+            raise HTTPException(415, f"Content-Encoding {encoding} is unknown; send gzip, or plain")
         try:
             async with asyncio.timeout(self._wait_s):
-                return await self._body(asked)
+                body = await self._body(asked)
         except TimeoutError:
             late = f"the request did not come within {self._wait_s:g} s; send it again"
             raise HTTPException(408, late, {"Connection": "close"}) from None
+        # A large one takes a while, and others wait for this loop.
+        return body if encoding == "identity" else await asyncio.to_thread(_unpacked, body, self._largest)
 
     async def _body(self, asked: Asked) -> bytes:
-        announced = asked.headers.get("content-length", "0")
         body = bytearray()
-        if not announced.isdecimal() or int(announced) <= self._largest:
-            async for part in asked.stream():
-                body += part
-                if len(body) > self._largest:
-                    break
-            else:
-                return bytes(body)
-        raise HTTPException(413, f"the request is larger than {self._largest} bytes; send less")
+        async for part in asked.stream():
+            body += part
+            if len(body) > self._largest:
+                raise HTTPException(413, f"the request is larger than {self._largest} bytes; send less")
+        return bytes(body)
+
+
+def _unpacked(packed: bytes, largest: int) -> bytes:
+    """The body out of its gzip, and never more of it than allowed."""
+    unpack = zlib.decompressobj(wbits=31)
+    try:
+        body = unpack.decompress(packed, largest + 1)
+    except zlib.error as error:
+        raise BadInput("request", why=f"is not gzip: {error}") from None
+    if len(body) > largest:
+        raise HTTPException(413, f"the request is larger than {largest} bytes; send less")
+    if not unpack.eof:
+        raise BadInput("request", why="is cut short: its gzip has no end")
+    if unpack.unused_data:
+        raise BadInput("request", why="goes on after the end of its gzip")
+    return body
 
 
 RANGES = {"success": (0.0, 1.0), "reward": (-1e9, 1e9), "safety_cost": (0.0, 1e9)}
@@ -242,7 +262,7 @@ async def answered(complete: Complete, request: Request, envelope: Envelope) -> 
 async def _whole(complete: Complete, request: Request, envelope: Envelope) -> Response:
     tasks = [asyncio.ensure_future(complete(request.messages, **how)) for how in request.samplings()]
     try:
-        return _json(completion(request, await asyncio.gather(*tasks), envelope))
+        return json_response(completion(request, await asyncio.gather(*tasks), envelope))
     finally:
         for task in tasks:
             task.cancel()
@@ -259,15 +279,15 @@ async def _events(first: Numbered, answers: AsyncGenerator[Numbered, None], chun
     """What goes wrong from here on is an event: the status has been sent."""
     async with aclosing(answers):
         for chunk in chunks.begin():
-            yield _event(chunk)
+            yield sse_data(chunk)
         try:
-            yield _event(chunks.add(*first))
+            yield sse_data(chunks.add(*first))
             async for index, piece in answers:
-                yield _event(chunks.add(index, piece))
+                yield sse_data(chunks.add(index, piece))
             for chunk in chunks.close():
-                yield _event(chunk)
+                yield sse_data(chunk)
         except Exception as error:
-            yield _event(error_form(status_of(error), says(error)))
+            yield sse_data(error_form(status_of(error), says(error)))
             if not isinstance(error, HoldfastError):
                 raise
     yield b"data: [DONE]\n\n"
@@ -454,20 +474,24 @@ def param_of(error: Exception) -> str | None:
 
 async def _refused(asked: Asked, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _json(error_form(error.status_code, error.detail), error.status_code, error.headers)
+    return json_response(error_form(error.status_code, error.detail), error.status_code, error.headers)
 
 
 async def _failed(asked: Asked, error: Exception) -> Response:
-    return _json(error_form(status_of(error), says(error), param_of(error)), status_of(error))
+    return json_response(error_form(status_of(error), says(error), param_of(error)), status_of(error))
 
 
 async def _left(asked: Asked, error: Exception) -> Response:
     return Response(status_code=NOBODY)
 
 
-def _json(content: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def media_type_of(asked: Asked) -> str:
+    return asked.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def json_response(content: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(orjson.dumps(content), status, headers, media_type="application/json")
 
 
-def _event(content: Mapping[str, Any]) -> bytes:
+def sse_data(content: Mapping[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(content) + b"\n\n"

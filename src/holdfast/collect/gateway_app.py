@@ -44,8 +44,10 @@ from holdfast.collect.endpoint import (
     Events,
     RequestReader,
     error_form,
+    json_response,
     param_of,
     says,
+    sse_data,
     status_of,
     unless_left,
 )
@@ -82,16 +84,16 @@ class ChatWriter:
         self._chunks = Chunks(request, envelope)
 
     def begin(self) -> Iterator[bytes]:
-        return map(_data, self._chunks.begin())
+        return map(sse_data, self._chunks.begin())
 
     def add(self, new: Piece | ModelCall) -> Iterator[bytes]:
-        yield _data(self._chunks.add(0, new))
+        yield sse_data(self._chunks.add(0, new))
         if isinstance(new, ModelCall):
-            yield from map(_data, self._chunks.close())
+            yield from map(sse_data, self._chunks.close())
             yield b"data: [DONE]\n\n"
 
     def error(self, status: int, message: str) -> Iterator[bytes]:
-        yield _data(error_form(status, message))
+        yield sse_data(error_form(status, message))
         yield b"data: [DONE]\n\n"
 
 
@@ -475,12 +477,8 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _data(content: Mapping[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(content) + b"\n\n"
-
-
 def _event(name: str, /, **members: Any) -> bytes:
-    return b"event: " + name.encode() + b"\n" + _data({"type": name, **members})
+    return b"event: " + name.encode() + b"\n" + sse_data({"type": name, **members})
 
 
 # Clients put /v1 before a path, or expect it in their base URL, or both: all spellings lead to the same place.
@@ -508,20 +506,20 @@ class GatewayApp:
             response = Response(status_code=NOBODY)
         except Exception as error:
             status, message = _told(error)
-            response = _json(dialect.error(status, message, param_of(error)), status, FINAL)
+            response = json_response(dialect.error(status, message, param_of(error)), status, FINAL)
         await response(scope, receive, send)
 
     async def _respond(self, entry: Entry, what: str, asked: Asked) -> Response:
-        door = RequestReader(name=entry.context.model, token=entry.access.key, largest=LARGEST, wait_s=WAIT_S)
-        door.admit(asked)
+        reader = RequestReader(name=entry.context.model, token=entry.access.key, largest=LARGEST, wait_s=WAIT_S)
+        reader.admit(asked)
         if what == "models" and asked.method == "GET":
             created = int(self._clock())
             model = {"id": entry.context.model, "object": "model", "created": created, "owned_by": OWNER}
-            return _json({"object": "list", "data": [model]})
+            return json_response({"object": "list", "data": [model]})
         if what not in DIALECTS or asked.method != "POST":
             spoken = ", ".join(f"POST /{path}" for path in DIALECTS)
             raise HTTPException(404, f"{asked.method} /{what[:100]} is not answered here; there are {spoken}")
-        dialect, body = DIALECTS[what], await door.content(asked)
+        dialect, body = DIALECTS[what], await reader.content(asked)
         if entry.context.complete is None:
             raise BadInput("this run", why="has no model", remedy="give --model")
         request = dialect.read(body, any_sampling=entry.any_sampling)
@@ -534,7 +532,7 @@ async def _answered(entry: Entry, dialect: Spoken, request: Request, envelope: E
     try:
         if not request.stream:
             call = await entry(request.messages, **request.sampling)
-            return _json(dialect.whole(request, call, envelope))
+            return json_response(dialect.whole(request, call, envelope))
         answer = pieces(entry, request.messages, **request.sampling)
         first = await anext(answer)  # so that a call that cannot begin has a status of its own
     except Exception as error:
@@ -572,7 +570,3 @@ def _told(error: Exception) -> tuple[int, str]:
     if isinstance(error, Gone):
         return 410, str(error)
     return 400 if isinstance(error, ModelRefused) else status_of(error), says(error)
-
-
-def _json(content: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(content), status, headers, media_type="application/json")

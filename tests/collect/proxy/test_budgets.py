@@ -18,7 +18,7 @@ from holdfast.collect.proxy.app import app
 from holdfast.collect.proxy.budgets import Known, ProxyBudgets, limited, way_of
 from holdfast.collect.proxy.chat import Chat
 from holdfast.collect.proxy.responses import Responses
-from holdfast.collect.proxy.upstream import Remote
+from holdfast.collect.proxy.upstream import Upstream
 from holdfast.collect.thinking import Way
 from holdfast.contracts.budget import BudgetEventKind, Mode, Tier
 from holdfast.contracts.errors import BadInput
@@ -78,7 +78,7 @@ def road(store: Store, far: Far, **settings: Any) -> Iterator[Road]:
     attempt = claimed(store, **settings)
     with (
         served(far.app) as upstream,
-        served(lambda: app(store, [Remote(upstream, is_extended=False)], dialects=DIALECTS)) as url,
+        served(lambda: app(store, [Upstream(upstream, is_extended=False)], dialects=DIALECTS)) as url,
     ):
         yield Road(store, far, url, attempt)
 

@@ -17,7 +17,7 @@ from holdfast.collect.proxy.app import REQUESTS, app
 from holdfast.collect.proxy.budgets import spell
 from holdfast.collect.proxy.chat import Chat
 from holdfast.collect.proxy.responses import Responses
-from holdfast.collect.proxy.upstream import Remote
+from holdfast.collect.proxy.upstream import Upstream
 from holdfast.contracts.errors import BadInput
 from holdfast.privacy.scrub import Scrub
 from holdfast.store.store import Store
@@ -44,7 +44,7 @@ def test_nothing_that_is_asked_breaks_the_proxy_gets_what_is_not_told_or_leaves_
     def make() -> object:
         return app(
             file_store,
-            [Remote(upstream, keys=keys, hold_s=0.05)],
+            [Upstream(upstream, keys=keys, hold_s=0.05)],
             state_folder=tmp_path / "state",
             scrub=scrub.call,
             scrub_spelt=Scrub(KEY, spell=spell).call,
@@ -77,7 +77,7 @@ def test_nothing_that_is_asked_breaks_the_proxy_gets_what_is_not_told_or_leaves_
 
 def test_all_that_the_proxy_serves_is_told(file_store: Store) -> None:
     taker = Taker(file_store, clock=time.time)
-    told_by(app(file_store, [Remote("http://127.0.0.1:1")], dialects=DIALECTS, routes=routes(taker)))
+    told_by(app(file_store, [Upstream("http://127.0.0.1:1")], dialects=DIALECTS, routes=routes(taker)))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from holdfast.collect.chat_format import spell_byte
 from holdfast.collect.otlp.take import FIRST, LAST, Taker, routes
 from holdfast.collect.proxy import attribution
 from holdfast.collect.proxy.app import app
-from holdfast.collect.proxy.upstream import Remote
+from holdfast.collect.proxy.upstream import Upstream
 from holdfast.contracts.rollout import Attempt, RolloutState
 from holdfast.contracts.trace import PARTIAL, SpanKind
 from holdfast.policies import registry
@@ -49,7 +49,7 @@ def sprout() -> Iterator[str]:
 @pytest.fixture
 def base_url(file_store: Store, attempt: Attempt, sprout: str) -> Iterator[str]:
     taking = routes(Taker(file_store, clock=time.time))
-    with served(lambda: app(file_store, [Remote(sprout)], routes=taking)) as at:
+    with served(lambda: app(file_store, [Upstream(sprout)], routes=taking)) as at:
         yield attribution.base_url(at, attempt.rollout, attempt.number)
 
 

@@ -23,7 +23,7 @@ import orjson
 from holdfast.collect.client import checked, hidden
 from holdfast.collect.otlp import wire
 from holdfast.collect.otlp.wire import NS, PROTOBUF, Noted, OtelSpan
-from holdfast.collect.proxy.dialect import Said, count, kind, part, written
+from holdfast.collect.proxy.dialect import Said, count, joined, kind, part, written
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import Attempt, Backoff, Rollout
@@ -203,9 +203,7 @@ def _from_parts(message: Any) -> Iterator[dict[str, Any]]:
         elif isinstance(one, dict):
             rest.append(_chat_part(one))
     if rest:
-        is_text = all(one["type"] == "text" for one in rest)
-        said_by = role if isinstance(role, str) else "user"
-        yield {"role": said_by, "content": "".join(one["text"] for one in rest) if is_text else rest}
+        yield {"role": role if isinstance(role, str) else "user", "content": joined(rest)}
 
 
 def _say(said: Said, one: Any) -> None:

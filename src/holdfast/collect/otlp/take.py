@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from typing import Any
 
 import orjson
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.collect import endpoint, openapi
@@ -344,15 +343,13 @@ def routes(
     taker: Taker, *, token: str | None = None, largest: int = LARGEST, wait_s: float = endpoint.WAIT_S
 ) -> list[ApiRoute]:
     """For the proxy's app; who may ask is told as there."""
-    door = endpoint.RequestReader(name="", token=token, largest=largest, wait_s=wait_s)
+    reader = endpoint.RequestReader(name="", token=token, largest=largest, wait_s=wait_s)
 
     async def traces(request: Request) -> Response:
-        door.admit(request)
-        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type not in (wire.JSON, wire.PROTOBUF):
-            raise HTTPException(415, f"Content-Type must be {wire.PROTOBUF} or {wire.JSON}")
+        media_type = endpoint.media_type_of(request)
         try:
-            whose, body = _whose(request), await _body(request, largest, wait_s)
+            body = await reader.content(request, (wire.PROTOBUF, wire.JSON), takes_gzip=True)
+            whose = _whose(request)
             # A large one takes a while, and others wait for this loop.
             spans, unread = await asyncio.to_thread(wire.read, body, media_type)
             taken = await taker.take(spans, whose)
@@ -376,37 +373,6 @@ def _whose(request: Request) -> Identity | None:
     if "rollout" in request.path_params:
         return attribution.from_path(request.path_params["rollout"], request.path_params["number"], headers)
     return attribution.from_headers(headers) if attribution.ROLLOUT in headers else None
-
-
-async def _body(request: Request, largest: int, wait_s: float) -> bytes:
-    """Unpacked, and never more of it than may be."""
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("identity", "gzip"):
-        raise HTTPException(415, f"Content-Encoding {encoding} is unknown; send gzip, or plain")
-    unpack = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
-    parts, size, came = [], 0, 0
-    try:
-        async with asyncio.timeout(wait_s):
-            async for chunk in request.stream():
-                came += len(chunk)
-                if unpack is not None and unpack.eof and chunk:
-                    raise BadInput("request", why="goes on after the end of its gzip")
-                part = chunk if unpack is None else unpack.decompress(chunk, largest + 1 - size)
-                size += len(part)
-                if max(size, came) > largest:
-                    raise HTTPException(413, f"more than {largest} bytes; send fewer spans at a time")
-                parts.append(part)
-    except TimeoutError:
-        raise HTTPException(408, f"the request did not come within {wait_s:g} s", {"Connection": "close"}) from None
-    except zlib.error as error:
-        raise BadInput("request", why=f"is not gzip: {error}") from None
-    except ClientDisconnect:
-        raise HTTPException(endpoint.NOBODY, "the client left") from None
-    if unpack is not None and not unpack.eof:
-        raise BadInput("request", why="is cut short: its gzip has no end")
-    if unpack is not None and unpack.unused_data:
-        raise BadInput("request", why="goes on after the end of its gzip")
-    return b"".join(parts)
 
 
 def _failed(status: int, message: str, media_type: str) -> Response:

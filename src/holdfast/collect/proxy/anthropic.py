@@ -10,7 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.collect.proxy.dialect import Event, ModelRequest, Said, count, kind, loads, part, read_object, written
+from holdfast.collect.proxy.dialect import (
+    Assembler,
+    ModelRequest,
+    Said,
+    count,
+    joined,
+    kind,
+    loads,
+    messages_of,
+    model_of,
+    part,
+    read_object,
+    text_of,
+    written,
+)
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 
@@ -42,11 +56,7 @@ class Messages:
 
     def read_request(self, body: bytes) -> ModelRequest:
         given = read_object(body)
-        model, messages, user = given.get("model"), given.get("messages"), part(given.get("metadata"), "user_id")
-        if not isinstance(model, str) or not model:
-            raise BadInput("model", why="is missing, or no text", remedy="name the model")
-        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-            raise BadInput("messages", why="is missing, or no list of objects", remedy="give at least one message")
+        model, messages, user = model_of(given), messages_of(given), part(given.get("metadata"), "user_id")
         try:
             conversation = (*_system(given.get("system")), *(said for m in messages for said in _messages(m)))
         except ValueError as error:
@@ -70,29 +80,19 @@ class Messages:
         return Blocks(asked)
 
 
-class Blocks:
+class Blocks(Assembler):
     """The blocks of one streamed message."""
 
     def __init__(self, asked: ModelRequest) -> None:
-        self._asked = asked
-        self.is_ended = self.has_begun = self.has_holes = False
+        super().__init__(asked)
         self._head: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}  # by block and member: joined when somebody asks
         self._reason: Any = None
 
-    def feed(self, event: Event) -> None:
-        try:
-            told = loads(event.data)
-        except ValueError:
-            told = None  # passed on as it is
-        if isinstance(told, dict):
-            self._take(kind(told), told)
-        else:
-            self.has_holes = True
-
-    def _take(self, sort: str, told: dict[str, Any]) -> None:
+    def _take(self, told: dict[str, Any], name: str) -> None:
+        sort = kind(told)
         if sort == "message_start" and isinstance(told.get("message"), dict):
             self._head = told["message"]
             self._count(self._head.get("usage"))
@@ -196,17 +196,13 @@ def _messages(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _spoken(role: str, parts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     if parts:
-        is_text = all(one["type"] == "text" for one in parts)
-        yield {"role": role, "content": "".join(one["text"] for one in parts) if is_text else parts}
+        yield {"role": role, "content": joined(parts)}
 
 
 def _result(content: Any) -> Any:
     """A text where it is one."""
     if isinstance(content, list):
-        parts = [_part(block) for block in content if isinstance(block, dict)]
-        if not all(one["type"] == "text" for one in parts):
-            return parts
-        return "".join(one["text"] for one in parts)
+        return joined([_part(block) for block in content if isinstance(block, dict)])
     return content if isinstance(content, str) else ""
 
 
@@ -253,10 +249,10 @@ def _tool(tool: Any) -> Any:
 
 
 def _call(asked: ModelRequest, answer: Mapping[str, Any], message: dict[str, Any], reason: Any) -> ModelCall:
-    usage, model = answer.get("usage"), answer.get("model")
+    usage = answer.get("usage")
     sizes = [count(part(usage, name)) for name in SIZES]
     return ModelCall(
-        model=model if isinstance(model, str) and model else asked.model,
+        model=text_of(answer.get("model"), asked.model),
         messages=asked.messages,
         response=message,
         finish_reason=REASONS.get(reason, reason) if isinstance(reason, str) else None,

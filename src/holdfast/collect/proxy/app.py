@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -24,7 +23,6 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from holdfast.collect import endpoint
-from holdfast.collect.chat_format import Spell
 from holdfast.collect.openapi import (
     BODY,
     COUNT,
@@ -50,8 +48,7 @@ from holdfast.collect.proxy.chat import Chat
 from holdfast.collect.proxy.connection import Busy
 from holdfast.collect.proxy.dialect import FORWARDED, Assembler, Dialect, ModelRequest, Splitter, read_object
 from holdfast.collect.proxy.span_recorder import CallRecord, Scrub, SpanRecorder, TokenPrice
-from holdfast.collect.proxy.upstream import LARGEST, BrokenOff, Near, Unreachable, Upstream, UpstreamAnswer, Upstreams
-from holdfast.contracts.engine import Complete
+from holdfast.collect.proxy.upstream import LARGEST, BrokenOff, Unreachable, Upstream, UpstreamAnswer, Upstreams
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError, NotFound, StaleLease
 from holdfast.contracts.rollout import Attempt
 from holdfast.contracts.trace import ModelCall
@@ -175,8 +172,6 @@ def app(
     upstreams: Sequence[Upstream],
     *,
     token: str | None = None,
-    choose_version: Callable[[str], Complete] | None = None,
-    spell: Spell | None = None,
     scrub: Scrub | None = None,
     scrub_spelt: Scrub | None = None,
     prices: Mapping[str, TokenPrice] | None = None,
@@ -186,16 +181,12 @@ def app(
     clock: Callable[[], float] = time.time,
     limits: ProxyLimits = USUAL,
 ) -> Starlette:
-    """The proxy before these upstreams, or before policies: `choose_version` gives one for a call's user or rollout.
+    """The proxy before these upstreams.
 
-    `state.proxy` of it has `hold` and `release` of an upstream, and must be closed in the end. `routes` are others that
-    are served at the same address, with their own ways to tell who may ask. Without a state folder no log is written.
-    `scrub_spelt` is used in place of `scrub` on calls of upstreams whose tokens are spelt as `models.spell` does.
+    The caller closes `state.proxy`. `routes` are served at the same address and admit their own callers. Without a
+    state folder no attribution log is written. `scrub_spelt` replaces `scrub` on calls of our own models, whose tokens
+    `budgets.spell` can spell.
     """
-    if choose_version is not None:
-        if upstreams:
-            raise BadInput("upstream", why="local policies answer already", remedy="give the one or the other")
-        upstreams = [Near(choose_version, spell=spell, clock=clock)]
     proxy = Proxy(
         Upstreams(upstreams),
         SpanRecorder(store, clock=clock, scrub=scrub, scrub_spelt=scrub_spelt, prices=prices, amend_s=limits.amend_s),
@@ -223,9 +214,9 @@ def _places(proxy: Proxy, dialects: Sequence[Dialect]) -> list[ApiRoute]:
         places += [ApiRoute(f"{start}{dialect.path}", call, told, method="POST") for start in (BELOW, "")]
     places += [ApiRoute(f"{start}{PATH}", proxy.models, LIST) for start in (BELOW, "")]
     places.append(ApiRoute("/training/proxy/health", proxy.health, HEALTH))
-    for order in (proxy.held, proxy.released):
-        name = "hold" if order == proxy.held else "release"
-        places.append(ApiRoute(f"/training/proxy/{name}", order, ordered(name), method="POST"))
+    for name, order in (("hold", proxy.hold), ("release", proxy.release)):
+        path, do = f"/training/proxy/{name}", partial(proxy.order, order)
+        places.append(ApiRoute(path, do, ordered(name), method="POST"))
     return places
 
 
@@ -262,9 +253,9 @@ class Proxy:
     def __init__(
         self,
         upstreams: Upstreams,
-        keeper: SpanRecorder,
+        recorder: SpanRecorder,
         budgets: ProxyBudgets,
-        door: endpoint.RequestReader,
+        reader: endpoint.RequestReader,
         log: Log | None,
         dialects: Sequence[Dialect],
         *,
@@ -272,14 +263,14 @@ class Proxy:
         unread_s: float,
     ) -> None:
         self._unread_s = unread_s
-        self.upstreams, self._keeper, self._door, self._log = upstreams, keeper, door, log
+        self.upstreams, self._recorder, self._reader, self._log = upstreams, recorder, reader, log
         self._models, self._budgets, self._dialects = UpstreamModels(upstreams.each), budgets, dialects
         # With a token, whoever asks has shown it in place of an upstream's key.
         own = FORWARDED if is_shared else FORWARDED | {"authorization", "x-api-key"}
         self._wanted = {one.path: {name.encode() for name in own | one.forwarded} for one in dialects}
 
     def hold(self, name: str) -> None:
-        """New calls of this upstream wait; those under way go on, see `idle`."""
+        """New calls of this upstream wait; those under way go on."""
         self.upstreams.named(name).gate.hold()
 
     def release(self, name: str) -> None:
@@ -287,12 +278,8 @@ class Proxy:
         self._models.forget(one)
         one.gate.release()
 
-    async def idle(self, name: str) -> None:
-        """Until none of its calls is under way."""
-        await self.upstreams.named(name).gate.idle()
-
     def admit(self, request: Request) -> None:
-        self._door.admit(request)
+        self._reader.admit(request)
 
     async def close(self) -> None:
         await self._models.close()
@@ -301,9 +288,9 @@ class Proxy:
             await self._log.close()
 
     async def health(self, request: Request) -> Response:
-        self._door.admit(request)
+        self._reader.admit(request)
         first = self.upstreams.each[0]
-        return _json(
+        return endpoint.json_response(
             {
                 "schema_version": 1,
                 "status": "ready",
@@ -319,24 +306,18 @@ class Proxy:
 
     async def models(self, request: Request) -> Response:
         """What there is to ask for. Whose key is sent with it is told by the headers of one of the dialects."""
-        self._door.admit(request)
+        self._reader.admit(request)
         given = request.headers.keys()
         dialect = next((one for one in self._dialects if not one.forwarded.isdisjoint(given)), self._dialects[0])
         found = await self._models.listed(dialect, self._passed(dialect, request))
         return Response(found.body, found.status, found.headers)
 
-    async def held(self, request: Request) -> Response:
-        """For whoever swaps the upstream's weights; the answer says how many calls are under way."""
-        return await self._ordered(request, self.hold)
-
-    async def released(self, request: Request) -> Response:
-        return await self._ordered(request, self.release)
-
-    async def _ordered(self, request: Request, order: Callable[[str], None]) -> Response:
-        given = read_object(await self._door.content(request))
+    async def order(self, order: Callable[[str], None], request: Request) -> Response:
+        """Holds or releases an upstream while its weights are swapped; says how many calls are under way."""
+        given = read_object(await self._reader.content(request))
         one = self.upstreams.named(str(given.get("upstream", self.upstreams.each[0].name)))
         order(one.name)
-        return _json({"name": one.name, "calls": one.gate.inside, "held": one.gate.is_held})
+        return endpoint.json_response({"name": one.name, "calls": one.gate.inside, "held": one.gate.is_held})
 
     def _passed(self, dialect: Dialect, request: Request) -> dict[str, str]:
         """The headers that go on to the upstream."""
@@ -358,7 +339,7 @@ class Proxy:
             self._note(call)
 
     async def _read(self, dialect: Dialect, request: Request) -> ProxyCall:
-        body = await self._door.content(request)
+        body = await self._reader.content(request)
         headers = dict(request.headers.raw)
         whose = (
             attribution.from_path(request.path_params["rollout"], request.path_params["number"], headers)
@@ -372,7 +353,7 @@ class Proxy:
             identity=whose,
             asked=dialect.read_request(body),
             headers=self._passed(dialect, request),
-            attempt=self._keeper.attempt(whose.rollout, whose.number),
+            attempt=self._recorder.attempt(whose.rollout, whose.number),
             path=request.scope["path"],
             size=len(body),
             began=time.monotonic(),
@@ -383,7 +364,7 @@ class Proxy:
         if ID.fullmatch(text):
             return text
         said = ModelCall(model="", messages=({"role": "user", "content": text},), response={})
-        return str(self._keeper.scrubbed(said).messages[0]["content"])
+        return str(self._recorder.scrubbed(said).messages[0]["content"])
 
     async def _pass_on(self, call: ProxyCall, send: Send) -> None:
         wanted = self._budgets.wanted(call.attempt)
@@ -405,7 +386,7 @@ class Proxy:
         notes: dict[str, Any] = {"path": call.dialect.path, "streamed": call.asked.is_streamed}
         if call.identity.sequence is not None:
             notes["sequence_id"] = call.identity.sequence
-        record = self._keeper.open(call.attempt, call.asked, trace_id=call.identity.trace, notes=notes)
+        record = self._recorder.open(call.attempt, call.asked, trace_id=call.identity.trace, notes=notes)
         answer: UpstreamAnswer | None = None
         try:
             call.upstream, answer = await self.upstreams.ask(
@@ -492,7 +473,7 @@ class Proxy:
         if record.is_closed:
             return
         has_ids = made is not None and (made.prompt_ids is not None or made.completion_ids is not None)
-        if has_ids and self._keeper.can_spell and call.upstream is not None:
+        if has_ids and self._recorder.can_spell and call.upstream is not None:
             record.is_spelt = (await self._about(call, call.upstream)).is_spelt
         _settle(call, record, made)
         await record.close(made, partial=partial)
@@ -505,7 +486,7 @@ class Proxy:
         who, error = call.identity, call.error
         self._log.add(
             {
-                "timestamp_unix_ms": round(self._keeper.clock() * 1000),
+                "timestamp_unix_ms": round(self._recorder.clock() * 1000),
                 "method": "POST",
                 "path": call.path,
                 "upstream_url": None if call.upstream is None else call.upstream.url(call.dialect.path),
@@ -554,15 +535,15 @@ def _refusal(error: BaseException) -> tuple[int, str, str]:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _json({"error": {"code": f"{CODE}refused", "message": error.detail}}, error.status_code, error.headers)
+    return endpoint.json_response(
+        {"error": {"code": f"{CODE}refused", "message": error.detail}}, error.status_code, error.headers
+    )
 
 
 async def _failed(request: Request, error: Exception) -> Response:
     status, code, _ = _refusal(error)
     headers = {"retry-after": str(Busy.retry_after_s)} if isinstance(error, Busy) else None
     message = str(error) if isinstance(error, HoldfastError) else f"the proxy failed: {type(error).__name__}"
-    return _json({"error": {"code": code, "message": message, "type": code.removeprefix(CODE)}}, status, headers)
-
-
-def _json(content: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(content), status, headers, media_type="application/json")
+    return endpoint.json_response(
+        {"error": {"code": code, "message": message, "type": code.removeprefix(CODE)}}, status, headers
+    )

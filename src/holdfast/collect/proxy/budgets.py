@@ -20,11 +20,10 @@ import orjson
 from yarl import URL
 
 from holdfast.collect.chat_format import BYTES, spell_byte
-from holdfast.collect.endpoint import OWNER
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.dialect import RETURNED, Dialect, ModelRequest
 from holdfast.collect.proxy.responses import Responses
-from holdfast.collect.proxy.upstream import Near, Remote, Unreachable, Upstream
+from holdfast.collect.proxy.upstream import Unreachable, Upstream
 from holdfast.collect.thinking import BudgetTracker, Way, hinted, way_for, wish
 from holdfast.contracts.budget import BudgetChange, Mode
 from holdfast.contracts.errors import BadInput
@@ -129,12 +128,6 @@ class UpstreamModels:
         return Known(owner=owner if isinstance(owner, str) else None, is_spelt=is_spelt)
 
     async def _ask(self, upstream: Upstream, dialect: Dialect, headers: Mapping[str, str]) -> Listing:
-        if isinstance(upstream, Near):
-            entry: dict[str, Any] = {"id": upstream.name, "object": "model", "created": 0, "owned_by": OWNER}
-            return _listing([entry | ({"tokenizer": BYTES} if upstream.spell is spell_byte else {})])
-        return await self._get(upstream, upstream.signed(dialect, headers))
-
-    async def _get(self, upstream: Remote, headers: Mapping[str, str]) -> Listing:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
@@ -144,7 +137,9 @@ class UpstreamModels:
             )
         url = URL(upstream.url(PATH), encoded=True)
         try:
-            async with self._session.get(url, headers=headers, allow_redirects=False) as answer:
+            async with self._session.get(
+                url, headers=upstream.signed(dialect, headers), allow_redirects=False
+            ) as answer:
                 body = await answer.content.read(LARGEST)
                 while not answer.content.at_eof():
                     body += await answer.content.read(LARGEST)
@@ -187,7 +182,7 @@ class Grant:
         if self._is_settled:
             return {}
         self._is_settled = True
-        told = self._opened.purse.settle(self.tokens, call)
+        told = self._opened.tracker.settle(self.tokens, call)
         self._writes += self._opened.taken()
         return told
 
@@ -202,13 +197,13 @@ class Grant:
 
 
 class Opened:
-    """An attempt's purse, and what of it is on its way to the store."""
+    """An attempt's tracker, and what of it is on its way to the store."""
 
     def __init__(self, store: Store, attempt: Attempt, clock: Callable[[], float]) -> None:
         self._store, self._attempt, self._clock = store, attempt, clock
         self._writes: list[WriteFuture[None]] = []
         self._under_way: list[WriteFuture[None]] = []  # all of them, whoever waits
-        self.purse = BudgetTracker(attempt.id, store.views.rollout(attempt.rollout).input, self._record, clock)
+        self.tracker = BudgetTracker(attempt.id, store.views.rollout(attempt.rollout).input, self._record, clock)
 
     def taken(self) -> list[WriteFuture[None]]:
         """What was written since somebody asked: it is that one's to wait for."""
@@ -221,15 +216,15 @@ class Opened:
             self.reload()
             return
         self._under_way = [write for write in self._under_way if not write.settled]
-        stored, own = self._store.budgets.get(self._attempt.token), self.purse.budget
+        stored, own = self._store.budgets.get(self._attempt.token), self.tracker.budget
         if stored is not None and (own is None or own.events < stored.budget.events):
-            self.purse.budget = stored.budget
+            self.tracker.budget = stored.budget
 
     def reload(self) -> None:
         """A write has failed: only what is in the store has happened."""
         self._under_way = [write for write in self._under_way if not write.settled]
         stored = self._store.budgets.get(self._attempt.token)
-        self.purse.budget = None if stored is None else stored.budget
+        self.tracker.budget = None if stored is None else stored.budget
 
     def _record(self, change: BudgetChange) -> None:
         write = self._store.budgets.record(self._attempt, change, now=self._clock())
@@ -241,7 +236,7 @@ class ProxyBudgets:
     def __init__(self, store: Store, *, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
         self._runs: dict[str, str | None] = {}  # the mode that each wants; None: it has no budgets
-        self._purses: OrderedDict[int, Opened] = OrderedDict()  # by an attempt's token
+        self._trackers: OrderedDict[int, Opened] = OrderedDict()  # by an attempt's token
 
     def wanted(self, attempt: Attempt) -> str | None:
         """The mode that the attempt's run wants; None: its attempts may think as they like."""
@@ -259,9 +254,9 @@ class ProxyBudgets:
     ) -> tuple[Grant, ModelRequest]:
         """The call's share, and the call as it is asked for with it. `known` is what the upstreams say of the model."""
         given = orjson.loads(asked.body)
-        opened = self._purse(attempt)
+        opened = self._tracker(attempt)
         tools = asked.sampling.get("tools") or ()
-        grant = Grant(opened, tokens := opened.purse.grant(asked.messages, tools, _own_limit(dialect, given)))
+        grant = Grant(opened, tokens := opened.tracker.grant(asked.messages, tools, _own_limit(dialect, given)))
         try:
             rewritten, mode = limited(dialect, given, tokens, way_of(wanted, known))
             again = dialect.read_request(orjson.dumps(rewritten))
@@ -273,13 +268,13 @@ class ProxyBudgets:
             raise
         return grant, replace(again, sampling={**asked.sampling, "thinking": tokens, "thinking_mode": mode.value})
 
-    def _purse(self, attempt: Attempt) -> Opened:
-        kept = self._purses.get(attempt.token)
+    def _tracker(self, attempt: Attempt) -> Opened:
+        kept = self._trackers.get(attempt.token)
         if kept is None:
-            kept = self._purses[attempt.token] = Opened(self._store, attempt, self._clock)
-            while len(self._purses) > MOST:
-                self._purses.popitem(last=False)
-        self._purses.move_to_end(attempt.token)
+            kept = self._trackers[attempt.token] = Opened(self._store, attempt, self._clock)
+            while len(self._trackers) > MOST:
+                self._trackers.popitem(last=False)
+        self._trackers.move_to_end(attempt.token)
         kept.catch_up()
         return kept
 

@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.collect.proxy.dialect import Event, ModelRequest, count, loads, read_object, spliced, token_ids
+from holdfast.collect.proxy.dialect import (
+    Assembler,
+    Event,
+    ModelRequest,
+    count,
+    loads,
+    messages_of,
+    model_of,
+    read_object,
+    spliced,
+    text_of,
+    token_ids,
+)
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 
@@ -30,17 +42,13 @@ class Chat:
 
     def read_request(self, body: bytes) -> ModelRequest:
         given = read_object(body)
-        model, messages, choices = given.get("model"), given.get("messages"), given.get("n")
+        choices = given.get("n")
         if choices not in (None, 1):
             why = "of several answers nobody could tell which one was gone on with"
             raise BadInput(f"n = {choices!r:.60}", why=why, remedy="ask for one at a time: each is kept")
-        if not isinstance(model, str) or not model:
-            raise BadInput("model", why="is missing, or no text", remedy="name the model")
-        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-            raise BadInput("messages", why="is missing, or no list of objects", remedy="give at least one message")
         return ModelRequest(
-            model=model,
-            messages=tuple(messages),
+            model=model_of(given),
+            messages=tuple(messages_of(given)),
             sampling={name: value for name, value in given.items() if name not in APART and value is not None},
             is_streamed=given.get("stream") is True,
             user=given["user"] if isinstance(given.get("user"), str) else None,
@@ -61,12 +69,11 @@ class Chat:
         return Chunks(asked)
 
 
-class Chunks:
+class Chunks(Assembler):
     """The chunks of one completion."""
 
     def __init__(self, asked: ModelRequest) -> None:
-        self._asked = asked
-        self.is_ended = self.has_begun = self.has_holes = False
+        super().__init__(asked)
         self._head: dict[str, Any] = {}  # of the answer, not of a choice
         self._choice: dict[str, Any] = {}
         self._texts: dict[str, list[str]] = {}
@@ -77,20 +84,13 @@ class Chunks:
     def feed(self, event: Event) -> None:
         if event.data == b"[DONE]":
             self.is_ended = True
-            return
-        try:
-            chunk = loads(event.data)
-        except ValueError:
-            chunk = None  # passed on as it is
-        if isinstance(chunk, dict):
-            self._take(chunk)
         else:
-            self.has_holes = True
+            super().feed(event)
 
-    def _take(self, chunk: dict[str, Any]) -> None:
-        for name in ("model", "usage", "prompt_token_ids", "error"):
-            if chunk.get(name) is not None:
-                self._head[name] = chunk[name]
+    def _take(self, chunk: dict[str, Any], name: str) -> None:
+        for key in ("model", "usage", "prompt_token_ids", "error"):
+            if chunk.get(key) is not None:
+                self._head[key] = chunk[key]
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and choice.get("index", 0) == 0:
@@ -161,7 +161,7 @@ def _call(
     entries: Any,
 ) -> ModelCall:
     """What an upstream gives that cannot be, such as a log-prob above 0, is left out, never mended."""
-    usage, model, reason = answer.get("usage"), answer.get("model"), choice.get("finish_reason")
+    usage, reason = answer.get("usage"), choice.get("finish_reason")
     usage = usage if isinstance(usage, dict) else {}
     completion_ids, told = token_ids(ids), count(usage.get("completion_tokens"))
     if completion_ids is not None and told not in (None, len(completion_ids)):
@@ -171,7 +171,7 @@ def _call(
     details = usage.get("completion_tokens_details")
     forced = token_ids(choice.get("forced")) or ()
     return ModelCall(
-        model=model if isinstance(model, str) and model else asked.model,
+        model=text_of(answer.get("model"), asked.model),
         messages=asked.messages,
         response=message,
         finish_reason=reason if isinstance(reason, str) else None,

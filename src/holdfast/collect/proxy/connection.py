@@ -32,8 +32,6 @@ class Gate:
         self.inside = 0
         self.is_held = False
         self._waiting: list[asyncio.Future[None]] = []
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     def hold(self) -> None:
         """Who is inside goes on; who comes waits."""
@@ -43,14 +41,10 @@ class Gate:
         self.is_held = False
         self._let_in()
 
-    async def idle(self) -> None:
-        """Until nobody is inside."""
-        await self._idle.wait()
-
     async def enter(self) -> None:
         """Busy where that takes longer than it may."""
         if not self.is_held and self.inside < self._most and not self._waiting:
-            self._take()
+            self.inside += 1
             return
         place = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
@@ -69,19 +63,13 @@ class Gate:
 
     def leave(self) -> None:
         self.inside -= 1
-        if self.inside == 0:
-            self._idle.set()
         self._let_in()
-
-    def _take(self) -> None:
-        self.inside += 1
-        self._idle.clear()
 
     def _let_in(self) -> None:
         while self._waiting and not self.is_held and self.inside < self._most:
             place = self._waiting.pop(0)
             if not place.done():
-                self._take()
+                self.inside += 1
                 place.set_result(None)
 
 

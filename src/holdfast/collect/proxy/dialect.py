@@ -161,18 +161,31 @@ class ModelRequest:
     extended: bytes | None = None  # the same with ids and log-probs asked for; None: nothing to add, or no way to ask
 
 
-class Assembler(Protocol):
-    """One streamed answer, put together beside the bytes that pass. It never raises, whatever an event holds."""
+class Assembler:
+    """One streamed answer, assembled beside the bytes that pass. It never raises, whatever an event holds."""
 
-    is_ended: bool  # the stream has said that it is over: the bytes that said so are the last that matter
-    has_begun: bool  # something of the answer itself has come: the moment is the time to the first token
-    has_holes: bool  # an event could not be read: what it said is missing, and nobody knows where
+    def __init__(self, asked: ModelRequest) -> None:
+        self._asked = asked
+        self.is_ended = False  # the stream said that it is over: later bytes do not matter
+        self.has_begun = False  # a part of the answer itself has come: the time to the first token
+        self.has_holes = False  # an event could not be read, so a part of the answer is missing
 
-    def feed(self, event: Event) -> None: ...
+    def feed(self, event: Event) -> None:
+        try:
+            content = loads(event.data)
+        except ValueError:
+            content = None  # passed on as it is
+        if isinstance(content, dict):
+            self._take(content, event.name)
+        else:
+            self.has_holes = True
+
+    def _take(self, content: dict[str, Any], name: str) -> None:
+        raise NotImplementedError
 
     def result(self) -> ModelCall:
-        """What has come so far, at any moment; `finish_reason` is None until the answer ended."""
-        ...
+        """What has come so far; `finish_reason` is None until the answer ended."""
+        raise NotImplementedError
 
 
 class Dialect(Protocol):
@@ -243,3 +256,27 @@ def token_ids(value: Any) -> tuple[int, ...] | None:
         return None
     # The sum is reckoned sooner than the largest is found, and of a prompt's ids it is small enough.
     return tuple(value) if sum(value) <= MOST or max(value) <= MOST else None
+
+
+def model_of(given: Mapping[str, Any]) -> str:
+    model = given.get("model")
+    if not isinstance(model, str) or not model:
+        raise BadInput("model", why="is missing, or no text", remedy="name the model")
+    return model
+
+
+def messages_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    messages = given.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise BadInput("messages", why="is missing, or no list of objects", remedy="give at least one message")
+    return messages
+
+
+def text_of(value: Any, otherwise: Any = None) -> Any:
+    """The value where it is a text that says something."""
+    return value if isinstance(value, str) and value else otherwise
+
+
+def joined(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """One text where all parts are texts; else the parts."""
+    return "".join(one["text"] for one in parts) if all(one.get("type") == "text" for one in parts) else parts

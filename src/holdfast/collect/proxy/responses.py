@@ -10,7 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from holdfast.collect.proxy.dialect import Event, ModelRequest, Said, count, kind, loads, part, read_object
+from holdfast.collect.proxy.dialect import (
+    Assembler,
+    ModelRequest,
+    Said,
+    count,
+    joined,
+    kind,
+    loads,
+    model_of,
+    part,
+    read_object,
+    text_of,
+)
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 
@@ -51,9 +63,7 @@ class Responses:
 
     def read_request(self, body: bytes) -> ModelRequest:
         given = read_object(body)
-        model, said, user = given.get("model"), given.get("input"), given.get("user")
-        if not isinstance(model, str) or not model:
-            raise BadInput("model", why="is missing, or no text", remedy="name the model")
+        model, said, user = model_of(given), given.get("input"), given.get("user")
         if isinstance(said, str):
             said = [{"role": "user", "content": said}]
         if said is not None and (not isinstance(said, list) or not all(isinstance(item, dict) for item in said)):
@@ -83,27 +93,17 @@ class Responses:
         return Items(asked)
 
 
-class Items:
+class Items(Assembler):
     """The items of one streamed response. What the end says of an item counts more than what came on the way."""
 
     def __init__(self, asked: ModelRequest) -> None:
-        self._asked = asked
-        self.is_ended = self.has_begun = self.has_holes = False
+        super().__init__(asked)
         self._answer: dict[str, Any] = {}
         self._items: dict[int, dict[str, Any]] = {}  # whole ones, or how they began
         self._pieces: dict[int, dict[tuple[str, int, str, str], list[str]]] = {}
 
-    def feed(self, event: Event) -> None:
-        try:
-            told = loads(event.data)
-        except ValueError:
-            told = None  # passed on as it is
-        if isinstance(told, dict):
-            self._take(kind(told, event.name), told)
-        else:
-            self.has_holes = True
-
-    def _take(self, sort: str, told: dict[str, Any]) -> None:
+    def _take(self, told: dict[str, Any], name: str) -> None:
+        sort = kind(told, name)
         if isinstance(told.get("response"), dict):
             self._answer = told["response"]
         if sort in ENDS:
@@ -203,10 +203,7 @@ def _content(content: Any) -> Any:
     """A text where it is one, else parts in chat form; what that has no form for stays as it is."""
     if not isinstance(content, list):
         return content if isinstance(content, str) else ""
-    parts = [_part(one) for one in content if isinstance(one, dict)]
-    if all(one.get("type") == "text" for one in parts):
-        return "".join(one["text"] for one in parts)
-    return parts
+    return joined([_part(one) for one in content if isinstance(one, dict)])
 
 
 def _part(one: dict[str, Any]) -> dict[str, Any]:
@@ -247,9 +244,9 @@ def _call(asked: ModelRequest, answer: Mapping[str, Any], output: Iterable[Any])
     said = Said()
     for item in output:
         _say(said, item)
-    usage, model = answer.get("usage"), answer.get("model")
+    usage = answer.get("usage")
     return ModelCall(
-        model=model if isinstance(model, str) and model else asked.model,
+        model=text_of(answer.get("model"), asked.model),
         messages=asked.messages,
         response=said.message(),
         finish_reason=_reason(answer, bool(said.calls)),

@@ -117,14 +117,14 @@ class CallRecord:
 
     def __init__(
         self,
-        keeper: SpanRecorder,
+        recorder: SpanRecorder,
         attempt: Attempt,
         call: ModelCall,
         trace_id: str | None,
         notes: dict[str, Any],
     ) -> None:
-        self._keeper, self._attempt, self.notes = keeper, attempt, notes
-        self.started_at = keeper.clock()
+        self._recorder, self._attempt, self.notes = recorder, attempt, notes
+        self.started_at = recorder.clock()
         self._first_s: float | None = None
         self._arrivals: list[int] = []
         self._asked, self.is_spelt = call, False
@@ -137,7 +137,7 @@ class CallRecord:
             model=call,
             trace_id=trace_id,
         )
-        self._opening = keeper.write_first(attempt, self._span)
+        self._opening = recorder.write_first(attempt, self._span)
         self.is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._amending: WriteFuture[None] | None = None
@@ -154,13 +154,13 @@ class CallRecord:
     def arrived(self, so_far: Callable[[], ModelCall], *, is_answer: bool) -> None:
         """Another piece of the answer: timed, and written down a moment later with what came besides."""
         if is_answer:
-            after_s = self._keeper.clock() - self.started_at
+            after_s = self._recorder.clock() - self.started_at
             if self._first_s is None:
                 self._first_s = after_s
             if len(self._arrivals) < 10_000:
                 self._arrivals.append(round(after_s * 1000))
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._keeper.amend_s, self._amend, so_far)
+            self._timer = asyncio.get_running_loop().call_later(self._recorder.amend_s, self._amend, so_far)
 
     def _amend(self, so_far: Callable[[], ModelCall]) -> None:
         self._timer = None
@@ -168,12 +168,12 @@ class CallRecord:
             return
         before = self._opening if self._amending is None else self._amending
         if not before.settled:  # the disk is slow, and perhaps no other piece comes for long
-            self._timer = asyncio.get_running_loop().call_later(self._keeper.amend_s, self._amend, so_far)
+            self._timer = asyncio.get_running_loop().call_later(self._recorder.amend_s, self._amend, so_far)
             return
         if before.failure is not None:
             return  # the end will say so, or the next piece
         with suppress(*UNKEPT):  # the end will say so
-            self._amending = self._keeper.write(
+            self._amending = self._recorder.write(
                 self._attempt, self._as_span(so_far(), ended_at=None, partial="it never ended")
             )
 
@@ -185,12 +185,12 @@ class CallRecord:
         if self._timer is not None:
             self._timer.cancel()
         await self.opened()
-        ended_at = max(self._keeper.clock(), self.started_at)
+        ended_at = max(self._recorder.clock(), self.started_at)
         try:
-            writing = self._keeper.write(self._attempt, self._as_span(call, ended_at=ended_at, partial=partial))
+            writing = self._recorder.write(self._attempt, self._as_span(call, ended_at=ended_at, partial=partial))
         except UNKEPT as error:
             why = f"the answer cannot be kept: {type(error).__name__}"
-            writing = self._keeper.write(self._attempt, self._as_span(None, ended_at=ended_at, partial=why))
+            writing = self._recorder.write(self._attempt, self._as_span(None, ended_at=ended_at, partial=why))
         await writing
 
     async def give_up(self, call: ModelCall | None, why: str) -> None:
@@ -210,9 +210,9 @@ class CallRecord:
         if call is None:
             call = self._asked
         else:
-            if (cost := self._keeper.cost(call, self._asked.model)) is not None:
+            if (cost := self._recorder.cost(call, self._asked.model)) is not None:
                 notes["cost"] = cost
-            call = self._keeper.scrubbed(call, is_whole=partial is None, is_spelt=self.is_spelt)
+            call = self._recorder.scrubbed(call, is_whole=partial is None, is_spelt=self.is_spelt)
         changes: dict[str, Any] = {"name": f"model.{call.model}", "attributes": notes, "model": call}
         return replace(self._span, seq=self._opening.result(), ended_at=ended_at, **changes)
 

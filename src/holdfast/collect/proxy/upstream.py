@@ -9,86 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import orjson
-from starlette.responses import StreamingResponse
 
 from holdfast.collect import client
-from holdfast.collect.chat_format import Envelope, Spell, read_request
-from holdfast.collect.endpoint import answered
 from holdfast.collect.proxy.chat import Chat
 from holdfast.collect.proxy.connection import Busy, Connection, Connections, Gate
 from holdfast.collect.proxy.dialect import RETURNED, Dialect, ModelRequest, Splitter, loads
-from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, Fault, HoldfastError
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
-
-
-class Near:
-    """Policies in this process, chosen for each call: a call that has begun ends with the one it began with."""
-
-    name = "local"
-
-    def __init__(
-        self,
-        choose_version: Callable[[str], Complete],
-        *,
-        spell: Spell | None = None,
-        clock: Callable[[], float] = time.time,
-        hold_s: float = 30.0,
-        most: int = 512,
-    ) -> None:
-        self._choose_version, self.spell, self._clock = choose_version, spell, clock
-        self.gate = Gate(most, hold_s)
-
-    def url(self, path: str) -> str:
-        return f"local:{path}"
-
-    async def ask(self, dialect: Dialect, asked: ModelRequest, headers: Mapping[str, str], key: str) -> UpstreamAnswer:
-        if dialect.path != "/v1/chat/completions":
-            raise BadInput(dialect.path, why="is not spoken by local policies", remedy="use /v1/chat/completions")
-        request = read_request(orjson.loads(asked.extended or asked.body))
-        envelope = Envelope(id=f"chatcmpl-{secrets.token_hex(12)}", created=int(self._clock()), spell=self.spell)
-        await self.gate.enter()
-        try:
-            return NearAnswer(
-                await answered(self._choose_version(asked.user or key), request, envelope), self.gate.leave
-            )
-        except BaseException:
-            self.gate.leave()
-            raise
-
-    async def close(self) -> None:
-        """There is nothing of its own."""
-
-
-class NearAnswer:
-    def __init__(self, response: Any, leave: Callable[[], None]) -> None:
-        self._response, self._leave, self._is_closed = response, leave, False
-        self.status: int = response.status_code
-        self.headers: Mapping[str, str] = {"content-type": response.headers["content-type"]}
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        if not isinstance(self._response, StreamingResponse):
-            yield self._response.body
-            return
-        try:
-            async for chunk in self._response.body_iterator:
-                yield chunk  # type: ignore[misc]
-        finally:
-            await self._response.body_iterator.aclose()  # type: ignore[attr-defined]
-
-    def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._leave()
-
 
 PASSING = frozenset({429, 502, 503, 504})  # statuses that may be another next time
 STRANGE = frozenset({400, 404, 422})  # what an upstream says to a field that it does not know
@@ -109,7 +42,7 @@ class BrokenOff(HoldfastError):
     """The upstream began to answer and did not end."""
 
 
-class Remote:
+class Upstream:
     """An HTTP endpoint. Redirects are not followed: calls go where they were sent, and nowhere else."""
 
     def __init__(
@@ -171,7 +104,7 @@ class Remote:
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> UpstreamAnswer:
         await self.gate.enter()
         try:
-            return HttpAnswer(await self._connections.post(path, headers, body), self._connections, self.gate.leave)
+            return UpstreamAnswer(await self._connections.post(path, headers, body), self._connections, self.gate.leave)
         except TimeoutError:
             self.gate.leave()
             raise Silent(self.name, why=f"no answer within {self._timeout_s:g} s") from None
@@ -186,7 +119,9 @@ class Remote:
         self._connections.close()
 
 
-class HttpAnswer:
+class UpstreamAnswer:
+    """An answer that has begun. It must be closed, however it ends."""
+
     def __init__(self, connection: Connection, connections: Connections, leave: Callable[[], None]) -> None:
         self._connection, self._connections, self._leave = connection, connections, leave
         self.status = connection.status
@@ -211,10 +146,6 @@ class HttpAnswer:
             self._is_closed = True
             self._connections.rest(self._connection)
             self._leave()
-
-
-Upstream = Remote | Near
-UpstreamAnswer = HttpAnswer | NearAnswer  # an answer that has begun; it must be closed, however it ends
 
 
 class Upstreams:
