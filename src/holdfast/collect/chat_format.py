@@ -21,7 +21,7 @@ from holdfast.contracts.shapes import NAMES
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
 
-DEEPEST = 100  # levels of a request
+DEEPEST = 100  # levels of nesting in a request
 MOST_CHOICES = 128
 ROLES = ("system", "developer", "user", "assistant", "tool")
 UNUSED = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
@@ -31,7 +31,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {  # accepted only where they change no
     "presence_penalty": (0,),
     "logit_bias": ({},),
     "response_format": ({"type": "text"},),
-    "parallel_tool_calls": (True, False),  # one call after the other is what models here do anyway
+    "parallel_tool_calls": (True, False),  # our models call tools one after another anyway
     "modalities": (["text"],),
     "min_p": (0,),
     "repetition_penalty": (1,),
@@ -41,28 +41,30 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {  # accepted only where they change no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A chat completion that was asked for."""
+    """A request for a chat completion."""
 
     model: str
     messages: tuple[Mapping[str, Any], ...]
-    sampling: Mapping[str, Any] = field(default_factory=dict)  # only what was given: the rest is the model's default
+    sampling: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # only what was given; the model has defaults for the rest
     choices: int = 1
     logprobs: bool = False
     top_logprobs: int = 0
     token_ids: bool = False
     stream: bool = False
     usage: bool = False  # in the last chunk
-    user: str | None = None  # who asks: keeps one version while versions change
+    user: str | None = None  # the caller, who keeps one version while versions change
 
     def samplings(self) -> list[Mapping[str, Any]]:
-        """One for each choice. A seed is counted up, as in vLLM: several times the same answer is of no use."""
+        """One for each choice. A seed is counted up, as in vLLM, so that the choices differ."""
         if not isinstance(self.sampling.get("seed"), int):
             return [self.sampling] * self.choices
         return [{**self.sampling, "seed": self.sampling["seed"] + number} for number in range(self.choices)]
 
 
 def read_request(body: Any) -> Request:
-    """The request in a decoded body; BadInput names the field that is wrong."""
+    """The request in a decoded body; BadInput names the wrong field."""
     given = _given(body)
     _refuse_unknown(given)
     stream = _flag(given, "stream")
@@ -87,8 +89,7 @@ def read_request(body: Any) -> Request:
 
 
 def read_passing(body: Any) -> Request:
-    """The same of a body that is passed on to another server: that one knows what it takes, and we look at no more
-    than we need. What shapes the answer goes on as it came."""
+    """The request in a body that is passed on to another server, which checks the parameters itself."""
     given = _given(body)
     messages = _list(given.get("messages"), "messages")
     if not messages:
@@ -108,7 +109,7 @@ def read_passing(body: Any) -> Request:
 
 
 def _given(body: Any) -> dict[str, Any]:
-    """The fields that say something."""
+    """The fields that are not null."""
     if not isinstance(body, dict):
         raise BadInput("request", why=f"is {_kind(body)}, not an object", remedy="send a JSON object")
     if _deeper_than(body, DEEPEST):
@@ -138,7 +139,7 @@ def _sampling(given: Mapping[str, Any]) -> dict[str, Any]:
         raise BadInput("tool_choice", why="a model here cannot be made to call a tool", remedy='give "auto" or "none"')
     if "tools" in given:
         tools = _tools(given["tools"])
-        if choice == "auto" and tools:  # with "none" the model is not told that there are any
+        if choice == "auto" and tools:  # with "none" the model does not see them
             sampling["tools"] = tools
     return sampling
 
@@ -175,7 +176,7 @@ def _tool_calls(value: Any, at: str) -> None:
         return
     for place, call in enumerate(_list(value, at)):
         function = _object(_object(call, f"{at}[{place}]").get("function"), f"{at}[{place}].function")
-        # A call without a name is a slip of the model's own, and may come back to it.
+        # A call without a name is the model's own error, and may be sent back to it.
         _text(function.get("name"), f"{at}[{place}].function.name", blank=True)
         _text(function.get("arguments", ""), f"{at}[{place}].function.arguments", blank=True)
 
@@ -286,7 +287,7 @@ SAMPLING: Mapping[str, Callable[[Any, str], Any]] = {
     "max_tokens": _whole_from(1, 2**31 - 1),
     "stop": _stop,
     "seed": _whole_from(0, 2**63 - 1 - MOST_CHOICES),
-    "thinking": _whole_from(0, 2**31 - 1),  # ours: the budget of tokens in <think>
+    "thinking": _whole_from(0, 2**31 - 1),  # ours: the limit of tokens in <think>
 }
 KNOWN = frozenset(
     {*SAMPLING, *UNUSED, *NEUTRAL, "model", "messages", "max_completion_tokens", "tools", "tool_choice", "n"}
@@ -294,14 +295,14 @@ KNOWN = frozenset(
 )
 
 
-BYTES = "bytes"  # what the list of models calls the tokens that `spell_byte` spells
-Spell = Callable[[int], bytes]  # the bytes that one token stands for
-Piece = Mapping[str, Any]  # new text in the form of OpenAI's delta; token_ids and logprobs of what it was made from
+BYTES = "bytes"  # the list of models' name for the tokens that `spell_byte` spells
+Spell = Callable[[int], bytes]  # the bytes of one token
+Piece = Mapping[str, Any]  # OpenAI's delta, with the token_ids and logprobs of its text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What all parts of one answer have in common."""
+    """What all parts of one answer share."""
 
     id: str
     created: int  # unix seconds
@@ -331,13 +332,13 @@ def completion(request: Request, calls: Sequence[ModelCall], envelope: Envelope)
 
 
 def finish_reason(call: ModelCall) -> str:
-    """OpenAI's word: an answer that ends by itself with a call of a tool ended for that."""
+    """OpenAI's word for it: an answer that stops with a tool call ends in `tool_calls`."""
     reason = call.finish_reason or "stop"
     return "tool_calls" if reason == "stop" and call.response.get("tool_calls") else reason
 
 
 def usage(calls: Sequence[ModelCall]) -> dict[str, Any] | None:
-    """Tokens read once and written in all choices; nothing when the model does not count them."""
+    """Prompt tokens once and completion tokens of all choices; None if the model does not count them."""
     read = calls[0].prompt_tokens
     written = [call.completion_tokens for call in calls if call.completion_tokens is not None]
     if read is None or len(written) < len(calls):
@@ -374,13 +375,13 @@ class Chunks:
             yield {**head, "choices": [], "usage": usage(calls)}
 
     def _end(self, index: int, call: ModelCall) -> dict[str, Any]:
-        """The reason it ended, and the tokens that came with no piece: all parts together have them all, once."""
+        """The last chunk of a choice: the finish reason, and the tokens that came with no piece."""
         self._done[index], sent = call, self._sent[index]
         ids = None if call.completion_ids is None else call.completion_ids[sent:]
         logprobs = None if call.logprobs is None else call.logprobs[sent:]
         chunk = self._chunk(index, {}, **self._tokens(ids, logprobs), **_forced(self._request, call))
         chunk["choices"][0]["finish_reason"] = finish_reason(call)
-        chunk["model"] = call.model  # which version answered is known only now
+        chunk["model"] = call.model  # the version that answered is known only now
         if self._request.token_ids:
             chunk["prompt_token_ids"] = _listed(call.prompt_ids)
         return chunk
@@ -394,17 +395,17 @@ class Chunks:
 
 
 def spell_byte(token: int) -> bytes:
-    """The spelling of our own models: a token is a byte, or a mark with a name."""
+    """The bytes of one of our own tokens: a byte, or a named special token."""
     return bytes([token]) if token < 256 else tokens.SPELLING.get(token, f"<|{token}|>").encode()
 
 
 async def pieces(
     complete: Complete, messages: Sequence[Mapping[str, Any]], **sampling: Any
 ) -> AsyncGenerator[Piece | ModelCall, None]:
-    """The answer piece by piece, the finished call last.
+    """The answer in pieces, the finished call last; together the pieces are the whole message.
 
-    A Complete with a `stream` is heard while it speaks. One without is waited for, and its finished answer is cut into
-    words: the form of a stream, not its timing. In both cases the pieces say all that the finished message says.
+    A Complete may have a `stream` of pieces that ends with the finished call. The answer of one without is cut into
+    words when it is finished.
     """
     stream = getattr(complete, "stream", None) or partial(_at_once, complete)
     said, calls = {"content": 0, "reasoning_content": 0}, 0
@@ -427,7 +428,7 @@ async def _at_once(
 
 
 def cut(message: Mapping[str, Any]) -> Iterator[Piece]:
-    """A finished message as pieces: its thought and its text word by word, then its calls."""
+    """A finished message as pieces: thought and text word by word, then tool calls."""
     for name in ("reasoning_content", "content"):
         for word in re.findall(r"\s*\S+\s*|\s+", message.get(name) or ""):
             yield {name: word}
@@ -441,7 +442,7 @@ def cut(message: Mapping[str, Any]) -> Iterator[Piece]:
 def _tokens(
     request: Request, ids: Sequence[int] | None, logprobs: Sequence[float] | None, spell: Spell | None
 ) -> dict[str, Any]:
-    """Ids and log-probs of a choice, where they were asked for; null where the model did not give them."""
+    """Ids and log-probs of a choice, if asked for; null if the model gives none."""
     shown: dict[str, Any] = {"logprobs": None}
     if request.logprobs and ids is not None and logprobs is not None:
         pairs = zip(ids, logprobs, strict=True)
@@ -452,7 +453,7 @@ def _tokens(
 
 
 def _entry(request: Request, token: int, logprob: float, spell: Spell | None) -> dict[str, Any]:
-    """A token with its log-prob. Of the likeliest others none is kept: the list has at most the token itself."""
+    """A token with its log-prob; other likely tokens are not kept, so the top list has only the token itself."""
     if spell is None:
         entry: dict[str, Any] = {"token": f"token_id:{token}", "logprob": logprob, "bytes": None}  # as vLLM spells ids
     else:

@@ -26,11 +26,11 @@ from holdfast.contracts.trace import ModelCall
 
 HOST = re.compile(r"[A-Za-z0-9._:-]+")
 UNFIT = re.compile(r"[\x00-\x20\x7f\\]")
-LEAST_SECRET = 6  # letters: what is shorter would hide half of what is said
+LEAST_SECRET = 6  # characters: a shorter one would hide common words
 
 
 def checked(what: str, url: str, *, example: str = "http://127.0.0.1:8000/v1") -> str:
-    """The address without a slash at its end; BadInput shows it without a password, a query and a fragment."""
+    """The address without a slash at its end; BadInput shows it without password, query and fragment."""
     shown = re.split(r"[?#]", url)[0].rpartition("@")[2]
     why = _wrong(url)
     if why is not None:
@@ -39,7 +39,7 @@ def checked(what: str, url: str, *, example: str = "http://127.0.0.1:8000/v1") -
 
 
 def hidden(text: str, *secrets: str | None) -> str:
-    """What the other side said, without what it was told in confidence."""
+    """A text from the other side, with our secrets blanked out."""
     for secret in secrets:
         for part in (secret, *secret.split()) if secret else ():
             if len(part) >= LEAST_SECRET:
@@ -66,8 +66,8 @@ def _wrong(url: str) -> str | None:
 
 NO_ANSWER = 0  # in place of an HTTP status
 BUSY = frozenset({408, 409, 425, 429})
-EXTRAS: Mapping[str, Any] = {"logprobs": True, "return_token_ids": True}  # what nothing can be learnt without
-OURS = frozenset({401, 403, 404, 405})  # a wrong key, address or model name: no agent can help that
+EXTRAS: Mapping[str, Any] = {"logprobs": True, "return_token_ids": True}  # learning needs both
+OURS = frozenset({401, 403, 404, 405})  # a wrong key, address or model name is not the agent's error
 
 
 class ModelRefused(HoldfastError):
@@ -75,7 +75,7 @@ class ModelRefused(HoldfastError):
 
 
 class Client:
-    any_sampling = True  # what it does not know is passed on, and is the endpoint's to take or to refuse
+    any_sampling = True  # unknown parameters are passed on: the endpoint takes or refuses them
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Client:
         backoff: Backoff = Backoff(initial_s=0.25, cap_s=8.0),
         thinking: Mode | None = None,
     ) -> None:
-        """`thinking` is how the endpoint is held to a number of thinking tokens; None: by what it says it is."""
+        """`thinking` is how the endpoint is held to a number of thinking tokens; None: by who serves it."""
         self.model = model
         self._base, self._key = checked("base URL", base_url), api_key
         self._url = f"{self._base}/chat/completions"
@@ -124,12 +124,12 @@ class Client:
             raise Fault(
                 f"model endpoint {self._url}", why=f"{why} ({self._tries} tries)", remedy="is it running and reachable?"
             )
-        if status in OURS or 300 <= status < 400:  # a redirect is not followed: it would get the key, too
+        if status in OURS or 300 <= status < 400:  # a redirect is not followed: it would get our key
             raise Fault(f"model endpoint {self._url}", why=why, remedy="check --base-url, --model and the API key")
         raise ModelRefused(f"model {self.model}", why=why)
 
     async def _way_to_limit(self) -> Way:
-        """Asked once: the list of models tells who serves them. Whoever does not say is only asked to think less."""
+        """Read once from the list of models; a server that it does not name is only asked to think less."""
         if self._way is not None:
             return self._way
         session = await self._session()
@@ -144,13 +144,13 @@ class Client:
             return way_for(None, self._wanted)
 
     async def close(self) -> None:
-        """Let go of this event loop's connections now, not at the loop's end."""
+        """Closes this event loop's connections now, not at the loop's end."""
         kept = self._sessions.get(asyncio.get_running_loop())
         if kept is not None:
             await kept[0].aclose()
 
     async def _exactly(self, body: Mapping[str, Any]) -> tuple[int, Any]:
-        """Ids and log-probs are asked for, too. An endpoint that refuses them by name is no longer asked for them."""
+        """Also asks for ids and log-probs, until the endpoint refuses them by name."""
         extras = self._extras
         status, answer = await self._post({**extras, **body})
         if extras and status in (400, 422) and any(name in _reason(answer) for name in ("token_ids", "logprobs")):
@@ -172,7 +172,7 @@ class Client:
             return NO_ANSWER, f"{type(error).__name__}: {error}".rstrip(": ")
 
     async def _session(self) -> aiohttp.ClientSession:
-        """The one of the running event loop: agents may call from several."""
+        """The session of the running event loop: agents may call from several."""
         loop = asyncio.get_running_loop()
         if loop not in self._sessions:
             sessions = self._open(loop)
@@ -180,7 +180,7 @@ class Client:
         return self._sessions[loop][1]
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> Sessions:
-        """A generator, because asyncio ends a loop's generators with the loop, whoever started that."""
+        """A generator, because asyncio closes a loop's generators with the loop."""
         try:
             async with aiohttp.ClientSession(headers=self._headers, timeout=self._timeout) as session:
                 yield session
@@ -240,7 +240,7 @@ def _logprobs(choice: Mapping[str, Any]) -> tuple[float, ...] | None:
 
 
 def _at_most_0(logprob: float) -> float:
-    """A probability of one may come back as a hair above; anything else is no log-prob, and is refused as such."""
+    """0 for a rounding error just above it; any other value above 0 is refused later."""
     return 0.0 if 0.0 < logprob < 1e-3 else logprob
 
 

@@ -53,9 +53,7 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
     except BaseException as error:  # foreign code may throw anything
         if _is_ours(error, context):
             raise
-        if (
-            context.access is not None and context.access.fault is not None
-        ):  # the agent's client reported our fault as its own error
+        if context.access is not None and context.access.fault is not None:  # the client raised our fault
             return _ended(AttemptState.FAULT, str(context.access.fault))
         return _failed(failure(error)["error"], context, score)
     finally:

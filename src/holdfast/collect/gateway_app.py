@@ -56,15 +56,15 @@ from holdfast.collect.proxy.dialect import ModelRequest, read_object
 from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.trace import ModelCall
 
-RAW = "raw_arguments"  # holds a tool's arguments that are no JSON object, where a dialect takes nothing else
+RAW = "raw_arguments"  # the key for tool arguments that are no JSON object
 STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
-TAKEN = frozenset({"model", "messages", "stream"})  # what says it in chat form, and is no parameter of a call
-REMEMBERED = ("previous_response_id", "conversation", "prompt")  # conversations that a vendor keeps; nobody does here
+TAKEN = frozenset({"model", "messages", "stream"})  # fields of the chat form that are no sampling parameters
+REMEMBERED = ("previous_response_id", "conversation", "prompt")  # conversations that a vendor stores; we store none
 
 
 def _request(asked: ModelRequest, any_sampling: bool, **more: Any) -> Request:
-    """What was asked in chat form; for a model that does not judge it itself, checked to the last field."""
+    """The request in chat form; checked to the last field unless the model checks parameters itself."""
     for name in TAKEN.intersection(asked.sampling):
         raise BadInput(name, why="is no parameter here", remedy="leave it out")
     if any_sampling:
@@ -103,7 +103,7 @@ class Chat:
     path = "chat/completions"
 
     def read(self, body: bytes, *, any_sampling: bool) -> Request:
-        asked = chat.Chat().read_request(body)  # which refuses several choices, too
+        asked = chat.Chat().read_request(body)  # refuses several choices, too
         if not any_sampling:
             return read_request(read_object(body))
         given = read_object(body)
@@ -121,7 +121,7 @@ class Chat:
 
 
 class MessagesWriter:
-    """Texts as they come, in one block as long as they are of one kind; calls of tools when the answer is whole."""
+    """Writes texts as they come, one block for a run of one kind, and tool calls at the end."""
 
     def __init__(self, request: Request, envelope: Envelope) -> None:
         self._request, self._envelope = request, envelope
@@ -190,7 +190,7 @@ class Messages:
 
 
 def _thinking(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """Anthropic's limit of thinking under our name for it."""
+    """Anthropic's thinking limit under our name."""
     given = sampling.get("thinking")
     if not isinstance(given, dict):
         return dict(sampling)
@@ -227,7 +227,7 @@ def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class ResponsesWriter:
-    """Texts as they come, an item for each kind; calls of tools when the answer is whole."""
+    """Writes texts as they come, one item for each kind, and tool calls at the end."""
 
     def __init__(self, request: Request, envelope: Envelope) -> None:
         self._request, self._envelope = request, envelope
@@ -248,7 +248,7 @@ class ResponsesWriter:
         for item in _items(new):
             if item["type"] == "function_call":
                 yield from self._call(item)
-            elif item["type"] not in {one["type"] for one in self._output}:  # an answer that says nothing at all
+            elif item["type"] not in {one["type"] for one in self._output}:  # an empty answer
                 yield from self._text(item["type"], "", begin=True)
                 yield from self._end_item()
         whole = _response(self._request, self._envelope, new, self._output)
@@ -321,7 +321,7 @@ class Responses:
 
 
 def _as_chat(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """What only responses have, under the names of chat completions; what changes nothing is left out."""
+    """Parameters of responses under the names of chat completions; neutral ones are left out."""
     found = dict(sampling)
     for name in REMEMBERED:
         if name in found:
@@ -383,7 +383,7 @@ def _identity(kind: str) -> str:
 def _response(
     request: Request, envelope: Envelope, call: ModelCall | None, output: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """A response object; without a call, one that is under way."""
+    """A response object; without a call, one in progress."""
     cut = None if call is None else CUT.get(finish_reason(call))
     counted = None if call is None else usage([call])
     return {
@@ -419,7 +419,7 @@ def _responses_usage(counted: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Open:
-    """An item of a stream while its text comes."""
+    """An output item whose text is being streamed."""
 
     kind: str
     id: str
@@ -440,10 +440,10 @@ DIALECTS: Mapping[str, Spoken] = {one.path: one for one in (Chat(), Responses(),
 
 
 def as_said(messages: Sequence[Mapping[str, Any]], said: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """The conversation with the arguments of tool calls letter by letter as the model wrote them.
+    """The conversation with tool-call arguments exactly as the model wrote them.
 
-    Clients parse arguments and write them anew, with other spaces: what the model then reads would not be what it
-    said. `said` are the calls in this attempt's answers; only equal arguments are put back.
+    Clients parse arguments and write them with other spaces, so the model would not read what it wrote. `said` are the
+    tool calls of this attempt's answers; only equal arguments are restored.
     """
     return tuple(
         {**message, "tool_calls": [_call_as_said(call, said) for call in message["tool_calls"]]}
@@ -470,7 +470,7 @@ def _call_as_said(call: Any, said: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _parsed(text: str) -> Any:
-    """None where it is no JSON."""
+    """None if it is no JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -481,9 +481,9 @@ def _event(name: str, /, **members: Any) -> bytes:
     return b"event: " + name.encode() + b"\n" + sse_data({"type": name, **members})
 
 
-# Clients put /v1 before a path, or expect it in their base URL, or both: all spellings lead to the same place.
+# Clients add /v1 to a path, or expect it in their base URL, or both.
 PATH = re.compile(r"/a/(?P<token>[\w.-]+)(?:/v1)*/(?P<what>.+)")
-FINAL = {"x-should-retry": "false"}  # clients of both houses obey: the model was asked as often as makes sense
+FINAL = {"x-should-retry": "false"}  # obeyed by OpenAI's and Anthropic's clients: our own retries are done
 
 
 class GatewayApp:
@@ -534,7 +534,7 @@ async def _answered(entry: Entry, dialect: Spoken, request: Request, envelope: E
             call = await entry(request.messages, **request.sampling)
             return json_response(dialect.whole(request, call, envelope))
         answer = pieces(entry, request.messages, **request.sampling)
-        first = await anext(answer)  # so that a call that cannot begin has a status of its own
+        first = await anext(answer)  # so that a call that cannot begin gets an HTTP status
     except Exception as error:
         _keep(entry, error)
         raise
@@ -544,7 +544,7 @@ async def _answered(entry: Entry, dialect: Spoken, request: Request, envelope: E
 async def _events(
     entry: Entry, first: Piece | ModelCall, answer: AsyncGenerator[Piece | ModelCall, None], writer: StreamWriter
 ) -> AsyncIterator[bytes]:
-    """What goes wrong from here on is an event: the status has been sent."""
+    """The status has been sent, so later errors become events."""
     async with aclosing(answer):
         try:
             for event in (*writer.begin(), *writer.add(first)):
@@ -559,7 +559,7 @@ async def _events(
 
 
 def _keep(entry: Entry, error: Exception) -> None:
-    """An agent's client is told no more than the kind of a foreign exception: the rest is found in the trace."""
+    """Keeps a foreign exception in the trace; the agent's client only learns its type."""
     if not isinstance(error, HoldfastError):
         entry.context.trace.event("model.failed", **failure(error))
 

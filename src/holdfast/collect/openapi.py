@@ -28,14 +28,14 @@ TEXT = {"type": "string"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What is to be known of an operation by whoever calls it."""
+    """The description of an operation."""
 
     name: str
     says: str
-    gives: Gives  # by status: in words, and a form for each media type
+    gives: Gives  # by status: words, and a schema for each media type
     takes: Mapping[str, Schema] = field(default_factory=dict)  # by media type; none: no body
     headers: Sequence[Mapping[str, Any]] = ()
-    is_open: bool = False  # to everybody: no token is asked for
+    is_open: bool = False  # no token is needed
 
 
 def obj(required: tuple[str, ...] = (), **members: Schema) -> Schema:
@@ -64,7 +64,7 @@ WORDS = {
     403: "without a token only this machine is served",
     404: "there is no such thing",
     408: "the request did not come in time",
-    409: "it was told otherwise before",
+    409: "it conflicts with what was sent before",
     413: "the request is too large",
     415: "the request is not JSON",
     503: "it cannot be answered now; ask again",
@@ -80,7 +80,7 @@ MODELS = obj(("object", "data"), object={"const": "list"}, data=listed(MODEL))
 
 TEXT_PART = obj(("type", "text"), type={"const": "text"}, text=TEXT)
 CALLED = obj(("function",), function=obj(("name",), name=TEXT, arguments=TEXT))
-MESSAGE = obj(  # only an assistant may have said nothing
+MESSAGE = obj(  # only an assistant's content may be null
     ("role",),
     role={"enum": list(ROLES)},
     content={"type": ["string", "array", "null"], "items": TEXT_PART},
@@ -170,7 +170,7 @@ FEEDBACK = {
 TAKEN = obj(("id", "object", "taken"), id=TEXT, object={"const": "feedback"}, taken={"const": True})
 HEALTH = obj(("status", "model"), status={"const": "ok"}, model=TEXT)
 
-BODY = (400, 401, 403, 408, 413, 415)  # what may be wrong with any request that has one
+BODY = (400, 401, 403, 408, 413, 415)  # the errors of any request with a body
 CHAT = Told(
     name="chat",
     says="An answer of the model, whole or as a stream of events",
@@ -203,7 +203,7 @@ PARAMETERS: Mapping[str, Schema] = {
 
 
 class ApiRoute(Route):
-    """A route that says what it takes and what it gives."""
+    """A route with the description of its operation."""
 
     def __init__(self, path: str, call: Callable[..., Any], told: Told, *, method: str = "GET") -> None:
         super().__init__(path, call, methods=[method])
@@ -213,7 +213,7 @@ class ApiRoute(Route):
 def described(
     title: str, says: str, routes: Iterable[BaseRoute], admit: Callable[[Request], None], *, has_token: bool
 ) -> list[BaseRoute]:
-    """The routes, and one more that tells of them all, itself included. `admit` says who may read it."""
+    """The routes, and one more that serves their OpenAPI document. `admit` says who may read it."""
 
     async def read(request: Request) -> Response:
         admit(request)
@@ -254,7 +254,7 @@ def _operation(place: ApiRoute, has_token: bool) -> dict[str, Any]:
             for status, (words, media) in told.gives.items()
         },
     }
-    # An attempt that is in the path is in no header.
+    # An attempt in the path is not also in a header.
     parameters = [*named, *(one for one in told.headers if not named or not one.get("required"))]
     if parameters:
         operation["parameters"] = parameters

@@ -172,9 +172,7 @@ class Pool:
             return
         timeout = self.pace.idle_s
         ripe = self.store.queue.next_ripe(self.run_id)
-        if (
-            ripe is not None and ripe > looked_at
-        ):  # work that was due and not handed out waits for a command, not for time
+        if ripe is not None and ripe > looked_at:  # what was due before waits for a command, not for time
             timeout = min(timeout, max(0.0, ripe - self._clock()) + 0.001)
         change = self.store.changes.after(QUEUE, seen)
         waits = [asyncio.create_task(self._slot_freed.wait()), asyncio.create_task(_settled(change))]

@@ -94,7 +94,7 @@ def refusals(*statuses: int) -> Gives:
 
 
 def called(path: str) -> Told:
-    """A call of a model in the dialect that is spoken at this path."""
+    """The operation of calling a model in the dialect at this path."""
     return Told(
         name=path.removeprefix("/v1/").replace("/", "_"),
         says="A call of a model, passed on as it is and kept as a span of its attempt",
@@ -128,7 +128,7 @@ HEALTH = Told(
 
 
 def ordered(order: str) -> Told:
-    """`hold` or `release` of an upstream."""
+    """The operation `hold` or `release`."""
     return Told(
         name=order,
         says=f"{order.capitalize()} an upstream, while its weights are exchanged",
@@ -150,7 +150,7 @@ REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (NotFound, 404, f"{CODE}unknown_attempt", "unknown_attempt"),
     (StaleLease, 409, f"{CODE}attempt_not_running", "attempt_not_running"),
     (Conflict, 409, f"{CODE}conflict", "conflict"),
-    (BadRecord, 500, f"{CODE}failed", "failed"),  # made by what answers, whatever was asked
+    (BadRecord, 500, f"{CODE}failed", "failed"),  # made by our side, whatever was asked
     (BadInput, 400, f"{CODE}invalid_request", "invalid_request"),
     (Fault, 503, f"{CODE}model_failed", "model_failed"),
 )
@@ -160,8 +160,8 @@ REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
 class ProxyLimits:
     largest: int = 64 * 2**20  # bytes of a request
     wait_s: float = endpoint.WAIT_S  # for a request's body
-    amend_s: float = 0.5  # between two writings of a stream that runs
-    unread_s: float = 60.0  # that a client may leave a stream unread
+    amend_s: float = 0.5  # between two writes of a running stream
+    unread_s: float = 60.0  # that a client may leave a stream unread before it counts as gone
 
 
 USUAL = ProxyLimits()
@@ -221,7 +221,7 @@ def _places(proxy: Proxy, dialects: Sequence[Dialect]) -> list[ApiRoute]:
 
 
 class Asgi:
-    """A function of ASGI, in a form that a route does not take for one of a request."""
+    """An ASGI function as an object: a route would call a plain function with a request."""
 
     def __init__(self, call: Callable[[Scope, Receive, Send], Any]) -> None:
         self._call = call
@@ -241,7 +241,7 @@ class ProxyCall:
     attempt: Attempt
     path: str
     size: int  # bytes of the request as it came
-    began: float  # of a clock that never jumps
+    began: float  # on the monotonic clock
     grant: Grant | None = None  # of thinking tokens, where the run has budgets
     upstream: Upstream | None = None
     status: int | None = None
@@ -265,7 +265,7 @@ class Proxy:
         self._unread_s = unread_s
         self.upstreams, self._recorder, self._reader, self._log = upstreams, recorder, reader, log
         self._models, self._budgets, self._dialects = UpstreamModels(upstreams.each), budgets, dialects
-        # With a token, whoever asks has shown it in place of an upstream's key.
+        # With a token, the caller's credentials are ours and not an upstream's.
         own = FORWARDED if is_shared else FORWARDED | {"authorization", "x-api-key"}
         self._wanted = {one.path: {name.encode() for name in own | one.forwarded} for one in dialects}
 
@@ -305,7 +305,7 @@ class Proxy:
         )
 
     async def models(self, request: Request) -> Response:
-        """What there is to ask for. Whose key is sent with it is told by the headers of one of the dialects."""
+        """The models of the upstreams. The caller's headers tell which dialect's key is sent."""
         self._reader.admit(request)
         given = request.headers.keys()
         dialect = next((one for one in self._dialects if not one.forwarded.isdisjoint(given)), self._dialects[0])
@@ -334,7 +334,7 @@ class Proxy:
             call.error = error
             if call.status is None or not isinstance(error, HoldfastError):
                 raise
-            # The status is with the client: an answer that is not whole must not look as if it were, so we hang up.
+            # The status is sent already: we close the connection, so that the answer does not look whole.
         finally:
             self._note(call)
 
@@ -360,7 +360,7 @@ class Proxy:
         )
 
     def _scrubbed(self, text: str) -> str:
-        """What a caller has said beside the call; an id of one of the usual forms is nobody's secret."""
+        """A text beside the call, scrubbed; an id of a usual form is no secret."""
         if ID.fullmatch(text):
             return text
         said = ModelCall(model="", messages=({"role": "user", "content": text},), response={})
@@ -376,13 +376,13 @@ class Proxy:
         try:
             await self._recorded(call, send)
         finally:
-            call.grant.settle(None)  # what nobody has used is free again
+            call.grant.settle(None)  # frees what was not used
 
     def _about(self, call: ProxyCall, upstream: Upstream) -> asyncio.Future[Known]:
         return self._models.about(upstream, call.asked.model, call.dialect, call.headers)
 
     async def _recorded(self, call: ProxyCall, send: Send) -> None:
-        """The opening of the record is on its way to the disk while the upstream works."""
+        """Opens the record, asks the upstream and passes its answer on. The record is written meanwhile."""
         notes: dict[str, Any] = {"path": call.dialect.path, "streamed": call.asked.is_streamed}
         if call.identity.sequence is not None:
             notes["sequence_id"] = call.identity.sequence
@@ -413,7 +413,7 @@ class Proxy:
             if size > LARGEST:
                 raise BrokenOff("the upstream", why=f"its answer is larger than {LARGEST} bytes")
         body = b"".join(parts)
-        answer.close()  # others may go in while the record is written
+        answer.close()  # frees the place at the upstream while the record is written
         made: ModelCall | None = None
         partial = None
         if answer.status == 200:
@@ -444,7 +444,7 @@ class Proxy:
                 await self._hand(send, chunk)
             await self._finish(call, record, assembler)
         except BaseException as error:
-            answer.close()  # nobody listens: the upstream need not go on while the record is written
+            answer.close()  # the upstream need not go on while the record is written
             so_far = assembler.result()
             _settle(call, record, so_far if assembler.has_begun else None)
             await record.give_up(so_far, _reason(error))
@@ -452,7 +452,7 @@ class Proxy:
         await send({"type": "http.response.body", "body": b""})
 
     async def _hand(self, send: Send, chunk: bytes) -> None:
-        """Who takes nothing for long has left: others wait for the place at the upstream."""
+        """Sends a chunk. A client that does not read for long counts as gone: others wait for its place."""
         try:
             async with asyncio.timeout(self._unread_s):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -460,7 +460,7 @@ class Proxy:
             raise ClientDisconnect from None
 
     async def _finish(self, call: ProxyCall, record: CallRecord, assembler: Assembler) -> None:
-        """A stream that never said why it ended was cut; of one with holes nobody knows what was said."""
+        """Closes the record; a stream without a finish reason, or with an unreadable event, is partial."""
         if record.is_closed:
             return
         made = assembler.result()
@@ -518,7 +518,7 @@ async def _start(call: ProxyCall, answer: UpstreamAnswer, send: Send, size: int 
 
 
 def _reason(error: BaseException) -> str:
-    """Our own errors are written for people; of others no more than the kind is told."""
+    """The text of our own errors; of others only the type."""
     if isinstance(error, HoldfastError):
         return str(error)
     return "the client left" if isinstance(error, ClientDisconnect | asyncio.CancelledError) else type(error).__name__

@@ -25,7 +25,7 @@ MOST_SEQUENCE = 2**64 - 1
 
 
 class BadHeader(BadInput):
-    """An attribution header that is missing, or says nothing that can be used."""
+    """An attribution header that is missing or cannot be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Identity:
 
 
 def base_url(proxy_url: str, rollout: str, number: int) -> str:
-    """What an agent is given in place of its model's address; clients of OpenAI's API want `/v1` behind it."""
+    """The agent's base URL for its model; clients of OpenAI's API want `/v1` after it."""
     return f"{proxy_url.rstrip('/')}/rollout/{quote(rollout, safe='')}/attempt/{number}"
 
 
@@ -74,7 +74,7 @@ def _sequence(headers: Mapping[bytes, bytes]) -> int | None:
 
 
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
-    """None where it is not there, or blank."""
+    """None if it is missing or blank."""
     try:
         return headers[name].decode().strip() or None if name in headers else None
     except UnicodeDecodeError:
@@ -93,7 +93,7 @@ class Log:
         self._is_due = False
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """What is None is left out."""
+        """Adds a line; None values are left out."""
         known = {name: value for name, value in entry.items() if value is not None}
         self._lines.append(orjson.dumps({"schema_version": 1, **known}, option=orjson.OPT_APPEND_NEWLINE))
         if not self._is_due:
@@ -124,7 +124,7 @@ class Log:
             file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 size = os.fstat(file).st_size
-                if size and os.pread(file, 1, size - 1) != b"\n":  # somebody was cut short
+                if size and os.pread(file, 1, size - 1) != b"\n":  # another process was killed while it wrote
                     lines = b"\n" + lines
                 os.write(file, lines)
             finally:

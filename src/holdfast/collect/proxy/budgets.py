@@ -35,14 +35,14 @@ from holdfast.store.writer import WriteFuture
 
 PATH = "/v1/models"
 TIMEOUT_S = 2.0
-FRESH_S, UNKNOWN_S = 60.0, 30.0  # how long an answer, or that there was none, is taken for true
+FRESH_S, UNKNOWN_S = 60.0, 30.0  # how long a list, or its absence, is remembered
 LARGEST = 4 * 2**20  # bytes of a list
-MOST_MODELS = 10_000  # models that are remembered: their names come from callers
+MOST_MODELS = 10_000  # remembered models: callers choose the names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A list of models as it came."""
+    """A list of models as the upstream sent it."""
 
     status: int
     headers: Mapping[str, str]
@@ -50,7 +50,7 @@ class Listing:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """Those of a list of models; none where it is something else."""
+        """The entries; none if it is no list of models."""
         try:
             found = orjson.loads(self.body) if self.status == 200 else None
         except orjson.JSONDecodeError:
@@ -61,10 +61,10 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What an upstream says of one of its models."""
+    """What an upstream says of a model."""
 
     owner: str | None = None  # who serves it: "holdfast", "vllm", …
-    is_spelt: bool = False  # its tokens are our own: a byte, or a mark with a name
+    is_spelt: bool = False  # its tokens are our own: bytes and named special tokens
 
 
 class UpstreamModels:
@@ -74,7 +74,7 @@ class UpstreamModels:
         self._known: dict[tuple[str, str], tuple[float, asyncio.Task[Known]]] = {}  # until when, and what
 
     async def listed(self, dialect: Dialect, headers: Mapping[str, str]) -> Listing:
-        """Of a single upstream its own answer; of several what each has, and the first's where none has anything."""
+        """A single upstream's own answer; of several the union, or the first answer if all are empty."""
         if len(self._upstreams) == 1:
             return await self._ask(self._upstreams[0], dialect, headers)
         asked = (self._ask(one, dialect, headers) for one in self._upstreams)
@@ -92,7 +92,7 @@ class UpstreamModels:
     def about(
         self, upstream: Upstream, model: str, dialect: Dialect, headers: Mapping[str, str]
     ) -> asyncio.Future[Known]:
-        """What is known of a model: asked for now, should it be needed, while the call itself is on its way."""
+        """What is known of a model; asked now if needed, while the call itself runs."""
         key, now = (upstream.name, model), self._clock()
         until, task = self._known.get(key, (0.0, None))
         if task is None or now >= until:
@@ -100,10 +100,10 @@ class UpstreamModels:
             if len(self._known) >= MOST_MODELS:
                 self._known.clear()
             self._known[key] = now + FRESH_S, task
-        return asyncio.shield(task)  # one of those who wait for it may leave
+        return asyncio.shield(task)  # one waiter may be cancelled
 
     def forget(self, upstream: Upstream) -> None:
-        """Its weights may be others now."""
+        """Its weights may have changed."""
         self._known = {key: kept for key, kept in self._known.items() if key[0] != upstream.name}
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ class UpstreamModels:
         if not entries:
             self._known[upstream.name, model] = self._clock() + UNKNOWN_S, self._known[upstream.name, model][1]
             return Known()
-        named = [one for one in entries if one.get("id") == model] or entries  # a name that is not listed: any of them
+        named = [one for one in entries if one.get("id") == model] or entries  # a name that is not listed: all of them
         owner = named[0].get("owned_by")
         is_spelt = all(one.get("tokenizer") == BYTES for one in named)
         return Known(owner=owner if isinstance(owner, str) else None, is_spelt=is_spelt)
@@ -154,7 +154,7 @@ class UpstreamModels:
 
 
 def spell(token: int) -> bytes:
-    """The bytes of one of our own tokens; LookupError where it is another's."""
+    """The bytes of one of our own tokens; LookupError for any other."""
     if token >= tokens.VOCABULARY:
         raise LookupError(token)
     return spell_byte(token)
@@ -165,12 +165,12 @@ def _listing(entries: Sequence[Mapping[str, Any]]) -> Listing:
     return Listing(status=200, headers={"content-type": "application/json"}, body=body)
 
 
-MOST = 10_000  # attempts whose budgets are at hand; the others' are in the store
+MOST = 10_000  # attempts whose budgets are in memory; others are in the store
 LEAST_ENABLED = 1024  # tokens: with fewer, Anthropic's API does not think at all
 
 
 class Grant:
-    """What one call was granted; it has to be settled, however the call ends."""
+    """The tokens granted to one call. It must be settled, however the call ends."""
 
     def __init__(self, opened: Opened, tokens: int) -> None:
         self._opened, self.tokens = opened, tokens
@@ -178,7 +178,7 @@ class Grant:
         self._is_settled = False
 
     def settle(self, call: ModelCall | None) -> dict[str, Any]:
-        """What its span tells of it; nothing where it is settled already, or nobody knows what was used."""
+        """The notes for its span; empty if it was settled before or the use is unknown."""
         if self._is_settled:
             return {}
         self._is_settled = True
@@ -187,7 +187,7 @@ class Grant:
         return told
 
     async def written(self) -> None:
-        """Until what this call did to the budget is on disk; where it cannot be, it has not happened."""
+        """Waits until the budget's changes are on disk; if that fails, the budget is reloaded."""
         try:
             for write in self._writes:
                 await write
@@ -197,21 +197,21 @@ class Grant:
 
 
 class Opened:
-    """An attempt's tracker, and what of it is on its way to the store."""
+    """An attempt's budget tracker and its pending writes."""
 
     def __init__(self, store: Store, attempt: Attempt, clock: Callable[[], float]) -> None:
         self._store, self._attempt, self._clock = store, attempt, clock
         self._writes: list[WriteFuture[None]] = []
-        self._under_way: list[WriteFuture[None]] = []  # all of them, whoever waits
+        self._under_way: list[WriteFuture[None]] = []  # all pending writes, whoever waits for them
         self.tracker = BudgetTracker(attempt.id, store.views.rollout(attempt.rollout).input, self._record, clock)
 
     def taken(self) -> list[WriteFuture[None]]:
-        """What was written since somebody asked: it is that one's to wait for."""
+        """The writes since the last call, for the caller to wait for."""
         taken, self._writes = self._writes, []
         return taken
 
     def catch_up(self) -> None:
-        """With what others have changed since: a worker, another proxy, this one before it was started again."""
+        """Takes over changes by a worker, another proxy, or this one before a restart."""
         if any(write.settled and write.failure is not None for write in self._under_way):
             self.reload()
             return
@@ -221,7 +221,7 @@ class Opened:
             self.tracker.budget = stored.budget
 
     def reload(self) -> None:
-        """A write has failed: only what is in the store has happened."""
+        """Reads the budget again after a failed write."""
         self._under_way = [write for write in self._under_way if not write.settled]
         stored = self._store.budgets.get(self._attempt.token)
         self.tracker.budget = None if stored is None else stored.budget
@@ -235,11 +235,11 @@ class Opened:
 class ProxyBudgets:
     def __init__(self, store: Store, *, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
-        self._runs: dict[str, str | None] = {}  # the mode that each wants; None: it has no budgets
+        self._runs: dict[str, str | None] = {}  # each run's mode; None: it has no budgets
         self._trackers: OrderedDict[int, Opened] = OrderedDict()  # by an attempt's token
 
     def wanted(self, attempt: Attempt) -> str | None:
-        """The mode that the attempt's run wants; None: its attempts may think as they like."""
+        """The mode of the attempt's run; None if it has no thinking budgets."""
         run = attempt.rollout.partition("/")[0]
         if run not in self._runs:
             if len(self._runs) >= MOST:
@@ -252,7 +252,7 @@ class ProxyBudgets:
     def grant(
         self, attempt: Attempt, asked: ModelRequest, dialect: Dialect, wanted: str, known: Iterable[Known]
     ) -> tuple[Grant, ModelRequest]:
-        """The call's share, and the call as it is asked for with it. `known` is what the upstreams say of the model."""
+        """The grant, and the request rewritten with it. `known` is what the upstreams say of the model."""
         given = orjson.loads(asked.body)
         opened = self._tracker(attempt)
         tools = asked.sampling.get("tools") or ()
@@ -280,7 +280,7 @@ class ProxyBudgets:
 
 
 def way_of(wanted: str, known: Iterable[Known]) -> Way:
-    """A parameter where all upstreams have the same one; a word to the model everywhere else."""
+    """A parameter if all upstreams have the same one; else a sentence to the model."""
     mode = Mode(wanted) if wanted in (Mode.PARAMETER, Mode.HINT) else None
     ways = {way_for(one.owner, mode) for one in known}
     way = ways.pop() if len(ways) == 1 else Way(Mode.HINT)
@@ -288,7 +288,7 @@ def way_of(wanted: str, known: Iterable[Known]) -> Way:
 
 
 def limited(dialect: Dialect, given: Mapping[str, Any], limit: int, way: Way) -> tuple[dict[str, Any], Mode]:
-    """The request, with at most so many tokens of thought as far as it can say so; and by what it says it."""
+    """The request with the limit of thinking tokens, and the mode by which it says so."""
     if dialect.path == Messages.path:
         thinking = given.get("thinking")
         if isinstance(thinking, dict) and thinking.get("type") == "enabled":
@@ -303,7 +303,7 @@ def limited(dialect: Dialect, given: Mapping[str, Any], limit: int, way: Way) ->
 
 
 def _own_limit(dialect: Dialect, given: Mapping[str, Any]) -> int | None:
-    """What the agent itself asks for."""
+    """The limit that the agent itself asks for."""
     thinking = given.get("thinking")
     if dialect.path == Messages.path:
         thinking = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
@@ -311,7 +311,7 @@ def _own_limit(dialect: Dialect, given: Mapping[str, Any]) -> int | None:
 
 
 def _with(system: Any, limit: int) -> Any:
-    """What is said before everything else, with a word on thinking."""
+    """The system prompt with the sentence on thinking."""
     if isinstance(system, list):
         return [*system, {"type": "text", "text": f"\n{wish(limit)}"}]
     return f"{system}\n{wish(limit)}" if isinstance(system, str) and system else wish(limit)

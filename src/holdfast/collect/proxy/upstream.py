@@ -23,10 +23,10 @@ from holdfast.contracts.errors import BadInput, Fault, HoldfastError
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
 
-PASSING = frozenset({429, 502, 503, 504})  # statuses that may be another next time
-STRANGE = frozenset({400, 404, 422})  # what an upstream says to a field that it does not know
+PASSING = frozenset({429, 502, 503, 504})  # statuses that are worth another try
+STRANGE = frozenset({400, 404, 422})  # statuses for an unknown field
 PASSED = frozenset(name.encode() for name in RETURNED)
-PATIENCE_S = 5.0  # an upstream that asks us to come back later than that: we tell the client instead
+PATIENCE_S = 5.0  # a longer Retry-After is passed to the client
 LARGEST = 256 * 2**20  # bytes of a whole answer
 
 
@@ -35,15 +35,15 @@ class Unreachable(HoldfastError):
 
 
 class Silent(Unreachable):
-    """It had all the time there was: asking again would only double it."""
+    """No answer within the timeout: another try would only double it."""
 
 
 class BrokenOff(HoldfastError):
-    """The upstream began to answer and did not end."""
+    """The upstream began its answer and did not end it."""
 
 
 class Upstream:
-    """An HTTP endpoint. Redirects are not followed: calls go where they were sent, and nowhere else."""
+    """An HTTP endpoint. Redirects are not followed."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class Upstream:
         self.gate = Gate(most, hold_s)
         self._keys, self._timeout_s = keys or {}, max(timeout_s, 1.0)
         self._is_extended = is_extended
-        self._knows: dict[tuple[str, str], bool] = {}  # whether it takes our fields, by path and model
+        self._knows: dict[tuple[str, str], bool] = {}  # whether it takes our added fields, by path and model
         self._connections = Connections(self.name, connect_s=min(self._timeout_s, 10.0), read_s=self._timeout_s)
 
     def url(self, path: str) -> str:
         return self.name + path
 
     def signed(self, dialect: Dialect, headers: Mapping[str, str]) -> dict[str, str]:
-        """What is sent with a request: the caller's headers, with our own key in place of theirs where there is one."""
+        """The headers to send: the caller's, with our own key in place of theirs if we have one."""
         sent = {**headers, "Accept-Encoding": "identity"}
         own = self._keys.get(dialect.key_variable)
         if own is not None:
@@ -79,7 +79,7 @@ class Upstream:
         return sent
 
     async def ask(self, dialect: Dialect, asked: ModelRequest, headers: Mapping[str, str], key: str) -> UpstreamAnswer:
-        """The answer, once it has begun. The first call for a model that may be extended shows whether it can be."""
+        """The answer, once it has begun. The first call of a model shows whether it takes our added fields."""
         sent = self.signed(dialect, headers)
         path, what = dialect.path, (dialect.path, asked.model)
         known = self._knows.get(what) if self._is_extended and asked.extended is not None else False
@@ -88,7 +88,7 @@ class Upstream:
         answer = await self._post(path, asked.extended, sent)
         if known is None:
             if answer.status in STRANGE:
-                answer.close()  # first: with one place only, the next call would wait for it
+                answer.close()  # first: with a single place the next call would wait for it
                 answer = await self._post(path, asked.body, sent)
                 if answer.status < 300:
                     self._remember(what, False)
@@ -98,7 +98,7 @@ class Upstream:
         return answer
 
     def _remember(self, what: tuple[str, str], does: bool) -> None:
-        if len(self._knows) < 10_000:  # names of models come from callers
+        if len(self._knows) < 10_000:  # callers choose the names
             self._knows[what] = does
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> UpstreamAnswer:
@@ -149,7 +149,7 @@ class UpstreamAnswer:
 
 
 class Upstreams:
-    """All of them; each rollout keeps to one as long as that one answers, so that what it has read is read once."""
+    """All upstreams. A rollout keeps to one while it answers, so that its prompt cache is used."""
 
     def __init__(
         self, each: Sequence[Upstream], *, tries: int = 3, backoff: Backoff = Backoff(initial_s=0.2, cap_s=2.0)
@@ -162,7 +162,7 @@ class Upstreams:
         self._chance = random.Random()  # spreads retries; no result depends on it
 
     def ordered(self, rollout: str) -> Sequence[Upstream]:
-        """Its own first. Of several, each has its share, and one more or less moves only its own share."""
+        """The rollout's own upstream first (rendezvous hashing: adding one moves only its share)."""
         if len(self.each) == 1:
             return self.each
         return sorted(
@@ -210,18 +210,18 @@ class Upstreams:
             await one.close()
 
 
-REFUSED = frozenset({400, 413, 415, 422})  # the request itself is at fault; with other statuses, whoever serves it
-KEYLESS = frozenset({401, 403})  # what such an answer says may have the key in it: callers are not told
+REFUSED = frozenset({400, 413, 415, 422})  # the request is wrong; with other statuses the server is
+KEYLESS = frozenset({401, 403})  # such an answer may repeat our key, so callers do not see it
 TEXTS = ("content", "reasoning_content")
 JSON = {"Content-Type": "application/json"}
-STREAMED = "stream_options"  # only a stream may have them
+STREAMED = "stream_options"  # only for streams
 
 
 class Relay:
-    """`await relay(messages, temperature=…)`, or `relay.stream(messages, …)`; whatever else is given is passed on."""
+    """`await relay(messages, temperature=…)` or `relay.stream(messages, …)`; all parameters are passed on."""
 
     def __init__(self, upstreams: Upstreams, model: str, *, key: str) -> None:
-        """`key` keeps to one of several upstreams."""
+        """`key` selects one of several upstreams."""
         self._upstreams, self._model, self._key, self._chat = upstreams, model, key, Chat()
 
     async def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
@@ -240,7 +240,7 @@ class Relay:
     async def stream(
         self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any
     ) -> AsyncGenerator[Mapping[str, Any] | ModelCall, None]:
-        """The answer as it comes, and the finished call last."""
+        """The pieces of the answer, and the finished call last."""
         asked = self._asked(messages, {**sampling, "stream": True})
         answer = await self._begun(asked)
         whole, splitter = self._chat.stream(asked), Splitter()
@@ -262,7 +262,7 @@ class Relay:
             answer.close()
 
     def close(self) -> None:
-        """The connections are shared with other versions: whoever opened them closes them."""
+        """Nothing: the connections are shared, and their owner closes them."""
 
     def _asked(self, messages: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> ModelRequest:
         return self._chat.read_request(orjson.dumps({"model": self._model, "messages": list(messages), **given}))
@@ -288,11 +288,11 @@ class Relay:
         raise self._fault(f"HTTP {answer.status}: {says}")
 
     def _piece(self, data: bytes) -> dict[str, Any]:
-        """What is new in an event, in the form of OpenAI's delta."""
+        """The new part in an event, as OpenAI's delta."""
         try:
             chunk = loads(data)
         except ValueError:
-            return {}  # the mark of the end, or a hole, which the whole tells of
+            return {}  # the end mark, or an event that the assembler reports as a hole
         if isinstance(chunk, dict) and chunk.get("error"):
             raise self._fault(_complaint(data))
         choices = chunk.get("choices") if isinstance(chunk, dict) else None
@@ -319,7 +319,7 @@ async def _read(answer: UpstreamAnswer) -> bytes:
 
 
 def _complaint(body: bytes) -> str:
-    """What an error says, on one line and not too long."""
+    """An error's message on one short line."""
     try:
         found = loads(body)
     except ValueError:
