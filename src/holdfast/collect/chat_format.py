@@ -45,9 +45,7 @@ class Request:
 
     model: str
     messages: tuple[Mapping[str, Any], ...]
-    sampling: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # only what was given; the model has defaults for the rest
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # only what was given
     choices: int = 1
     logprobs: bool = False
     top_logprobs: int = 0
@@ -67,25 +65,12 @@ def read_request(body: Any) -> Request:
     """The request in a decoded body; BadInput names the wrong field."""
     given = _given(body)
     _refuse_unknown(given)
-    stream = _flag(given, "stream")
-    options = _object(given.get("stream_options", {}), "stream_options")
-    if options and not stream:
+    form = _form(given)
+    if given.get("stream_options") and not form["stream"]:
         raise BadInput("stream_options", why="are for streams", remedy="set stream to true, or leave them out")
-    logprobs, top = _flag(given, "logprobs"), _whole(given.get("top_logprobs", 0), "top_logprobs", 0, 20)
-    if top and not logprobs:
+    if form["top_logprobs"] and not form["logprobs"]:
         raise BadInput("top_logprobs", why="need log-probs", remedy="set logprobs to true")
-    return Request(
-        model=_text(given.get("model"), "model"),
-        messages=_messages(given.get("messages")),
-        sampling=_sampling(given),
-        choices=_whole(given.get("n", 1), "n", 1, MOST_CHOICES),
-        logprobs=logprobs,
-        top_logprobs=top,
-        token_ids=_flag(given, "return_token_ids"),
-        stream=stream,
-        usage=_flag(options, "include_usage", "stream_options."),
-        user=_text(given["user"], "user") if "user" in given else None,
-    )
+    return Request(messages=_messages(given.get("messages")), sampling=_sampling(given), **form)
 
 
 def read_passing(body: Any) -> Request:
@@ -95,17 +80,24 @@ def read_passing(body: Any) -> Request:
     if not messages:
         raise BadInput("messages", why="is empty", remedy="give at least one")
     return Request(
-        model=_text(given.get("model"), "model"),
         messages=tuple(_object(message, f"messages[{place}]") for place, message in enumerate(messages)),
         sampling={name: value for name, value in given.items() if name not in OURS},
-        choices=_whole(given.get("n", 1), "n", 1, MOST_CHOICES),
-        logprobs=_flag(given, "logprobs"),
-        top_logprobs=_whole(given.get("top_logprobs", 0), "top_logprobs", 0, 20),
-        token_ids=_flag(given, "return_token_ids"),
-        stream=_flag(given, "stream"),
-        usage=_flag(_object(given.get("stream_options", {}), "stream_options"), "include_usage", "stream_options."),
-        user=_text(given["user"], "user") if "user" in given else None,
+        **_form(given),
     )
+
+
+def _form(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The model, and the fields that say how the answer is written."""
+    return {
+        "model": _text(given.get("model"), "model"),
+        "choices": _whole(given.get("n", 1), "n", 1, MOST_CHOICES),
+        "logprobs": _flag(given, "logprobs"),
+        "top_logprobs": _whole(given.get("top_logprobs", 0), "top_logprobs", 0, 20),
+        "token_ids": _flag(given, "return_token_ids"),
+        "stream": _flag(given, "stream"),
+        "usage": _flag(_object(given.get("stream_options", {}), "stream_options"), "include_usage", "stream_options."),
+        "user": _text(given["user"], "user") if "user" in given else None,
+    }
 
 
 def _given(body: Any) -> dict[str, Any]:

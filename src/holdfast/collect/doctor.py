@@ -35,28 +35,28 @@ from holdfast.collect.endpoint_probe import (
 )
 from holdfast.contracts.trace import ModelCall
 
-State = tuple[int, tuple[int, ...]]  # which prompt, and what was answered so far
-Told = tuple[int, Sequence[int], Sequence[float]]  # which prompt, the answer's ids and their log-probs
+State = tuple[int, tuple[int, ...]]  # the prompt, and the answer so far
+Told = tuple[int, Sequence[int], Sequence[float]]  # the prompt, the answer's ids and their log-probs
 
-LEAST = 3  # comparisons that can tell the meanings apart
+LEAST = 3  # comparisons needed to tell the meanings apart
 MOST = 0.9  # share of them that must fit
-MARGIN = 0.02  # probability: a border that is nearer to a sum than this may lie on either side of it
-SHARPEST = 0.02  # nats: no endpoint is held to less
+MARGIN = 0.02  # of probability: a sum this close to the border may be on either side
+SHARPEST = 0.02  # nats: the smallest tolerance
 
 
 class Meaning(StrEnum):
-    IN_FORCE = "in force"  # of the distribution that was drawn from
-    RAW = "raw"  # of the model's own, before temperature and filters
+    IN_FORCE = "in force"  # of the sampled distribution
+    RAW = "raw"  # of the model, before temperature and filters
     OTHER = "neither"
-    IGNORED = "ignored"  # what was drawn could not have been drawn
-    UNKNOWN = "unknown"  # the answers do not tell
+    IGNORED = "ignored"  # tokens were drawn that the filter forbids
+    UNKNOWN = "unknown"  # too few comparisons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnStats:
-    """What was told of the answers to one way of drawing."""
+    """The log-probs from answers that were sampled in one way."""
 
-    logprobs: Mapping[State, Mapping[int, tuple[float, ...]]]  # of each token that followed, every time it was told
+    logprobs: Mapping[State, Mapping[int, tuple[float, ...]]]  # of each next token, every time it was reported
 
     def known(self, state: State) -> dict[int, float]:
         return {token: math.fsum(told) / len(told) for token, told in self.logprobs.get(state, {}).items()}
@@ -65,8 +65,8 @@ class DrawnStats:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedLogprobs:
     meaning: Meaning
-    of: int  # comparisons that could tell
-    error: float = math.nan  # nats, the middle one, from the meaning it has
+    of: int  # comparisons
+    error: float = math.nan  # nats, the median distance from the meaning
 
 
 def drawn(answers: Iterable[Told]) -> DrawnStats:
@@ -80,7 +80,7 @@ def drawn(answers: Iterable[Told]) -> DrawnStats:
 
 
 def spread(each: Iterable[DrawnStats]) -> float:
-    """The largest difference between two tellings of one log-prob: the same ids, the same way of drawing."""
+    """The largest difference between two reports of one log-prob (same ids, same sampling)."""
     told = (told for one in each for tokens in one.logprobs.values() for told in tokens.values())
     return max((max(some) - min(some) for some in told), default=0.0)
 
@@ -90,7 +90,7 @@ def tolerance(noise: float) -> float:
 
 
 def under_temperature(by_temperature: Mapping[float, DrawnStats], tolerance: float) -> JudgedLogprobs:
-    """From pairs of tokens that were drawn in one state at two temperatures."""
+    """Compares pairs of tokens that were sampled in one state at two temperatures."""
     errors = []
     temperatures = sorted(by_temperature)
     for place, cold in enumerate(temperatures):
@@ -103,7 +103,7 @@ def under_temperature(by_temperature: Mapping[float, DrawnStats], tolerance: flo
 
 
 def _gaps(cold: DrawnStats, hot: DrawnStats) -> Iterator[tuple[float, float]]:
-    """Differences of log-probs between the likeliest token and another, in both."""
+    """Differences of log-probs between the likeliest token and others, at both temperatures."""
     for state in cold.logprobs.keys() & hot.logprobs.keys():
         one, other = cold.known(state), hot.known(state)
         common = sorted(one.keys() & other.keys(), key=lambda token: -other[token])
@@ -112,9 +112,9 @@ def _gaps(cold: DrawnStats, hot: DrawnStats) -> Iterator[tuple[float, float]]:
 
 
 def under_top_k(pairs: Iterable[tuple[DrawnStats, DrawnStats]], tolerance: float, top_k: int) -> JudgedLogprobs:
-    """From tokens that were drawn in one state without top-k (first) and with it (second).
+    """Compares tokens that were sampled in one state without top-k (first) and with it (second).
 
-    Where k different ones were drawn with it, those are the ones it keeps, whatever else there is.
+    If k different tokens were drawn with it, those are the ones it keeps.
     """
     errors, outside = list[tuple[float, float]](), 0
     for base, filtered in pairs:
@@ -127,7 +127,7 @@ def under_top_k(pairs: Iterable[tuple[DrawnStats, DrawnStats]], tolerance: float
 
 
 def under_top_p(pairs: Iterable[tuple[DrawnStats, DrawnStats]], tolerance: float, top_p: float) -> JudgedLogprobs:
-    """From tokens that were drawn in one state without top-p (first) and with it (second)."""
+    """Compares tokens that were sampled in one state without top-p (first) and with it (second)."""
     errors, outside = list[tuple[float, float]](), 0
     for base, filtered in pairs:
         for state in base.logprobs.keys() & filtered.logprobs.keys():
@@ -142,7 +142,7 @@ def under_top_p(pairs: Iterable[tuple[DrawnStats, DrawnStats]], tolerance: float
 def _errors(
     before: Mapping[int, float], after: Mapping[int, float], kept: Collection[int], tolerance: float
 ) -> list[tuple[float, float]]:
-    """Distances of the tokens that are kept from both meanings; none where these are too close to one another."""
+    """Distances of the kept tokens from both meanings; none if the meanings are too close to each other."""
     shift = -math.log(min(math.fsum(math.exp(before[token]) for token in kept), 1.0))
     if shift <= 4.0 * tolerance:
         return []
@@ -151,11 +151,11 @@ def _errors(
 
 
 def _nucleus(p: Mapping[int, float], top_p: float) -> set[int] | None:
-    """The smallest set of the likeliest tokens that holds top_p; None where too little is known to say."""
+    """The smallest set of the likeliest tokens with top_p together; None if too little is known."""
     unseen = 1.0 - math.fsum(p.values())
     kept, total = set[int](), 0.0
     for token in sorted(p, key=lambda token: -p[token]):
-        if p[token] <= unseen:  # one that was not seen may stand before it
+        if p[token] <= unseen:  # an unseen token may be likelier
             return None
         kept.add(token)
         total += p[token]
@@ -168,12 +168,12 @@ def _nucleus(p: Mapping[int, float], top_p: float) -> set[int] | None:
 
 def _filtered(errors: Sequence[tuple[float, float]], outside: int, tolerance: float) -> JudgedLogprobs:
     count = outside + len(errors)
-    is_ignored = outside > 0.05 * count  # a few may stand on the border
+    is_ignored = outside > 0.05 * count  # a few may be on the border
     return JudgedLogprobs(meaning=Meaning.IGNORED, of=count) if is_ignored else _judged(errors, tolerance)
 
 
 def _judged(errors: Sequence[tuple[float, float]], tolerance: float) -> JudgedLogprobs:
-    """Each error is the distance from the meaning in force, and from the raw one."""
+    """The meaning that most comparisons fit. An error is the pair of distances from in-force and raw."""
     if len(errors) < LEAST:
         return JudgedLogprobs(meaning=Meaning.UNKNOWN, of=len(errors))
     for meaning, place in ((Meaning.IN_FORCE, 0), (Meaning.RAW, 1)):
@@ -186,10 +186,9 @@ def _judged(errors: Sequence[tuple[float, float]], tolerance: float) -> JudgedLo
 
 
 def surprise(plain: DrawnStats, *, least: int = 8) -> tuple[float, int]:
-    """How unlikely the draws are if the log-probs are theirs: the smallest exact p-value, times the number of tests.
+    """The smallest exact p-value of the draws given their log-probs (Bonferroni), and the number of states tested.
 
-    In each state the token that is said to be likeliest came so often; so many times is Binomial(n, p). The other
-    number is that of the states that were looked at.
+    In each state the count of the likeliest token is Binomial(n, p).
     """
     values = []
     for state, tokens in plain.logprobs.items():
@@ -198,13 +197,13 @@ def surprise(plain: DrawnStats, *, least: int = 8) -> tuple[float, int]:
             continue
         likeliest = max(known, key=lambda token: known[token])
         if math.fsum(map(math.exp, known.values())) > 1.0 + MARGIN:
-            return 0.0, 1  # more than everything
+            return 0.0, 1  # probabilities above 1
         values.append(_tail(len(tokens[likeliest]), count, min(math.exp(known[likeliest]), 1.0)))
     return (min(1.0, min(values) * len(values)), len(values)) if values else (1.0, 0)
 
 
 def _tail(hits: int, count: int, p: float) -> float:
-    """Twice the smaller tail, the hits included."""
+    """The two-sided p-value: twice the smaller tail."""
 
     def chance(k: int) -> float:
         return math.comb(count, k) * p**k * (1.0 - p) ** (count - k)
@@ -213,13 +212,13 @@ def _tail(hits: int, count: int, p: float) -> float:
     return min(1.0, 2.0 * min(low, high))
 
 
-SAMPLES = 24  # answers to each question, for each way of drawing
+SAMPLES = 24  # answers to each question, for each kind of sampling
 TEMPERATURES = (1.0, 1.5, 2.0)
-BASES = (1.0, 2.0)  # temperatures at which filters are tried: one suits models that are sure, one those that are not
+BASES = (1.0, 2.0)  # temperatures for the filters: one for confident models, one for others
 TOP_K, TOP_P = 2, 0.6
-UNSTABLE = 0.25  # nats between two tellings of one log-prob
+UNSTABLE = 0.25  # nats between two reports of one log-prob
 UNLIKELY = 1e-6
-GAP = 0.02  # nats, mean distance of the sampler's log-probs from the trainer's
+GAP = 0.02  # nats, mean distance between sampler and trainer
 DRAWN = ("temperature", "top_k", "top_p", "draws")
 OPENERS = ("Say any word that comes to your mind.", "17", "Say heads or tails.", "Convert 5 to")
 
@@ -238,7 +237,7 @@ async def assay(patient: Patient, samples: int, trainer: Trainer | None) -> list
     sharp = tolerance(spread(plain.values()))
     heat = under_temperature(plain, sharp)
     found, every = [_meaning("temperature", heat, sharp)], [one for some in answers.values() for one in some]
-    # At other temperatures raw log-probs are not those of what was drawn from, and do not say what a filter keeps.
+    # Raw log-probs at other temperatures do not say what a filter keeps.
     bases = [at for at in BASES if at in plain and (at == 1.0 or heat.meaning is Meaning.IN_FORCE)]
     for check, value in (("top_k", TOP_K), ("top_p", TOP_P)):
         patient.heard(check)
@@ -255,13 +254,11 @@ async def assay(patient: Patient, samples: int, trainer: Trainer | None) -> list
 
 
 async def _draw(patient: Patient, samples: int, **how: Any) -> list[ProbeAnswer] | EndpointRefused:
-    """Some answers to each opener, each with a seed of its own: most of what differs is in the first four tokens.
-
-    Some endpoints know no top-k, or no temperature above 1: that is theirs to say.
-    """
+    """Answers of four tokens to each opener, each with its own seed; or the refusal of an endpoint that does not
+    offer the parameter."""
     (text, seed), *rest = [(text, seed) for text in OPENERS for seed in range(samples)]
     try:
-        first = await patient.ask([text], max_tokens=4, seed=seed, **how)  # one, to see whether it is refused
+        first = await patient.ask([text], max_tokens=4, seed=seed, **how)  # first one alone: it may be refused
     except EndpointRefused as refused:
         return refused
     others = (patient.ask([text], max_tokens=4, seed=seed, **how) for text, seed in rest)
@@ -310,7 +307,7 @@ def _draws(plain: Mapping[float, DrawnStats]) -> DoctorFinding:
 
 
 def _gap(patient: Patient, answers: Sequence[ProbeAnswer], trainer: Trainer | None) -> DoctorFinding:
-    """The distance of the sampler's log-probs from the trainer's, before anything is learnt."""
+    """The distance between the sampler's and the trainer's log-probs."""
     patient.heard("trainer_gap")
     if trainer is None:
         return skipped("trainer_gap", "the trainer's log-probs were not given")
@@ -331,11 +328,11 @@ def _gap(patient: Patient, answers: Sequence[ProbeAnswer], trainer: Trainer | No
     return DoctorFinding(check="trainer_gap", detail=detail, figures=figures)
 
 
-ECHO = 0.5  # share of an answer's text whose ids must come back when it is read
+ECHO = 0.5  # share of an answer's ids that must come back when its text is read
 TALK = ("What is 2 + 2?", "And what is the opposite of hot?", "Thank you. Anything else?")
 COUNTED = ("prompt_tokens", "completion_tokens")
-WRITTEN = re.compile(r"\bcalc\b.*\bexpression\b", re.DOTALL)  # a call that stayed text
-SUM = "What is 417 * 23? Use the tool."  # some models call none unless they are asked to
+WRITTEN = re.compile(r"\bcalc\b.*\bexpression\b", re.DOTALL)  # a tool call that stayed text
+SUM = "What is 417 * 23? Use the tool."  # some models call a tool only if asked to
 CALC: Mapping[str, Any] = {
     "type": "function",
     "function": {
@@ -356,9 +353,9 @@ async def examine(
     system: str | None = None,
     heard: Heard = lambda check: None,
 ) -> tuple[DoctorFinding, ...]:
-    """One finding for each of CHECKS, in their order. A connection that is lost is a Fault.
+    """One finding for each of CHECKS, in order; Fault if the connection is lost.
 
-    `system` is what every question is asked under: a small model may know no conversation without instructions."""
+    `system` is the system prompt of every question: a small model may need one."""
     patient = Patient(probe, model, heard, system)
     try:
         first = await patient.ask(TALK[:1])
@@ -375,9 +372,6 @@ async def examine(
     found.append(await _template(patient))
     found.append(await _tool_calls(patient) if with_tools else skipped("tool_calls", "not asked for"))
     return (*found, *await assay(patient, samples, trainer))
-
-
-# What comes with an answer -------------------------------------------------------------------------------------------
 
 
 def _tokens(patient: Patient, answer: ProbeAnswer) -> list[DoctorFinding]:
@@ -401,7 +395,7 @@ def _tokens(patient: Patient, answer: ProbeAnswer) -> list[DoctorFinding]:
 
 
 async def _ids_of_text(patient: Patient, answer: ProbeAnswer) -> DoctorFinding:
-    """The answer's text, sent back as a question, must be read in the ids it was written in."""
+    """The answer's text, sent back as a question, must be read as the ids it was written in."""
     patient.heard("ids_of_text")
     code, text = "ids_of_other_text", answer.text.strip() or str(answer.message.get("reasoning_content") or "").strip()
     if answer.spelled is not None:
@@ -423,7 +417,7 @@ async def _ids_of_text(patient: Patient, answer: ProbeAnswer) -> DoctorFinding:
 
 
 def _middle(long: Sequence[int], short: Sequence[int]) -> tuple[int, ...]:
-    """What is between the beginning and the end that two prompts have in common."""
+    """The long prompt without the beginning and end that both share."""
     limit = min(len(long), len(short))
     head = next((place for place in range(limit) if long[place] != short[place]), limit)
     tail = next((place for place in range(limit - head) if long[-1 - place] != short[-1 - place]), limit - head)
@@ -470,7 +464,7 @@ async def _stream(patient: Patient, first: ProbeAnswer, with_tools: bool, is_rep
 
 
 def _differing(heard: ProbeAnswer, whole: ProbeAnswer) -> list[str]:
-    """What a stream says otherwise than the whole answer."""
+    """The parts of a stream that differ from the whole answer."""
     parts = {"the ids of the answer": "ids", "the ids of the prompt": "prompt_ids", "the reason it ended": "finish"}
     wrong = [what for what, name in parts.items() if getattr(heard, name) != getattr(whole, name)]
     if heard.text != whole.text:
@@ -483,9 +477,6 @@ def _differing(heard: ProbeAnswer, whole: ProbeAnswer) -> list[str]:
     if heard.usage and any(heard.usage.get(name) != whole.usage.get(name) for name in COUNTED):
         wrong.append("the usage")
     return wrong
-
-
-# What a later turn begins with ---------------------------------------------------------------------------------------
 
 
 async def _template(patient: Patient) -> DoctorFinding:
@@ -503,7 +494,7 @@ async def _template(patient: Patient) -> DoctorFinding:
 
 
 def parting(before: ProbeAnswer, after: ProbeAnswer) -> tuple[str, str] | None:
-    """Why the later prompt does not begin with the earlier prompt and its answer: a code, and a sentence."""
+    """A code and a sentence if the later prompt does not begin with the earlier prompt and its answer."""
     read, written, later = before.prompt_ids or (), before.ids or (), after.prompt_ids or ()
     whole = (*read, *written)
     place = next((at for at, token in enumerate(whole) if at >= len(later) or later[at] != token), None)
@@ -536,7 +527,7 @@ async def _tool_calls(patient: Patient) -> DoctorFinding:
 
 
 def _uncalled(tries: Sequence[ProbeAnswer]) -> DoctorFinding:
-    """Whether calls were written and got lost, or there were none."""
+    """Whether tool calls were written and lost, or none came."""
     for answer in tries:
         letters = b"".join(answer.spelled or ()).decode(errors="replace")
         if answer.finish == "tool_calls" or any(map(WRITTEN.search, (letters, answer.text))):

@@ -40,10 +40,10 @@ CHECKS = {
 
 class FindingState(StrEnum):
     OK = "ok"
-    WARNING = "warning"  # worth knowing
+    WARNING = "warning"
     FAILED = "failed"
-    UNKNOWN = "unknown"  # it should have been seen, and was not
-    SKIPPED = "skipped"  # not asked for, or idle after what failed before
+    UNKNOWN = "unknown"  # could not be determined
+    SKIPPED = "skipped"  # not asked for, or useless after an earlier failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class DoctorFinding:
 
 
 def verdict(findings: Sequence[DoctorFinding]) -> Decision:
-    """Whether to train on it. Closed by what failed, by what could not be seen, and where nothing was looked at."""
+    """Whether to train on it: not after a failed or undetermined check, nor if no check was made."""
     bad = [one for one in findings if one.state in (FindingState.FAILED, FindingState.UNKNOWN)]
     if bad:
         return Decision(open=False, reasons=tuple(Reason(code=one.code, text=one.detail) for one in bad))
@@ -80,15 +80,15 @@ def skipped(check: str, why: str) -> DoctorFinding:
     return DoctorFinding(check=check, state=FindingState.SKIPPED, code="skipped", detail=why)
 
 
-LONGEST = 300  # letters of a complaint
+LONGEST = 300  # characters of an error message
 LARGEST = 32 * 2**20  # bytes of an answer
 AT_ONCE = 16  # requests
 
-Heard = Callable[[str], object]  # told the name of each check as it begins
+Heard = Callable[[str], object]  # called with the name of each check as it begins
 
 
 class EndpointRefused(HoldfastError):
-    """The endpoint answered, and not with a completion."""
+    """The endpoint answered, but not with a completion."""
 
     def __init__(self, status: int, says: str) -> None:
         super().__init__("endpoint", why=f"HTTP {status}: {says}" if status != 200 else says)
@@ -97,7 +97,7 @@ class EndpointRefused(HoldfastError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeAnswer:
-    """One choice, as it came. None: it was not there."""
+    """One choice as it came; None for what was missing."""
 
     asked: Mapping[str, Any]  # the request's body
     message: Mapping[str, Any]
@@ -105,7 +105,7 @@ class ProbeAnswer:
     prompt_ids: tuple[int, ...] | None = None
     ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
-    spelled: tuple[bytes, ...] | None = None  # each token's own letters, where they are told
+    spelled: tuple[bytes, ...] | None = None  # the bytes of each token, if given
     usage: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
 
@@ -150,7 +150,7 @@ class EndpointProbe:
         await self._session.close()
 
     async def models(self) -> list[str]:
-        """What it says it serves; nothing where it does not say."""
+        """The names of its models; empty if it lists none."""
         try:
             answer = await self._read("GET", "/models")
         except EndpointRefused:
@@ -162,7 +162,7 @@ class EndpointProbe:
         return whole(body, await self._read("POST", "/chat/completions", body))
 
     async def hear(self, body: Mapping[str, Any]) -> ProbeAnswer:
-        """The same, streamed and put together."""
+        """The same, streamed and joined."""
         options = {"stream": True, "stream_options": {"include_usage": True}}
         text = await self._fetch("POST", "/chat/completions", {**body, **options})
         return joined(body, list(events(text)))
@@ -185,14 +185,14 @@ class EndpointProbe:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
             raise Fault(f"endpoint {self.url}", why=why, remedy="is it running and reachable?") from None
-        text = hidden(content.decode(errors="replace"), self._key)  # what is found is shown
+        text = hidden(content.decode(errors="replace"), self._key)  # findings are shown
         if response.status != 200:
             raise EndpointRefused(response.status, _complaint(text))
         return text
 
 
 class Patient:
-    """The endpoint under examination: short questions, and what it would not take."""
+    """The endpoint under examination: asks short questions and notes refused fields."""
 
     def __init__(self, probe: EndpointProbe, model: str, heard: Heard, system: str | None = None) -> None:
         self._probe, self._model, self.heard = probe, model, heard
@@ -204,7 +204,7 @@ class Patient:
     async def ask(
         self, messages: Sequence[str | Mapping[str, Any]], *, stream: bool = False, **sampling: Any
     ) -> ProbeAnswer:
-        """Texts are the user's. What we add is left out from where the endpoint refuses it."""
+        """Asks; plain texts are the user's. Added fields are dropped once the endpoint refuses them."""
         said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
         usual = {"max_tokens": 64, "temperature": 0.0}
         body = {"model": self._model, "messages": [*self._opening, *said], **usual, **sampling}
@@ -243,7 +243,7 @@ def whole(body: Mapping[str, Any], answer: Any) -> ProbeAnswer:
 
 
 def joined(body: Mapping[str, Any], chunks: Sequence[Any]) -> ProbeAnswer:
-    """The first choice of a stream, put together as clients do."""
+    """The first choice of a stream, joined as clients do."""
     message: dict[str, Any] = {"role": "assistant", "content": ""}
     calls: dict[int, dict[str, Any]] = {}
     finish, model, prompt = None, "", None
@@ -284,7 +284,7 @@ def joined(body: Mapping[str, Any], chunks: Sequence[Any]) -> ProbeAnswer:
 
 def events(text: str) -> Iterator[Any]:
     """The data of server-sent events, decoded, up to [DONE]."""
-    for line in text.split("\n"):  # not at the other line breaks of Unicode, which JSON may hold as they are
+    for line in text.split("\n"):  # not splitlines(): JSON may hold other Unicode line breaks
         if line.startswith("data:"):
             data = line.removeprefix("data:").strip()
             if data == "[DONE]":
@@ -304,7 +304,7 @@ def _add(call: dict[str, Any], part: Mapping[str, Any]) -> None:
 
 
 def _tokens(ids: Any, entries: Any) -> dict[str, Any]:
-    """Ids, log-probs and letters of a choice. vLLM can also write ids in place of letters, as in `token_id:17`."""
+    """Ids, log-probs and bytes of a choice. vLLM can write ids in place of tokens, as in `token_id:17`."""
     found: dict[str, Any] = {"ids": _ids(ids)}
     if entries is None:
         return found

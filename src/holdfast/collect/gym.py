@@ -30,7 +30,7 @@ TOTAL_MASS = POLE_MASS + 1.0
 POLE_MOMENT = POLE_MASS * HALF_LENGTH
 X_LIMIT, ANGLE_LIMIT = 2.4, 12 * 2 * pi / 360
 STEPS = 500
-POOL = 32  # starts drawn at a time: one call of a generator costs as much as a step of all poles
+POOL = 32  # starts drawn at a time: one generator call costs as much as a step of all poles
 
 Numbers = NDArray[np.float64]
 
@@ -42,8 +42,8 @@ class CartPoles:
         self.count = count
         self.spaces = Spaces(observation=4, actions=2)
         self._physics = np.zeros((count, 4))  # x, ẋ, θ, θ̇
-        self._age = np.zeros(count, np.int64)  # steps since the episode began
-        self._begun = np.zeros(count, np.int64)  # episodes begun by each since the seed
+        self._age = np.zeros(count, np.int64)  # steps in the current episode
+        self._begun = np.zeros(count, np.int64)  # episodes that each pole has begun
         self._seed = 0
         self._reward = np.ones(count)
         self.reset(0)
@@ -107,7 +107,7 @@ def _step(
     seen_final: tuple[Floats, Floats],
     ends: tuple[Bools, Bools],
 ) -> bool:
-    """Move every pole by one tick, Euler as in Gymnasium, term by term; True if some pole has used its last start."""
+    """Moves every pole by one tick, with Gymnasium's Euler steps; True if some pole has used its last start."""
     seen, final = seen_final
     terminated, truncated = ends
     used_up = False
@@ -138,7 +138,7 @@ def _step(
 
 
 Make = Callable[[], "gymnasium.Env[Any, Any]"]
-RETURNS = {  # the least and the most that an episode can return, where Gymnasium's own environments are known
+RETURNS = {  # the range of an episode's return in Gymnasium's own environments
     "CartPole-v0": (0.0, 200.0),
     "CartPole-v1": (0.0, 500.0),
     "MountainCar-v0": (-200.0, 0.0),
@@ -154,7 +154,7 @@ RETURNS = {  # the least and the most that an episode can return, where Gymnasiu
 
 
 def vector_env(env: str | Make, count: int) -> VectorEnv:
-    """`count` environments of this name, or made by this; our own where we have an equal one that is faster."""
+    """`count` environments of this name or from this factory; our faster twin if there is one."""
     if count < 1:
         raise BadInput(f"{count} environments of {env}", why="must be at least 1")
     return CartPoles(count) if env == "CartPole-v1" else Gym(env, count)
@@ -162,16 +162,16 @@ def vector_env(env: str | Make, count: int) -> VectorEnv:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """What an environment says of itself; None where it says nothing."""
+    """What an environment says about itself; None if it does not."""
 
     spaces: Spaces
     max_steps: int | None  # of an episode
-    threshold: float | None  # a return from which it counts as solved
-    returns: tuple[float, float] | None  # the least and the most that an episode can return
+    threshold: float | None  # the return from which it counts as solved
+    returns: tuple[float, float] | None  # the range of an episode's return
 
 
 def describe(env: str | Make) -> Described:
-    """From the environment itself: it is made once. BadInput where it cannot be made, or has spaces that do not fit."""
+    """Makes the environment once and describes it; BadInput if it cannot be made or its spaces do not fit."""
     with boundary(BadInput, f"environment {env}"):
         one = _flat(env)
     spec, steps = one.spec, None if one.spec is None else one.spec.max_episode_steps
@@ -220,14 +220,14 @@ class Gym:
         return StepResult(observation, reward.copy(), terminated.copy(), truncated & ~terminated, final)
 
     def state(self) -> State:
-        """The environments as they are, pickled, since Gymnasium has no other way."""
+        """The pickled environments: Gymnasium has no other way to save them."""
         with boundary(BadInput, "this environment cannot be saved, so a run in it cannot be resumed"):
-            # All of them in one go: what they share stays shared.
+            # In one pickle, so that shared objects stay shared.
             pickled = pickle.dumps((self._envs.envs, self._seen, self._mask))
         return {"pickled": np.frombuffer(pickled, np.uint8).copy()}
 
     def restore(self, state: State) -> Observation:
-        """Unpickling runs code: give it only what the same run wrote, and only once its hash was found to be right."""
+        """Unpickling runs code: give it only a state of the same run whose hash was verified."""
         self._envs.envs, self._seen, self._mask = pickle.loads(state["pickled"].tobytes())
         return Observation(self._seen.copy(), self._mask)
 
@@ -259,7 +259,7 @@ def _spaces(seen: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> Spaces:
         return Spaces(observation=_size(seen), actions=int(action.n), start=int(action.start))
     assert isinstance(action, Box)
     low, high = (tuple(float(end) for end in ends.ravel()) for ends in (action.low, action.high))
-    is_bounded = bool(np.isfinite([*low, *high]).all())  # a policy's manifest is plain JSON, which knows no infinity
+    is_bounded = bool(np.isfinite([*low, *high]).all())  # a policy's manifest is JSON, without infinities
     spaces = Spaces(observation=_size(seen), actions=_size(action), continuous=True)
     return replace(spaces, low=low, high=high) if is_bounded else spaces
 

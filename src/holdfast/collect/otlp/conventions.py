@@ -31,7 +31,7 @@ from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 
 MODEL_OPERATIONS = frozenset({"chat", "text_completion", "generate_content"})
 OTHER_OPERATIONS = frozenset({"embeddings", "create_agent", "invoke_agent", "invoke_workflow", "retrieval"})
-SAMPLING = {  # theirs → ours
+SAMPLING = {  # OpenTelemetry's name → ours
     "gen_ai.request.temperature": "temperature",
     "gen_ai.request.top_p": "top_p",
     "gen_ai.request.top_k": "top_k",
@@ -52,7 +52,7 @@ ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistan
 DETAILS = "gen_ai.client.inference.operation.details"
 IDS = ("prompt_ids", "completion_ids", "logprobs", "forced")
 INDEXED = re.compile(r"gen_ai\.(prompt|completion)\.(\d{1,5})\.(.+)")
-# What a call is read from: it is in the call then, and nowhere else.
+# Attributes that a call is read from: they are kept in the call only.
 SAID = re.compile(
     r"gen_ai\.(input\.messages|output\.messages|system_instructions|tool\.definitions|prompt|completion)(\.|$)"
     r"|gen_ai\.tool\.call\.(arguments|result)$|gen_ai\.request\.(?!stream$)|gen_ai\.usage\."
@@ -62,7 +62,7 @@ SAID = re.compile(
 
 
 def model_call(span: OtelSpan) -> ModelCall | None:
-    """The call of a model that this span is; None where it is none."""
+    """The model call in this span, or None."""
     given = dict(span.attributes)
     for event in span.events:
         if event.name == DETAILS:
@@ -92,7 +92,7 @@ def model_call(span: OtelSpan) -> ModelCall | None:
 
 
 def tool_call(span: OtelSpan) -> ToolCall | None:
-    """The call of a tool that this span is; None where it is none."""
+    """The tool call in this span, or None."""
     given = span.attributes
     name = given.get("gen_ai.tool.name")
     if not isinstance(name, str) or given.get("gen_ai.operation.name", "execute_tool") != "execute_tool":
@@ -110,7 +110,7 @@ def tool_call(span: OtelSpan) -> ToolCall | None:
 
 
 def _conversation(given: Mapping[str, Any], span: OtelSpan) -> tuple[list[Any], dict[str, Any] | None, Any]:
-    """What was said before, what the model said, and why it ended; in the first form in which it is there."""
+    """The messages, the answer and the finish reason, from the first convention that the span uses."""
     inputs, outputs = _listed(given.get("gen_ai.input.messages")), _listed(given.get("gen_ai.output.messages"))
     if inputs or outputs:
         instructions = [{"role": "system", "parts": _listed(given.get("gen_ai.system_instructions"))}]
@@ -133,7 +133,7 @@ def _conversation(given: Mapping[str, Any], span: OtelSpan) -> tuple[list[Any], 
 def _from_numbers(
     given: Mapping[str, Any], told: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> tuple[list[Any], dict[str, Any] | None, Any]:
-    """`gen_ai.prompt.0.content` and so on; or both whole, as attributes or in events of their own."""
+    """From `gen_ai.prompt.0.content` and so on, or from whole prompts in attributes or events."""
     everything = dict(given)
     for name, body in told:
         if name in ("gen_ai.content.prompt", "gen_ai.content.completion"):
@@ -154,7 +154,7 @@ def _from_numbers(
 
 
 def _put(row: dict[str, Any], path: list[str], value: Any) -> None:
-    """`tool_calls.0.name` into the row, as a list of objects."""
+    """Puts `tool_calls.0.name` into the row, by index."""
     if len(path) == 3 and path[1].isdecimal():
         row.setdefault(path[0], {}).setdefault(int(path[1]), {})[path[2]] = value
     else:
@@ -186,7 +186,7 @@ def _texts(parts: Any) -> str:
 
 
 def _from_parts(message: Any) -> Iterator[dict[str, Any]]:
-    """Results of tools are messages of their own in chat form, whoever they are said to come from."""
+    """Messages in chat form, where tool results are separate messages."""
     role, parts = part(message, "role"), _listed(part(message, "parts"))
     if role == "assistant":
         said = Said()
@@ -257,7 +257,7 @@ def _ids(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(value: Any) -> Any:
-    """What is JSON within a text becomes what it says; a text that is none stays."""
+    """The value of a JSON text; any other value stays."""
     if not isinstance(value, str):
         return value
     try:
@@ -272,7 +272,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def model_attributes(call: ModelCall) -> dict[str, Any]:
-    """A call in today's names."""
+    """The attributes of a model call."""
     system = [m for m in call.messages[:1] if m.get("role") == "system" and isinstance(m.get("content"), str)]
     given: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
@@ -354,7 +354,7 @@ def _json(value: Any) -> str:
         return json.dumps(value)
 
 
-SOURCE = "holdfast.exported."  # where it came from: no identity, since nobody runs there any more
+SOURCE = "holdfast.exported."  # where it came from; not `holdfast.rollout`, which would name a running attempt
 PASSING = frozenset({429, 502, 503, 504})
 BATCH = 200  # spans in one request
 EXAMPLE = "http://127.0.0.1:4318"
@@ -363,14 +363,14 @@ EXAMPLE = "http://127.0.0.1:4318"
 def given(
     rollout: Rollout, attempt: Attempt, spans: Sequence[Span], sheet: RewardBreakdown | None = None
 ) -> list[OtelSpan]:
-    """An attempt's spans in their order, the root at the end: it is what says that all has come."""
+    """An attempt's spans in order. The root comes last: it tells the receiver that all has come."""
     resource = {"service.name": "holdfast", f"{SOURCE}rollout": rollout.id, f"{SOURCE}attempt": attempt.id}
     ids = {span.seq: _identity(attempt, span) for span in spans}
     trace, root = _made(attempt.id, 16), _made(f"{attempt.id} root", 8)
     scores = tuple(_score(signal, attempt) for signal in sheet.signals) if sheet is not None else ()
     made = [_given(span, ids, root, resource) for span in spans]
     if any(one.trace_id != trace for one in made) and not any(one.trace_id == trace for one in made):
-        return [one if one.parent_id else _with(one, scores) for one in made]
+        return [one if one.parent_id else replace(one, events=one.events + scores) for one in made]
     begun = min([attempt.started_at, *(span.started_at for span in spans)])
     ended = max([attempt.ended_at or begun, *(span.ended_at or span.started_at for span in spans)])
     agent = OtelSpan(
@@ -416,10 +416,6 @@ def _given(span: Span, ids: Mapping[int, tuple[str, str]], root: str, resource: 
     )
 
 
-def _with(one: OtelSpan, scores: tuple[Noted, ...]) -> OtelSpan:
-    return replace(one, events=one.events + scores)
-
-
 def _score(signal: Any, attempt: Attempt) -> Noted:
     return Noted(
         name="gen_ai.evaluation.result",
@@ -463,7 +459,7 @@ async def send(
     tries: int = 5,
     backoff: Backoff = Backoff(initial_s=0.5, cap_s=8.0),
 ) -> int:
-    """To a collector, at `URL/v1/traces` unless the address says another path; how many it took."""
+    """Sends spans to a collector, at `URL/v1/traces` unless the address ends so; returns how many it took."""
     at = checked("address", url, example=EXAMPLE)
     at = at if at.endswith("/v1/traces") else f"{at}/v1/traces"
     head = {"Content-Type": PROTOBUF, "Content-Encoding": "gzip", **(headers or {})}
@@ -476,7 +472,7 @@ async def send(
 
 
 async def _post(session: aiohttp.ClientSession, url: str, body: bytes, tries: int, backoff: Backoff) -> int:
-    """How many spans of it were refused; trouble that may pass is waited out."""
+    """Posts a batch, with retries; returns how many spans were refused."""
     why = ""
     for number in range(1, tries + 1):
         try:
@@ -504,5 +500,5 @@ def _refused(content: bytes) -> int:
     try:
         response.ParseFromString(content)
     except DecodeError:
-        return 0  # it has said that it took them
+        return 0  # the status said that it took them
     return int(response.partial_success.rejected_spans)

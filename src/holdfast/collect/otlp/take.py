@@ -36,21 +36,21 @@ from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import PARTIAL, Span, SpanEvent, SpanKind
 from holdfast.store.store import Store
 
-# Numbers of an attempt's spans here: far above those of its worker, and below those that the proxy gives.
+# Span numbers here: far above those of the worker, below those of the proxy.
 FIRST, LAST = 500_001, 1_000_000
-MOST = 2_000  # attempts whose spans are remembered
+MOST = 2_000  # attempts that are remembered
 SCORE = "gen_ai.evaluation.result"
-LARGEST_SCORE = 1e100  # with its weight: all that a trace can have together are still a number
+LARGEST_SCORE = 1e100  # times its weight, so that a trace's total stays finite
 CONTENT = frozenset({*ROLES, DETAILS, SCORE, "gen_ai.choice", "gen_ai.content.prompt", "gen_ai.content.completion"})
 
 
 @dataclass(slots=True)
 class Known:
-    """An attempt, and which spans of it have come."""
+    """An attempt and the spans of it that have come."""
 
     attempt: Attempt
-    is_ours: bool = False  # a trace that is a rollout of its own
-    has_root: bool = False  # all has come
+    is_ours: bool = False  # the trace is a rollout of its own
+    has_root: bool = False  # the trace is complete
     is_scored: bool = False
     is_ended: bool = False
     heard_at: float = 0.0
@@ -61,7 +61,7 @@ class Known:
 
 @dataclass(slots=True)
 class Taken:
-    """What became of a request's spans."""
+    """How many spans of a request were kept and refused."""
 
     kept: int = 0
     refused: int = 0
@@ -82,7 +82,7 @@ class Taker:
         lease_s: float = 600.0,
         quiet_s: float = 300.0,
     ) -> None:
-        """A trace whose root does not come within `quiet_s` of its last span is taken as it is."""
+        """A trace without a root ends `quiet_s` after its last span."""
         self._store, self._clock, self._scrub = store, clock, scrub
         self._lease_s, self._quiet_s = lease_s, quiet_s
         self._run: str | None = None
@@ -90,7 +90,7 @@ class Taker:
         self._turn = asyncio.Lock()
 
     async def take(self, spans: Iterable[OtelSpan], whose: Identity | None = None) -> Taken:
-        """Keep them; where the request itself names an attempt that does not run, NotFound or StaleLease."""
+        """Keeps the spans; NotFound or StaleLease if the request names an attempt that does not run."""
         taken = Taken()
         dropped = 0
         groups: dict[str, tuple[Identity | None, list[OtelSpan]]] = {}
@@ -109,7 +109,7 @@ class Taker:
                         raise
                     taken.refuse(len(group), str(error))
                 except StoreError:
-                    if named is not None:  # perhaps another process numbers spans of it too: look again next time
+                    if named is not None:  # another process may number its spans, too: read them again next time
                         self._known.pop(key, None)
                     raise
             await self._end_quiet()
@@ -118,7 +118,7 @@ class Taker:
         return taken
 
     async def close(self) -> None:
-        """Traces that are still open are taken as they are."""
+        """Ends the open traces and the run."""
         async with self._turn:
             for known in list(self._known.values()):
                 await self._end(known)
@@ -147,7 +147,7 @@ class Taker:
                 known.numbers[span.trace_id or "", span.span_id or ""] = span.seq
 
     async def _begin(self, trace_id: str) -> Known:
-        """A trace is a rollout with one attempt, which is ours."""
+        """Begins a rollout with one attempt for a trace."""
         now = self._clock()
         if self._run is None:
             salt = secrets.token_hex(3)
@@ -169,7 +169,7 @@ class Taker:
         given: dict[tuple[str, str], int] = {}
         made: list[Span] = []
         for key, one in sorted(new.items(), key=lambda item: (item[1].started_ns, item[1].parent_id is not None)):
-            await asyncio.sleep(0)  # scrubbing many takes a while, and others wait for this loop
+            await asyncio.sleep(0)  # lets other requests run: scrubbing many spans takes a while
             above = (one.trace_id, one.parent_id or "")
             seq = known.last + len(made) + 1
             if seq > LAST:
@@ -198,7 +198,7 @@ class Taker:
         known.signals += [signal for one in new.values() for signal in _signals(one)]
         known.has_root |= any(one.parent_id is None for one in new.values())
         if known.has_root:
-            await self._end(known)  # again, where it could not be written and is sent once more
+            await self._end(known)  # also when it is sent again after a failed write
 
     async def _end(self, known: Known) -> None:
         if not known.is_ours or known.is_ended:
@@ -211,7 +211,7 @@ class Taker:
             reward = RewardBreakdown(signals=tuple(known.signals)).total if known.signals else None
             await self._store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=reward)
         except StaleLease:
-            pass  # it was given up long ago
+            pass  # its lease expired long ago
         known.is_ended = True
 
     async def _end_quiet(self) -> None:
@@ -222,7 +222,7 @@ class Taker:
 
 
 def identity_of(span: OtelSpan) -> Identity | None:
-    """The attempt that a span names by itself; None where it names none, or nothing that can be one."""
+    """The attempt that a span names, or None."""
     for given in (span.attributes, span.resource):
         rollout, attempt = given.get("holdfast.rollout"), given.get("holdfast.attempt")
         if attempt is not None:
@@ -243,7 +243,7 @@ def _named(rollout: Any, attempt: str) -> Identity | None:
 
 
 def as_span(one: OtelSpan, seq: int, parent: int | None) -> Span:
-    """A span of ours; what was said in a call is in the call, and not among the attributes as well."""
+    """Our span; what belongs to a call is in the call and not in the attributes."""
     model = model_call(one)
     tool = None if model is not None else tool_call(one)
     attributes: dict[str, Any] = {name: value for name, value in one.attributes.items() if not SAID.match(name)}
@@ -282,7 +282,7 @@ def as_span(one: OtelSpan, seq: int, parent: int | None) -> Span:
 
 
 def told_once(span: Span, kept: Iterable[Span]) -> Span:
-    """The span, or a note that this call is there already: one that ran at the same time and said the same."""
+    """The span; a model call that was recorded before (same time, same answer) becomes telemetry."""
     if span.model is None or span.ended_at is None:
         return span
     for other in kept:
@@ -300,7 +300,7 @@ def _spoken(span: Span) -> tuple[str, list[Any]]:
 
 
 def _signals(one: OtelSpan) -> Iterable[RewardTerm]:
-    """Scores that an evaluator has noted: a trace that is a rollout of its own is rewarded with them."""
+    """The scores of evaluators in a span's events; they reward a trace that is its own rollout."""
     for event in one.events:
         given: Mapping[str, Any] = event.attributes
         value, weight = given.get("gen_ai.evaluation.score.value"), given.get("holdfast.weight", 1.0)
@@ -316,7 +316,7 @@ def _signals(one: OtelSpan) -> Iterable[RewardTerm]:
 
 
 LARGEST = 32 * 2**20  # bytes of a request, unpacked
-ERROR = {"type": "object"}  # {"message": …} of ours, or {"error": …} of the app around
+ERROR = {"type": "object"}  # {"message": …}, or {"error": …} of the surrounding app
 STATUS_TEXTS = {**openapi.WORDS, 404: "the store has no such rollout or attempt", 409: "the attempt does not run"}
 REFUSED: Gives = {
     status: (STATUS_TEXTS[status], {wire.JSON: ERROR, wire.PROTOBUF: openapi.TEXT})
@@ -335,14 +335,14 @@ STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
     (NotFound, 404),
     (StaleLease, 409),
     (BadInput, 400),
-    (StoreError, 503),  # those who send try again then
+    (StoreError, 503),  # senders try again
 )
 
 
 def routes(
     taker: Taker, *, token: str | None = None, largest: int = LARGEST, wait_s: float = endpoint.WAIT_S
 ) -> list[ApiRoute]:
-    """For the proxy's app; who may ask is told as there."""
+    """The routes, for the proxy's app; callers are admitted as there."""
     reader = endpoint.RequestReader(name="", token=token, largest=largest, wait_s=wait_s)
 
     async def traces(request: Request) -> Response:
@@ -376,7 +376,7 @@ def _whose(request: Request) -> Identity | None:
 
 
 def _failed(status: int, message: str, media_type: str) -> Response:
-    """A google.rpc.Status, as OTLP wants it: there its second field is the message."""
+    """A google.rpc.Status, as OTLP requires; its second field is the message."""
     headers = {"Retry-After": "1"} if status == 503 else None
     if media_type == wire.JSON:
         return Response(orjson.dumps({"message": message}), status, headers, media_type=media_type)

@@ -18,8 +18,8 @@ import orjson
 from holdfast.contracts.errors import BadInput
 
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
-DEEPEST = 32  # values within values
-MOST = 4096  # attributes of a span and its events, values within values counted; numbers within lists are not
+DEEPEST = 32  # levels of nested values
+MOST = 4096  # attributes of a span and its events, nested values included, numbers in lists not
 NS = 1_000_000_000
 NUMBERS = frozenset({"intValue", "doubleValue", "boolValue"})
 IDS = ("traceId", "spanId", "parentSpanId")
@@ -41,24 +41,24 @@ class OtelSpan:
 
     trace_id: str  # 32 hexadecimal digits
     span_id: str  # 16
-    parent_id: str | None = None  # None: the root of its trace
+    parent_id: str | None = None  # None for the root of its trace
     name: str
     started_ns: int  # unix nanoseconds
     ended_ns: int
     attributes: Mapping[str, Any] = field(default_factory=dict)
     events: tuple[Noted, ...] = ()
-    error: str | None = None  # the status is an error, and says this
-    state: str = ""  # the trace's, as W3C's tracestate
+    error: str | None = None  # the message of an error status
+    state: str = ""  # W3C's tracestate
     resource: Mapping[str, Any] = field(default_factory=dict)
-    dropped: int = 0  # attributes that were more than MOST
+    dropped: int = 0  # attributes beyond MOST
 
 
 class Full(Exception):
-    """There is no room for this attribute."""
+    """The span has too many attributes."""
 
 
 class AttributeLimit:
-    """For the attributes of one span."""
+    """Counts the attributes of one span."""
 
     def __init__(self) -> None:
         self.left, self.dropped = MOST, 0
@@ -70,7 +70,7 @@ class AttributeLimit:
 
 
 def read(body: bytes, media_type: str) -> tuple[list[OtelSpan], int]:
-    """The spans of a request, and how many could not be read; BadInput where it is no request at all."""
+    """The spans of a request, and how many could not be read; BadInput if it is no request."""
     if media_type == JSON:
         try:
             request = orjson.loads(body)
@@ -91,7 +91,7 @@ def read(body: bytes, media_type: str) -> tuple[list[OtelSpan], int]:
 
 
 def written(spans: Iterable[OtelSpan], media_type: str) -> bytes:
-    """A request with these spans, one resource after the other."""
+    """A request with these spans, grouped by resource."""
     request = {"resourceSpans": [_group(resource, group) for resource, group in _by_resource(spans)]}
     if media_type == JSON:
         return orjson.dumps(request)
@@ -105,7 +105,7 @@ def written(spans: Iterable[OtelSpan], media_type: str) -> bytes:
 
 
 def answer(media_type: str, rejected: int, why: str) -> bytes:
-    """What a request is answered with: nothing, or how many spans were not taken and why."""
+    """The answer to a request: empty, or how many spans were not taken and why."""
     if media_type == JSON:
         told = {"partialSuccess": {"rejectedSpans": str(rejected), "errorMessage": why}} if rejected or why else {}
         return orjson.dumps(told)
@@ -133,7 +133,7 @@ def _from_json(request: Any) -> Iterator[OtelSpan | None]:
         try:
             resource = _attributes(_get(_get(group, "resource") or {}, "attributes"), AttributeLimit())
         except UNREADABLE:
-            resource = None  # whose spans these are cannot be told
+            resource = None  # it is unknown whose spans these are
         for scope in _list(group, "scopeSpans"):
             for span in _list(scope, "spans"):
                 try:
@@ -169,7 +169,7 @@ def _json_span(span: Any, resource: Mapping[str, Any]) -> OtelSpan:
 
 def _protobuf_as_json(message: Any) -> dict[str, Any]:
     """A protobuf request in OTLP's JSON form: ids in hexadecimal, times always there."""
-    from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
+    from google.protobuf.json_format import MessageToDict
 
     request: dict[str, Any] = MessageToDict(message)
     for span in _spans(request):
@@ -203,7 +203,7 @@ def _attributes(pairs: Any, room: AttributeLimit) -> dict[str, Any]:
 
 
 def _from_any(value: Any, room: AttributeLimit, depth: int = 0) -> Any:
-    """An AnyValue in JSON: whole numbers come as text there."""
+    """An AnyValue in JSON, where whole numbers are texts."""
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
     if not isinstance(value, dict) or not value:
@@ -228,12 +228,12 @@ def _from_any(value: Any, room: AttributeLimit, depth: int = 0) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """No record can hold another number."""
+    """NaN and infinities as text, since no record can hold them."""
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)
 
 
 def _whole(value: Any) -> int:
-    """As protobuf has it: no record can hold a larger one."""
+    """A 64-bit integer."""
     number = int(value)
     if not -(2**63) <= number < 2**63:
         raise ValueError("a whole number of more than 64 bits")
@@ -295,7 +295,7 @@ def _span(span: OtelSpan) -> dict[str, Any]:
 
 
 def _get(value: Any, name: str) -> Any:
-    """Of a JSON object, under its name in camel case or, as some write it, with underscores."""
+    """A member under its camel-case name or, as some write it, with underscores."""
     if name in value:
         return value[name]
     return value.get("".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name))

@@ -1,6 +1,6 @@
 """OpenAI's chat completions, with what vLLM adds for training under vLLM's names. The rest of the dialect is passed on.
 
-Several choices (`n`) are refused: nobody here could know which of them the agent went on with.
+Several choices (`n`) are refused: we could not know which one the agent went on with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.collect.proxy.dialect import (
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 
-# Of no influence on the answer, or said elsewhere in the record.
+# Without influence on the answer, or elsewhere in the record.
 APART = frozenset({"model", "messages", "stream", "stream_options", "user", "metadata", "store", "logprobs"}) | {
     "return_token_ids"
 }
@@ -74,7 +74,7 @@ class Chunks(Assembler):
 
     def __init__(self, asked: ModelRequest) -> None:
         super().__init__(asked)
-        self._head: dict[str, Any] = {}  # of the answer, not of a choice
+        self._head: dict[str, Any] = {}  # fields of the answer, not of a choice
         self._choice: dict[str, Any] = {}
         self._texts: dict[str, list[str]] = {}
         self._calls: dict[int, dict[str, Any]] = {}
@@ -102,7 +102,7 @@ class Chunks(Assembler):
                 self._choice[name] = choice[name]
         if isinstance(choice.get("token_ids"), list):
             self._ids = self._ids or []
-            self._ids += choice["token_ids"]  # in place: a long answer comes in a hundred thousand such pieces
+            self._ids += choice["token_ids"]  # in place: a long answer has a hundred thousand pieces
         entries = _entries(choice.get("logprobs"))
         if entries is not None:
             self._entries = self._entries or []
@@ -132,7 +132,7 @@ class Chunks(Assembler):
 
 
 def _join(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
-    """One more part of the call with this index: ids and names come once, arguments in pieces."""
+    """Adds a part to the call with its index: ids and names come once, arguments in pieces."""
     index = part.get("index")
     call = calls.setdefault(
         index if type(index) is int else len(calls),
@@ -160,12 +160,12 @@ def _call(
     ids: Any,
     entries: Any,
 ) -> ModelCall:
-    """What an upstream gives that cannot be, such as a log-prob above 0, is left out, never mended."""
+    """The recorded call. Impossible values, such as a log-prob above 0, are left out, never repaired."""
     usage, reason = answer.get("usage"), choice.get("finish_reason")
     usage = usage if isinstance(usage, dict) else {}
     completion_ids, told = token_ids(ids), count(usage.get("completion_tokens"))
     if completion_ids is not None and told not in (None, len(completion_ids)):
-        completion_ids = None  # some are missing, or some are of something else
+        completion_ids = None  # some are missing, or belong to something else
     logprobs = None if entries is None or completion_ids is None else _logprobs(entries, len(completion_ids))
     prompt_ids = token_ids(answer.get("prompt_token_ids"))
     details = usage.get("completion_tokens_details")
@@ -199,10 +199,10 @@ def _entries(logprobs: Any) -> list[Any] | None:
 def _logprobs(entries: list[Any], wanted: int) -> tuple[float, ...] | None:
     try:
         values = [entry["logprob"] for entry in entries]
-    except (TypeError, LookupError):  # one is no object, or says nothing
+    except (TypeError, LookupError):  # an entry without a log-prob
         return None
     if len(values) != wanted or not set(map(type, values)) <= {int, float}:
         return None
     if min(values, default=0.0) <= -1e300 or max(values, default=0.0) >= 1e-3:
         return None
-    return tuple(min(float(value), 0.0) for value in values)  # a hair above 0 is rounding
+    return tuple(min(float(value), 0.0) for value in values)  # just above 0 is a rounding error

@@ -19,22 +19,22 @@ import orjson
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 
-LARGEST = 64 * 2**20  # bytes of one event: what is larger is passed on unread
+LARGEST = 64 * 2**20  # bytes of one event; a larger one is passed on unread
 
 
 class Event(NamedTuple):
-    name: str  # "message" where the stream names none
+    name: str  # "message" if the stream names none
     data: bytes
 
 
 class Splitter:
-    """Feed it chunks; it gives the events that they complete."""
+    """Server-sent events out of chunks of bytes: `feed` returns the events that a chunk completes."""
 
     def __init__(self, largest: int = LARGEST) -> None:
-        self._rest: list[bytes] = []  # of an event that is not whole yet: joined only when a line ends
+        self._rest: list[bytes] = []  # of an incomplete event, joined only when a line ends
         self._size, self._largest = 0, largest
         self._begun = self._is_cr_open = False
-        self.is_overfull = False  # one event was too large: nothing is read from there on
+        self.is_overfull = False  # an event was too large: nothing is read after it
 
     def feed(self, chunk: bytes) -> list[Event]:
         if self.is_overfull or not chunk:
@@ -55,7 +55,7 @@ class Splitter:
         return [event for block in blocks if (event := _read(block)) is not None]
 
     def _lines(self, chunk: bytes) -> bytes:
-        """With LF alone. A CR at the end is a line's end already; a LF that follows it belongs to it."""
+        """The chunk with LF line ends. A LF after a chunk that ended with CR belongs to that CR."""
         if self._is_cr_open and chunk.startswith(b"\n"):
             chunk = chunk[1:]
         self._is_cr_open = chunk.endswith(b"\r")
@@ -65,7 +65,7 @@ class Splitter:
 
 
 def _read(block: bytes) -> Event | None:
-    """None for a comment, or an event without data."""
+    """None for a comment or an event without data."""
     if block.startswith(b"data: ") and b"\n" not in block:  # nearly all of them
         return Event("message", block[6:])
     name, data = "message", []
@@ -79,11 +79,11 @@ def _read(block: bytes) -> Event | None:
     return Event(name, b"\n".join(data)) if data else None
 
 
-MOST = 2**53  # beyond it no float and no column of a store holds every whole number
+MOST = 2**53  # larger whole numbers fit no float and no store column
 
 
 class Said:
-    """Parts are added in their order; texts of one kind become one text."""
+    """An assistant's message in chat form, built from parts in their order; texts of one kind are joined."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}
@@ -103,7 +103,7 @@ class Said:
         self.calls[-1]["function"] = function
 
     def item(self, item: dict[str, Any]) -> None:
-        """What chat completions have no form for, such as a search by the upstream itself: kept as it is."""
+        """A part without a chat form, such as a search by the upstream: kept as it is."""
         self._items.append(item)
 
     def message(self) -> dict[str, Any]:
@@ -118,47 +118,47 @@ class Said:
 
 
 def written(arguments: Any) -> str:
-    """Arguments that come as an object, in the one form in which they are kept; ValueError where they have none."""
+    """Arguments of a tool call as JSON text; ValueError if they cannot be written."""
     try:
         return orjson.dumps(arguments).decode()
     except orjson.JSONEncodeError:
         try:
-            return json.dumps(arguments, separators=(",", ":"), allow_nan=False)  # half a character is written as such
+            return json.dumps(arguments, separators=(",", ":"), allow_nan=False)  # writes lone surrogates
         except RecursionError:
             raise ValueError("arguments of a tool: nested too deeply") from None
 
 
 def count(said: Any) -> int | None:
-    """None where it is no number that anybody can have counted to."""
+    """The value if it is a plausible count, else None."""
     return said if type(said) is int and 0 <= said <= MOST else None
 
 
 def part(usage: Any, name: str) -> Any:
-    """A member of what may be an object, and may be anything."""
+    """A member of a value that may be no object."""
     return usage.get(name) if isinstance(usage, dict) else None
 
 
 def kind(block: Any, otherwise: str = "") -> str:
-    """What it says it is; the other word where it says nothing, or no word."""
+    """The value's `type`, or `otherwise` if it has none."""
     said = part(block, "type")
     return said if isinstance(said, str) else otherwise
 
 
-FORWARDED = frozenset({"content-type", "x-request-id"})  # of a request, in every dialect; besides them its credentials
+FORWARDED = frozenset({"content-type", "x-request-id"})  # request headers passed on, besides credentials
 RETURNED = frozenset({"content-type", "content-encoding", "retry-after", "x-request-id", "request-id"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """A model call as it was asked for."""
+    """A model call as it was requested."""
 
     model: str
     messages: tuple[Mapping[str, Any], ...]  # in OpenAI's chat form, whatever the dialect
-    sampling: Mapping[str, Any] = field(default_factory=dict)  # temperature, tools, …: all else that shapes the answer
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # temperature, tools, …: what else shapes the answer
     is_streamed: bool = False
-    user: str | None = None  # who asks: keeps one version while versions change
-    body: bytes  # as it came
-    extended: bytes | None = None  # the same with ids and log-probs asked for; None: nothing to add, or no way to ask
+    user: str | None = None  # the caller
+    body: bytes  # as it was sent
+    extended: bytes | None = None  # the body that also asks for ids and log-probs; None if there is no way
 
 
 class Assembler:
@@ -189,29 +189,29 @@ class Assembler:
 
 
 class Dialect(Protocol):
-    """An API as it is spoken at one path."""
+    """An API at one path."""
 
     path: str  # "/v1/chat/completions"
     key_variable: str  # the environment's variable with the upstream's key
-    forwarded: frozenset[str]  # request headers that are passed on, in small letters; credentials are apart
+    forwarded: frozenset[str]  # request headers that are passed on, in lower case, besides credentials
 
     def credentials(self, key: str) -> Mapping[str, str]:
         """The headers that carry an upstream's own key."""
         ...
 
     def read_request(self, body: bytes) -> ModelRequest:
-        """BadInput where it is no request of this dialect: what is not understood cannot be kept."""
+        """BadInput if it is no request of this dialect, since it could not be recorded."""
         ...
 
     def whole(self, asked: ModelRequest, body: bytes) -> ModelCall:
-        """The call with its answer; ValueError where the body is none."""
+        """The call with its answer; ValueError if the body is none."""
         ...
 
     def stream(self, asked: ModelRequest) -> Assembler: ...
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The JSON object of a request; BadInput says what it is instead."""
+    """The JSON object of a request, or BadInput."""
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -222,7 +222,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def loads(text: bytes) -> Any:
-    """JSON as upstreams write it, half a character included; ValueError where it is none."""
+    """JSON as upstreams write it, lone surrogates included; ValueError if it is none."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -242,7 +242,7 @@ def _finite(number: str) -> float:
 
 
 def spliced(body: bytes, given: Mapping[str, Any], added: Mapping[str, Any]) -> bytes | None:
-    """The object with members put before its own, nothing else touched: what it says already it goes on saying."""
+    """The body with new members before its own and nothing else changed; members that it has stay."""
     new = {name: value for name, value in added.items() if name not in given}
     if not new or not given:
         return None
@@ -251,10 +251,10 @@ def spliced(body: bytes, given: Mapping[str, Any], added: Mapping[str, Any]) -> 
 
 
 def token_ids(value: Any) -> tuple[int, ...] | None:
-    """Ids, or None where it is anything else."""
+    """Token ids, or None for anything else."""
     if not isinstance(value, list) or not set(map(type, value)) <= {int} or min(value, default=0) < 0:
         return None
-    # The sum is reckoned sooner than the largest is found, and of a prompt's ids it is small enough.
+    # sum() is faster than max(), and for real ids it is small enough.
     return tuple(value) if sum(value) <= MOST or max(value) <= MOST else None
 
 

@@ -1,8 +1,8 @@
 """OpenAI's responses, kept in chat form: https://platform.openai.com/docs/api-reference/responses
 
-What an assistant says comes as items there (thoughts, texts, calls of tools); all that stand together are one message
-here. Of a conversation that the upstream remembers (`previous_response_id`, `conversation`, a stored prompt) only what
-is sent can be kept: the reference is then among the sampling. Token ids cannot be asked for in this dialect.
+An assistant's adjacent items (thoughts, texts, tool calls) become one message. Of a conversation that the upstream
+stores (`previous_response_id`, `conversation`, a stored prompt) only what is sent can be kept; the reference is among
+the sampling. This API gives no token ids.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.collect.proxy.dialect import (
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 
-# Of no influence on the answer, or said elsewhere in the record.
+# Without influence on the answer, or elsewhere in the record.
 APART = frozenset({"model", "input", "instructions", "stream", "stream_options", "user", "metadata", "store"}) | {
     "safety_identifier",
     "prompt_cache_key",
@@ -35,11 +35,11 @@ APART = frozenset({"model", "input", "instructions", "stream", "stream_options",
     "service_tier",
     "top_logprobs",
 }
-CALLS = {"function_call": "arguments", "custom_tool_call": "input"}  # the member with what is given to the tool
+CALLS = {"function_call": "arguments", "custom_tool_call": "input"}  # the member with the tool's arguments
 OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 CUT = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter"}
 TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
-# What an event adds: to an item of which type, to which of its lists, at which index, a part of which type and member.
+# Event → item type, the list in it, the index field, and the part's type and member.
 DELTAS = {
     "response.output_text.delta": ("message", "content", "content_index", "output_text", "text"),
     "response.refusal.delta": ("message", "content", "content_index", "refusal", "refusal"),
@@ -80,7 +80,7 @@ class Responses:
         )
 
     def whole(self, asked: ModelRequest, body: bytes) -> ModelCall:
-        """One that has failed, or is answered later, is no answer."""
+        """ValueError for a failed or background response, too."""
         answer = loads(body)
         if not isinstance(answer, dict) or not isinstance(answer.get("output"), list):
             raise ValueError("no response")
@@ -94,12 +94,12 @@ class Responses:
 
 
 class Items(Assembler):
-    """The items of one streamed response. What the end says of an item counts more than what came on the way."""
+    """The items of one streamed response. The final form of an item replaces its deltas."""
 
     def __init__(self, asked: ModelRequest) -> None:
         super().__init__(asked)
         self._answer: dict[str, Any] = {}
-        self._items: dict[int, dict[str, Any]] = {}  # whole ones, or how they began
+        self._items: dict[int, dict[str, Any]] = {}  # whole ones, or their beginnings
         self._pieces: dict[int, dict[tuple[str, int, str, str], list[str]]] = {}
 
     def _take(self, told: dict[str, Any], name: str) -> None:
@@ -108,7 +108,7 @@ class Items(Assembler):
             self._answer = told["response"]
         if sort in ENDS:
             self.is_ended = True
-            self.has_holes &= not self._answer.get("output")  # the end says all of it again
+            self.has_holes &= not self._answer.get("output")  # the last event repeats everything
             if sort == "error":
                 self._answer = {**self._answer, "status": "failed"}
         elif sort in ("response.output_item.added", "response.output_item.done"):
@@ -154,7 +154,7 @@ class Items(Assembler):
 
 
 def _messages(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Items of an assistant that stand together are one message."""
+    """Messages in chat form; an assistant's adjacent items are one message."""
     said: Said | None = None
     for item in items:
         sort = kind(item, "message")
@@ -200,7 +200,7 @@ def _result(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(content: Any) -> Any:
-    """A text where it is one, else parts in chat form; what that has no form for stays as it is."""
+    """Text if possible, else parts in chat form."""
     if not isinstance(content, list):
         return content if isinstance(content, str) else ""
     return joined([_part(one) for one in content if isinstance(one, dict)])
@@ -220,7 +220,7 @@ def _joined(parts: Any) -> str:
 
 
 def _sampling(given: dict[str, Any]) -> dict[str, Any]:
-    """Under the names that chat completions have for it, where they have one."""
+    """Sampling parameters under the names of chat completions, if they have one."""
     sampling = {name: value for name, value in given.items() if name not in APART and value is not None}
     if "max_output_tokens" in sampling:
         sampling["max_tokens"] = sampling.pop("max_output_tokens")
@@ -233,7 +233,7 @@ def _sampling(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool(tool: Any) -> Any:
-    """A function; tools that the upstream brings along stay as they are."""
+    """A function tool in chat form; the upstream's own tools stay as they are."""
     if not isinstance(tool, dict) or tool.get("type") != "function" or "name" not in tool:
         return tool
     function = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name)}
@@ -258,7 +258,7 @@ def _call(asked: ModelRequest, answer: Mapping[str, Any], output: Iterable[Any])
 
 
 def _reason(answer: Mapping[str, Any], has_calls: bool) -> str | None:
-    """None while it is not over, and where it failed."""
+    """The finish reason; None if it is not finished or failed."""
     if answer.get("status") == "completed":
         return "tool_calls" if has_calls else "stop"
     if answer.get("status") == "incomplete":
