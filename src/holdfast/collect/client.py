@@ -236,12 +236,10 @@ def _owner(listed: Any, model: str) -> str | None:
 
 def _logprobs(choice: Mapping[str, Any]) -> tuple[float, ...] | None:
     content = (choice.get("logprobs") or {}).get("content")
-    return None if content is None else tuple(_at_most_0(float(entry["logprob"])) for entry in content)
-
-
-def _at_most_0(logprob: float) -> float:
-    """0 for a rounding error just above it; any other value above 0 is refused later."""
-    return 0.0 if 0.0 < logprob < 1e-3 else logprob
+    if content is None:
+        return None
+    values = [float(entry["logprob"]) for entry in content]
+    return tuple(0.0 if 0.0 < value < 1e-3 else value for value in values)  # just above 0 is a rounding error
 
 
 def _reason(answer: Any) -> str:

@@ -38,6 +38,7 @@ from holdfast.contracts.trace import ModelCall
 State = tuple[int, tuple[int, ...]]  # the prompt, and the answer so far
 Told = tuple[int, Sequence[int], Sequence[float]]  # the prompt, the answer's ids and their log-probs
 
+LEAST_DRAWS = 8  # of a state, to test them
 LEAST = 3  # comparisons needed to tell the meanings apart
 MOST = 0.9  # share of them that must fit
 MARGIN = 0.02  # of probability: a sum this close to the border may be on either side
@@ -185,7 +186,7 @@ def _judged(errors: Sequence[tuple[float, float]], tolerance: float) -> JudgedLo
     )
 
 
-def surprise(plain: DrawnStats, *, least: int = 8) -> tuple[float, int]:
+def surprise(plain: DrawnStats) -> tuple[float, int]:
     """The smallest exact p-value of the draws given their log-probs (Bonferroni), and the number of states tested.
 
     In each state the count of the likeliest token is Binomial(n, p).
@@ -193,7 +194,7 @@ def surprise(plain: DrawnStats, *, least: int = 8) -> tuple[float, int]:
     values = []
     for state, tokens in plain.logprobs.items():
         known, count = plain.known(state), sum(map(len, tokens.values()))
-        if count < least:
+        if count < LEAST_DRAWS:
             continue
         likeliest = max(known, key=lambda token: known[token])
         if math.fsum(map(math.exp, known.values())) > 1.0 + MARGIN:

@@ -142,10 +142,10 @@ class RequestReader:
     def __init__(
         self,
         *,
-        name: str,
+        name: str = "",
         token: str | None,
-        largest: int,
-        wait_s: float,
+        largest: int = LARGEST,
+        wait_s: float = WAIT_S,
         read: Callable[[Any], Request] = read_request,
     ) -> None:
         self._name, self._largest, self._wait_s, self._read = name, largest, wait_s, read

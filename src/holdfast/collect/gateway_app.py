@@ -21,6 +21,7 @@ from starlette.requests import Request as Asked
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from holdfast.collect import endpoint
 from holdfast.collect.agent import Entry, Gone, Register, failure
 from holdfast.collect.chat_format import (
     Chunks,
@@ -34,23 +35,6 @@ from holdfast.collect.chat_format import (
     usage,
 )
 from holdfast.collect.client import ModelRefused
-from holdfast.collect.endpoint import (
-    CODES,
-    KINDS,
-    LARGEST,
-    NOBODY,
-    OWNER,
-    WAIT_S,
-    Events,
-    RequestReader,
-    error_form,
-    json_response,
-    param_of,
-    says,
-    sse_data,
-    status_of,
-    unless_left,
-)
 from holdfast.collect.proxy import anthropic, chat, responses
 from holdfast.collect.proxy.dialect import ModelRequest, read_object
 from holdfast.contracts.errors import BadInput, HoldfastError
@@ -84,22 +68,22 @@ class ChatWriter:
         self._chunks = Chunks(request, envelope)
 
     def begin(self) -> Iterator[bytes]:
-        return map(sse_data, self._chunks.begin())
+        return map(endpoint.sse_data, self._chunks.begin())
 
     def add(self, new: Piece | ModelCall) -> Iterator[bytes]:
-        yield sse_data(self._chunks.add(0, new))
+        yield endpoint.sse_data(self._chunks.add(0, new))
         if isinstance(new, ModelCall):
-            yield from map(sse_data, self._chunks.close())
+            yield from map(endpoint.sse_data, self._chunks.close())
             yield b"data: [DONE]\n\n"
 
     def error(self, status: int, message: str) -> Iterator[bytes]:
-        yield sse_data(error_form(status, message))
+        yield endpoint.sse_data(endpoint.error_form(status, message))
         yield b"data: [DONE]\n\n"
 
 
 class Chat:
     stream = ChatWriter
-    error = staticmethod(error_form)
+    error = staticmethod(endpoint.error_form)
     path = "chat/completions"
 
     def read(self, body: bytes, *, any_sampling: bool) -> Request:
@@ -185,7 +169,7 @@ class Messages:
         return {**_opened(envelope, call.model), "content": blocks, **_stopped(call), "usage": _anthropic_usage(call)}
 
     def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
-        kind = KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+        kind = endpoint.KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
 
 
@@ -255,7 +239,7 @@ class ResponsesWriter:
         yield self._event(f"response.{whole['status']}", response=whole)
 
     def error(self, status: int, message: str) -> Iterator[bytes]:
-        yield self._event("error", code=CODES.get(status), message=message, param=None)
+        yield self._event("error", code=endpoint.CODES.get(status), message=message, param=None)
 
     def _text(self, kind: str, text: str | None, *, begin: bool = False) -> Iterator[bytes]:
         if not text and not begin:
@@ -309,7 +293,7 @@ class ResponsesWriter:
 
 class Responses:
     stream = ResponsesWriter
-    error = staticmethod(error_form)
+    error = staticmethod(endpoint.error_form)
     path = "responses"
 
     def read(self, body: bytes, *, any_sampling: bool) -> Request:
@@ -478,7 +462,7 @@ def _parsed(text: str) -> Any:
 
 
 def _event(name: str, /, **members: Any) -> bytes:
-    return b"event: " + name.encode() + b"\n" + sse_data({"type": name, **members})
+    return b"event: " + name.encode() + b"\n" + endpoint.sse_data({"type": name, **members})
 
 
 # Clients add /v1 to a path, or expect it in their base URL, or both.
@@ -503,19 +487,19 @@ class GatewayApp:
                 raise HTTPException(404, "there is nothing at this address; use ctx.base_url as it is")
             response = await self._respond(entry, what, asked)
         except ClientDisconnect:
-            response = Response(status_code=NOBODY)
+            response = Response(status_code=endpoint.NOBODY)
         except Exception as error:
             status, message = _told(error)
-            response = json_response(dialect.error(status, message, param_of(error)), status, FINAL)
+            response = endpoint.json_response(dialect.error(status, message, endpoint.param_of(error)), status, FINAL)
         await response(scope, receive, send)
 
     async def _respond(self, entry: Entry, what: str, asked: Asked) -> Response:
-        reader = RequestReader(name=entry.context.model, token=entry.access.key, largest=LARGEST, wait_s=WAIT_S)
+        reader = endpoint.RequestReader(name=entry.context.model, token=entry.access.key)
         reader.admit(asked)
         if what == "models" and asked.method == "GET":
             created = int(self._clock())
-            model = {"id": entry.context.model, "object": "model", "created": created, "owned_by": OWNER}
-            return json_response({"object": "list", "data": [model]})
+            model = {"id": entry.context.model, "object": "model", "created": created, "owned_by": endpoint.OWNER}
+            return endpoint.json_response({"object": "list", "data": [model]})
         if what not in DIALECTS or asked.method != "POST":
             spoken = ", ".join(f"POST /{path}" for path in DIALECTS)
             raise HTTPException(404, f"{asked.method} /{what[:100]} is not answered here; there are {spoken}")
@@ -525,20 +509,20 @@ class GatewayApp:
         request = dialect.read(body, any_sampling=entry.any_sampling)
         request = replace(request, messages=as_said(request.messages, entry.said))
         envelope = Envelope(id=secrets.token_hex(12), created=int(self._clock()))
-        return await unless_left(asked.receive, _answered(entry, dialect, request, envelope))
+        return await endpoint.unless_left(asked.receive, _answered(entry, dialect, request, envelope))
 
 
 async def _answered(entry: Entry, dialect: Spoken, request: Request, envelope: Envelope) -> Response:
     try:
         if not request.stream:
             call = await entry(request.messages, **request.sampling)
-            return json_response(dialect.whole(request, call, envelope))
+            return endpoint.json_response(dialect.whole(request, call, envelope))
         answer = pieces(entry, request.messages, **request.sampling)
         first = await anext(answer)  # so that a call that cannot begin gets an HTTP status
     except Exception as error:
         _keep(entry, error)
         raise
-    return Events(_events(entry, first, answer, dialect.stream(request, envelope)))
+    return endpoint.Events(_events(entry, first, answer, dialect.stream(request, envelope)))
 
 
 async def _events(
@@ -569,4 +553,4 @@ def _told(error: Exception) -> tuple[int, str]:
         return error.status_code, error.detail
     if isinstance(error, Gone):
         return 410, str(error)
-    return 400 if isinstance(error, ModelRefused) else status_of(error), says(error)
+    return 400 if isinstance(error, ModelRefused) else endpoint.status_of(error), endpoint.says(error)

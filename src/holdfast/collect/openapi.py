@@ -55,8 +55,7 @@ def whole(low: int, high: int = 2**63 - 1) -> Schema:
 
 
 ERROR = obj(
-    ("error",),
-    error=obj(("message", "type"), message=TEXT, type=TEXT, param=optional(TEXT), code=optional(TEXT)),
+    ("error",), error=obj(("message", "type"), message=TEXT, type=TEXT, param=optional(TEXT), code=optional(TEXT))
 )
 WORDS = {
     400: "the request is wrong: the message names the field",

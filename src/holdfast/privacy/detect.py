@@ -156,9 +156,7 @@ PERSONAL: Mapping[str, Sign] = {
     ),
     "phone": Sign(re.compile(r"\+(?<![\w+.)].)[1-9](?:[ .-]?\(?\d\)?){8,14}(?!\w)"), _is_phone, ("+",)),
     "social_security_number": Sign(
-        re.compile(r"[0-8](?<![\d-].)\d\d(?<!000)(?<!666)-(?!00)\d{2}-(?!0000)\d{4}(?![\d-])"),
-        _any,
-        ("-",),
+        re.compile(r"[0-8](?<![\d-].)\d\d(?<!000)(?<!666)-(?!00)\d{2}-(?!0000)\d{4}(?![\d-])"), _any, ("-",)
     ),
     "card_number": Sign(
         re.compile(
@@ -203,8 +201,7 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "random_string": Sign(
-        re.compile(r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])"),
-        _is_random,
+        re.compile(r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])"), _is_random
     ),
 }
 

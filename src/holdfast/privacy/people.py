@@ -239,12 +239,7 @@ _PLACES = (  # an address holds one of them
     "Piazza |Rua |Ulica |ul. | Box |-ku|-shi|-cho|Am |An d|Auf d|Im |In der|Zum |Zur "
 )
 PLACES: Mapping[str, Sign] = {
-    "address": Sign(
-        re.compile(HOUSE),
-        _any,
-        hints=tuple(_PLACES.split("|")),
-        trait=NUMBERED,
-    ),
+    "address": Sign(re.compile(HOUSE), _any, hints=tuple(_PLACES.split("|")), trait=NUMBERED),
     "told_address": Sign(
         re.compile(
             r"(?i)\b(?:lives? at|address(?: is)?|(?:ship|send|deliver)(?: it)? to|located at)[: ]{1,3}"

@@ -343,7 +343,7 @@ def routes(
     taker: Taker, *, token: str | None = None, largest: int = LARGEST, wait_s: float = endpoint.WAIT_S
 ) -> list[ApiRoute]:
     """The routes, for the proxy's app; callers are admitted as there."""
-    reader = endpoint.RequestReader(name="", token=token, largest=largest, wait_s=wait_s)
+    reader = endpoint.RequestReader(token=token, largest=largest, wait_s=wait_s)
 
     async def traces(request: Request) -> Response:
         media_type = endpoint.media_type_of(request)

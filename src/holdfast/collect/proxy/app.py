@@ -191,7 +191,7 @@ def app(
         Upstreams(upstreams),
         SpanRecorder(store, clock=clock, scrub=scrub, scrub_spelt=scrub_spelt, prices=prices, amend_s=limits.amend_s),
         ProxyBudgets(store, clock=clock),
-        endpoint.RequestReader(name="", token=token, largest=limits.largest, wait_s=limits.wait_s),
+        endpoint.RequestReader(token=token, largest=limits.largest, wait_s=limits.wait_s),
         None if state_folder is None else Log(state_folder),
         dialects,
         is_shared=token is not None,

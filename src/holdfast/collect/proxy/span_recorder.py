@@ -115,12 +115,7 @@ class CallRecord:
     """The record of one call."""
 
     def __init__(
-        self,
-        recorder: SpanRecorder,
-        attempt: Attempt,
-        call: ModelCall,
-        trace_id: str | None,
-        notes: dict[str, Any],
+        self, recorder: SpanRecorder, attempt: Attempt, call: ModelCall, trace_id: str | None, notes: dict[str, Any]
     ) -> None:
         self._recorder, self._attempt, self.notes = recorder, attempt, notes
         self.started_at = recorder.clock()
