@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes: each would compile all of it again
-.PHONY: help setup demo test check coverage fuzz mutate bench peers adapters drill clean services
+.PHONY: help setup demo test check site coverage fuzz mutate bench peers adapters drill clean services
 
 help:
 	@sed -n 's/^## \([a-z]*\): \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -67,9 +67,14 @@ drill: .venv/.stamp-dev services
 	$(BIN)/python tests/drills/canary.py --degrade errors
 	$(BIN)/python tests/drills/pipeline.py
 
+## site: the documentation as pages, in build/site
+site: .venv-site/.stamp
+	PYTHONPATH=src .venv-site/bin/python tools/api_page.py
+	.venv-site/bin/mkdocs build --quiet
+
 ## clean: remove environments, caches and reports; stores in .holdfast stay
 clean:
-	rm -rf .venv .venv-peers .venv-adapters build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers .venv-adapters .venv-site build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The tests start their own Postgres, trace one process and look at pages: these programs must be on the machine.
@@ -102,4 +107,9 @@ services:
 .venv-peers/.stamp: peers.txt | .venv/bin/python
 	$(BIN)/python -m venv .venv-peers
 	.venv-peers/bin/python -m pip install --quiet -r peers.txt
+	@touch $@
+
+.venv-site/.stamp: site.txt | .venv/bin/python
+	$(BIN)/python -m venv .venv-site
+	.venv-site/bin/python -m pip install --quiet -r site.txt
 	@touch $@

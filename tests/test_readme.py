@@ -1,4 +1,4 @@
-"""The README keeps its word: its commands run as printed; and the tree in the architecture page is the tree there is.
+"""README and guide keep their word: their commands run as printed; and the tree in the architecture page is the tree there is.
 
 Lines that need a network or build the environment (make, git clone, cd, pip install) are not run; the targets
 they name must exist.
@@ -22,6 +22,7 @@ from tools.tree import PAGE, sentence, written
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
 COPIED = ("examples", "benchmarks", "runs", "tools")
 NOT_RUN = re.compile(r"(make|git clone|cd|(python -m )?pip install)\b")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
@@ -53,13 +54,17 @@ def test_the_commands_run_as_printed(tmp_path: Path) -> None:
         if (ROOT / folder).is_dir():
             shutil.copytree(ROOT / folder, tmp_path / folder)
     env = unmeasured() | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    commands = [shown for shown in shown_commands(README) if not NOT_RUN.match(shown.command)]
+    commands = [shown for shown in shown_commands(README + GUIDE) if not NOT_RUN.match(shown.command)]
     assert commands, "the README shows no command of ours"
     for shown in commands:
         run = subprocess.run(
             ["bash", "-c", shown.command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
         )
         assert run.returncode == shown.exits, f"{shown.command}\n{run.stdout}{run.stderr}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 220
 
 
 def test_the_make_targets_exist() -> None:

@@ -670,7 +670,6 @@ async def test_a_store_that_fails_stops_the_pool_and_is_not_swallowed(file_bench
 FULL = """
 import asyncio, resource, signal, sys, time
 from holdfast.collect.pool import Pool
-from holdfast.collect.executors import Home, Seat
 from holdfast.contracts.rollout import Task
 from holdfast.store.store import open_store
 from tests.collect.agents import no_score

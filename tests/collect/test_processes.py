@@ -257,10 +257,10 @@ PARENT = """
 import multiprocessing, sys, time
 from holdfast.contracts.executor import Assignment
 from holdfast.collect.agent import no_model
-from holdfast.collect.processes import ProcessExecutor, Recipe
+from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from tests.collect.agents import no_score
 
-place = ProcessExecutor(Recipe("tests.collect.agents:do", no_score, no_model))
+place = ProcessExecutor(ProcessRecipe("tests.collect.agents:do", no_score, no_model))
 place.prepare()
 (child,) = multiprocessing.active_children()
 print(child.pid, flush=True)

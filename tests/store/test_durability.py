@@ -29,11 +29,11 @@ ONE_BY_ONE = """
 import os, sys
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.contracts.reward import Signal
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Task
-from holdfast.contracts.run import RunState, Wanted
+from holdfast.contracts.run import RunState, DesiredState
 from holdfast.contracts.trace import Span, SpanKind
-from holdfast.contracts.experiment import Served, Trial
+from holdfast.contracts.experiment import Experiment, ServedRequest
 from holdfast.store.store import open_store
 
 store = open_store(sys.argv[1])
@@ -53,14 +53,14 @@ told("enqueue", lambda: store.queue.enqueue(run, tasks, now=1.0))
 one, two = (c.attempt for c in told("claim", lambda: store.queue.claim(run, "w", now=1.0, lease_s=9.0, most=2)))
 span = Span(seq=1, kind=SpanKind.TELEMETRY, name="s", started_at=1.0)
 told("span", lambda: store.traces.add(one, [span], now=1.0))
-told("reward", lambda: store.traces.score(one, [Signal(name="n", value=1.0, source="s")], now=1.0))
+told("reward", lambda: store.traces.score(one, [RewardTerm(name="n", value=1.0, source="s")], now=1.0))
 told("beat", lambda: store.queue.beat(run, [one.token], now=2.0, lease_s=9.0))
 told("finish", lambda: store.queue.finish(one, AttemptState.SUCCEEDED, now=2.0, reward=1.0))
 told("sweep", lambda: store.queue.sweep(now=99.0))
 told("cancel", lambda: store.queue.cancel(f"{run}/t1", now=99.0, why="w"))
 told("requeue", lambda: store.queue.requeue(f"{run}/t1", now=99.0))
 told("publish", lambda: store.versions.publish({"p": 1}, now=1.0))
-told("order", lambda: store.runs.want(run, Wanted.PAUSED, who="t", why="w", now=1.0))
+told("order", lambda: store.runs.want(run, DesiredState.PAUSED, who="t", why="w", now=1.0))
 told("ledger", lambda: store.ledger.append("note", {}, who="t", now=1.0))
 told("worker", lambda: store.workers.register("w", host="h", pid=1, slots=1, now=1.0))
 told("blob", lambda: store.blobs.put(b"weights", now=1.0))
@@ -68,10 +68,10 @@ by = dict(who="t", now=1.0)
 source = dict(policy="p", kind=PolicyKind.PROMPT, source="resources:1")
 told("release", lambda: store.releases.add(**source, **by))
 told("move", lambda: store.releases.move("p@1", Stage.LIVE, expect=Stage.CANDIDATE, why="w", **by))
-trial = Trial(name="t", kind="canary", arms={"a": 0.5, "b": 0.5}, salt="s", created_at=1.0)
+trial = Experiment(name="t", kind="canary", arms={"a": 0.5, "b": 0.5}, salt="s", created_at=1.0)
 told("trial", lambda: store.trials.begin(trial, **by))
 told("exposure", lambda: store.trials.expose("t", "u", "a", now=1.0))
-told("served", lambda: store.trials.record([Served(id="r", trial="t", arm="a", unit="u", at=1.0)]))
+told("served", lambda: store.trials.record([ServedRequest(id="r", trial="t", arm="a", unit="u", at=1.0)]))
 told("feedback", lambda: store.trials.feedback("r", success=1.0))
 told("flag", lambda: store.flags.put(Flag(name="f", variants={"on": True}, off="on"), why="w", **by))
 told("end", lambda: store.runs.end(run, RunState.COMPLETED, who="t", now=1.0))

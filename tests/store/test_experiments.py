@@ -267,13 +267,13 @@ def test_who_begins_or_ends_a_trial_wakes_others_and_what_is_served_does_not(sto
 
 SERVING = """
 import sys
-from holdfast.contracts.experiment import Served
+from holdfast.contracts.experiment import ServedRequest
 from holdfast.store.store import open_store
 
 url, who = sys.argv[1:]
 with open_store(url) as store:
     for n in range(40):
-        batch = [Served(id=f"{who}-{n}-{i}", trial="t", arm="control", unit=who, at=1.0) for i in range(5)]
+        batch = [ServedRequest(id=f"{who}-{n}-{i}", trial="t", arm="control", unit=who, at=1.0) for i in range(5)]
         store.trials.record(batch).result()
 """
 

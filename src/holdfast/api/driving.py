@@ -19,8 +19,7 @@ from typing import Any, Generic, TypeVar
 from holdfast.api.stored import Run, StoreAddress, who
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.features import Features
-from holdfast.contracts.run import DesiredState, RunState, Status
-from holdfast.contracts.run import RunRecord as RunRecord
+from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status
 from holdfast.pipeline.run import Control, RunSpec, drive
 from holdfast.promote.features import snapshot
 from holdfast.store.store import Store

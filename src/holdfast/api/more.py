@@ -22,14 +22,12 @@ from holdfast.api.stored import Run, who
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Evidence
 from holdfast.contracts.records import decode, loads
-from holdfast.contracts.run import RunRecord as RunRecord
-from holdfast.contracts.run import RunState
 from holdfast.contracts.task import TaskItem, canonical
 from holdfast.pipeline import improve as loop
-from holdfast.pipeline.more import proofs, samples_of
+from holdfast.pipeline.more import candidate_of, end_of, samples_of, unfinished_after
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, compare, measured, policies_of
 from holdfast.pipeline.promote import promote
-from holdfast.pipeline.proof import Candidate, PromotionRequest, criteria_from, weighing_from
+from holdfast.pipeline.proof import PromotionRequest, criteria_from, weighing_from
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.versions import resolve
 from holdfast.store.store import Store
@@ -49,7 +47,7 @@ def prove_more(setup: Setup, spec: loop.Spec, result: Result, tasks: Any) -> Res
 
 def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store: Store) -> PairedEvaluation:
     assert result.release is not None
-    last, unfinished = _last(store, result.run.id, result.release)
+    last, unfinished = end_of(store, result.run.id, result.release)
     iteration = int(result.details["iteration"]) if last == result.run.id and "iteration" in result.details else None
     so_far = measured(store, last, iteration=iteration)
     evidence = loads(Evidence, store.blobs.get(str(result.details["evidence"])))
@@ -84,21 +82,8 @@ def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store
         continues=Continued(run=last, iteration=iteration, planned=so_far.planned, looks=so_far.looks),
     )
     if unfinished is not None and store.whole(unfinished.settings) != json.loads(json.dumps(made.settings)):
-        why = f"adds to the evidence of {last}, and is {unfinished.state.replace('_', ' ')}"
-        raise BadInput(f"run {unfinished.id}", why=why, remedy="finish it first, by the same call that began it")
+        raise unfinished_after(last, unfinished, "finish it first, by the same call that began it")
     return made
-
-
-def _last(store: Store, run: str, candidate: str) -> tuple[str, RunRecord | None]:
-    """The run where the evidence ends, and one that goes on from there and did not come to its end."""
-    later = {}
-    for one in proofs(store):
-        continues = one.settings.get("continues")
-        if continues is not None and one.settings["candidate"]["name"] == candidate:
-            later[str(continues["run"])] = one
-    while run in later and later[run].state is RunState.COMPLETED:
-        run = later[run].id
-    return run, later.get(run)
 
 
 def _fresh(setup: Setup, given: Any, done: set[str]) -> list[HeldOut]:
@@ -130,25 +115,11 @@ def _decided(
     """All that is measured by now, judged as it was judged before."""
     assert result.release is not None
     last = loads(Evidence, store.blobs.get(str(result.details["evidence"])))
-    release, baseline = store.releases.get(result.release), store.releases.get(last.baseline)
-    found, kept = measured(store, run.id), samples_of(store, release) or {}
+    release = store.releases.get(result.release)
+    kept = samples_of(store, release) or {}
+    candidate = candidate_of(store, release, last, measured(store, run.id), run=run.id, suite=evaluation.suite)
     request = PromotionRequest(
-        candidate=Candidate(
-            run=run.id,
-            policy=release.policy,
-            kind=release.kind,
-            suite=evaluation.suite,
-            baseline=baseline.source,
-            candidate=release.source,
-            before=found.before,
-            after=found.after,
-            planned=found.planned,
-            lost=found.lost,
-            audit=last.audit,
-            golden=last.golden,
-            manifest=release.manifest,
-            baseline_manifest=baseline.manifest,
-        ),
+        candidate=candidate,
         how=evaluation.how,
         criteria=criteria_from(kept["criteria"]),
         reports=store.reports,

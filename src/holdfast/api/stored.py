@@ -22,7 +22,7 @@ from holdfast.contracts.evidence import Episode, Verdict
 from holdfast.contracts.experience import Experience, ScoredRollout
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Rollout, RolloutState, Split
-from holdfast.contracts.run import RunRecord as RunRecord
+from holdfast.contracts.run import RunRecord
 from holdfast.contracts.task import TaskItem, canonical, task_of
 from holdfast.pipeline import importing
 from holdfast.pipeline.episodes import episode

@@ -174,20 +174,29 @@ def _back_from(store: Store, run: RunRecord) -> tuple[RunRecord, ...]:
     return tuple(runs)
 
 
-def last_of(store: Store, run: str, candidate: str | None) -> str:
-    """The run that continues it last: evidence goes on at its end, and nowhere else."""
+def end_of(store: Store, run: str, candidate: str | None) -> tuple[str, RunRecord | None]:
+    """The run where the evidence ends, and the run that continues it, if one was begun and is not completed."""
     later = {}
     for one in proofs(store):
         continues = one.settings.get("continues")
         if continues is not None and candidate in (None, one.settings["candidate"]["name"]):
             later[str(continues["run"])] = one
-    while run in later:
-        found = later[run]
-        if found.state is not RunState.COMPLETED:
-            why = f"adds to the evidence of {run}, and is {found.state.replace('_', ' ')}"
-            raise BadInput(f"run {found.id}", why=why, remedy=f"holdfast prove run --resume {found.id}")
-        run = found.id
+    while run in later and later[run].state is RunState.COMPLETED:
+        run = later[run].id
+    return run, later.get(run)
+
+
+def last_of(store: Store, run: str, candidate: str | None) -> str:
+    """The run where the evidence ends; only this one can be continued."""
+    run, unfinished = end_of(store, run, candidate)
+    if unfinished is not None:
+        raise unfinished_after(run, unfinished, f"holdfast prove run --resume {unfinished.id}")
     return run
+
+
+def unfinished_after(run: str, unfinished: RunRecord, remedy: str) -> BadInput:
+    why = f"adds to the evidence of {run}, and is {unfinished.state.replace('_', ' ')}"
+    return BadInput(f"run {unfinished.id}", why=why, remedy=remedy)
 
 
 def proofs(store: Store) -> list[RunRecord]:
@@ -349,23 +358,7 @@ def request_again(store: Store, release: Release, found: CandidateEvidence, *, n
     times = 2 ** repeats_in(found.runs[since:])
     how = replace(how, alpha=how.alpha / times)
     criteria = replace(criteria, max_p_value=criteria.max_p_value / times)
-    baseline = store.releases.get(last.baseline)
-    candidate = Candidate(
-        run=found.run,
-        policy=release.policy,
-        kind=release.kind,
-        suite=found.suite,
-        baseline=baseline.source,
-        candidate=release.source,
-        before=found.measured.before,
-        after=found.measured.after,
-        planned=found.measured.planned,
-        lost=found.measured.lost,
-        audit=last.audit,
-        golden=last.golden,
-        manifest=release.manifest,
-        baseline_manifest=baseline.manifest,
-    )
+    candidate = candidate_of(store, release, last, found.measured, run=found.run, suite=found.suite)
     return PromotionRequest(
         candidate=candidate,
         how=how,
@@ -373,6 +366,29 @@ def request_again(store: Store, release: Release, found: CandidateEvidence, *, n
         reports=store.reports,
         now=now,
         to=stage_of(store, found.runs[0]),
+    )
+
+
+def candidate_of(
+    store: Store, release: Release, last: Evidence, measured: PairedEpisodes, *, run: str, suite: tuple[str, str, str]
+) -> Candidate:
+    """All that is measured of a version by now; its audit and goldens are those of its last evidence."""
+    baseline = store.releases.get(last.baseline)
+    return Candidate(
+        run=run,
+        policy=release.policy,
+        kind=release.kind,
+        suite=suite,
+        baseline=baseline.source,
+        candidate=release.source,
+        before=measured.before,
+        after=measured.after,
+        planned=measured.planned,
+        lost=measured.lost,
+        audit=last.audit,
+        golden=last.golden,
+        manifest=release.manifest,
+        baseline_manifest=baseline.manifest,
     )
 
 

@@ -20,8 +20,7 @@ from holdfast.contracts.evidence import Episode
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
-from holdfast.contracts.run import LESSON, StepRecord
-from holdfast.contracts.run import RunRecord as RunRecord
+from holdfast.contracts.run import LESSON, RunRecord, StepRecord
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.proof import weighing_from
 from holdfast.pipeline.prove import ARMS, HeldOut, Look, ProveConfig, episodes_in, judged, looks_in, prove

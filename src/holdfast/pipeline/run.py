@@ -27,8 +27,7 @@ from holdfast.contracts.policy import Policy, files_of, policy_record
 from holdfast.contracts.process import is_gone, this_process
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED, RolloutState
-from holdfast.contracts.run import DesiredState, RunState, Status, StepRecord
-from holdfast.contracts.run import RunRecord as RunRecord
+from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status, StepRecord
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.runtime import Runtime
 from holdfast.store.desired_states import HELD, Orders
