@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from starlette.applications import Starlette
 
-    from holdfast.collect.otlp.take import Taker
+    from holdfast.collect.otlp.take import SpanReceiver
     from holdfast.collect.proxy.span_recorder import TokenPrice
 
 HOST, PORT, TIMEOUT_MS, STATE_DIR = "127.0.0.1", 8788, 30_000, Path(".holdfast")
@@ -100,7 +100,7 @@ def run(
 
     with needing("serve"):
         from holdfast.collect import endpoint
-        from holdfast.collect.otlp.take import Taker, routes
+        from holdfast.collect.otlp.take import SpanReceiver, routes
         from holdfast.collect.proxy.anthropic import Messages
         from holdfast.collect.proxy.app import app
         from holdfast.collect.proxy.chat import Chat
@@ -123,7 +123,7 @@ def run(
 
             key = key_in(opened.folder)
             scrub, spelt = Scrub(key), Scrub(key, spell=spell)
-        taker = Taker(opened, clock=time.time, scrub=None if scrub is None else scrub.span)
+        taker = SpanReceiver(opened, clock=time.time, scrub=None if scrub is None else scrub.span)
         application = app(
             opened,
             remotes,
@@ -138,7 +138,7 @@ def run(
         _serve(application, taker, listening, ", ".join(remote.name for remote in remotes))
 
 
-def _serve(application: Starlette, taker: Taker, listening: socket.socket, behind: str) -> None:
+def _serve(application: Starlette, taker: SpanReceiver, listening: socket.socket, behind: str) -> None:
     import asyncio
     import gc
     import signal

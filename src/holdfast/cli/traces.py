@@ -88,11 +88,11 @@ def take_in(
     if not file.is_file():
         raise BadInput(f"file {file}", why="there is none", remedy="give lines of OTLP's JSON")
     with needing("serve"), open_store(store, project=project) as opened:
-        from holdfast.collect.otlp.take import Taker
+        from holdfast.collect.otlp.take import SpanReceiver
         from holdfast.privacy.scrub import Scrub, key_in
 
         scrubbing = Scrub(key_in(opened.folder)).span if scrub else None
-        kept, refused, why = asyncio.run(_take(file, Taker(opened, clock=time.time, scrub=scrubbing)))
+        kept, refused, why = asyncio.run(_take(file, SpanReceiver(opened, clock=time.time, scrub=scrubbing)))
     if json:
         show.print_json({"file": str(file), "kept": kept, "refused": refused, "why": why})
     else:

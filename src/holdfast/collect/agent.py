@@ -170,31 +170,31 @@ T = TypeVar("T")
 Pieces = AsyncGenerator[Mapping[str, Any] | ModelCall, None]
 
 
-class Gone(HoldfastError):
+class AttemptEnded(HoldfastError):
     """The attempt has ended, so its calls are refused."""
 
 
-class Register:
+class TokenRegistry:
     """Entries by token. Tokens are signed, so those of ended attempts need not be kept."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
-        self._open: dict[str, Entry] = {}
+        self._open: dict[str, ModelEntry] = {}
 
-    def add(self, entry: Entry) -> str:
+    def add(self, entry: ModelEntry) -> str:
         nonce = secrets.token_urlsafe(18)
         token = f"{nonce}.{self._sign(nonce)}"
         self._open[token] = entry
         return token
 
-    def find(self, token: str) -> Entry | None:
+    def find(self, token: str) -> ModelEntry | None:
         """None for a token that was never given; Gone for one of an ended attempt."""
         entry = self._open.get(token)
         if entry is not None:
             return entry
         nonce, _, signature = token.partition(".")
         if hmac.compare_digest(signature.encode(), self._sign(nonce).encode()):
-            raise Gone("this attempt", why="has ended", remedy="call the model only while the agent runs")
+            raise AttemptEnded("this attempt", why="has ended", remedy="call the model only while the agent runs")
         return None
 
     def remove(self, token: str) -> None:
@@ -207,9 +207,9 @@ class Register:
 class Access:
     """One attempt's addresses at the model gateway; they end with the attempt. Safe to use from any thread."""
 
-    def __init__(self, register: Register, address: Callable[[], str]) -> None:
+    def __init__(self, register: TokenRegistry, address: Callable[[], str]) -> None:
         self._register, self._address = register, address
-        self._entries: list[tuple[Entry, str]] = []  # and their tokens
+        self._entries: list[tuple[ModelEntry, str]] = []  # and their tokens
         self._lock = threading.Lock()
         self.is_closed = False
         self.fault: Fault | None = None  # of the last call, if it ended in one
@@ -236,7 +236,7 @@ class Access:
         for entry, token in self._entries:
             if entry.context.complete is context.complete:
                 return token
-        entry = Entry(context, self)
+        entry = ModelEntry(context, self)
         token = self._register.add(entry)
         self._entries.append((entry, token))
         if self.is_closed:
@@ -244,7 +244,7 @@ class Access:
         return token
 
 
-class Entry:
+class ModelEntry:
     """The model as one attempt's calls reach it: asked and recorded as by `ctx.ask`."""
 
     def __init__(self, context: Context, access: Access) -> None:
@@ -297,7 +297,7 @@ class Entry:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self.access.is_closed and not (task and task.cancelling()):
-                raise Gone("this attempt", why="has ended", remedy="nobody waits for the answer") from None
+                raise AttemptEnded("this attempt", why="has ended", remedy="nobody waits for the answer") from None
             raise
         except Fault as fault:
             self.access.fault = fault

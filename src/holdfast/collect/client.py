@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from holdfast.collect.thinking import Way, limited, way_for
+from holdfast.collect.thinking import ThinkingControl, limited, way_for
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput, BadRecord, Fault, HoldfastError
 from holdfast.contracts.records import encode
@@ -92,7 +92,10 @@ class Client:
         self.model = model
         self._base, self._key = checked("base URL", base_url), api_key
         self._url = f"{self._base}/chat/completions"
-        self._wanted, self._way = thinking, (None if thinking not in (Mode.FORCING, Mode.HINT) else Way(thinking))
+        self._wanted, self._way = (
+            thinking,
+            (None if thinking not in (Mode.FORCING, Mode.HINT) else ThinkingControl(thinking)),
+        )
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._tries, self._backoff = tries, backoff
@@ -128,7 +131,7 @@ class Client:
             raise Fault(f"model endpoint {self._url}", why=why, remedy="check --base-url, --model and the API key")
         raise ModelRefused(f"model {self.model}", why=why)
 
-    async def _way_to_limit(self) -> Way:
+    async def _way_to_limit(self) -> ThinkingControl:
         """Read once from the list of models; a server that it does not name is only asked to think less."""
         if self._way is not None:
             return self._way

@@ -25,9 +25,9 @@ from holdfast.collect.endpoint_probe import (
     DoctorFinding,
     EndpointProbe,
     EndpointRefused,
+    EndpointSession,
     FindingState,
     Heard,
-    Patient,
     ProbeAnswer,
     failed,
     skipped,
@@ -226,7 +226,7 @@ OPENERS = ("Say any word that comes to your mind.", "17", "Say heads or tails.",
 Trainer = Callable[[Sequence[ModelCall]], Sequence[Sequence[float]]]  # its own log-probs of each call's completion
 
 
-async def assay(patient: Patient, samples: int, trainer: Trainer | None) -> list[DoctorFinding]:
+async def assay(patient: EndpointSession, samples: int, trainer: Trainer | None) -> list[DoctorFinding]:
     """The findings on temperature, top-k, top-p, draws and the trainer's gap."""
     patient.heard("temperature")
     told = {at: await _draw(patient, samples, temperature=at) for at in TEMPERATURES}
@@ -254,7 +254,7 @@ async def assay(patient: Patient, samples: int, trainer: Trainer | None) -> list
     return [*found, _draws(plain), _gap(patient, every, trainer)]
 
 
-async def _draw(patient: Patient, samples: int, **how: Any) -> list[ProbeAnswer] | EndpointRefused:
+async def _draw(patient: EndpointSession, samples: int, **how: Any) -> list[ProbeAnswer] | EndpointRefused:
     """Answers of four tokens to each opener, each with its own seed; or the refusal of an endpoint that does not
     offer the parameter."""
     (text, seed), *rest = [(text, seed) for text in OPENERS for seed in range(samples)]
@@ -307,7 +307,7 @@ def _draws(plain: Mapping[float, DrawnStats]) -> DoctorFinding:
     return DoctorFinding(check="draws", detail=detail, figures={"p_value": p_value, "apart": apart})
 
 
-def _gap(patient: Patient, answers: Sequence[ProbeAnswer], trainer: Trainer | None) -> DoctorFinding:
+def _gap(patient: EndpointSession, answers: Sequence[ProbeAnswer], trainer: Trainer | None) -> DoctorFinding:
     """The distance between the sampler's and the trainer's log-probs."""
     patient.heard("trainer_gap")
     if trainer is None:
@@ -357,7 +357,7 @@ async def examine(
     """One finding for each of CHECKS, in order; Fault if the connection is lost.
 
     `system` is the system prompt of every question: a small model may need one."""
-    patient = Patient(probe, model, heard, system)
+    patient = EndpointSession(probe, model, heard, system)
     try:
         first = await patient.ask(TALK[:1])
     except EndpointRefused as refused:
@@ -375,7 +375,7 @@ async def examine(
     return (*found, *await assay(patient, samples, trainer))
 
 
-def _tokens(patient: Patient, answer: ProbeAnswer) -> list[DoctorFinding]:
+def _tokens(patient: EndpointSession, answer: ProbeAnswer) -> list[DoctorFinding]:
     patient.heard("token_ids")
     told = f" ({patient.refusals[0]})" if patient.refusals else ""
     missing = [name for name, ids in (("prompt", answer.prompt_ids), ("answer", answer.ids)) if not ids]
@@ -395,7 +395,7 @@ def _tokens(patient: Patient, answer: ProbeAnswer) -> list[DoctorFinding]:
     return [ids, logprobs]
 
 
-async def _ids_of_text(patient: Patient, answer: ProbeAnswer) -> DoctorFinding:
+async def _ids_of_text(patient: EndpointSession, answer: ProbeAnswer) -> DoctorFinding:
     """The answer's text, sent back as a question, must be read as the ids it was written in."""
     patient.heard("ids_of_text")
     code, text = "ids_of_other_text", answer.text.strip() or str(answer.message.get("reasoning_content") or "").strip()
@@ -434,7 +434,7 @@ def _usage(answer: ProbeAnswer) -> DoctorFinding:
     return DoctorFinding(check="usage", detail="as many as there are ids")
 
 
-async def _repeatable(patient: Patient, first: ProbeAnswer) -> DoctorFinding:
+async def _repeatable(patient: EndpointSession, first: ProbeAnswer) -> DoctorFinding:
     patient.heard("repeatable")
     again = await asyncio.gather(*(patient.ask(TALK[:1]) for _ in range(3)))
     differing = sum(one.ids != first.ids for one in again)
@@ -446,7 +446,7 @@ async def _repeatable(patient: Patient, first: ProbeAnswer) -> DoctorFinding:
     return DoctorFinding(check="repeatable", detail=f"log-probs within {apart:.1g} nats", figures={"apart": apart})
 
 
-async def _stream(patient: Patient, first: ProbeAnswer, with_tools: bool, is_repeatable: bool) -> DoctorFinding:
+async def _stream(patient: EndpointSession, first: ProbeAnswer, with_tools: bool, is_repeatable: bool) -> DoctorFinding:
     patient.heard("stream")
     try:
         wrong = _differing(await patient.ask(TALK[:1], stream=True), first)
@@ -480,7 +480,7 @@ def _differing(heard: ProbeAnswer, whole: ProbeAnswer) -> list[str]:
     return wrong
 
 
-async def _template(patient: Patient) -> DoctorFinding:
+async def _template(patient: EndpointSession) -> DoctorFinding:
     patient.heard("template")
     messages: list[str | Mapping[str, Any]] = []
     before: ProbeAnswer | None = None
@@ -511,7 +511,7 @@ def parting(before: ProbeAnswer, after: ProbeAnswer) -> tuple[str, str] | None:
     return "retokenised", f"the answer comes back in other ids, from token {inside} of {len(written)} on"
 
 
-async def _tool_calls(patient: Patient) -> DoctorFinding:
+async def _tool_calls(patient: EndpointSession) -> DoctorFinding:
     patient.heard("tool_calls")
     try:
         bare, first = await asyncio.gather(patient.ask([SUM]), patient.ask([SUM], tools=[CALC]))
@@ -540,7 +540,7 @@ def _uncalled(tries: Sequence[ProbeAnswer]) -> DoctorFinding:
     return unknown("tool_calls", "no_tool_call", f"no call came in {len(tries)} answers: skip it if it has no tools")
 
 
-async def _round_trip(patient: Patient, called: ProbeAnswer) -> DoctorFinding:
+async def _round_trip(patient: EndpointSession, called: ProbeAnswer) -> DoctorFinding:
     call, code = called.calls[0], "tool_calls_malformed"
     function = _function(call)
     if function[0] != "calc" or not call.get("id"):

@@ -383,7 +383,7 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
         raise BadInput(f"{host}:{port}", why=str(error), remedy="choose another --host or --port") from None
 
 
-class Punctual(HttpToolsProtocol):
+class HeadTimeoutProtocol(HttpToolsProtocol):
     """A connection that is closed if the head of a request is late; uvicorn waits for ever."""
 
     wait_s = WAIT_S
@@ -426,7 +426,7 @@ class Server(uvicorn.Server):
 
     def _hang_up(self) -> None:
         for connection in list(self.server_state.connections):
-            if isinstance(connection, Punctual):
+            if isinstance(connection, HeadTimeoutProtocol):
                 connection.transport.abort()
 
 
@@ -436,7 +436,7 @@ def server(application: ASGIApp, *, wait_s: float = WAIT_S) -> uvicorn.Server:
         uvicorn.Config(
             application,
             loop="uvloop",
-            http=type("Punctual", (Punctual,), {"wait_s": wait_s}),
+            http=type("HeadTimeoutProtocol", (HeadTimeoutProtocol,), {"wait_s": wait_s}),
             ws="none",
             lifespan="off",
             log_level="warning",

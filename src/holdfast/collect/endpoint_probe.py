@@ -191,7 +191,7 @@ class EndpointProbe:
         return text
 
 
-class Patient:
+class EndpointSession:
     """The endpoint under examination: asks short questions and notes refused fields."""
 
     def __init__(self, probe: EndpointProbe, model: str, heard: Heard, system: str | None = None) -> None:

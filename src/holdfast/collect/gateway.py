@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.collect.agent import Access, Register
+from holdfast.collect.agent import Access, TokenRegistry
 from holdfast.contracts.errors import Fault
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class ModelGateway:
     """The server of one process. Safe to use from any thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._register = clock, Register()
+        self._clock, self._register = clock, TokenRegistry()
         self._lock = threading.Lock()
         self._listening: socket.socket | None = None
         self._wake: socket.socket | None = None

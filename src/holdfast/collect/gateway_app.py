@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast.collect import endpoint
-from holdfast.collect.agent import Entry, Gone, Register, failure
+from holdfast.collect.agent import AttemptEnded, ModelEntry, TokenRegistry, failure
 from holdfast.collect.chat_format import (
     Chunks,
     Envelope,
@@ -418,9 +418,9 @@ class _Open:
         return {} if self.kind == "reasoning" else {"logprobs": []}
 
 
-Spoken = Chat | Messages | Responses
+GatewayDialect = Chat | Messages | Responses
 StreamWriter = ChatWriter | MessagesWriter | ResponsesWriter
-DIALECTS: Mapping[str, Spoken] = {one.path: one for one in (Chat(), Responses(), Messages())}
+DIALECTS: Mapping[str, GatewayDialect] = {one.path: one for one in (Chat(), Responses(), Messages())}
 
 
 def as_said(messages: Sequence[Mapping[str, Any]], said: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
@@ -471,7 +471,7 @@ FINAL = {"x-should-retry": "false"}  # obeyed by OpenAI's and Anthropic's client
 
 
 class GatewayApp:
-    def __init__(self, register: Register, clock: Callable[[], float]) -> None:
+    def __init__(self, register: TokenRegistry, clock: Callable[[], float]) -> None:
         self._register, self._clock = register, clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -493,7 +493,7 @@ class GatewayApp:
             response = endpoint.json_response(dialect.error(status, message, endpoint.param_of(error)), status, FINAL)
         await response(scope, receive, send)
 
-    async def _respond(self, entry: Entry, what: str, asked: Asked) -> Response:
+    async def _respond(self, entry: ModelEntry, what: str, asked: Asked) -> Response:
         reader = endpoint.RequestReader(name=entry.context.model, token=entry.access.key)
         reader.admit(asked)
         if what == "models" and asked.method == "GET":
@@ -512,7 +512,7 @@ class GatewayApp:
         return await endpoint.unless_left(asked.receive, _answered(entry, dialect, request, envelope))
 
 
-async def _answered(entry: Entry, dialect: Spoken, request: Request, envelope: Envelope) -> Response:
+async def _answered(entry: ModelEntry, dialect: GatewayDialect, request: Request, envelope: Envelope) -> Response:
     try:
         if not request.stream:
             call = await entry(request.messages, **request.sampling)
@@ -526,7 +526,7 @@ async def _answered(entry: Entry, dialect: Spoken, request: Request, envelope: E
 
 
 async def _events(
-    entry: Entry, first: Piece | ModelCall, answer: AsyncGenerator[Piece | ModelCall, None], writer: StreamWriter
+    entry: ModelEntry, first: Piece | ModelCall, answer: AsyncGenerator[Piece | ModelCall, None], writer: StreamWriter
 ) -> AsyncIterator[bytes]:
     """The status has been sent, so later errors become events."""
     async with aclosing(answer):
@@ -542,7 +542,7 @@ async def _events(
                 yield event
 
 
-def _keep(entry: Entry, error: Exception) -> None:
+def _keep(entry: ModelEntry, error: Exception) -> None:
     """Keeps a foreign exception in the trace; the agent's client only learns its type."""
     if not isinstance(error, HoldfastError):
         entry.context.trace.event("model.failed", **failure(error))
@@ -551,6 +551,6 @@ def _keep(entry: Entry, error: Exception) -> None:
 def _told(error: Exception) -> tuple[int, str]:
     if isinstance(error, HTTPException):
         return error.status_code, error.detail
-    if isinstance(error, Gone):
+    if isinstance(error, AttemptEnded):
         return 410, str(error)
     return 400 if isinstance(error, ModelRefused) else endpoint.status_of(error), endpoint.says(error)

@@ -410,14 +410,14 @@ LENGTHS = ("max_tokens", "max_completion_tokens")  # the names an endpoint may k
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ThinkingControl:
     """How one endpoint is held to a number of thinking tokens."""
 
     mode: Mode
     field: str = "thinking"  # the parameter's name, where there is one
 
 
-def way_for(owner: str | None, wanted: Mode | None = None) -> Way:
+def way_for(owner: str | None, wanted: Mode | None = None) -> ThinkingControl:
     """The way for a server, by the owner that its list of models names; unknown servers are only asked.
 
     vLLM's parameter needs a server that was started for it and is ignored by others, so it is used only where it is
@@ -426,10 +426,12 @@ def way_for(owner: str | None, wanted: Mode | None = None) -> Way:
     ours = owner == "holdfast"
     if wanted is None:
         wanted = Mode.PARAMETER if ours else Mode.FORCING if owner in ("vllm", "sglang") else Mode.HINT
-    return Way(wanted, "thinking" if ours else "thinking_token_budget")
+    return ThinkingControl(wanted, "thinking" if ours else "thinking_token_budget")
 
 
-async def limited(ask: Ask, messages: Messages, sampling: Mapping[str, Any], limit: int, way: Way) -> ModelCall:
+async def limited(
+    ask: Ask, messages: Messages, sampling: Mapping[str, Any], limit: int, way: ThinkingControl
+) -> ModelCall:
     """The answer, held to `limit` thinking tokens as far as the way allows."""
     limit = checked_limit(limit)
     if way.mode is Mode.PARAMETER:

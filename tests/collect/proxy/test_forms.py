@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 import jsonschema
 import pytest
 
-from holdfast.collect.otlp.take import Taker, routes
+from holdfast.collect.otlp.take import SpanReceiver, routes
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.app import REQUESTS, app
 from holdfast.collect.proxy.budgets import spell
@@ -39,7 +39,7 @@ def test_nothing_that_is_asked_breaks_the_proxy_gets_what_is_not_told_or_leaves_
     asked = [*HELLO, {"role": "user", "content": f"my key is {THEIRS}"}]
     known = {"rollout": attempt.rollout, "number": 1, "x-rollout-id": attempt.rollout, "x-attempt-id": "1"}
     known |= {"messages": asked, "input": asked, "n": None}
-    taker = Taker(file_store, clock=time.time, scrub=scrub.span)
+    taker = SpanReceiver(file_store, clock=time.time, scrub=scrub.span)
 
     def make() -> object:
         return app(
@@ -76,7 +76,7 @@ def test_nothing_that_is_asked_breaks_the_proxy_gets_what_is_not_told_or_leaves_
 
 
 def test_all_that_the_proxy_serves_is_told(file_store: Store) -> None:
-    taker = Taker(file_store, clock=time.time)
+    taker = SpanReceiver(file_store, clock=time.time)
     told_by(app(file_store, [Upstream("http://127.0.0.1:1")], dialects=DIALECTS, routes=routes(taker)))
 
 

@@ -17,7 +17,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from holdfast.collect import endpoint
 from holdfast.collect.chat_format import spell_byte
-from holdfast.collect.otlp.take import FIRST, LAST, Taker, routes
+from holdfast.collect.otlp.take import FIRST, LAST, SpanReceiver, routes
 from holdfast.collect.proxy import attribution
 from holdfast.collect.proxy.app import app
 from holdfast.collect.proxy.upstream import Upstream
@@ -48,7 +48,7 @@ def sprout() -> Iterator[str]:
 
 @pytest.fixture
 def base_url(file_store: Store, attempt: Attempt, sprout: str) -> Iterator[str]:
-    taking = routes(Taker(file_store, clock=time.time))
+    taking = routes(SpanReceiver(file_store, clock=time.time))
     with served(lambda: app(file_store, [Upstream(sprout)], routes=taking)) as at:
         yield attribution.base_url(at, attempt.rollout, attempt.number)
 

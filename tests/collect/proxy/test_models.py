@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.app import app
-from holdfast.collect.proxy.budgets import FRESH_S, UNKNOWN_S, Known, UpstreamModels, spell
+from holdfast.collect.proxy.budgets import FRESH_S, UNKNOWN_S, ModelInfo, UpstreamModels, spell
 from holdfast.collect.proxy.chat import Chat
 from holdfast.collect.proxy.upstream import Unreachable, Upstream
 from holdfast.policies import tokens
@@ -69,13 +69,13 @@ async def test_what_a_model_is_is_asked_once_in_a_while_and_after_a_swap(clock: 
         remote = Upstream(url)
         models = UpstreamModels([remote], clock=lambda: clock.now)
         about = lambda name: models.about(remote, name, Chat(), {})  # noqa: E731
-        assert await about("sprout") == Known(owner="holdfast", is_spelt=True)
-        assert await about("llama") == Known(owner="vllm")
-        assert await about("alias") == Known(owner="vllm")  # not all of them are spelt
-        assert await about("sprout") == Known(owner="holdfast", is_spelt=True) and len(far.lists) == 3
+        assert await about("sprout") == ModelInfo(owner="holdfast", is_spelt=True)
+        assert await about("llama") == ModelInfo(owner="vllm")
+        assert await about("alias") == ModelInfo(owner="vllm")  # not all of them are spelt
+        assert await about("sprout") == ModelInfo(owner="holdfast", is_spelt=True) and len(far.lists) == 3
         far.models = Step(b"gone", 503)
         models.forget(remote)
-        assert await about("sprout") == Known() and await about("sprout") == Known() and len(far.lists) == 4
+        assert await about("sprout") == ModelInfo() and await about("sprout") == ModelInfo() and len(far.lists) == 4
         far.models = listing(OURS)
         clock.now += UNKNOWN_S
         assert (await about("sprout")).is_spelt and len(far.lists) == 5
@@ -100,7 +100,7 @@ async def test_who_leaves_while_it_is_asked_for_takes_it_from_nobody() -> None:
 async def test_a_list_that_is_none_tells_nothing(answer: bytes) -> None:
     with upstreams(Far(models=Step(answer))) as (url,):
         models = UpstreamModels([Upstream(url)])
-        assert await models.about(Upstream(url), "m", Chat(), {}) == Known()
+        assert await models.about(Upstream(url), "m", Chat(), {}) == ModelInfo()
         await models.close()
 
 

@@ -22,8 +22,8 @@ import orjson
 
 from holdfast.collect.client import checked, hidden
 from holdfast.collect.otlp import wire
-from holdfast.collect.otlp.wire import NS, PROTOBUF, Noted, OtelSpan
-from holdfast.collect.proxy.dialect import Said, count, joined, kind, part, written
+from holdfast.collect.otlp.wire import NS, PROTOBUF, OtelEvent, OtelSpan
+from holdfast.collect.proxy.dialect import MessageBuilder, count, joined, kind, part, written
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import Attempt, Backoff, Rollout
@@ -170,7 +170,7 @@ def _from_event(role: Any, body: Mapping[str, Any]) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": body.get("id") or body.get("tool_call_id"), "content": content}
     if role != "assistant":
         return {"role": role if isinstance(role, str) else "user", "content": "" if content is None else content}
-    said = Said()
+    said = MessageBuilder()
     said.thought(body.get("reasoning_content") or body.get("reasoning"))
     said.text(content if isinstance(content, str) else _texts(content))
     calls = [one for _, one in sorted(calls.items())] if isinstance(calls, dict) else _listed(calls)
@@ -189,7 +189,7 @@ def _from_parts(message: Any) -> Iterator[dict[str, Any]]:
     """Messages in chat form, where tool results are separate messages."""
     role, parts = part(message, "role"), _listed(part(message, "parts"))
     if role == "assistant":
-        said = Said()
+        said = MessageBuilder()
         for one in parts:
             _say(said, one)
         yield said.message()
@@ -206,7 +206,7 @@ def _from_parts(message: Any) -> Iterator[dict[str, Any]]:
         yield {"role": role if isinstance(role, str) else "user", "content": joined(rest)}
 
 
-def _say(said: Said, one: Any) -> None:
+def _say(said: MessageBuilder, one: Any) -> None:
     sort = kind(one)
     if sort == "text":
         said.text(one.get("content"))
@@ -409,15 +409,15 @@ def _given(span: Span, ids: Mapping[int, tuple[str, str]], root: str, resource: 
         ended_ns=round((span.ended_at or span.started_at) * NS),
         attributes=attributes,
         events=tuple(
-            Noted(name=event.name, at_ns=round(event.at * NS), attributes=event.attributes) for event in span.events
+            OtelEvent(name=event.name, at_ns=round(event.at * NS), attributes=event.attributes) for event in span.events
         ),
         error=span.tool.error if span.tool is not None else None,
         resource=resource,
     )
 
 
-def _score(signal: Any, attempt: Attempt) -> Noted:
-    return Noted(
+def _score(signal: Any, attempt: Attempt) -> OtelEvent:
+    return OtelEvent(
         name="gen_ai.evaluation.result",
         at_ns=round((attempt.ended_at or attempt.started_at) * NS),
         attributes={

@@ -45,7 +45,7 @@ CONTENT = frozenset({*ROLES, DETAILS, SCORE, "gen_ai.choice", "gen_ai.content.pr
 
 
 @dataclass(slots=True)
-class Known:
+class KnownAttempt:
     """An attempt and the spans of it that have come."""
 
     attempt: Attempt
@@ -60,7 +60,7 @@ class Known:
 
 
 @dataclass(slots=True)
-class Taken:
+class ReceivedSpans:
     """How many spans of a request were kept and refused."""
 
     kept: int = 0
@@ -72,7 +72,7 @@ class Taken:
         self.why = self.why or why
 
 
-class Taker:
+class SpanReceiver:
     def __init__(
         self,
         store: Store,
@@ -86,12 +86,12 @@ class Taker:
         self._store, self._clock, self._scrub = store, clock, scrub
         self._lease_s, self._quiet_s = lease_s, quiet_s
         self._run: str | None = None
-        self._known: OrderedDict[str, Known] = OrderedDict()  # by rollout and number, or by trace
+        self._known: OrderedDict[str, KnownAttempt] = OrderedDict()  # by rollout and number, or by trace
         self._turn = asyncio.Lock()
 
-    async def take(self, spans: Iterable[OtelSpan], whose: Identity | None = None) -> Taken:
+    async def take(self, spans: Iterable[OtelSpan], whose: Identity | None = None) -> ReceivedSpans:
         """Keeps the spans; NotFound or StaleLease if the request names an attempt that does not run."""
-        taken = Taken()
+        taken = ReceivedSpans()
         dropped = 0
         groups: dict[str, tuple[Identity | None, list[OtelSpan]]] = {}
         for span in spans:
@@ -126,13 +126,13 @@ class Taker:
                 await self._store.runs.end(self._run, RunState.COMPLETED, who="otlp", now=self._clock())
                 self._run = None
 
-    async def _find(self, key: str, named: Identity | None) -> Known:
+    async def _find(self, key: str, named: Identity | None) -> KnownAttempt:
         known = self._known.get(key)
         if known is None:
             if named is None:
                 known = await self._begin(key)
             else:
-                known = Known(self._store.views.attempt(named.rollout, named.number))
+                known = KnownAttempt(self._store.views.attempt(named.rollout, named.number))
                 self._remember(known)
             self._known[key] = known
         self._known.move_to_end(key)
@@ -140,13 +140,13 @@ class Taker:
             await self._end(self._known.popitem(last=False)[1])
         return known
 
-    def _remember(self, known: Known) -> None:
+    def _remember(self, known: KnownAttempt) -> None:
         for span in self._store.traces.spans(known.attempt.token):
             if FIRST <= span.seq <= LAST:
                 known.last = max(known.last, span.seq)
                 known.numbers[span.trace_id or "", span.span_id or ""] = span.seq
 
-    async def _begin(self, trace_id: str) -> Known:
+    async def _begin(self, trace_id: str) -> KnownAttempt:
         """Begins a rollout with one attempt for a trace."""
         now = self._clock()
         if self._run is None:
@@ -158,9 +158,9 @@ class Taker:
         task = Task(name=trace_id, input={"trace_id": trace_id}, max_attempts=1, max_faults=0)
         await self._store.queue.enqueue(self._run, [task], now=now)
         (claim,) = await self._store.queue.claim(self._run, "otlp", now=now, lease_s=self._lease_s)
-        return Known(claim.attempt, is_ours=True)
+        return KnownAttempt(claim.attempt, is_ours=True)
 
-    async def _keep(self, known: Known, group: list[OtelSpan], taken: Taken) -> None:
+    async def _keep(self, known: KnownAttempt, group: list[OtelSpan], taken: ReceivedSpans) -> None:
         numbers = known.numbers
         new = {(one.trace_id, one.span_id): one for one in group if (one.trace_id, one.span_id) not in numbers}
         taken.kept += len(group) - len(new)
@@ -200,7 +200,7 @@ class Taker:
         if known.has_root:
             await self._end(known)  # also when it is sent again after a failed write
 
-    async def _end(self, known: Known) -> None:
+    async def _end(self, known: KnownAttempt) -> None:
         if not known.is_ours or known.is_ended:
             return
         now, attempt = self._clock(), known.attempt
@@ -340,7 +340,7 @@ STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
 
 
 def routes(
-    taker: Taker, *, token: str | None = None, largest: int = LARGEST, wait_s: float = endpoint.WAIT_S
+    taker: SpanReceiver, *, token: str | None = None, largest: int = LARGEST, wait_s: float = endpoint.WAIT_S
 ) -> list[ApiRoute]:
     """The routes, for the proxy's app; callers are admitted as there."""
     reader = endpoint.RequestReader(token=token, largest=largest, wait_s=wait_s)

@@ -27,7 +27,7 @@ UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError, OverflowErr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted:
+class OtelEvent:
     """An event of a span."""
 
     name: str
@@ -46,7 +46,7 @@ class OtelSpan:
     started_ns: int  # unix nanoseconds
     ended_ns: int
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    events: tuple[Noted, ...] = ()
+    events: tuple[OtelEvent, ...] = ()
     error: str | None = None  # the message of an error status
     state: str = ""  # W3C's tracestate
     resource: Mapping[str, Any] = field(default_factory=dict)
@@ -153,7 +153,7 @@ def _json_span(span: Any, resource: Mapping[str, Any]) -> OtelSpan:
         ended_ns=_time(_get(span, "endTimeUnixNano")),
         attributes=_attributes(_get(span, "attributes"), room),
         events=tuple(
-            Noted(
+            OtelEvent(
                 name=str(_get(event, "name") or ""),
                 at_ns=_time(_get(event, "timeUnixNano") or 0),
                 attributes=_attributes(_get(event, "attributes"), room),

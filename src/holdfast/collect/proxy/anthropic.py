@@ -11,8 +11,8 @@ from typing import Any
 
 from holdfast.collect.proxy.dialect import (
     Assembler,
+    MessageBuilder,
     ModelRequest,
-    Said,
     count,
     joined,
     kind,
@@ -146,8 +146,8 @@ class Blocks(Assembler):
         return block
 
 
-def _assistant(blocks: list[Any]) -> Said:
-    said = Said()
+def _assistant(blocks: list[Any]) -> MessageBuilder:
+    said = MessageBuilder()
     for block in blocks:
         sort = kind(block)
         if sort == "text":

@@ -42,8 +42,8 @@ from holdfast.collect.openapi import (
     optional,
 )
 from holdfast.collect.proxy import attribution
-from holdfast.collect.proxy.attribution import BadHeader, Identity, Log
-from holdfast.collect.proxy.budgets import PATH, Grant, Known, ProxyBudgets, UpstreamModels
+from holdfast.collect.proxy.attribution import AttributionLog, BadHeader, Identity
+from holdfast.collect.proxy.budgets import PATH, Grant, ModelInfo, ProxyBudgets, UpstreamModels
 from holdfast.collect.proxy.chat import Chat
 from holdfast.collect.proxy.connection import Busy
 from holdfast.collect.proxy.dialect import FORWARDED, Assembler, Dialect, ModelRequest, Splitter, read_object
@@ -192,7 +192,7 @@ def app(
         SpanRecorder(store, clock=clock, scrub=scrub, scrub_spelt=scrub_spelt, prices=prices, amend_s=limits.amend_s),
         ProxyBudgets(store, clock=clock),
         endpoint.RequestReader(token=token, largest=limits.largest, wait_s=limits.wait_s),
-        None if state_folder is None else Log(state_folder),
+        None if state_folder is None else AttributionLog(state_folder),
         dialects,
         is_shared=token is not None,
         unread_s=limits.unread_s,
@@ -256,7 +256,7 @@ class Proxy:
         recorder: SpanRecorder,
         budgets: ProxyBudgets,
         reader: endpoint.RequestReader,
-        log: Log | None,
+        log: AttributionLog | None,
         dialects: Sequence[Dialect],
         *,
         is_shared: bool,
@@ -378,7 +378,7 @@ class Proxy:
         finally:
             call.grant.settle(None)  # frees what was not used
 
-    def _about(self, call: ProxyCall, upstream: Upstream) -> asyncio.Future[Known]:
+    def _about(self, call: ProxyCall, upstream: Upstream) -> asyncio.Future[ModelInfo]:
         return self._models.about(upstream, call.asked.model, call.dialect, call.headers)
 
     async def _recorded(self, call: ProxyCall, send: Send) -> None:

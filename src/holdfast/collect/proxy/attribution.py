@@ -84,7 +84,7 @@ def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
 GATHER_S = 0.1
 
 
-class Log:
+class AttributionLog:
     def __init__(self, state_folder: Path) -> None:
         self.path = state_folder / "training" / "proxy-attribution.jsonl"
         self.failures = 0

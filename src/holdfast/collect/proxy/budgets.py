@@ -24,7 +24,7 @@ from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.dialect import RETURNED, Dialect, ModelRequest
 from holdfast.collect.proxy.responses import Responses
 from holdfast.collect.proxy.upstream import Unreachable, Upstream
-from holdfast.collect.thinking import BudgetTracker, Way, hinted, way_for, wish
+from holdfast.collect.thinking import BudgetTracker, ThinkingControl, hinted, way_for, wish
 from holdfast.contracts.budget import BudgetChange, Mode
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Attempt
@@ -60,7 +60,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class ModelInfo:
     """What an upstream says of a model."""
 
     owner: str | None = None  # who serves it: "holdfast", "vllm", …
@@ -71,7 +71,7 @@ class UpstreamModels:
     def __init__(self, upstreams: Sequence[Upstream], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._upstreams, self._clock = upstreams, clock
         self._session: aiohttp.ClientSession | None = None
-        self._known: dict[tuple[str, str], tuple[float, asyncio.Task[Known]]] = {}  # until when, and what
+        self._known: dict[tuple[str, str], tuple[float, asyncio.Task[ModelInfo]]] = {}  # until when, and what
 
     async def listed(self, dialect: Dialect, headers: Mapping[str, str]) -> Listing:
         """A single upstream's own answer; of several the union, or the first answer if all are empty."""
@@ -91,7 +91,7 @@ class UpstreamModels:
 
     def about(
         self, upstream: Upstream, model: str, dialect: Dialect, headers: Mapping[str, str]
-    ) -> asyncio.Future[Known]:
+    ) -> asyncio.Future[ModelInfo]:
         """What is known of a model; asked now if needed, while the call itself runs."""
         key, now = (upstream.name, model), self._clock()
         until, task = self._known.get(key, (0.0, None))
@@ -115,17 +115,17 @@ class UpstreamModels:
             await self._session.close()
             self._session = None
 
-    async def _find(self, upstream: Upstream, model: str, dialect: Dialect, headers: Mapping[str, str]) -> Known:
+    async def _find(self, upstream: Upstream, model: str, dialect: Dialect, headers: Mapping[str, str]) -> ModelInfo:
         entries: list[dict[str, Any]] = []
         with suppress(Unreachable):
             entries = (await self._ask(upstream, dialect, headers)).entries
         if not entries:
             self._known[upstream.name, model] = self._clock() + UNKNOWN_S, self._known[upstream.name, model][1]
-            return Known()
+            return ModelInfo()
         named = [one for one in entries if one.get("id") == model] or entries  # a name that is not listed: all of them
         owner = named[0].get("owned_by")
         is_spelt = all(one.get("tokenizer") == BYTES for one in named)
-        return Known(owner=owner if isinstance(owner, str) else None, is_spelt=is_spelt)
+        return ModelInfo(owner=owner if isinstance(owner, str) else None, is_spelt=is_spelt)
 
     async def _ask(self, upstream: Upstream, dialect: Dialect, headers: Mapping[str, str]) -> Listing:
         if self._session is None:
@@ -172,7 +172,7 @@ LEAST_ENABLED = 1024  # tokens: with fewer, Anthropic's API does not think at al
 class Grant:
     """The tokens granted to one call. It must be settled, however the call ends."""
 
-    def __init__(self, opened: Opened, tokens: int) -> None:
+    def __init__(self, opened: AttemptBudget, tokens: int) -> None:
         self._opened, self.tokens = opened, tokens
         self._writes = opened.taken()
         self._is_settled = False
@@ -196,7 +196,7 @@ class Grant:
             raise
 
 
-class Opened:
+class AttemptBudget:
     """An attempt's budget tracker and its pending writes."""
 
     def __init__(self, store: Store, attempt: Attempt, clock: Callable[[], float]) -> None:
@@ -236,7 +236,7 @@ class ProxyBudgets:
     def __init__(self, store: Store, *, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
         self._runs: dict[str, str | None] = {}  # each run's mode; None: it has no budgets
-        self._trackers: OrderedDict[int, Opened] = OrderedDict()  # by an attempt's token
+        self._trackers: OrderedDict[int, AttemptBudget] = OrderedDict()  # by an attempt's token
 
     def wanted(self, attempt: Attempt) -> str | None:
         """The mode of the attempt's run; None if it has no thinking budgets."""
@@ -250,7 +250,7 @@ class ProxyBudgets:
         return self._runs[run]
 
     def grant(
-        self, attempt: Attempt, asked: ModelRequest, dialect: Dialect, wanted: str, known: Iterable[Known]
+        self, attempt: Attempt, asked: ModelRequest, dialect: Dialect, wanted: str, known: Iterable[ModelInfo]
     ) -> tuple[Grant, ModelRequest]:
         """The grant, and the request rewritten with it. `known` is what the upstreams say of the model."""
         given = orjson.loads(asked.body)
@@ -268,10 +268,10 @@ class ProxyBudgets:
             raise
         return grant, replace(again, sampling={**asked.sampling, "thinking": tokens, "thinking_mode": mode.value})
 
-    def _tracker(self, attempt: Attempt) -> Opened:
+    def _tracker(self, attempt: Attempt) -> AttemptBudget:
         kept = self._trackers.get(attempt.token)
         if kept is None:
-            kept = self._trackers[attempt.token] = Opened(self._store, attempt, self._clock)
+            kept = self._trackers[attempt.token] = AttemptBudget(self._store, attempt, self._clock)
             while len(self._trackers) > MOST:
                 self._trackers.popitem(last=False)
         self._trackers.move_to_end(attempt.token)
@@ -279,15 +279,17 @@ class ProxyBudgets:
         return kept
 
 
-def way_of(wanted: str, known: Iterable[Known]) -> Way:
+def way_of(wanted: str, known: Iterable[ModelInfo]) -> ThinkingControl:
     """A parameter if all upstreams have the same one; else a sentence to the model."""
     mode = Mode(wanted) if wanted in (Mode.PARAMETER, Mode.HINT) else None
     ways = {way_for(one.owner, mode) for one in known}
-    way = ways.pop() if len(ways) == 1 else Way(Mode.HINT)
-    return way if way.mode is Mode.PARAMETER else Way(Mode.HINT)
+    way = ways.pop() if len(ways) == 1 else ThinkingControl(Mode.HINT)
+    return way if way.mode is Mode.PARAMETER else ThinkingControl(Mode.HINT)
 
 
-def limited(dialect: Dialect, given: Mapping[str, Any], limit: int, way: Way) -> tuple[dict[str, Any], Mode]:
+def limited(
+    dialect: Dialect, given: Mapping[str, Any], limit: int, way: ThinkingControl
+) -> tuple[dict[str, Any], Mode]:
     """The request with the limit of thinking tokens, and the mode by which it says so."""
     if dialect.path == Messages.path:
         thinking = given.get("thinking")

@@ -82,7 +82,7 @@ def _read(block: bytes) -> Event | None:
 MOST = 2**53  # larger whole numbers fit no float and no store column
 
 
-class Said:
+class MessageBuilder:
     """An assistant's message in chat form, built from parts in their order; texts of one kind are joined."""
 
     def __init__(self) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from holdfast.collect.proxy.dialect import (
     Assembler,
+    MessageBuilder,
     ModelRequest,
-    Said,
     count,
     joined,
     kind,
@@ -155,7 +155,7 @@ class Items(Assembler):
 
 def _messages(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Messages in chat form; an assistant's adjacent items are one message."""
-    said: Said | None = None
+    said: MessageBuilder | None = None
     for item in items:
         sort = kind(item, "message")
         if sort in OUTPUTS or (sort == "message" and item.get("role") != "assistant"):
@@ -164,13 +164,13 @@ def _messages(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 said = None
             yield _result(item) if sort in OUTPUTS else _message(item)
         else:
-            said = said or Said()
+            said = said or MessageBuilder()
             _say(said, item)
     if said is not None:
         yield said.message()
 
 
-def _say(said: Said, item: Any) -> None:
+def _say(said: MessageBuilder, item: Any) -> None:
     sort = kind(item, "message")
     if not isinstance(item, dict):
         return
@@ -241,7 +241,7 @@ def _tool(tool: Any) -> Any:
 
 
 def _call(asked: ModelRequest, answer: Mapping[str, Any], output: Iterable[Any]) -> ModelCall:
-    said = Said()
+    said = MessageBuilder()
     for item in output:
         _say(said, item)
     usage = answer.get("usage")

@@ -311,7 +311,7 @@ def app(
     return application
 
 
-class Quiet(endpoint.Punctual):
+class Quiet(endpoint.HeadTimeoutProtocol):
     """A connection that answers who asks for a websocket as anybody else, and does not write of it in the log.
 
     uvicorn warns twice of each; nobody needs a token to ask.
