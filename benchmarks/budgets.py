@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.collect.agent import Context
-from holdfast.collect.budget_tracker import BudgetTracker
 from holdfast.collect.executors import AgentRuntime, Slot
 from holdfast.collect.pool import Pool, PoolTiming
+from holdfast.collect.thinking import BudgetTracker
 from holdfast.contracts.judgement import EvalItem
 from holdfast.contracts.rollout import Task
 from holdfast.contracts.trace import ModelCall

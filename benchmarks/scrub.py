@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from holdfast.collect.scrub import Scrub
+from holdfast.privacy.scrub import Scrub
 from parts import canaries, report
 from parts.report import ROOT, Figures, rounded
 

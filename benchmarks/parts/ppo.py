@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.collect.cartpole import CartPoles
-from holdfast.contracts.envs import VectorEnv
-from holdfast.learn.ppo import PPO, Settings
-from holdfast.policies.nets import ActorCritic, Body, look
+from holdfast.collect.gym import CartPoles
+from holdfast.learn.play import evaluate
+from holdfast.learn.ppo import Settings, train
+from holdfast.policies.nets import ActorCritic, Body
 from parts.peer import Peer, PeerAbsent
 from parts.report import Figures, progress, rounded
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.collect.proxy.identity import base_url
+from holdfast.collect.proxy.attribution import base_url
 from holdfast.contracts.rollout import Task
 from holdfast.store.store import open_store
 from parts.life import begin_run

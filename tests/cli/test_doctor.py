@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.collect.doctor.findings import CHECKS
+from holdfast.collect.endpoint_probe import CHECKS
 from tests.cli.conftest import Cli
 from tests.collect.doctor.toys import Mute, NoIds, Toy, serving
 

@@ -23,8 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.cli.serve import read_bind, read_price
 from holdfast.collect import endpoint
-from holdfast.collect.proxy import identity
-from holdfast.collect.reply import spell_byte
+from holdfast.collect.chat_format import spell_byte
+from holdfast.collect.proxy import attribution
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import AttemptState, Task
 from holdfast.policies import tokens
@@ -94,7 +94,7 @@ def test_the_official_client_streams_with_tools_and_gets_the_upstreams_bytes(tmp
         with (
             served(lambda: tee) as upstream,  # type: ignore[arg-type, return-value]
             proxy(tmp_path, upstream) as (process, url),
-            openai.OpenAI(base_url=f"{identity.base_url(url, attempt.rollout, 1)}/v1", api_key="none") as client,
+            openai.OpenAI(base_url=f"{attribution.base_url(url, attempt.rollout, 1)}/v1", api_key="none") as client,
         ):
             messages: Any = [{"role": "user", "content": "What is 417 * 23? Use the tool."}]
             how: Any = {"model": "sprout", "tools": [CALC], "temperature": 0, "max_tokens": 120}
@@ -154,10 +154,10 @@ def test_what_had_come_before_a_kill_is_kept_and_the_attempt_is_tried_again(tmp_
     second = kept.views.attempt(attempt.rollout, 2)
     far.usual = Step()
     with served(far.app) as upstream, proxy(tmp_path, upstream) as (_, url):
-        with openai.OpenAI(base_url=f"{identity.base_url(url, attempt.rollout, 2)}/v1", api_key="x") as client:
+        with openai.OpenAI(base_url=f"{attribution.base_url(url, attempt.rollout, 2)}/v1", api_key="x") as client:
             client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
         with (
-            openai.OpenAI(base_url=f"{identity.base_url(url, attempt.rollout, 1)}/v1", api_key="x") as late,
+            openai.OpenAI(base_url=f"{attribution.base_url(url, attempt.rollout, 1)}/v1", api_key="x") as late,
             pytest.raises(openai.ConflictError, match="it is fault"),
         ):
             late.with_options(max_retries=0).chat.completions.create(
@@ -181,7 +181,7 @@ def test_no_key_is_written_anywhere_and_what_is_kept_is_scrubbed(tmp_path: Path,
     far, attempt = Far(), running(kept)
     planted = {"OPENAI_API_KEY": "sk-proj-Planted0Key1For2This3Test4Abcdefgh", "HOLDFAST_TOKEN": "planted-token-1234"}
     with served(far.app) as upstream, proxy(tmp_path, upstream, **planted) as (process, url):
-        base_url = f"{identity.base_url(url, attempt.rollout, 1)}/v1"
+        base_url = f"{attribution.base_url(url, attempt.rollout, 1)}/v1"
         with openai.OpenAI(base_url=base_url, api_key=planted["HOLDFAST_TOKEN"]) as client:
             said: Any = [{"role": "user", "content": "mail ann.smith@harbourline.net"}]
             client.chat.completions.create(model="m", messages=said)

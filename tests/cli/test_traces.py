@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.applications import Starlette
 
-from holdfast.collect.otlp.route import routes
-from holdfast.collect.otlp.take import Taker
+from holdfast.collect.otlp.take import SpanReceiver, routes
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
@@ -76,7 +75,7 @@ def test_what_is_taken_in_is_scrubbed_unless_told_otherwise(cli: Cli, told: str,
 
 def test_a_collector_gets_them_with_the_headers_it_asks_for(cli: Cli, told: str, files: Files) -> None:
     with open_store(files.fresh()) as other:
-        taking = routes(Taker(other, clock=time.time), token="tell-nobody")
+        taking = routes(SpanReceiver(other, clock=time.time), token="tell-nobody")
         with served(lambda: Starlette(routes=taking)) as at:
             refused = cli("traces", "export", "run-1", "--to", at, "--store", told)
             key = ("--header", "authorization=Bearer tell-nobody")

@@ -25,7 +25,7 @@ from schemathesis.checks import (
     unsupported_method,
 )
 
-from holdfast.collect.forms import EVENTS
+from holdfast.collect.openapi import EVENTS
 
 CHECKS: list[Any] = [
     not_a_server_error,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.collect.address import checked, hidden
+from holdfast.collect.client import checked, hidden
 from holdfast.contracts.errors import BadInput
 
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.agent import Context, OneModel, load_agent
-from holdfast.collect.budget_tracker import BudgetTracker
+from holdfast.collect.agent import Context, OneModel, Tracer, load_agent
 from holdfast.collect.client import Client
 from holdfast.collect.executors import LoopThread
-from holdfast.collect.tracer import Tracer
+from holdfast.collect.thinking import BudgetTracker
 from holdfast.contracts.agent import is_async
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import BadInput, Interrupted

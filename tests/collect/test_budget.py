@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.collect.budget import (
+from holdfast.collect.thinking import (
     LIMITS,
     BudgetAction,
     allocate,
@@ -182,7 +182,7 @@ def test_overspending_is_measured_and_not_erased() -> None:
     assert (budget.calls, budget.mode, budget.events) == (2, Mode.HINT, 5)
     third = spend(budget, 100, now=103.0)
     assert (third.budget.spent, third.budget.overspent, len(third.events)) == (850, 350, 1)
-    with pytest.raises(BadInput, match="nobody thinks less than nothing"):
+    with pytest.raises(BadInput, match="is negative"):
         spend(budget, -1, now=1.0)
 
 

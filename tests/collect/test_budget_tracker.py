@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.budget import BudgetAction
-from holdfast.collect.budget_tracker import BudgetTracker, mode_of
+from holdfast.collect.thinking import BudgetAction, BudgetTracker, mode_of
 from holdfast.contracts.budget import BudgetChange, BudgetEventKind, Mode, Tier
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall

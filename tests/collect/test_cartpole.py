@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from holdfast.collect.cartpole import POOL, CartPoles
+from holdfast.collect.gym import POOL, CartPoles
 
 
 def balance(observation: NDArray[np.float32]) -> int:

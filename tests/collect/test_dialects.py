@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.collect.agent import Context
 from holdfast.collect.client import Client
-from holdfast.collect.dialects import as_said
+from holdfast.collect.gateway_app import as_said
 from holdfast.contracts.trace import ModelCall
 from tests.collect.clients import (
     FLAT,

@@ -16,9 +16,9 @@ from typing import Any
 import openai
 import pytest
 
+from holdfast.collect.chat_format import Piece, spell_byte
 from holdfast.collect.client import Client, ModelRefused
 from holdfast.collect.endpoint import REQUEST, WAIT_S, app, listen, server
-from holdfast.collect.reply import Piece, spell_byte
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, StoreFull
 from holdfast.contracts.rollout import Backoff

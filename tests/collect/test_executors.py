@@ -85,7 +85,7 @@ async def test_nothing_is_kept_of_an_attempt_that_is_over() -> None:
         for number in range(20):
             await sitting.run(str(number))
         del sitting
-        kept = [one for one in gc.get_objects() if type(one) is AsyncAttempt and one._home is home]
+        kept = [one for one in gc.get_objects() if type(one) is AsyncAttempt and one._runtime is home]
         assert len(kept) <= 1  # the place may have its last one
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.agent import Context, load_agent, no_model
+from holdfast.collect.agent import MAX_ERROR, MAX_TRACEBACK, Context, failure, load_agent, no_model
 from holdfast.collect.executors import AgentRuntime
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
-from holdfast.collect.tracer import MAX_ERROR, MAX_TRACEBACK, failure
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.rollout import AttemptState
 from tests.collect.agents import no_score, ones

@@ -7,21 +7,20 @@ from typing import Any
 import jsonschema
 import pytest
 
-from holdfast.collect import forms
-from holdfast.collect.reply import Envelope, completion
-from holdfast.collect.request import KNOWN, Request, read_request
+from holdfast.collect import openapi
+from holdfast.collect.chat_format import KNOWN, Envelope, Request, completion, read_request
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 
 HELLO = [{"role": "user", "content": "hi"}]
 
 
-def fits(value: Any, schema: forms.Schema) -> bool:
+def fits(value: Any, schema: openapi.Schema) -> bool:
     return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
 
 
 def test_every_field_that_is_read_is_told_and_no_other() -> None:
-    assert forms.REQUEST["properties"].keys() == KNOWN
+    assert openapi.REQUEST["properties"].keys() == KNOWN
 
 
 @pytest.mark.parametrize(
@@ -39,7 +38,7 @@ def test_every_field_that_is_read_is_told_and_no_other() -> None:
 def test_what_is_taken_fits(more: dict[str, Any]) -> None:
     body = {"model": "m", "messages": HELLO, **more}
     read_request(body)
-    assert fits(body, forms.REQUEST)
+    assert fits(body, openapi.REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_what_is_taken_fits(more: dict[str, Any]) -> None:
 )
 def test_what_does_not_fit_is_refused(more: dict[str, Any]) -> None:
     body = {"model": "m", "messages": HELLO, **more}
-    assert not fits(body, forms.REQUEST)
+    assert not fits(body, openapi.REQUEST)
     with pytest.raises(BadInput):
         read_request(body)
 
@@ -69,12 +68,12 @@ def test_what_does_not_fit_is_refused(more: dict[str, Any]) -> None:
 def test_an_answer_fits() -> None:
     call = ModelCall(model="m@1", messages=(), response={"role": "assistant", "content": "hi"}, completion_ids=(1,))
     request = Request(model="m", messages=(), token_ids=True)
-    assert fits(completion(request, [call], Envelope(id="c", created=1)), forms.COMPLETION)
-    assert not fits({"id": "c"}, forms.COMPLETION)
+    assert fits(completion(request, [call], Envelope(id="c", created=1)), openapi.COMPLETION)
+    assert not fits({"id": "c"}, openapi.COMPLETION)
 
 
 def test_refusals_have_words_for_each_status() -> None:
-    assert {status: words for status, (words, _) in forms.refusals(401, 413).items()} == {
-        401: forms.WORDS[401],
-        413: forms.WORDS[413],
+    assert {status: words for status, (words, _) in openapi.refusals(401, 413).items()} == {
+        401: openapi.WORDS[401],
+        413: openapi.WORDS[413],
     }

@@ -172,11 +172,11 @@ async def test_a_networks_proxy_sees_nothing_of_it(monkeypatch: pytest.MonkeyPat
 
 
 async def test_nothing_serves_before_somebody_calls_and_nothing_after_the_pool() -> None:
-    gateway = ModelGateway(time.time)
-    _, spans = await answered(asking(chat), Script(), gateway=gateway)
+    _, spans = await answered(asking(chat), Script())
     assert len(calls(spans)) == 1
-    gateway.stop()
     assert not [one for one in threading.enumerate() if one.name == "holdfast-gateway"]
+    gateway = ModelGateway(time.time)
+    gateway.stop()
     with pytest.raises(Fault, match="has been stopped"):
         gateway.address()
     idle = ModelGateway(time.time)

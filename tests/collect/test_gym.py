@@ -8,8 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from holdfast.collect.cartpole import CartPoles
-from holdfast.collect.gym import RETURNS, Gym, describe, vector_env
+from holdfast.collect.gym import RETURNS, CartPoles, Gym, describe, vector_env
 from holdfast.contracts.errors import BadInput
 from tests.collect.environments import Corridor, Fixed, Sealed, Signpost
 

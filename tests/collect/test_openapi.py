@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.collect.endpoint import app
-from holdfast.collect.forms import JSON, TEXT, Told, obj, refusals
-from holdfast.collect.openapi import ApiRoute, described, document
+from holdfast.collect.openapi import JSON, TEXT, ApiRoute, Told, described, document, obj, refusals
 from tests.collect.fuzz import fuzz
 from tests.collect.test_endpoint import HELLO, Script, serving
 from tests.collect.test_endpoint import Told as Listener

@@ -11,8 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.collect.reply import Chunks, Envelope, Piece, completion, cut, finish_reason, pieces, spell_byte, usage
-from holdfast.collect.request import Request
+from holdfast.collect.chat_format import (
+    Chunks,
+    Envelope,
+    Piece,
+    Request,
+    completion,
+    cut,
+    finish_reason,
+    pieces,
+    spell_byte,
+    usage,
+)
 from holdfast.contracts.trace import ModelCall
 
 HELLO = ({"role": "user", "content": "hello"},)

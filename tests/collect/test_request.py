@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.collect.request import DEEPEST, KNOWN, read_passing, read_request
+from holdfast.collect.chat_format import DEEPEST, KNOWN, read_passing, read_request
 from holdfast.contracts.errors import BadInput
 
 HELLO = [{"role": "user", "content": "hello"}]

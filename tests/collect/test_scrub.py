@@ -16,13 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.parts import canaries
-from holdfast.collect.scrub import KEY_FILE, PSEUDONYM, Scrub, _Literals, count, key_in, merged
-from holdfast.contracts.detect import Detection, personal, secrets
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, SpanEvent, SpanKind, ToolCall
 from holdfast.policies import tokens
 from holdfast.policies.chat_template import ByteTemplate
-from tests.policies.small import show
+from holdfast.privacy.detect import Detection, personal, secrets
+from holdfast.privacy.scrub import KEY_FILE, PSEUDONYM, Scrub, _Literals, count, key_in, merged
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"
@@ -341,8 +340,8 @@ def test_a_value_that_may_stand_in_one_place_may_not_in_another() -> None:
 
 
 def test_what_is_remembered_changes_nothing_that_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.collect.scrub.MOST_KEPT", 3000)
-    monkeypatch.setattr("holdfast.collect.scrub.MOST_CLEAN", 20)
+    monkeypatch.setattr("holdfast.privacy.scrub.MOST_KEPT", 3000)
+    monkeypatch.setattr("holdfast.privacy.scrub.MOST_CLEAN", 20)
     scrub, said = Scrub(b"k" * 32), list[Any]()
     for canary in canaries.canaries(seed=6, each=4):
         said = [*said[-6:], {"role": "user", "content": "cut: \ud83d"}, {"role": "user", "content": canary.message}]

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.budget import thinking_tokens
 from holdfast.collect.client import Client
-from holdfast.collect.thinking import Way, hinted, limited, way_for
+from holdfast.collect.thinking import ThinkingControl, hinted, limited, thinking_tokens, way_for
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
@@ -24,7 +23,7 @@ from tests.collect.test_endpoint import serving
 from tests.policies.small import small
 
 HELLO = [{"role": "user", "content": "hello"}]
-FORCING = Way(Mode.FORCING)
+FORCING = ThinkingControl(Mode.FORCING)
 ASSISTANT, END = "\x01", "\x02"
 
 
@@ -81,29 +80,31 @@ class Writer:
         return {"role": "assistant", "content": said or None, "reasoning_content": thought}
 
 
-def ask(writer: Writer, limit: int, way: Way = FORCING, **sampling: Any) -> ModelCall:
+def ask(writer: Writer, limit: int, way: ThinkingControl = FORCING, **sampling: Any) -> ModelCall:
     return asyncio.run(limited(writer, HELLO, sampling, limit, way))
 
 
 @pytest.mark.parametrize(
     ("owner", "wanted", "expected"),
     [
-        ("holdfast", None, Way(Mode.PARAMETER, "thinking")),
-        ("vllm", None, Way(Mode.FORCING, "thinking_token_budget")),
-        ("sglang", None, Way(Mode.FORCING, "thinking_token_budget")),
-        ("vllm", Mode.PARAMETER, Way(Mode.PARAMETER, "thinking_token_budget")),
-        ("openai", None, Way(Mode.HINT, "thinking_token_budget")),  # not known to obey: only asked
-        (None, None, Way(Mode.HINT, "thinking_token_budget")),
-        ("holdfast", Mode.HINT, Way(Mode.HINT, "thinking")),
+        ("holdfast", None, ThinkingControl(Mode.PARAMETER, "thinking")),
+        ("vllm", None, ThinkingControl(Mode.FORCING, "thinking_token_budget")),
+        ("sglang", None, ThinkingControl(Mode.FORCING, "thinking_token_budget")),
+        ("vllm", Mode.PARAMETER, ThinkingControl(Mode.PARAMETER, "thinking_token_budget")),
+        ("openai", None, ThinkingControl(Mode.HINT, "thinking_token_budget")),  # not known to obey: only asked
+        (None, None, ThinkingControl(Mode.HINT, "thinking_token_budget")),
+        ("holdfast", Mode.HINT, ThinkingControl(Mode.HINT, "thinking")),
     ],
 )
-def test_the_way_follows_from_who_serves_the_model(owner: str | None, wanted: Mode | None, expected: Way) -> None:
+def test_the_way_follows_from_who_serves_the_model(
+    owner: str | None, wanted: Mode | None, expected: ThinkingControl
+) -> None:
     assert way_for(owner, wanted) == expected
 
 
 def test_an_endpoint_with_a_parameter_is_told() -> None:
     writer = Writer()
-    call = ask(writer, 9, Way(Mode.PARAMETER, "thinking_token_budget"), temperature=0.5)
+    call = ask(writer, 9, ThinkingControl(Mode.PARAMETER, "thinking_token_budget"), temperature=0.5)
     assert writer.asked == [(HELLO, {"temperature": 0.5, "thinking_token_budget": 9})]
     assert call.sampling == {"temperature": 0.5, "thinking": 9, "thinking_mode": "parameter"}
 
@@ -129,7 +130,7 @@ def test_a_hint_stands_in_the_systems_message(messages: Any, expected: Any) -> N
 
 def test_a_hint_changes_what_is_sent_and_nothing_else() -> None:
     writer = Writer()
-    call = ask(writer, 9, Way(Mode.HINT))
+    call = ask(writer, 9, ThinkingControl(Mode.HINT))
     assert [one["role"] for one in writer.asked[0][0]] == ["system", "user"]
     assert call.messages == tuple(writer.asked[0][0])  # as it was sent
     assert call.sampling == {"thinking": 9, "thinking_mode": "hint"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.tracer import Tracer
+from holdfast.collect.agent import Tracer
 from holdfast.contracts.errors import BadInput, BadRecord, StoreFull, told
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from tests.conftest import Clock

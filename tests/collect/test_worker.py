@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.agent import Context
-from holdfast.collect.tracer import Tracer
-from holdfast.collect.worker import MAX_ERROR, is_own, run_one
+from holdfast.collect.agent import Context, Tracer
+from holdfast.collect.executors import MAX_ERROR, is_own, run_one
 from holdfast.contracts.errors import BadInput, Fault, Interrupted
 from holdfast.contracts.executor import Outcome
 from holdfast.contracts.reward import RewardTerm

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.collect import questions
-from holdfast.collect.agent import Context
-from holdfast.collect.tracer import Tracer
+from holdfast.collect.agent import Context, Tracer
 from holdfast.contracts.agent import Agent, check_agent, is_async
 from holdfast.contracts.trace import ModelCall
 from tests.collect.scene import assignment

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.contracts.detect import (
+from holdfast.contracts.errors import BadInput
+from holdfast.privacy.detect import (
     ASSIGNED,
     PERSONAL,
     SECRETS,
@@ -24,8 +25,7 @@ from holdfast.contracts.detect import (
     secrets,
     texts,
 )
-from holdfast.contracts.errors import BadInput
-from holdfast.contracts.people import PLACES
+from holdfast.privacy.people import PLACES
 
 QUICK = settings(max_examples=200, deadline=None, derandomize=True)
 # In two parts: whoever looks for secrets in this file must find none.

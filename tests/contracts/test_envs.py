@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.collect.cartpole import CartPoles
-from holdfast.collect.gym import Gym
+from holdfast.collect.gym import CartPoles, Gym
 from holdfast.contracts.envs import VectorEnv, packed, unpacked
 from tests.learn.probes import CONTINUOUS, MASKED, Probes
 

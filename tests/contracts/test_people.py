@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from holdfast.contracts.detect import find
-from holdfast.contracts.people import AMBIGUOUS, FAMILY, GIVEN, NO_NAMES, PLACES, names
+from holdfast.privacy.detect import find
+from holdfast.privacy.people import AMBIGUOUS, FAMILY, GIVEN, NO_NAMES, PLACES, names
 
 
 def named(text: str) -> list[str]:

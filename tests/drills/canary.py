@@ -33,8 +33,7 @@ if __name__ == "__main__":
 
 import aiohttp  # noqa: E402
 
-from holdfast.collect.agent import Context  # noqa: E402
-from holdfast.collect.tracer import Tracer  # noqa: E402
+from holdfast.collect.agent import Context, Tracer  # noqa: E402
 from holdfast.contracts.executor import Assignment  # noqa: E402
 from holdfast.contracts.release import PolicyKind, Stage  # noqa: E402
 from holdfast.contracts.trace import ModelCall  # noqa: E402

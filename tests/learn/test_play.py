@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.collect.cartpole import CartPoles
+from holdfast.collect.gym import CartPoles
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.ppo import Player
 from holdfast.policies.nets import ActorCritic, Body

@@ -17,8 +17,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from holdfast.collect.cartpole import CartPoles
-from holdfast.collect.gym import Gym
+from holdfast.collect.gym import CartPoles, Gym
 from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.ppo import PPO, Adam, ReturnScale, Settings, Update

@@ -7,11 +7,9 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from holdfast.collect.agent import Context
-from holdfast.collect.executors import plainly
+from holdfast.collect.agent import Context, Tracer
+from holdfast.collect.executors import plainly, run_one
 from holdfast.collect.questions import exact_match
-from holdfast.collect.tracer import Tracer
-from holdfast.collect.worker import run_one
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.executor import Assignment, Outcome
 from holdfast.contracts.reward import RewardBreakdown

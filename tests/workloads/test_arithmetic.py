@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.agent import Context
+from holdfast.collect.agent import Context, Tracer
 from holdfast.collect.questions import exact_match
-from holdfast.collect.tracer import Tracer
 from holdfast.contracts.checks import KnownAnswer, KnownCase, check_reward
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import SpanKind

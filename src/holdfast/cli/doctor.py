@@ -61,7 +61,7 @@ def doctor(
     from holdfast.cli.policy import usual_instructions
 
     with needing("serve"):
-        from holdfast.collect.doctor.findings import verdict
+        from holdfast.collect.endpoint_probe import verdict
     if target.startswith(LOCAL):
         if model is not None:
             raise BadInput("--model", why=f"{target} names the model already", remedy="leave it out")

@@ -17,10 +17,9 @@ from holdfast.cli.options import address_of, who
 from holdfast.cli.show import folded, one_line
 from holdfast.cli.story import happened
 from holdfast.collect import endpoint
+from holdfast.collect.chat_format import spell_byte
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.relay import Relay
-from holdfast.collect.proxy.upstream import Remote, Upstreams
-from holdfast.collect.reply import spell_byte
+from holdfast.collect.proxy.upstream import Relay, Upstream, Upstreams
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.release import Release
 from holdfast.contracts.run import RunState
@@ -76,7 +75,7 @@ def _upstreams(how: ServiceOptions) -> Upstreams | None:
     if how.upstream is None:
         return None
     keys = {} if how.key is None else {Chat.key_variable: how.key}
-    return Upstreams([Remote(how.upstream, keys=keys, timeout_s=UPSTREAM_S)])
+    return Upstreams([Upstream(how.upstream, keys=keys, timeout_s=UPSTREAM_S)])
 
 
 async def _serve(store: Store, policy: str, listening: socket.socket, how: ServiceOptions) -> None:

@@ -1,35 +1,315 @@
-"""What an agent is given, and how it is found: `contracts.agent` says what one is, and there is nothing to subclass.
+"""What an agent is given: its context, the tracer that records its attempt, and its address at the model gateway.
 
-A `Fault` is our failure and not the agent's, and is retried.
+`contracts.agent` says what an agent is; there is nothing to subclass. A `Fault` is our failure, not the agent's, and is
+retried. A span is handed on when it ends; the pool waits for all of them at the end of the attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import itertools
 import os
+import secrets
+import sysconfig
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import wait as wait_for
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from traceback import FrameSummary, TracebackException, extract_tb
 from typing import Any, TypeVar
 
-from holdfast.collect.access import Access
-from holdfast.collect.budget import thinking_tokens
-from holdfast.collect.budget_tracker import BudgetTracker, mode_of
-from holdfast.collect.proxy import identity
-from holdfast.collect.thinking import hinted
-from holdfast.collect.tracer import Tracer
-from holdfast.contracts.agent import Agent, load_named, refuse_uncallable
+from holdfast.collect.proxy import attribution
+from holdfast.collect.thinking import BudgetTracker, hinted, mode_of, thinking_tokens
+from holdfast.contracts.agent import Agent, refuse_uncallable
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete
-from holdfast.contracts.errors import BadInput, Fault, Interrupted, told
+from holdfast.contracts.errors import BadInput, Fault, HoldfastError, Interrupted, told
 from holdfast.contracts.executor import Assignment
-from holdfast.contracts.flag import Features
+from holdfast.contracts.features import Features
+from holdfast.contracts.loading import load_named
+from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardTerm
-from holdfast.contracts.trace import PARTIAL, ModelCall, Span
+from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
+
+MAX_ERROR = 2000  # characters of an error in one line
+MAX_TRACEBACK = 16_000  # bytes
+OURS = str(Path(__file__).parent) + os.sep  # frames of ours are left out of tracebacks
+LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_parent: ContextVar[int | None] = ContextVar("holdfast_parent", default=None)
+
+
+class Tracer:
+    """Records the spans of one attempt, in order. Safe to use from any thread or task of the agent."""
+
+    def __init__(self, record: Callable[[Span], None], clock: Callable[[], float]) -> None:
+        self._record, self.clock = record, clock
+        self._numbers = itertools.count(1)
+        self.asked = itertools.count()  # numbers for the model calls, in the order in which they begin
+        self._root: int | None = None  # the outermost span: the parent of what other threads record
+        self.spans: list[Span] = []
+        self.signals: list[RewardTerm] = []
+
+    @property
+    def calls(self) -> int:
+        """The number of complete model calls so far."""
+        return sum(span.model is not None and PARTIAL not in span.attributes for span in self.spans)
+
+    @contextmanager
+    def span(self, name: str, **attributes: Any) -> Iterator[dict[str, Any]]:
+        """Times a piece of work. What is only known at its end goes into the yielded dict."""
+        seq, started_at = next(self._numbers), self.clock()
+        parent, notes = _parent.get(), dict(attributes)
+        token = _parent.set(seq)
+        if parent is None:
+            self._root = seq
+        try:
+            yield notes
+        except BaseException as error:
+            notes |= failure(error) if parent is None else {"error": told(error)}  # the traceback only once
+            raise
+        finally:
+            if parent is None:
+                self._root = None
+            with suppress(ValueError):  # a discarded agent may end in another context
+                _parent.reset(token)
+            self._add(seq, SpanKind.TELEMETRY, name, started_at, parent, attributes=notes)
+
+    def model(self, call: ModelCall, *, started_at: float, **attributes: Any) -> None:
+        """A decision: the model answered."""
+        self._instant(SpanKind.MODEL, f"model.{call.model}", started_at, model=call, attributes=attributes)
+
+    def tool(self, call: ToolCall, *, started_at: float | None = None) -> None:
+        """A decision: a tool was called."""
+        self._instant(SpanKind.TOOL, f"tool.{call.tool}", started_at, tool=call)
+
+    def message(self, role: str, text: str) -> None:
+        self._instant(SpanKind.MESSAGE, "message.added", None, attributes={"role": role, "text": text})
+
+    def event(self, name: str, **attributes: Any) -> None:
+        """Telemetry: shown, never learnt from."""
+        self._instant(SpanKind.TELEMETRY, name, None, attributes=attributes)
+
+    def reward(
+        self, name: str, value: float, *, source: str = "agent", weight: float = 1.0, turn: int | None = None
+    ) -> None:
+        """A reward from the agent itself. It counts only where no scorer judges."""
+        # float(): no store takes the numbers of other libraries.
+        self.signals.append(RewardTerm(name=name, value=float(value), weight=float(weight), source=source, turn=turn))
+
+    def _instant(self, kind: SpanKind, name: str, started_at: float | None, **rest: Any) -> None:
+        started = self.clock() if started_at is None else started_at
+        inner = _parent.get()
+        self._add(next(self._numbers), kind, name, started, self._root if inner is None else inner, **rest)
+
+    def _add(self, seq: int, kind: SpanKind, name: str, started_at: float, parent: int | None, **rest: Any) -> None:
+        ended_at = max(self.clock(), started_at)  # the clock may jump back
+        span = Span(seq=seq, kind=kind, name=name, started_at=started_at, ended_at=ended_at, parent=parent, **rest)
+        encode(span)  # refuses here what cannot be stored, so that the agent gets the error
+        self._record(span)
+        self.spans.append(span)
+
+
+def failure(error: BaseException) -> dict[str, str]:
+    """What is kept of an exception in an agent or scorer: `error`, one line with its place, and the `traceback`."""
+    try:
+        whole = TracebackException.from_exception(error, compact=True)
+        stack = whole.stack
+        stack[:] = stack[_first(stack) :]
+        text = "".join(whole.format())
+    except Exception:  # the exception itself may be broken
+        stack = extract_tb(error.__traceback__)
+        stack[:] = stack[_first(stack) :]
+        text = f"Traceback (most recent call last):\n{''.join(stack.format())}{told(error)}\n"
+    place = _place(stack)
+    return {"error": _storable(told(error))[: MAX_ERROR - len(place)] + place, "traceback": _cut(_storable(text))}
+
+
+def _first(stack: list[FrameSummary]) -> int:
+    """The index of the first frame of the agent's code, after our frames and those of the event loop."""
+    ours = [place for place, frame in enumerate(stack) if frame.filename.startswith(OURS)]
+    theirs = [place for place, frame in enumerate(stack) if _is_theirs(frame)]
+    if theirs:
+        return theirs[0]
+    return ours[-1] + 1 if ours and ours[-1] + 1 < len(stack) else 0
+
+
+def _is_theirs(frame: FrameSummary) -> bool:
+    return not frame.filename.startswith((OURS, *LIBRARIES, "<frozen"))
+
+
+def _place(stack: list[FrameSummary]) -> str:
+    """The innermost line of the agent's own code, not of a library that it called."""
+    theirs = [frame for frame in stack if _is_theirs(frame)] or [
+        frame for frame in stack[:1] if not frame.filename.startswith(OURS)
+    ]
+    return f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno}, in {theirs[-1].name})" if theirs else ""
+
+
+def _cut(text: str) -> str:
+    """At most MAX_TRACEBACK bytes: a quarter from the beginning, the rest from the end."""
+    whole = text.encode()
+    if len(whole) <= MAX_TRACEBACK:
+        return text
+    between = "\n  […]\n"
+    head, tail = whole[: MAX_TRACEBACK // 4], whole[len(between.encode()) - 3 * MAX_TRACEBACK // 4 :]
+    return head.decode(errors="ignore") + between + tail.decode(errors="ignore")
+
+
+def _storable(text: str) -> str:
+    """Without lone surrogates and zero characters, which no store takes."""
+    return text.replace("\0", "�").encode(errors="replace").decode()
+
 
 T = TypeVar("T")
+Pieces = AsyncGenerator[Mapping[str, Any] | ModelCall, None]
+
+
+class AttemptEnded(HoldfastError):
+    """The attempt has ended, so its calls are refused."""
+
+
+class TokenRegistry:
+    """Entries by token. Tokens are signed, so those of ended attempts need not be kept."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+        self._open: dict[str, ModelEntry] = {}
+
+    def add(self, entry: ModelEntry) -> str:
+        nonce = secrets.token_urlsafe(18)
+        token = f"{nonce}.{self._sign(nonce)}"
+        self._open[token] = entry
+        return token
+
+    def find(self, token: str) -> ModelEntry | None:
+        """None for a token that was never given; Gone for one of an ended attempt."""
+        entry = self._open.get(token)
+        if entry is not None:
+            return entry
+        nonce, _, signature = token.partition(".")
+        if hmac.compare_digest(signature.encode(), self._sign(nonce).encode()):
+            raise AttemptEnded("this attempt", why="has ended", remedy="call the model only while the agent runs")
+        return None
+
+    def remove(self, token: str) -> None:
+        self._open.pop(token, None)
+
+    def _sign(self, nonce: str) -> str:
+        return hmac.new(self._secret, nonce.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+class Access:
+    """One attempt's addresses at the model gateway; they end with the attempt. Safe to use from any thread."""
+
+    def __init__(self, register: TokenRegistry, address: Callable[[], str]) -> None:
+        self._register, self._address = register, address
+        self._entries: list[tuple[ModelEntry, str]] = []  # and their tokens
+        self._lock = threading.Lock()
+        self.is_closed = False
+        self.fault: Fault | None = None  # of the last call, if it ended in one
+
+    @cached_property
+    def key(self) -> str:
+        """Made at first use: most agents need none."""
+        return f"hf-{secrets.token_urlsafe(24)}"
+
+    def url(self, context: Context) -> str:
+        """The address for this context's model; a copy of the context with another model has its own."""
+        with self._lock:
+            return f"{self._address()}/a/{self._token(context)}"
+
+    def close(self) -> None:
+        """Refuses new calls and drops those under way."""
+        with self._lock:
+            self.is_closed = True
+            for entry, token in self._entries:
+                self._register.remove(token)
+                entry.drop()
+
+    def _token(self, context: Context) -> str:
+        for entry, token in self._entries:
+            if entry.context.complete is context.complete:
+                return token
+        entry = ModelEntry(context, self)
+        token = self._register.add(entry)
+        self._entries.append((entry, token))
+        if self.is_closed:
+            self._register.remove(token)
+        return token
+
+
+class ModelEntry:
+    """The model as one attempt's calls reach it: asked and recorded as by `ctx.ask`."""
+
+    def __init__(self, context: Context, access: Access) -> None:
+        self.context, self.access = context, access
+        self.said: list[Mapping[str, Any]] = []  # the tool calls of all answers
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def any_sampling(self) -> bool:
+        """Whether the model checks the parameters of a request itself."""
+        return bool(getattr(self.context.complete, "any_sampling", False))
+
+    async def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
+        return self._answered(await self._unless_closed(self.context.ask(messages, **sampling)))
+
+    @property
+    def stream(self) -> Callable[..., Pieces] | None:
+        """None if the model cannot stream: its whole answer is then cut into pieces."""
+        return self._stream if hasattr(self.context.complete, "stream") else None
+
+    async def _stream(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> Pieces:
+        async with aclosing(self.context.stream(messages, **sampling)) as answer:
+            while (new := await self._unless_closed(_next(answer))) is not None:
+                yield self._answered(new) if isinstance(new, ModelCall) else new
+
+    def drop(self) -> None:
+        """Cancels the calls under way; may be called from any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the gateway has ended, and its calls with it
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        for call in self._calls:
+            call.cancel()
+
+    def _answered(self, call: ModelCall) -> ModelCall:
+        self.said += [one for one in call.response.get("tool_calls") or () if isinstance(one.get("function"), Mapping)]
+        self.access.fault = None
+        return call
+
+    async def _unless_closed(self, work: Coroutine[Any, Any, T]) -> T:
+        self._loop = asyncio.get_running_loop()
+        call = self._loop.create_task(work)
+        self._calls.add(call)
+        if self.access.is_closed:  # `drop` may have run before this call was added
+            call.cancel()
+        try:
+            return await call
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self.access.is_closed and not (task and task.cancelling()):
+                raise AttemptEnded("this attempt", why="has ended", remedy="nobody waits for the answer") from None
+            raise
+        except Fault as fault:
+            self.access.fault = fault
+            raise
+        finally:
+            self._calls.discard(call)
+
+
+async def _next(answer: AsyncGenerator[T, None]) -> T | None:
+    return await anext(answer, None)
+
+
 Connect = Callable[[str | None], Complete | None]  # a policy version (None: the one in force) to who answers for it
 Score = Callable[[Any, Any, Sequence[Span]], Sequence[RewardTerm] | Awaitable[Sequence[RewardTerm]]]
 # A scorer may have one as its `close`: from all signals of an attempt, the agent's own too, what it did and what it
@@ -40,12 +320,12 @@ UNNAMED = "default"  # what a model is called that has no name of its own
 
 
 def no_model(version: str | None = None) -> None:
-    """The Connect of a run that has no model."""
+    """The Connect of a run without a model."""
     return
 
 
 class OneModel:
-    """The same model for every version, opened when first asked for. It travels to another process unopened."""
+    """The same model for every version, opened at first use. It is pickled unopened."""
 
     def __init__(self, open_model: Callable[[], Complete | None]) -> None:
         self._open = open_model
@@ -106,46 +386,45 @@ class Context:
         self.trace.reward(name, value, turn=calls - 1 if turn is None and calls else turn)
 
     def check(self) -> None:
-        """Raise Interrupted when the work is no longer wanted; for long stretches that call nothing of ours."""
+        """Raises Interrupted when the attempt was cancelled; for long work that calls nothing of ours."""
         if self.cancelled.is_set():
             raise Interrupted("cancelled")
 
     @property
     def base_url(self) -> str:
-        """For any client of OpenAI's API, and for Anthropic's: what is asked there is asked, and kept, as by `ask`."""
+        """For any client of OpenAI's API; calls there are made and recorded as by `ask`."""
         return f"{self.anthropic_base_url}/v1"
 
     @property
     def anthropic_base_url(self) -> str:
         """The same address without `/v1`, which Anthropic's client adds itself."""
         if self.proxy_url is not None:
-            return identity.base_url(self.proxy_url, self.assignment.rollout, self.assignment.number)
+            return attribution.base_url(self.proxy_url, self.assignment.rollout, self.assignment.number)
         if self.access is None:
             raise BadInput("this context", why="has no address: no pool runs its agent", remedy="use ctx.ask")
         return self.access.url(self)
 
     @property
     def api_key(self) -> str:
-        """For `base_url`. A capture proxy may pass the key on to its upstream: there it is the environment's."""
+        """For `base_url`. Behind a capture proxy it is the environment's key, which the proxy may pass on."""
         if self.proxy_url is not None or self.access is None:
             return os.environ.get("OPENAI_API_KEY") or "none"
         return self.access.key
 
     def cancel(self) -> None:
-        """The work is no longer wanted: `check` says so, and calls of the model are dropped."""
+        """Makes `check` raise and drops the model calls under way."""
         self.cancelled.set()
         self.close()
 
     def close(self) -> None:
-        """The attempt has ended: its address answers no more."""
+        """Ends the attempt's address."""
         if self.access is not None:
             self.access.close()
 
     async def ask(self, messages: Sequence[Mapping[str, Any]], **sampling: Any) -> ModelCall:
-        """Call the model and record the call as a decision.
+        """Calls the model and records the call as a decision.
 
-        `thinking=` is how many tokens it may think. With thinking budgets it is all that is left of this attempt's, or
-        as much of that as is asked for.
+        `thinking=` limits the thinking tokens. With thinking budgets the default is all that is left of the attempt's.
         """
         complete = self._model()
         with self._recorded(messages, sampling) as answer:
@@ -156,9 +435,9 @@ class Context:
     async def stream(
         self, messages: Sequence[Mapping[str, Any]], **sampling: Any
     ) -> AsyncGenerator[Mapping[str, Any] | ModelCall, None]:
-        """The same while the answer is made: its pieces, and the finished call last, for a model that has a `stream`.
+        """Like `ask`, streamed: the pieces, and the finished call last. The model must have a `stream`.
 
-        Whoever stops listening ends the call: what had come until then is recorded as partial, and never learnt from.
+        If the caller stops early, the call ends and what had come is recorded as partial, which is never learnt from.
         """
         complete = self._model()
         with self._recorded(messages, sampling) as answer:
@@ -181,10 +460,10 @@ class Context:
 
     @contextmanager
     def _recorded(self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]) -> Iterator[PendingCall]:
-        """Around one call: what it may think is granted before and settled after it, then it is in the trace."""
+        """Around one call: grants its thinking tokens, settles them after it, and records the call."""
         started_at, granted, answer = self.trace.clock(), 0, PendingCall()
         if getattr(self.complete, "takes_seed", False) and sampling.get("seed") is None:
-            # By the attempt and the call: the same chance again after a fault, and for both versions of a proof.
+            # By attempt and call: the same seed after a fault, and for both versions of a proof.
             sampling["seed"] = (self.seed + next(self.trace.asked) * SEED_STEP) % 2**63
         if self.budget is not None:
             granted = self.budget.grant(messages, sampling.get("tools") or (), sampling.get("thinking"))
@@ -209,7 +488,7 @@ class Context:
                 self.trace.model(answer.call, started_at=started_at, **notes)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """For plain agents: run an awaitable, such as `context.ask(messages)`, to its end."""
+        """For plain agents: runs an awaitable, such as `context.ask(messages)`, to its end."""
         if self.loop is None:
             return asyncio.run(work)
         if _is_running(self.loop):
@@ -224,18 +503,18 @@ class Context:
                 wait_for([future], timeout=0.1)
             return future.result()
         finally:
-            future.cancel()  # when we are interrupted here, what we waited for must not go on
+            future.cancel()  # if we are interrupted here, the awaited work must end, too
 
 
 @dataclass(slots=True)
 class PendingCall:
-    """A call of the model while it is under way."""
+    """A model call under way."""
 
     call: ModelCall | None = None  # the finished one
     pieces: list[Mapping[str, Any]] = field(default_factory=list)  # of a stream, so far
 
     def so_far(self, model: str, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]) -> ModelCall:
-        """What has come of an answer that nobody will hear to its end."""
+        """The part of an answer that came before its stream was left."""
         message: dict[str, Any] = {"role": "assistant"}
         for name in ("content", "reasoning_content"):
             message[name] = "".join(piece.get(name) or "" for piece in self.pieces)
@@ -255,7 +534,7 @@ class PendingCall:
 def _limited(
     complete: Complete, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]
 ) -> tuple[Sequence[Mapping[str, Any]], dict[str, Any]]:
-    """What is asked for: a model that cannot be held to a number of tokens is told to keep to it."""
+    """The request; a model that cannot be held to a number of thinking tokens is asked to keep to it."""
     limit = sampling.get("thinking")
     if limit is None or getattr(complete, "limits_thinking", True):
         return messages, dict(sampling)
@@ -263,7 +542,7 @@ def _limited(
 
 
 def _held(call: ModelCall, complete: Complete, sampling: Mapping[str, Any]) -> ModelCall:
-    """The call with the limit that it was only told of."""
+    """The call with the limit that its model was only asked to keep."""
     limit = sampling.get("thinking")
     if limit is None or getattr(complete, "limits_thinking", True):
         return call
@@ -282,8 +561,7 @@ def scored_by(
     rewards: tuple[float, float] = (0.0, 1.0),
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> Callable[[T], T]:
-    """Marks an agent with what it brings along: its scorer, the least and the most that this one pays, and the tools
-    that its tasks may name."""
+    """Marks an agent with its scorer, the range of its rewards, and the tools that its tasks may name."""
 
     def mark(agent: T) -> T:
         vars(agent).update(scorer=scorer, rewards=rewards, tools=tuple(tools))

@@ -1,7 +1,8 @@
-"""A model behind any OpenAI-compatible chat endpoint, as a `Complete`.
+"""A model behind any OpenAI-compatible chat endpoint, as a `Complete`; and the checks of addresses that we call.
 
-What the endpoint sampled is kept as it came: text, token ids and log-probs where it gives them. Trouble on the way (a
-lost connection, 429, 5xx) is retried here and is then a Fault; a request the endpoint refuses is the agent's own error.
+What the endpoint sampled is kept as it came: text, and token ids and log-probs where it gives them. A lost connection,
+429 and 5xx are retried here and then raise a Fault; a request that the endpoint refuses is the agent's own error.
+Addresses are shown and logged, so they must hold no secret: keys go into headers, and are hidden in what comes back.
 """
 
 from __future__ import annotations
@@ -9,23 +10,64 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
+from yarl import URL
 
-from holdfast.collect.address import checked, hidden
-from holdfast.collect.thinking import Way, limited, way_for
+from holdfast.collect.thinking import ThinkingControl, limited, way_for
 from holdfast.contracts.budget import Mode
-from holdfast.contracts.errors import BadRecord, Fault, HoldfastError
+from holdfast.contracts.errors import BadInput, BadRecord, Fault, HoldfastError
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
 
+HOST = re.compile(r"[A-Za-z0-9._:-]+")
+UNFIT = re.compile(r"[\x00-\x20\x7f\\]")
+LEAST_SECRET = 6  # characters: a shorter one would hide common words
+
+
+def checked(what: str, url: str, *, example: str = "http://127.0.0.1:8000/v1") -> str:
+    """The address without a slash at its end; BadInput shows it without password, query and fragment."""
+    shown = re.split(r"[?#]", url)[0].rpartition("@")[2]
+    why = _wrong(url)
+    if why is not None:
+        raise BadInput(f"{what} {shown!r}", why=why, remedy=f"for example {example}")
+    return url.rstrip("/")
+
+
+def hidden(text: str, *secrets: str | None) -> str:
+    """A text from the other side, with our secrets blanked out."""
+    for secret in secrets:
+        for part in (secret, *secret.split()) if secret else ():
+            if len(part) >= LEAST_SECRET:
+                text = text.replace(part, "…")
+    return text
+
+
+def _wrong(url: str) -> str | None:
+    if not url.startswith(("http://", "https://")):
+        return "is not http:// or https://"
+    if "@" in url:
+        return "has a name or a password in it, and addresses are shown: send them in a header"
+    if "?" in url or "#" in url:
+        return "has a query or a fragment in it, and addresses are shown: send keys in a header"
+    if UNFIT.search(url):
+        return "has a letter in it that no address can hold"
+    try:
+        parsed = URL(url)
+        host, port = parsed.raw_host or "", parsed.port
+    except ValueError:
+        return "is no address with a port from 1 to 65535"
+    return None if HOST.fullmatch(host) and port else "is no address of a host"
+
+
 NO_ANSWER = 0  # in place of an HTTP status
 BUSY = frozenset({408, 409, 425, 429})
-EXTRAS: Mapping[str, Any] = {"logprobs": True, "return_token_ids": True}  # what nothing can be learnt without
-OURS = frozenset({401, 403, 404, 405})  # a wrong key, address or model name: no agent can help that
+EXTRAS: Mapping[str, Any] = {"logprobs": True, "return_token_ids": True}  # learning needs both
+OURS = frozenset({401, 403, 404, 405})  # a wrong key, address or model name is not the agent's error
 
 
 class ModelRefused(HoldfastError):
@@ -33,7 +75,7 @@ class ModelRefused(HoldfastError):
 
 
 class Client:
-    any_sampling = True  # what it does not know is passed on, and is the endpoint's to take or to refuse
+    any_sampling = True  # unknown parameters are passed on: the endpoint takes or refuses them
 
     def __init__(
         self,
@@ -46,11 +88,14 @@ class Client:
         backoff: Backoff = Backoff(initial_s=0.25, cap_s=8.0),
         thinking: Mode | None = None,
     ) -> None:
-        """`thinking` is how the endpoint is held to a number of thinking tokens; None: by what it says it is."""
+        """`thinking` is how the endpoint is held to a number of thinking tokens; None: by who serves it."""
         self.model = model
         self._base, self._key = checked("base URL", base_url), api_key
         self._url = f"{self._base}/chat/completions"
-        self._wanted, self._way = thinking, (None if thinking not in (Mode.FORCING, Mode.HINT) else Way(thinking))
+        self._wanted, self._way = (
+            thinking,
+            (None if thinking not in (Mode.FORCING, Mode.HINT) else ThinkingControl(thinking)),
+        )
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._tries, self._backoff = tries, backoff
@@ -82,12 +127,12 @@ class Client:
             raise Fault(
                 f"model endpoint {self._url}", why=f"{why} ({self._tries} tries)", remedy="is it running and reachable?"
             )
-        if status in OURS or 300 <= status < 400:  # a redirect is not followed: it would get the key, too
+        if status in OURS or 300 <= status < 400:  # a redirect is not followed: it would get our key
             raise Fault(f"model endpoint {self._url}", why=why, remedy="check --base-url, --model and the API key")
         raise ModelRefused(f"model {self.model}", why=why)
 
-    async def _way_to_limit(self) -> Way:
-        """Asked once: the list of models tells who serves them. Whoever does not say is only asked to think less."""
+    async def _way_to_limit(self) -> ThinkingControl:
+        """Read once from the list of models; a server that it does not name is only asked to think less."""
         if self._way is not None:
             return self._way
         session = await self._session()
@@ -102,13 +147,13 @@ class Client:
             return way_for(None, self._wanted)
 
     async def close(self) -> None:
-        """Let go of this event loop's connections now, not at the loop's end."""
+        """Closes this event loop's connections now, not at the loop's end."""
         kept = self._sessions.get(asyncio.get_running_loop())
         if kept is not None:
             await kept[0].aclose()
 
     async def _exactly(self, body: Mapping[str, Any]) -> tuple[int, Any]:
-        """Ids and log-probs are asked for, too. An endpoint that refuses them by name is no longer asked for them."""
+        """Also asks for ids and log-probs, until the endpoint refuses them by name."""
         extras = self._extras
         status, answer = await self._post({**extras, **body})
         if extras and status in (400, 422) and any(name in _reason(answer) for name in ("token_ids", "logprobs")):
@@ -130,7 +175,7 @@ class Client:
             return NO_ANSWER, f"{type(error).__name__}: {error}".rstrip(": ")
 
     async def _session(self) -> aiohttp.ClientSession:
-        """The one of the running event loop: agents may call from several."""
+        """The session of the running event loop: agents may call from several."""
         loop = asyncio.get_running_loop()
         if loop not in self._sessions:
             sessions = self._open(loop)
@@ -138,7 +183,7 @@ class Client:
         return self._sessions[loop][1]
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> Sessions:
-        """A generator, because asyncio ends a loop's generators with the loop, whoever started that."""
+        """A generator, because asyncio closes a loop's generators with the loop."""
         try:
             async with aiohttp.ClientSession(headers=self._headers, timeout=self._timeout) as session:
                 yield session
@@ -194,12 +239,10 @@ def _owner(listed: Any, model: str) -> str | None:
 
 def _logprobs(choice: Mapping[str, Any]) -> tuple[float, ...] | None:
     content = (choice.get("logprobs") or {}).get("content")
-    return None if content is None else tuple(_at_most_0(float(entry["logprob"])) for entry in content)
-
-
-def _at_most_0(logprob: float) -> float:
-    """A probability of one may come back as a hair above; anything else is no log-prob, and is refused as such."""
-    return 0.0 if 0.0 < logprob < 1e-3 else logprob
+    if content is None:
+        return None
+    values = [float(entry["logprob"]) for entry in content]
+    return tuple(0.0 if 0.0 < value < 1e-3 else value for value in values)  # just above 0 is a rounding error
 
 
 def _reason(answer: Any) -> str:

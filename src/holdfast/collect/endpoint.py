@@ -1,8 +1,8 @@
 """Any Complete as an OpenAI-compatible server: chat completions whole and streamed, models, health, feedback.
 
-What a request may say is in `request`, how an answer looks in `reply`; here are sockets, statuses and who may ask. A
-client that leaves cancels its call. Without a token the server listens to this machine alone, and not to web pages
-open on it: a request must be JSON and must address this machine by name.
+This is the HTTP kit of all our servers: admission, body limits, statuses, server-sent events; `chat_format` has the
+formats. A client that leaves cancels its call. Without a token only this machine is served, and no web page open on
+it: a request must be JSON and name this machine in its Host header.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import secrets
 import socket
 import time
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
@@ -30,10 +31,22 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from holdfast.collect import forms
+from holdfast.collect import openapi
+from holdfast.collect.chat_format import (
+    BYTES,
+    KNOWN,
+    Chunks,
+    Envelope,
+    Piece,
+    Request,
+    Spell,
+    completion,
+    pieces,
+    read_passing,
+    read_request,
+    spell_byte,
+)
 from holdfast.collect.openapi import ApiRoute, described
-from holdfast.collect.reply import BYTES, Chunks, Envelope, Piece, Spell, completion, pieces, spell_byte
-from holdfast.collect.request import KNOWN, Request, read_passing, read_request
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError
 from holdfast.contracts.trace import ModelCall
@@ -42,18 +55,18 @@ OWNER = "holdfast"  # of the models here, as the list of models says
 SAYS = "Chat completions in OpenAI's format, with what vLLM adds for training under vLLM's names."
 LARGEST = 8 * 2**20  # bytes of a request
 WAIT_S = 30.0  # for the head of a request, and for its body
-GRACE_S = 0.5  # what calls under way have to end, when the server ends
+GRACE_S = 0.5  # that calls under way have when the server ends
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 CODES = {401: "invalid_api_key", 404: "not_found", 410: "attempt_over", 413: "too_large"}
-NOBODY = 499  # the status of an answer that nobody reads: the client is gone
+NOBODY = 499  # the status when the client is gone
 FIELD = re.compile(r"(?:sampling\.)?(([a-z_]+)(?:\[\d+\]|\.[a-z_]+)*)(?: = .*)?", re.DOTALL)
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9a-z.-]+))(?::\d{1,5})?", re.IGNORECASE)
 
-REQUEST: ContextVar[str] = ContextVar("request")  # id of the request that is being answered: what its answer is called
+REQUEST: ContextVar[str] = ContextVar("request")  # the id of the answer to the current request
 
 T = TypeVar("T")
-Told = Callable[[str, Mapping[str, float]], Awaitable[bool]]  # which answer, what came of it; False: there is none such
-Numbered = tuple[int, Piece | ModelCall]  # which choice, and what is new of it
+Told = Callable[[str, Mapping[str, float]], Awaitable[bool]]  # the answer's id and its outcome; False: no such answer
+Numbered = tuple[int, Piece | ModelCall]  # the choice's index and its next piece
 
 
 def app(
@@ -71,16 +84,15 @@ def app(
 ) -> Starlette:
     """The model `name`, answered by `complete`.
 
-    `choose_version` is asked once a request for what answers it, with the request's `user` or a key of its own: a call
-    that has begun ends with the version it began with. `feedback` is told what came of an answer, where a caller says
-    so at /v1/feedback. `spell` gives the bytes of a token for the log-probs. `is_passed_on`: what answers is another
-    server, which may know fields that models here do not.
+    `choose_version` picks the model once a request, by its `user` or a key of its own, so a call ends with the version
+    it began with. `feedback` gets what callers send to /v1/feedback. `spell` gives the bytes of a token for the
+    log-probs. `is_passed_on`: another server answers, which may know fields that ours do not.
     """
     read = read_passing if is_passed_on else read_request
-    door = RequestReader(name=name, token=token, largest=largest, wait_s=wait_s, read=read)
+    reader = RequestReader(name=name, token=token, largest=largest, wait_s=wait_s, read=read)
 
     async def chat(asked: Asked) -> Response:
-        request = await door.read(asked)
+        request = await reader.read(asked)
         key = secrets.token_hex(12)
         envelope = Envelope(id=f"chatcmpl-{key}", created=int(clock()), spell=spell)
         REQUEST.set(envelope.id)
@@ -88,31 +100,31 @@ def app(
         return await unless_left(asked.receive, answered(chosen, request, envelope))
 
     async def models(asked: Asked) -> Response:
-        door.admit(asked)
+        reader.admit(asked)
         listed = {"id": name, "object": "model", "created": int(clock()), "owned_by": OWNER}
         if spell is spell_byte:
             listed["tokenizer"] = BYTES
-        return _json({"object": "list", "data": [listed]})
+        return json_response({"object": "list", "data": [listed]})
 
     async def health(asked: Asked) -> Response:
-        return _json({"status": "ok", "model": name})
+        return json_response({"status": "ok", "model": name})
 
     async def told(asked: Asked) -> Response:
         assert feedback is not None
-        identity, said = _feedback(await door.json(asked))
+        identity, said = _feedback(await reader.json(asked))
         if not await feedback(identity, said):
             raise HTTPException(404, f"answer {identity[:100]!r}: is not known, or nothing is compared at the moment")
-        return _json({"id": identity, "object": "feedback", "taken": True})
+        return json_response({"id": identity, "object": "feedback", "taken": True})
 
     places = [
-        ApiRoute("/v1/chat/completions", chat, forms.CHAT, method="POST"),
-        ApiRoute("/v1/models", models, forms.LIST),
-        ApiRoute("/health", health, forms.UP),
+        ApiRoute("/v1/chat/completions", chat, openapi.CHAT, method="POST"),
+        ApiRoute("/v1/models", models, openapi.LIST),
+        ApiRoute("/health", health, openapi.UP),
     ]
     if feedback is not None:
-        places.append(ApiRoute("/v1/feedback", told, forms.TELL, method="POST"))
+        places.append(ApiRoute("/v1/feedback", told, openapi.TELL, method="POST"))
     application = Starlette(
-        routes=described(f"holdfast: {name}", SAYS, places, door.admit, has_token=token is not None),
+        routes=described(f"holdfast: {name}", SAYS, places, reader.admit, has_token=token is not None),
         exception_handlers={
             HTTPException: _refused,
             ClientDisconnect: _left,
@@ -120,20 +132,20 @@ def app(
             Exception: _failed,
         },
     )
-    application.router.redirect_slashes = False  # to wherever Host says
+    application.router.redirect_slashes = False  # a redirect would go wherever Host says
     return application
 
 
 class RequestReader:
-    """Who may ask, and for what."""
+    """Admits requests and reads their bodies within limits."""
 
     def __init__(
         self,
         *,
-        name: str,
+        name: str = "",
         token: str | None,
-        largest: int,
-        wait_s: float,
+        largest: int = LARGEST,
+        wait_s: float = WAIT_S,
         read: Callable[[Any], Request] = read_request,
     ) -> None:
         self._name, self._largest, self._wait_s, self._read = name, largest, wait_s, read
@@ -144,7 +156,7 @@ class RequestReader:
             given = asked.headers.get("authorization") or f"Bearer {asked.headers.get('x-api-key', '')}"
             if not hmac.compare_digest(given.encode(), self._token):
                 raise HTTPException(401, "the token is missing or wrong; send 'Authorization: Bearer …'")
-        elif not all(map(_is_us, asked.headers.getlist("host") or [""])):  # a page of elsewhere, pointed at us
+        elif not all(map(_is_us, asked.headers.getlist("host") or [""])):  # a web page of another site
             raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
 
     async def read(self, asked: Asked) -> Request:
@@ -159,36 +171,55 @@ class RequestReader:
         except orjson.JSONDecodeError as error:
             raise BadInput("request", why=f"is not JSON: {error}") from None
 
-    async def content(self, asked: Asked) -> bytes:
-        """The bytes of a request that may be made here and says that it is JSON."""
+    async def content(
+        self, asked: Asked, media_types: Sequence[str] = (openapi.JSON,), *, takes_gzip: bool = False
+    ) -> bytes:
+        """The body of an admitted request of one of these media types, unpacked."""
         self.admit(asked)
-        if asked.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise HTTPException(415, "Content-Type must be application/json")
+        if media_type_of(asked) not in media_types:
+            raise HTTPException(415, f"Content-Type must be {' or '.join(media_types)}")
+        encoding = asked.headers.get("content-encoding", "identity").strip().lower() if takes_gzip else "identity"
+        if encoding not in ("identity", "gzip"):
+            raise HTTPException(415, f"Content-Encoding {encoding} is unknown; send gzip, or plain")
         try:
             async with asyncio.timeout(self._wait_s):
-                return await self._body(asked)
+                body = await self._body(asked)
         except TimeoutError:
             late = f"the request did not come within {self._wait_s:g} s; send it again"
             raise HTTPException(408, late, {"Connection": "close"}) from None
+        # A large one takes a while, and others wait for this loop.
+        return body if encoding == "identity" else await asyncio.to_thread(_unpacked, body, self._largest)
 
     async def _body(self, asked: Asked) -> bytes:
-        announced = asked.headers.get("content-length", "0")
         body = bytearray()
-        if not announced.isdecimal() or int(announced) <= self._largest:
-            async for part in asked.stream():
-                body += part
-                if len(body) > self._largest:
-                    break
-            else:
-                return bytes(body)
-        raise HTTPException(413, f"the request is larger than {self._largest} bytes; send less")
+        async for part in asked.stream():
+            body += part
+            if len(body) > self._largest:
+                raise HTTPException(413, f"the request is larger than {self._largest} bytes; send less")
+        return bytes(body)
+
+
+def _unpacked(packed: bytes, largest: int) -> bytes:
+    """The body out of its gzip, and never more of it than allowed."""
+    unpack = zlib.decompressobj(wbits=31)
+    try:
+        body = unpack.decompress(packed, largest + 1)
+    except zlib.error as error:
+        raise BadInput("request", why=f"is not gzip: {error}") from None
+    if len(body) > largest:
+        raise HTTPException(413, f"the request is larger than {largest} bytes; send less")
+    if not unpack.eof:
+        raise BadInput("request", why="is cut short: its gzip has no end")
+    if unpack.unused_data:
+        raise BadInput("request", why="goes on after the end of its gzip")
+    return body
 
 
 RANGES = {"success": (0.0, 1.0), "reward": (-1e9, 1e9), "safety_cost": (0.0, 1e9)}
 
 
 def _feedback(body: Any) -> tuple[str, dict[str, float]]:
-    """`{"id": "chatcmpl-…", "success": 1, "reward": 0.5, "safety_cost": 0}`: the answer's id, and any of the three."""
+    """`{"id": "chatcmpl-…", "success": 1, "reward": 0.5, "safety_cost": 0}`: the id and any of the three."""
     if not isinstance(body, dict) or not isinstance(body.get("id"), str) or not body["id"]:
         raise BadInput("id", why="is missing", remedy="send the id of the answer, as in chatcmpl-…")
     said = {}
@@ -209,7 +240,7 @@ def _feedback(body: Any) -> tuple[str, dict[str, float]]:
 
 
 class Events(StreamingResponse):
-    """Server-sent events, for as long as somebody listens."""
+    """Server-sent events until the client leaves."""
 
     media_type = "text/event-stream"
 
@@ -223,46 +254,46 @@ class Events(StreamingResponse):
 
 
 async def answered(complete: Complete, request: Request, envelope: Envelope) -> Response:
-    """The answer as a response: whole, or the events of a stream, whose call ends with its iterator."""
+    """The answer as a response: whole, or as events."""
     return await (_streamed if request.stream else _whole)(complete, request, envelope)
 
 
 async def _whole(complete: Complete, request: Request, envelope: Envelope) -> Response:
     tasks = [asyncio.ensure_future(complete(request.messages, **how)) for how in request.samplings()]
     try:
-        return _json(completion(request, await asyncio.gather(*tasks), envelope))
+        return json_response(completion(request, await asyncio.gather(*tasks), envelope))
     finally:
         for task in tasks:
             task.cancel()
 
 
 async def _streamed(complete: Complete, request: Request, envelope: Envelope) -> Response:
-    """Waits for the first piece, so that a call that cannot begin has a status of its own."""
+    """Waits for the first piece, so that a call that cannot begin gets an HTTP status."""
     answers = _merged([pieces(complete, request.messages, **how) for how in request.samplings()])
     first = await anext(answers)
     return Events(_events(first, answers, Chunks(request, envelope)))
 
 
 async def _events(first: Numbered, answers: AsyncGenerator[Numbered, None], chunks: Chunks) -> AsyncIterator[bytes]:
-    """What goes wrong from here on is an event: the status has been sent."""
+    """The status has been sent, so later errors become events."""
     async with aclosing(answers):
         for chunk in chunks.begin():
-            yield _event(chunk)
+            yield sse_data(chunk)
         try:
-            yield _event(chunks.add(*first))
+            yield sse_data(chunks.add(*first))
             async for index, piece in answers:
-                yield _event(chunks.add(index, piece))
+                yield sse_data(chunks.add(index, piece))
             for chunk in chunks.close():
-                yield _event(chunk)
+                yield sse_data(chunk)
         except Exception as error:
-            yield _event(error_form(status_of(error), says(error)))
+            yield sse_data(error_form(status_of(error), says(error)))
             if not isinstance(error, HoldfastError):
                 raise
     yield b"data: [DONE]\n\n"
 
 
 async def _merged(streams: Sequence[AsyncGenerator[Piece | ModelCall, None]]) -> AsyncGenerator[Numbered, None]:
-    """What several streams give, each piece with its stream's number, as it comes."""
+    """The pieces of several streams as they come, each with its stream's index."""
     waiting: asyncio.Queue[Numbered | Exception | None] = asyncio.Queue(maxsize=64)
 
     async def forward(index: int, stream: AsyncGenerator[Piece | ModelCall, None]) -> None:
@@ -293,7 +324,7 @@ async def _merged(streams: Sequence[AsyncGenerator[Piece | ModelCall, None]]) ->
 
 
 async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """What the work gives; it is cancelled when the client leaves first."""
+    """The result of the work, which is cancelled when the client leaves."""
     task, has_left = asyncio.current_task(), False
     assert task is not None
 
@@ -310,7 +341,7 @@ async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         if has_left:
             raise ClientDisconnect() from None
-        if not task.cancelling():  # not we were: what the work waited for
+        if not task.cancelling():  # the work was cancelled, not we
             raise Fault("model", why="gave the call up", remedy="ask again") from None
         raise
     finally:
@@ -327,7 +358,7 @@ async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
 
 @lru_cache(maxsize=64)
 def _is_us(host: str) -> bool:
-    """Whether a Host header names this machine, and nothing besides."""
+    """Whether a Host header names this machine."""
     named = HOST.fullmatch(host)
     return named is not None and is_loopback((named[1] or named[2]).lower())
 
@@ -339,7 +370,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listen(host: str, port: int, *, token: str | None) -> socket.socket:
-    """A socket at the address; one that others can reach needs a token."""
+    """A listening socket; an address that other machines can reach needs a token."""
     if token is None and not is_loopback(host):
         why = "everyone who reaches this machine could use the model"
         raise BadInput(f"host {host}", why=why, remedy="give a token, or listen at 127.0.0.1")
@@ -352,8 +383,8 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
         raise BadInput(f"{host}:{port}", why=str(error), remedy="choose another --host or --port") from None
 
 
-class Punctual(HttpToolsProtocol):
-    """A connection on which the head of a request comes in time; uvicorn's own waits for ever."""
+class HeadTimeoutProtocol(HttpToolsProtocol):
+    """A connection that is closed if the head of a request is late; uvicorn waits for ever."""
 
     wait_s = WAIT_S
     _late: asyncio.TimerHandle | None = None
@@ -386,7 +417,7 @@ class Punctual(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """Ends soon: on who is still being answered after a moment it hangs up, which cancels the call as leaving does."""
+    """Ends soon: after a moment it closes open connections, which cancels their calls."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         hang_up = asyncio.get_running_loop().call_later(GRACE_S, self._hang_up)
@@ -395,17 +426,17 @@ class Server(uvicorn.Server):
 
     def _hang_up(self) -> None:
         for connection in list(self.server_state.connections):
-            if isinstance(connection, Punctual):
+            if isinstance(connection, HeadTimeoutProtocol):
                 connection.transport.abort()
 
 
 def server(application: ASGIApp, *, wait_s: float = WAIT_S) -> uvicorn.Server:
-    """`server(app).run(sockets=[listen(…)])` serves until it is told to end by a signal, or by `should_exit`."""
+    """`server(app).run(sockets=[listen(…)])` serves until a signal, or until `should_exit` is set."""
     return Server(
         uvicorn.Config(
             application,
             loop="uvloop",
-            http=type("Punctual", (Punctual,), {"wait_s": wait_s}),
+            http=type("HeadTimeoutProtocol", (HeadTimeoutProtocol,), {"wait_s": wait_s}),
             ws="none",
             lifespan="off",
             log_level="warning",
@@ -413,19 +444,19 @@ def server(application: ASGIApp, *, wait_s: float = WAIT_S) -> uvicorn.Server:
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=5,
-            timeout_graceful_shutdown=2,  # should hanging up not be enough
+            timeout_graceful_shutdown=2,  # if closing connections is not enough
         )
     )
 
 
 def status_of(error: Exception) -> int:
-    """A record that breaks its own contract was made by what answers, whatever was asked."""
+    """The HTTP status; a BadRecord is the server's error, although it is a BadInput."""
     statuses = ((BadRecord, 500), (BadInput, 400), (Conflict, 409), (Fault, 503))
     return next((status for kind, status in statuses if isinstance(error, kind)), 500)
 
 
 def says(error: Exception) -> str:
-    """Our own errors are written for people; of others no more than the kind is told to strangers."""
+    """The text of our own errors; of others only the type, since strangers read it."""
     return str(error) if isinstance(error, HoldfastError) else f"the model failed: {type(error).__name__}"
 
 
@@ -435,27 +466,31 @@ def error_form(status: int, message: str, param: str | None = None) -> dict[str,
 
 
 def param_of(error: Exception) -> str | None:
-    """The field of a request that is wrong, where it is one."""
+    """The request field that is wrong, if it is one."""
     field = FIELD.fullmatch(error.what) if isinstance(error, BadInput) else None
     return field[1] if field and field[2] in KNOWN else None
 
 
 async def _refused(asked: Asked, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _json(error_form(error.status_code, error.detail), error.status_code, error.headers)
+    return json_response(error_form(error.status_code, error.detail), error.status_code, error.headers)
 
 
 async def _failed(asked: Asked, error: Exception) -> Response:
-    return _json(error_form(status_of(error), says(error), param_of(error)), status_of(error))
+    return json_response(error_form(status_of(error), says(error), param_of(error)), status_of(error))
 
 
 async def _left(asked: Asked, error: Exception) -> Response:
     return Response(status_code=NOBODY)
 
 
-def _json(content: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def media_type_of(asked: Asked) -> str:
+    return asked.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def json_response(content: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(orjson.dumps(content), status, headers, media_type="application/json")
 
 
-def _event(content: Mapping[str, Any]) -> bytes:
+def sse_data(content: Mapping[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(content) + b"\n\n"

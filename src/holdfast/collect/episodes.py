@@ -1,7 +1,7 @@
 """Episodes in environments: played by a version of a network, many side by side, and recorded as rollouts.
 
-They are played first and recorded after: a rollout is claimed only to be finished, so that a process that is killed
-while it plays leaves none behind. Played again with the same seeds, in the same company, they are the same.
+A rollout is claimed only after its episode was played, so a killed process leaves none behind. The same seeds, played
+in the same groups, give the same episodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.collect.worker import Clock
+from holdfast.collect.executors import Clock
 from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput, boundary
 from holdfast.contracts.executor import Outcome
@@ -25,19 +25,19 @@ from holdfast.contracts.rollout import AttemptState, Claim
 from holdfast.store.store import Store
 
 SIDE_BY_SIDE = 64
-LEASE_S = 10.0  # long enough to write down what is there already
+LEASE_S = 10.0  # long enough to write finished episodes
 CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodePlayer:
-    """Plays whole episodes, each with the seed of its own that its task names: `{"env": …, "seed": …}`."""
+    """Plays whole episodes, each with the seed in its task: `{"env": …, "seed": …}`."""
 
-    env: str  # what it is called
+    env: str  # its name
     make: Callable[[int], VectorEnv]  # so many of them; the i-th is seeded with seed + i
     most_steps: int  # of an episode, after which it is cut
-    reward_range: tuple[float, float]  # all that the return of an episode can be
-    success_at: float | None = None  # a return from which an episode counts as solved; None: nobody says
+    reward_range: tuple[float, float]  # the range of an episode's return
+    success_at: float | None = None  # the return from which an episode counts as solved, if known
 
     def play(self, act: Act, tasks: Sequence[Mapping[str, Any]], check: Callable[[], None]) -> list[Outcome]:
         """The episodes of one version, in the order of the tasks. `check` is called between pieces."""
@@ -71,7 +71,7 @@ class EpisodePlayer:
 
     def _outcome(self, total: Any, steps: Any, terminated: Any) -> Outcome:
         value, (low, high) = float(total), self.reward_range
-        if not low <= value <= high:  # what is not a number is not between them either
+        if not low <= value <= high:  # NaN fails, too
             why = f"an episode of {self.env} returned {value:g}"
             raise BadInput(f"reward_range = {low:g} to {high:g}", why=why, remedy="name all that a return can be")
         signals = [RewardTerm(name="return", value=value, source="env")]
@@ -83,7 +83,7 @@ class EpisodePlayer:
 
 
 def _blocks(seeds: Sequence[int]) -> list[range]:
-    """Seeds that follow upon one another, so many at a time as are played side by side."""
+    """Runs of consecutive seeds, at most SIDE_BY_SIDE each."""
     blocks: list[range] = []
     for seed in seeds:
         if blocks and seed == blocks[-1].stop and len(blocks[-1]) < SIDE_BY_SIDE:
@@ -103,12 +103,12 @@ async def record(
     go_on: Callable[[], Awaitable[None]],
     wait_s: float,
 ) -> None:
-    """Finish the rollouts of a step, which are in the queue, with what is known of them; those that are done stay."""
+    """Finishes a step's queued rollouts with their outcomes; finished ones stay."""
     worker = f"{socket.gethostname()}-{os.getpid()}-episodes"
     while not await asyncio.to_thread(store.views.is_done, run, step=step):
         claims = await store.queue.claim(run, worker, now=clock(), lease_s=LEASE_S, most=CHUNK)
         await _finish(store, claims, outcomes, clock())
-        if not claims:  # the run is paused, or a process that was killed here still holds some
+        if not claims:  # the run is paused, or a killed process still holds some
             await go_on()
             await asyncio.sleep(wait_s)
 

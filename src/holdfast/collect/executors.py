@@ -1,33 +1,131 @@
-"""The executors at hand: a shared event loop for async agents, a thread for plain ones, a process of its own.
+"""One attempt from the agent's call to its outcome, and the in-process executors: a shared event loop or a thread each.
 
-All keep the same promise: a seat's `run` gives the outcome, and `interrupt` makes it end, even when the agent blocks or
-spins. A loop or thread that cannot be interrupted (it sleeps inside C code) is left behind and replaced; a process is
-killed. Who is interrupted, and why, is the pool's business.
+A slot's `run` returns the outcome, and `interrupt` makes it end, even when the agent blocks or spins. A loop or thread
+that cannot be interrupted (it sleeps inside C code) is left behind and replaced. The pool decides who is interrupted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import ctypes
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from asyncio import CancelledError
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import replace
+from math import isfinite
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from holdfast.collect.agent import Connect, Context, Score
-from holdfast.collect.budget_tracker import BudgetTracker
+from holdfast.collect.agent import MAX_ERROR, Connect, Context, LastWord, Score, Tracer, failure
 from holdfast.collect.gateway import ModelGateway
-from holdfast.collect.tracer import Tracer
-from holdfast.collect.worker import Clock, run_one
-from holdfast.contracts.agent import Agent, is_async
-from holdfast.contracts.errors import Fault, Interrupted
+from holdfast.collect.thinking import BudgetTracker
+from holdfast.contracts.agent import Agent, answer_of, is_async
+from holdfast.contracts.errors import BadRecord, Fault, Interrupted
 from holdfast.contracts.executor import Assignment, Executor, Outcome, Record, Report
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState
+from holdfast.contracts.task import TaskItem, task_of
+from holdfast.contracts.trace import Span
 
-GRACE_S = 1.0  # how long an agent may take to react before a harder measure is used
+Clock = Callable[[], float]
+AGENT = "agent"  # the source of what an agent reports itself, whatever else it calls it
+HIDDEN = ("expected",)  # keys of a task that are the scorer's alone: an agent that saw them could answer from them
+
+
+async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
+    """Calls the agent, then the scorer. Only the agent's own exception is a failure; our fault never scores zero."""
+    trace, task = context.trace, context.assignment.input
+    # Scored by what was asked, whatever the agent does to its own copy.
+    asked = copy.deepcopy(shown(task))
+    context = replace(context, assignment=replace(context.assignment, input=asked))
+    try:
+        with trace.span("agent.run", attempt=context.assignment.number):
+            output = agent(asked, context)
+            if inspect.isawaitable(output):
+                output = await output
+            output = answer_of(output)
+    except Fault as fault:
+        return _ended(AttemptState.FAULT, str(fault))
+    except BaseException as error:  # foreign code may throw anything
+        if _is_ours(error, context):
+            raise
+        if context.access is not None and context.access.fault is not None:  # the client raised our fault
+            return _ended(AttemptState.FAULT, str(context.access.fault))
+        return _failed(failure(error)["error"], context, score)
+    finally:
+        context.close()  # before it is scored: what still runs of the agent adds nothing to its trace
+    try:
+        signals = score(task, output, tuple(trace.spans))
+        if inspect.isawaitable(signals):
+            signals = await signals
+        return _scored(output, (*_own(trace.signals, signals), *signals), score, tuple(trace.spans))
+    except BaseException as error:  # foreign code may throw anything
+        if _is_ours(error, context):
+            raise
+        kept = failure(error)
+        trace.event("score", **kept)
+        return _ended(AttemptState.FAULT, f"scoring: {kept['error']}")
+
+
+def shown(task: Any) -> Any:
+    """The task as the agent sees it, without what only the scorer may know."""
+    item = task_of(task)
+    if isinstance(item, TaskItem):
+        return item.for_agent()
+    return {key: value for key, value in task.items() if key not in HIDDEN} if isinstance(task, dict) else task
+
+
+def _is_ours(error: BaseException, context: Context) -> bool:
+    """Whether we stopped the agent: Interrupted, or a CancelledError that we asked for."""
+    return isinstance(error, Interrupted) or (isinstance(error, CancelledError) and context.cancelled.is_set())
+
+
+def is_own(signal: RewardTerm) -> bool:
+    """Whether the agent itself reported it."""
+    return signal.source.partition(":")[0] == AGENT
+
+
+def _own(reported: Sequence[RewardTerm], measured: Sequence[RewardTerm]) -> tuple[RewardTerm, ...]:
+    """Rewards that the agent reported itself. They count only where no scorer judged; else they are kept under their
+    own names with weight 0, so that no agent can pay itself."""
+    marked = [one if is_own(one) else replace(one, source=f"{AGENT}:{one.source}") for one in reported]
+    if not measured:
+        return tuple(marked)
+    return tuple(replace(one, name=f"{AGENT}.{one.name}", weight=0.0) for one in marked)
+
+
+def _scored(output: Any, signals: Sequence[RewardTerm], score: Score, spans: Sequence[Span]) -> Outcome:
+    """The outcome; a scorer's `close` sees all signals and may reject the attempt, which keeps its signals."""
+    close: LastWord | None = getattr(score, "close", None)
+    rejected = None
+    if close is not None:
+        signals, rejected = close(signals, spans, output)
+    sheet = RewardBreakdown(signals=tuple(signals))
+    if sheet.total is not None and not isfinite(sheet.total):
+        raise BadRecord("reward", why=f"the signals add up to {sheet.total}, which is not finite")
+    if rejected is not None:
+        return Outcome(state=AttemptState.FAILED, output=output, signals=sheet.signals, error=rejected)
+    return Outcome(state=AttemptState.SUCCEEDED, output=output, signals=sheet.signals)
+
+
+def _failed(error: str, context: Context, score: Score) -> Outcome:
+    """The agent failed and is not scored; signals that the scorer's `close` finds in its spans are kept."""
+    close: LastWord | None = getattr(score, "close", None)
+    ended = _ended(AttemptState.FAILED, error)
+    if close is None or not (found := close((), tuple(context.trace.spans), None)[0]):
+        return ended
+    return replace(ended, signals=tuple(found))
+
+
+def _ended(state: AttemptState, error: str) -> Outcome:
+    return Outcome(state=state, error=error[:MAX_ERROR])
+
+
+GRACE_S = 1.0  # that an agent has to react before a harder measure is used
 
 
 class Slot:
@@ -38,13 +136,13 @@ class Slot:
         self._unwanted = asyncio.Event()
 
     async def run(self, assignment: Assignment, record: Record) -> Outcome | None:
-        """The outcome, or None when it was interrupted or sent away."""
+        """The outcome, or None when it was interrupted or cancelled."""
         self._unwanted.clear()
         here = asyncio.get_running_loop()
         ended: asyncio.Future[Outcome | None] = here.create_future()
 
         def report(outcome: Outcome | None, error: BaseException | None) -> None:
-            with suppress(RuntimeError):  # our loop is closed: nobody waits for it any more
+            with suppress(RuntimeError):  # our loop is closed: nobody waits
                 here.call_soon_threadsafe(_resolve, ended, outcome, error)
 
         try:
@@ -56,20 +154,20 @@ class Slot:
             outcome = await ended
         finally:
             watch.cancel()
-        return None if self._unwanted.is_set() else outcome  # what it says once it was told to stop is no answer
+        return None if self._unwanted.is_set() else outcome  # an outcome after the interrupt does not count
 
     async def prepare(self) -> None:
         if not self._executor.is_ready():
             await asyncio.to_thread(self._executor.prepare)
 
     async def is_hindered(self, within_s: float) -> bool:
-        """Whether it is another agent's fault that this one makes no progress; if so, `run` returns at once."""
+        """Whether another agent blocks this one; if so, `run` returns at once."""
         answer = self._executor.hindered()
         await asyncio.sleep(within_s)
         return answer()
 
     def interrupt(self) -> None:
-        """The work is no longer wanted: `run` returns soon."""
+        """Makes `run` return soon."""
         self._unwanted.set()
 
     def close(self) -> None:
@@ -80,18 +178,18 @@ class Slot:
         try:
             for _ in measures:
                 await asyncio.sleep(GRACE_S)
-        finally:  # should a measure fail, nobody would end the wait for this attempt
+        finally:  # even if a measure fails, the wait for this attempt must end
             _resolve(ended, None, None)
 
 
-_guest: ContextVar[AsyncAttempt | None] = ContextVar("holdfast_guest", default=None)
+_attempt: ContextVar[AsyncAttempt | None] = ContextVar("holdfast_attempt", default=None)
 
 
 class LoopThread:
-    """An event loop in a thread of its own, so that what blocks it does not block whoever watches it."""
+    """An event loop in its own thread, so that an agent that blocks it does not block the pool."""
 
     def __init__(self) -> None:
-        self.guests: set[AsyncAttempt] = set()
+        self.attempts: set[AsyncAttempt] = set()
         self._owners: WeakKeyDictionary[asyncio.Task[Any], AsyncAttempt | None] = WeakKeyDictionary()
         self.is_left = self._is_over = False
         self.loop = asyncio.new_event_loop()
@@ -100,28 +198,28 @@ class LoopThread:
         self.thread.start()
 
     def call(self, function: Callable[[], Any]) -> None:
-        """Have it called on the loop; one that has ended calls nothing any more."""
+        """Calls a function on the loop, if it still runs."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(function)
 
     def probe(self) -> threading.Event:
-        """Set as soon as the loop comes round: while it is not, somebody blocks it."""
+        """An event that is set at the loop's next turn; while it is not set, an agent blocks the loop."""
         passed = threading.Event()
         self.call(passed.set)
         return passed
 
     def at_work(self) -> AsyncAttempt | None:
-        """Whose code the loop runs at this moment."""
+        """The attempt whose code the loop runs at this moment."""
         task = asyncio.current_task(self.loop)
         return None if task is None else self._owners.get(task)
 
     def leave(self) -> None:
-        """Let it end as soon as its guests are gone; nobody waits for it."""
+        """Ends the loop when its attempts are gone; does not wait."""
         self.is_left = True
         self.call(self.wind_up)
 
     def wind_up(self) -> None:
-        if self.is_left and not self.guests and not self._is_over:
+        if self.is_left and not self.attempts and not self._is_over:
             self._is_over = True
             self._ending = self.loop.create_task(self._end())
 
@@ -137,20 +235,20 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         while not self._is_over:
-            # Agents share it: what a task of one throws at it, or an interruption that came too late, ends nobody else.
+            # Agents share the loop: an exception or a late interrupt of one must not end the others.
             with suppress(Interrupted, SystemExit, KeyboardInterrupt):
                 self.loop.run_forever()
         self.loop.close()
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, work: Any, **how: Any) -> asyncio.Task[Any]:
-        """Tasks that an agent starts are known as that agent's."""
+        """Remembers which attempt started a task."""
         task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **how)
-        self._owners[task] = _guest.get()
+        self._owners[task] = _attempt.get()
         return task
 
 
 class AgentRuntime:
-    """What the in-process executors of a pool share: the agent and the current agents' loop."""
+    """What the in-process executors of a pool share: the agent, the current loop and the model gateway."""
 
     def __init__(
         self,
@@ -159,14 +257,13 @@ class AgentRuntime:
         connect: Connect,
         clock: Clock,
         *,
-        gateway: ModelGateway | None = None,
         proxy_url: str | None = None,
         has_budgets: bool = False,
     ) -> None:
-        """`connect` must be quick: it is called for each attempt. A gateway that is given is its owner's to stop."""
+        """`connect` is called for each attempt, so it must be quick."""
         self.agent, self.score, self.connect, self.clock, self.proxy_url = agent, score, connect, clock, proxy_url
         self.has_budgets = has_budgets  # for thinking
-        self._gateway, self._owns_gateway = gateway or ModelGateway(clock), gateway is None
+        self._gateway = ModelGateway(clock)
         self.current = LoopThread()
         self.left_behind = 0  # loops and threads that would not end
 
@@ -174,7 +271,7 @@ class AgentRuntime:
         return LoopExecutor(self) if is_async(self.agent) else ThreadExecutor(self)
 
     def context(self, assignment: Assignment, record: Record) -> Context:
-        """What the agent of one attempt gets. A Fault where nobody answers for its version."""
+        """The context of one attempt; Fault if no model serves its version."""
         return Context(
             assignment=assignment,
             trace=Tracer(record, self.clock),
@@ -188,36 +285,35 @@ class AgentRuntime:
         )
 
     def replace(self, stuck: LoopThread) -> None:
-        """A fresh loop for all who come after; whoever blocks the old one keeps it, the others there are sent away."""
+        """Starts a new loop. The attempt that blocks the old loop keeps it; its other attempts are cancelled."""
         if stuck is self.current:
             self.left_behind += 1
             self.current = LoopThread()
         blocking = stuck.at_work()
-        for guest in list(stuck.guests):
-            if guest is not blocking:
-                guest.send_away()
+        for attempt in list(stuck.attempts):
+            if attempt is not blocking:
+                attempt.send_away()
         stuck.leave()
 
     def close(self) -> None:
-        for guest in list(self.current.guests):
-            guest.send_away()
+        for attempt in list(self.current.attempts):
+            attempt.send_away()
         self.current.leave()
         self.current.thread.join(GRACE_S)
-        if self._owns_gateway:
-            self._gateway.stop()
+        self._gateway.stop()
 
 
 class InProcess:
-    """What both kinds of executor in this process have in common."""
+    """What both in-process executors share."""
 
-    def __init__(self, home: AgentRuntime) -> None:
-        self._home = home
+    def __init__(self, runtime: AgentRuntime) -> None:
+        self._runtime = runtime
 
     def is_ready(self) -> bool:
         return True
 
     def prepare(self) -> None:
-        """There is nothing to wait for."""
+        """Always ready."""
 
     def hindered(self) -> Callable[[], bool]:
         return lambda: False
@@ -230,57 +326,57 @@ class LoopExecutor(InProcess):
     """For async agents: a task on the shared loop."""
 
     def begin(self, assignment: Assignment, record: Record, report: Report) -> Iterator[None]:
-        self._guest = AsyncAttempt(self._home, self._home.context(assignment, record), report)
-        return self._guest.measures()
+        self._attempt = AsyncAttempt(self._runtime, self._runtime.context(assignment, record), report)
+        return self._attempt.measures()
 
     def hindered(self) -> Callable[[], bool]:
-        return self._guest.hindered()
+        return self._attempt.hindered()
 
 
 class AsyncAttempt:
-    """One attempt on an agents' loop: its task, and those that this one starts."""
+    """One attempt on a shared loop: its task and the tasks that it starts."""
 
-    def __init__(self, home: AgentRuntime, context: Context, report: Report) -> None:
-        self._home, self._context, self._report = home, context, report
-        self._host = home.current
-        self._host.guests.add(self)
+    def __init__(self, runtime: AgentRuntime, context: Context, report: Report) -> None:
+        self._runtime, self._context, self._report = runtime, context, report
+        self._loop_thread = runtime.current
+        self._loop_thread.attempts.add(self)
         self._task: asyncio.Task[Outcome] | None = None
-        self._host.loop.call_soon_threadsafe(self._start)
+        self._loop_thread.loop.call_soon_threadsafe(self._start)
 
     def measures(self) -> Iterator[None]:
         self._context.cancel()
-        self._host.call(self._cancel)
+        self._loop_thread.call(self._cancel)
         yield
-        if self._host.at_work() is self:
-            break_into(self._host.thread)
-        passed = self._host.probe()
+        if self._loop_thread.at_work() is self:
+            break_into(self._loop_thread.thread)
+        passed = self._loop_thread.probe()
         yield
         if not passed.is_set():
-            self._home.replace(self._host)
+            self._runtime.replace(self._loop_thread)
             self._leave()
 
     def hindered(self) -> Callable[[], bool]:
-        passed = self._host.probe()
+        passed = self._loop_thread.probe()
 
         def answer() -> bool:
-            # Where nobody can be named, nobody is excused: else they would hinder one another for ever.
-            is_so = not passed.is_set() and self._host.at_work() not in (None, self)
+            # If no blocker is known, nobody is excused: else attempts would blame one another for ever.
+            is_so = not passed.is_set() and self._loop_thread.at_work() not in (None, self)
             if is_so:
-                self._home.replace(self._host)
+                self._runtime.replace(self._loop_thread)
             return is_so
 
         return answer
 
     def send_away(self) -> None:
         self._context.cancel()
-        self._host.call(self._cancel)
+        self._loop_thread.call(self._cancel)
         self._leave()
         self._report(None, None)
 
     def _start(self) -> None:
-        _guest.set(self)  # of this callback's own context, and of every task begun in it
-        home = self._home
-        self._task = self._host.loop.create_task(run_one(home.agent, self._context, home.score))
+        _attempt.set(self)  # in this callback's context and in every task started from it
+        runtime = self._runtime
+        self._task = self._loop_thread.loop.create_task(run_one(runtime.agent, self._context, runtime.score))
         self._task.add_done_callback(self._done)
 
     def _cancel(self) -> None:
@@ -288,29 +384,29 @@ class AsyncAttempt:
             self._task.cancel()
 
     def _done(self, task: asyncio.Task[Outcome]) -> None:
-        self._task = None  # the loop knows whose each task is: a guest that kept its own would keep both for good
+        self._task = None  # the loop maps tasks to attempts; a reference back would keep both alive
         self._leave()
         error = None if task.cancelled() else task.exception()
         self._report(None if task.cancelled() or error else task.result(), error)
 
     def _leave(self) -> None:
-        self._host.guests.discard(self)
-        if self._host.is_left:
-            self._host.call(self._host.wind_up)
+        self._loop_thread.attempts.discard(self)
+        if self._loop_thread.is_left:
+            self._loop_thread.call(self._loop_thread.wind_up)
 
 
 class ThreadExecutor(InProcess):
     """For plain agents: a thread per attempt."""
 
     def begin(self, assignment: Assignment, record: Record, report: Report) -> Iterator[None]:
-        home = self._home
-        context = home.context(assignment, record)
+        runtime = self._runtime
+        context = runtime.context(assignment, record)
 
         def work() -> None:
             outcome: Outcome | None = None
             error: BaseException | None = None
             try:
-                outcome = finish_now(run_one(plainly(home.agent), context, plainly(home.score)))
+                outcome = finish_now(run_one(plainly(runtime.agent), context, plainly(runtime.score)))
             except BaseException as raised:
                 error = raised
             report(outcome, error)
@@ -319,7 +415,7 @@ class ThreadExecutor(InProcess):
             context.cancel()
             break_into(thread)
             yield
-            home.left_behind += thread.is_alive()
+            runtime.left_behind += thread.is_alive()
 
         thread = threading.Thread(target=work, name=f"holdfast-agent-{assignment.attempt}", daemon=True)
         thread.start()
@@ -336,25 +432,25 @@ def _resolve(ended: asyncio.Future[Outcome | None], outcome: Outcome | None, err
 
 
 def break_into(thread: threading.Thread) -> None:
-    """Raise Interrupted in another thread, at its next line of Python."""
+    """Raises Interrupted in another thread, at its next line of Python."""
     if thread.ident is not None and thread.is_alive():
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Interrupted))
 
 
 def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function; should it give an awaitable after all, that is run to its end here and now."""
+    """The same function; if it returns an awaitable, that is run to its end here."""
 
     def call(*arguments: Any) -> Any:
         result = function(*arguments)
         return asyncio.run(_attended(result)) if inspect.isawaitable(result) else result
 
     if (close := getattr(function, "close", None)) is not None:
-        call.close = close  # type: ignore[attr-defined]  # a scorer's last word
+        call.close = close  # type: ignore[attr-defined]
     return call
 
 
 async def _attended(work: Any) -> Any:
-    """Await in short steps: what breaks into a thread only lands while it runs Python."""
+    """Awaits in short steps: an Interrupted raised in a thread only lands while it runs Python."""
     task = asyncio.ensure_future(work)
     while not task.done():
         await asyncio.wait([task], timeout=0.1)
@@ -362,7 +458,7 @@ async def _attended(work: Any) -> Any:
 
 
 def finish_now(work: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """Run a coroutine that never waits: one step takes it to its end."""
+    """Runs a coroutine that never waits: one step takes it to its end."""
     try:
         work.send(None)
     except StopIteration as stop:

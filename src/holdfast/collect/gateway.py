@@ -1,7 +1,7 @@
-"""An address for each attempt, where the agent's own client finds its model: one small server in each process.
+"""The model gateway: one small server in each process, with an address for each attempt's own clients.
 
-`http://127.0.0.1:PORT/a/TOKEN/v1` answers OpenAI's chat completions and responses and Anthropic's messages. Nothing
-listens before an address is asked for, and no server is imported before somebody calls it: most agents never do.
+`http://127.0.0.1:PORT/a/TOKEN/v1` answers OpenAI's chat completions and responses and Anthropic's messages. It listens
+from the first use of an address, and imports the server at the first call: most agents need neither.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.collect.access import Access, Register
+from holdfast.collect.agent import Access, TokenRegistry
 from holdfast.contracts.errors import Fault
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class ModelGateway:
     """The server of one process. Safe to use from any thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._register = clock, Register()
+        self._clock, self._register = clock, TokenRegistry()
         self._lock = threading.Lock()
         self._listening: socket.socket | None = None
         self._wake: socket.socket | None = None
@@ -38,11 +38,11 @@ class ModelGateway:
         self._is_stopped = False
 
     def access(self) -> Access:
-        """For one attempt."""
+        """The access of one attempt."""
         return Access(self._register, self.address)
 
     def address(self) -> str:
-        """Where it listens, from now on."""
+        """The server's address; it listens from now on."""
         with self._lock:
             if self._is_stopped:
                 raise Fault("model gateway", why="has been stopped")
@@ -56,7 +56,7 @@ class ModelGateway:
             return f"http://{HOST}:{self._listening.getsockname()[1]}"
 
     def stop(self) -> None:
-        """Ends the server, if there is one. Calls under way are dropped."""
+        """Ends the server, if it runs. Calls under way are dropped."""
         with self._lock:
             self._is_stopped = True
             if self._server is not None:
@@ -67,7 +67,7 @@ class ModelGateway:
             self._thread.join(STOP_S)
 
     def _serve(self, listening: socket.socket, waking: socket.socket) -> None:
-        """Wait for the first call, then serve until `stop`."""
+        """Waits for the first call, then serves until `stop`."""
         ready = select.poll()
         for one in (listening, waking):
             ready.register(one, select.POLLIN)
@@ -87,7 +87,7 @@ class ModelGateway:
 
 
 def _bypass_network_proxies() -> None:
-    """Where the environment names a network's proxy, clients would send to it what is asked here, address and all."""
+    """Adds our host to no_proxy: else clients would send their calls to the network's proxy."""
     if not any(os.environ.get(name) or os.environ.get(name.upper()) for name in PROXIES):
         return
     for name in ("no_proxy", "NO_PROXY"):

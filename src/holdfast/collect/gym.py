@@ -1,7 +1,8 @@
-"""Any Gymnasium environment as one that can be learnt in: `vector_env("CartPole-v1", 64)`.
+"""Gymnasium environments as vector environments: `vector_env("CartPole-v1", 64)`.
 
-Observations are flattened to vectors. Actions are a choice among n, or a vector of numbers, which is cut to the bounds
-of the space. A mask comes from `info["action_mask"]`, where the environment gives one. CartPole-v1 has a faster twin.
+Observations are flattened. Actions are one of n, or a vector that is clipped to the bounds of the space. A mask comes
+from `info["action_mask"]`. CartPole-v1 has a faster twin in numba: the i-th one equals `gymnasium.make("CartPole-v1")`
+reset with seed + i, step by step: same float64 physics, same starts, same end at 500 steps.
 """
 
 from __future__ import annotations
@@ -9,21 +10,135 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import cos, pi, sin
 from typing import Any
 
 import gymnasium
+import numba
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
-from holdfast.collect.cartpole import CartPoles
 from holdfast.contracts.envs import Bools, Floats, Observation, Spaces, State, StepResult, VectorEnv
 from holdfast.contracts.errors import BadInput, boundary
 
+GRAVITY, FORCE, TICK_S = 9.8, 10.0, 0.02
+POLE_MASS, HALF_LENGTH = 0.1, 0.5
+TOTAL_MASS = POLE_MASS + 1.0
+POLE_MOMENT = POLE_MASS * HALF_LENGTH
+X_LIMIT, ANGLE_LIMIT = 2.4, 12 * 2 * pi / 360
+STEPS = 500
+POOL = 32  # starts drawn at a time: one generator call costs as much as a step of all poles
+
+Numbers = NDArray[np.float64]
+
+
+class CartPoles:
+    """`count` poles on carts; action 1 pushes to the right, 0 to the left; every step pays 1."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.spaces = Spaces(observation=4, actions=2)
+        self._physics = np.zeros((count, 4))  # x, ẋ, θ, θ̇
+        self._age = np.zeros(count, np.int64)  # steps in the current episode
+        self._begun = np.zeros(count, np.int64)  # episodes that each pole has begun
+        self._seed = 0
+        self._reward = np.ones(count)
+        self.reset(0)
+
+    def reset(self, seed: int) -> Observation:
+        self._seed = seed
+        self._age[:], self._begun[:] = 0, 1
+        self._draw_starts()
+        self._physics[:] = self._pool[:, 0]
+        return self._view()
+
+    def step(self, actions: NDArray[Any]) -> StepResult:
+        seen = np.empty((self.count, 4), np.float32)
+        final = np.empty((self.count, 4), np.float32)
+        terminated, truncated = np.empty(self.count, np.bool_), np.empty(self.count, np.bool_)
+        used_up = _step(
+            self._physics, self._age, self._begun, self._pool, actions, (seen, final), (terminated, truncated)
+        )
+        if used_up:
+            self._refill(terminated | truncated)
+        return StepResult(Observation(seen), self._reward, terminated, truncated, final)
+
+    def state(self) -> State:
+        return {
+            "physics": self._physics.copy(),
+            "age": self._age.copy(),
+            "begun": self._begun.copy(),
+            "seed": np.array(self._seed),
+        }
+
+    def restore(self, state: State) -> Observation:
+        self._physics, self._age, self._begun = state["physics"].copy(), state["age"].copy(), state["begun"].copy()
+        self._seed = int(state["seed"])
+        self._draw_starts()
+        return self._view()
+
+    def _view(self) -> Observation:
+        return Observation(self._physics.astype(np.float32))
+
+    def _draw_starts(self) -> None:
+        """A ring of starts for each pole: episode k begins at place k mod POOL."""
+        self._rngs = [np.random.Generator(np.random.PCG64(self._seed + i)) for i in range(self.count)]
+        self._pool = np.empty((self.count, POOL, 4))
+        for i, rng in enumerate(self._rngs):
+            done = (int(self._begun[i]) // POOL) * POOL
+            rng.bit_generator.advance(4 * done)  # type: ignore[attr-defined]
+            self._pool[i] = rng.uniform(-0.05, 0.05, (POOL, 4))
+
+    def _refill(self, ended: Bools) -> None:
+        for i in np.flatnonzero(ended & (self._begun % POOL == 0)):
+            self._pool[i] = self._rngs[i].uniform(-0.05, 0.05, (POOL, 4))
+
+
+@numba.njit(cache=True)
+def _step(
+    physics: Numbers,
+    age: NDArray[np.int64],
+    begun: NDArray[np.int64],
+    pool: Numbers,
+    actions: NDArray[np.int64],
+    seen_final: tuple[Floats, Floats],
+    ends: tuple[Bools, Bools],
+) -> bool:
+    """Moves every pole by one tick, with Gymnasium's Euler steps; True if some pole has used its last start."""
+    seen, final = seen_final
+    terminated, truncated = ends
+    used_up = False
+    for i in range(age.size):
+        x, x_dot, angle, angle_dot = physics[i, 0], physics[i, 1], physics[i, 2], physics[i, 3]
+        push = FORCE if actions[i] == 1 else -FORCE
+        cosine, sine = cos(angle), sin(angle)
+        shared = (push + POLE_MOMENT * (angle_dot * angle_dot) * sine) / TOTAL_MASS
+        angle_acc = (GRAVITY * sine - cosine * shared) / (
+            HALF_LENGTH * (4.0 / 3.0 - POLE_MASS * (cosine * cosine) / TOTAL_MASS)
+        )
+        x_acc = shared - POLE_MOMENT * angle_acc * cosine / TOTAL_MASS
+        x, x_dot = x + TICK_S * x_dot, x_dot + TICK_S * x_acc
+        angle, angle_dot = angle + TICK_S * angle_dot, angle_dot + TICK_S * angle_acc
+        age[i] += 1
+        terminated[i] = x < -X_LIMIT or x > X_LIMIT or angle < -ANGLE_LIMIT or angle > ANGLE_LIMIT
+        truncated[i] = age[i] >= STEPS and not terminated[i]
+        final[i, 0], final[i, 1], final[i, 2], final[i, 3] = x, x_dot, angle, angle_dot
+        if terminated[i] or truncated[i]:
+            place = begun[i] % POOL
+            x, x_dot, angle, angle_dot = pool[i, place, 0], pool[i, place, 1], pool[i, place, 2], pool[i, place, 3]
+            age[i] = 0
+            begun[i] += 1
+            used_up |= begun[i] % POOL == 0
+        physics[i, 0], physics[i, 1], physics[i, 2], physics[i, 3] = x, x_dot, angle, angle_dot
+        seen[i, 0], seen[i, 1], seen[i, 2], seen[i, 3] = x, x_dot, angle, angle_dot
+    return used_up
+
+
 Make = Callable[[], "gymnasium.Env[Any, Any]"]
-RETURNS = {  # the least and the most that an episode can return, where Gymnasium's own environments are known
+RETURNS = {  # the range of an episode's return in Gymnasium's own environments
     "CartPole-v0": (0.0, 200.0),
     "CartPole-v1": (0.0, 500.0),
     "MountainCar-v0": (-200.0, 0.0),
@@ -39,7 +154,7 @@ RETURNS = {  # the least and the most that an episode can return, where Gymnasiu
 
 
 def vector_env(env: str | Make, count: int) -> VectorEnv:
-    """`count` environments of this name, or made by this; our own where we have an equal one that is faster."""
+    """`count` environments of this name or from this factory; our faster twin if there is one."""
     if count < 1:
         raise BadInput(f"{count} environments of {env}", why="must be at least 1")
     return CartPoles(count) if env == "CartPole-v1" else Gym(env, count)
@@ -47,16 +162,16 @@ def vector_env(env: str | Make, count: int) -> VectorEnv:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """What an environment says of itself; None where it says nothing."""
+    """What an environment says about itself; None if it does not."""
 
     spaces: Spaces
     max_steps: int | None  # of an episode
-    threshold: float | None  # a return from which it counts as solved
-    returns: tuple[float, float] | None  # the least and the most that an episode can return
+    threshold: float | None  # the return from which it counts as solved
+    returns: tuple[float, float] | None  # the range of an episode's return
 
 
 def describe(env: str | Make) -> Described:
-    """From the environment itself: it is made once. BadInput where it cannot be made, or has spaces that do not fit."""
+    """Makes the environment once and describes it; BadInput if it cannot be made or its spaces do not fit."""
     with boundary(BadInput, f"environment {env}"):
         one = _flat(env)
     spec, steps = one.spec, None if one.spec is None else one.spec.max_episode_steps
@@ -105,14 +220,14 @@ class Gym:
         return StepResult(observation, reward.copy(), terminated.copy(), truncated & ~terminated, final)
 
     def state(self) -> State:
-        """The environments as they are, pickled, since Gymnasium has no other way."""
+        """The pickled environments: Gymnasium has no other way to save them."""
         with boundary(BadInput, "this environment cannot be saved, so a run in it cannot be resumed"):
-            # All of them in one go: what they share stays shared.
+            # In one pickle, so that shared objects stay shared.
             pickled = pickle.dumps((self._envs.envs, self._seen, self._mask))
         return {"pickled": np.frombuffer(pickled, np.uint8).copy()}
 
     def restore(self, state: State) -> Observation:
-        """Unpickling runs code: give it only what the same run wrote, and only once its hash was found to be right."""
+        """Unpickling runs code: give it only a state of the same run whose hash was verified."""
         self._envs.envs, self._seen, self._mask = pickle.loads(state["pickled"].tobytes())
         return Observation(self._seen.copy(), self._mask)
 
@@ -144,7 +259,7 @@ def _spaces(seen: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> Spaces:
         return Spaces(observation=_size(seen), actions=int(action.n), start=int(action.start))
     assert isinstance(action, Box)
     low, high = (tuple(float(end) for end in ends.ravel()) for ends in (action.low, action.high))
-    is_bounded = bool(np.isfinite([*low, *high]).all())  # a policy's manifest is plain JSON, which knows no infinity
+    is_bounded = bool(np.isfinite([*low, *high]).all())  # a policy's manifest is JSON, without infinities
     spaces = Spaces(observation=_size(seen), actions=_size(action), continuous=True)
     return replace(spaces, low=low, high=high) if is_bounded else spaces
 

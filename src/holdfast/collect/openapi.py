@@ -1,13 +1,14 @@
-"""The OpenAPI document of an app, told by the routes that it serves: what is not in the one is not in the other.
+"""The OpenAPI document of an app, made from the routes that it serves, and the JSON Schemas (2020-12) of the chat API.
 
-What requests and answers look like is in `forms`, and in `proxy.forms`; here they become one document.
-https://spec.openapis.org/oas/v3.1.1
+The schemas say what the request readers refuse and what the writers write, and no more. A field may be null, as if it
+were not given. https://spec.openapis.org/oas/v3.1.1
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -16,8 +17,179 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.collect import forms
-from holdfast.collect.forms import JSON, Schema, Told
+from holdfast.collect.chat_format import KNOWN, MOST_CHOICES, ROLES
+
+Schema = Mapping[str, Any]
+Gives = Mapping[int | str, tuple[str, Mapping[str, Schema]]]
+JSON, EVENTS = "application/json", "text/event-stream"
+COUNT = {"type": "integer", "minimum": 0}
+TEXT = {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """The description of an operation."""
+
+    name: str
+    says: str
+    gives: Gives  # by status: words, and a schema for each media type
+    takes: Mapping[str, Schema] = field(default_factory=dict)  # by media type; none: no body
+    headers: Sequence[Mapping[str, Any]] = ()
+    is_open: bool = False  # no token is needed
+
+
+def obj(required: tuple[str, ...] = (), **members: Schema) -> Schema:
+    return {"type": "object", "required": list(required), "properties": members}
+
+
+def listed(items: Schema, **more: Any) -> Schema:
+    return {"type": "array", "items": items, **more}
+
+
+def optional(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def whole(low: int, high: int = 2**63 - 1) -> Schema:
+    return {"type": "integer", "minimum": low, "maximum": high}
+
+
+ERROR = obj(
+    ("error",), error=obj(("message", "type"), message=TEXT, type=TEXT, param=optional(TEXT), code=optional(TEXT))
+)
+WORDS = {
+    400: "the request is wrong: the message names the field",
+    401: "the token is missing or wrong",
+    403: "without a token only this machine is served",
+    404: "there is no such thing",
+    408: "the request did not come in time",
+    409: "it conflicts with what was sent before",
+    413: "the request is too large",
+    415: "the request is not JSON",
+    503: "it cannot be answered now; ask again",
+}
+
+
+def refusals(*statuses: int, form: Schema = ERROR) -> Gives:
+    return {status: (WORDS[status], {JSON: form}) for status in statuses}
+
+
+MODEL = obj(("id", "object"), id=TEXT, object=TEXT, created=COUNT, owned_by=TEXT, tokenizer=TEXT)
+MODELS = obj(("object", "data"), object={"const": "list"}, data=listed(MODEL))
+
+TEXT_PART = obj(("type", "text"), type={"const": "text"}, text=TEXT)
+CALLED = obj(("function",), function=obj(("name",), name=TEXT, arguments=TEXT))
+MESSAGE = obj(  # only an assistant's content may be null
+    ("role",),
+    role={"enum": list(ROLES)},
+    content={"type": ["string", "array", "null"], "items": TEXT_PART},
+    reasoning_content={"type": ["string", "null"]},
+    tool_call_id={"type": ["string", "null"]},
+    name={"type": ["string", "null"]},
+    tool_calls={"type": ["array", "null"], "items": CALLED},
+)
+TOOL = obj(
+    ("function",),
+    type={"const": "function"},
+    function=obj(
+        ("name",),
+        name={"type": "string", "minLength": 1},
+        parameters=optional(obj(properties=optional({"type": "object"}))),
+    ),
+)
+FLAG, WORD = {"type": "boolean"}, {"type": "string", "minLength": 1}
+FIELDS: Mapping[str, Schema] = {
+    "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+    "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+    "top_k": whole(-1, 2**31 - 1),
+    "max_tokens": whole(1, 2**31 - 1),
+    "max_completion_tokens": whole(1, 2**31 - 1),
+    "stop": {"anyOf": [WORD, listed(WORD, maxItems=16)]},
+    "seed": whole(0, 2**63 - 1 - MOST_CHOICES),
+    "thinking": whole(0, 2**31 - 1),
+    "tools": listed(TOOL),
+    "tool_choice": {"enum": ["auto", "none"]},
+    "n": whole(1, MOST_CHOICES),
+    "logprobs": FLAG,
+    "top_logprobs": whole(0, 20),
+    "return_token_ids": FLAG,
+    "stream": FLAG,
+    "stream_options": obj(include_usage=FLAG),
+    "user": WORD,
+    "frequency_penalty": {"const": 0},
+    "presence_penalty": {"const": 0},
+    "logit_bias": {"const": {}},
+    "response_format": {"const": {"type": "text"}},
+    "parallel_tool_calls": FLAG,
+    "modalities": {"const": ["text"]},
+    "min_p": {"const": 0},
+    "repetition_penalty": {"const": 1},
+    "verbosity": {"const": "medium"},
+}
+REQUEST = {
+    "type": "object",
+    "required": ["model", "messages"],
+    "properties": {"model": WORD, "messages": listed(MESSAGE, minItems=1)}
+    | {name: optional(FIELDS.get(name, {})) for name in sorted(KNOWN - {"model", "messages"})},
+    "additionalProperties": {"type": "null"},
+}
+
+USAGE = optional(obj(prompt_tokens=COUNT, completion_tokens=COUNT, total_tokens=COUNT))
+IDS = optional(listed(COUNT))
+LOGPROBS = optional(obj(content=optional(listed(obj(("logprob",), logprob={"type": "number", "maximum": 0})))))
+CHOICE = obj(
+    ("index", "message", "finish_reason"),
+    index=COUNT,
+    message=obj(("role",), role=TEXT, content=optional(TEXT)),
+    finish_reason=TEXT,
+    logprobs=LOGPROBS,
+    token_ids=IDS,
+)
+COMPLETION = obj(
+    ("id", "object", "created", "model", "choices"),
+    id=TEXT,
+    object={"const": "chat.completion"},
+    created=COUNT,
+    model=TEXT,
+    choices=listed(CHOICE, minItems=1),
+    usage=USAGE,
+    prompt_token_ids=IDS,
+)
+FEEDBACK = {
+    **obj(
+        ("id",),
+        id=WORD,
+        success={"anyOf": [FLAG, {"type": "number", "minimum": 0, "maximum": 1}]},
+        reward={"type": "number", "minimum": -1e9, "maximum": 1e9},
+        safety_cost={"type": "number", "minimum": 0, "maximum": 1e9},
+    ),
+    "minProperties": 2,
+    "additionalProperties": False,
+}
+TAKEN = obj(("id", "object", "taken"), id=TEXT, object={"const": "feedback"}, taken={"const": True})
+HEALTH = obj(("status", "model"), status={"const": "ok"}, model=TEXT)
+
+BODY = (400, 401, 403, 408, 413, 415)  # the errors of any request with a body
+CHAT = Told(
+    name="chat",
+    says="An answer of the model, whole or as a stream of events",
+    takes={JSON: REQUEST},
+    gives={
+        200: ("the answer; with `stream`, its chunks and at the end [DONE]", {JSON: COMPLETION, EVENTS: TEXT}),
+        **refusals(*BODY, 404, 503),
+    },
+)
+LIST = Told(
+    name="models", says="The models that there are", gives={200: ("all of them", {JSON: MODELS}), **refusals(401, 403)}
+)
+UP = Told(name="health", says="Whether it is up", gives={200: ("it is", {JSON: HEALTH})}, is_open=True)
+TELL = Told(
+    name="feedback",
+    says="What came of an answer",
+    takes={JSON: FEEDBACK},
+    gives={200: ("it is taken", {JSON: TAKEN}), **refusals(*BODY, 404, 409, 503)},
+)
+
 
 OPENAPI = "3.1.0"
 PATH = "/openapi.json"
@@ -30,7 +202,7 @@ PARAMETERS: Mapping[str, Schema] = {
 
 
 class ApiRoute(Route):
-    """A route that says what it takes and what it gives."""
+    """A route with the description of its operation."""
 
     def __init__(self, path: str, call: Callable[..., Any], told: Told, *, method: str = "GET") -> None:
         super().__init__(path, call, methods=[method])
@@ -40,13 +212,13 @@ class ApiRoute(Route):
 def described(
     title: str, says: str, routes: Iterable[BaseRoute], admit: Callable[[Request], None], *, has_token: bool
 ) -> list[BaseRoute]:
-    """The routes, and one more that tells of them all, itself included. `admit` says who may read it."""
+    """The routes, and one more that serves their OpenAPI document. `admit` says who may read it."""
 
     async def read(request: Request) -> Response:
         admit(request)
         return Response(text, media_type=JSON)
 
-    gives = {200: ("this document", {JSON: {"type": "object"}}), **forms.refusals(401, 403)}
+    gives = {200: ("this document", {JSON: {"type": "object"}}), **refusals(401, 403)}
     told = Told(name="openapi", says="What can be asked here, and how", gives=gives)
     every = [*routes, ApiRoute(PATH, read, told)]
     text = orjson.dumps(document(title, says, every, has_token=has_token))
@@ -81,7 +253,7 @@ def _operation(place: ApiRoute, has_token: bool) -> dict[str, Any]:
             for status, (words, media) in told.gives.items()
         },
     }
-    # An attempt that is in the path is in no header.
+    # An attempt in the path is not also in a header.
     parameters = [*named, *(one for one in told.headers if not named or not one.get("required"))]
     if parameters:
         operation["parameters"] = parameters

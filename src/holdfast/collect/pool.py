@@ -1,7 +1,7 @@
-"""A pool of seats that works off one run: claims, beats, obeys orders, sweeps up after dead workers, drains.
+"""A pool of slots that works off one run: claims, beats, obeys orders, sweeps up after dead workers, drains.
 
-It runs on the event loop of its caller, and no agent ever does: whatever an agent's code gets up to, leases are
-renewed, deadlines pass and orders are obeyed.
+It runs on the event loop of its caller, and no agent does. So leases are renewed, deadlines kept and commands obeyed,
+whatever an agent does.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.collect.executors import Slot
-from holdfast.collect.worker import Clock
+from holdfast.collect.executors import Clock, Slot
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault, StaleLease
 from holdfast.contracts.executor import Assignment, Outcome
@@ -32,7 +31,7 @@ from holdfast.store.writer import WriteFuture
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTiming:
-    """Seconds."""
+    """Times in seconds."""
 
     heartbeat_s: float = 1.0
     lease_s: float = 5.0
@@ -40,7 +39,7 @@ class PoolTiming:
     backoff: Backoff = field(default_factory=Backoff)
 
 
-LAST_LOOK_S = 0.3  # before a deadline, to see whose fault it is
+LAST_LOOK_S = 0.3  # before a deadline: checks whether another agent blocks this one
 
 
 @dataclass(slots=True)
@@ -55,7 +54,7 @@ class PoolStats:
 @dataclass(slots=True)
 class _Held:
     claim: Claim
-    seat: Slot
+    slot: Slot
     why: AttemptState | None = None  # set when interrupted
 
 
@@ -64,7 +63,7 @@ class Pool:
         self,
         store: Store,
         run: str,
-        seats: Callable[[], Slot],
+        slots: Callable[[], Slot],
         size: int,
         *,
         clock: Clock,
@@ -79,25 +78,25 @@ class Pool:
         self._clock, self._seed, self._size, self._versions = clock, seed, size, versions
         self._chance = random.Random(os.urandom(8))  # spreads retries; no result depends on it
         self._free: list[Slot] = []
-        self._seats = [seats() for _ in range(size)]
+        self._slots = [slots() for _ in range(size)]
         self._held: dict[int, _Held] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._resources: dict[int, dict[str, object]] = {}
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._draining = asyncio.Event()
         self._is_stopped = False
-        self._seat_freed = asyncio.Event()
+        self._slot_freed = asyncio.Event()
 
     async def work(self) -> PoolStats:
-        """Until drained or stopped; every claimed attempt is finished, handed back or written off when this returns."""
+        """Works until drained or stopped. Every claimed attempt is then finished, handed back or written off."""
         now = self._clock()
         await self.store.workers.register(
             self.worker, host=socket.gethostname(), pid=os.getpid(), slots=self._size, now=now
         )
         watchers = [asyncio.create_task(step()) for step in (self._beat, self._obey, self._sweep)]
         dispatch = asyncio.create_task(self._dispatch())
-        for seat in self._seats:
-            self._spawn(self._free_up(seat))
+        for slot in self._slots:
+            self._spawn(self._free_up(slot))
         try:
             await self._until_failure(dispatch, watchers)
             while self._tasks:
@@ -110,25 +109,25 @@ class Pool:
             for watcher in watchers:
                 watcher.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
-            for seat in self._seats:
-                seat.close()
+            for slot in self._slots:
+                slot.close()
         await self.store.workers.stop(self.worker, now=self._clock())
         return self.tally
 
     async def _until_failure(self, wanted: asyncio.Task[None], watchers: list[asyncio.Task[None]]) -> None:
-        """Wait for one task; its error, a watcher's or that of any attempt's bookkeeping is ours to raise."""
+        """Waits for one task; raises its error, a watcher's, or that of any attempt's bookkeeping."""
         await asyncio.wait([wanted, self._failure, *watchers], return_when=asyncio.FIRST_COMPLETED)
         for task in (wanted, *watchers, self._failure):
             if task.done():
                 task.result()
 
     def drain(self) -> None:
-        """Claim nothing more; finish what runs."""
+        """Claims nothing more; finishes what runs."""
         self._draining.set()
-        self._seat_freed.set()
+        self._slot_freed.set()
 
     def stop(self) -> None:
-        """Claim nothing more; interrupt what runs and hand it back."""
+        """Claims nothing more; interrupts what runs and hands it back."""
         self.drain()
         self._is_stopped = True
         self._interrupt_all(AttemptState.RELEASED)
@@ -139,7 +138,7 @@ class Pool:
 
     async def _dispatch(self) -> None:
         while not self._draining.is_set():
-            self._seat_freed.clear()
+            self._slot_freed.clear()
             seen, looked_at = self.store.changes.seen(QUEUE), self._clock()
             claims: tuple[Claim, ...] = ()
             if self._free:
@@ -150,7 +149,7 @@ class Pool:
                 await self._wait_for_work(seen, looked_at)
 
     async def _claim(self, most: int) -> tuple[Claim, ...]:
-        """A claim must not get lost when we are cancelled while it is on its way to the disk."""
+        """Claims up to `most`. A claim that is being written when we are cancelled is handed back, not lost."""
         claiming = self.store.queue.claim(
             self.run_id,
             self.worker,
@@ -167,16 +166,16 @@ class Pool:
             raise
 
     async def _wait_for_work(self, seen: int, looked_at: float) -> None:
-        """Until a seat is free and something may be claimed, or it is time to look anyway."""
+        """Until a slot is free and something may be claimed, or it is time to look anyway."""
         if not self._free:
-            await self._seat_freed.wait()
+            await self._slot_freed.wait()
             return
         timeout = self.pace.idle_s
         ripe = self.store.queue.next_ripe(self.run_id)
-        if ripe is not None and ripe > looked_at:  # what was ripe and not given out waits for an order, not for time
+        if ripe is not None and ripe > looked_at:  # what was due before waits for a command, not for time
             timeout = min(timeout, max(0.0, ripe - self._clock()) + 0.001)
         change = self.store.changes.after(QUEUE, seen)
-        waits = [asyncio.create_task(self._seat_freed.wait()), asyncio.create_task(_settled(change))]
+        waits = [asyncio.create_task(self._slot_freed.wait()), asyncio.create_task(_settled(change))]
         try:
             await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -201,7 +200,7 @@ class Pool:
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._failure.done():
             self._failure.set_exception(error)
-            self._failure.exception()  # seen: when work() already fails for another reason, nobody else looks at it
+            self._failure.exception()  # marks it as retrieved, in case work() already fails for another reason
 
     async def _run(self, held: _Held) -> None:
         claim, began = held.claim, self._clock()
@@ -215,35 +214,35 @@ class Pool:
 
         timer = asyncio.create_task(self._end_in_time(held))
         try:
-            outcome = None if held.why else await held.seat.run(self._assignment(claim), record)
+            outcome = None if held.why else await held.slot.run(self._assignment(claim), record)
             await self._conclude(held, outcome, writes)
         except StaleLease:
-            self.tally.interrupted += 1  # someone else's by now: what we did is void, and the store has said so
+            self.tally.interrupted += 1  # the lease is another worker's now, and the store refused our writes
         finally:
             timer.cancel()
             del self._held[claim.attempt.token]
             self.tally.busy_s += self._clock() - began
-        await self._free_up(held.seat)
+        await self._free_up(held.slot)
 
-    async def _free_up(self, seat: Slot) -> None:
+    async def _free_up(self, slot: Slot) -> None:
         if not self._draining.is_set():
             try:
-                await seat.prepare()
+                await slot.prepare()
             except Fault:
                 if not self._draining.is_set():  # Ctrl-C reaches children that are only just starting as well
                     raise
-        self._free.append(seat)
-        self._seat_freed.set()
+        self._free.append(slot)
+        self._slot_freed.set()
 
     async def _end_in_time(self, held: _Held) -> None:
-        """At its deadline an attempt is over. One that could not run for another's sake is handed back just before."""
+        """Interrupts an attempt at its deadline. One that another agent blocked is handed back just before."""
         attempt = held.claim.attempt
         if attempt.deadline is None:
             return
         left = attempt.deadline - self._clock()
         if left > 4 * LAST_LOOK_S:
             await asyncio.sleep(left - 2 * LAST_LOOK_S)
-            if await held.seat.is_hindered(LAST_LOOK_S):
+            if await held.slot.is_hindered(LAST_LOOK_S):
                 return
         await asyncio.sleep(max(0.0, attempt.deadline - self._clock()) + 0.01)  # past it, not upon it
         self._interrupt(held, AttemptState.TIMEOUT)
@@ -260,7 +259,7 @@ class Pool:
             else:  # past its deadline: a beat may have found it lost before its timer did
                 await queue.sweep(now=now, backoff=self.pace.backoff, chance=self._chance.random())
             return
-        # All handed over at once: the spans, the rewards and the end share one commit.
+        # Handed over at once, so the spans, the rewards and the end share one commit.
         if outcome.signals:
             writes.append(self.store.traces.score(attempt, outcome.signals, now=now))
         ended = queue.finish(
@@ -285,7 +284,7 @@ class Pool:
 
     def _assignment(self, claim: Claim) -> Assignment:
         rollout, attempt = claim.rollout, claim.attempt
-        # By the agent's own tries: what infrastructure ended is tried again with the same chance.
+        # By the agent's own tries: after an infrastructure fault the seed is the same.
         key = f"{self._seed}/{rollout.metadata.get('seed', rollout.name)}/{rollout.faults + 1}"
         return Assignment(
             rollout=rollout.id,
@@ -303,12 +302,12 @@ class Pool:
             return {}
         if version not in self._resources:
             self._resources[version] = dict(self.store.versions.get(version).resources)
-        return copy.deepcopy(self._resources[version])  # one agent's changes to it are nobody else's
+        return copy.deepcopy(self._resources[version])  # so that an agent's changes stay its own
 
     def _interrupt(self, held: _Held, why: AttemptState) -> None:
         if held.why is None:
             held.why = why
-            held.seat.interrupt()
+            held.slot.interrupt()
 
     def _interrupt_all(self, why: AttemptState) -> None:
         for held in list(self._held.values()):
@@ -336,7 +335,7 @@ class Pool:
             self.drain()
 
     async def _obey(self) -> None:
-        """An order is obeyed when it comes, not at the next beat."""
+        """Obeys a command when it comes, not at the next heartbeat."""
         seen = self.store.changes.seen(ORDERS)
         while True:
             await self.store.changes.after(ORDERS, seen)

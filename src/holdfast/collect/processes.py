@@ -1,7 +1,7 @@
-"""A process per seat: an agent that blocks, spins, leaks or crashes there harms nobody, and can be killed.
+"""A process per slot: an agent that blocks, spins, leaks or crashes there harms nobody and can be killed.
 
-The child holds no lease and no store: it gets assignments and sends spans and the outcome through a pipe. It ends when
-the pipe does, so it never outlives its parent.
+The child holds no lease and no store: it gets assignments and sends spans and the outcome through a pipe. It ends with
+the pipe, so it never outlives its parent.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from holdfast.collect.agent import Connect, Context, Score, load_agent
-from holdfast.collect.executors import AgentRuntime, finish_now, plainly
-from holdfast.collect.worker import run_one
+from holdfast.collect.executors import AgentRuntime, finish_now, plainly, run_one
 from holdfast.contracts.agent import is_async
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault
@@ -41,7 +40,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecipe:
-    """How a child makes what it needs; everything here can be pickled."""
+    """What a child needs to build its agent; all of it can be pickled."""
 
     agent: str  # module:function, or file.py:function
     score: Score
@@ -60,11 +59,11 @@ class ProcessExecutor:
         return self._child is not None and bool(self._child.is_alive())
 
     def prepare(self) -> None:
-        """Have a child that has loaded the agent: its start is not on any attempt's time."""
+        """Starts a child that has loaded the agent, so that no attempt's time includes it."""
         ours, theirs = _spawn.Pipe()
         self._child = _spawn.Process(target=work, args=(theirs, self._recipe), name="holdfast-agent", daemon=True)
-        # A child begins with its maker's mask: Ctrl-C, which reaches the whole group, must not meet it half started.
-        resource_tracker.ensure_running()  # now, since that unblocks the signal
+        # A child inherits the signal mask: Ctrl-C reaches the whole group and must not hit it half started.
+        resource_tracker.ensure_running()  # before masking, since it unblocks the signal
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._child.start()
@@ -96,7 +95,7 @@ class ProcessExecutor:
                 while True:
                     attempt, message = pipe.recv()
                     if attempt != assignment.attempt:
-                        continue  # a thread that an earlier attempt left behind still talks
+                        continue  # from a thread that an earlier attempt left behind
                     if isinstance(message, Outcome):
                         break
                     record(message)
@@ -115,7 +114,7 @@ class ProcessExecutor:
 
         def measures() -> Iterator[None]:
             interrupted.set()
-            self._child = None  # not to be used again, however long its end takes
+            self._child = None  # not used again, however long it takes to end
             _signal(child, signal.SIGTERM)
             yield
             _signal(child, signal.SIGKILL)
@@ -138,16 +137,16 @@ class ProcessExecutor:
 
 
 def work(pipe: Connection, recipe: ProcessRecipe) -> None:
-    """The child's life: take an assignment, send what happens, send the outcome; end when the parent does."""
-    os.setsid()  # what the agent starts ends with it: see _signal
+    """The child's main loop: receives an assignment, sends spans and the outcome; ends with its parent."""
+    os.setsid()  # so that what the agent starts ends with it: see _signal
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if sys.platform == "linux":  # the pipe's end is not seen while an agent holds the interpreter; the kernel's word is
+    if sys.platform == "linux":  # an agent that holds the interpreter does not notice the closed pipe
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     inbox: queue.SimpleQueue[Assignment] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, inbox), daemon=True).start()
-    home = AgentRuntime(
+    runtime = AgentRuntime(
         load_agent(recipe.agent),
         recipe.score,
         recipe.connect,
@@ -159,36 +158,38 @@ def work(pipe: Connection, recipe: ProcessRecipe) -> None:
 
     def send(attempt: str, message: Span | BudgetChange | Outcome) -> None:
         if os.getpid() != me:
-            os._exit(1)  # an agent that forked: the copy has no business here
+            os._exit(1)  # an agent that forked: its copy must not use our pipe
         if isinstance(message, Span):
-            dumps(message)  # what cannot be written is refused on this side, where the agent learns of it
+            dumps(message)  # refuses here what cannot be stored, so that the agent gets the error
         with one_at_a_time:  # an agent may record from many threads
             pipe.send((attempt, message))
 
     pipe.send("ready")
     while True:
         assignment = inbox.get()
-        send(assignment.attempt, _outcome(home, assignment, partial(send, assignment.attempt)))
+        send(assignment.attempt, _outcome(runtime, assignment, partial(send, assignment.attempt)))
 
 
-def _outcome(home: AgentRuntime, assignment: Assignment, record: Record) -> Outcome:
+def _outcome(runtime: AgentRuntime, assignment: Assignment, record: Record) -> Outcome:
     try:
-        context = home.context(assignment, record)
-    except Fault as fault:  # nobody answers for its version: nothing was begun
+        context = runtime.context(assignment, record)
+    except Fault as fault:  # no model serves its version
         return Outcome(state=AttemptState.FAULT, error=str(fault))
     _point_clients(context)
-    if not is_async(home.agent):
-        return finish_now(run_one(plainly(home.agent), context, plainly(home.score)))
-    return asyncio.run_coroutine_threadsafe(run_one(home.agent, context, home.score), home.current.loop).result()
+    if not is_async(runtime.agent):
+        return finish_now(run_one(plainly(runtime.agent), context, plainly(runtime.score)))
+    return asyncio.run_coroutine_threadsafe(
+        run_one(runtime.agent, context, runtime.score), runtime.current.loop
+    ).result()
 
 
 def _point_clients(context: Context) -> None:
-    """An agent that knows nothing of us asks where its environment says; a process has one attempt at a time."""
+    """Points the clients of an agent that does not use its context: a process has one attempt at a time."""
     os.environ["OPENAI_BASE_URL"] = context.base_url
     os.environ["ANTHROPIC_BASE_URL"] = context.anthropic_base_url
     if context.access is not None:  # behind a capture proxy the keys are those of its upstreams
         os.environ["OPENAI_API_KEY"] = os.environ["ANTHROPIC_API_KEY"] = context.api_key
-        # One of its frameworks sends traces to its vendor as soon as there is a key, and this one is only ours.
+        # The Agents SDK would send traces to its vendor with this key, which is only ours.
         os.environ.setdefault("OPENAI_AGENTS_DISABLE_TRACING", "1")
 
 
@@ -201,11 +202,11 @@ def _receive(pipe: Connection, inbox: queue.SimpleQueue[Assignment]) -> None:
 
 
 def _signal(child: Any, number: signal.Signals) -> None:
-    """To the child and all it has started."""
+    """Signals the child and all that it has started."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, number)
     with suppress(ProcessLookupError):
-        os.kill(child.pid, number)  # it may not have come to have a group of its own
+        os.kill(child.pid, number)  # it may not have its own group yet
 
 
 def _exit_text(code: int | None) -> str:

@@ -1,7 +1,6 @@
-"""Rows from files: JSONL, JSON, CSV, Parquet, `datasets` folders, and whatever Python iterates over.
+"""Rows from files: JSONL, JSON, CSV, Parquet, `datasets` folders, and any Python iterable.
 
-A row is an object with the place it came from, so that an error can name file and line. Rows come one by one and hold
-only JSON. What the columns mean is the caller's business.
+A row is a JSON object with its place, so that an error names file and line. The caller knows what columns mean.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time
 from importlib import import_module
@@ -53,12 +53,8 @@ class SourceRow(NamedTuple):
         return self.origin.place(self.number)
 
 
-def read_rows(source: Any) -> Iterator[SourceRow]:
+def read_rows(source: Any, split: str | None = None) -> Iterator[SourceRow]:
     """The rows of a path, of a mapping from split to source, or of an iterable of objects."""
-    return _rows(source, None)
-
-
-def _rows(source: Any, split: str | None) -> Iterator[SourceRow]:
     if isinstance(source, str | Path):
         return _file_rows(Path(source), split)
     if isinstance(source, Mapping):
@@ -76,7 +72,7 @@ def _split_rows(sources: Mapping[Any, Any]) -> Iterator[SourceRow]:
         if not isinstance(split, str):
             remedy = 'give names of splits, as in {"train": ..., "held_out": ...}'
             raise BadInput(f"tasks: key {split!r}", why="is not text", remedy=remedy)
-        yield from _rows(source, split)
+        yield from read_rows(source, split)
 
 
 def _file_rows(path: Path, split: str | None) -> Iterator[SourceRow]:
@@ -99,9 +95,6 @@ def _file_rows(path: Path, split: str | None) -> Iterator[SourceRow]:
     return reader(path, split)
 
 
-# JSON
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -121,7 +114,7 @@ def _finite(text: str) -> float:
 
 
 class _Unfit(ValueError):
-    """What Python's reader would take, and what is not JSON or would lose data."""
+    """Python's JSON reader would take it, but it is not JSON or would lose data."""
 
     def __init__(self, why: str, remedy: str) -> None:
         super().__init__(why)
@@ -136,7 +129,9 @@ def _parsed(raw: bytes, origin: Origin, number: int, encoding: str = "utf-8") ->
     try:
         return _decode(raw.decode(encoding).strip())
     except _Unfit as unfit:
-        key = _path_to_unfit(json.loads(raw.decode(encoding)))
+        key = ""
+        with suppress(RecursionError):
+            key = (_unfit(json.loads(raw.decode(encoding))) or ("",))[0]
         raise BadInput(_join(origin.place(number), key), why=unfit.why, remedy=unfit.remedy) from unfit
     except json.JSONDecodeError as error:
         near = error.doc[max(0, error.pos - 20) : error.pos + 20]
@@ -178,9 +173,6 @@ def _row(origin: Origin, number: int, data: Any) -> SourceRow:
     return SourceRow(origin, number, data)
 
 
-# CSV
-
-
 def _csv_rows(path: Path, split: str | None) -> Iterator[SourceRow]:
     """Every value is text; an empty cell of an optional column is no value."""
     origin = Origin(str(path), split=split, absent=("", None))
@@ -216,9 +208,6 @@ def _record(header: list[str], cells: list[str], origin: Origin, number: int) ->
         why = f"has {len(cells)} cells where the header has {len(header)}"
         raise BadInput(origin.place(number), why=why, remedy="quote cells that hold the separator or line breaks")
     return dict(zip(header, cells, strict=True))
-
-
-# Parquet and Arrow
 
 
 def _pyarrow(module: str, path: Path) -> Any:
@@ -302,9 +291,6 @@ def _inside(folder: Path, name: str) -> Path:
     return path
 
 
-# Python
-
-
 def _python_rows(items: Iterable[Any], split: str | None) -> Iterator[SourceRow]:
     if hasattr(items, "to_dict") and hasattr(items, "columns"):
         raise BadInput("tasks", why="are a data frame", remedy='give its rows: frame.to_dict("records")')
@@ -363,14 +349,6 @@ def _unfit(value: Any, path: str = "") -> tuple[str, Any] | None:
             return path, value
         return None
     return next((found for key, part in parts if (found := _unfit(part, key)) is not None), None)
-
-
-def _path_to_unfit(value: Any) -> str:
-    try:
-        found = _unfit(value)
-    except RecursionError:
-        return ""
-    return found[0] if found else ""
 
 
 def _join(place: str, key: str) -> str:

@@ -1,7 +1,6 @@
-"""Tasks from files and lists: which column is what, which split a task belongs to, and what is wrong with the set.
+"""Tasks from files and lists: what each column means, which split a task is in, and what is wrong with the set.
 
-Everything is known before a run starts: duplicates, tasks that are in both splits, answers that the agent would see.
-Reading the files is `rows`; running the tasks is the caller's business.
+Duplicates, tasks in both splits and answers in the agent's sight are reported before a run starts. `rows` reads files.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ from holdfast.contracts.rollout import TASK_NAME_RULE, Split, is_task_name
 from holdfast.contracts.shapes import NAMES
 from holdfast.contracts.task import TaskItem, canonical
 
-Column = (
-    str | Literal[False] | None
-)  # a name; False: use no such column; None: the one of the usual name, if it is there
+Column = str | Literal[False] | None  # a name; False: no such column; None: the usual name, if it is there
 Digest = bytes
 
 RESERVED = ("id", "expected", "split", "family", "metadata")
@@ -48,9 +45,6 @@ _CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _DIGITS = re.compile(r"\d+")
 
 
-# What was found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicate:
     """Tasks of one split with the same input: the first is kept, the others are dropped."""
@@ -70,7 +64,7 @@ class Leak:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReport:
-    """What there is to know about a set of tasks before they are run."""
+    """What was found about a set of tasks before they are run."""
 
     train: int
     held_out: int
@@ -80,7 +74,7 @@ class TaskReport:
     near_leaks: tuple[Leak, ...] = ()  # the same but for case, spaces and digits
     without_expected: tuple[str, ...] = ()  # ids
     gold_in_sight: tuple[str, ...] = ()  # keys of the input that seem to hold the expected answer
-    is_proof: bool = True  # one split is learnt from, the other proves it; else the size of neither matters
+    is_proof: bool = True  # one split teaches and the other proves; if not, sizes do not matter
 
     @property
     def dropped(self) -> int:
@@ -94,7 +88,39 @@ class TaskReport:
     @property
     def warnings(self) -> tuple[str, ...]:
         """One sentence for each thing that may spoil a run or a proof; the gravest first."""
-        return tuple(sentence for check in _CHECKS for sentence in check(self))
+        found = [
+            f"THE AGENT SEES THE ANSWER? Its input holds {_show(name)!r}, which looks like the expected answer. "
+            f"If it is, load with expected={_show(name)!r}, or take it out of the input."
+            for name in self.gold_in_sight
+        ]
+        if self.leaks:
+            found.append(
+                f"LEAK: the same input is in train and held out, {len(self.leaks)} times: {_pairs(self.leaks)}."
+            )
+        if self.near_leaks:
+            found.append(
+                f"Near duplicates in train and held out (the same but for case, spaces and digits), "
+                f"{len(self.near_leaks)} groups: {_pairs(self.near_leaks)}."
+            )
+        if self.split_families:
+            found.append(f"Families in both splits: {_some(self.split_families)}.")
+        if self.duplicates:
+            pairs = _some_pairs([(one.dropped[0], one.kept) for one in self.duplicates])
+            found.append(f"Dropped {self.dropped} duplicates (the first is kept): {pairs}.")
+        if wrong := [one.kept for one in self.duplicates if one.contradicts]:
+            found.append(f"Duplicates with another expected answer than the one kept: {_some(wrong)}.")
+        if self.without_expected:
+            of = f"{len(self.without_expected)} of {self.train + self.held_out}"
+            found.append(f"No expected answer in {of}: {_some(self.without_expected)}.")
+        return (*found, *self._size_warnings())
+
+    def _size_warnings(self) -> Iterator[str]:
+        if self.is_proof and not self.held_out:
+            yield "No held-out tasks: nothing can be proved. Give held_out, as in held_out=0.4, or a split column."
+        elif self.is_proof and self.held_out < FEW:
+            yield f"Only {self.held_out} held-out tasks: a proof needs many, {FEW} at the very least."
+        if self.is_proof and not self.train:
+            yield "No train tasks: there is nothing to learn from."
 
     def lines(self) -> tuple[str, ...]:
         """The report in at most 80 columns."""
@@ -111,64 +137,6 @@ class TaskReport:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
-
-
-def _gold_warning(report: TaskReport) -> Iterator[str]:
-    for name in report.gold_in_sight:
-        yield (
-            f"THE AGENT SEES THE ANSWER? Its input holds {_show(name)!r}, which looks like the expected answer. "
-            f"If it is, load with expected={_show(name)!r}, or take it out of the input."
-        )
-
-
-def _leak_warning(report: TaskReport) -> Iterator[str]:
-    if report.leaks:
-        yield f"LEAK: the same input is in train and held out, {len(report.leaks)} times: {_pairs(report.leaks)}."
-    if report.near_leaks:
-        yield (
-            f"Near duplicates in train and held out (the same but for case, spaces and digits), "
-            f"{len(report.near_leaks)} groups: {_pairs(report.near_leaks)}."
-        )
-    if report.split_families:
-        yield f"Families in both splits: {_some(report.split_families)}."
-
-
-def _duplicate_warning(report: TaskReport) -> Iterator[str]:
-    if report.duplicates:
-        pairs = _some_pairs([(found.dropped[0], found.kept) for found in report.duplicates])
-        yield f"Dropped {report.dropped} duplicates (the first is kept): {pairs}."
-    wrong = [found.kept for found in report.duplicates if found.contradicts]
-    if wrong:
-        yield f"Duplicates with another expected answer than the one kept: {_some(wrong)}."
-
-
-def _expected_warning(report: TaskReport) -> Iterator[str]:
-    if report.without_expected:
-        total = report.train + report.held_out
-        yield f"No expected answer in {len(report.without_expected)} of {total}: {_some(report.without_expected)}."
-
-
-def _size_warning(report: TaskReport) -> Iterator[str]:
-    if not report.is_proof:
-        return
-    if not report.held_out:
-        yield "No held-out tasks: nothing can be proved. Give held_out, as in held_out=0.4, or a split column."
-    elif report.held_out < FEW:
-        yield f"Only {report.held_out} held-out tasks: a proof needs many, {FEW} at the very least."
-    if not report.train:
-        yield "No train tasks: there is nothing to learn from."
-
-
-_CHECKS: tuple[Callable[[TaskReport], Iterator[str]], ...] = (
-    _gold_warning,
-    _leak_warning,
-    _duplicate_warning,
-    _expected_warning,
-    _size_warning,
-)
-
-
-# The set
 
 
 @dataclass(frozen=True)
@@ -224,7 +192,7 @@ class TaskSet:
 
 
 def _part(whole: TaskReport, train: Iterable[TaskItem], held_out: Iterable[TaskItem]) -> TaskSet:
-    """A part of a set: what was found about the whole still holds for the tasks that are left."""
+    """A part of a set, with the findings about the tasks that are left."""
     learnt, proved = tuple(train), tuple(held_out)
     ids = {task.id for part in (learnt, proved) for task in part}
 
@@ -248,9 +216,6 @@ def _set_hash(tasks: Sequence[TaskItem]) -> str:
     for task in tasks:
         total.update(canonical(task.row()).encode() + b"\n")
     return total.hexdigest()
-
-
-# Loading
 
 
 def load(
@@ -280,7 +245,7 @@ def load(
     when others are added or the order changes.
     """
     _check_options(held_out, seed, leaks)
-    name = _source_name(source)
+    name = str(source) if isinstance(source, str | Path) else "tasks"
     columns = _Columns({"id": id, "expected": expected, "split": split, "family": family}, input)
     with _no_collections():
         drafts = [columns.draft(row, held_out, seed) for row in read_rows(source)]
@@ -301,7 +266,7 @@ def load(
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """A million new objects and no garbage: the collector would walk them again and again for nothing."""
+    """Pauses the garbage collector: a million new objects and no garbage would be walked again and again."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -324,10 +289,6 @@ def _check_options(held_out: object, seed: object, leaks: object) -> None:
         raise BadInput(f"leaks = {leaks!r}", why="is unknown", remedy='use "refuse" or "allow"')
 
 
-def _source_name(source: Any) -> str:
-    return str(source) if isinstance(source, str | Path) else "tasks"
-
-
 @dataclass(slots=True)
 class _Draft:
     """A task, and what is needed to check it against the others."""
@@ -344,7 +305,7 @@ class _Draft:
 
 
 class _Columns:
-    """Which column is what, learnt from the options and the first row; and which columns were met."""
+    """What each column means, from the options and the first row; and which columns were met."""
 
     def __init__(self, names: Mapping[str, Column], input: str | Sequence[str] | None) -> None:
         for option, name in {**names, "input": input}.items():
@@ -376,7 +337,11 @@ class _Columns:
         value = self._input_of(rest, aside, row)
         if isinstance(value, dict):
             self._watch_for_gold(value, found)
-        digest, family = _row_digest(value, row), _family_of(found, row)
+        family = _family_of(found, row)
+        try:
+            digest = sha256(canonical(value).encode()).digest()
+        except RecursionError as error:
+            raise BadInput(row.place, why="is nested too deeply", remedy="make it flatter") from error
         label = _label_of(found, row.origin.split if self._labels else None, row)
         task = TaskItem(
             id=self._id_of(found, digest, row),
@@ -391,7 +356,7 @@ class _Columns:
 
     def _input_of(self, rest: dict[str, Any], aside: dict[str, Any], row: SourceRow) -> Any:
         """The input; columns that have no use go aside."""
-        if not self._input_is_known:  # the first row decides for all: a row that lost its input must not pass
+        if not self._input_is_known:  # the first row decides for all: a row without its input must not pass
             self._input, self._input_is_known = "input" if "input" in rest else None, True
         if self._input is None:
             value: Any = rest
@@ -497,9 +462,6 @@ def _metadata_of(found: Mapping[str, Any], aside: Mapping[str, Any], row: Source
     return {**aside, **value}
 
 
-# Splits
-
-
 def _split_named(label: object, place: str) -> Split:
     split = SPLITS.get(label.strip().lower()) if isinstance(label, str) else None
     if split is None:
@@ -520,7 +482,7 @@ def _label_of(found: Mapping[str, Any], label: str | None, row: SourceRow) -> Sp
 
 
 def _hashed_split(digest: Digest, family: str | None, share: float, seed: int) -> Split:
-    """Held out if hash(seed, key) < share: it depends on nothing but the task's family, or else its input."""
+    """Held out if hash(seed, key) < share; the key is the task's family, or else its input."""
     key = f"input {digest.hex()}" if family is None else f"family {canonical(family)}"
     point = int.from_bytes(sha256(f"{seed} {key}".encode()).digest()[:8]) / 2**64
     return Split.VAL if point < share else Split.TRAIN
@@ -534,27 +496,13 @@ def _check_splits(drafts: Sequence[_Draft], share: float | None, seed: int, sour
         raise BadInput(missing.place, why="has no split, and other tasks have one", remedy=remedy)
     if share is None:
         return
-    if Split.VAL in labels:  # a source that is all train may be split: the label says no more than the default
+    if Split.VAL in labels:  # a source that is all train may be split
         remedy = "leave held_out away, or load with split=False to split anew"
         raise BadInput(f"held_out = {share}", why=f"the splits of {source} are given already", remedy=remedy)
     if len({draft.task.split for draft in drafts}) == 1:
         why = f"all tasks fall into the same split ({len(drafts)} tasks of {source})"
         remedy = "take another seed, give more tasks or families, or a split column"
         raise BadInput(f"held_out = {share}, seed = {seed}", why=why, remedy=remedy)
-
-
-# Duplicates and leaks
-
-
-def _digest(value: Any) -> Digest:
-    return sha256(canonical(value).encode()).digest()
-
-
-def _row_digest(value: Any, row: SourceRow) -> Digest:
-    try:
-        return _digest(value)
-    except RecursionError as error:
-        raise BadInput(row.place, why="is nested too deeply", remedy="make it flatter") from error
 
 
 def _without_duplicates(drafts: Sequence[_Draft]) -> tuple[list[_Draft], tuple[Duplicate, ...]]:
@@ -580,14 +528,14 @@ def _answer(draft: _Draft) -> str | None:
 
 
 def _leaks(drafts: Sequence[_Draft]) -> tuple[tuple[Leak, ...], tuple[Leak, ...]]:
-    """The same input, and nearly the same text, on both sides; one pass each over both splits."""
+    """Groups with the same input, and with nearly the same text, in both splits."""
     train = [draft for draft in drafts if draft.task.split is Split.TRAIN]
     held_out = [draft for draft in drafts if draft.task.split is not Split.TRAIN]
     if not (train and held_out):
         return (), ()
     same = _groups(train, held_out, lambda draft: draft.digest)
     near = _groups(train, held_out, lambda draft: _normal(draft.task.input))
-    # A group of one input is no near duplicate: it is a leak, and stands there already.
+    # A group of one input is a leak, and is in `same` already.
     near = [group for group in near if len({draft.digest for side in group for draft in side}) > 1]
     return _as_leaks(same), _as_leaks(near)
 
@@ -614,7 +562,7 @@ def _as_leaks(groups: Iterable[_Group]) -> tuple[Leak, ...]:
 
 
 def _normal(value: Any) -> str:
-    """The value as text without case, digits and the number of spaces: equal for what only looks different."""
+    """The value as text without case, digits and the number of spaces."""
     parts: list[str] = []
     ahead = [value]
     while ahead:
@@ -666,9 +614,6 @@ def _task_set(train: tuple[TaskItem, ...], held_out: tuple[TaskItem, ...], found
         **found._asdict(),
     )
     return TaskSet(train, held_out, report)
-
-
-# Words for the report
 
 
 def _show(text: str) -> str:

@@ -1,6 +1,6 @@
 """Thinking budgets: how many tokens an attempt may think, what it did with them, and what was changed on the way.
 
-How a task is judged and when a budget grows is `collect.budget`'s business; these are the records.
+How a task is judged and when a budget grows is `collect.thinking`'s business; these are the records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Chat logs become finished rollouts, scrubbed and through the gates, ready to be learnt from.
 
 All of them go to one run of the project, each under the hash of what was said, so that importing again is harmless.
-What is scrubbed is `collect.scrub`'s business, and what is fit `learn.quality`'s; nothing is stored before both have
+What is scrubbed is `privacy.scrub`'s business, and what is fit `learn.quality`'s; nothing is stored before both have
 seen it.
 """
 
@@ -18,7 +18,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from holdfast.collect.scrub import Scrub, count, key_in
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
@@ -26,6 +25,7 @@ from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
 from holdfast.contracts.run import DesiredState, RunRecord, RunState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.learn.quality import QualityReport, Standards, audit
+from holdfast.privacy.scrub import Scrub, count, key_in
 from holdfast.store.store import Store
 
 KIND, WORKER = "import", "import"

@@ -1,6 +1,6 @@
 """Thinking budgets of attempts: kept under the fence with every change, and counted up for those who ask.
 
-What a budget is worth, and when it grows, is decided elsewhere (`collect.budget`); here nothing is ever taken back.
+What a budget is worth, and when it grows, is decided elsewhere (`collect.thinking`); here nothing is ever taken back.
 """
 
 from __future__ import annotations

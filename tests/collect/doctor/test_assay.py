@@ -6,9 +6,8 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from holdfast.collect.doctor.assay import OPENERS, assay
-from holdfast.collect.doctor.findings import DoctorFinding, FindingState
-from holdfast.collect.doctor.probe import EndpointProbe, Patient
+from holdfast.collect.doctor import OPENERS, assay
+from holdfast.collect.endpoint_probe import DoctorFinding, EndpointProbe, EndpointSession, FindingState
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 from tests.collect.doctor.toys import Toy, serving
@@ -32,7 +31,7 @@ class Cold(Toy):
 def assayed(toy: Toy, samples: int, heard: list[str]) -> list[DoctorFinding]:
     async def asking(url: str) -> list[DoctorFinding]:
         async with EndpointProbe(url) as probe:
-            return await assay(Patient(probe, "toy", heard.append), samples, None)
+            return await assay(EndpointSession(probe, "toy", heard.append), samples, None)
 
     with serving(toy) as url:
         return asyncio.run(asking(url))

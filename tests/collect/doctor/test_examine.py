@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.doctor.examine import examine, parting
-from holdfast.collect.doctor.findings import CHECKS, DoctorFinding, FindingState, verdict
-from holdfast.collect.doctor.probe import EndpointProbe, ProbeAnswer
-from holdfast.collect.reply import spell_byte
+from holdfast.collect.chat_format import spell_byte
+from holdfast.collect.doctor import examine, parting
+from holdfast.collect.endpoint_probe import CHECKS, DoctorFinding, EndpointProbe, FindingState, ProbeAnswer, verdict
 from tests.collect.doctor import toys
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.collect.doctor.findings import DoctorFinding, FindingState, failed, skipped, unknown, verdict
+from holdfast.collect.endpoint_probe import DoctorFinding, FindingState, failed, skipped, unknown, verdict
 
 FINE = DoctorFinding(check="usage", detail="as many as there are ids")
 

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.collect.doctor.probe import EndpointProbe, EndpointRefused, Patient, ProbeAnswer, events, joined, whole
+from holdfast.collect.endpoint_probe import (
+    EndpointProbe,
+    EndpointRefused,
+    EndpointSession,
+    ProbeAnswer,
+    events,
+    joined,
+    whole,
+)
 from holdfast.contracts.errors import BadInput, Fault
 from tests.collect.doctor.toys import Toy
 from tests.collect.doctor.toys import serving as serving_toy
@@ -98,7 +106,7 @@ def test_no_stream_does_more_than_be_refused(text: str) -> None:
 def ask(endpoint: Endpoint, **how: Any) -> ProbeAnswer:
     async def asking() -> ProbeAnswer:
         async with EndpointProbe(endpoint.url, **how) as probe:
-            return await Patient(probe, "toy", lambda check: None).ask(["hello"])
+            return await EndpointSession(probe, "toy", lambda check: None).ask(["hello"])
 
     return asyncio.run(asking())
 

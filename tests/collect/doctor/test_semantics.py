@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from holdfast.collect.doctor.semantics import (
+from holdfast.collect.doctor import (
     DrawnStats,
     Meaning,
     drawn,

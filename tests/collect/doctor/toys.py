@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from holdfast.collect import endpoint
-from holdfast.collect.reply import Spell, spell_byte
+from holdfast.collect.chat_format import Spell, spell_byte
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.collect.otlp.conventions import SAID, model_attributes, model_call, tool_attributes, tool_call
-from holdfast.collect.otlp.wire import JSON, PROTOBUF, Noted, OtelSpan, read, written
+from holdfast.collect.otlp.wire import JSON, PROTOBUF, OtelEvent, OtelSpan, read, written
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.trace import ModelCall, ToolCall
 
@@ -30,7 +30,7 @@ BASE = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
 
 
 def foreign(attributes: dict[str, Any] | None = None, *events: tuple[str, dict[str, Any]], **more: Any) -> OtelSpan:
-    noted = tuple(Noted(name=name, at_ns=1, attributes=body) for name, body in events)
+    noted = tuple(OtelEvent(name=name, at_ns=1, attributes=body) for name, body in events)
     given: dict[str, Any] = {"trace_id": "ab" * 16, "span_id": "cd" * 8, "name": "x", "started_ns": 1, "ended_ns": 2}
     return OtelSpan(**given, attributes=attributes or {}, events=noted, **more)
 

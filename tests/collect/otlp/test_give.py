@@ -11,9 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast.collect.otlp.give import batches, given, send
-from holdfast.collect.otlp.route import routes
-from holdfast.collect.otlp.take import Taker
+from holdfast.collect.otlp.conventions import batches, given, send
+from holdfast.collect.otlp.take import SpanReceiver, routes
 from holdfast.collect.otlp.wire import OtelSpan
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.reward import RewardTerm
@@ -93,7 +92,7 @@ def test_ids_are_the_same_whenever_a_span_is_sent(file_store: Store) -> None:
 
 async def test_what_is_sent_to_another_store_is_the_same_there(file_store: Store, files: Files) -> None:
     with open_store(files.fresh()) as other:
-        with served(lambda: Starlette(routes=routes(Taker(other, clock=time.time)))) as at:
+        with served(lambda: Starlette(routes=routes(SpanReceiver(other, clock=time.time)))) as at:
             assert await send(at, told(file_store)) == 5
             assert await send(f"{at}/v1/traces", told_again(file_store)) == 5  # the same spans: kept once
         (run,) = other.runs.newest()
@@ -141,7 +140,7 @@ async def test_a_key_that_a_collector_says_back_is_not_told() -> None:
 
 
 async def test_what_a_collector_refuses_is_not_counted(file_store: Store) -> None:
-    with served(lambda: Starlette(routes=routes(Taker(file_store, clock=time.time)))) as at:
+    with served(lambda: Starlette(routes=routes(SpanReceiver(file_store, clock=time.time)))) as at:
         one = OtelSpan(trace_id="ab" * 16, span_id="cd" * 8, name="x", started_ns=1, ended_ns=2)
         lost = replace(one, span_id="ef" * 8, resource={"holdfast.attempt": "run-9/t:attempt-1"})
         assert await send(at, [one, lost]) == 1

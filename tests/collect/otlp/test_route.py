@@ -19,9 +19,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from starlette.applications import Starlette
 
 from holdfast.collect.otlp import wire
-from holdfast.collect.otlp.route import routes
-from holdfast.collect.otlp.take import FIRST, Taker
-from holdfast.collect.proxy import identity
+from holdfast.collect.otlp.take import FIRST, SpanReceiver, routes
+from holdfast.collect.proxy import attribution
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import PARTIAL, SpanKind
@@ -64,12 +63,12 @@ STORED = b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + b"\0\0\0\xff\xff" * 250_000
 
 
 @pytest.fixture
-def taker(file_store: Store) -> Taker:
-    return Taker(file_store, clock=time.time)
+def taker(file_store: Store) -> SpanReceiver:
+    return SpanReceiver(file_store, clock=time.time)
 
 
 @pytest.fixture
-def at(taker: Taker) -> Iterator[str]:
+def at(taker: SpanReceiver) -> Iterator[str]:
     with served(lambda: Starlette(routes=routes(taker, largest=1_000_000))) as address:
         yield address
 
@@ -169,7 +168,7 @@ def ways(file_store: Store, at: str) -> dict[str, tuple[str, dict[str, Any]]]:
         "resource": (at, {"resource": {"holdfast.rollout": attempt.rollout, "holdfast.attempt": "1"}}),
         "attempt alone": (at, {"resource": {"holdfast.attempt": attempt.id}}),
         "headers": (at, {"headers": number}),
-        "address": (identity.base_url(at, attempt.rollout, attempt.number), {}),
+        "address": (attribution.base_url(at, attempt.rollout, attempt.number), {}),
     }
 
 
@@ -263,7 +262,7 @@ def test_what_is_no_request_is_told_so(
     assert posted(at, body, media_type, **headers)[0] == status
 
 
-def test_with_a_token_only_those_who_have_it_are_heard(taker: Taker, file_store: Store) -> None:
+def test_with_a_token_only_those_who_have_it_are_heard(taker: SpanReceiver, file_store: Store) -> None:
     with served(lambda: Starlette(routes=routes(taker, token=TOKEN))) as at:
         body = wire.written([span(1)], wire.JSON)
         assert posted(at, body)[0] == 401 and not file_store.runs.newest()
@@ -272,7 +271,7 @@ def test_with_a_token_only_those_who_have_it_are_heard(taker: Taker, file_store:
         assert posted(at, body, Authorization=f"Bearer {TOKEN}")[0] == 200 and file_store.runs.newest()
 
 
-async def test_what_is_open_in_the_end_is_taken_as_it_is(taker: Taker, file_store: Store) -> None:
+async def test_what_is_open_in_the_end_is_taken_as_it_is(taker: SpanReceiver, file_store: Store) -> None:
     await taker.take([span(2, parent_id=f"{1:016x}")])
     (run,) = file_store.runs.newest()
     assert file_store.views.rollouts(run.id)[0].status is RolloutState.RUNNING

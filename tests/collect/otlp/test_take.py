@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.otlp.take import FIRST, LAST, Taker, as_span, identity_of, told_once
-from holdfast.collect.otlp.wire import Noted, OtelSpan
-from holdfast.collect.proxy.identity import Identity
+from holdfast.collect.otlp.take import FIRST, LAST, SpanReceiver, as_span, identity_of, told_once
+from holdfast.collect.otlp.wire import OtelEvent, OtelSpan
+from holdfast.collect.proxy.attribution import Identity
 from holdfast.contracts.errors import BadRecord, NotFound, StaleLease, StoreError
 from holdfast.contracts.rollout import Attempt, AttemptState, RolloutState, Task
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
@@ -39,8 +39,8 @@ def attempt(file_store: Store, clock: Clock) -> Attempt:
 
 
 @pytest.fixture
-def taker(file_store: Store, clock: Clock) -> Taker:
-    return Taker(file_store, clock=lambda: clock.now, lease_s=100.0, quiet_s=50.0)
+def taker(file_store: Store, clock: Clock) -> SpanReceiver:
+    return SpanReceiver(file_store, clock=lambda: clock.now, lease_s=100.0, quiet_s=50.0)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_a_call_that_failed_or_was_not_recorded_is_never_learnt_from() -> None:
 
 
 def test_what_was_said_is_kept_once_and_what_was_noted_is_kept() -> None:
-    message = Noted(name="gen_ai.user.message", at_ns=1, attributes={"content": "hi"})
-    other = Noted(name="cache.miss", at_ns=2, attributes={"n": 1})
+    message = OtelEvent(name="gen_ai.user.message", at_ns=1, attributes={"content": "hi"})
+    other = OtelEvent(name="cache.miss", at_ns=2, attributes={"n": 1})
     given = {**CHAT, "server.address": "x", "holdfast.attempt": "run-1/t:1"}
     made = as_span(span(above=7, attributes=given, events=(message, other), ended_ns=0), 4, 3)
     assert made.attributes == {
@@ -84,7 +84,7 @@ def test_what_was_said_is_kept_once_and_what_was_noted_is_kept() -> None:
 
 
 async def test_parents_are_found_within_a_request_and_before_it(
-    taker: Taker, file_store: Store, attempt: Attempt
+    taker: SpanReceiver, file_store: Store, attempt: Attempt
 ) -> None:
     whose = Identity(rollout=attempt.rollout, number=1)
     taken = await taker.take([span(3, above=2), span(1), span(2, above=1), span(9, above=8)], whose)
@@ -101,9 +101,9 @@ async def test_parents_are_found_within_a_request_and_before_it(
 
 
 async def test_another_process_goes_on_where_one_ended(
-    taker: Taker, file_store: Store, attempt: Attempt, clock: Clock
+    taker: SpanReceiver, file_store: Store, attempt: Attempt, clock: Clock
 ) -> None:
-    whose, other = Identity(rollout=attempt.rollout, number=1), Taker(file_store, clock=lambda: clock.now)
+    whose, other = Identity(rollout=attempt.rollout, number=1), SpanReceiver(file_store, clock=lambda: clock.now)
     await taker.take([span(1)], whose)
     await other.take([span(1), span(2)], whose)
     with pytest.raises(StoreError):  # it numbered without knowing of the other: who sends tries again
@@ -113,7 +113,7 @@ async def test_another_process_goes_on_where_one_ended(
 
 
 async def test_an_attempt_that_is_over_takes_no_more(
-    taker: Taker, file_store: Store, attempt: Attempt, clock: Clock
+    taker: SpanReceiver, file_store: Store, attempt: Attempt, clock: Clock
 ) -> None:
     whose = Identity(rollout=attempt.rollout, number=1)
     with pytest.raises(NotFound):
@@ -136,7 +136,9 @@ def test_a_call_that_is_kept_already_is_told_once() -> None:
         assert told_once(made, [stranger]) is made
 
 
-async def test_one_span_that_cannot_be_kept_does_not_take_the_others_with_it(taker: Taker, file_store: Store) -> None:
+async def test_one_span_that_cannot_be_kept_does_not_take_the_others_with_it(
+    taker: SpanReceiver, file_store: Store
+) -> None:
     bad = span(2, above=1, attributes={**CHAT, "holdfast.completion_ids": [-1]})
     taken = await taker.take([span(1), bad])
     assert (taken.kept, taken.refused) == (1, 1) and "s2" in taken.why
@@ -146,14 +148,14 @@ async def test_scrubbing_comes_before_writing(file_store: Store, clock: Clock) -
     def scrub(one: Span) -> Span:
         return replace(one, name="scrubbed", attributes={})
 
-    await Taker(file_store, clock=lambda: clock.now, scrub=scrub).take([span(1, attributes={"secret": "x"})])
+    await SpanReceiver(file_store, clock=lambda: clock.now, scrub=scrub).take([span(1, attributes={"secret": "x"})])
     (rollout,) = file_store.views.rollouts(file_store.runs.newest()[0].id)
     (made,) = file_store.traces.spans(file_store.views.attempts(rollout.id)[0].token)
     assert (made.name, made.attributes) == ("scrubbed", {})
 
 
 async def test_a_trace_whose_root_never_comes_ends_when_it_has_long_been_quiet(
-    taker: Taker, file_store: Store, clock: Clock
+    taker: SpanReceiver, file_store: Store, clock: Clock
 ) -> None:
     await taker.take([span(2, above=1)])
     (rollout,) = file_store.views.rollouts(file_store.runs.newest()[0].id)
@@ -167,7 +169,7 @@ async def test_a_trace_whose_root_never_comes_ends_when_it_has_long_been_quiet(
 
 
 async def test_a_trace_that_was_written_off_meanwhile_harms_nobody(
-    taker: Taker, file_store: Store, clock: Clock
+    taker: SpanReceiver, file_store: Store, clock: Clock
 ) -> None:
     await taker.take([span(2, above=1)])
     clock.advance(200.0)
@@ -179,11 +181,12 @@ async def test_a_trace_that_was_written_off_meanwhile_harms_nobody(
     await taker.close()
 
 
-async def test_scores_that_are_none_are_left_out(taker: Taker, file_store: Store) -> None:
+async def test_scores_that_are_none_are_left_out(taker: SpanReceiver, file_store: Store) -> None:
     names = ("gen_ai.evaluation.name", "gen_ai.evaluation.score.value")
     scores = (("a", 0.5), ("b", float("inf")), ("c", "good"), ("d", True), ("e", None))
     noted = tuple(
-        Noted(name="gen_ai.evaluation.result", at_ns=1, attributes=dict(zip(names, one, strict=True))) for one in scores
+        OtelEvent(name="gen_ai.evaluation.result", at_ns=1, attributes=dict(zip(names, one, strict=True)))
+        for one in scores
     )
     await taker.take([span(1, events=noted)])
     (rollout,) = file_store.views.rollouts(file_store.runs.newest()[0].id)
@@ -191,10 +194,12 @@ async def test_scores_that_are_none_are_left_out(taker: Taker, file_store: Store
 
 
 @pytest.mark.parametrize("absurd", [(10**400, 1.0), (1.0, 10**400), (1e308, 1e308), (-1e308, 1.0)])
-async def test_scores_beyond_all_are_left_out(taker: Taker, file_store: Store, absurd: tuple[float, float]) -> None:
+async def test_scores_beyond_all_are_left_out(
+    taker: SpanReceiver, file_store: Store, absurd: tuple[float, float]
+) -> None:
     names = ("gen_ai.evaluation.score.value", "holdfast.weight")
     noted = tuple(
-        Noted(name="gen_ai.evaluation.result", at_ns=1, attributes=dict(zip(names, one, strict=True)))
+        OtelEvent(name="gen_ai.evaluation.result", at_ns=1, attributes=dict(zip(names, one, strict=True)))
         for one in (absurd, absurd, (0.5, 1.0))
     )
     assert (await taker.take([span(1, events=noted)])).kept == 1
@@ -214,8 +219,8 @@ async def test_a_trace_whose_end_could_not_be_written_ends_when_it_is_sent_again
             raise StoreError("disk", why="is full")
         return clock.now
 
-    taker = Taker(file_store, clock=now)
-    noted = Noted(name="gen_ai.evaluation.result", at_ns=1, attributes={"gen_ai.evaluation.score.value": 0.5})
+    taker = SpanReceiver(file_store, clock=now)
+    noted = OtelEvent(name="gen_ai.evaluation.result", at_ns=1, attributes={"gen_ai.evaluation.score.value": 0.5})
     with pytest.raises(StoreError, match="is full"):
         await taker.take([span(1, events=(noted,))])
     (rollout,) = file_store.views.rollouts(file_store.runs.newest()[0].id)
@@ -225,7 +230,7 @@ async def test_a_trace_whose_end_could_not_be_written_ends_when_it_is_sent_again
     assert (rollout.status, rollout.reward) == (RolloutState.SUCCEEDED, 0.5)
 
 
-async def test_what_was_dropped_is_told_and_refuses_nothing(taker: Taker) -> None:
+async def test_what_was_dropped_is_told_and_refuses_nothing(taker: SpanReceiver) -> None:
     taken = await taker.take([span(1, dropped=3), span(2, above=1, dropped=4)])
     assert (taken.kept, taken.refused) == (2, 0) and taken.why.startswith("7 attributes were dropped")
 
@@ -243,7 +248,7 @@ async def test_others_are_served_while_many_spans_are_scrubbed(file_store: Store
             await asyncio.sleep(0)
 
     beside = asyncio.create_task(other())
-    await Taker(file_store, clock=lambda: clock.now, scrub=scrub).take([span(n, above=99) for n in range(1, 51)])
+    await SpanReceiver(file_store, clock=lambda: clock.now, scrub=scrub).take([span(n, above=99) for n in range(1, 51)])
     beside.cancel()
     assert set(range(1, 50)) <= set(seen)
 

@@ -41,7 +41,7 @@ SPANS = st.builds(
     started_ns=TIMES,
     ended_ns=TIMES,
     attributes=ATTRIBUTES,
-    events=st.lists(st.builds(wire.Noted, name=TEXT, at_ns=TIMES, attributes=ATTRIBUTES), max_size=2).map(tuple),
+    events=st.lists(st.builds(wire.OtelEvent, name=TEXT, at_ns=TIMES, attributes=ATTRIBUTES), max_size=2).map(tuple),
     error=st.none() | TEXT.filter(bool),
     state=TEXT,
     resource=ATTRIBUTES,
@@ -170,7 +170,7 @@ def test_a_span_has_so_many_attributes_and_what_is_more_is_counted(media_type: s
     many = {f"k{number}": "v" for number in range(wire.MOST + 5)}
     found = read(attributes=many)
     assert found.attributes == dict(list(many.items())[: wire.MOST]) and found.dropped == 5
-    noted = wire.Noted(name="e", at_ns=1, attributes={"a": "x", "b": "y"})
+    noted = wire.OtelEvent(name="e", at_ns=1, attributes={"a": "x", "b": "y"})
     found = read(attributes=dict(list(many.items())[: wire.MOST - 1]), events=(noted,))
     assert found.events[0].attributes == {"a": "x"} and found.dropped == 1  # its events have no room of their own
     found = read(attributes={"all": many, "list": list(many.values()), "one": "x"})

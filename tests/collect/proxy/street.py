@@ -17,10 +17,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.collect.endpoint import listen, server
-from holdfast.collect.proxy import identity
+from holdfast.collect.proxy import attribution
 from holdfast.collect.proxy.app import app
 from holdfast.collect.proxy.dialect import Dialect
-from holdfast.collect.proxy.upstream import Remote
+from holdfast.collect.proxy.upstream import Upstream
 from holdfast.contracts.rollout import Attempt, Task
 from holdfast.contracts.trace import Span
 from holdfast.store.store import Store
@@ -99,7 +99,7 @@ class Street:
 
     @property
     def base_url(self) -> str:
-        return identity.base_url(self.proxy, self.attempt.rollout, self.attempt.number)
+        return attribution.base_url(self.proxy, self.attempt.rollout, self.attempt.number)
 
     def spans(self) -> list[Span]:
         return self.store.traces.spans(self.attempt.token)
@@ -110,7 +110,7 @@ def street(store: Store, dialects: Sequence[Dialect], **more: Any) -> Iterator[S
     upstream = Scripted()
     with (
         served(upstream.app) as address,
-        served(lambda: app(store, [Remote(address)], dialects=dialects, **more)) as at,
+        served(lambda: app(store, [Upstream(address)], dialects=dialects, **more)) as at,
     ):
         yield Street(store, running(store), at, upstream)
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.collect.proxy.anthropic import Messages
-from holdfast.collect.proxy.sse import Event, Splitter
+from holdfast.collect.proxy.dialect import Event, Splitter
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.records import encode
 from holdfast.contracts.trace import PARTIAL, ModelCall

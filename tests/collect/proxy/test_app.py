@@ -20,16 +20,16 @@ import pytest
 from starlette.applications import Starlette
 
 from holdfast.collect import endpoint
-from holdfast.collect.proxy import models
+from holdfast.collect.chat_format import spell_byte
+from holdfast.collect.proxy import budgets
 from holdfast.collect.proxy.app import ProxyLimits, app
-from holdfast.collect.proxy.identity import base_url
-from holdfast.collect.proxy.upstream import Remote
-from holdfast.collect.reply import spell_byte
-from holdfast.collect.scrub import Scrub
+from holdfast.collect.proxy.attribution import base_url
+from holdfast.collect.proxy.upstream import Upstream
 from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.contracts.run import DesiredState
 from holdfast.contracts.trace import Span
 from holdfast.policies import tokens
+from holdfast.privacy.scrub import Scrub
 from holdfast.store.store import Store, open_store
 from tests.collect.proxy.far import STREAM, WORDS, Far, Step, asking, chunk, completion
 from tests.collect.proxy.street import running, served
@@ -80,7 +80,7 @@ def road(store: Store, remote: dict[str, Any] | None = None, **more: Any) -> Ite
     with served(far.app) as upstream:
 
         def make() -> Starlette:
-            made.append(app(store, [Remote(upstream, **{"is_extended": False, **(remote or {})})], **more))
+            made.append(app(store, [Upstream(upstream, **{"is_extended": False, **(remote or {})})], **more))
             loops.append(asyncio.get_running_loop())
             return made[0]
 
@@ -184,7 +184,7 @@ def test_a_stream_that_breaks_is_cut_and_kept_as_far_as_it_came(file_store: Stor
         assert here.post(body=asking(stream=True))[2] == b"".join(WORDS[:3])
     broken, silent = here.spans()
     assert broken.model is not None and broken.model.response["content"] == "hel" and broken.ended_at is not None
-    assert broken.attributes["partial"].startswith("the upstream: Broken: it hung up")
+    assert broken.attributes["partial"].startswith("the upstream: BrokenConnection: it hung up")
     assert silent.attributes["partial"] == "the upstream broke off"
     assert [line.get("error_code") for line in here.lines(tmp_path)] == ["upstream_response_read_failed", None]
 
@@ -316,8 +316,8 @@ def test_where_tokens_are_our_own_only_those_of_what_was_scrubbed_are_lost(
     attempt, spell = running(file_store), spell_byte if tokenizer == "bytes" else (lambda token: spell_byte(token))
     with ExitStack() as on:
         upstream = on.enter_context(served(lambda: endpoint.app(Script(), name="script", spell=spell)))
-        how = {"scrub": Scrub(KEY).call, "scrub_spelt": Scrub(KEY, spell=models.spell).call}
-        url = on.enter_context(served(lambda: app(file_store, [Remote(upstream)], **how)))
+        how = {"scrub": Scrub(KEY).call, "scrub_spelt": Scrub(KEY, spell=budgets.spell).call}
+        url = on.enter_context(served(lambda: app(file_store, [Upstream(upstream)], **how)))
         client = on.enter_context(openai.OpenAI(base_url=f"{base_url(url, attempt.rollout, 1)}/v1", api_key="x"))
         said: Any = [{"role": "user", "content": f"my key is {SECRET}, keep it"}]
         made = client.chat.completions.create(model="script", messages=said, stream=streamed)
@@ -345,7 +345,7 @@ def test_what_stands_in_a_header_is_scrubbed_like_what_is_said(file_store: Store
 
 
 def test_an_upstream_without_token_ids_is_not_asked_what_its_tokens_are(file_store: Store) -> None:
-    with road(file_store, scrub=Scrub(KEY).call, scrub_spelt=Scrub(KEY, spell=models.spell).call) as here:
+    with road(file_store, scrub=Scrub(KEY).call, scrub_spelt=Scrub(KEY, spell=budgets.spell).call) as here:
         assert here.post()[0] == 200 and not here.far.lists
         here.far.usual = Step(completion(prompt_token_ids=[1, 2]))
         assert here.post()[0] == here.post()[0] == 200 and len(here.far.lists) == 1
@@ -420,7 +420,7 @@ async def test_fifty_streams_during_a_swap_all_end_well(file_store: Store) -> No
             return "".join([part.choices[0].delta.content or "" async for part in stream])
 
         async def swap() -> None:
-            await proxy.idle(here.upstream)
+            await until(lambda: not proxy.upstreams.named(here.upstream).gate.inside)
             version[0] = "new"
             await asyncio.sleep(0.1)
             proxy.release(here.upstream)

@@ -7,12 +7,12 @@ import shutil
 import stat
 from pathlib import Path
 
-from holdfast.collect.proxy.attribution import Log
+from holdfast.collect.proxy.attribution import AttributionLog
 from tests.collect.scene import until
 
 
 async def test_lines_are_appended_without_anybody_waiting(tmp_path: Path) -> None:
-    log, other = Log(tmp_path), Log(tmp_path)
+    log, other = AttributionLog(tmp_path), AttributionLog(tmp_path)
     for number in range(50):
         log.add({"rollout_id": f"r/{number}", "status_code": None})
         other.add({"rollout_id": f"o/{number}"})
@@ -27,7 +27,7 @@ async def test_lines_are_appended_without_anybody_waiting(tmp_path: Path) -> Non
 
 
 async def test_a_line_that_was_cut_short_stays_alone(tmp_path: Path) -> None:
-    log = Log(tmp_path)
+    log = AttributionLog(tmp_path)
     log.path.parent.mkdir()
     log.path.write_text('{"half":')
     log.add({"a": 1})
@@ -36,7 +36,7 @@ async def test_a_line_that_was_cut_short_stays_alone(tmp_path: Path) -> None:
 
 
 async def test_a_folder_that_vanished_is_made_again_and_one_that_cannot_be_is_counted(tmp_path: Path) -> None:
-    log = Log(tmp_path / "s")
+    log = AttributionLog(tmp_path / "s")
     log.add({"a": 1})
     await log.close()
     shutil.rmtree(tmp_path / "s")

@@ -15,12 +15,11 @@ import pytest
 
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.app import app
-from holdfast.collect.proxy.budgets import ProxyBudgets, limited, way_of
+from holdfast.collect.proxy.budgets import ModelInfo, ProxyBudgets, limited, way_of
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.models import Known
 from holdfast.collect.proxy.responses import Responses
-from holdfast.collect.proxy.upstream import Remote
-from holdfast.collect.thinking import Way
+from holdfast.collect.proxy.upstream import Upstream
+from holdfast.collect.thinking import ThinkingControl
 from holdfast.contracts.budget import BudgetEventKind, Mode, Tier
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Attempt, Task
@@ -30,7 +29,7 @@ from tests.collect.proxy.far import HELLO, Far, Step, asking, chunk, listing
 from tests.collect.proxy.street import served
 from tests.conftest import Clock
 
-OURS, VLLM = Known(owner="holdfast"), Known(owner="vllm")
+OURS, VLLM = ModelInfo(owner="holdfast"), ModelInfo(owner="vllm")
 DIALECTS = (Chat(), Responses(), Messages())
 
 
@@ -79,7 +78,7 @@ def road(store: Store, far: Far, **settings: Any) -> Iterator[Road]:
     attempt = claimed(store, **settings)
     with (
         served(far.app) as upstream,
-        served(lambda: app(store, [Remote(upstream, is_extended=False)], dialects=DIALECTS)) as url,
+        served(lambda: app(store, [Upstream(upstream, is_extended=False)], dialects=DIALECTS)) as url,
     ):
         yield Road(store, far, url, attempt)
 
@@ -234,21 +233,21 @@ def test_which_runs_want_what(file_store: Store) -> None:
 @pytest.mark.parametrize(
     ("wanted", "known", "way"),
     [
-        ("auto", [OURS], Way(Mode.PARAMETER, "thinking")),
-        ("auto", [OURS, OURS], Way(Mode.PARAMETER, "thinking")),
-        ("auto", [OURS, Known()], Way(Mode.HINT)),  # whichever of the two is asked
-        ("auto", [VLLM], Way(Mode.HINT)),  # it would be forced, and that takes two calls
-        ("forcing", [VLLM], Way(Mode.HINT)),
-        ("hint", [OURS], Way(Mode.HINT)),
-        ("parameter", [VLLM], Way(Mode.PARAMETER, "thinking_token_budget")),
-        ("auto", [Known()], Way(Mode.HINT)),
+        ("auto", [OURS], ThinkingControl(Mode.PARAMETER, "thinking")),
+        ("auto", [OURS, OURS], ThinkingControl(Mode.PARAMETER, "thinking")),
+        ("auto", [OURS, ModelInfo()], ThinkingControl(Mode.HINT)),  # whichever of the two is asked
+        ("auto", [VLLM], ThinkingControl(Mode.HINT)),  # it would be forced, and that takes two calls
+        ("forcing", [VLLM], ThinkingControl(Mode.HINT)),
+        ("hint", [OURS], ThinkingControl(Mode.HINT)),
+        ("parameter", [VLLM], ThinkingControl(Mode.PARAMETER, "thinking_token_budget")),
+        ("auto", [ModelInfo()], ThinkingControl(Mode.HINT)),
     ],
 )
-def test_the_way_is_the_upstreams(wanted: str, known: list[Known], way: Way) -> None:
+def test_the_way_is_the_upstreams(wanted: str, known: list[ModelInfo], way: ThinkingControl) -> None:
     assert way_of(wanted, known) == way
 
 
-TOLD = Way(Mode.PARAMETER, "thinking")
+TOLD = ThinkingControl(Mode.PARAMETER, "thinking")
 THINKS = {"thinking": {"type": "enabled", "budget_tokens": 5000}}
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.sse import Event
+from holdfast.collect.proxy.dialect import Event
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 

@@ -11,17 +11,15 @@ from urllib.request import Request, urlopen
 import jsonschema
 import pytest
 
-from holdfast.collect.otlp.route import routes
-from holdfast.collect.otlp.take import Taker
-from holdfast.collect.proxy import forms
+from holdfast.collect.otlp.take import SpanReceiver, routes
 from holdfast.collect.proxy.anthropic import Messages
-from holdfast.collect.proxy.app import app
+from holdfast.collect.proxy.app import REQUESTS, app
+from holdfast.collect.proxy.budgets import spell
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.models import spell
 from holdfast.collect.proxy.responses import Responses
-from holdfast.collect.proxy.upstream import Remote
-from holdfast.collect.scrub import Scrub
+from holdfast.collect.proxy.upstream import Upstream
 from holdfast.contracts.errors import BadInput
+from holdfast.privacy.scrub import Scrub
 from holdfast.store.store import Store
 from tests.collect.fuzz import fuzz
 from tests.collect.proxy.far import HELLO, Far, listing
@@ -41,12 +39,12 @@ def test_nothing_that_is_asked_breaks_the_proxy_gets_what_is_not_told_or_leaves_
     asked = [*HELLO, {"role": "user", "content": f"my key is {THEIRS}"}]
     known = {"rollout": attempt.rollout, "number": 1, "x-rollout-id": attempt.rollout, "x-attempt-id": "1"}
     known |= {"messages": asked, "input": asked, "n": None}
-    taker = Taker(file_store, clock=time.time, scrub=scrub.span)
+    taker = SpanReceiver(file_store, clock=time.time, scrub=scrub.span)
 
     def make() -> object:
         return app(
             file_store,
-            [Remote(upstream, keys=keys, hold_s=0.05)],
+            [Upstream(upstream, keys=keys, hold_s=0.05)],
             state_folder=tmp_path / "state",
             scrub=scrub.call,
             scrub_spelt=Scrub(KEY, spell=spell).call,
@@ -78,8 +76,8 @@ def test_nothing_that_is_asked_breaks_the_proxy_gets_what_is_not_told_or_leaves_
 
 
 def test_all_that_the_proxy_serves_is_told(file_store: Store) -> None:
-    taker = Taker(file_store, clock=time.time)
-    told_by(app(file_store, [Remote("http://127.0.0.1:1")], dialects=DIALECTS, routes=routes(taker)))
+    taker = SpanReceiver(file_store, clock=time.time)
+    told_by(app(file_store, [Upstream("http://127.0.0.1:1")], dialects=DIALECTS, routes=routes(taker)))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +92,7 @@ def test_all_that_the_proxy_serves_is_told(file_store: Store) -> None:
 )
 def test_what_a_dialect_reads_fits(dialect: Chat | Responses | Messages, body: dict[str, object]) -> None:
     dialect.read_request(json.dumps(body).encode())
-    jsonschema.validate(body, forms.REQUESTS[dialect.path])
+    jsonschema.validate(body, REQUESTS[dialect.path])
 
 
 @pytest.mark.parametrize(
@@ -107,6 +105,6 @@ def test_what_a_dialect_reads_fits(dialect: Chat | Responses | Messages, body: d
     ],
 )
 def test_what_does_not_fit_is_refused(dialect: Chat | Responses | Messages, body: dict[str, object]) -> None:
-    assert not jsonschema.Draft202012Validator(forms.REQUESTS[dialect.path]).is_valid(body)
+    assert not jsonschema.Draft202012Validator(REQUESTS[dialect.path]).is_valid(body)
     with pytest.raises(BadInput):
         dialect.read_request(json.dumps(body).encode())

@@ -16,12 +16,11 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from holdfast.collect import endpoint
-from holdfast.collect.otlp.route import routes
-from holdfast.collect.otlp.take import FIRST, LAST, Taker
-from holdfast.collect.proxy import identity
+from holdfast.collect.chat_format import spell_byte
+from holdfast.collect.otlp.take import FIRST, LAST, SpanReceiver, routes
+from holdfast.collect.proxy import attribution
 from holdfast.collect.proxy.app import app
-from holdfast.collect.proxy.upstream import Remote
-from holdfast.collect.reply import spell_byte
+from holdfast.collect.proxy.upstream import Upstream
 from holdfast.contracts.rollout import Attempt, RolloutState
 from holdfast.contracts.trace import PARTIAL, SpanKind
 from holdfast.policies import registry
@@ -49,9 +48,9 @@ def sprout() -> Iterator[str]:
 
 @pytest.fixture
 def base_url(file_store: Store, attempt: Attempt, sprout: str) -> Iterator[str]:
-    taking = routes(Taker(file_store, clock=time.time))
-    with served(lambda: app(file_store, [Remote(sprout)], routes=taking)) as at:
-        yield identity.base_url(at, attempt.rollout, attempt.number)
+    taking = routes(SpanReceiver(file_store, clock=time.time))
+    with served(lambda: app(file_store, [Upstream(sprout)], routes=taking)) as at:
+        yield attribution.base_url(at, attempt.rollout, attempt.number)
 
 
 def adder(base_url: str, asked: list[str], *capabilities: Instrumentation) -> Agent:

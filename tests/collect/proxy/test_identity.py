@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.collect.proxy.identity import BadHeader, Identity, base_url, from_headers, from_path
+from holdfast.collect.proxy.attribution import BadHeader, Identity, base_url, from_headers, from_path
 
 
 def test_the_base_url_names_the_attempt() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.proxy.relay import Relay
-from holdfast.collect.proxy.upstream import Remote, Upstreams
+from holdfast.collect.proxy.upstream import Relay, Upstream, Upstreams
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
@@ -54,7 +53,7 @@ class Relaying:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Relay]:
-        remote = Remote(self._address, keys={"OPENAI_API_KEY": SECRET}, timeout_s=5.0)
+        remote = Upstream(self._address, keys={"OPENAI_API_KEY": SECRET}, timeout_s=5.0)
         upstreams = Upstreams([remote], backoff=QUICK)
         try:
             yield Relay(upstreams, "small", key="p@1")
@@ -140,6 +139,6 @@ async def test_an_answer_that_is_none_and_an_upstream_that_is_not_there_are_faul
     far.usual = Step(b'{"hello": 1}')
     with pytest.raises(Fault, match="cannot be read"):
         await relay()
-    nowhere = Relay(Upstreams([Remote("http://127.0.0.1:9")], backoff=QUICK), "small", key="p@1")
+    nowhere = Relay(Upstreams([Upstream("http://127.0.0.1:9")], backoff=QUICK), "small", key="p@1")
     with pytest.raises(Fault, match="upstream model small"):
         await nowhere(HELLO)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.collect.proxy.dialect import Event, Splitter
 from holdfast.collect.proxy.responses import Responses
-from holdfast.collect.proxy.sse import Event, Splitter
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import PARTIAL, ModelCall
 from holdfast.store.store import Store

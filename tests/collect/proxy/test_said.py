@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from holdfast.collect.proxy.said import Said, count, kind, part, written
+from holdfast.collect.proxy.dialect import MessageBuilder, count, kind, part, written
 
 
 def test_parts_become_one_message_in_their_order() -> None:
-    said = Said()
+    said = MessageBuilder()
     said.thought("Hm. ")
     said.text("One, ")
     said.thought("Two.")
@@ -30,7 +30,7 @@ def test_parts_become_one_message_in_their_order() -> None:
 
 
 def test_nothing_said_is_no_text_and_no_calls() -> None:
-    said = Said()
+    said = MessageBuilder()
     said.thought("")
     assert said.message() == {"role": "assistant", "content": None}
 

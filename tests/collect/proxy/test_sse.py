@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.collect.proxy.sse import Event, Splitter
+from holdfast.collect.proxy.dialect import Event, Splitter
 
 
 def read(*chunks: bytes, **how: int) -> list[Event]:

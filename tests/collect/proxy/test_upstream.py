@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.gate import Busy, UpstreamAnswer
-from holdfast.collect.proxy.upstream import BrokenOff, Remote, Silent, Unreachable, Upstreams
+from holdfast.collect.proxy.connection import Busy
+from holdfast.collect.proxy.upstream import BrokenOff, Silent, Unreachable, Upstream, UpstreamAnswer, Upstreams
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Backoff
 from tests.collect.proxy.far import STREAM, WORDS, Far, Step, asking, completion
@@ -22,7 +22,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 async def asked(
-    *remotes: Remote, body: bytes | None = None, rollout: str = "r/t", headers: dict[str, str] | None = None
+    *remotes: Upstream, body: bytes | None = None, rollout: str = "r/t", headers: dict[str, str] | None = None
 ) -> tuple[str, int, dict[str, str], bytes]:
     """Who answered, and all of the answer."""
     upstreams = Upstreams(remotes, backoff=QUICK)
@@ -45,7 +45,7 @@ async def whole(answer: UpstreamAnswer) -> bytes:
 async def test_an_answer_comes_back_as_it_is_with_the_headers_that_may_pass() -> None:
     far = Far(usual=Step(headers={"x-request-id": "7", "set-cookie": "a=b", "x-ratelimit-left": "3", "server": "x"}))
     with served(far.app) as url:
-        _, status, headers, body = await asked(Remote(url + "/v1/"), headers={"content-type": "application/json"})
+        _, status, headers, body = await asked(Upstream(url + "/v1/"), headers={"content-type": "application/json"})
     assert (status, body) == (200, completion())
     assert headers == {"content-type": "application/json", "x-request-id": "7", "x-ratelimit-left": "3"}
     assert far.paths == ["/v1/chat/completions"]
@@ -58,11 +58,11 @@ async def test_an_answer_comes_back_as_it_is_with_the_headers_that_may_pass() ->
 async def test_what_may_pass_is_asked_again_and_then_told_as_it_is(status: int) -> None:
     far = Far(usual=Step(answer=b"{}", status=status, headers={"retry-after": "0"}))
     with served(far.app) as url:
-        _, found, headers, body = await asked(Remote(url))
+        _, found, headers, body = await asked(Upstream(url))
         assert (found, headers["retry-after"], body, len(far.asked)) == (status, "0", b"{}", 3)
         far.steps.append(Step(answer=b"{}", status=status))
         far.usual = Step()
-        assert (await asked(Remote(url)))[1] == 200
+        assert (await asked(Upstream(url)))[1] == 200
 
 
 @pytest.mark.parametrize("status", [401, 403, 500, 302])
@@ -70,35 +70,35 @@ async def test_what_will_not_pass_is_told_at_once_and_no_redirect_is_followed(st
     with served(Far().app) as elsewhere:
         far = Far(usual=Step(answer=b"{}", status=status, headers={"location": elsewhere}))
         with served(far.app) as url:
-            assert (await asked(Remote(url)))[1] == status
+            assert (await asked(Upstream(url)))[1] == status
     assert len(far.asked) == 1
 
 
 async def test_an_upstream_that_wants_us_much_later_is_not_waited_for() -> None:
     far = Far(usual=Step(answer=b"{}", status=429, headers={"retry-after": "60"}))
     with served(far.app) as url:
-        _, status, headers, _ = await asyncio.wait_for(asked(Remote(url)), 40)
+        _, status, headers, _ = await asyncio.wait_for(asked(Upstream(url)), 40)
     assert (status, headers["retry-after"], len(far.asked)) == (429, "60", 1)
 
 
 async def test_nobody_there_is_said_and_silence_is_not_asked_twice() -> None:
     with pytest.raises(Unreachable, match=r"127.0.0.1:9: ConnectionRefused"):
-        await asked(Remote(NOWHERE))
+        await asked(Upstream(NOWHERE))
     far = Far(usual=Step(pause_s=1.6))
     with served(far.app) as url, pytest.raises(Silent, match="no answer within 1 s"):
-        await asked(Remote(url, timeout_s=0.01))  # never less than a second
+        await asked(Upstream(url, timeout_s=0.01))  # never less than a second
     assert len(far.asked) == 1
 
 
 async def test_a_stream_that_breaks_is_told_and_not_asked_again() -> None:
     far = Far(usual=Step(answer=WORDS[:2], breaks=True))
     with served(far.app) as url, pytest.raises(BrokenOff, match="the upstream: "):
-        await asked(Remote(url))
+        await asked(Upstream(url))
     assert len(far.asked) == 1
 
 
 async def test_rollouts_keep_to_their_upstream_and_spread_over_all() -> None:
-    three = [Remote(f"http://h{number}") for number in range(3)]
+    three = [Upstream(f"http://h{number}") for number in range(3)]
     upstreams = Upstreams(three)
     first = {f"r/{number}": upstreams.ordered(f"r/{number}")[0].name for number in range(600)}
     assert first == {rollout: upstreams.ordered(rollout)[0].name for rollout in first}
@@ -111,7 +111,7 @@ async def test_where_one_is_gone_the_next_answers() -> None:
     far = Far()
     with served(far.app) as url:
         for number in range(6):
-            assert (await asked(Remote(url), Remote(NOWHERE), rollout=f"r/{number}"))[0] == url
+            assert (await asked(Upstream(url), Upstream(NOWHERE), rollout=f"r/{number}"))[0] == url
     assert len(far.asked) == 6
 
 
@@ -126,9 +126,9 @@ def refusing(body: dict[str, Any]) -> Step:
 async def test_ids_are_asked_for_and_an_upstream_that_refuses_is_not_asked_for_them_again() -> None:
     far = Far(usual=Step(decide=with_ids))
     with served(far.app) as url:
-        assert json.loads((await asked(Remote(url)))[3])["prompt_token_ids"] == [1]
-        assert (await asked(Remote(url, is_extended=False)))[3] == completion()
-        far.usual, remote = Step(decide=refusing), Remote(url, most=1)
+        assert json.loads((await asked(Upstream(url)))[3])["prompt_token_ids"] == [1]
+        assert (await asked(Upstream(url, is_extended=False)))[3] == completion()
+        far.usual, remote = Step(decide=refusing), Upstream(url, most=1)
         far.asked.clear()
         for _ in range(2):
             assert (await asked(remote))[1::2] == (200, completion())
@@ -138,7 +138,7 @@ async def test_ids_are_asked_for_and_an_upstream_that_refuses_is_not_asked_for_t
 async def test_a_request_that_is_wrong_anyway_teaches_nothing() -> None:
     far = Far(usual=Step(b'{"error": "bad"}', 400))
     with served(far.app) as url:
-        remote = Remote(url)
+        remote = Upstream(url)
         assert (await asked(remote))[1::2] == (400, b'{"error": "bad"}')
         far.usual = Step(decide=with_ids)
         assert b"prompt_token_ids" in (await asked(remote))[3]
@@ -147,15 +147,15 @@ async def test_a_request_that_is_wrong_anyway_teaches_nothing() -> None:
 async def test_the_upstreams_own_key_replaces_the_callers_and_else_the_callers_is_passed_on() -> None:
     far = Far()
     with served(far.app) as url:
-        await asked(Remote(url, keys={"OPENAI_API_KEY": "ours"}), headers={"authorization": "Bearer theirs"})
-        await asked(Remote(url, keys={"ANTHROPIC_API_KEY": "other"}), headers={"authorization": "Bearer theirs"})
+        await asked(Upstream(url, keys={"OPENAI_API_KEY": "ours"}), headers={"authorization": "Bearer theirs"})
+        await asked(Upstream(url, keys={"ANTHROPIC_API_KEY": "other"}), headers={"authorization": "Bearer theirs"})
     assert [sent["authorization"] for sent, _ in far.asked] == ["Bearer ours", "Bearer theirs"]
 
 
 async def test_no_more_calls_than_may_be_are_under_way() -> None:
     far = Far(usual=Step(answer=STREAM, gap_s=0.01))
     with served(far.app) as url:
-        remote = Remote(url, most=1, hold_s=0.01)
+        remote = Upstream(url, most=1, hold_s=0.01)
         upstreams = Upstreams([remote])
         request = Chat().read_request(asking(stream=True))
         _, answer = await upstreams.ask(Chat(), request, {}, "r")
@@ -179,13 +179,13 @@ async def test_no_more_calls_than_may_be_are_under_way() -> None:
 )
 def test_an_address_that_is_none_is_refused_without_its_secrets(url: str, why: str) -> None:
     with pytest.raises(BadInput, match=f"upstream .*{why}") as caught:
-        Remote(url)
+        Upstream(url)
     assert "secret" not in str(caught.value)
 
 
 def test_there_must_be_one_and_each_once() -> None:
-    for each in ([], [Remote("http://x"), Remote("http://x/v1")]):
+    for each in ([], [Upstream("http://x"), Upstream("http://x/v1")]):
         with pytest.raises(BadInput, match="upstream: "):
             Upstreams(each)
     with pytest.raises(BadInput, match="there is http://x"):
-        Upstreams([Remote("http://x")]).named("http://y")
+        Upstreams([Upstream("http://x")]).named("http://y")

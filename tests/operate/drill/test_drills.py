@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.collect.agent import Context
-from holdfast.collect.tracer import Tracer
+from holdfast.collect.agent import Context, Tracer
 from holdfast.contracts.executor import Assignment
 from holdfast.contracts.settings import settings_from
 from holdfast.operate.drill.drills import DRILLS, Load, busy, perform

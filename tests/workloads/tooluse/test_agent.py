@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.agent import Context
-from holdfast.collect.tracer import Tracer
+from holdfast.collect.agent import Context, Tracer
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.trace import ModelCall, SpanKind

@@ -1,26 +1,37 @@
-"""GenAI's semantic conventions: which span is a model call or a tool call, and what was said in it; and back again.
+"""GenAI's semantic conventions, read and written, and the export of attempts to an OTLP collector.
 
-Read are the names of today (`gen_ai.input.messages` and the like, as of semantic conventions 1.38 and after) and those
-before: events for each message, prompts and completions by number, usage as `prompt_tokens`. Written are today's. Token
-ids and log-probs have no name there: they go under `holdfast.`, so that what was sampled can be learnt from exactly.
+Read are today's names (`gen_ai.input.messages` and the like, semantic conventions 1.38 and after) and the older ones:
+an event for each message, numbered prompts and completions, usage as `prompt_tokens`. Written are today's. Token ids
+and log-probs have no name there and go under `holdfast.`. An exported span's id is made from its attempt's id and its
+number, so it is the same whenever it is sent; spans of another tracer keep their ids.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
+import aiohttp
 import orjson
 
-from holdfast.collect.otlp.wire import OtelSpan
-from holdfast.collect.proxy.said import Said, count, kind, part, written
-from holdfast.contracts.trace import ModelCall, ToolCall
+from holdfast.collect.client import checked, hidden
+from holdfast.collect.otlp import wire
+from holdfast.collect.otlp.wire import NS, PROTOBUF, OtelEvent, OtelSpan
+from holdfast.collect.proxy.dialect import MessageBuilder, count, joined, kind, part, written
+from holdfast.contracts.errors import Fault
+from holdfast.contracts.reward import RewardBreakdown
+from holdfast.contracts.rollout import Attempt, Backoff, Rollout
+from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 
 MODEL_OPERATIONS = frozenset({"chat", "text_completion", "generate_content"})
 OTHER_OPERATIONS = frozenset({"embeddings", "create_agent", "invoke_agent", "invoke_workflow", "retrieval"})
-SAMPLING = {  # theirs → ours
+SAMPLING = {  # OpenTelemetry's name → ours
     "gen_ai.request.temperature": "temperature",
     "gen_ai.request.top_p": "top_p",
     "gen_ai.request.top_k": "top_k",
@@ -41,7 +52,7 @@ ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistan
 DETAILS = "gen_ai.client.inference.operation.details"
 IDS = ("prompt_ids", "completion_ids", "logprobs", "forced")
 INDEXED = re.compile(r"gen_ai\.(prompt|completion)\.(\d{1,5})\.(.+)")
-# What a call is read from: it is in the call then, and nowhere else.
+# Attributes that a call is read from: they are kept in the call only.
 SAID = re.compile(
     r"gen_ai\.(input\.messages|output\.messages|system_instructions|tool\.definitions|prompt|completion)(\.|$)"
     r"|gen_ai\.tool\.call\.(arguments|result)$|gen_ai\.request\.(?!stream$)|gen_ai\.usage\."
@@ -51,7 +62,7 @@ SAID = re.compile(
 
 
 def model_call(span: OtelSpan) -> ModelCall | None:
-    """The call of a model that this span is; None where it is none."""
+    """The model call in this span, or None."""
     given = dict(span.attributes)
     for event in span.events:
         if event.name == DETAILS:
@@ -81,7 +92,7 @@ def model_call(span: OtelSpan) -> ModelCall | None:
 
 
 def tool_call(span: OtelSpan) -> ToolCall | None:
-    """The call of a tool that this span is; None where it is none."""
+    """The tool call in this span, or None."""
     given = span.attributes
     name = given.get("gen_ai.tool.name")
     if not isinstance(name, str) or given.get("gen_ai.operation.name", "execute_tool") != "execute_tool":
@@ -99,7 +110,7 @@ def tool_call(span: OtelSpan) -> ToolCall | None:
 
 
 def _conversation(given: Mapping[str, Any], span: OtelSpan) -> tuple[list[Any], dict[str, Any] | None, Any]:
-    """What was said before, what the model said, and why it ended; in the first form in which it is there."""
+    """The messages, the answer and the finish reason, from the first convention that the span uses."""
     inputs, outputs = _listed(given.get("gen_ai.input.messages")), _listed(given.get("gen_ai.output.messages"))
     if inputs or outputs:
         instructions = [{"role": "system", "parts": _listed(given.get("gen_ai.system_instructions"))}]
@@ -122,7 +133,7 @@ def _conversation(given: Mapping[str, Any], span: OtelSpan) -> tuple[list[Any], 
 def _from_numbers(
     given: Mapping[str, Any], told: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> tuple[list[Any], dict[str, Any] | None, Any]:
-    """`gen_ai.prompt.0.content` and so on; or both whole, as attributes or in events of their own."""
+    """From `gen_ai.prompt.0.content` and so on, or from whole prompts in attributes or events."""
     everything = dict(given)
     for name, body in told:
         if name in ("gen_ai.content.prompt", "gen_ai.content.completion"):
@@ -143,7 +154,7 @@ def _from_numbers(
 
 
 def _put(row: dict[str, Any], path: list[str], value: Any) -> None:
-    """`tool_calls.0.name` into the row, as a list of objects."""
+    """Puts `tool_calls.0.name` into the row, by index."""
     if len(path) == 3 and path[1].isdecimal():
         row.setdefault(path[0], {}).setdefault(int(path[1]), {})[path[2]] = value
     else:
@@ -159,7 +170,7 @@ def _from_event(role: Any, body: Mapping[str, Any]) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": body.get("id") or body.get("tool_call_id"), "content": content}
     if role != "assistant":
         return {"role": role if isinstance(role, str) else "user", "content": "" if content is None else content}
-    said = Said()
+    said = MessageBuilder()
     said.thought(body.get("reasoning_content") or body.get("reasoning"))
     said.text(content if isinstance(content, str) else _texts(content))
     calls = [one for _, one in sorted(calls.items())] if isinstance(calls, dict) else _listed(calls)
@@ -175,10 +186,10 @@ def _texts(parts: Any) -> str:
 
 
 def _from_parts(message: Any) -> Iterator[dict[str, Any]]:
-    """Results of tools are messages of their own in chat form, whoever they are said to come from."""
+    """Messages in chat form, where tool results are separate messages."""
     role, parts = part(message, "role"), _listed(part(message, "parts"))
     if role == "assistant":
-        said = Said()
+        said = MessageBuilder()
         for one in parts:
             _say(said, one)
         yield said.message()
@@ -192,12 +203,10 @@ def _from_parts(message: Any) -> Iterator[dict[str, Any]]:
         elif isinstance(one, dict):
             rest.append(_chat_part(one))
     if rest:
-        is_text = all(one["type"] == "text" for one in rest)
-        said_by = role if isinstance(role, str) else "user"
-        yield {"role": said_by, "content": "".join(one["text"] for one in rest) if is_text else rest}
+        yield {"role": role if isinstance(role, str) else "user", "content": joined(rest)}
 
 
-def _say(said: Said, one: Any) -> None:
+def _say(said: MessageBuilder, one: Any) -> None:
     sort = kind(one)
     if sort == "text":
         said.text(one.get("content"))
@@ -248,7 +257,7 @@ def _ids(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(value: Any) -> Any:
-    """What is JSON within a text becomes what it says; a text that is none stays."""
+    """The value of a JSON text; any other value stays."""
     if not isinstance(value, str):
         return value
     try:
@@ -263,7 +272,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def model_attributes(call: ModelCall) -> dict[str, Any]:
-    """A call in today's names."""
+    """The attributes of a model call."""
     system = [m for m in call.messages[:1] if m.get("role") == "system" and isinstance(m.get("content"), str)]
     given: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
@@ -343,3 +352,153 @@ def _json(value: Any) -> str:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError:
         return json.dumps(value)
+
+
+SOURCE = "holdfast.exported."  # where it came from; not `holdfast.rollout`, which would name a running attempt
+PASSING = frozenset({429, 502, 503, 504})
+BATCH = 200  # spans in one request
+EXAMPLE = "http://127.0.0.1:4318"
+
+
+def given(
+    rollout: Rollout, attempt: Attempt, spans: Sequence[Span], sheet: RewardBreakdown | None = None
+) -> list[OtelSpan]:
+    """An attempt's spans in order. The root comes last: it tells the receiver that all has come."""
+    resource = {"service.name": "holdfast", f"{SOURCE}rollout": rollout.id, f"{SOURCE}attempt": attempt.id}
+    ids = {span.seq: _identity(attempt, span) for span in spans}
+    trace, root = _made(attempt.id, 16), _made(f"{attempt.id} root", 8)
+    scores = tuple(_score(signal, attempt) for signal in sheet.signals) if sheet is not None else ()
+    made = [_given(span, ids, root, resource) for span in spans]
+    if any(one.trace_id != trace for one in made) and not any(one.trace_id == trace for one in made):
+        return [one if one.parent_id else replace(one, events=one.events + scores) for one in made]
+    begun = min([attempt.started_at, *(span.started_at for span in spans)])
+    ended = max([attempt.ended_at or begun, *(span.ended_at or span.started_at for span in spans)])
+    agent = OtelSpan(
+        trace_id=trace,
+        span_id=root,
+        name=f"invoke_agent {rollout.name}",
+        started_ns=round(begun * NS),
+        ended_ns=round(ended * NS),
+        attributes={"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": rollout.name},
+        events=scores,
+        error=attempt.error,
+        resource=resource,
+    )
+    return [*made, agent]
+
+
+def _given(span: Span, ids: Mapping[int, tuple[str, str]], root: str, resource: Mapping[str, Any]) -> OtelSpan:
+    trace_id, span_id = ids[span.seq]
+    is_own = span.span_id is None
+    attributes = dict(span.attributes)
+    parent: str | None = attributes.pop("parent_span_id", None) if not is_own else root
+    if span.parent is not None and span.parent in ids:
+        parent = ids[span.parent][1]
+    if span.kind is SpanKind.MESSAGE:
+        attributes["holdfast.kind"] = "message"
+    if span.model is not None:
+        attributes |= model_attributes(span.model)
+    if span.tool is not None:
+        attributes |= tool_attributes(span.tool)
+    return OtelSpan(
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=parent,
+        name=span.name,
+        started_ns=round(span.started_at * NS),
+        ended_ns=round((span.ended_at or span.started_at) * NS),
+        attributes=attributes,
+        events=tuple(
+            OtelEvent(name=event.name, at_ns=round(event.at * NS), attributes=event.attributes) for event in span.events
+        ),
+        error=span.tool.error if span.tool is not None else None,
+        resource=resource,
+    )
+
+
+def _score(signal: Any, attempt: Attempt) -> OtelEvent:
+    return OtelEvent(
+        name="gen_ai.evaluation.result",
+        at_ns=round((attempt.ended_at or attempt.started_at) * NS),
+        attributes={
+            "gen_ai.evaluation.name": signal.name,
+            "gen_ai.evaluation.score.value": float(signal.value),
+            "holdfast.weight": float(signal.weight),
+            "holdfast.source": signal.source,
+        },
+    )
+
+
+def _identity(attempt: Attempt, span: Span) -> tuple[str, str]:
+    if span.trace_id is not None and span.span_id is not None:
+        return span.trace_id, span.span_id
+    return _made(attempt.id, 16), _made(f"{attempt.id} {span.seq}", 8)
+
+
+def _made(text: str, size: int) -> str:
+    return blake2b(text.encode(), digest_size=size).hexdigest()
+
+
+def batches(spans: Iterable[OtelSpan], size: int = BATCH) -> Iterator[list[OtelSpan]]:
+    batch: list[OtelSpan] = []
+    for span in spans:
+        batch.append(span)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def send(
+    url: str,
+    spans: Iterable[OtelSpan],
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = 30.0,
+    tries: int = 5,
+    backoff: Backoff = Backoff(initial_s=0.5, cap_s=8.0),
+) -> int:
+    """Sends spans to a collector, at `URL/v1/traces` unless the address ends so; returns how many it took."""
+    at = checked("address", url, example=EXAMPLE)
+    at = at if at.endswith("/v1/traces") else f"{at}/v1/traces"
+    head = {"Content-Type": PROTOBUF, "Content-Encoding": "gzip", **(headers or {})}
+    taken = 0
+    async with aiohttp.ClientSession(headers=head, timeout=aiohttp.ClientTimeout(total=timeout_s)) as session:
+        for batch in batches(spans):
+            body = gzip.compress(wire.written(batch, PROTOBUF))
+            taken += len(batch) - await _post(session, at, body, tries, backoff)
+    return taken
+
+
+async def _post(session: aiohttp.ClientSession, url: str, body: bytes, tries: int, backoff: Backoff) -> int:
+    """Posts a batch, with retries; returns how many spans were refused."""
+    why = ""
+    for number in range(1, tries + 1):
+        try:
+            async with session.post(url, data=body, allow_redirects=False) as response:
+                content = await response.read()
+                if response.status < 300:
+                    return _refused(content)
+                given = (value for name, value in session.headers.items() if not name.startswith("Content-"))
+                said = hidden(content.decode(errors="replace"), *given)
+                why = f"HTTP {response.status}: {said[:200]}"
+                if response.status not in PASSING:
+                    break
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            why = f"{type(error).__name__}: {error}"
+        if number < tries:
+            await asyncio.sleep(backoff.delay_s(number, 0.5))
+    raise Fault(f"collector {url}", why=why, remedy="is it running, and does it take OTLP over HTTP?")
+
+
+def _refused(content: bytes) -> int:
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+    response = ExportTraceServiceResponse()
+    try:
+        response.ParseFromString(content)
+    except DecodeError:
+        return 0  # the status said that it took them
+    return int(response.partial_success.rejected_spans)

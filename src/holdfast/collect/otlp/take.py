@@ -1,10 +1,9 @@
-"""Spans of other tracers into the store: as spans of the attempt that they name, or each trace as a rollout of its own.
+"""Spans of other tracers into the store, from `POST /v1/traces` (OTLP over HTTP: protobuf or JSON, gzip or plain).
 
-Who names an attempt says so in the address, in headers, in the resource (`holdfast.rollout`, `holdfast.attempt`) or in
-the trace's state (`holdfast=RUN/NAME:attempt-1`). A trace that names none becomes a rollout of a run of kind `otlp`,
-which ends when its root arrives; what arrives later is refused, what arrives again is not kept twice. A model call that
-the proxy or a worker has kept already is telemetry here, since nothing may be learnt from twice. All that was taken is
-on disk before it is answered. Reading requests is `wire`'s business, HTTP is `route`'s.
+An attempt is named by the address, by headers, by the resource (`holdfast.rollout`, `holdfast.attempt`) or by the
+trace's state (`holdfast=RUN/NAME:attempt-1`). A trace that names none becomes a rollout of a run of kind `otlp`, which
+ends when its root arrives; later spans are refused, repeated ones are kept once. A model call that the proxy or a
+worker has recorded becomes telemetry here, since nothing may be learnt from twice. Spans are on disk before the answer.
 """
 
 from __future__ import annotations
@@ -16,33 +15,42 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.collect import endpoint, openapi
+from holdfast.collect.openapi import ApiRoute, Gives, Told, obj
+from holdfast.collect.otlp import wire
 from holdfast.collect.otlp.conventions import DETAILS, ROLES, SAID, model_call, tool_call
 from holdfast.collect.otlp.wire import MOST as MOST_ATTRIBUTES
 from holdfast.collect.otlp.wire import NS, OtelSpan
-from holdfast.collect.proxy.identity import NUMBER, Identity
-from holdfast.collect.proxy.said import part
-from holdfast.contracts.errors import BadRecord, HoldfastError, NotFound, StaleLease, StoreError
+from holdfast.collect.proxy import attribution
+from holdfast.collect.proxy.attribution import NUMBER, Identity
+from holdfast.collect.proxy.dialect import part
+from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, StaleLease, StoreError
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Attempt, AttemptState, Task
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import PARTIAL, Span, SpanEvent, SpanKind
 from holdfast.store.store import Store
 
-# Numbers of an attempt's spans here: far above those of its worker, and below those that the proxy gives.
+# Span numbers here: far above those of the worker, below those of the proxy.
 FIRST, LAST = 500_001, 1_000_000
-MOST = 2_000  # attempts whose spans are remembered
+MOST = 2_000  # attempts that are remembered
 SCORE = "gen_ai.evaluation.result"
-LARGEST_SCORE = 1e100  # with its weight: all that a trace can have together are still a number
+LARGEST_SCORE = 1e100  # times its weight, so that a trace's total stays finite
 CONTENT = frozenset({*ROLES, DETAILS, SCORE, "gen_ai.choice", "gen_ai.content.prompt", "gen_ai.content.completion"})
 
 
 @dataclass(slots=True)
-class Known:
-    """An attempt, and which spans of it have come."""
+class KnownAttempt:
+    """An attempt and the spans of it that have come."""
 
     attempt: Attempt
-    is_ours: bool = False  # a trace that is a rollout of its own
-    has_root: bool = False  # all has come
+    is_ours: bool = False  # the trace is a rollout of its own
+    has_root: bool = False  # the trace is complete
     is_scored: bool = False
     is_ended: bool = False
     heard_at: float = 0.0
@@ -52,8 +60,8 @@ class Known:
 
 
 @dataclass(slots=True)
-class Taken:
-    """What became of a request's spans."""
+class ReceivedSpans:
+    """How many spans of a request were kept and refused."""
 
     kept: int = 0
     refused: int = 0
@@ -64,7 +72,7 @@ class Taken:
         self.why = self.why or why
 
 
-class Taker:
+class SpanReceiver:
     def __init__(
         self,
         store: Store,
@@ -74,16 +82,16 @@ class Taker:
         lease_s: float = 600.0,
         quiet_s: float = 300.0,
     ) -> None:
-        """A trace whose root does not come within `quiet_s` of its last span is taken as it is."""
+        """A trace without a root ends `quiet_s` after its last span."""
         self._store, self._clock, self._scrub = store, clock, scrub
         self._lease_s, self._quiet_s = lease_s, quiet_s
         self._run: str | None = None
-        self._known: OrderedDict[str, Known] = OrderedDict()  # by rollout and number, or by trace
+        self._known: OrderedDict[str, KnownAttempt] = OrderedDict()  # by rollout and number, or by trace
         self._turn = asyncio.Lock()
 
-    async def take(self, spans: Iterable[OtelSpan], whose: Identity | None = None) -> Taken:
-        """Keep them; where the request itself names an attempt that does not run, NotFound or StaleLease."""
-        taken = Taken()
+    async def take(self, spans: Iterable[OtelSpan], whose: Identity | None = None) -> ReceivedSpans:
+        """Keeps the spans; NotFound or StaleLease if the request names an attempt that does not run."""
+        taken = ReceivedSpans()
         dropped = 0
         groups: dict[str, tuple[Identity | None, list[OtelSpan]]] = {}
         for span in spans:
@@ -101,7 +109,7 @@ class Taker:
                         raise
                     taken.refuse(len(group), str(error))
                 except StoreError:
-                    if named is not None:  # perhaps another process numbers spans of it too: look again next time
+                    if named is not None:  # another process may number its spans, too: read them again next time
                         self._known.pop(key, None)
                     raise
             await self._end_quiet()
@@ -110,7 +118,7 @@ class Taker:
         return taken
 
     async def close(self) -> None:
-        """Traces that are still open are taken as they are."""
+        """Ends the open traces and the run."""
         async with self._turn:
             for known in list(self._known.values()):
                 await self._end(known)
@@ -118,13 +126,13 @@ class Taker:
                 await self._store.runs.end(self._run, RunState.COMPLETED, who="otlp", now=self._clock())
                 self._run = None
 
-    async def _find(self, key: str, named: Identity | None) -> Known:
+    async def _find(self, key: str, named: Identity | None) -> KnownAttempt:
         known = self._known.get(key)
         if known is None:
             if named is None:
                 known = await self._begin(key)
             else:
-                known = Known(self._store.views.attempt(named.rollout, named.number))
+                known = KnownAttempt(self._store.views.attempt(named.rollout, named.number))
                 self._remember(known)
             self._known[key] = known
         self._known.move_to_end(key)
@@ -132,14 +140,14 @@ class Taker:
             await self._end(self._known.popitem(last=False)[1])
         return known
 
-    def _remember(self, known: Known) -> None:
+    def _remember(self, known: KnownAttempt) -> None:
         for span in self._store.traces.spans(known.attempt.token):
             if FIRST <= span.seq <= LAST:
                 known.last = max(known.last, span.seq)
                 known.numbers[span.trace_id or "", span.span_id or ""] = span.seq
 
-    async def _begin(self, trace_id: str) -> Known:
-        """A trace is a rollout with one attempt, which is ours."""
+    async def _begin(self, trace_id: str) -> KnownAttempt:
+        """Begins a rollout with one attempt for a trace."""
         now = self._clock()
         if self._run is None:
             salt = secrets.token_hex(3)
@@ -150,9 +158,9 @@ class Taker:
         task = Task(name=trace_id, input={"trace_id": trace_id}, max_attempts=1, max_faults=0)
         await self._store.queue.enqueue(self._run, [task], now=now)
         (claim,) = await self._store.queue.claim(self._run, "otlp", now=now, lease_s=self._lease_s)
-        return Known(claim.attempt, is_ours=True)
+        return KnownAttempt(claim.attempt, is_ours=True)
 
-    async def _keep(self, known: Known, group: list[OtelSpan], taken: Taken) -> None:
+    async def _keep(self, known: KnownAttempt, group: list[OtelSpan], taken: ReceivedSpans) -> None:
         numbers = known.numbers
         new = {(one.trace_id, one.span_id): one for one in group if (one.trace_id, one.span_id) not in numbers}
         taken.kept += len(group) - len(new)
@@ -161,7 +169,7 @@ class Taker:
         given: dict[tuple[str, str], int] = {}
         made: list[Span] = []
         for key, one in sorted(new.items(), key=lambda item: (item[1].started_ns, item[1].parent_id is not None)):
-            await asyncio.sleep(0)  # scrubbing many takes a while, and others wait for this loop
+            await asyncio.sleep(0)  # lets other requests run: scrubbing many spans takes a while
             above = (one.trace_id, one.parent_id or "")
             seq = known.last + len(made) + 1
             if seq > LAST:
@@ -190,9 +198,9 @@ class Taker:
         known.signals += [signal for one in new.values() for signal in _signals(one)]
         known.has_root |= any(one.parent_id is None for one in new.values())
         if known.has_root:
-            await self._end(known)  # again, where it could not be written and is sent once more
+            await self._end(known)  # also when it is sent again after a failed write
 
-    async def _end(self, known: Known) -> None:
+    async def _end(self, known: KnownAttempt) -> None:
         if not known.is_ours or known.is_ended:
             return
         now, attempt = self._clock(), known.attempt
@@ -203,7 +211,7 @@ class Taker:
             reward = RewardBreakdown(signals=tuple(known.signals)).total if known.signals else None
             await self._store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=reward)
         except StaleLease:
-            pass  # it was given up long ago
+            pass  # its lease expired long ago
         known.is_ended = True
 
     async def _end_quiet(self) -> None:
@@ -214,7 +222,7 @@ class Taker:
 
 
 def identity_of(span: OtelSpan) -> Identity | None:
-    """The attempt that a span names by itself; None where it names none, or nothing that can be one."""
+    """The attempt that a span names, or None."""
     for given in (span.attributes, span.resource):
         rollout, attempt = given.get("holdfast.rollout"), given.get("holdfast.attempt")
         if attempt is not None:
@@ -235,7 +243,7 @@ def _named(rollout: Any, attempt: str) -> Identity | None:
 
 
 def as_span(one: OtelSpan, seq: int, parent: int | None) -> Span:
-    """A span of ours; what was said in a call is in the call, and not among the attributes as well."""
+    """Our span; what belongs to a call is in the call and not in the attributes."""
     model = model_call(one)
     tool = None if model is not None else tool_call(one)
     attributes: dict[str, Any] = {name: value for name, value in one.attributes.items() if not SAID.match(name)}
@@ -274,7 +282,7 @@ def as_span(one: OtelSpan, seq: int, parent: int | None) -> Span:
 
 
 def told_once(span: Span, kept: Iterable[Span]) -> Span:
-    """The span, or a note that this call is there already: one that ran at the same time and said the same."""
+    """The span; a model call that was recorded before (same time, same answer) becomes telemetry."""
     if span.model is None or span.ended_at is None:
         return span
     for other in kept:
@@ -292,7 +300,7 @@ def _spoken(span: Span) -> tuple[str, list[Any]]:
 
 
 def _signals(one: OtelSpan) -> Iterable[RewardTerm]:
-    """Scores that an evaluator has noted: a trace that is a rollout of its own is rewarded with them."""
+    """The scores of evaluators in a span's events; they reward a trace that is its own rollout."""
     for event in one.events:
         given: Mapping[str, Any] = event.attributes
         value, weight = given.get("gen_ai.evaluation.score.value"), given.get("holdfast.weight", 1.0)
@@ -305,3 +313,75 @@ def _signals(one: OtelSpan) -> Iterable[RewardTerm]:
                 continue
             if abs(signal.value * signal.weight) <= LARGEST_SCORE:
                 yield signal
+
+
+LARGEST = 32 * 2**20  # bytes of a request, unpacked
+ERROR = {"type": "object"}  # {"message": …}, or {"error": …} of the surrounding app
+STATUS_TEXTS = {**openapi.WORDS, 404: "the store has no such rollout or attempt", 409: "the attempt does not run"}
+REFUSED: Gives = {
+    status: (STATUS_TEXTS[status], {wire.JSON: ERROR, wire.PROTOBUF: openapi.TEXT})
+    for status in (400, 401, 403, 404, 408, 409, 413, 415, 503)
+}
+TOLD = Told(
+    name="traces",
+    says="Spans in OpenTelemetry's format, taken as those of an attempt",
+    takes={
+        wire.JSON: obj(resourceSpans=openapi.optional(openapi.listed({"type": "object"}))),
+        wire.PROTOBUF: openapi.TEXT,
+    },
+    gives={200: ("how many were not taken, and why", {wire.JSON: ERROR, wire.PROTOBUF: openapi.TEXT}), **REFUSED},
+)
+STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
+    (NotFound, 404),
+    (StaleLease, 409),
+    (BadInput, 400),
+    (StoreError, 503),  # senders try again
+)
+
+
+def routes(
+    taker: SpanReceiver, *, token: str | None = None, largest: int = LARGEST, wait_s: float = endpoint.WAIT_S
+) -> list[ApiRoute]:
+    """The routes, for the proxy's app; callers are admitted as there."""
+    reader = endpoint.RequestReader(token=token, largest=largest, wait_s=wait_s)
+
+    async def traces(request: Request) -> Response:
+        media_type = endpoint.media_type_of(request)
+        try:
+            body = await reader.content(request, (wire.PROTOBUF, wire.JSON), takes_gzip=True)
+            whose = _whose(request)
+            # A large one takes a while, and others wait for this loop.
+            spans, unread = await asyncio.to_thread(wire.read, body, media_type)
+            taken = await taker.take(spans, whose)
+        except ModuleNotFoundError as error:
+            raise HTTPException(415, f"{error.name} is not installed here; send {wire.JSON}") from None
+        except HoldfastError as error:
+            status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+            return _failed(status, str(error), media_type)
+        if unread:
+            taken.refuse(unread, "spans without ids or times cannot be read")
+        return Response(wire.answer(media_type, taken.refused, taken.why), media_type=media_type)
+
+    return [
+        ApiRoute("/v1/traces", traces, TOLD, method="POST"),
+        ApiRoute("/rollout/{rollout:path}/attempt/{number:int}/v1/traces", traces, TOLD, method="POST"),
+    ]
+
+
+def _whose(request: Request) -> Identity | None:
+    headers = dict(request.headers.raw)
+    if "rollout" in request.path_params:
+        return attribution.from_path(request.path_params["rollout"], request.path_params["number"], headers)
+    return attribution.from_headers(headers) if attribution.ROLLOUT in headers else None
+
+
+def _failed(status: int, message: str, media_type: str) -> Response:
+    """A google.rpc.Status, as OTLP requires; its second field is the message."""
+    headers = {"Retry-After": "1"} if status == 503 else None
+    if media_type == wire.JSON:
+        return Response(orjson.dumps({"message": message}), status, headers, media_type=media_type)
+    text, size = message.encode(), b""
+    length = len(text)
+    while length > 127:
+        size, length = size + bytes([length & 127 | 128]), length >> 7
+    return Response(b"\x12" + size + bytes([length]) + text, status, headers, media_type=media_type)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,15 +18,16 @@ import orjson
 from holdfast.contracts.errors import BadInput
 
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
-DEEPEST = 32  # values within values
-MOST = 4096  # attributes of a span and its events, values within values counted; numbers within lists are not
+DEEPEST = 32  # levels of nested values
+MOST = 4096  # attributes of a span and its events, nested values included, numbers in lists not
 NS = 1_000_000_000
-NUMBERS = frozenset({"intValue", "doubleValue", "boolValue", "int_value", "double_value", "bool_value"})
+NUMBERS = frozenset({"intValue", "doubleValue", "boolValue"})
+IDS = ("traceId", "spanId", "parentSpanId")
 UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted:
+class OtelEvent:
     """An event of a span."""
 
     name: str
@@ -40,24 +41,24 @@ class OtelSpan:
 
     trace_id: str  # 32 hexadecimal digits
     span_id: str  # 16
-    parent_id: str | None = None  # None: the root of its trace
+    parent_id: str | None = None  # None for the root of its trace
     name: str
     started_ns: int  # unix nanoseconds
     ended_ns: int
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    events: tuple[Noted, ...] = ()
-    error: str | None = None  # the status is an error, and says this
-    state: str = ""  # the trace's, as W3C's tracestate
+    events: tuple[OtelEvent, ...] = ()
+    error: str | None = None  # the message of an error status
+    state: str = ""  # W3C's tracestate
     resource: Mapping[str, Any] = field(default_factory=dict)
-    dropped: int = 0  # attributes that were more than MOST
+    dropped: int = 0  # attributes beyond MOST
 
 
 class Full(Exception):
-    """There is no room for this attribute."""
+    """The span has too many attributes."""
 
 
 class AttributeLimit:
-    """For the attributes of one span."""
+    """Counts the attributes of one span."""
 
     def __init__(self) -> None:
         self.left, self.dropped = MOST, 0
@@ -69,7 +70,7 @@ class AttributeLimit:
 
 
 def read(body: bytes, media_type: str) -> tuple[list[OtelSpan], int]:
-    """The spans of a request, and how many could not be read; BadInput where it is no request at all."""
+    """The spans of a request, and how many could not be read; BadInput if it is no request."""
     if media_type == JSON:
         try:
             request = orjson.loads(body)
@@ -85,28 +86,26 @@ def read(body: bytes, media_type: str) -> tuple[list[OtelSpan], int]:
             message.ParseFromString(body)
         except DecodeError as error:
             raise BadInput("request", why=f"is no OTLP request: {error}") from None
-        return _gathered(_from_protobuf(message))
+        return _gathered(_from_json(_protobuf_as_json(message)))
     raise BadInput(f"Content-Type {media_type!r}", why="is unknown", remedy=f"send {PROTOBUF} or {JSON}")
 
 
 def written(spans: Iterable[OtelSpan], media_type: str) -> bytes:
-    """A request with these spans, one resource after the other."""
+    """A request with these spans, grouped by resource."""
     request = {"resourceSpans": [_group(resource, group) for resource, group in _by_resource(spans)]}
     if media_type == JSON:
         return orjson.dumps(request)
     from google.protobuf.json_format import ParseDict  # type: ignore[import-untyped]
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    for group in request["resourceSpans"]:
-        for span in group["scopeSpans"][0]["spans"]:
-            for name in ("traceId", "spanId", "parentSpanId"):  # protobuf's own JSON has bytes in another alphabet
-                if name in span:
-                    span[name] = base64.b64encode(bytes.fromhex(span[name])).decode()
+    for span in _spans(request):
+        for name in IDS:  # protobuf's own JSON has bytes in base 64
+            span[name] = base64.b64encode(bytes.fromhex(span.get(name, ""))).decode()
     return bytes(ParseDict(request, ExportTraceServiceRequest()).SerializeToString())
 
 
 def answer(media_type: str, rejected: int, why: str) -> bytes:
-    """What a request is answered with: nothing, or how many spans were not taken and why."""
+    """The answer to a request: empty, or how many spans were not taken and why."""
     if media_type == JSON:
         told = {"partialSuccess": {"rejectedSpans": str(rejected), "errorMessage": why}} if rejected or why else {}
         return orjson.dumps(told)
@@ -134,7 +133,7 @@ def _from_json(request: Any) -> Iterator[OtelSpan | None]:
         try:
             resource = _attributes(_get(_get(group, "resource") or {}, "attributes"), AttributeLimit())
         except UNREADABLE:
-            resource = None  # whose spans these are cannot be told
+            resource = None  # it is unknown whose spans these are
         for scope in _list(group, "scopeSpans"):
             for span in _list(scope, "spans"):
                 try:
@@ -154,7 +153,7 @@ def _json_span(span: Any, resource: Mapping[str, Any]) -> OtelSpan:
         ended_ns=_time(_get(span, "endTimeUnixNano")),
         attributes=_attributes(_get(span, "attributes"), room),
         events=tuple(
-            Noted(
+            OtelEvent(
                 name=str(_get(event, "name") or ""),
                 at_ns=_time(_get(event, "timeUnixNano") or 0),
                 attributes=_attributes(_get(event, "attributes"), room),
@@ -168,79 +167,43 @@ def _json_span(span: Any, resource: Mapping[str, Any]) -> OtelSpan:
     )
 
 
-def _from_protobuf(message: Any) -> Iterator[OtelSpan | None]:
-    for group in message.resource_spans:
-        try:
-            resource = _fitting(((one.key, one.value) for one in group.resource.attributes), _plain, AttributeLimit())
-        except UNREADABLE:
-            resource = None  # whose spans these are cannot be told
-        for scope in group.scope_spans:
-            for span in scope.spans:
-                try:
-                    yield None if resource is None else _protobuf_span(span, resource)
-                except UNREADABLE:
-                    yield None
+def _protobuf_as_json(message: Any) -> dict[str, Any]:
+    """A protobuf request in OTLP's JSON form: ids in hexadecimal, times always there."""
+    from google.protobuf.json_format import MessageToDict
+
+    request: dict[str, Any] = MessageToDict(message)
+    for span in _spans(request):
+        for name in IDS:
+            span[name] = base64.b64decode(span.get(name, "")).hex()
+        span.setdefault("startTimeUnixNano", "0")
+        span.setdefault("endTimeUnixNano", "0")
+    return request
 
 
-def _protobuf_span(span: Any, resource: Mapping[str, Any]) -> OtelSpan:
-    room = AttributeLimit()
-    return OtelSpan(
-        trace_id=_hex(span.trace_id.hex(), 32),
-        span_id=_hex(span.span_id.hex(), 16),
-        parent_id=_hex(span.parent_span_id.hex(), 16) if span.parent_span_id else None,
-        name=span.name,
-        started_ns=_time(span.start_time_unix_nano),
-        ended_ns=_time(span.end_time_unix_nano),
-        attributes=_fitting(((one.key, one.value) for one in span.attributes), _plain, room),
-        events=tuple(
-            Noted(
-                name=event.name,
-                at_ns=event.time_unix_nano,
-                attributes=_fitting(((one.key, one.value) for one in event.attributes), _plain, room),
-            )
-            for event in span.events
-        ),
-        error=(span.status.message or "error") if span.status.code == 2 else None,
-        state=span.trace_state,
-        resource=resource,
-        dropped=room.dropped,
-    )
+def _spans(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for group in request.get("resourceSpans", ()):
+        for scope in group.get("scopeSpans", ()):
+            yield from scope.get("spans", ())
 
 
-def _fitting(
-    pairs: Iterable[tuple[str, Any]], read_value: Callable[[Any, AttributeLimit], Any], room: AttributeLimit
-) -> dict[str, Any]:
+def _attributes(pairs: Any, room: AttributeLimit) -> dict[str, Any]:
     """The attributes that there is room for; the others are counted."""
     found = {}
-    for key, value in pairs:
+    for pair in pairs or ():
+        if not pair.get("key"):
+            continue
         before = room.left
         try:
             room.take()
-            found[key] = read_value(value, room)
+            found[str(pair["key"])] = _from_any(pair.get("value"), room)
         except Full:
             room.left = before
             room.dropped += 1
     return found
 
 
-def _plain(value: Any, room: AttributeLimit, depth: int = 0) -> Any:
-    """A protobuf AnyValue."""
-    kind = value.WhichOneof("value")
-    if depth > DEEPEST:
-        raise ValueError("nested too deeply")
-    if kind not in NUMBERS:
-        room.take((depth > 0) + len(value.kvlist_value.values))
-    if kind == "array_value":
-        return [_plain(one, room, depth + 1) for one in value.array_value.values]
-    if kind == "kvlist_value":
-        return {one.key: _plain(one.value, room, depth + 1) for one in value.kvlist_value.values}
-    if kind == "bytes_value":
-        return base64.b64encode(value.bytes_value).decode()
-    return None if kind is None else _finite(getattr(value, kind))
-
-
 def _from_any(value: Any, room: AttributeLimit, depth: int = 0) -> Any:
-    """An AnyValue in JSON: whole numbers come as text there."""
+    """An AnyValue in JSON, where whole numbers are texts."""
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
     if not isinstance(value, dict) or not value:
@@ -265,21 +228,16 @@ def _from_any(value: Any, room: AttributeLimit, depth: int = 0) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """No record can hold another number."""
+    """NaN and infinities as text, since no record can hold them."""
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)
 
 
 def _whole(value: Any) -> int:
-    """As protobuf has it: no record can hold a larger one."""
+    """A 64-bit integer."""
     number = int(value)
     if not -(2**63) <= number < 2**63:
         raise ValueError("a whole number of more than 64 bits")
     return number
-
-
-def _attributes(pairs: Any, room: AttributeLimit) -> dict[str, Any]:
-    told = ((str(one["key"]), one.get("value")) for one in pairs or () if one.get("key"))
-    return _fitting(told, _from_any, room)
 
 
 def _any(value: Any) -> dict[str, Any]:
@@ -337,7 +295,7 @@ def _span(span: OtelSpan) -> dict[str, Any]:
 
 
 def _get(value: Any, name: str) -> Any:
-    """Of a JSON object, under its name in camel case or, as some write it, with underscores."""
+    """A member under its camel-case name or, as some write it, with underscores."""
     if name in value:
         return value[name]
     return value.get("".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name))

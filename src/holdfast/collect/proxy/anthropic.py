@@ -1,8 +1,7 @@
 """Anthropic's messages, kept in OpenAI's chat form: https://docs.anthropic.com/en/api/messages
 
-Thoughts become `reasoning_content`, `tool_use` becomes `tool_calls`, `tool_result` a message of the role `tool`. Left
-out is what only the upstream can read: signatures of thoughts, thoughts that it has hidden, marks for its cache. Token
-ids cannot be asked for in this dialect.
+Thoughts become `reasoning_content`, `tool_use` becomes `tool_calls`, `tool_result` a message of the role `tool`. What
+only the upstream can read is left out: signatures, redacted thoughts, cache marks. This API gives no token ids.
 """
 
 from __future__ import annotations
@@ -10,13 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.collect.proxy.dialect import ModelRequest, loads, read_object
-from holdfast.collect.proxy.said import Said, count, kind, part, written
-from holdfast.collect.proxy.sse import Event
+from holdfast.collect.proxy.dialect import (
+    Assembler,
+    MessageBuilder,
+    ModelRequest,
+    count,
+    joined,
+    kind,
+    loads,
+    messages_of,
+    model_of,
+    part,
+    read_object,
+    text_of,
+    written,
+)
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 
-# Of no influence on the answer, or said elsewhere in the record.
+# Without influence on the answer, or elsewhere in the record.
 APART = frozenset({"model", "messages", "system", "stream", "metadata", "service_tier", "cache_control"})
 REASONS = {
     "end_turn": "stop",
@@ -28,8 +39,8 @@ REASONS = {
 }
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 OPAQUE = frozenset({"redacted_thinking"})
-SIZES = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")  # together: what was read
-# What a delta of a block adds, and to which of its members.
+SIZES = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")  # together: the prompt
+# The member that each kind of delta adds to.
 DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
@@ -39,16 +50,12 @@ class Messages:
     forwarded = frozenset({"anthropic-version", "anthropic-beta"})
 
     def credentials(self, key: str) -> Mapping[str, str]:
-        """Both forms: `x-api-key` is the older one, and today's client sends only the other."""
+        """Both forms: `x-api-key` is the older one, today's client sends only the other."""
         return {"x-api-key": key, "Authorization": f"Bearer {key}"}
 
     def read_request(self, body: bytes) -> ModelRequest:
         given = read_object(body)
-        model, messages, user = given.get("model"), given.get("messages"), part(given.get("metadata"), "user_id")
-        if not isinstance(model, str) or not model:
-            raise BadInput("model", why="is missing, or no text", remedy="name the model")
-        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-            raise BadInput("messages", why="is missing, or no list of objects", remedy="give at least one message")
+        model, messages, user = model_of(given), messages_of(given), part(given.get("metadata"), "user_id")
         try:
             conversation = (*_system(given.get("system")), *(said for m in messages for said in _messages(m)))
         except ValueError as error:
@@ -72,29 +79,19 @@ class Messages:
         return Blocks(asked)
 
 
-class Blocks:
+class Blocks(Assembler):
     """The blocks of one streamed message."""
 
     def __init__(self, asked: ModelRequest) -> None:
-        self._asked = asked
-        self.is_ended = self.has_begun = self.has_holes = False
+        super().__init__(asked)
         self._head: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
-        self._pieces: dict[tuple[int, str], list[str]] = {}  # by block and member: joined when somebody asks
+        self._pieces: dict[tuple[int, str], list[str]] = {}  # by block and member; joined in `result`
         self._reason: Any = None
 
-    def feed(self, event: Event) -> None:
-        try:
-            told = loads(event.data)
-        except ValueError:
-            told = None  # passed on as it is
-        if isinstance(told, dict):
-            self._take(kind(told), told)
-        else:
-            self.has_holes = True
-
-    def _take(self, sort: str, told: dict[str, Any]) -> None:
+    def _take(self, told: dict[str, Any], name: str) -> None:
+        sort = kind(told)
         if sort == "message_start" and isinstance(told.get("message"), dict):
             self._head = told["message"]
             self._count(self._head.get("usage"))
@@ -116,7 +113,7 @@ class Blocks:
         return len(self._blocks) if index is None else index
 
     def _count(self, usage: Any) -> None:
-        """What comes later counts all there is so far, and may leave out what it does not change."""
+        """Later usage is cumulative, and may leave out what did not change."""
         if isinstance(usage, dict):
             self._usage |= {name: value for name, value in usage.items() if value is not None}
 
@@ -149,8 +146,8 @@ class Blocks:
         return block
 
 
-def _assistant(blocks: list[Any]) -> Said:
-    said = Said()
+def _assistant(blocks: list[Any]) -> MessageBuilder:
+    said = MessageBuilder()
     for block in blocks:
         sort = kind(block)
         if sort == "text":
@@ -165,7 +162,7 @@ def _assistant(blocks: list[Any]) -> Said:
 
 
 def _arguments(block: dict[str, Any]) -> str:
-    """Of a stream they may not be whole: then they are kept as far as they came."""
+    """Tool arguments as text; those of a cut stream are kept as far as they came."""
     text = block.get("partial_json")
     return text if isinstance(text, str) else written(block.get("input", {}))
 
@@ -177,7 +174,7 @@ def _system(system: Any) -> Iterator[dict[str, Any]]:
 
 
 def _messages(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """One of theirs, as it is said in chat form: results of tools are messages of their own there."""
+    """One message in chat form, where tool results are separate messages."""
     role, content = message.get("role"), message.get("content")
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
     if role == "assistant":
@@ -198,22 +195,18 @@ def _messages(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _spoken(role: str, parts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     if parts:
-        is_text = all(one["type"] == "text" for one in parts)
-        yield {"role": role, "content": "".join(one["text"] for one in parts) if is_text else parts}
+        yield {"role": role, "content": joined(parts)}
 
 
 def _result(content: Any) -> Any:
-    """A text where it is one."""
+    """A tool's result: text if possible, else parts."""
     if isinstance(content, list):
-        parts = [_part(block) for block in content if isinstance(block, dict)]
-        if not all(one["type"] == "text" for one in parts):
-            return parts
-        return "".join(one["text"] for one in parts)
+        return joined([_part(block) for block in content if isinstance(block, dict)])
     return content if isinstance(content, str) else ""
 
 
 def _part(block: dict[str, Any]) -> dict[str, Any]:
-    """A part of a message; what chat completions have no form for stays as it is."""
+    """A part in chat form; one without a chat form stays as it is."""
     sort, source = kind(block, "unknown"), block.get("source")
     if sort == "text":
         return {"type": "text", "text": block["text"] if isinstance(block.get("text"), str) else ""}
@@ -229,7 +222,7 @@ def _text(blocks: Any) -> str:
 
 
 def _sampling(given: dict[str, Any]) -> dict[str, Any]:
-    """Under the names that chat completions have for it, where they have one."""
+    """Sampling parameters under the names of chat completions, if they have one."""
     sampling = {name: value for name, value in given.items() if name not in APART and value is not None}
     if "stop_sequences" in sampling:
         sampling["stop"] = sampling.pop("stop_sequences")
@@ -247,7 +240,7 @@ def _sampling(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool(tool: Any) -> Any:
-    """A function; tools that the upstream brings along stay as they are."""
+    """A function tool in chat form; the upstream's own tools stay as they are."""
     if not isinstance(tool, dict) or "input_schema" not in tool:
         return tool
     function = {"name": tool.get("name"), "description": tool.get("description"), "parameters": tool["input_schema"]}
@@ -255,10 +248,10 @@ def _tool(tool: Any) -> Any:
 
 
 def _call(asked: ModelRequest, answer: Mapping[str, Any], message: dict[str, Any], reason: Any) -> ModelCall:
-    usage, model = answer.get("usage"), answer.get("model")
+    usage = answer.get("usage")
     sizes = [count(part(usage, name)) for name in SIZES]
     return ModelCall(
-        model=model if isinstance(model, str) and model else asked.model,
+        model=text_of(answer.get("model"), asked.model),
         messages=asked.messages,
         response=message,
         finish_reason=REASONS.get(reason, reason) if isinstance(reason, str) else None,

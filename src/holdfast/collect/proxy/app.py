@@ -1,7 +1,7 @@
 """The proxy's routes: a call comes in with its identity, goes on to an upstream, and comes back byte for byte.
 
-Who may ask is `endpoint.Door`'s business, whose call it is `identity`'s, what is said a dialect's, where it goes
-`upstream`'s and what is kept `keep`'s; here they meet. Bodies are never written anew: what passes is what came.
+`endpoint.RequestReader` says who may call, `attribution` whose call it is, a dialect what it says, `upstream` where it
+goes and `span_recorder` what is kept. Bodies are never rewritten.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -24,25 +23,119 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from holdfast.collect import endpoint
-from holdfast.collect.openapi import ApiRoute, described
-from holdfast.collect.proxy import forms, identity
-from holdfast.collect.proxy.attribution import Log
-from holdfast.collect.proxy.budgets import Grant, ProxyBudgets
+from holdfast.collect.openapi import (
+    BODY,
+    COUNT,
+    EVENTS,
+    FLAG,
+    JSON,
+    TEXT,
+    WORD,
+    WORDS,
+    ApiRoute,
+    Gives,
+    Schema,
+    Told,
+    described,
+    listed,
+    obj,
+    optional,
+)
+from holdfast.collect.proxy import attribution
+from holdfast.collect.proxy.attribution import AttributionLog, BadHeader, Identity
+from holdfast.collect.proxy.budgets import PATH, Grant, ModelInfo, ProxyBudgets, UpstreamModels
 from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.dialect import FORWARDED, Assembler, Dialect, ModelRequest, read_object
-from holdfast.collect.proxy.gate import Busy, UpstreamAnswer
-from holdfast.collect.proxy.identity import BadHeader, Identity
-from holdfast.collect.proxy.models import PATH, Known, UpstreamModels
-from holdfast.collect.proxy.near import Near
+from holdfast.collect.proxy.connection import Busy
+from holdfast.collect.proxy.dialect import FORWARDED, Assembler, Dialect, ModelRequest, Splitter, read_object
 from holdfast.collect.proxy.span_recorder import CallRecord, Scrub, SpanRecorder, TokenPrice
-from holdfast.collect.proxy.sse import Splitter
-from holdfast.collect.proxy.upstream import LARGEST, BrokenOff, Unreachable, Upstream, Upstreams
-from holdfast.collect.reply import Spell
-from holdfast.contracts.engine import Complete
+from holdfast.collect.proxy.upstream import LARGEST, BrokenOff, Unreachable, Upstream, UpstreamAnswer, Upstreams
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError, NotFound, StaleLease
 from holdfast.contracts.rollout import Attempt
 from holdfast.contracts.trace import ModelCall
 from holdfast.store.store import Store
+
+ERROR = obj(("error",), error=obj(("code", "message"), code=TEXT, message=TEXT, type=TEXT))
+ANYTHING: Schema = {"type": "object"}
+SAID = {
+    **WORDS,
+    400: "the request, or a header, is wrong",
+    404: "the store has no such rollout or attempt",
+    409: "the attempt does not run, or its lease has run out",
+    429: "the upstream is held, or full; come back after Retry-After",
+    502: "the upstream gave no answer, or broke off",
+    503: "a model of this process failed; ask again",
+}
+OWN: Gives = {"default": ("what the upstream says, as it says it", {JSON: {}})}
+REQUESTS: Mapping[str, Schema] = {  # by the path of a dialect
+    "/v1/chat/completions": obj(
+        ("model", "messages"), model=WORD, messages=listed(ANYTHING), n=optional({"const": 1}), stream={}
+    ),
+    "/v1/responses": obj(
+        ("model",), model=WORD, input={"type": ["string", "array", "null"], "items": ANYTHING}, stream={}
+    ),
+    "/v1/messages": obj(("model", "messages"), model=WORD, messages=listed(ANYTHING), stream={}),
+}
+
+
+def _header(name: str, schema: Schema, *, required: bool = False, says: str = "") -> Mapping[str, Any]:
+    return {"name": name, "in": "header", "required": required, "schema": schema, "description": says}
+
+
+WHOSE = (
+    _header("x-rollout-id", WORD, required=True, says="run/name"),
+    _header("x-attempt-id", WORD, required=True, says="the attempt's id, or its number"),
+    _header("x-sequence-id", {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}),
+    _header("x-trace-id", TEXT),
+)
+
+
+def refusals(*statuses: int) -> Gives:
+    return {status: (SAID[status], {JSON: ERROR}) for status in statuses}
+
+
+def called(path: str) -> Told:
+    """The operation of calling a model in the dialect at this path."""
+    return Told(
+        name=path.removeprefix("/v1/").replace("/", "_"),
+        says="A call of a model, passed on as it is and kept as a span of its attempt",
+        takes={JSON: REQUESTS.get(path, ANYTHING)},
+        gives={
+            200: ("the upstream's answer, byte for byte", {JSON: ANYTHING, EVENTS: TEXT}),
+            **refusals(*BODY, 404, 409, 429, 502, 503),
+            **OWN,
+        },
+        headers=WHOSE,
+    )
+
+
+LIST = Told(
+    name="models",
+    says="The models of the upstreams; of a single one as it says it",
+    gives={200: ("all of them", {JSON: ANYTHING}), **refusals(401, 403, 404, 502), **OWN},
+)
+UPSTREAM = obj(("name", "calls", "held"), name=TEXT, calls=COUNT, held=FLAG)
+HEALTH = Told(
+    name="health",
+    says="Whether it is ready, and where calls go",
+    gives={
+        200: (
+            "it is",
+            {JSON: obj(("status", "upstreams"), status={"const": "ready"}, upstreams=listed(UPSTREAM, minItems=1))},
+        ),
+        **refusals(401, 403),
+    },
+)
+
+
+def ordered(order: str) -> Told:
+    """The operation `hold` or `release`."""
+    return Told(
+        name=order,
+        says=f"{order.capitalize()} an upstream, while its weights are exchanged",
+        takes={JSON: obj(upstream=TEXT)},
+        gives={200: ("how it stands now", {JSON: UPSTREAM}), **refusals(*BODY)},
+    )
+
 
 CODE = "training_proxy_"
 SAYS = "Calls of models, passed on byte for byte, and kept as spans of the attempts that they belong to."
@@ -57,7 +150,7 @@ REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (NotFound, 404, f"{CODE}unknown_attempt", "unknown_attempt"),
     (StaleLease, 409, f"{CODE}attempt_not_running", "attempt_not_running"),
     (Conflict, 409, f"{CODE}conflict", "conflict"),
-    (BadRecord, 500, f"{CODE}failed", "failed"),  # made by what answers, whatever was asked
+    (BadRecord, 500, f"{CODE}failed", "failed"),  # made by our side, whatever was asked
     (BadInput, 400, f"{CODE}invalid_request", "invalid_request"),
     (Fault, 503, f"{CODE}model_failed", "model_failed"),
 )
@@ -67,8 +160,8 @@ REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
 class ProxyLimits:
     largest: int = 64 * 2**20  # bytes of a request
     wait_s: float = endpoint.WAIT_S  # for a request's body
-    amend_s: float = 0.5  # between two writings of a stream that runs
-    unread_s: float = 60.0  # that a client may leave a stream unread
+    amend_s: float = 0.5  # between two writes of a running stream
+    unread_s: float = 60.0  # that a client may leave a stream unread before it counts as gone
 
 
 USUAL = ProxyLimits()
@@ -79,8 +172,6 @@ def app(
     upstreams: Sequence[Upstream],
     *,
     token: str | None = None,
-    choose_version: Callable[[str], Complete] | None = None,
-    spell: Spell | None = None,
     scrub: Scrub | None = None,
     scrub_spelt: Scrub | None = None,
     prices: Mapping[str, TokenPrice] | None = None,
@@ -90,22 +181,18 @@ def app(
     clock: Callable[[], float] = time.time,
     limits: ProxyLimits = USUAL,
 ) -> Starlette:
-    """The proxy before these upstreams, or before policies: `choose_version` gives one for a call's user or rollout.
+    """The proxy before these upstreams.
 
-    `state.proxy` of it has `hold` and `release` of an upstream, and must be closed in the end. `routes` are others that
-    are served at the same address, with their own ways to tell who may ask. Without a state folder no log is written.
-    `scrub_spelt` is used in place of `scrub` on calls of upstreams whose tokens are spelt as `models.spell` does.
+    The caller closes `state.proxy`. `routes` are served at the same address and admit their own callers. Without a
+    state folder no attribution log is written. `scrub_spelt` replaces `scrub` on calls of our own models, whose tokens
+    `budgets.spell` can spell.
     """
-    if choose_version is not None:
-        if upstreams:
-            raise BadInput("upstream", why="local policies answer already", remedy="give the one or the other")
-        upstreams = [Near(choose_version, spell=spell, clock=clock)]
     proxy = Proxy(
         Upstreams(upstreams),
         SpanRecorder(store, clock=clock, scrub=scrub, scrub_spelt=scrub_spelt, prices=prices, amend_s=limits.amend_s),
         ProxyBudgets(store, clock=clock),
-        endpoint.RequestReader(name="", token=token, largest=limits.largest, wait_s=limits.wait_s),
-        None if state_folder is None else Log(state_folder),
+        endpoint.RequestReader(token=token, largest=limits.largest, wait_s=limits.wait_s),
+        None if state_folder is None else AttributionLog(state_folder),
         dialects,
         is_shared=token is not None,
         unread_s=limits.unread_s,
@@ -123,18 +210,18 @@ def app(
 def _places(proxy: Proxy, dialects: Sequence[Dialect]) -> list[ApiRoute]:
     places = []
     for dialect in dialects:
-        call, told = Asgi(partial(proxy.call, dialect)), forms.called(dialect.path)
+        call, told = Asgi(partial(proxy.call, dialect)), called(dialect.path)
         places += [ApiRoute(f"{start}{dialect.path}", call, told, method="POST") for start in (BELOW, "")]
-    places += [ApiRoute(f"{start}{PATH}", proxy.models, forms.LIST) for start in (BELOW, "")]
-    places.append(ApiRoute("/training/proxy/health", proxy.health, forms.HEALTH))
-    for order in (proxy.held, proxy.released):
-        name = "hold" if order == proxy.held else "release"
-        places.append(ApiRoute(f"/training/proxy/{name}", order, forms.ordered(name), method="POST"))
+    places += [ApiRoute(f"{start}{PATH}", proxy.models, LIST) for start in (BELOW, "")]
+    places.append(ApiRoute("/training/proxy/health", proxy.health, HEALTH))
+    for name, order in (("hold", proxy.hold), ("release", proxy.release)):
+        path, do = f"/training/proxy/{name}", partial(proxy.order, order)
+        places.append(ApiRoute(path, do, ordered(name), method="POST"))
     return places
 
 
 class Asgi:
-    """A function of ASGI, in a form that a route does not take for one of a request."""
+    """An ASGI function as an object: a route would call a plain function with a request."""
 
     def __init__(self, call: Callable[[Scope, Receive, Send], Any]) -> None:
         self._call = call
@@ -154,7 +241,7 @@ class ProxyCall:
     attempt: Attempt
     path: str
     size: int  # bytes of the request as it came
-    began: float  # of a clock that never jumps
+    began: float  # on the monotonic clock
     grant: Grant | None = None  # of thinking tokens, where the run has budgets
     upstream: Upstream | None = None
     status: int | None = None
@@ -166,24 +253,24 @@ class Proxy:
     def __init__(
         self,
         upstreams: Upstreams,
-        keeper: SpanRecorder,
+        recorder: SpanRecorder,
         budgets: ProxyBudgets,
-        door: endpoint.RequestReader,
-        log: Log | None,
+        reader: endpoint.RequestReader,
+        log: AttributionLog | None,
         dialects: Sequence[Dialect],
         *,
         is_shared: bool,
         unread_s: float,
     ) -> None:
         self._unread_s = unread_s
-        self.upstreams, self._keeper, self._door, self._log = upstreams, keeper, door, log
+        self.upstreams, self._recorder, self._reader, self._log = upstreams, recorder, reader, log
         self._models, self._budgets, self._dialects = UpstreamModels(upstreams.each), budgets, dialects
-        # With a token, whoever asks has shown it in place of an upstream's key.
+        # With a token, the caller's credentials are ours and not an upstream's.
         own = FORWARDED if is_shared else FORWARDED | {"authorization", "x-api-key"}
         self._wanted = {one.path: {name.encode() for name in own | one.forwarded} for one in dialects}
 
     def hold(self, name: str) -> None:
-        """New calls of this upstream wait; those under way go on, see `idle`."""
+        """New calls of this upstream wait; those under way go on."""
         self.upstreams.named(name).gate.hold()
 
     def release(self, name: str) -> None:
@@ -191,12 +278,8 @@ class Proxy:
         self._models.forget(one)
         one.gate.release()
 
-    async def idle(self, name: str) -> None:
-        """Until none of its calls is under way."""
-        await self.upstreams.named(name).gate.idle()
-
     def admit(self, request: Request) -> None:
-        self._door.admit(request)
+        self._reader.admit(request)
 
     async def close(self) -> None:
         await self._models.close()
@@ -205,9 +288,9 @@ class Proxy:
             await self._log.close()
 
     async def health(self, request: Request) -> Response:
-        self._door.admit(request)
+        self._reader.admit(request)
         first = self.upstreams.each[0]
-        return _json(
+        return endpoint.json_response(
             {
                 "schema_version": 1,
                 "status": "ready",
@@ -222,25 +305,19 @@ class Proxy:
         )
 
     async def models(self, request: Request) -> Response:
-        """What there is to ask for. Whose key is sent with it is told by the headers of one of the dialects."""
-        self._door.admit(request)
+        """The models of the upstreams. The caller's headers tell which dialect's key is sent."""
+        self._reader.admit(request)
         given = request.headers.keys()
         dialect = next((one for one in self._dialects if not one.forwarded.isdisjoint(given)), self._dialects[0])
         found = await self._models.listed(dialect, self._passed(dialect, request))
         return Response(found.body, found.status, found.headers)
 
-    async def held(self, request: Request) -> Response:
-        """For whoever swaps the upstream's weights; the answer says how many calls are under way."""
-        return await self._ordered(request, self.hold)
-
-    async def released(self, request: Request) -> Response:
-        return await self._ordered(request, self.release)
-
-    async def _ordered(self, request: Request, order: Callable[[str], None]) -> Response:
-        given = read_object(await self._door.content(request))
+    async def order(self, order: Callable[[str], None], request: Request) -> Response:
+        """Holds or releases an upstream while its weights are swapped; says how many calls are under way."""
+        given = read_object(await self._reader.content(request))
         one = self.upstreams.named(str(given.get("upstream", self.upstreams.each[0].name)))
         order(one.name)
-        return _json({"name": one.name, "calls": one.gate.inside, "held": one.gate.is_held})
+        return endpoint.json_response({"name": one.name, "calls": one.gate.inside, "held": one.gate.is_held})
 
     def _passed(self, dialect: Dialect, request: Request) -> dict[str, str]:
         """The headers that go on to the upstream."""
@@ -257,17 +334,17 @@ class Proxy:
             call.error = error
             if call.status is None or not isinstance(error, HoldfastError):
                 raise
-            # The status is with the client: an answer that is not whole must not look as if it were, so we hang up.
+            # The status is sent already: we close the connection, so that the answer does not look whole.
         finally:
             self._note(call)
 
     async def _read(self, dialect: Dialect, request: Request) -> ProxyCall:
-        body = await self._door.content(request)
+        body = await self._reader.content(request)
         headers = dict(request.headers.raw)
         whose = (
-            identity.from_path(request.path_params["rollout"], request.path_params["number"], headers)
+            attribution.from_path(request.path_params["rollout"], request.path_params["number"], headers)
             if "rollout" in request.path_params
-            else identity.from_headers(headers)
+            else attribution.from_headers(headers)
         )
         if whose.trace is not None:
             whose = replace(whose, trace=self._scrubbed(whose.trace))
@@ -276,18 +353,18 @@ class Proxy:
             identity=whose,
             asked=dialect.read_request(body),
             headers=self._passed(dialect, request),
-            attempt=self._keeper.attempt(whose.rollout, whose.number),
+            attempt=self._recorder.attempt(whose.rollout, whose.number),
             path=request.scope["path"],
             size=len(body),
             began=time.monotonic(),
         )
 
     def _scrubbed(self, text: str) -> str:
-        """What a caller has said beside the call; an id of one of the usual forms is nobody's secret."""
+        """A text beside the call, scrubbed; an id of a usual form is no secret."""
         if ID.fullmatch(text):
             return text
         said = ModelCall(model="", messages=({"role": "user", "content": text},), response={})
-        return str(self._keeper.scrubbed(said).messages[0]["content"])
+        return str(self._recorder.scrubbed(said).messages[0]["content"])
 
     async def _pass_on(self, call: ProxyCall, send: Send) -> None:
         wanted = self._budgets.wanted(call.attempt)
@@ -299,17 +376,17 @@ class Proxy:
         try:
             await self._recorded(call, send)
         finally:
-            call.grant.settle(None)  # what nobody has used is free again
+            call.grant.settle(None)  # frees what was not used
 
-    def _about(self, call: ProxyCall, upstream: Upstream) -> asyncio.Future[Known]:
+    def _about(self, call: ProxyCall, upstream: Upstream) -> asyncio.Future[ModelInfo]:
         return self._models.about(upstream, call.asked.model, call.dialect, call.headers)
 
     async def _recorded(self, call: ProxyCall, send: Send) -> None:
-        """The opening of the record is on its way to the disk while the upstream works."""
+        """Opens the record, asks the upstream and passes its answer on. The record is written meanwhile."""
         notes: dict[str, Any] = {"path": call.dialect.path, "streamed": call.asked.is_streamed}
         if call.identity.sequence is not None:
             notes["sequence_id"] = call.identity.sequence
-        record = self._keeper.open(call.attempt, call.asked, trace_id=call.identity.trace, notes=notes)
+        record = self._recorder.open(call.attempt, call.asked, trace_id=call.identity.trace, notes=notes)
         answer: UpstreamAnswer | None = None
         try:
             call.upstream, answer = await self.upstreams.ask(
@@ -336,7 +413,7 @@ class Proxy:
             if size > LARGEST:
                 raise BrokenOff("the upstream", why=f"its answer is larger than {LARGEST} bytes")
         body = b"".join(parts)
-        answer.close()  # others may go in while the record is written
+        answer.close()  # frees the place at the upstream while the record is written
         made: ModelCall | None = None
         partial = None
         if answer.status == 200:
@@ -367,7 +444,7 @@ class Proxy:
                 await self._hand(send, chunk)
             await self._finish(call, record, assembler)
         except BaseException as error:
-            answer.close()  # nobody listens: the upstream need not go on while the record is written
+            answer.close()  # the upstream need not go on while the record is written
             so_far = assembler.result()
             _settle(call, record, so_far if assembler.has_begun else None)
             await record.give_up(so_far, _reason(error))
@@ -375,7 +452,7 @@ class Proxy:
         await send({"type": "http.response.body", "body": b""})
 
     async def _hand(self, send: Send, chunk: bytes) -> None:
-        """Who takes nothing for long has left: others wait for the place at the upstream."""
+        """Sends a chunk. A client that does not read for long counts as gone: others wait for its place."""
         try:
             async with asyncio.timeout(self._unread_s):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -383,7 +460,7 @@ class Proxy:
             raise ClientDisconnect from None
 
     async def _finish(self, call: ProxyCall, record: CallRecord, assembler: Assembler) -> None:
-        """A stream that never said why it ended was cut; of one with holes nobody knows what was said."""
+        """Closes the record; a stream without a finish reason, or with an unreadable event, is partial."""
         if record.is_closed:
             return
         made = assembler.result()
@@ -396,7 +473,7 @@ class Proxy:
         if record.is_closed:
             return
         has_ids = made is not None and (made.prompt_ids is not None or made.completion_ids is not None)
-        if has_ids and self._keeper.can_spell and call.upstream is not None:
+        if has_ids and self._recorder.can_spell and call.upstream is not None:
             record.is_spelt = (await self._about(call, call.upstream)).is_spelt
         _settle(call, record, made)
         await record.close(made, partial=partial)
@@ -409,7 +486,7 @@ class Proxy:
         who, error = call.identity, call.error
         self._log.add(
             {
-                "timestamp_unix_ms": round(self._keeper.clock() * 1000),
+                "timestamp_unix_ms": round(self._recorder.clock() * 1000),
                 "method": "POST",
                 "path": call.path,
                 "upstream_url": None if call.upstream is None else call.upstream.url(call.dialect.path),
@@ -441,7 +518,7 @@ async def _start(call: ProxyCall, answer: UpstreamAnswer, send: Send, size: int 
 
 
 def _reason(error: BaseException) -> str:
-    """Our own errors are written for people; of others no more than the kind is told."""
+    """The text of our own errors; of others only the type."""
     if isinstance(error, HoldfastError):
         return str(error)
     return "the client left" if isinstance(error, ClientDisconnect | asyncio.CancelledError) else type(error).__name__
@@ -458,15 +535,15 @@ def _refusal(error: BaseException) -> tuple[int, str, str]:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _json({"error": {"code": f"{CODE}refused", "message": error.detail}}, error.status_code, error.headers)
+    return endpoint.json_response(
+        {"error": {"code": f"{CODE}refused", "message": error.detail}}, error.status_code, error.headers
+    )
 
 
 async def _failed(request: Request, error: Exception) -> Response:
     status, code, _ = _refusal(error)
     headers = {"retry-after": str(Busy.retry_after_s)} if isinstance(error, Busy) else None
     message = str(error) if isinstance(error, HoldfastError) else f"the proxy failed: {type(error).__name__}"
-    return _json({"error": {"code": code, "message": message, "type": code.removeprefix(CODE)}}, status, headers)
-
-
-def _json(content: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(content), status, headers, media_type="application/json")
+    return endpoint.json_response(
+        {"error": {"code": code, "message": message, "type": code.removeprefix(CODE)}}, status, headers
+    )

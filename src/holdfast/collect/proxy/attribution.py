@@ -1,24 +1,90 @@
-"""The attribution log: one line of JSON a call, in `<state folder>/training/proxy-attribution.jsonl`.
+"""Whose call it is, said in the URL or in the documented headers; and the attribution log, one line of JSON a call.
 
-Lines are gathered for a moment and written by a thread, whole and at the file's end, so that no call waits for them and
-several processes can share the file. It tells who asked when and how it went; what was said is in the store. A log
-that cannot be written stops nobody; `failures` counts.
+The log is `<state folder>/training/proxy-attribution.jsonl`. Lines are gathered for a moment and appended by a thread,
+so no call waits and several processes can share the file. A log that cannot be written stops nobody; `failures` counts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
+
+from holdfast.contracts.errors import BadInput
+
+ROLLOUT, ATTEMPT, SEQUENCE, TRACE = b"x-rollout-id", b"x-attempt-id", b"x-sequence-id", b"x-trace-id"
+NUMBER = re.compile(r"(?:(?P<rollout>.+):)?(?:attempt-)?(?P<number>\d{1,9})", re.DOTALL)
+MOST_SEQUENCE = 2**64 - 1
+
+
+class BadHeader(BadInput):
+    """An attribution header that is missing or cannot be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    rollout: str  # run/name
+    number: int  # which attempt: 1, 2, …
+    sequence: int | None = None
+    trace: str | None = None
+
+
+def base_url(proxy_url: str, rollout: str, number: int) -> str:
+    """The agent's base URL for its model; clients of OpenAI's API want `/v1` after it."""
+    return f"{proxy_url.rstrip('/')}/rollout/{quote(rollout, safe='')}/attempt/{number}"
+
+
+def from_path(rollout: str, number: int, headers: Mapping[bytes, bytes]) -> Identity:
+    return Identity(rollout=rollout, number=number, sequence=_sequence(headers), trace=_text(headers, TRACE))
+
+
+def from_headers(headers: Mapping[bytes, bytes]) -> Identity:
+    rollout, attempt = _required(headers, ROLLOUT), _required(headers, ATTEMPT)
+    found = NUMBER.fullmatch(attempt)
+    if found is None or found["rollout"] not in (None, rollout):
+        raise BadHeader(f"header '{ATTEMPT.decode()}' must name an attempt of the rollout, as in {rollout}:attempt-1")
+    return Identity(
+        rollout=rollout, number=int(found["number"]), sequence=_sequence(headers), trace=_text(headers, TRACE)
+    )
+
+
+def _required(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    if name not in headers:
+        raise BadHeader(f"missing required header '{name.decode()}'")
+    text = _text(headers, name)
+    if text is None:
+        raise BadHeader(f"header '{name.decode()}' cannot be empty")
+    return text
+
+
+def _sequence(headers: Mapping[bytes, bytes]) -> int | None:
+    text = _text(headers, SEQUENCE)
+    if text is None and SEQUENCE not in headers:
+        return None
+    if text is None or not (text.isascii() and text.isdecimal()) or int(text[:21]) > MOST_SEQUENCE:
+        raise BadHeader(f"header '{SEQUENCE.decode()}' must be an unsigned integer")
+    return int(text)
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
+    """None if it is missing or blank."""
+    try:
+        return headers[name].decode().strip() or None if name in headers else None
+    except UnicodeDecodeError:
+        raise BadHeader(f"header '{name.decode()}' must be valid utf-8") from None
+
 
 GATHER_S = 0.1
 
 
-class Log:
+class AttributionLog:
     def __init__(self, state_folder: Path) -> None:
         self.path = state_folder / "training" / "proxy-attribution.jsonl"
         self.failures = 0
@@ -27,7 +93,7 @@ class Log:
         self._is_due = False
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """What is None is left out."""
+        """Adds a line; None values are left out."""
         known = {name: value for name, value in entry.items() if value is not None}
         self._lines.append(orjson.dumps({"schema_version": 1, **known}, option=orjson.OPT_APPEND_NEWLINE))
         if not self._is_due:
@@ -58,7 +124,7 @@ class Log:
             file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 size = os.fstat(file).st_size
-                if size and os.pread(file, 1, size - 1) != b"\n":  # somebody was cut short
+                if size and os.pread(file, 1, size - 1) != b"\n":  # another process was killed while it wrote
                     lines = b"\n" + lines
                 os.write(file, lines)
             finally:

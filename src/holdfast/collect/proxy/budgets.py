@@ -1,55 +1,193 @@
-"""Thinking budgets of attempts whose calls pass here: granted before a call, told to the upstream, settled after it.
+"""What upstreams say of their models, and the thinking budgets of attempts whose calls pass here.
 
-Only calls of runs with `thinking_budgets` are touched, and of those only the request: it is written anew, with the
-number of tokens in the upstream's own parameter where it has one, and else as a word to the model. Budget forcing takes
-two calls and cannot pass as one. How much there is and when it grows is `budget`'s arithmetic, and `purse` holds it.
+The list of models tells how tokens are spelt, for scrubbing, and how a model can be held to a number of thinking
+tokens. Only calls of runs with `thinking_budgets` are touched: the request is rewritten with the number in the
+upstream's parameter, or as a sentence to the model. Budget forcing takes two calls and cannot pass as one.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
+import aiohttp
 import orjson
+from yarl import URL
 
-from holdfast.collect.budget_tracker import BudgetTracker
+from holdfast.collect.chat_format import BYTES, spell_byte
 from holdfast.collect.proxy.anthropic import Messages
-from holdfast.collect.proxy.dialect import Dialect, ModelRequest
-from holdfast.collect.proxy.models import Known
+from holdfast.collect.proxy.dialect import RETURNED, Dialect, ModelRequest
 from holdfast.collect.proxy.responses import Responses
-from holdfast.collect.thinking import Way, hinted, way_for, wish
+from holdfast.collect.proxy.upstream import Unreachable, Upstream
+from holdfast.collect.thinking import BudgetTracker, ThinkingControl, hinted, way_for, wish
 from holdfast.contracts.budget import BudgetChange, Mode
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Attempt
 from holdfast.contracts.trace import ModelCall
+from holdfast.policies import tokens
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture
 
-MOST = 10_000  # attempts whose budgets are at hand; the others' are in the store
+PATH = "/v1/models"
+TIMEOUT_S = 2.0
+FRESH_S, UNKNOWN_S = 60.0, 30.0  # how long a list, or its absence, is remembered
+LARGEST = 4 * 2**20  # bytes of a list
+MOST_MODELS = 10_000  # remembered models: callers choose the names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A list of models as the upstream sent it."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """The entries; none if it is no list of models."""
+        try:
+            found = orjson.loads(self.body) if self.status == 200 else None
+        except orjson.JSONDecodeError:
+            found = None
+        data = found.get("data") if isinstance(found, dict) else None
+        return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What an upstream says of a model."""
+
+    owner: str | None = None  # who serves it: "holdfast", "vllm", …
+    is_spelt: bool = False  # its tokens are our own: bytes and named special tokens
+
+
+class UpstreamModels:
+    def __init__(self, upstreams: Sequence[Upstream], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._upstreams, self._clock = upstreams, clock
+        self._session: aiohttp.ClientSession | None = None
+        self._known: dict[tuple[str, str], tuple[float, asyncio.Task[ModelInfo]]] = {}  # until when, and what
+
+    async def listed(self, dialect: Dialect, headers: Mapping[str, str]) -> Listing:
+        """A single upstream's own answer; of several the union, or the first answer if all are empty."""
+        if len(self._upstreams) == 1:
+            return await self._ask(self._upstreams[0], dialect, headers)
+        asked = (self._ask(one, dialect, headers) for one in self._upstreams)
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        answers = [one for one in found if isinstance(one, Listing)]
+        every = {str(entry.get("id")): entry for answer in reversed(answers) for entry in answer.entries}
+        if every:
+            return _listing(list(every.values()))
+        for one in (*answers, *found):
+            if isinstance(one, BaseException):
+                raise one
+            return one
+        raise AssertionError("there is at least one upstream")
+
+    def about(
+        self, upstream: Upstream, model: str, dialect: Dialect, headers: Mapping[str, str]
+    ) -> asyncio.Future[ModelInfo]:
+        """What is known of a model; asked now if needed, while the call itself runs."""
+        key, now = (upstream.name, model), self._clock()
+        until, task = self._known.get(key, (0.0, None))
+        if task is None or now >= until:
+            task = asyncio.create_task(self._find(upstream, model, dialect, headers))
+            if len(self._known) >= MOST_MODELS:
+                self._known.clear()
+            self._known[key] = now + FRESH_S, task
+        return asyncio.shield(task)  # one waiter may be cancelled
+
+    def forget(self, upstream: Upstream) -> None:
+        """Its weights may have changed."""
+        self._known = {key: kept for key, kept in self._known.items() if key[0] != upstream.name}
+
+    async def close(self) -> None:
+        for _, task in self._known.values():
+            task.cancel()
+        await asyncio.gather(*(task for _, task in self._known.values()), return_exceptions=True)
+        self._known = {}
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _find(self, upstream: Upstream, model: str, dialect: Dialect, headers: Mapping[str, str]) -> ModelInfo:
+        entries: list[dict[str, Any]] = []
+        with suppress(Unreachable):
+            entries = (await self._ask(upstream, dialect, headers)).entries
+        if not entries:
+            self._known[upstream.name, model] = self._clock() + UNKNOWN_S, self._known[upstream.name, model][1]
+            return ModelInfo()
+        named = [one for one in entries if one.get("id") == model] or entries  # a name that is not listed: all of them
+        owner = named[0].get("owned_by")
+        is_spelt = all(one.get("tokenizer") == BYTES for one in named)
+        return ModelInfo(owner=owner if isinstance(owner, str) else None, is_spelt=is_spelt)
+
+    async def _ask(self, upstream: Upstream, dialect: Dialect, headers: Mapping[str, str]) -> Listing:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+                auto_decompress=False,
+                skip_auto_headers=("User-Agent", "Accept"),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        url = URL(upstream.url(PATH), encoded=True)
+        try:
+            async with self._session.get(
+                url, headers=upstream.signed(dialect, headers), allow_redirects=False
+            ) as answer:
+                body = await answer.content.read(LARGEST)
+                while not answer.content.at_eof():
+                    body += await answer.content.read(LARGEST)
+                    if len(body) > LARGEST:
+                        raise Unreachable(upstream.name, why=f"its list of models is larger than {LARGEST} bytes")
+        except TimeoutError:
+            raise Unreachable(upstream.name, why=f"no list of models within {TIMEOUT_S:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(upstream.name, why=f"{type(error).__name__}: {error}"[:300]) from error
+        passed = {name.lower(): value for name, value in answer.headers.items() if name.lower() in RETURNED}
+        return Listing(status=answer.status, headers=passed, body=body)
+
+
+def spell(token: int) -> bytes:
+    """The bytes of one of our own tokens; LookupError for any other."""
+    if token >= tokens.VOCABULARY:
+        raise LookupError(token)
+    return spell_byte(token)
+
+
+def _listing(entries: Sequence[Mapping[str, Any]]) -> Listing:
+    body = orjson.dumps({"object": "list", "data": list(entries)})
+    return Listing(status=200, headers={"content-type": "application/json"}, body=body)
+
+
+MOST = 10_000  # attempts whose budgets are in memory; others are in the store
 LEAST_ENABLED = 1024  # tokens: with fewer, Anthropic's API does not think at all
 
 
 class Grant:
-    """What one call was granted; it has to be settled, however the call ends."""
+    """The tokens granted to one call. It must be settled, however the call ends."""
 
-    def __init__(self, opened: Opened, tokens: int) -> None:
+    def __init__(self, opened: AttemptBudget, tokens: int) -> None:
         self._opened, self.tokens = opened, tokens
         self._writes = opened.taken()
         self._is_settled = False
 
     def settle(self, call: ModelCall | None) -> dict[str, Any]:
-        """What its span tells of it; nothing where it is settled already, or nobody knows what was used."""
+        """The notes for its span; empty if it was settled before or the use is unknown."""
         if self._is_settled:
             return {}
         self._is_settled = True
-        told = self._opened.purse.settle(self.tokens, call)
+        told = self._opened.tracker.settle(self.tokens, call)
         self._writes += self._opened.taken()
         return told
 
     async def written(self) -> None:
-        """Until what this call did to the budget is on disk; where it cannot be, it has not happened."""
+        """Waits until the budget's changes are on disk; if that fails, the budget is reloaded."""
         try:
             for write in self._writes:
                 await write
@@ -58,35 +196,35 @@ class Grant:
             raise
 
 
-class Opened:
-    """An attempt's purse, and what of it is on its way to the store."""
+class AttemptBudget:
+    """An attempt's budget tracker and its pending writes."""
 
     def __init__(self, store: Store, attempt: Attempt, clock: Callable[[], float]) -> None:
         self._store, self._attempt, self._clock = store, attempt, clock
         self._writes: list[WriteFuture[None]] = []
-        self._under_way: list[WriteFuture[None]] = []  # all of them, whoever waits
-        self.purse = BudgetTracker(attempt.id, store.views.rollout(attempt.rollout).input, self._record, clock)
+        self._under_way: list[WriteFuture[None]] = []  # all pending writes, whoever waits for them
+        self.tracker = BudgetTracker(attempt.id, store.views.rollout(attempt.rollout).input, self._record, clock)
 
     def taken(self) -> list[WriteFuture[None]]:
-        """What was written since somebody asked: it is that one's to wait for."""
+        """The writes since the last call, for the caller to wait for."""
         taken, self._writes = self._writes, []
         return taken
 
     def catch_up(self) -> None:
-        """With what others have changed since: a worker, another proxy, this one before it was started again."""
+        """Takes over changes by a worker, another proxy, or this one before a restart."""
         if any(write.settled and write.failure is not None for write in self._under_way):
             self.reload()
             return
         self._under_way = [write for write in self._under_way if not write.settled]
-        stored, own = self._store.budgets.get(self._attempt.token), self.purse.budget
+        stored, own = self._store.budgets.get(self._attempt.token), self.tracker.budget
         if stored is not None and (own is None or own.events < stored.budget.events):
-            self.purse.budget = stored.budget
+            self.tracker.budget = stored.budget
 
     def reload(self) -> None:
-        """A write has failed: only what is in the store has happened."""
+        """Reads the budget again after a failed write."""
         self._under_way = [write for write in self._under_way if not write.settled]
         stored = self._store.budgets.get(self._attempt.token)
-        self.purse.budget = None if stored is None else stored.budget
+        self.tracker.budget = None if stored is None else stored.budget
 
     def _record(self, change: BudgetChange) -> None:
         write = self._store.budgets.record(self._attempt, change, now=self._clock())
@@ -97,11 +235,11 @@ class Opened:
 class ProxyBudgets:
     def __init__(self, store: Store, *, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
-        self._runs: dict[str, str | None] = {}  # the mode that each wants; None: it has no budgets
-        self._purses: OrderedDict[int, Opened] = OrderedDict()  # by an attempt's token
+        self._runs: dict[str, str | None] = {}  # each run's mode; None: it has no budgets
+        self._trackers: OrderedDict[int, AttemptBudget] = OrderedDict()  # by an attempt's token
 
     def wanted(self, attempt: Attempt) -> str | None:
-        """The mode that the attempt's run wants; None: its attempts may think as they like."""
+        """The mode of the attempt's run; None if it has no thinking budgets."""
         run = attempt.rollout.partition("/")[0]
         if run not in self._runs:
             if len(self._runs) >= MOST:
@@ -112,13 +250,13 @@ class ProxyBudgets:
         return self._runs[run]
 
     def grant(
-        self, attempt: Attempt, asked: ModelRequest, dialect: Dialect, wanted: str, known: Iterable[Known]
+        self, attempt: Attempt, asked: ModelRequest, dialect: Dialect, wanted: str, known: Iterable[ModelInfo]
     ) -> tuple[Grant, ModelRequest]:
-        """The call's share, and the call as it is asked for with it. `known` is what the upstreams say of the model."""
+        """The grant, and the request rewritten with it. `known` is what the upstreams say of the model."""
         given = orjson.loads(asked.body)
-        opened = self._purse(attempt)
+        opened = self._tracker(attempt)
         tools = asked.sampling.get("tools") or ()
-        grant = Grant(opened, tokens := opened.purse.grant(asked.messages, tools, _own_limit(dialect, given)))
+        grant = Grant(opened, tokens := opened.tracker.grant(asked.messages, tools, _own_limit(dialect, given)))
         try:
             rewritten, mode = limited(dialect, given, tokens, way_of(wanted, known))
             again = dialect.read_request(orjson.dumps(rewritten))
@@ -130,27 +268,29 @@ class ProxyBudgets:
             raise
         return grant, replace(again, sampling={**asked.sampling, "thinking": tokens, "thinking_mode": mode.value})
 
-    def _purse(self, attempt: Attempt) -> Opened:
-        kept = self._purses.get(attempt.token)
+    def _tracker(self, attempt: Attempt) -> AttemptBudget:
+        kept = self._trackers.get(attempt.token)
         if kept is None:
-            kept = self._purses[attempt.token] = Opened(self._store, attempt, self._clock)
-            while len(self._purses) > MOST:
-                self._purses.popitem(last=False)
-        self._purses.move_to_end(attempt.token)
+            kept = self._trackers[attempt.token] = AttemptBudget(self._store, attempt, self._clock)
+            while len(self._trackers) > MOST:
+                self._trackers.popitem(last=False)
+        self._trackers.move_to_end(attempt.token)
         kept.catch_up()
         return kept
 
 
-def way_of(wanted: str, known: Iterable[Known]) -> Way:
-    """A parameter where all upstreams have the same one; a word to the model everywhere else."""
+def way_of(wanted: str, known: Iterable[ModelInfo]) -> ThinkingControl:
+    """A parameter if all upstreams have the same one; else a sentence to the model."""
     mode = Mode(wanted) if wanted in (Mode.PARAMETER, Mode.HINT) else None
     ways = {way_for(one.owner, mode) for one in known}
-    way = ways.pop() if len(ways) == 1 else Way(Mode.HINT)
-    return way if way.mode is Mode.PARAMETER else Way(Mode.HINT)
+    way = ways.pop() if len(ways) == 1 else ThinkingControl(Mode.HINT)
+    return way if way.mode is Mode.PARAMETER else ThinkingControl(Mode.HINT)
 
 
-def limited(dialect: Dialect, given: Mapping[str, Any], limit: int, way: Way) -> tuple[dict[str, Any], Mode]:
-    """The request, with at most so many tokens of thought as far as it can say so; and by what it says it."""
+def limited(
+    dialect: Dialect, given: Mapping[str, Any], limit: int, way: ThinkingControl
+) -> tuple[dict[str, Any], Mode]:
+    """The request with the limit of thinking tokens, and the mode by which it says so."""
     if dialect.path == Messages.path:
         thinking = given.get("thinking")
         if isinstance(thinking, dict) and thinking.get("type") == "enabled":
@@ -165,7 +305,7 @@ def limited(dialect: Dialect, given: Mapping[str, Any], limit: int, way: Way) ->
 
 
 def _own_limit(dialect: Dialect, given: Mapping[str, Any]) -> int | None:
-    """What the agent itself asks for."""
+    """The limit that the agent itself asks for."""
     thinking = given.get("thinking")
     if dialect.path == Messages.path:
         thinking = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
@@ -173,7 +313,7 @@ def _own_limit(dialect: Dialect, given: Mapping[str, Any]) -> int | None:
 
 
 def _with(system: Any, limit: int) -> Any:
-    """What is said before everything else, with a word on thinking."""
+    """The system prompt with the sentence on thinking."""
     if isinstance(system, list):
         return [*system, {"type": "text", "text": f"\n{wish(limit)}"}]
     return f"{system}\n{wish(limit)}" if isinstance(system, str) and system else wish(limit)

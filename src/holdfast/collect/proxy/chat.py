@@ -1,6 +1,6 @@
 """OpenAI's chat completions, with what vLLM adds for training under vLLM's names. The rest of the dialect is passed on.
 
-Several choices (`n`) are refused: nobody here could know which of them the agent went on with.
+Several choices (`n`) are refused: we could not know which one the agent went on with.
 """
 
 from __future__ import annotations
@@ -8,13 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.collect.proxy.dialect import ModelRequest, loads, read_object, spliced, token_ids
-from holdfast.collect.proxy.said import count
-from holdfast.collect.proxy.sse import Event
+from holdfast.collect.proxy.dialect import (
+    Assembler,
+    Event,
+    ModelRequest,
+    count,
+    loads,
+    messages_of,
+    model_of,
+    read_object,
+    spliced,
+    text_of,
+    token_ids,
+)
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 
-# Of no influence on the answer, or said elsewhere in the record.
+# Without influence on the answer, or elsewhere in the record.
 APART = frozenset({"model", "messages", "stream", "stream_options", "user", "metadata", "store", "logprobs"}) | {
     "return_token_ids"
 }
@@ -32,17 +42,13 @@ class Chat:
 
     def read_request(self, body: bytes) -> ModelRequest:
         given = read_object(body)
-        model, messages, choices = given.get("model"), given.get("messages"), given.get("n")
+        choices = given.get("n")
         if choices not in (None, 1):
             why = "of several answers nobody could tell which one was gone on with"
             raise BadInput(f"n = {choices!r:.60}", why=why, remedy="ask for one at a time: each is kept")
-        if not isinstance(model, str) or not model:
-            raise BadInput("model", why="is missing, or no text", remedy="name the model")
-        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-            raise BadInput("messages", why="is missing, or no list of objects", remedy="give at least one message")
         return ModelRequest(
-            model=model,
-            messages=tuple(messages),
+            model=model_of(given),
+            messages=tuple(messages_of(given)),
             sampling={name: value for name, value in given.items() if name not in APART and value is not None},
             is_streamed=given.get("stream") is True,
             user=given["user"] if isinstance(given.get("user"), str) else None,
@@ -63,13 +69,12 @@ class Chat:
         return Chunks(asked)
 
 
-class Chunks:
+class Chunks(Assembler):
     """The chunks of one completion."""
 
     def __init__(self, asked: ModelRequest) -> None:
-        self._asked = asked
-        self.is_ended = self.has_begun = self.has_holes = False
-        self._head: dict[str, Any] = {}  # of the answer, not of a choice
+        super().__init__(asked)
+        self._head: dict[str, Any] = {}  # fields of the answer, not of a choice
         self._choice: dict[str, Any] = {}
         self._texts: dict[str, list[str]] = {}
         self._calls: dict[int, dict[str, Any]] = {}
@@ -79,20 +84,13 @@ class Chunks:
     def feed(self, event: Event) -> None:
         if event.data == b"[DONE]":
             self.is_ended = True
-            return
-        try:
-            chunk = loads(event.data)
-        except ValueError:
-            chunk = None  # passed on as it is
-        if isinstance(chunk, dict):
-            self._take(chunk)
         else:
-            self.has_holes = True
+            super().feed(event)
 
-    def _take(self, chunk: dict[str, Any]) -> None:
-        for name in ("model", "usage", "prompt_token_ids", "error"):
-            if chunk.get(name) is not None:
-                self._head[name] = chunk[name]
+    def _take(self, chunk: dict[str, Any], name: str) -> None:
+        for key in ("model", "usage", "prompt_token_ids", "error"):
+            if chunk.get(key) is not None:
+                self._head[key] = chunk[key]
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and choice.get("index", 0) == 0:
@@ -104,7 +102,7 @@ class Chunks:
                 self._choice[name] = choice[name]
         if isinstance(choice.get("token_ids"), list):
             self._ids = self._ids or []
-            self._ids += choice["token_ids"]  # in place: a long answer comes in a hundred thousand such pieces
+            self._ids += choice["token_ids"]  # in place: a long answer has a hundred thousand pieces
         entries = _entries(choice.get("logprobs"))
         if entries is not None:
             self._entries = self._entries or []
@@ -134,7 +132,7 @@ class Chunks:
 
 
 def _join(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
-    """One more part of the call with this index: ids and names come once, arguments in pieces."""
+    """Adds a part to the call with its index: ids and names come once, arguments in pieces."""
     index = part.get("index")
     call = calls.setdefault(
         index if type(index) is int else len(calls),
@@ -162,18 +160,18 @@ def _call(
     ids: Any,
     entries: Any,
 ) -> ModelCall:
-    """What an upstream gives that cannot be, such as a log-prob above 0, is left out, never mended."""
-    usage, model, reason = answer.get("usage"), answer.get("model"), choice.get("finish_reason")
+    """The recorded call. Impossible values, such as a log-prob above 0, are left out, never repaired."""
+    usage, reason = answer.get("usage"), choice.get("finish_reason")
     usage = usage if isinstance(usage, dict) else {}
     completion_ids, told = token_ids(ids), count(usage.get("completion_tokens"))
     if completion_ids is not None and told not in (None, len(completion_ids)):
-        completion_ids = None  # some are missing, or some are of something else
+        completion_ids = None  # some are missing, or belong to something else
     logprobs = None if entries is None or completion_ids is None else _logprobs(entries, len(completion_ids))
     prompt_ids = token_ids(answer.get("prompt_token_ids"))
     details = usage.get("completion_tokens_details")
     forced = token_ids(choice.get("forced")) or ()
     return ModelCall(
-        model=model if isinstance(model, str) and model else asked.model,
+        model=text_of(answer.get("model"), asked.model),
         messages=asked.messages,
         response=message,
         finish_reason=reason if isinstance(reason, str) else None,
@@ -201,10 +199,10 @@ def _entries(logprobs: Any) -> list[Any] | None:
 def _logprobs(entries: list[Any], wanted: int) -> tuple[float, ...] | None:
     try:
         values = [entry["logprob"] for entry in entries]
-    except (TypeError, LookupError):  # one is no object, or says nothing
+    except (TypeError, LookupError):  # an entry without a log-prob
         return None
     if len(values) != wanted or not set(map(type, values)) <= {int, float}:
         return None
     if min(values, default=0.0) <= -1e300 or max(values, default=0.0) >= 1e-3:
         return None
-    return tuple(min(float(value), 0.0) for value in values)  # a hair above 0 is rounding
+    return tuple(min(float(value), 0.0) for value in values)  # just above 0 is a rounding error

@@ -1,7 +1,6 @@
-"""HTTP/1.1 to one upstream: kept connections, one request at a time on each, and its answer in pieces as they come.
+"""HTTP/1.1 to one upstream: kept connections, one request at a time on each, and a gate that limits and holds calls.
 
-A tenth of what a general client costs, because it can do nothing else: no redirects, no cookies, no compression, no
-proxies of the environment. Who may go in, what is tried again and what an error means to a caller is `upstream`'s.
+It costs a tenth of a general client because it does nothing else: no redirects, cookies, compression or proxies.
 """
 
 from __future__ import annotations
@@ -16,17 +15,73 @@ from typing import Any
 import httptools
 from yarl import URL
 
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, HoldfastError
 
-KEEP_S = 30.0  # a connection that has rested for longer is not used again
-MOST_HEAD = 2**17  # bytes that are no body: before it, between two pieces of it, after it
-MOST_WAITING = 2**19  # bytes of a body that nobody has read yet: then the upstream has to wait
+
+class Busy(HoldfastError):
+    """The upstream is held or full."""
+
+    retry_after_s = 1
+
+
+class Gate:
+    """Lets so many calls in at a time, and none while it is held."""
+
+    def __init__(self, most: int, hold_s: float) -> None:
+        self._most, self._hold_s = most, hold_s
+        self.inside = 0
+        self.is_held = False
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def hold(self) -> None:
+        """New calls wait; those inside go on."""
+        self.is_held = True
+
+    def release(self) -> None:
+        self.is_held = False
+        self._let_in()
+
+    async def enter(self) -> None:
+        """Waits for a place; Busy if that takes too long."""
+        if not self.is_held and self.inside < self._most and not self._waiting:
+            self.inside += 1
+            return
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        try:
+            async with asyncio.timeout(self._hold_s):
+                await place
+        except BaseException as error:
+            if place in self._waiting:
+                self._waiting.remove(place)
+            elif place.done() and not place.cancelled():
+                self.leave()  # it was let in at the moment it gave up
+            if isinstance(error, TimeoutError):
+                why = "is held" if self.is_held else f"has {self.inside} calls under way"
+                raise Busy("the upstream", why=why, remedy="come back a little later") from None
+            raise
+
+    def leave(self) -> None:
+        self.inside -= 1
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and not self.is_held and self.inside < self._most:
+            place = self._waiting.pop(0)
+            if not place.done():
+                self.inside += 1
+                place.set_result(None)
+
+
+KEEP_S = 30.0  # an idle connection is not used again after this
+MOST_HEAD = 2**17  # bytes that are no body: before, between and after its pieces
+MOST_WAITING = 2**19  # unread bytes of a body; beyond them we stop reading
 LISTEN_S = 0.01
 UNFIT = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # in a header
 
 
 class BrokenConnection(OSError):
-    """The other side does not speak HTTP, or stopped in the middle."""
+    """The upstream does not speak HTTP, or stopped in the middle."""
 
 
 class Connections:
@@ -38,10 +93,10 @@ class Connections:
         self._named = url.host_port_subcomponent or ""
         self._tls = ssl.create_default_context() if url.scheme == "https" else None
         self._connect_s, self._read_s = connect_s, read_s
-        self._resting: list[Connection] = []  # the one used last comes last
+        self._resting: list[Connection] = []  # the last used comes last
 
     async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> Connection:
-        """With the head of the answer there. TimeoutError, or an OSError, where there is none."""
+        """The connection once the answer's head is there; TimeoutError or OSError if none comes."""
         lines = [f"POST {self._below}{path} HTTP/1.1", f"Host: {self._named}", f"Content-Length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         for line in lines:
@@ -56,7 +111,7 @@ class Connections:
         return connection
 
     def rest(self, connection: Connection) -> None:
-        """Its answer has been read, or nobody wants it any more."""
+        """Keeps a connection whose answer was read; closes any other."""
         if not connection.can_rest:
             connection.abort()
             return
@@ -88,12 +143,12 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    """`status` and `headers` are those of the answer to what was asked last."""
+    """`status` and `headers` are those of the last answer."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, read_s: float) -> None:
         self._loop, self._read_s = loop, read_s
         self._transport: Any = None
-        self._parser: Any = None  # while there is something to be answered
+        self._parser: Any = None  # while an answer is expected
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.is_lost = False
@@ -105,7 +160,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """It stands, and nothing waits to be read: that would be taken for the answer to what is asked next."""
+        """Open, and without unread data, which would be taken for the next answer."""
         if self.is_lost or self._transport.is_closing():
             return False
         poll = select.poll()
@@ -126,7 +181,7 @@ class Connection(asyncio.Protocol):
             await self._more()
 
     async def read(self) -> bytes:
-        """What has come since; nothing at the end. TimeoutError or an OSError where it breaks off."""
+        """The bytes since the last read; empty at the end. TimeoutError or OSError if it breaks off."""
         while not self._parts:
             if self._is_whole:
                 return b""
@@ -161,12 +216,12 @@ class Connection(asyncio.Protocol):
             self._timer = None
 
     def _late(self, is_sure: bool = False) -> None:
-        """Silence is counted from the last word; who has to wait for us is not silent."""
+        """Times out after silence; while we pause reading, the upstream is not silent."""
         now = self._loop.time()
         left_s = self._read_s if self._is_paused else self._heard + self._read_s - now
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._late)
-        elif not is_sure:  # it may have spoken while this loop had no time to listen
+        elif not is_sure:  # data may be waiting while this loop was busy
             self._timer = self._loop.call_later(LISTEN_S, self._late, True)
         else:
             self._fail(TimeoutError())
@@ -186,7 +241,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None:
-            self.abort()  # nobody has asked
+            self.abort()  # without a request
             return
         self._heard = self._loop.time()
         self._bare += len(data)
@@ -207,7 +262,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._parser is not None and self._has_head and not self._is_framed and error is None:
-            self._is_whole = True  # its end is the end of the connection
+            self._is_whole = True  # its end is the connection's end
             self._rest()
             self._wake()
         self._fail(error if isinstance(error, OSError) else BrokenConnection("it hung up"))
@@ -218,7 +273,7 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._has_head:
-            return  # after the body: it must not change what was said before it
+            return  # a trailer must not change the head
         name = name.lower()
         self._is_framed |= name in (b"content-length", b"transfer-encoding")
         self.headers[name] = value
@@ -227,7 +282,7 @@ class Connection(asyncio.Protocol):
         self.status = self._parser.get_status_code()
         if self.status == 101 or not 100 <= self.status <= 599:
             raise BrokenConnection(f"its status is {self.status}")
-        if self.status >= 200:  # below: a word before the answer
+        if self.status >= 200:  # below: an interim response
             self._has_head = True
             self._is_framed |= self.status in (204, 304)
             self._wake()

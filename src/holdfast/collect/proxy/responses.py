@@ -1,8 +1,8 @@
 """OpenAI's responses, kept in chat form: https://platform.openai.com/docs/api-reference/responses
 
-What an assistant says comes as items there (thoughts, texts, calls of tools); all that stand together are one message
-here. Of a conversation that the upstream remembers (`previous_response_id`, `conversation`, a stored prompt) only what
-is sent can be kept: the reference is then among the sampling. Token ids cannot be asked for in this dialect.
+An assistant's adjacent items (thoughts, texts, tool calls) become one message. Of a conversation that the upstream
+stores (`previous_response_id`, `conversation`, a stored prompt) only what is sent can be kept; the reference is among
+the sampling. This API gives no token ids.
 """
 
 from __future__ import annotations
@@ -10,13 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from holdfast.collect.proxy.dialect import ModelRequest, loads, read_object
-from holdfast.collect.proxy.said import Said, count, kind, part
-from holdfast.collect.proxy.sse import Event
+from holdfast.collect.proxy.dialect import (
+    Assembler,
+    MessageBuilder,
+    ModelRequest,
+    count,
+    joined,
+    kind,
+    loads,
+    model_of,
+    part,
+    read_object,
+    text_of,
+)
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
 
-# Of no influence on the answer, or said elsewhere in the record.
+# Without influence on the answer, or elsewhere in the record.
 APART = frozenset({"model", "input", "instructions", "stream", "stream_options", "user", "metadata", "store"}) | {
     "safety_identifier",
     "prompt_cache_key",
@@ -25,11 +35,11 @@ APART = frozenset({"model", "input", "instructions", "stream", "stream_options",
     "service_tier",
     "top_logprobs",
 }
-CALLS = {"function_call": "arguments", "custom_tool_call": "input"}  # the member with what is given to the tool
+CALLS = {"function_call": "arguments", "custom_tool_call": "input"}  # the member with the tool's arguments
 OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 CUT = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter"}
 TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
-# What an event adds: to an item of which type, to which of its lists, at which index, a part of which type and member.
+# Event → item type, the list in it, the index field, and the part's type and member.
 DELTAS = {
     "response.output_text.delta": ("message", "content", "content_index", "output_text", "text"),
     "response.refusal.delta": ("message", "content", "content_index", "refusal", "refusal"),
@@ -53,9 +63,7 @@ class Responses:
 
     def read_request(self, body: bytes) -> ModelRequest:
         given = read_object(body)
-        model, said, user = given.get("model"), given.get("input"), given.get("user")
-        if not isinstance(model, str) or not model:
-            raise BadInput("model", why="is missing, or no text", remedy="name the model")
+        model, said, user = model_of(given), given.get("input"), given.get("user")
         if isinstance(said, str):
             said = [{"role": "user", "content": said}]
         if said is not None and (not isinstance(said, list) or not all(isinstance(item, dict) for item in said)):
@@ -72,7 +80,7 @@ class Responses:
         )
 
     def whole(self, asked: ModelRequest, body: bytes) -> ModelCall:
-        """One that has failed, or is answered later, is no answer."""
+        """ValueError for a failed or background response, too."""
         answer = loads(body)
         if not isinstance(answer, dict) or not isinstance(answer.get("output"), list):
             raise ValueError("no response")
@@ -85,32 +93,22 @@ class Responses:
         return Items(asked)
 
 
-class Items:
-    """The items of one streamed response. What the end says of an item counts more than what came on the way."""
+class Items(Assembler):
+    """The items of one streamed response. The final form of an item replaces its deltas."""
 
     def __init__(self, asked: ModelRequest) -> None:
-        self._asked = asked
-        self.is_ended = self.has_begun = self.has_holes = False
+        super().__init__(asked)
         self._answer: dict[str, Any] = {}
-        self._items: dict[int, dict[str, Any]] = {}  # whole ones, or how they began
+        self._items: dict[int, dict[str, Any]] = {}  # whole ones, or their beginnings
         self._pieces: dict[int, dict[tuple[str, int, str, str], list[str]]] = {}
 
-    def feed(self, event: Event) -> None:
-        try:
-            told = loads(event.data)
-        except ValueError:
-            told = None  # passed on as it is
-        if isinstance(told, dict):
-            self._take(kind(told, event.name), told)
-        else:
-            self.has_holes = True
-
-    def _take(self, sort: str, told: dict[str, Any]) -> None:
+    def _take(self, told: dict[str, Any], name: str) -> None:
+        sort = kind(told, name)
         if isinstance(told.get("response"), dict):
             self._answer = told["response"]
         if sort in ENDS:
             self.is_ended = True
-            self.has_holes &= not self._answer.get("output")  # the end says all of it again
+            self.has_holes &= not self._answer.get("output")  # the last event repeats everything
             if sort == "error":
                 self._answer = {**self._answer, "status": "failed"}
         elif sort in ("response.output_item.added", "response.output_item.done"):
@@ -156,8 +154,8 @@ class Items:
 
 
 def _messages(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Items of an assistant that stand together are one message."""
-    said: Said | None = None
+    """Messages in chat form; an assistant's adjacent items are one message."""
+    said: MessageBuilder | None = None
     for item in items:
         sort = kind(item, "message")
         if sort in OUTPUTS or (sort == "message" and item.get("role") != "assistant"):
@@ -166,13 +164,13 @@ def _messages(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 said = None
             yield _result(item) if sort in OUTPUTS else _message(item)
         else:
-            said = said or Said()
+            said = said or MessageBuilder()
             _say(said, item)
     if said is not None:
         yield said.message()
 
 
-def _say(said: Said, item: Any) -> None:
+def _say(said: MessageBuilder, item: Any) -> None:
     sort = kind(item, "message")
     if not isinstance(item, dict):
         return
@@ -202,13 +200,10 @@ def _result(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(content: Any) -> Any:
-    """A text where it is one, else parts in chat form; what that has no form for stays as it is."""
+    """Text if possible, else parts in chat form."""
     if not isinstance(content, list):
         return content if isinstance(content, str) else ""
-    parts = [_part(one) for one in content if isinstance(one, dict)]
-    if all(one.get("type") == "text" for one in parts):
-        return "".join(one["text"] for one in parts)
-    return parts
+    return joined([_part(one) for one in content if isinstance(one, dict)])
 
 
 def _part(one: dict[str, Any]) -> dict[str, Any]:
@@ -225,7 +220,7 @@ def _joined(parts: Any) -> str:
 
 
 def _sampling(given: dict[str, Any]) -> dict[str, Any]:
-    """Under the names that chat completions have for it, where they have one."""
+    """Sampling parameters under the names of chat completions, if they have one."""
     sampling = {name: value for name, value in given.items() if name not in APART and value is not None}
     if "max_output_tokens" in sampling:
         sampling["max_tokens"] = sampling.pop("max_output_tokens")
@@ -238,7 +233,7 @@ def _sampling(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool(tool: Any) -> Any:
-    """A function; tools that the upstream brings along stay as they are."""
+    """A function tool in chat form; the upstream's own tools stay as they are."""
     if not isinstance(tool, dict) or tool.get("type") != "function" or "name" not in tool:
         return tool
     function = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name)}
@@ -246,12 +241,12 @@ def _tool(tool: Any) -> Any:
 
 
 def _call(asked: ModelRequest, answer: Mapping[str, Any], output: Iterable[Any]) -> ModelCall:
-    said = Said()
+    said = MessageBuilder()
     for item in output:
         _say(said, item)
-    usage, model = answer.get("usage"), answer.get("model")
+    usage = answer.get("usage")
     return ModelCall(
-        model=model if isinstance(model, str) and model else asked.model,
+        model=text_of(answer.get("model"), asked.model),
         messages=asked.messages,
         response=said.message(),
         finish_reason=_reason(answer, bool(said.calls)),
@@ -263,7 +258,7 @@ def _call(asked: ModelRequest, answer: Mapping[str, Any], output: Iterable[Any])
 
 
 def _reason(answer: Mapping[str, Any], has_calls: bool) -> str | None:
-    """None while it is not over, and where it failed."""
+    """The finish reason; None if it is not finished or failed."""
     if answer.get("status") == "completed":
         return "tool_calls" if has_calls else "stop"
     if answer.get("status") == "incomplete":

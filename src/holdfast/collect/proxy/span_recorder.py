@@ -1,7 +1,7 @@
-"""Every call as a span of its attempt: opened when it begins, amended while it runs, closed before its last byte.
+"""Records every call as a span of its attempt: opened when it begins, amended while it runs, closed at its end.
 
-An attempt that does not run, or whose lease has run out, is refused by the store itself. What was open when this
-process died stays as far as it had come, marked `partial`, and is never learnt from. Scrubbing comes before writing.
+The store refuses attempts that do not run or whose lease has expired. Spans that were open when this process died stay
+as far as they came, marked `partial`, and are never learnt from. Calls are scrubbed before they are written.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from holdfast.store.runs import Orders
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture
 
-FIRST = 1_000_001  # number of an attempt's first span here: far from those that its worker's tracer gives
+FIRST = 1_000_001  # the first span number here, far above those of the worker's tracer
 
-STOPPED = frozenset(
-    {DesiredState.FROZEN, DesiredState.CANCELLED}
-)  # what runs is interrupted; a drained or paused run's goes on
-UNKEPT = (BadRecord, RecursionError)  # what is raised by what no record can hold
+# In these states running attempts are interrupted; in a drained or paused run they go on.
+STOPPED = frozenset({DesiredState.FROZEN, DesiredState.CANCELLED})
+UNKEPT = (BadRecord, RecursionError)  # raised for values that no record can hold
 
-FIXED = frozenset({"role", "type", "id", "call_id", "status"})  # of an answer and its items: said at once
+FIXED = frozenset({"role", "type", "id", "call_id", "status"})  # fields of an answer that come at once
 NUMBERS = "0123456789().+-/ \t\r\n"
-LONGEST_GROUP, MOST_GROUPS = 4, 9  # of a bank account's letters
+LONGEST_GROUP, MOST_GROUPS = 4, 9  # groups of a bank account number
 GROUP = re.compile(rf"(?<!\S)[A-Z0-9]{{1,{LONGEST_GROUP}}}\Z")
 
 Scrub = Callable[[ModelCall], ModelCall]
@@ -40,7 +39,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPrice:
-    """Of a million tokens, in whatever the owner counts in."""
+    """Prices of a million tokens, in any currency."""
 
     read: float
     written: float
@@ -62,17 +61,17 @@ class SpanRecorder:
         prices: Mapping[str, TokenPrice] | None = None,
         amend_s: float = 0.5,
     ) -> None:
-        """`scrub_spelt` is `scrub` with a knowledge of how our own tokens are spelt."""
+        """`scrub_spelt` is a `scrub` that can spell our own tokens."""
         self._store, self.clock, self.amend_s = store, clock, amend_s
         self._scrub, self._scrub_spelt, self._prices = scrub, scrub_spelt, prices or {}
         self.can_spell = scrub_spelt is not None
         self._orders = Orders(store.runs, store.changes)
 
     def attempt(self, rollout: str, number: int) -> Attempt:
-        """The attempt, which runs, of a run whose attempts may go on; NotFound, or StaleLease."""
+        """The running attempt; NotFound, or StaleLease if it does not run or its run is stopped."""
         found = self._store.views.attempt(rollout, number)
         wanted = self._orders.of(rollout.partition("/")[0])
-        if wanted in STOPPED:  # its worker is told as well, but a call that begins now would be for nothing
+        if wanted in STOPPED:  # its worker stops, too, so a new call would be for nothing
             raise StaleLease(f"attempt {found.id}", why=f"its run is {wanted}", remedy="drop this work")
         if found.status is not AttemptState.RUNNING or found.lease_until <= self.clock():
             why = f"it is {found.status}" if found.status is not AttemptState.RUNNING else "its lease has run out"
@@ -87,10 +86,10 @@ class SpanRecorder:
             raise BadInput("request", why="is nested too deeply", remedy="send it flatter") from None
 
     def scrubbed(self, call: ModelCall, *, is_whole: bool = True, is_spelt: bool = False) -> ModelCall:
-        """What may be written. Of an answer that goes on, the last word is held back, and numbers before it.
+        """The call as it may be written.
 
-        They may begin a secret. With `is_spelt` its tokens are our own, and where something is found, only the ids of
-        that are lost.
+        An unfinished answer is cut before its last word and the numbers before it, which may be the start of a secret.
+        With `is_spelt` the tokens are our own, so only the ids of what was found are removed.
         """
         if self._scrub is None:
             return call
@@ -113,18 +112,13 @@ class SpanRecorder:
 
 
 class CallRecord:
-    """One call on its way into the store."""
+    """The record of one call."""
 
     def __init__(
-        self,
-        keeper: SpanRecorder,
-        attempt: Attempt,
-        call: ModelCall,
-        trace_id: str | None,
-        notes: dict[str, Any],
+        self, recorder: SpanRecorder, attempt: Attempt, call: ModelCall, trace_id: str | None, notes: dict[str, Any]
     ) -> None:
-        self._keeper, self._attempt, self.notes = keeper, attempt, notes
-        self.started_at = keeper.clock()
+        self._recorder, self._attempt, self.notes = recorder, attempt, notes
+        self.started_at = recorder.clock()
         self._first_s: float | None = None
         self._arrivals: list[int] = []
         self._asked, self.is_spelt = call, False
@@ -137,69 +131,69 @@ class CallRecord:
             model=call,
             trace_id=trace_id,
         )
-        self._opening = keeper.write_first(attempt, self._span)
+        self._opening = recorder.write_first(attempt, self._span)
         self.is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._amending: WriteFuture[None] | None = None
 
     async def opened(self) -> None:
-        """Until it is on disk; StaleLease where the attempt does not run."""
+        """Waits until it is on disk; StaleLease if the attempt does not run."""
         await self._opening
 
     async def not_refused(self) -> None:
-        """StaleLease where the opening has been refused; one that is still on its way is not waited for."""
+        """StaleLease if the opening was refused; does not wait for one that is being written."""
         if self._opening.failure is not None:
             await self._opening
 
     def arrived(self, so_far: Callable[[], ModelCall], *, is_answer: bool) -> None:
-        """Another piece of the answer: timed, and written down a moment later with what came besides."""
+        """Notes the time of a piece of the answer, and writes what has come a moment later."""
         if is_answer:
-            after_s = self._keeper.clock() - self.started_at
+            after_s = self._recorder.clock() - self.started_at
             if self._first_s is None:
                 self._first_s = after_s
             if len(self._arrivals) < 10_000:
                 self._arrivals.append(round(after_s * 1000))
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._keeper.amend_s, self._amend, so_far)
+            self._timer = asyncio.get_running_loop().call_later(self._recorder.amend_s, self._amend, so_far)
 
     def _amend(self, so_far: Callable[[], ModelCall]) -> None:
         self._timer = None
         if self.is_closed:
             return
         before = self._opening if self._amending is None else self._amending
-        if not before.settled:  # the disk is slow, and perhaps no other piece comes for long
-            self._timer = asyncio.get_running_loop().call_later(self._keeper.amend_s, self._amend, so_far)
+        if not before.settled:  # the disk is slow: try again later
+            self._timer = asyncio.get_running_loop().call_later(self._recorder.amend_s, self._amend, so_far)
             return
         if before.failure is not None:
             return  # the end will say so, or the next piece
         with suppress(*UNKEPT):  # the end will say so
-            self._amending = self._keeper.write(
+            self._amending = self._recorder.write(
                 self._attempt, self._as_span(so_far(), ended_at=None, partial="it never ended")
             )
 
     async def close(self, call: ModelCall | None, *, partial: str | None = None) -> None:
-        """The end of it, on disk when this returns. Without a call, or with `partial`, it counts for nothing."""
+        """Writes the end and waits for the disk. Without a call, or with `partial`, it is not learnt from."""
         if self.is_closed:
             return
         self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         await self.opened()
-        ended_at = max(self._keeper.clock(), self.started_at)
+        ended_at = max(self._recorder.clock(), self.started_at)
         try:
-            writing = self._keeper.write(self._attempt, self._as_span(call, ended_at=ended_at, partial=partial))
+            writing = self._recorder.write(self._attempt, self._as_span(call, ended_at=ended_at, partial=partial))
         except UNKEPT as error:
             why = f"the answer cannot be kept: {type(error).__name__}"
-            writing = self._keeper.write(self._attempt, self._as_span(None, ended_at=ended_at, partial=why))
+            writing = self._recorder.write(self._attempt, self._as_span(None, ended_at=ended_at, partial=why))
         await writing
 
     async def give_up(self, call: ModelCall | None, why: str) -> None:
-        """As `close`, where something else has gone wrong already and is what is told."""
+        """Like `close`, but without errors of its own: another error is reported already."""
         with suppress(HoldfastError):
             await self.close(call, partial=why)
 
     def _as_span(self, call: ModelCall | None, *, ended_at: float | None, partial: str | None) -> Span:
-        """With the number that the opening has got."""
+        """The span, with the number that the store gave it."""
         notes = dict(self.notes)
         if partial is not None:
             notes[PARTIAL] = partial
@@ -210,15 +204,15 @@ class CallRecord:
         if call is None:
             call = self._asked
         else:
-            if (cost := self._keeper.cost(call, self._asked.model)) is not None:
+            if (cost := self._recorder.cost(call, self._asked.model)) is not None:
                 notes["cost"] = cost
-            call = self._keeper.scrubbed(call, is_whole=partial is None, is_spelt=self.is_spelt)
+            call = self._recorder.scrubbed(call, is_whole=partial is None, is_spelt=self.is_spelt)
         changes: dict[str, Any] = {"name": f"model.{call.model}", "attributes": notes, "model": call}
         return replace(self._span, seq=self._opening.result(), ended_at=ended_at, **changes)
 
 
 def _without_last_word(call: ModelCall) -> ModelCall:
-    """As far as it is known to be whole; nothing is learnt from it, so its ids need not be kept."""
+    """The unfinished call without its last word and without ids, since it is not learnt from."""
     said = {name: _settled(value, name) for name, value in call.response.items() if name != "tool_calls"}
     return replace(call, response=said, completion_ids=None, logprobs=None, forced=(), scrubbed=())
 
@@ -234,7 +228,7 @@ def _settled(value: Any, name: str = "") -> Any:
 
 
 def _settled_text(text: str) -> str:
-    """Without the last word, and without the numbers before it: a card's come in groups, a bank account's too."""
+    """The text without its last word and the numbers before it: card and account numbers come in groups."""
     kept = text if text[-1:].isspace() else text[: len(text) - len((text.rsplit(maxsplit=1) or [""])[-1])]
     bare = kept.rstrip(NUMBERS)
     for _ in range(MOST_GROUPS):

@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
-from holdfast.collect.forms import JSON, TEXT, Gives, Schema, Told, obj
+from holdfast.collect.openapi import JSON, TEXT, Gives, Schema, Told, obj
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split
 from holdfast.operate.look import conversation, lessons, standings, views

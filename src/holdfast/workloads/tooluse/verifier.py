@@ -14,8 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from holdfast.collect.agent import Context
-from holdfast.collect.tracer import Tracer
+from holdfast.collect.agent import Context, Tracer
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.executor import Assignment

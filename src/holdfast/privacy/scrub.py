@@ -1,10 +1,8 @@
-"""Secrets and personal data out of what is about to be kept, with pseudonyms in their place.
+"""Replaces secrets and personal data by pseudonyms before anything is stored.
 
-The same thing gets the same pseudonym everywhere in a store, and nobody can tell what it was without the store's key.
-Messages, tool arguments and results keep their structure. Token ids are data too: over what was replaced they go, and
-the range is marked; where nobody can tell which ids those are, all ids of the call go. What counts as a secret or as
-personal is told by `contracts.detect` and `contracts.people`; when scrubbing happens is the caller's business: before
-anything is written.
+The same thing gets the same pseudonym everywhere in a store, and it cannot be told without the store's key. Messages,
+tool arguments and results keep their structure. Token ids of replaced text are removed and the range is marked; if
+those ids are not known, all ids of the call are removed. `detect` and `people` say what is found.
 """
 
 from __future__ import annotations
@@ -27,18 +25,18 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from holdfast.contracts import detect, people
-from holdfast.contracts.detect import Detection
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, ToolCall
+from holdfast.privacy import detect, people
+from holdfast.privacy.detect import Detection
 
 K = TypeVar("K", str, bytes)
 V = TypeVar("V")
-Spell = Callable[[int], bytes]  # the bytes that a token stands for
+Spell = Callable[[int], bytes]  # the bytes of a token
 
 KEY_FILE, KEY_BYTES = "scrub.key", 32
-DIGITS = 8  # of a pseudonym: two things in ten thousand share one with a chance of 1 %
-WORDS: Mapping[str, str] = {  # what a pseudonym calls each kind; the first of two that overlap decides
+DIGITS = 8  # of a pseudonym: among ten thousand things two share one with a chance of 1 %
+WORDS: Mapping[str, str] = {  # the word for each kind; of two overlapping hits the first decides
     **dict.fromkeys([*detect.SECRETS, *detect.ASSIGNED], "secret"),
     **dict.fromkeys(["email", "wide_email"], "email"),
     **dict.fromkeys(["card_number", "wide_card"], "card"),
@@ -51,8 +49,8 @@ WORDS: Mapping[str, str] = {  # what a pseudonym calls each kind; the first of t
 SEARCH = detect.Search(detect.SECRETS, detect.ASSIGNED, detect.PERSONAL, detect.WIDE, people.PLACES)
 RANK = {word: place for place, word in enumerate(dict.fromkeys(WORDS.values()))}
 PSEUDONYM = re.compile(rf"<(?:{'|'.join(RANK)}):[0-9a-f]{{{DIGITS}}}>")
-PLAIN = frozenset({"role", "type", "id", "tool_call_id"})  # of messages and calls: what holds a conversation together
-KEYS = {  # of JSON objects: those that say what their value is
+PLAIN = frozenset({"role", "type", "id", "tool_call_id"})  # fields that link the parts of a conversation
+KEYS = {  # keys of JSON objects that say what their value is
     "assigned_secret": re.compile(
         r"(?:.*_)?(?:password|passwd|passphrase|pwd|secret|api_?key|secret_?key|private_?key|access_?key|credentials?)"
         r"|(?:.*_)token|authorization"
@@ -63,16 +61,16 @@ KEYS = {  # of JSON objects: those that say what their value is
         r"(?:.*_)?(?:first|last|full|given|family|middle|customer|patient|contact|employee)_?names?|surname"
     ),
 }
-LEAST_NUMBER, MOST_NUMBER = 10**8, 10**4000  # numbers below are nobody's; those above Python does not write out
-LEAST_SECRET = 6  # letters: shorter ones are looked for only where they were told
-MOST_KEPT = 4_000_000  # letters of texts whose findings are remembered: a conversation comes again with every turn
-MOST_CLEAN, MARK = 50_000, 32  # values that are known to hold nothing, each by a mark of so many bytes
+LEAST_NUMBER, MOST_NUMBER = 10**8, 10**4000  # smaller numbers are harmless; larger ones Python does not print
+LEAST_SECRET = 6  # characters: shorter ones are replaced only where they were found
+MOST_KEPT = 4_000_000  # characters of remembered texts: a conversation comes again with every turn
+MOST_CLEAN, MARK = 50_000, 32  # clean values that are remembered, by a hash of so many bytes
 TOKEN = re.compile(r"\w+|\W")
 STRICTLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
 def key_in(folder: Path) -> bytes:
-    """The store's own key, from the folder it lies in; made at first use, and readable by its owner alone."""
+    """The key in the store's folder; made at first use, readable by its owner only."""
     path = folder / KEY_FILE
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +80,7 @@ def key_in(folder: Path) -> bytes:
                 file.write(secrets.token_hex(KEY_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
-            with suppress(FileExistsError):  # made by another process in this moment: it is the one
+            with suppress(FileExistsError):  # another process made it just now: that one counts
                 os.link(aside, path)
         finally:
             aside.unlink(missing_ok=True)
@@ -98,7 +96,7 @@ def key_in(folder: Path) -> bytes:
 
 
 class Scrub:
-    """Replaces what is found. `spell` tells the bytes of a token; without it, ids of a scrubbed call are dropped."""
+    """Replaces what is found. `spell` gives the bytes of a token; without it a scrubbed call loses its ids."""
 
     def __init__(self, key: bytes, *, spell: Spell | None = None) -> None:
         self._key, self._spell = key, spell
@@ -111,19 +109,19 @@ class Scrub:
         return str(self.value(text))
 
     def value(self, value: Any) -> Any:
-        """Any JSON value of the same structure; a number that is somebody's becomes a text."""
+        """A JSON value of the same structure; a number that is personal becomes a text."""
         return self._over([value])[0][0]
 
     def name(self, name: str) -> str:
-        """What a model, a tool or an event is called; names that only look random or like somebody's stay."""
+        """The name of a model, tool or event; names that only look random or personal stay."""
         return name if _is_plain(name) else self.text(name)
 
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """A conversation, in which what is given away once is found wherever it is said."""
+        """A conversation; what is found once is replaced everywhere in it."""
         return self._over(messages, is_chat=True)[0]
 
     def call(self, call: ModelCall) -> ModelCall:
-        """The call without what it must not hold; itself, when there is nothing."""
+        """The scrubbed call; the same object if nothing was found."""
         model, reason = self.name(call.model), call.finish_reason and self.name(call.finish_reason)
         if (model, reason) != (call.model, call.finish_reason):
             call = replace(call, model=model, finish_reason=reason)
@@ -139,7 +137,7 @@ class Scrub:
         return replace(call, messages=tuple(messages), response=response, sampling=sampling, **ids)
 
     def _is_clean(self, call: ModelCall) -> bool:
-        """Whether there is nothing, ids apart. What was clean a turn ago comes again, and is not looked through."""
+        """Whether nothing is found, apart from ids. Values that were clean a turn ago are not searched again."""
         for place, value in enumerate([call.sampling, *call.messages, call.response]):
             is_chat = place > 0
             if is_chat and (text := _bare_text(value)) is not None:
@@ -150,7 +148,7 @@ class Scrub:
                 continue
             try:
                 mark = blake2b(orjson.dumps([is_chat, value], option=STRICTLY), digest_size=MARK).digest()
-            except orjson.JSONEncodeError:  # half a character, say: looked through every time
+            except orjson.JSONEncodeError:  # a lone surrogate, say: searched every time
                 mark = None
             if mark is not None and self._clean.get(mark):
                 continue
@@ -163,7 +161,7 @@ class Scrub:
         return True
 
     def span(self, span: Span) -> Span:
-        """All that a span says: its call, what a tool was given and gave, and what was noted beside it."""
+        """The scrubbed span: its call, tool arguments and result, attributes and events."""
         changes: dict[str, Any] = {
             "name": self.text(span.name),
             "attributes": self.value(dict(span.attributes)),
@@ -174,7 +172,7 @@ class Scrub:
         }
         for place in ("trace_id", "span_id"):
             foreign = getattr(span, place)
-            if foreign is not None and detect.secrets(foreign):  # a number may be an id
+            if foreign is not None and detect.secrets(foreign):  # a plain number may be an id
                 changes[place] = self.text(foreign)
         if span.model is not None:
             changes["model"] = self.call(span.model)
@@ -190,7 +188,7 @@ class Scrub:
         )
 
     def _over(self, values: Sequence[Any], *, is_chat: bool = False) -> tuple[list[Any], _Reading]:
-        """Twice: what is given away in one place may be said in another without a sign."""
+        """The scrubbed values, in two passes: what one place gives away may appear bare in another."""
         reading = _Reading()
         once = [_Pass(self, reading, is_chat=is_chat).value(value) for value in values]
         if not reading.literals:
@@ -206,7 +204,7 @@ class Scrub:
         return f"<{word}:{mark[:DIGITS]}>"
 
     def found(self, text: str) -> tuple[Detection, ...]:
-        """In order, and none overlapping another."""
+        """All hits in order, without overlaps."""
         known = self._seen.get(text)
         if known is None:
             known = merged(text, _all(text))
@@ -230,7 +228,7 @@ class Scrub:
             return nothing
         try:
             text, begins, ends = _spelled(ids, self._spell)
-        except (LookupError, ValueError, TypeError, OverflowError):  # another model's tokens
+        except (LookupError, ValueError, TypeError, OverflowError):  # tokens of another model
             return nothing if reading.literals else {}
         plain = _unescaped(text)
         twice = () if plain == text else (*_all(plain), *reading.within(plain, is_escaped=True))
@@ -239,14 +237,14 @@ class Scrub:
             return {}
         if not _is_spoken(call.response, text) or reading.hides_in(text, places):
             return nothing
-        ranges = [  # from the token that the first byte lies in to that of the last
+        ranges = [  # from the token of the first byte to that of the last
             (bisect_right(ends, begins[place.start]), bisect_right(ends, begins[place.end] - 1) + 1) for place in places
         ]
         return _cut(call, ids, ranges) if ranges else {}
 
 
 class _Memory(Generic[K, V]):
-    """What was made out about texts that may come again: those that came last, and no more than so many letters."""
+    """A least-recently-used cache that is limited by the total length of its keys."""
 
     def __init__(self, most: int) -> None:
         self._known: OrderedDict[K, V] = OrderedDict()
@@ -259,7 +257,7 @@ class _Memory(Generic[K, V]):
         return found
 
     def put(self, text: K, found: V) -> None:
-        """For one that is not there."""
+        """Adds a key that is not there."""
         self._known[text] = found
         self._kept += len(text)
         while self._kept > self._most:
@@ -267,7 +265,7 @@ class _Memory(Generic[K, V]):
 
 
 class _Literals:
-    """Texts to be found as whole words, the longest first: a tree of tokens, for there may be thousands of them."""
+    """Finds texts as whole words, the longest first, with a tree of tokens: there may be thousands."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._tree: dict[str, Any] = {}
@@ -275,7 +273,7 @@ class _Literals:
             node = self._tree
             for token in TOKEN.findall(text):
                 node = node.setdefault(token, {})
-            node[""] = True  # one ends here
+            node[""] = True  # a text ends here
 
     def within(self, text: str) -> Iterator[tuple[int, int]]:
         reached = 0
@@ -305,7 +303,7 @@ def _is_word(text: str, at: int) -> bool:
 
 @dataclass
 class _Reading:
-    """What was found in one call: looked for in all of it, ids included."""
+    """What was found in one call; it is then searched in all of it, ids included."""
 
     literals: dict[str, str] = field(default_factory=dict)  # text → kind
     wanted: _Literals | None = None
@@ -323,7 +321,7 @@ class _Reading:
 
     def within(self, text: str, *, is_escaped: bool = False) -> list[Detection]:
         wanted, kinds = self.wanted, self.literals
-        if is_escaped and self.literals:  # as it looks inside JSON; short ones too: here only a match is lost
+        if is_escaped and self.literals:  # as escaped in JSON; short ones, too, since only ids are lost here
             kinds = {form: kind for text, kind in self.literals.items() for form in (text, *_escaped(text))}
             wanted = _Literals(kinds)
         if wanted is None:
@@ -331,7 +329,7 @@ class _Reading:
         return [Detection(kinds[text[start:end]], start, end) for start, end in wanted.within(text)]
 
     def hides_in(self, text: str, places: Sequence[Detection]) -> bool:
-        """Whether something is there in a form that has no place: with other spaces, say."""
+        """Whether something is left in another form, for instance with other spaces."""
         left, at = [], 0
         for place in places:
             left.append(text[at : place.start])
@@ -367,7 +365,7 @@ class _Pass:
         times = Counter[str]()
         for key, item in value.items():
             called = once = self._replaced(key)
-            while called in out:  # two spellings of one address
+            while called in out:  # two spellings of one thing
                 times[once] += 1
                 called = f"{once}'{times[once] if times[once] > 1 else ''}"
             is_kept = self._is_chat and key in PLAIN and isinstance(item, str) and _is_plain(item)
@@ -386,13 +384,13 @@ class _Pass:
         return self._replaced(text)
 
     def _json(self, text: str) -> str:
-        """A call's arguments, or a result: written anew only when something in it was replaced."""
+        """Scrubs a JSON text; it is rewritten only if something in it was replaced."""
         hidden: list[Any] = []
 
         def read(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             out: dict[str, Any] = {}
             for key, value in pairs:
-                if key in out:  # of a key that is there twice readers take the last, but all of them would be kept
+                if key in out:  # readers take the last of a doubled key, but the text would keep all
                     hidden.append({key: out[key]})
                 out[key] = value
             return out
@@ -423,7 +421,7 @@ class _Pass:
 
 
 def _bare_text(message: Mapping[str, Any]) -> str | None:
-    """What is said in a message that is a plain role and a text, as nearly all are; None: it is anything else."""
+    """The text of a message that is only a role and a text, as nearly all are; else None."""
     if type(message) is not dict or len(message) != 2:
         return None
     role, text = message.get("role"), message.get("content")
@@ -437,7 +435,7 @@ def _looks_like_json(text: str) -> bool:
 
 
 def merged(text: str, places: Iterable[Detection]) -> tuple[Detection, ...]:
-    """Those that overlap become one, of the kind that counts more; pseudonyms are left as they are."""
+    """Overlapping hits become one, of the more important kind; pseudonyms are left alone."""
     taken = sorted(places, key=lambda place: (place.start, place.end))
     if not taken:
         return ()
@@ -445,7 +443,7 @@ def merged(text: str, places: Iterable[Detection]) -> tuple[Detection, ...]:
     ends = [end for _, end in there]
     out: list[Detection] = []
     for place in taken:
-        first = bisect_right(ends, place.start)  # of those that end after it begins
+        first = bisect_right(ends, place.start)  # the first that ends after it begins
         if first < len(there) and there[first][0] < place.end:
             continue
         if out and place.start < out[-1].end:
@@ -457,7 +455,7 @@ def merged(text: str, places: Iterable[Detection]) -> tuple[Detection, ...]:
 
 
 def count(scrubbed: Any) -> Counter[str]:
-    """How many pseudonyms of each kind a value holds."""
+    """How many pseudonyms of each kind a value contains."""
     marks = (match.group() for text in detect.texts(scrubbed) for match in PSEUDONYM.finditer(text))
     return Counter(mark[1:].partition(":")[0] for mark in marks)
 
@@ -466,20 +464,20 @@ def _all(text: str) -> list[Detection]:
     return [*SEARCH.find(text), *people.names(text)]
 
 
-@lru_cache(maxsize=4096)  # nearly all are "user", "assistant" or the id of a call that comes again
+@lru_cache(maxsize=4096)  # most are "user", "assistant" or ids that come again
 def _is_plain(text: str) -> bool:
     return not detect.secrets(text) | detect.personal(text)
 
 
 def _plain(word: str, text: str) -> str:
-    """What all spellings of a thing have in common."""
+    """The common form of all spellings of a thing."""
     if word in ("phone", "card", "ssn"):
         return "".join(filter(str.isdigit, text)).lstrip("0")
     return text if word == "secret" else "".join(text.casefold().split()) if word == "iban" else text.casefold()
 
 
 def _told(key: str, text: str) -> str | None:
-    """What a value is by its key alone; None: the key does not say, or the value is none."""
+    """The kind of a value by its key; None if the key does not say or the value does not fit."""
     kind = _means(key)
     if kind is None or not text.strip() or PSEUDONYM.search(text):
         return None
@@ -508,9 +506,9 @@ def _squeezed(text: str) -> str:
 
 
 def _spelled(ids: Sequence[int], spell: Spell) -> tuple[str, Sequence[int], list[int]]:
-    """The text that the ids stand for; the byte where each letter begins; and the byte before which each token ends."""
+    """The text of the ids, the first byte of each character, and the end byte of each token."""
     pieces = [spell(token) for token in ids]
-    text = b"".join(pieces).decode("utf-8", "surrogateescape")  # what is no letter is one for each byte
+    text = b"".join(pieces).decode("utf-8", "surrogateescape")  # an invalid byte becomes one character
     ends = list(accumulate(map(len, pieces)))
     if not ends or len(text) == ends[-1]:
         return text, range(len(text) + 1), ends
@@ -518,12 +516,12 @@ def _spelled(ids: Sequence[int], spell: Spell) -> tuple[str, Sequence[int], list
 
 
 def _unescaped(text: str) -> str:
-    """Of the same length: inside of JSON the n of a new line would be the first letter of the word after it."""
+    """The text with JSON escapes blanked out, of the same length: else \\n would join the next word."""
     return re.sub(r"\\[nrtbf\"/]", "  ", text)
 
 
 def _is_spoken(response: Mapping[str, Any], text: str) -> bool:
-    """Whether the ids are those of this answer: its words are among them, and the tools that it calls."""
+    """Whether the ids belong to this answer: they contain its texts and the names of its tools."""
     calls = response.get("tool_calls")
     functions = [one.get("function") for one in calls if isinstance(one, Mapping)] if isinstance(calls, list) else []
     names = [one.get("name") for one in functions if isinstance(one, Mapping)]
@@ -534,7 +532,7 @@ def _is_spoken(response: Mapping[str, Any], text: str) -> bool:
 
 
 def _cut(call: ModelCall, ids: Sequence[int], ranges: Iterable[tuple[int, int]]) -> dict[str, Any]:
-    """The ids without those of the ranges, which are marked; what was scrubbed before stays so."""
+    """The call's ids without those in the ranges, which are marked, together with earlier ones."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted([*ranges, *((one[0], one[1]) for one in call.scrubbed)]):
         if joined and start <= joined[-1][1]:

@@ -1,6 +1,6 @@
-"""A chat endpoint asked to the letter: whatever it answers comes back raw, whole or streamed, with nothing tidied away.
+"""A chat endpoint under examination: raw answers, whole or streamed, and what each check of them found.
 
-`Client` is for agents: it retries, and drops what cannot be used. Here that is what is looked for; `examine` judges it.
+Unlike `client`, nothing is retried or tidied: what is wrong with an answer is what `doctor` looks for.
 """
 
 from __future__ import annotations
@@ -9,24 +9,86 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
 import aiohttp
 
-from holdfast.collect.address import checked, hidden
+from holdfast.collect.client import checked, hidden
 from holdfast.contracts.errors import Fault, HoldfastError
+from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.trace import ModelCall
 
-LONGEST = 300  # letters of a complaint
+CHECKS = {
+    "completion": "it answers",
+    "token_ids": "ids of the prompt and of the answer come with it",
+    "logprobs": "a log-prob comes with each id",
+    "ids_of_text": "the ids are those of the text",
+    "usage": "tokens are counted right",
+    "repeatable": "temperature 0 gives the same answer again",
+    "stream": "a stream says what the whole answer says",
+    "template": "a later prompt begins with what was read and said before",
+    "tool_calls": "calls of tools come back, and go in again unchanged",
+    "temperature": "log-probs are those at the temperature in force",
+    "top_k": "log-probs are renormalised under top-k",
+    "top_p": "log-probs are renormalised under top-p",
+    "draws": "tokens are drawn as often as their log-probs say",
+    "trainer_gap": "the trainer finds the same log-probs",
+}
+
+
+class FindingState(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    UNKNOWN = "unknown"  # could not be determined
+    SKIPPED = "skipped"  # not asked for, or useless after an earlier failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorFinding:
+    """What one check found."""
+
+    check: str
+    state: FindingState = FindingState.OK
+    code: str = "ok"  # stable, for programs
+    detail: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+def verdict(findings: Sequence[DoctorFinding]) -> Decision:
+    """Whether to train on it: not after a failed or undetermined check, nor if no check was made."""
+    bad = [one for one in findings if one.state in (FindingState.FAILED, FindingState.UNKNOWN)]
+    if bad:
+        return Decision(open=False, reasons=tuple(Reason(code=one.code, text=one.detail) for one in bad))
+    if not any(one.state is FindingState.OK for one in findings):
+        return Decision(open=False, reasons=(Reason(code="nothing_examined", text="no check was made"),))
+    passed = sum(one.state is FindingState.OK for one in findings)
+    return Decision(open=True, reasons=(Reason(code="endpoint_fit", text=f"{passed} checks passed"),))
+
+
+def failed(check: str, code: str, detail: str, **figures: float) -> DoctorFinding:
+    return DoctorFinding(check=check, state=FindingState.FAILED, code=code, detail=detail, figures=figures)
+
+
+def unknown(check: str, code: str, detail: str) -> DoctorFinding:
+    return DoctorFinding(check=check, state=FindingState.UNKNOWN, code=code, detail=detail)
+
+
+def skipped(check: str, why: str) -> DoctorFinding:
+    return DoctorFinding(check=check, state=FindingState.SKIPPED, code="skipped", detail=why)
+
+
+LONGEST = 300  # characters of an error message
 LARGEST = 32 * 2**20  # bytes of an answer
 AT_ONCE = 16  # requests
 
-Heard = Callable[[str], object]  # told the name of each check as it begins
+Heard = Callable[[str], object]  # called with the name of each check as it begins
 
 
 class EndpointRefused(HoldfastError):
-    """The endpoint answered, and not with a completion."""
+    """The endpoint answered, but not with a completion."""
 
     def __init__(self, status: int, says: str) -> None:
         super().__init__("endpoint", why=f"HTTP {status}: {says}" if status != 200 else says)
@@ -35,7 +97,7 @@ class EndpointRefused(HoldfastError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeAnswer:
-    """One choice, as it came. None: it was not there."""
+    """One choice as it came; None for what was missing."""
 
     asked: Mapping[str, Any]  # the request's body
     message: Mapping[str, Any]
@@ -43,7 +105,7 @@ class ProbeAnswer:
     prompt_ids: tuple[int, ...] | None = None
     ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
-    spelled: tuple[bytes, ...] | None = None  # each token's own letters, where they are told
+    spelled: tuple[bytes, ...] | None = None  # the bytes of each token, if given
     usage: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
 
@@ -88,7 +150,7 @@ class EndpointProbe:
         await self._session.close()
 
     async def models(self) -> list[str]:
-        """What it says it serves; nothing where it does not say."""
+        """The names of its models; empty if it lists none."""
         try:
             answer = await self._read("GET", "/models")
         except EndpointRefused:
@@ -100,7 +162,7 @@ class EndpointProbe:
         return whole(body, await self._read("POST", "/chat/completions", body))
 
     async def hear(self, body: Mapping[str, Any]) -> ProbeAnswer:
-        """The same, streamed and put together."""
+        """The same, streamed and joined."""
         options = {"stream": True, "stream_options": {"include_usage": True}}
         text = await self._fetch("POST", "/chat/completions", {**body, **options})
         return joined(body, list(events(text)))
@@ -123,14 +185,14 @@ class EndpointProbe:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
             raise Fault(f"endpoint {self.url}", why=why, remedy="is it running and reachable?") from None
-        text = hidden(content.decode(errors="replace"), self._key)  # what is found is shown
+        text = hidden(content.decode(errors="replace"), self._key)  # findings are shown
         if response.status != 200:
             raise EndpointRefused(response.status, _complaint(text))
         return text
 
 
-class Patient:
-    """The endpoint under examination: short questions, and what it would not take."""
+class EndpointSession:
+    """The endpoint under examination: asks short questions and notes refused fields."""
 
     def __init__(self, probe: EndpointProbe, model: str, heard: Heard, system: str | None = None) -> None:
         self._probe, self._model, self.heard = probe, model, heard
@@ -142,7 +204,7 @@ class Patient:
     async def ask(
         self, messages: Sequence[str | Mapping[str, Any]], *, stream: bool = False, **sampling: Any
     ) -> ProbeAnswer:
-        """Texts are the user's. What we add is left out from where the endpoint refuses it."""
+        """Asks; plain texts are the user's. Added fields are dropped once the endpoint refuses them."""
         said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
         usual = {"max_tokens": 64, "temperature": 0.0}
         body = {"model": self._model, "messages": [*self._opening, *said], **usual, **sampling}
@@ -181,7 +243,7 @@ def whole(body: Mapping[str, Any], answer: Any) -> ProbeAnswer:
 
 
 def joined(body: Mapping[str, Any], chunks: Sequence[Any]) -> ProbeAnswer:
-    """The first choice of a stream, put together as clients do."""
+    """The first choice of a stream, joined as clients do."""
     message: dict[str, Any] = {"role": "assistant", "content": ""}
     calls: dict[int, dict[str, Any]] = {}
     finish, model, prompt = None, "", None
@@ -222,7 +284,7 @@ def joined(body: Mapping[str, Any], chunks: Sequence[Any]) -> ProbeAnswer:
 
 def events(text: str) -> Iterator[Any]:
     """The data of server-sent events, decoded, up to [DONE]."""
-    for line in text.split("\n"):  # not at the other line breaks of Unicode, which JSON may hold as they are
+    for line in text.split("\n"):  # not splitlines(): JSON may hold other Unicode line breaks
         if line.startswith("data:"):
             data = line.removeprefix("data:").strip()
             if data == "[DONE]":
@@ -242,7 +304,7 @@ def _add(call: dict[str, Any], part: Mapping[str, Any]) -> None:
 
 
 def _tokens(ids: Any, entries: Any) -> dict[str, Any]:
-    """Ids, log-probs and letters of a choice. vLLM can also write ids in place of letters, as in `token_id:17`."""
+    """Ids, log-probs and bytes of a choice. vLLM can write ids in place of tokens, as in `token_id:17`."""
     found: dict[str, Any] = {"ids": _ids(ids)}
     if entries is None:
         return found

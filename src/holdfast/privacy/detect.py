@@ -1,9 +1,8 @@
 """Secrets and personal data in text: few patterns, each precise, and checked by its own arithmetic where it has one.
 
-Whether a hit keeps data from being learnt from is `quality`'s business. What was found is never repeated: a hit is the
-name of its pattern. `ASSIGNED` is wider, for those who replace what they find and would rather replace too much.
-Names and addresses of people need more than patterns: they are in `people`. `DetectionRule` is for patterns that
-somebody hands in, with the reason that a hit gives; which ones there are is `reward.safety`.
+A hit is the name of its pattern; the text found is never repeated. `ASSIGNED` and `WIDE` find more, for callers who
+replace what they find. Names and addresses of people are in `people`. `DetectionRule` is a caller's own pattern with
+the reason that a hit gives.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from typing import Any, NamedTuple
 from holdfast.contracts.errors import BadInput
 
 Test = Callable[[str], bool]
-MOST_GAPS = 7  # in a telephone's number
+MOST_GAPS = 7  # separators in a telephone number
 
 
 class Sign(NamedTuple):
-    """What a kind of thing looks like. A text without any of the hints, or without the trait, is not searched."""
+    """The pattern of one kind. A text without any of the hints, or without the trait, is not searched."""
 
-    pattern: re.Pattern[str]  # the part called `it`, where there is one, is the thing; the rest gives it away
+    pattern: re.Pattern[str]  # the group `it`, if any, is the thing; the rest is its context
     test: Test
-    hints: tuple[str, ...] = ()  # most texts hold none of them
-    trait: re.Pattern[str] | None = None  # of every such thing, and sooner looked for; several kinds may share one
-    any_case: bool = False  # the hints are in small letters, and found in any
+    hints: tuple[str, ...] = ()  # most texts contain none of them
+    trait: re.Pattern[str] | None = None  # matches every such thing and is faster; kinds may share one
+    any_case: bool = False  # the hints are in lower case and match any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +40,30 @@ class Detection:
 
 
 def _luhn(text: str) -> bool:
-    """Of card numbers: every second digit from the right is doubled, and the digits add up to a multiple of 10."""
+    """The check of card numbers: doubling every second digit from the right gives a multiple of 10."""
     digits = [int(letter) for letter in reversed(text) if letter.isdigit()]
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]
     return (sum(digits[::2]) + sum(doubled)) % 10 == 0
 
 
 def _mod97(text: str) -> bool:
-    """Of bank accounts: the first four letters go last, letters become 10 to 35, and 1 is left over; ISO 13616."""
+    """The check of bank accounts, ISO 13616: first four letters last, letters as 10 to 35, modulo 97 is 1."""
     plain = text.replace(" ", "")
     return int("".join(str(int(letter, 36)) for letter in plain[4:] + plain[:4])) % 97 == 1
 
 
 def _is_phone(text: str) -> bool:
-    """E.164 allows 15 digits. With one dot it is a fraction with a sign; in more parts it is a list of numbers."""
+    """E.164 allows 15 digits. One dot makes it a decimal; many separators make it a list of numbers."""
     return 9 <= sum(letter.isdigit() for letter in text) <= 15 and text.count(".") != 1 and is_grouped(text)
 
 
 def is_grouped(text: str) -> bool:
-    """In as many parts as people write a telephone's number."""
+    """Whether it has no more separators than telephone numbers have."""
     return sum(letter in " .-" for letter in text) <= MOST_GAPS
 
 
 def _is_somebodys(address: str) -> bool:
-    """Addresses under the names that RFC 2606 reserves for examples belong to nobody."""
+    """False for the domains that RFC 2606 reserves for examples."""
     domain = address.rpartition("@")[2].lower()
     return not re.search(r"(?:^|\.)(?:example(?:\.com|\.net|\.org)?|test|invalid|localhost)$", domain)
 
@@ -79,17 +78,17 @@ STAND_IN = re.compile(
 
 
 def is_given(text: str) -> bool:
-    """What stands for a password in documentation is none: <password>, $PASSWORD, ***."""
+    """False for placeholders such as <password>, $PASSWORD, ***."""
     return not STAND_IN.fullmatch(text)
 
 
 def _bits(text: str) -> float:
-    """Entropy of a letter."""
+    """Entropy per character."""
     return -sum(n / len(text) * log2(n / len(text)) for n in Counter(text).values())
 
 
 def _is_password(text: str) -> bool:
-    """Not a name in a program, a call, or a word: a digit or a sign among the letters, or letters without a pattern."""
+    """Not an identifier, a call or a word: letters mixed with digits or signs, or random letters."""
     if not is_given(text) or re.search(r"[()\[\]{}]|^\w+\.\w+$|^[A-Z][A-Z_]+$|^(?:https?|file):|::", text):
         return False
     is_mixed = any(letter.isdigit() or letter in "!@#$%^&*+=?~" for letter in text) and any(map(str.isalpha, text))
@@ -97,11 +96,11 @@ def _is_password(text: str) -> bool:
 
 
 def _is_random(text: str) -> bool:
-    """As keys are, and names, paths and hashes in hex are not."""
+    """Whether it looks random, as keys do and names, paths and hex hashes do not."""
     kinds = (str.isupper, str.islower, str.isdigit)
     if not all(any(map(kind, text)) for kind in kinds) or NO_SECRET.match(text):
         return False
-    if text.count("/") > max(2, len(text) // 32):  # a path; in base 64 one letter in 64 is that
+    if text.count("/") > max(2, len(text) // 32):  # a path; in base 64 one character in 64 is a slash
         return False
     return _bits(text) >= 3.7 and sum(letter.isdigit() for letter in text) >= 3
 
@@ -111,8 +110,7 @@ NO_SECRET = re.compile(  # ids of calls; PNG, JPEG, GIF, WebP or WAV, PDF and MP
 )
 _LONG_NUMBER = re.compile(r"\d\d{3}[ -]?\d{4}[ -]?\d{2}")  # how every card's begins
 _COUNTRY = re.compile(r"\d(?<=[A-Za-z]{2}\d)\d")  # a country's two letters and two digits, found by the digits
-# What follows a part that may be repeated never begins as the part does: a text is read in one way only, and one that
-# does not fit is given up after as many steps as it has letters.
+# What follows a repeated part never begins as the part does, so that a search takes linear time.
 SECRETS: Mapping[str, Sign] = {
     "anthropic_api_key": Sign(re.compile(r"\bsk-ant-[A-Za-z0-9_-]{20,}"), _any, ("sk-ant-",)),
     "openai_api_key": Sign(re.compile(r"\bsk-(?!ant-)(?:proj-|svcacct-)?[A-Za-z0-9_-]{20,}"), _any, ("sk-",)),
@@ -136,7 +134,7 @@ SECRETS: Mapping[str, Sign] = {
     "slack_webhook": Sign(
         re.compile(r"\bhttps://hooks\.slack\.com/services/[A-Za-z0-9/]{20,}"), _any, ("hooks.slack",)
     ),
-    "private_key_material": Sign(  # all of it, or what is there of it
+    "private_key_material": Sign(  # all of it, or as much as is there
         re.compile(
             r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----"
             r"(?:(?:[^-]|-(?!----))+-----END (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----"
@@ -158,9 +156,7 @@ PERSONAL: Mapping[str, Sign] = {
     ),
     "phone": Sign(re.compile(r"\+(?<![\w+.)].)[1-9](?:[ .-]?\(?\d\)?){8,14}(?!\w)"), _is_phone, ("+",)),
     "social_security_number": Sign(
-        re.compile(r"[0-8](?<![\d-].)\d\d(?<!000)(?<!666)-(?!00)\d{2}-(?!0000)\d{4}(?![\d-])"),
-        _any,
-        ("-",),
+        re.compile(r"[0-8](?<![\d-].)\d\d(?<!000)(?<!666)-(?!00)\d{2}-(?!0000)\d{4}(?![\d-])"), _any, ("-",)
     ),
     "card_number": Sign(
         re.compile(
@@ -205,8 +201,7 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "random_string": Sign(
-        re.compile(r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])"),
-        _is_random,
+        re.compile(r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])"), _is_random
     ),
 }
 
@@ -248,7 +243,7 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
 
 
 def secrets(text: str) -> frozenset[str]:
-    """The names of the patterns that the text holds."""
+    """The names of the patterns that the text contains."""
     return _hits(text, SECRETS)
 
 
@@ -261,7 +256,7 @@ def _hits(text: str, signs: Mapping[str, Sign]) -> frozenset[str]:
 
 
 def find(text: str, signs: Mapping[str, Sign]) -> Iterator[Detection]:
-    """Every hit, sign by sign; those of different signs may overlap."""
+    """All hits, sign by sign; hits of different signs may overlap."""
     return _found(text, signs.items())
 
 
@@ -281,7 +276,7 @@ def _found(text: str, signs: Iterable[tuple[str, Sign]]) -> Iterator[Detection]:
 
 
 class Search:
-    """Many signs looked for at once, as `find` looks for one after another: what most texts lack is asked for first."""
+    """Finds many signs at once with the result of `find`; cheap tests that most texts fail come first."""
 
     def __init__(self, *groups: Mapping[str, Sign]) -> None:
         alike: dict[tuple[Any, ...], list[tuple[str, Sign]]] = {}
@@ -304,12 +299,12 @@ class Search:
 
 
 def _common(hints: tuple[str, ...]) -> str:
-    """A letter that prose has little of and every hint has; nothing, which every text has, where there is none."""
+    """A character that is rare in prose and in every hint; empty if there is none."""
     return next((letter for letter in "_-:@+" if hints and all(letter in hint for hint in hints)), "")
 
 
 def texts(data: Any) -> Iterator[str]:
-    """Every text in a JSON value, keys included; no recursion, because nobody bounds how deep it is."""
+    """Every text in a JSON value, keys included; without recursion, since the depth is unbounded."""
     left = [data]
     while left:
         one = left.pop()
@@ -322,20 +317,20 @@ def texts(data: Any) -> Iterator[str]:
 
 
 LONGEST_PATTERN = 4096
-BEFORE = 40  # letters that are looked at for what makes it no hit
+BEFORE = 40  # characters before a hit in which `unless` is searched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionRule:
-    """What somebody wants found: a text, in any case, or a pattern; and the reason that a hit gives."""
+    """A literal text (any case) or a pattern to find, and the reason that a hit gives."""
 
     rule_id: str
     reason_code: str  # "prompt_injection.ignore_instructions"
     pattern: str
     matcher: str = "literal"  # or regex
     enabled: bool = True
-    hints: tuple[str, ...] = ()  # in small letters: a text without any of them is not searched
-    unless: str = ""  # pattern of what makes it no hit where it stands right before: "do not" ignore …
+    hints: tuple[str, ...] = ()  # in lower case: a text without any of them is not searched
+    unless: str = ""  # pattern right before a hit that cancels it: "do not" ignore …
 
     def __post_init__(self) -> None:
         if not self.rule_id.strip() or not self.reason_code.strip():
@@ -357,12 +352,12 @@ class DetectionRule:
             raise BadInput(f"safety rule {self.rule_id}: pattern", why="matches nothing at all, and so everywhere")
 
     def compiled(self) -> re.Pattern[str]:
-        """Of a pattern, as it is written; re keeps what it compiled."""
+        """The compiled pattern; `re` caches it."""
         return re.compile(re.escape(self.pattern) if self.matcher == "literal" else self.pattern, re.IGNORECASE)
 
 
 def scan(text: str, rules: Iterable[DetectionRule]) -> Iterator[Detection]:
-    """Every hit of the rules that are enabled; its kind is the reason code."""
+    """All hits of the enabled rules; a hit's kind is the reason code."""
     small = text.lower()
     for rule in rules:
         if not rule.enabled or (rule.hints and not any(hint in small for hint in rule.hints)):
@@ -375,7 +370,7 @@ def scan(text: str, rules: Iterable[DetectionRule]) -> Iterator[Detection]:
 
 
 def redacted(text: str, found: Iterable[Detection], token: str) -> str:
-    """The text with every hit replaced; hits that overlap or touch are replaced as one."""
+    """The text with all hits replaced; overlapping or touching hits are replaced as one."""
     ranges: list[tuple[int, int]] = []
     for start, end in sorted((one.start, one.end) for one in found):
         if ranges and start <= ranges[-1][1]:

@@ -1,7 +1,7 @@
-"""People in text: names by dictionary and by rule, postal addresses, telephone numbers as people write them at home.
+"""People in text: names by dictionary and by rule, postal addresses, telephone numbers in national form.
 
-Wider and less certain than `detect`: right for replacing what is found, too wide for refusing data because of it. A
-name that no dictionary holds is found only where the words around it say that it is one.
+It finds more than `detect` and is less certain: good for replacing, too wide for refusing data. A name that is in no
+dictionary is found only if the words around it announce a name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from unicodedata import combining, normalize
 
-from holdfast.contracts.detect import Detection, Sign, is_grouped
+from holdfast.privacy.detect import Detection, Sign, is_grouped
 
 _GIVEN = """
 Alex Andy Becky Ben Cathy Charlie Chris Dan Danny Dave Doug Eddie Fred Greg Jeff Jenny Jerry Jim Jimmy Joe Joey Ken
@@ -78,14 +78,14 @@ Verma Vidal Vogel Volkov Wagner Walker Wallace Walsh Wang Ward Warren Washington
 Weiss Wells Werner West Wheeler White Williams Williamson Willis Wilson Winkler Winter Wolf Wong Wood Woods Wright Wu
 Xu Yamada Yamamoto Yang Yilmaz Young Yu Zhang Zhao Zheng Zhou Zhu Ziegler Zimmermann
 """
-# Words, months, places and things too: names only beside another one.
+# Also words, months, places and things: names only beside another name.
 _AMBIGUOUS = """
 Ada Adam April Art August Bill Chase Chen Christian Dale Dawn Drew Frank Gene Georgia Glen Grace Grant Hope Ian Iris Ivy
 Jack Jade Jan Jasmine Jean Joy Jun June Kelly Kumar Lance Logan Madison Mark Max May Mei Miles Ming Pat Penny Ray Rich
 Rob Robin Rose Ruby Scott Sky Summer Sandy Terry Tyler Victor Viola Virginia Victoria Wei Will Wolf Xin Yan Aurora
 Oscar Felix Otto
 """
-# Never the second half of a name, however they are written.
+# Never the second half of a name.
 _NO_NAMES = """
 The A An And Or But If In On At To For From With By Of As Is Are Was Were Be Been Has Have Had Do Does Did Will Would
 Can Could Should May Might Must Not No Yes Please Thanks Thank You Your He She It We They I My Our Their This That
@@ -123,7 +123,7 @@ CUED = re.compile(
     rf"(?P<it>{NAME}(?: (?:{CAPITAL}\.|(?:{PARTICLES} ){{0,2}}{NAME})){{0,2}})"
 )
 TITLE = re.compile(r"M(?:r|s|iss|x|me|onsieur)|D(?:r|ear)|Prof|S(?:ir|eñor|r|ignor)|Herr|Frau|Yours|I(?: am|'m)")
-CUES = (  # a text without any of them, or of the titles, is not searched for what they announce
+CUES = (  # a text without any of them, or of the titles, has no announced names
     *("ame", "egards", "incerely", "heers", "alled", "i am", "i'm", "his is"),
     *("ustomer", "atient", "ontact", "mployee", "lient", "ttn", "ttention", "uthor", "igned"),
 )
@@ -131,14 +131,14 @@ LOWER = re.compile(r"(?i)\bmy name is (?P<it>[^\W\d_]{2,20}(?: [^\W\d_]{2,20})?)
 
 
 def _ascii(word: str) -> str:
-    """As a dictionary of plain letters has it."""
+    """The word without accents, as the dictionaries have it."""
     if word.isascii():
         return word
     return "".join(letter for letter in normalize("NFKD", word) if not combining(letter))
 
 
 def names(text: str) -> Iterator[Detection]:
-    """Each word of a name by itself: whoever is called by one of them later is then the same."""
+    """Each word of a name separately, so that a later use of one word is found, too."""
     for word in WORD.finditer(text):
         for start, end in _dictionary(word, text):
             yield Detection("name", start, end)
@@ -158,7 +158,7 @@ def names(text: str) -> Iterator[Detection]:
 
 
 def _dictionary(word: re.Match[str], text: str) -> Iterator[tuple[int, int]]:
-    """A given name with the word after it, or alone where it can be nothing else; a family name after an initial."""
+    """A given name with the word after it, or alone if it is unambiguous; a family name after an initial."""
     whole = _ascii(word.group())
     parts = whole.split("-")
     if any(part in GIVEN or part in AMBIGUOUS for part in parts):
@@ -177,7 +177,7 @@ def _dictionary(word: re.Match[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _told(text: str, start: int, end: int) -> Iterator[Detection]:
-    """The words of what the words before it call a name."""
+    """The words of an announced name."""
     words = [(start + word.start(), start + word.end()) for word in re.finditer(r"[^\W\d_][\w'’-]+", text[start:end])]
     if words and text[slice(*words[0])] not in NO_NAMES:
         for a, b in words:
@@ -186,7 +186,7 @@ def _told(text: str, start: int, end: int) -> Iterator[Detection]:
 
 
 def _is_number(text: str) -> bool:
-    """A telephone's has 7 to 15 digits after what leads abroad, and is no date."""
+    """Whether it has 7 to 15 digits after the exit code, and is no date."""
     return 7 <= sum(map(str.isdigit, text.removeprefix("00"))) <= 15 and not re.search(
         r"\b(?:19|20)\d\d[-/. ]\d\d?[-/. ]\d\d?\b", text
     )
@@ -211,7 +211,7 @@ AFTER = (
     rf"(?:,? (?:\d{{5}}(?:-\d{{4}})?|[A-Z]{{1,2}}\d[A-Z\d]? \d[A-Z]{{2}}))?"
 )
 CODE = r"(?:[A-Z]{1,2}-)?(?:\d{3} \d{2}|\d{4,5})(?: [A-Z]{2}\b)?"
-HOUSE = (  # number first, number last; then what the post has of its own
+HOUSE = (  # number first, number last, then national forms
     rf"(?:\b(?:Flat|Apt|Apartment|Unit|Suite) [\w-]{{1,5}}, )?(?<![\w.-])"
     rf"(?:\d{{1,5}}[A-Za-z]?|One|Two|Three|Four|Five|Ten),? (?:[NSEW]\.? )?"
     rf"(?:{CAPITAL}[\w.'’-]{{0,20}} |\d{{1,3}}(?:st|nd|rd|th) ){{1,4}}"
@@ -228,103 +228,18 @@ HOUSE = (  # number first, number last; then what the post has of its own
     rf",? \d{{1,4}}\b(?:,? \d{{4,5}}(?:-\d{{3}})?(?: {TOWN})?)?"
     rf"|\bP\.? ?O\.? Box \d{{1,6}}\b(?:, {TOWN}(?:,? [A-Z]{{2}})?(?: \d{{5}})?)?"
 )
-NUMBERED = re.compile(  # a house, or a box of the post's: few digits by themselves, or a word for them
+NUMBERED = re.compile(  # a house or box number: few digits alone, or a number word
     r"[\dFOT](?:(?<=\d)(?<![\w.-].)\d{0,5}[^\W\d_]?(?!\w)|(?<=O)ne|(?<=T)(?:wo|hree|en)|(?<=F)(?:our|ive))"
 )
+_PLACES = (  # an address holds one of them
+    "Street| St|Ave|Road| Rd|Boulevard|Blvd| Lane| Ln| Drive| Dr|Court| Ct| Way| Place| Pl|Square| Sq|Terrace|"
+    "Parkway|Pkwy|Highway|Hwy| Close|Crescent|Gardens| Row| Hill| Grove| Mews| Walk| Trail|Circle| Alley| Quay|"
+    "traße|trasse|str.|weg |Weg |latz |llee |gasse |ring |damm |ufer |straat|laan |plein |gatan|vägen| rue |"
+    " avenue | boulevard | place | chemin | allée | impasse | quai |Calle |Avenida |Plaza |Paseo |Via |Viale |"
+    "Piazza |Rua |Ulica |ul. | Box |-ku|-shi|-cho|Am |An d|Auf d|Im |In der|Zum |Zur "
+)
 PLACES: Mapping[str, Sign] = {
-    "address": Sign(
-        re.compile(HOUSE),
-        _any,
-        trait=NUMBERED,
-        hints=(
-            *(
-                "Street",
-                " St",
-                "Ave",
-                "Road",
-                " Rd",
-                "Boulevard",
-                "Blvd",
-                " Lane",
-                " Ln",
-                " Drive",
-                " Dr",
-                "Court",
-                " Ct",
-                " Way",
-            ),
-            *(
-                " Place",
-                " Pl",
-                "Square",
-                " Sq",
-                "Terrace",
-                "Parkway",
-                "Pkwy",
-                "Highway",
-                "Hwy",
-                " Close",
-                "Crescent",
-                "Gardens",
-            ),
-            *(
-                " Row",
-                " Hill",
-                " Grove",
-                " Mews",
-                " Walk",
-                " Trail",
-                "Circle",
-                " Alley",
-                " Quay",
-                "traße",
-                "trasse",
-                "str.",
-            ),
-            *(
-                "weg ",
-                "Weg ",
-                "latz ",
-                "llee ",
-                "gasse ",
-                "ring ",
-                "damm ",
-                "ufer ",
-                "straat",
-                "laan ",
-                "plein ",
-                "gatan",
-            ),
-            *(
-                "vägen",
-                " rue ",
-                " avenue ",
-                " boulevard ",
-                " place ",
-                " chemin ",
-                " allée ",
-                " impasse ",
-                " quai ",
-                "Calle ",
-            ),
-            *(
-                "Avenida ",
-                "Plaza ",
-                "Paseo ",
-                "Via ",
-                "Viale ",
-                "Piazza ",
-                "Rua ",
-                "Ulica ",
-                "ul. ",
-                " Box ",
-                "-ku",
-                "-shi",
-                "-cho",
-            ),
-            *("Am ", "An d", "Auf d", "Im ", "In der", "Zum ", "Zur "),
-        ),
-    ),
+    "address": Sign(re.compile(HOUSE), _any, hints=tuple(_PLACES.split("|")), trait=NUMBERED),
     "told_address": Sign(
         re.compile(
             r"(?i)\b(?:lives? at|address(?: is)?|(?:ship|send|deliver)(?: it)? to|located at)[: ]{1,3}"

@@ -1,1 +1,0 @@
-"""Whether an endpoint is fit to be trained on."""
