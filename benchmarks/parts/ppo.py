@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from holdfast.collect.gym import CartPoles
 from holdfast.learn.play import evaluate
-from holdfast.learn.ppo import Settings, train
+from holdfast.learn.ppo import Settings
+from holdfast.cli.policy import train
 from holdfast.policies.nets import ActorCritic, Body
 from parts.peer import Peer, PeerAbsent
 from parts.report import Figures, progress, rounded

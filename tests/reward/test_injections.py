@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from holdfast.contracts.detect import scan
+from holdfast.privacy.detect import scan
 from holdfast.reward.safety import CODES, EXFILTRATE, IGNORE, MARKER, RULES, SECRET, SPOOF
 
 ATTACKS = [

@@ -32,8 +32,8 @@ from holdfast.contracts.records import encode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.collect.doctor.assay import Trainer
-    from holdfast.collect.doctor.findings import DoctorFinding
+    from holdfast.collect.doctor import Trainer
+    from holdfast.collect.endpoint_probe import DoctorFinding
     from holdfast.contracts.evidence import Decision
     from holdfast.operate.drill.exitgate import Bundle
 
@@ -99,9 +99,9 @@ def _tell(who: str, found: Sequence[DoctorFinding], decision: Decision, system: 
 
 async def examined(url: str, model: str | None, timeout_s: float, **how: Any) -> tuple[str, tuple[DoctorFinding, ...]]:
     """Which model was asked, and what was found."""
-    from holdfast.collect.doctor.examine import examine
-    from holdfast.collect.doctor.findings import CHECKS
-    from holdfast.collect.doctor.probe import EndpointProbe
+    from holdfast.collect.doctor import examine
+    from holdfast.collect.endpoint_probe import CHECKS
+    from holdfast.collect.endpoint_probe import EndpointProbe
 
     key = os.environ.get("OPENAI_API_KEY") if "trainer" not in how else None  # ours asks for none
     async with EndpointProbe(url, api_key=key, timeout_s=timeout_s) as probe:

@@ -498,7 +498,7 @@ def _from_run(store: Store, run: str, limit: int) -> Iterator[tuple[str, TaskRes
 
 def _of_rollout(store: Store, rollout: Rollout) -> TaskResult | None:
     from holdfast.cli.reward import read_rewards
-    from holdfast.collect.worker import is_own
+    from holdfast.collect.executors import is_own
     from holdfast.reward.evaluation import TaskResult
 
     if rollout.final_attempt is None:

@@ -29,7 +29,7 @@ from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import ModelCall
 
 if TYPE_CHECKING:
-    from holdfast.collect.reply import Spell
+    from holdfast.collect.chat_format import Spell
     from holdfast.contracts.run import Status
     from holdfast.pipeline.run import RunSpec
     from holdfast.pipeline.sft import Taught
@@ -149,7 +149,7 @@ class Talk:
         return calls
 
     async def _hear(self) -> ModelCall:
-        from holdfast.collect.reply import pieces
+        from holdfast.collect.chat_format import pieces
 
         opening = [{"role": "system", "content": self.opening}] if self.opening else []
         offered = [self._tools[name] for name in self.offered]
@@ -394,7 +394,7 @@ def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: boo
 @contextmanager
 def open_model(model: str) -> Iterator[tuple[Complete, str, Spell]]:
     """Opens a model: what completes chats, its name, and the bytes of its tokens."""
-    from holdfast.collect.reply import spell_byte
+    from holdfast.collect.chat_format import spell_byte
 
     with needing("learn"):
         from holdfast.policies.lm import Transformer

@@ -191,7 +191,7 @@ def proxy(
     """
     with needing("serve"):
         from holdfast.collect import endpoint
-        from holdfast.collect.otlp.route import routes
+        from holdfast.collect.otlp.take import routes
         from holdfast.collect.otlp.take import Taker
         from holdfast.collect.proxy.anthropic import Messages
         from holdfast.collect.proxy.app import app
@@ -209,8 +209,9 @@ def proxy(
     ):
         scrubbing = spelt = None
         if scrub:
-            from holdfast.collect.proxy.models import spell
-            from holdfast.collect.scrub import Scrub, key_in
+            from holdfast.collect.proxy.budgets import spell
+            from holdfast.collect.proxy.span_recorder import Scrub
+            from holdfast.privacy.scrub import key_in
 
             key = key_in(opened.folder)
             scrubbing, spelt = Scrub(key), Scrub(key, spell=spell)

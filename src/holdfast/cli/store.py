@@ -99,11 +99,12 @@ def export_traces(
     """Send the spans of every finished attempt, with the same ids each time; a file has a request of JSON a line."""
     headers, is_remote = dict(map(read_header, header or ())), to.startswith(("http://", "https://"))
     if is_remote:
-        from holdfast.collect.address import checked
+        from holdfast.collect.client import checked
 
         checked("--to", to, example="http://127.0.0.1:4318, with --header authorization='Bearer …'")
     with needing("otlp"), at.existing() as opened:
-        from holdfast.collect.otlp import give, wire
+        from holdfast.cli.control import give
+        from holdfast.collect.otlp import wire
 
         rollouts = _rollouts(opened, what)
         with show.progress("exporting rollouts", None) as advance:
@@ -137,7 +138,8 @@ def import_traces(
         raise BadInput(f"file {file}", why="there is none", remedy="give lines of OTLP's JSON")
     with needing("serve"), at.open() as opened:
         from holdfast.collect.otlp.take import Taker
-        from holdfast.collect.scrub import Scrub, key_in
+        from holdfast.collect.proxy.span_recorder import Scrub
+        from holdfast.privacy.scrub import key_in
 
         scrubbing = Scrub(key_in(opened.folder)).span if scrub else None
         kept, refused, why = asyncio.run(_take(file, Taker(opened, clock=time.time, scrub=scrubbing)))
@@ -184,7 +186,7 @@ def _rollouts(store: Store, what: str) -> Iterator[Rollout]:
 
 
 def _spans(store: Store, rollouts: Iterator[Rollout], advance: Any) -> Iterator[OtelSpan]:
-    from holdfast.collect.otlp.give import given
+    from holdfast.collect.otlp.conventions import given
 
     for rollout in rollouts:
         for attempt in store.views.attempts(rollout.id):

@@ -31,8 +31,8 @@ from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, Fault, HoldfastError, Interrupted, told
 from holdfast.contracts.executor import Assignment
-from holdfast.contracts.features import Features
-from holdfast.contracts.loading import load_named
+from holdfast.contracts.flag import Features
+from holdfast.contracts.agent import load_named
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall

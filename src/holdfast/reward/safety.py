@@ -14,7 +14,8 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, Literal
 
-from holdfast.contracts.detect import SECRETS, DetectionRule, find, scan, texts
+from holdfast.privacy.detect import SECRETS, DetectionRule, scan, texts
+from holdfast.contracts.detect import find
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind

@@ -17,7 +17,7 @@ from math import exp
 from typing import TYPE_CHECKING, Any, Protocol
 from unicodedata import category, normalize
 
-from holdfast.contracts.detect import personal, secrets
+from holdfast.privacy.detect import personal, secrets
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
 from holdfast.contracts.judgement import WORTH, EvalItem, Grade, Judgement, judgement_id

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.collect.agent import Context, scored_by
-from holdfast.collect.tracer import Tracer
+from holdfast.collect.agent import Tracer
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.executor import Assignment
