@@ -35,6 +35,7 @@ from holdfast.learn.pretrain import Pretraining, pack, pretrain
 from holdfast.policies.engine import Local
 from holdfast.policies.hub import config_of, load, to_llama
 from holdfast.policies.lm import ModelShape, Transformer
+from holdfast.workloads.tooluse.agent import examine, summary
 from holdfast.workloads.tooluse.dialogues import dialogue
 from holdfast.workloads.tooluse.tasks import STYLES, THINK, USE, generate
 

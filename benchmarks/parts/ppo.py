@@ -16,10 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from holdfast.collect.gym import CartPoles
-from holdfast.learn.play import evaluate
-from holdfast.learn.ppo import Settings
-from holdfast.cli.policy import train
-from holdfast.policies.nets import ActorCritic, Body
+from holdfast.contracts.envs import VectorEnv
+from holdfast.learn.ppo import PPO, Settings
+from holdfast.policies.nets import ActorCritic, Body, look
 from parts.peer import Peer, PeerAbsent
 from parts.report import Figures, progress, rounded
 

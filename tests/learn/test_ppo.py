@@ -22,7 +22,7 @@ from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.ppo import PPO, Adam, ReturnScale, Settings, Update
 from holdfast.policies.nets import ActorCritic, Body, look
-from holdfast.workloads.probes import CONTINUOUS, DELAYED, ENDLESS, MASKED, MEMORY, Probes, ProbeWorld
+from tests.learn.probes import CONTINUOUS, DELAYED, ENDLESS, MASKED, MEMORY, Probes, ProbeWorld
 
 CARTPOLE = Settings(lr=5e-3)
 SMALL = Settings(steps=16, epochs=2, minibatch=64, updates=20)

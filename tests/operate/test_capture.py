@@ -15,6 +15,7 @@ from holdfast.contracts.run import DesiredState
 from holdfast.learn.batch import SampleFilter
 from holdfast.learn.turns import PpoSettings, RlSettings, optimize_turns
 from holdfast.operate.service import KIND, Capture
+from holdfast.policies.engine import Local
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.store.store import Store
 from tests.conftest import Clock

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.flag import ALL_ON, Features
-from holdfast.contracts.flag import Flag, FlagRule
+from holdfast.contracts.flag import ALL_ON, Features, Flag, FlagRule
 from holdfast.promote.flags import KEYED, SWITCHES, VARIABLES, Snapshot, check, evaluate, features, snapshot
 
 DOCUMENTED = {

@@ -20,8 +20,8 @@ from holdfast.cli import flags, show
 from holdfast.cli.options import CommandSet, Json, StoreOptions, Why, who
 from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.release import Experiment, ServedRequest
 from holdfast.contracts.records import encode
+from holdfast.contracts.release import Experiment, ServedRequest
 from holdfast.promote import experiment
 from holdfast.promote.experiment import KIND, Design, ExperimentCall, design_of, settings_of
 

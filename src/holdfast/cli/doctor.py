@@ -100,8 +100,7 @@ def _tell(who: str, found: Sequence[DoctorFinding], decision: Decision, system: 
 async def examined(url: str, model: str | None, timeout_s: float, **how: Any) -> tuple[str, tuple[DoctorFinding, ...]]:
     """Which model was asked, and what was found."""
     from holdfast.collect.doctor import examine
-    from holdfast.collect.endpoint_probe import CHECKS
-    from holdfast.collect.endpoint_probe import EndpointProbe
+    from holdfast.collect.endpoint_probe import CHECKS, EndpointProbe
 
     key = os.environ.get("OPENAI_API_KEY") if "trainer" not in how else None  # ours asks for none
     async with EndpointProbe(url, api_key=key, timeout_s=timeout_s) as probe:

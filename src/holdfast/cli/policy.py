@@ -397,9 +397,9 @@ def open_model(model: str) -> Iterator[tuple[Complete, str, Spell]]:
     from holdfast.collect.chat_format import spell_byte
 
     with needing("learn"):
+        from holdfast.policies.engine import Local
         from holdfast.policies.lm import Transformer
         from holdfast.policies.loading import load
-        from holdfast.policies.engine import Local
         from holdfast.policies.model import Model as Policy
 
     net, sha256 = load(Policy(model), None)

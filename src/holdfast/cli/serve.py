@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from starlette.applications import Starlette
 
-    from holdfast.collect.otlp.take import Taker
+    from holdfast.collect.otlp.take import SpanReceiver
     from holdfast.collect.proxy.span_recorder import TokenPrice
     from holdfast.operate.serve.app import TownPage
     from holdfast.operate.watchers import AlertWatcher, Sink
@@ -191,17 +191,16 @@ def proxy(
     """
     with needing("serve"):
         from holdfast.collect import endpoint
-        from holdfast.collect.otlp.take import routes
-        from holdfast.collect.otlp.take import Taker
+        from holdfast.collect.otlp.take import SpanReceiver, routes
         from holdfast.collect.proxy.anthropic import Messages
         from holdfast.collect.proxy.app import app
         from holdfast.collect.proxy.chat import Chat
         from holdfast.collect.proxy.responses import Responses
-        from holdfast.collect.proxy.upstream import Remote
+        from holdfast.collect.proxy.upstream import Upstream
     names = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
     keys = {name: os.environ[name] for name in names if os.environ.get(name)}
     how: dict[str, Any] = {"timeout_s": timeout_ms / 1000, "hold_s": hold_ms / 1000, "most": most, "is_extended": ids}
-    remotes = [Remote(url, keys=keys, **how) for url in upstream]
+    remotes = [Upstream(url, keys=keys, **how) for url in upstream]
     prices = dict(map(read_price, price or ()))
     with (
         endpoint.listen(host, port, token=token) as listening,
@@ -215,7 +214,7 @@ def proxy(
 
             key = key_in(opened.folder)
             scrubbing, spelt = Scrub(key), Scrub(key, spell=spell)
-        taker = Taker(opened, clock=time.time, scrub=None if scrubbing is None else scrubbing.span)
+        taker = SpanReceiver(opened, clock=time.time, scrub=None if scrubbing is None else scrubbing.span)
         application = app(
             opened,
             remotes,
@@ -230,7 +229,7 @@ def proxy(
         _serve(application, taker, listening, ", ".join(remote.name for remote in remotes))
 
 
-def _serve(application: Starlette, taker: Taker, listening: socket.socket, behind: str) -> None:
+def _serve(application: Starlette, taker: SpanReceiver, listening: socket.socket, behind: str) -> None:
     import uvloop
 
     from holdfast.collect import endpoint

@@ -137,12 +137,12 @@ def import_traces(
     if not file.is_file():
         raise BadInput(f"file {file}", why="there is none", remedy="give lines of OTLP's JSON")
     with needing("serve"), at.open() as opened:
-        from holdfast.collect.otlp.take import Taker
+        from holdfast.collect.otlp.take import SpanReceiver
         from holdfast.collect.proxy.span_recorder import Scrub
         from holdfast.privacy.scrub import key_in
 
         scrubbing = Scrub(key_in(opened.folder)).span if scrub else None
-        kept, refused, why = asyncio.run(_take(file, Taker(opened, clock=time.time, scrub=scrubbing)))
+        kept, refused, why = asyncio.run(_take(file, SpanReceiver(opened, clock=time.time, scrub=scrubbing)))
     if json:
         show.print_json({"file": str(file), "kept": kept, "refused": refused, "why": why})
     else:

@@ -26,13 +26,12 @@ from typing import Any, TypeVar
 
 from holdfast.collect.proxy import attribution
 from holdfast.collect.thinking import BudgetTracker, hinted, mode_of, thinking_tokens
-from holdfast.contracts.agent import Agent, refuse_uncallable
+from holdfast.contracts.agent import Agent, load_named, refuse_uncallable
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, Fault, HoldfastError, Interrupted, told
 from holdfast.contracts.executor import Assignment
 from holdfast.contracts.flag import Features
-from holdfast.contracts.agent import load_named
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall

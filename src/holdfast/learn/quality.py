@@ -24,6 +24,7 @@ from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import SpanKind
+from holdfast.privacy import detect
 
 WORDS = 3
 BANDS, ROWS = 10, 7  # texts that overlap by 0.9 share none of these bands with a chance of 0.0015

@@ -13,9 +13,8 @@ from typing import Any
 
 from holdfast.contracts.errors import BadInput, Refused
 from holdfast.contracts.evidence import Decision, Evidence, Reason
-from holdfast.contracts.release import ServedRequest
 from holdfast.contracts.records import decode, loads
-from holdfast.contracts.release import Release, Stage, move
+from holdfast.contracts.release import Release, ServedRequest, Stage, move
 from holdfast.operate.service import trial_of
 from holdfast.promote.gate import NAMES
 from holdfast.promote.release import Response, next_step, respond, rollback_target

@@ -12,8 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.contracts.commands import Forbidden, Role
-from holdfast.contracts.commands import LONGEST, LONGEST_WHY, WANTS, Alert, Command, check_why, guarded
+from holdfast.contracts.commands import LONGEST, LONGEST_WHY, WANTS, Alert, Command, Forbidden, Role, check_why, guarded
 from holdfast.contracts.errors import (
     BadInput,
     BadRecord,

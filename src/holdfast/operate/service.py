@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, NotFound, StoreError
-from holdfast.contracts.release import Experiment, ServedRequest
-from holdfast.contracts.release import Release, Stage
+from holdfast.contracts.release import Experiment, Release, ServedRequest, Stage
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Split, Task
 from holdfast.contracts.trace import ModelCall, Span, SpanKind

@@ -16,8 +16,7 @@ from math import isfinite
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import Features
-from holdfast.contracts.flag import Condition, Flag, FlagRule
+from holdfast.contracts.flag import Condition, Features, Flag, FlagRule
 from holdfast.promote.bucketing import bucket
 
 KEY = "targetingKey"  # of the context: who it is about, by OpenFeature's name

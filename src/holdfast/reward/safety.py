@@ -14,11 +14,10 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, Literal
 
-from holdfast.privacy.detect import SECRETS, DetectionRule, scan, texts
-from holdfast.contracts.detect import find
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
+from holdfast.privacy.detect import SECRETS, DetectionRule, find, scan, texts
 
 IGNORE = "prompt_injection.ignore_instructions"
 EXFILTRATE = "prompt_injection.system_prompt_exfiltration"

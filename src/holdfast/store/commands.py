@@ -16,8 +16,7 @@ from typing import Any
 import orjson
 from sqlalchemy import bindparam, select, text, update
 
-from holdfast.contracts.commands import Role, Token
-from holdfast.contracts.commands import Alert, Command, Overrides, check_why
+from holdfast.contracts.commands import Alert, Command, Overrides, Role, Token, check_why
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, IllegalMove, NotFound, StoreCorrupt
 from holdfast.contracts.records import dumps
 from holdfast.store import ledger, notifications, rows, schema

@@ -14,10 +14,9 @@ from typing import Any
 from sqlalchemy import bindparam, delete, func, select, update
 
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
-from holdfast.contracts.release import Experiment, Exposure, ServedRequest
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.records import dumps, encode
-from holdfast.contracts.release import Stage, check_name
+from holdfast.contracts.release import Experiment, Exposure, ServedRequest, Stage, check_name
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.sql import Transaction, canonical, into, plain_text, to_json

@@ -12,8 +12,7 @@ from sqlalchemy import BindParameter, bindparam, func, select, update
 
 from holdfast.contracts.commands import WANTS, guarded
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease
-from holdfast.contracts.run import Process
-from holdfast.contracts.run import DesiredState, RunRecord, RunState, WorkerRecord
+from holdfast.contracts.run import DesiredState, Process, RunRecord, RunState, WorkerRecord
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.notifications import ORDERS, Changes

@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.contracts.errors import HoldfastError, NotFound
 from holdfast.contracts.evidence import Episode, Evidence, Reason, Verdict
 from holdfast.contracts.records import decode, loads
-from holdfast.contracts.release import Release, Stage
+from holdfast.contracts.release import Experiment, Release, ServedRequest, Stage
 from holdfast.operate import proof_view
 from holdfast.operate.canary_controller import judge, lacking, under_way
 from holdfast.operate.look import briefs

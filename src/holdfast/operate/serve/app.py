@@ -26,9 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.collect import endpoint
 from holdfast.collect.endpoint import Events
-from holdfast.collect.openapi import EVENTS, FLAG, TEXT, obj, optional
-from holdfast.collect.forms import JSON, Told
-from holdfast.collect.openapi import ApiRoute, described
+from holdfast.collect.openapi import EVENTS, FLAG, JSON, TEXT, ApiRoute, Told, described, obj, optional
 from holdfast.contracts.commands import LONGEST, LONGEST_WHY, Forbidden
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, Refused
 from holdfast.operate import control

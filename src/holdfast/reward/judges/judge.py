@@ -17,11 +17,11 @@ from math import exp
 from typing import TYPE_CHECKING, Any, Protocol
 from unicodedata import category, normalize
 
-from holdfast.privacy.detect import personal, secrets
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
 from holdfast.contracts.judgement import WORTH, EvalItem, Grade, Judgement, judgement_id
 from holdfast.contracts.trace import ModelCall
+from holdfast.privacy.detect import personal, secrets
 
 if TYPE_CHECKING:
     from holdfast.store.judgements import Judgements

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.collect.agent import Context, scored_by
-from holdfast.collect.agent import Tracer
+from holdfast.collect.agent import Context, Tracer, scored_by
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.executor import Assignment
