@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes: each would compile all of it again
-.PHONY: help setup demo test check site coverage fuzz mutate bench experiments peers adapters drill clean services
+.PHONY: help setup demo test quick check site coverage fuzz mutate bench experiments peers adapters drill clean services
 
 help:
 	@sed -n 's/^## \([a-z]*\): \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -25,6 +25,10 @@ test: .venv/.stamp-dev services
 	$(BIN)/coverage run -m pytest -n 2 --dist worksteal
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
+
+## quick: the rooms' own tests without Postgres, for the daily loop
+quick: .venv/.stamp-dev
+	$(BIN)/python -m pytest -n 2 -q -k "not postgres" tests/contracts tests/reward tests/prove tests/promote tests/policies
 
 ## check: ruff (lint and format), mypy in strict mode, the floors of the architecture
 check: .venv/.stamp-dev

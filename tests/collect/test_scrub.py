@@ -22,6 +22,7 @@ from holdfast.policies import tokens
 from holdfast.policies.chat_template import ByteTemplate
 from holdfast.privacy.detect import Detection, personal, secrets
 from holdfast.privacy.scrub import KEY_FILE, PSEUDONYM, Scrub, _Literals, count, key_in, merged
+from tests.policies.small import show
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"

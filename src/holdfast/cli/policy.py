@@ -403,7 +403,7 @@ def open_model(model: str) -> Iterator[tuple[Complete, str, Spell]]:
         from holdfast.policies.model import Model as Policy
 
     net, sha256 = load(Policy(model), None)
-    spell = spell_byte if isinstance(net, Transformer) else net.voice.spell
+    spell = spell_byte if isinstance(net, Transformer) else net.template.token_bytes
     name = Path(model).resolve().name
     with Local(net, name=name, version=sha256[:12]) as local:
         yield local, name, spell

@@ -209,8 +209,7 @@ def proxy(
         scrubbing = spelt = None
         if scrub:
             from holdfast.collect.proxy.budgets import spell
-            from holdfast.collect.proxy.span_recorder import Scrub
-            from holdfast.privacy.scrub import key_in
+            from holdfast.privacy.scrub import Scrub, key_in
 
             key = key_in(opened.folder)
             scrubbing, spelt = Scrub(key), Scrub(key, spell=spell)

@@ -103,18 +103,17 @@ def export_traces(
 
         checked("--to", to, example="http://127.0.0.1:4318, with --header authorization='Bearer …'")
     with needing("otlp"), at.existing() as opened:
-        from holdfast.cli.control import give
-        from holdfast.collect.otlp import wire
+        from holdfast.collect.otlp import conventions, wire
 
         rollouts = _rollouts(opened, what)
         with show.progress("exporting rollouts", None) as advance:
             spans = _spans(opened, rollouts, advance)
             if is_remote:
-                taken = asyncio.run(give.send(to, spans, headers=headers))
+                taken = asyncio.run(conventions.send(to, spans, headers=headers))
             else:
                 taken = 0
                 with written_whole(Path(to)) as file:
-                    for batch in give.batches(spans):
+                    for batch in conventions.batches(spans):
                         file.write(wire.written(batch, wire.JSON).decode() + "\n")
                         taken += len(batch)
     if json:
@@ -138,8 +137,7 @@ def import_traces(
         raise BadInput(f"file {file}", why="there is none", remedy="give lines of OTLP's JSON")
     with needing("serve"), at.open() as opened:
         from holdfast.collect.otlp.take import SpanReceiver
-        from holdfast.collect.proxy.span_recorder import Scrub
-        from holdfast.privacy.scrub import key_in
+        from holdfast.privacy.scrub import Scrub, key_in
 
         scrubbing = Scrub(key_in(opened.folder)).span if scrub else None
         kept, refused, why = asyncio.run(_take(file, SpanReceiver(opened, clock=time.time, scrub=scrubbing)))

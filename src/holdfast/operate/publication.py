@@ -32,7 +32,6 @@ from holdfast.prove.reports import document
 from holdfast.prove.reports.report import SAFETY_NOT_PROVED, SAFETY_REGRESSION
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.sequential import crossed_at, sequence
-from holdfast.reward.turns import weigh
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.store import Store
 
@@ -401,7 +400,7 @@ def _again(store: Store, evidence: Evidence) -> tuple[Evidence | None, Decision 
     before, after = ([decode(Episode, one) for one in kept[name]] for name in ("baseline", "candidate"))
     how = weighing_from(kept["weighing"])
     rng = np.random.default_rng(how.resample_seed)
-    found = weigh(before, after, how, versions=(evidence.baseline, evidence.candidate), rng=rng)
+    found = compare_versions(before, after, how, versions=(evidence.baseline, evidence.candidate), rng=rng)
     weighed = replace(
         evidence,
         suite=suite_title(kept["suite"]),

@@ -373,7 +373,7 @@ def app(
     return application
 
 
-class Quiet(endpoint.Punctual):
+class Quiet(endpoint.HeadTimeoutProtocol):
     """Answers websocket requests like any other, without the two warnings that uvicorn logs: anybody can send them."""
 
     def _unsupported_upgrade_warning(self) -> None:
