@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes: each would compile all of it again
-.PHONY: help setup demo test quick check site coverage fuzz mutate bench experiments peers adapters drill clean services
+.PHONY: help setup demo test quick check site coverage fuzz mutate bench experiments mission peers adapters drill clean services
 
 help:
 	@sed -n 's/^## \([a-z]*\): \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -58,6 +58,10 @@ bench: .venv/.stamp-dev services
 ## experiments: what rewards teach, each in its quick form; python -m experiments NAME runs the whole
 experiments: .venv/.stamp-dev
 	@for name in hacking code redteam safety; do $(BIN)/python -m experiments $$name --quick || exit 1; done
+
+## mission: the command of every row of docs/mission.md, run one after another
+mission: .venv/.stamp-dev
+	$(BIN)/python tools/mission.py --run
 
 ## peers: the projects we measure against, in .venv-peers
 peers: .venv-peers/.stamp

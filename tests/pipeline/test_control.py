@@ -69,7 +69,7 @@ async def test_a_network_learns_is_proved_and_goes_live(fresh: Store) -> None:
     decided = steps_of(fresh, status.run_id)["0/decide"]
     assert decided["decision"]["open"] and decided["verdict"]["outcome"] == "promote"
     engine = Endpoints()
-    engine.folder = fresh.folder
+    engine.files = fresh.files
     act = policy_from(live.manifest["policy"]).open(engine).act
     assert act is not None and [act([-1.0]), act([1.0])] == [0, 1]
 

@@ -284,13 +284,20 @@ MCP_EPILOG = f"""It speaks the Model Context Protocol on stdin and stdout; a cli
 too: pause, resume, cancel, roll back."""
 
 
-def mcp(at: StoreOptions) -> None:
+def mcp(
+    at: StoreOptions,
+    listed: Annotated[bool, typer.Option("--list", help="Print the tools that a client gets, and end.")] = False,
+) -> None:
     """Answer programs that speak MCP: judge, compare, evaluate a diff, look up runs, decisions and budgets."""
     with needing("mcp"):
         import mcp.server.stdio  # noqa: F401
     from holdfast.operate.mcp import ToolFunctions, looking, ordering, serve, server
 
     desk = ToolFunctions(at.store, at.project, clock=time.time)
+    if listed:
+        for tool in (*looking(desk), *ordering(desk, os.environ.get(TOKEN))):
+            print(f"{tool.name}\n  {tool.says}")
+        return
     if sys.stdin.isatty():
         print("it speaks MCP on stdin, which a client would start and hold; Ctrl-C ends it", file=sys.stderr)
     token = os.environ.get(TOKEN)

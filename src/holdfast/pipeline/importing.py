@@ -368,7 +368,9 @@ def _finish(store: Store, run: str, batch: Sequence[Conversation], clock: Clock)
     while left:
         claims = store.queue.claim(run, WORKER, now=clock(), lease_s=LEASE_S, most=BATCH).result()
         if not claims:
-            raise Fault(f"run {run}", why="takes nothing at the moment", remedy="'holdfast order' tells it to go on")
+            raise Fault(
+                f"run {run}", why="takes nothing at the moment", remedy="'holdfast control resume' tells it to go on"
+            )
         ends = []
         for claim in claims:
             one, now = left.pop(claim.rollout.name, None), clock()

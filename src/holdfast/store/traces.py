@@ -370,7 +370,7 @@ def _ended(rollout: Rollout) -> None:
 
 def _undecided(rollout: Rollout) -> Refused:
     why = f"is {rollout.status}: no attempt decided it, so there is nothing to reward"
-    return Refused(f"rollout {rollout.id}", why=why, remedy="'holdfast requeue' gives it another chance")
+    return Refused(f"rollout {rollout.id}", why=why, remedy="'holdfast control requeue' gives it another chance")
 
 
 def _is_there(rollout: Rollout, before: tuple[RewardTerm, ...], told: RewardTerm) -> bool:
