@@ -84,7 +84,7 @@ def test_a_model_learns_from_what_a_client_asked_it(words: tuple[str, ...], tmp_
     with run.place.open() as store:
         result = result_of(store, run)
         learnt_from = [one for one in decided_of(store, run.id, spans=True) if one.split is Split.TRAIN]
-        before, after = (load(policy, store.folder)[0].state_dict() for policy in (BASE, result.candidate))
+        before, after = (load(policy, store.files)[0].state_dict() for policy in (BASE, result.candidate))
     for one in learnt_from:
         (call, *_) = [span.model for span in one.spans if span.model is not None]
         assert call.prompt_ids and call.completion_ids and call.logprobs is not None
