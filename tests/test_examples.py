@@ -102,7 +102,7 @@ def test_a_model_is_taught_practises_and_is_written_out_as_it_became(tmp_path: P
     assert before < taught
     (run,) = (one for one in hf.runs(store=tmp_path / "story3/store.sqlite") if one.record.kind == "improve")
     with run.place.open() as store:
-        trained = load(result_of(store, run).candidate, store.folder)[0].state_dict()
+        trained = load(result_of(store, run).candidate, store.files)[0].state_dict()
     written = load(hf.Model(str(tmp_path / "story3/model")), None)[0]
     assert all(value.equal(trained[name]) for name, value in written.named_parameters())
 

@@ -397,7 +397,7 @@ def test_an_order_to_cancel_ends_it(folder: Path, cli: Cli) -> None:
     with running("--config", name) as child:
         until(begun(folder, 2))
         run = status_in(folder).run_id
-        assert cli("order", run, "cancelled", "--why", "enough", *STORE).code == 0
+        assert cli("control", "cancel", run, "--why", "enough", *STORE).code == 0
         assert ended(child).code == 130
     status = status_in(folder)
     assert (status.run_state, status.error) == (RunState.CANCELLED, "cancelled by an order")
