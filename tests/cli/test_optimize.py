@@ -411,7 +411,7 @@ def test_what_failed_in_a_step_that_is_over_cannot_be_queued_again(folder: Path,
     assert cli("optimize", "--config", name, *STORE).code == 0
     run = status_in(folder).run_id
     assert status_in(folder).failed == 1
-    refused = cli("requeue", f"{run}/train-2", *STORE)
+    refused = cli("control", "requeue", f"{run}/train-2", "--why", "again", *STORE)
     assert refused.code == 5
     assert "its step collect is recorded, and a recorded step is not run again; begin a new run" in refused.err
     again = resumed(folder, cli, run)
