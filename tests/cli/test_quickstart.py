@@ -234,7 +234,7 @@ def test_a_checkpoint_that_is_gone_can_be_restored_or_begun_without(cli: Cli, tm
         store.runs.end(run.id, RunState.CANCELLED, who="test", now=now, error=None, driver=1).result()
     ran = cli("quickstart", "--quick", "--store", path)
     assert (ran.code, ran.out) == (StoreError.exit_code, ""), ran.err
-    gone = tmp_path / "checkpoints/c-1/manifest.json"
+    gone = tmp_path / "checkpoints/c-1"
     anew = f"holdfast quickstart --quick --store {path} --fresh"
     line = f"holdfast: error: checkpoint c-1: {gone}: is missing; restore it from a copy, or begin anew: {anew}"
     assert ran.err.splitlines()[-1] == line
