@@ -285,14 +285,16 @@ def test_literals_are_found_as_one_pattern_of_all_of_them_would_find_them(wanted
     ],
 )
 def test_four_times_the_people_take_about_four_times_as_long(make: Any) -> None:
-    def cost(n: int) -> float:
+    def once(n: int) -> float:
         call = ModelCall(model="m", messages=({"role": "user", "content": make(n)},), response={})
         began = time.process_time()
         Scrub(b"k" * 32).call(call)
         return time.process_time() - began
 
-    cost(10)
-    assert cost(4000) < 7 * cost(1000) + 0.2
+    def cost(n: int) -> float:
+        return min(once(n) for _ in range(3))  # whatever else the machine does
+
+    assert cost(4000) < 8 * cost(1000) + 0.3  # 16 times, were it quadratic
 
 
 def _spelt(n: int) -> str:
