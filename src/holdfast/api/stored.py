@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import gc
 import getpass
 import operator
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
@@ -363,6 +365,18 @@ class Rescoring(Shown):
         return told
 
 
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Python looks for garbage less often: among 10,000 rollouts in memory, looking takes a third of the time."""
+    before = gc.get_threshold()
+    gc.set_threshold(50_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@_few_collections()
 def rescore(
     run: Any,
     scorers: Any,
