@@ -223,13 +223,13 @@ class Access:
         with self._lock:
             return f"{self._address()}/a/{self._token(context)}"
 
-    def close(self) -> None:
-        """Refuses new calls and drops those under way."""
+    def close(self) -> bool:
+        """Refuses new calls and drops those under way; whether there were any."""
         with self._lock:
             self.is_closed = True
-            for entry, token in self._entries:
+            for _, token in self._entries:
                 self._register.remove(token)
-                entry.drop()
+            return any([entry.drop() for entry, _ in self._entries])
 
     def _token(self, context: Context) -> str:
         for entry, token in self._entries:
@@ -270,11 +270,12 @@ class ModelEntry:
             while (new := await self._unless_closed(_next(answer))) is not None:
                 yield self._answered(new) if isinstance(new, ModelCall) else new
 
-    def drop(self) -> None:
-        """Cancels the calls under way; may be called from any thread."""
+    def drop(self) -> bool:
+        """Cancels the calls under way and says whether there were any; may be called from any thread."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the gateway has ended, and its calls with it
                 self._loop.call_soon_threadsafe(self._cancel)
+        return bool(self._calls)
 
     def _cancel(self) -> None:
         for call in self._calls:
@@ -410,15 +411,14 @@ class Context:
             return os.environ.get("OPENAI_API_KEY") or "none"
         return self.access.key
 
-    def cancel(self) -> None:
-        """Makes `check` raise and drops the model calls under way."""
+    def cancel(self) -> bool:
+        """Makes `check` raise and drops the model calls under way; whether there were any."""
         self.cancelled.set()
-        self.close()
+        return self.close()
 
-    def close(self) -> None:
-        """Ends the attempt's address."""
-        if self.access is not None:
-            self.access.close()
+    def close(self) -> bool:
+        """Ends the attempt's address; whether a model call was under way."""
+        return self.access is not None and self.access.close()
 
     async def ask(self, messages: Sequence[Mapping[str, Any]], **sampling: Any) -> ModelCall:
         """Calls the model and records the call as a decision.
