@@ -51,6 +51,9 @@ class Telling:
         self.blobs.append(value)
         return f"blob-{len(self.blobs)}"
 
+    def read(self, sha256: str) -> Any:
+        return json.loads(json.dumps(self.blobs[int(sha256.removeprefix("blob-")) - 1]))
+
     def now(self) -> float:
         return 0.0
 

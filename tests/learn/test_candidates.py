@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,61 +12,39 @@ import pytest
 from holdfast.contracts.algorithm import AlgorithmState, Batch, Work
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.flag import ALL_ON
-from holdfast.contracts.policy import Checkpoint
-from holdfast.contracts.reward import RewardBreakdown, RewardTerm
-from holdfast.contracts.rollout import RolloutState
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.task import TaskItem
 from holdfast.learn.candidates import Candidates, Proposals, Tried, prompt_from
 from holdfast.policies.prompt import Prompt
+from tests.learn.attempts import attempt
+from tests.learn.telling import Telling
 
 BASE = Prompt(system="a", model="tiny")
 TASKS = [TaskItem(id=f"t{n}", input=f"question {n}").row() for n in range(10)]
 WORTH = {"a": 0.4, "b": 0.3, "c": 0.9, "d": 0.8, "e": 0.1}
 
 
-class Context:
-    """Attempts are worth what their prompt is worth."""
-
-    run, seed, folder, features, held_s = "run-1", 0, Path(), ALL_ON, 0.0
+class Context(Telling):
+    """Attempts are worth what their prompt is worth; None: nothing came back."""
 
     def __init__(self, worth: Callable[[Work], float | None] | None = None) -> None:
+        super().__init__(Path())
         self.worth = worth or (lambda work: WORTH[work.policy.manifest["texts"]["system"]])
-        self.work, self.blobs = list[Work](), dict[str, Any]()
+        self.work = list[Work]()
 
     def experiences(self, batch: Batch) -> list[Experience]:
-        return [made for one in self.work if (made := self._experience(one)) is not None]
-
-    def _experience(self, work: Work) -> Experience | None:
-        worth = self.worth(work)
-        if worth is None:
-            return None
-        signals = (RewardTerm(name="success", value=worth, source="rule:test", feedback=f"worth {worth}"),)
-        return Experience(
-            rollout=f"run-1/{work.name}",
-            run="run-1",
-            task=work.group,
-            split=work.split,
-            is_final=True,
-            state=RolloutState.SUCCEEDED,
-            spans=(),
-            sheet=RewardBreakdown(signals=signals),
-            input=work.input,
-        )
-
-    def check(self) -> None: ...
-    def add_checkpoint(self, checkpoint: Checkpoint) -> None: ...
-    def now(self) -> float:
-        return 0.0
-
-    def keep(self, value: Any) -> str:
-        text = json.dumps(value)
-        name = hashlib.sha256(text.encode()).hexdigest()
-        self.blobs[name] = text
-        return name
-
-    def read(self, sha256: str) -> Any:
-        return json.loads(self.blobs[sha256])
+        pairs = ((one, self.worth(one)) for one in self.work)
+        return [
+            attempt(
+                f"run-1/{work.name}",
+                signals=[RewardTerm(name="success", value=worth, source="rule:test", feedback=f"worth {worth}")],
+                task=work.group,
+                split=work.split,
+                input=work.input,
+            )
+            for work, worth in pairs
+            if worth is not None
+        ]
 
 
 def raced(algorithm: Any, ctx: Context, tasks: Sequence[Any] = TASKS) -> tuple[AlgorithmState, list[list[Work]]]:
@@ -86,12 +63,9 @@ def test_the_worse_half_leaves_each_round_and_the_best_is_the_candidate() -> Non
     assert state.candidate == BASE.with_texts({"system": "c"})
     arms = [len({one.policy.version for one in work}) for work in rounds]
     assert arms == [5, 3, 2] and sum(map(len, rounds)) <= 60
-    assert state.metrics["arms"][2] == {
-        "version": state.candidate.version,
-        "rollouts": sum(one.policy == state.candidate for work in rounds for one in work),
-        "reward": pytest.approx(0.9),
-        "is_left": True,
-    }
+    count = sum(one.policy == state.candidate for work in rounds for one in work)
+    best = {"version": state.candidate.version, "rollouts": count, "reward": pytest.approx(0.9), "is_left": True}
+    assert state.metrics["arms"][2] == best
 
 
 def test_in_a_round_all_do_the_same_tasks_with_the_same_chance_and_later_rounds_do_others() -> None:
@@ -105,14 +79,10 @@ def test_in_a_round_all_do_the_same_tasks_with_the_same_chance_and_later_rounds_
     assert not {task for task, _ in first} & {task for task, _ in second}
 
 
-def test_a_tie_goes_to_the_prompt_in_force() -> None:
-    state, _ = raced(Candidates(["b", "c"]), Context(lambda work: 0.5))
+@pytest.mark.parametrize("others", [0.5, None], ids=["a tie", "what was never measured"])
+def test_only_what_did_better_than_the_prompt_in_force_wins(others: float | None) -> None:
+    state, _ = raced(Candidates(["b", "c"]), Context(lambda work: others if work.policy != BASE else 0.5))
     assert state.candidate is None and "did better than the prompt in force" in state.metrics["skipped"]
-
-
-def test_what_was_never_measured_cannot_win() -> None:
-    state, _ = raced(Candidates(["c"]), Context(lambda work: None if work.policy != BASE else 0.0))
-    assert state.candidate is None
 
 
 def test_candidates_that_are_all_the_prompt_in_force_are_not_run() -> None:
@@ -122,8 +92,7 @@ def test_candidates_that_are_all_the_prompt_in_force_are_not_run() -> None:
 
 
 def test_the_shortest_race_has_one_task_in_each_round() -> None:
-    algorithm = Candidates(["b", "c", "d", "e"])
-    assert algorithm.least(BASE) == 5 + 3 + 2
+    assert Candidates(["b", "c", "d", "e"]).least(BASE) == 5 + 3 + 2
     _, rounds = raced(Candidates(["b", "c", "d", "e"], rollouts=10), Context())
     assert sum(map(len, rounds)) == 10
 
@@ -174,12 +143,8 @@ def test_a_proposer_sees_all_that_was_tried_and_the_best_is_the_candidate() -> N
     assert state.candidate == BASE.with_texts({"system": "c"})
     assert [one.prompt.texts["system"] for one in proposer.seen[-1]] == ["a", "b", "c", "e"]
     assert [one.reward for one in proposer.seen[-1]] == pytest.approx([0.4, 0.3, 0.9, 0.1])
-    assert proposer.seen[0][0].attempts[0] == {
-        "task": "question 0",
-        "answer": None,
-        "reward": 0.4,
-        "feedback": "worth 0.4",
-    }
+    first = {"task": "question 0", "answer": None, "reward": 0.4, "feedback": "worth 0.4"}
+    assert proposer.seen[0][0].attempts[0] == first
     assert [len(work) for work in rounds] == [3, 3, 3, 3]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from holdfast.contracts.errors import BadInput, Interrupted, Lost, StoreError, StoreFull
+from holdfast.contracts.errors import Interrupted, Lost, StoreError, StoreFull
 from holdfast.contracts.policy import Checkpoint
 from holdfast.learn.batch import Sample, Samples, pack
 from holdfast.learn.checkpoints import Learner
@@ -103,8 +103,9 @@ def test_what_is_kept_lies_on_disk_whole_and_says_where_it_came_from(base: Path,
     assert parameters(saved) != parameters(transformer(base)[0])
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [first.id]  # nothing is left aside
 
-    teach(learner, record)
-    assert (record.kept[1].parent, read(record.where()).parent) == (first.id, manifest.sha256)
+    trainer = learner.trainer
+    assert teach(learner, record) is trainer and teach(learner, record, "b") is not trainer
+    assert (record.kept[1].parent, read(record.where(1)).parent) == (first.id, manifest.sha256)
 
 
 def test_a_restart_goes_on_bit_for_bit(base: Path, tmp_path: Path) -> None:
@@ -135,15 +136,6 @@ def test_it_can_be_any_checkpoint_whichever_run_left_it(base: Path, tmp_path: Pa
     assert parameters(other.load(record.policies[0], FolderArtifacts(tmp_path))) == parameters(transformer(base)[0])
     with pytest.raises(Lost, match=r"^checkpoint run-0: .* is missing"):
         other.load(Model(str(base), checkpoint="run-0"), FolderArtifacts(tmp_path))
-
-
-def test_each_phase_has_a_trainer_of_its_own(base: Path, tmp_path: Path) -> None:
-    learner, record = Learner(), Record(base, tmp_path)
-    first = teach(learner, record, "a")
-    assert teach(learner, record, "a") is first
-    second = teach(learner, record, "b")
-    assert second is not first
-    assert (first.steps, second.steps) == (2, 1)
 
 
 def test_what_was_given_up_on_the_way_is_forgotten(base: Path, tmp_path: Path) -> None:
@@ -183,26 +175,6 @@ def test_what_a_killed_try_left_is_in_nobodys_way(base: Path, tmp_path: Path) ->
     assert record.kept[1].id == lost.kept[1].id
     transformer(record.where())
     assert not torn.exists()
-
-
-def test_once_the_run_is_stopped_nothing_more_is_kept(base: Path, tmp_path: Path) -> None:
-    learner, record = Learner(), Record(base, tmp_path)
-    learner.load(record.policies[-1], FolderArtifacts(tmp_path))
-    record.telling.is_stopped = True
-    with pytest.raises(Interrupted):
-        learner.save(record.telling, algorithm="sft")
-    assert not (tmp_path / "checkpoints").exists()
-
-
-def test_a_checkpoint_whose_files_are_gone_is_named(base: Path, tmp_path: Path) -> None:
-    record = Record(base, tmp_path)
-    teach(Learner(), record)
-    (record.where() / "manifest.json").unlink()
-    said = (
-        rf"^checkpoint {record.kept[0].id}: .*/manifest.json: is missing; restore it from a copy, or begin a new run$"
-    )
-    with pytest.raises(Lost, match=said):
-        Learner().load(record.policies[-1], FolderArtifacts(tmp_path))
 
 
 def test_a_trainer_that_should_be_there_is_not_replaced_by_a_new_one(base: Path, tmp_path: Path) -> None:
@@ -266,19 +238,27 @@ def test_what_cannot_be_kept_for_want_of_room_says_so_and_leaves_nothing(base: P
     transformer(record.where())
 
 
-def test_a_folder_that_was_taken_away_is_one_line_unless_it_is_the_business_of_another(
-    base: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_whose_files_are_gone_is_named(base: Path, tmp_path: Path) -> None:
+    record = Record(base, tmp_path)
+    teach(Learner(), record)
+    (record.where() / "manifest.json").unlink()
+    said = rf"^checkpoint {record.kept[0].id}: .*/manifest.json: is missing; restore it from a copy"
+    with pytest.raises(Lost, match=said):
+        Learner().load(record.policies[-1], FolderArtifacts(tmp_path))
+
+
+def test_once_the_run_is_stopped_nothing_more_is_kept_whatever_became_of_the_folder(base: Path, tmp_path: Path) -> None:
     learner, record = Learner(), Record(base, tmp_path)
-    (tmp_path / "checkpoints").write_text("in the way")
-    with pytest.raises(StoreError, match=r"^checkpoint 1 of run-1-ab in .*; see that the folder is there"):
-        teach(learner, record)
     learner.load(record.policies[-1], FolderArtifacts(tmp_path))
     record.telling.is_stopped = True
     with pytest.raises(Interrupted):
         learner.save(record.telling, algorithm="sft")
-
-
-def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="local model 'oak': is neither in the package nor a folder"):
-        Learner().load(Model("oak"), FolderArtifacts(tmp_path))
+    assert not (tmp_path / "checkpoints").exists()
+    (tmp_path / "checkpoints").write_text("in the way")
+    record.telling.hook = lambda: setattr(record.telling, "is_stopped", next(stops))
+    stops = iter((False, True))  # stopped while it saved: the folder is the business of another
+    with pytest.raises(Interrupted):
+        learner.save(record.telling, algorithm="sft")
+    record.telling.is_stopped, record.telling.hook = False, lambda: None
+    with pytest.raises(StoreError, match=r"^checkpoint 1 of run-1-ab in .*; see that the folder is there"):
+        teach(learner, record)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import settings as quickly
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
@@ -169,7 +168,6 @@ SHAPING = st.lists(
 VETO = st.sampled_from([(), (signal(1.0, "tampered", weight=2.0),), (signal(1.0, "tampered", weight=0.0),)])
 
 
-@quickly(deadline=None, max_examples=150)
 @given(st.lists(st.tuples(st.booleans(), SHAPING, VETO), min_size=2, max_size=6), st.booleans(), st.booleans())
 def test_no_failure_ends_above_a_success_however_its_terms_are_normalised(
     drawn: list[tuple[bool, list[RewardTerm], tuple[RewardTerm, ...]]], scale: bool, leave_one_out: bool
@@ -213,7 +211,6 @@ TURN_SHAPING = st.lists(
 )
 
 
-@quickly(deadline=None, max_examples=200)
 @given(
     st.lists(st.tuples(st.booleans(), TURN_SHAPING, VETO), min_size=2, max_size=5),
     st.builds(

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from holdfast.collect.gym import CartPoles, Gym
 from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.ppo import PPO, Adam, ReturnScale, Settings, Update
+from holdfast.learn.ppo import PPO, Adam, Player, ReturnScale, Settings, Update
 from holdfast.policies.nets import ActorCritic, Body, look
 from tests.learn.probes import CONTINUOUS, DELAYED, ENDLESS, MASKED, MEMORY, Probes, ProbeWorld
 
@@ -279,3 +279,49 @@ def test_large_rewards_are_learnt_as_small_ones_are() -> None:
 def test_an_impossible_setting_is_refused(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         Settings(**wrong)
+
+
+def test_what_was_played_is_what_happened() -> None:
+    """The actions written down, played again in fresh worlds, give the rows written down."""
+    worlds = CartPoles(3)
+    player = Player(worlds, net_for(worlds), seed=1)
+    played = player.play(50)
+    again = CartPoles(3)
+    view = again.reset(int(np.random.SeedSequence(1).spawn(2)[0].generate_state(1)[0]))
+    first = np.ones(3, np.bool_)
+    for t in range(50):
+        assert np.array_equal(played.observations[t], view.values)
+        assert np.array_equal(played.first[t], first)
+        result = again.step(played.actions[t])
+        assert np.array_equal(played.terminated[t], result.terminated)
+        assert np.array_equal(played.finals[t], result.final)
+        view, first = result.observation, result.terminated | result.truncated
+    assert np.array_equal(played.last, view.values)
+    assert player.episodes == played.terminated.sum() > 0
+
+
+def test_episodes_are_counted_across_calls() -> None:
+    worlds = Probes(ENDLESS, 2)  # 8 steps an episode, 1 a step
+    player = Player(worlds, net_for(worlds), seed=0)
+    player.play(5)
+    assert (player.episodes, player.mean_return) == (0, None)
+    player.play(5)
+    assert (player.episodes, player.mean_return) == (2, 8.0)
+
+
+def test_what_is_remembered_while_playing_is_what_a_learner_would_remember() -> None:
+    """Read again with its beginnings of episodes, a play leads to the memory that the next one starts with."""
+    worlds = Probes(MEMORY, 3)
+    player = Player(worlds, net_for(worlds, memory=True), seed=0)
+    played, after = player.play(13), player.play(1).hidden
+    assert played.first.sum() == 3 * 3  # steps 0, 5 and 10
+    seen, first = torch.from_numpy(played.observations), torch.from_numpy(played.first)
+    _, states = player.net.remember(seen, played.hidden, first)
+    assert torch.allclose(states[-1], after, atol=1e-6)
+    _, unwiped = player.net.remember(seen, played.hidden, torch.zeros_like(first))
+    assert not torch.allclose(unwiped[-1], after, atol=1e-3)
+
+
+def test_a_network_for_other_spaces_is_refused() -> None:
+    with pytest.raises(BadInput, match="make one for its spaces"):
+        Player(CartPoles(2), net_for(Probes(MEMORY, 2)), seed=0)

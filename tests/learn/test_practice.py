@@ -16,13 +16,13 @@ from holdfast.contracts.flag import Features
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Split, Task
 from holdfast.learn.constrain import Constraint
-from holdfast.learn.practice import GRPO, mean_reward
+from holdfast.learn.practice import GRPO, Stages, mean_reward
 from holdfast.policies.loading import load
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
 from holdfast.store.artifacts import FolderArtifacts
 from tests.learn.telling import Telling
-from tests.workloads.scene import RUN, attempt, tiny
+from tests.workloads.scene import attempt, tiny
 
 TASKS = [{"prompt": f"train {n}"} for n in range(5)]
 
@@ -58,27 +58,37 @@ def weights(policy: Any, folder: Path) -> list[float]:
 
 
 def test_each_task_is_tried_several_times_in_a_group_of_its_own(base: Model) -> None:
+    def asked(algorithm: GRPO, **at: int) -> list[str]:
+        return [one.input["prompt"] for one in algorithm.ask(replace(AlgorithmState(base=base), **at), TASKS)]
+
     algorithm = GRPO(tasks=2, samples=2, steps=2)
-    state = algorithm.start(base)
-    first = algorithm.ask(state, TASKS)
-    assert [(one.input["prompt"], one.split, one.policy) for one in first] == [
-        (f"train {n}", Split.TRAIN, base) for n in (0, 0, 1, 1)
-    ]
+    first = algorithm.ask(algorithm.start(base), TASKS)
+    assert {(one.split, one.policy) for one in first} == {(Split.TRAIN, base)}
     assert [one.group for one in first] == ["practice-0-0-0"] * 2 + ["practice-0-0-1"] * 2
-    second = algorithm.ask(replace(state, step=1), TASKS)
-    assert [one.input["prompt"] for one in second] == [f"train {n}" for n in (2, 2, 3, 3)]
-    assert algorithm.ask(replace(state, step=2), TASKS) == ()
-    assert [one.input["prompt"] for one in algorithm.ask(replace(state, iteration=1), TASKS)[::2]] == [
-        "train 4",
-        "train 0",
-    ]
+    assert asked(algorithm) == [f"train {n}" for n in (0, 0, 1, 1)]
+    assert asked(algorithm, step=1) == [f"train {n}" for n in (2, 2, 3, 3)] and not asked(algorithm, step=2)
+    assert asked(algorithm, iteration=1)[::2] == ["train 4", "train 0"]
+    long = GRPO(tasks=7, samples=2)  # a file shorter than a step is gone through again, under other names
+    assert asked(long)[::2] == [f"train {n % 5}" for n in range(7)]
+    work = long.ask(AlgorithmState(base=base), TASKS)
+    assert len({one.name for one in work}) == 14 and [one.group for one in work[10:12]] == ["practice-0-0-5"] * 2
 
 
-def test_a_file_shorter_than_a_step_is_gone_through_again_under_other_names(base: Model) -> None:
-    work = GRPO(tasks=7, samples=2).ask(AlgorithmState(base=base), TASKS)
-    assert len({one.name for one in work}) == 14
-    assert [one.input["prompt"] for one in work[::2]] == [f"train {n % 5}" for n in range(7)]
-    assert [one.group for one in work[10:12]] == ["practice-0-0-5"] * 2
+@pytest.mark.parametrize(("field", "wrong"), [("steps", 0), ("tasks", 0), ("samples", 1)])
+def test_what_cannot_be_practised_is_refused(field: str, wrong: int) -> None:
+    with pytest.raises(BadInput, match=rf"^grpo\.{field} = {wrong}: "):
+        GRPO(**{field: wrong})  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=r"its weights are out of reach; give a local model"):
+        GRPO().start(Prompt(model="openai/tiny"))
+
+
+def test_what_other_weights_or_another_run_did_is_not_learnt_from(base: Model, tmp_path: Path) -> None:
+    given = tried(base, 1.0, 0.0)
+    stale = [replace(one, rollout=f"{one.rollout}-old", version="local/other@7") for one in given]
+    other = [replace(one, rollout=f"{one.rollout}-else", run="run-9") for one in given]
+    state = Telling(tmp_path).tell(GRPO(), AlgorithmState(base=base), [*given, *stale, *other])
+    assert state.metrics["audit"]["counts"] == {"stale_policy": 2, "other_run": 2}
+    assert state.metrics["audit"]["taught"] == 2 and state.candidate is not None
 
 
 def test_a_spent_budget_ends_the_practice(base: Model, tmp_path: Path) -> None:
@@ -87,20 +97,6 @@ def test_a_spent_budget_ends_the_practice(base: Model, tmp_path: Path) -> None:
     state = Telling(tmp_path).tell(algorithm, state, tried(base, 1.0, 0.0))
     assert state.candidate is not None
     assert algorithm.ask(state, TASKS) == ()
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [({"steps": 0}, "grpo.steps = 0: "), ({"tasks": 0}, "grpo.tasks = 0: "), ({"samples": 1}, "grpo.samples = 1: ")],
-)
-def test_what_cannot_be_practised_is_refused(fields: dict[str, int], said: str) -> None:
-    with pytest.raises(BadInput, match=f"^{said}"):
-        GRPO(**fields)  # type: ignore[arg-type]
-
-
-def test_weights_that_are_not_ours_cannot_practise() -> None:
-    with pytest.raises(BadInput, match=r"its weights are out of reach; give a local model"):
-        GRPO().start(Prompt(model="openai/tiny"))
 
 
 # What it is told
@@ -177,14 +173,6 @@ def test_the_reasons_of_many_rollouts_are_kept_beside_the_step(base: Model, tmp_
     assert many.metrics["audit"]["reasons"] == {"blob": "blob-1"}
     assert many.metrics["audit"]["counts"] == {"zero_variance_group": 201}
     assert len(telling.blobs[0]) == 201
-
-
-def test_what_other_weights_did_is_not_learnt_from(base: Model, tmp_path: Path) -> None:
-    given = tried(base, 1.0, 0.0)
-    stale = [replace(one, rollout=f"{one.rollout}-old", version="local/other@7") for one in tried(base, 1.0, 0.0)]
-    state = Telling(tmp_path).tell(GRPO(), AlgorithmState(base=base), [*given, *stale])
-    assert state.metrics["audit"]["counts"] == {"stale_policy": 2}
-    assert state.metrics["audit"]["taught"] == 2
 
 
 def test_what_is_quarantined_is_not_learnt_from(base: Model, tmp_path: Path) -> None:
@@ -264,7 +252,29 @@ def test_practice_under_a_constraint_needs_its_cost_and_tells_what_it_did(base: 
     assert held.metrics["audit"]["constraint"] == held.metrics["constraint"]
 
 
-def test_only_rollouts_of_this_run_are_learnt_from(base: Model, tmp_path: Path) -> None:
-    other = [replace(one, run="run-9") for one in tried(base, 1.0, 0.0)]
-    state = Telling(tmp_path, run=RUN).tell(GRPO(), AlgorithmState(base=base), other)
-    assert (state.candidate, state.metrics["audit"]["counts"]) == (None, {"other_run": 2})
+def stages() -> Stages:
+    """As a process makes it when it starts."""
+    return Stages((GRPO(steps=1, tasks=1, phase="a"), GRPO(steps=2, tasks=1, phase="b")))
+
+
+def test_each_stage_goes_on_from_the_one_before_until_none_asks_for_more(base: Model, tmp_path: Path) -> None:
+    telling, through = Telling(tmp_path), stages()
+    state = through.start(base)
+    groups, acted = [], []
+    while work := through.ask(state, TASKS):
+        assert stages().ask(state, TASKS) == work  # it follows from the state alone
+        groups.append(work[0].group)  # type: ignore[union-attr]
+        acted.append(work[0].policy)  # type: ignore[union-attr]
+        state = telling.tell(through, state, tried(state.policy, 1.0, 0.0))
+    assert groups == ["a-0-0-0", "b-0-0-0", "b-0-1-0"]
+    assert acted == [base, *(base.at(one.id) for one in telling.checkpoints[:2])]
+    assert (state.step, state.candidate) == (3, base.at(telling.checkpoints[-1].id))
+
+
+def test_a_stage_that_left_nothing_is_over_all_the_same(base: Model, tmp_path: Path) -> None:
+    telling, through = Telling(tmp_path), stages()
+    state: AlgorithmState = telling.tell(through, through.start(base), tried(base, 0.0, 0.0))
+    assert state.candidate is None
+    assert [one.policy for one in through.ask(state, TASKS)][:1] == [base]  # type: ignore[union-attr]
+    state = telling.tell(through, state, tried(base, 1.0, 0.0))
+    assert state.candidate is not None and state.metrics["phase"] == "b 1"

@@ -4,15 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.returns import gae, group_relative, normalise, normalise_then_sum, turn_credit
 
-NO = np.zeros(3, np.bool_)
-QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 EXACT: dict[str, float] = {"rtol": 0.0, "atol": 1e-12}
 
 
@@ -57,80 +55,34 @@ def slow_gae(s: dict[str, Any], gamma: float, lam: float) -> np.ndarray:
 # --- gae ---------------------------------------------------------------------------------------------------------
 
 
+def worked(r: Any, v: Any, ended: tuple[int, ...] = (), cut: tuple[int, ...] = (), **how: Any) -> Any:
+    """By hand: ends and cuts by their steps; γ = λ = ½ unless told."""
+    steps = len(r)
+    given = {"terminated": flags(*ended, steps=steps), "truncated": flags(*cut, steps=steps), "gamma": 0.5, "lam": 0.5}
+    return gae(np.asarray(r, np.float64), np.asarray(v, np.float64), **(given | how))
+
+
 def test_gae_of_a_terminated_episode_is_the_one_worked_by_hand() -> None:
-    advantages, returns = gae(
-        np.ones(3),
-        np.array([0.5, 0.4, 0.3]),
-        terminated=flags(2, steps=3),
-        truncated=NO,
-        gamma=0.99,
-        lam=0.95,
-    )
+    advantages, returns = worked([1, 1, 1], [0.5, 0.4, 0.3], (2,), gamma=0.99, lam=0.95)
     assert_allclose(advantages, [2.358806675, 1.55535, 0.7], **EXACT)
     assert_allclose(returns, [2.858806675, 1.95535, 1.0], **EXACT)
+    given = worked([0, 1], [0.5, 0.2], (1,), end_values=5.0)[0]
+    assert_allclose(given[1], 0.8, **EXACT)  # after termination no value counts, even when one is given
 
 
-def test_after_termination_no_value_counts_even_when_one_is_given() -> None:
-    advantages, _ = gae(
-        np.array([0.0, 1.0]),
-        np.array([0.5, 0.2]),
-        terminated=flags(1, steps=2),
-        truncated=flags(steps=2),
-        end_values=5.0,
-        gamma=0.99,
-        lam=0.95,
-    )
-    assert_allclose(advantages[1], 0.8, **EXACT)
-
-
-def test_an_open_end_continues_with_the_value_after_it() -> None:
-    # γ = ½, λ = ½: δ = (1 + ½·4 − 2, 1 + ½·6 − 4) = (1, 0), A = (1 + ¼·0, 0)
-    advantages, returns = gae(
-        np.ones(2),
-        np.array([2.0, 4.0]),
-        terminated=flags(steps=2),
-        truncated=flags(steps=2),
-        end_values=6.0,
-        gamma=0.5,
-        lam=0.5,
-    )
+def test_an_open_end_continues_with_the_value_after_it_and_a_cut_with_its_final_observation() -> None:
+    # δ = (1 + ½·4 − 2, 1 + ½·6 − 4) = (1, 0), A = (1 + ¼·0, 0)
+    advantages, returns = worked([1, 1], [2, 4], end_values=6.0)
     assert_allclose(advantages, [1.0, 0.0], **EXACT)
     assert_allclose(returns, [3.0, 4.0], **EXACT)
-
-
-def test_a_truncated_step_continues_with_its_final_observation_and_not_with_the_next_episode() -> None:
-    # γ = ½, λ = ½; cut after step 1, where V(final observation) = 8; step 2 belongs to another episode.
+    # Cut after step 1, where V(final observation) = 8; step 2 belongs to another episode.
     # δ₂ = 1 − 100 = −99 (terminated); δ₁ = 1 + ½·8 − 4 = 1; δ₀ = 1 + ½·4 − 2 = 1; A₀ = 1 + ¼·1
-    advantages, returns = gae(
-        np.ones(3),
-        np.array([2.0, 4.0, 100.0]),
-        terminated=flags(2, steps=3),
-        truncated=flags(1, steps=3),
-        cut_values=np.array([np.nan, 8.0, np.nan]),  # what is not read may be anything
-        end_values=np.nan,
-        gamma=0.5,
-        lam=0.5,
-    )
+    unread = {"cut_values": np.array([np.nan, 8.0, np.nan]), "end_values": np.nan}  # what is not read may be anything
+    advantages, returns = worked([1, 1, 1], [2, 4, 100], (2,), (1,), **unread)
     assert_allclose(advantages, [1.25, 1.0, -99.0], **EXACT)
     assert_allclose(returns, [3.25, 5.0, 1.0], **EXACT)
 
 
-def test_each_trajectory_has_its_own_bootstrap() -> None:
-    # One step each: terminated 1 − 1, truncated 1 + 10 − 1, open 1 + 20 − 1, both at once: termination wins
-    advantages, _ = gae(
-        np.ones((1, 4)),
-        np.ones((1, 4)),
-        terminated=np.array([[True, False, False, True]]),
-        truncated=np.array([[False, True, False, True]]),
-        cut_values=np.full((1, 4), 10.0),
-        end_values=np.full(4, 20.0),
-        gamma=1.0,
-        lam=1.0,
-    )
-    assert_allclose(advantages, [[0.0, 10.0, 20.0, 0.0]], **EXACT)
-
-
-@QUICK
 @given(
     st.integers(0, 999), st.integers(1, 12), st.integers(1, 9), st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.booleans()
 )
@@ -142,16 +94,6 @@ def test_gae_is_the_recursion_one_step_at_a_time(
     advantages, returns = gae(**given_to, gamma=gamma, lam=lam)
     assert_allclose(advantages, slow_gae(s, gamma, lam), rtol=0.0, atol=1e-11)
     assert_array_equal(returns, advantages + s["values"])
-
-
-@QUICK
-@given(st.integers(0, 999), st.integers(1, 12), st.integers(1, 9), st.floats(0.0, 1.0))
-def test_with_lambda_0_it_is_the_td_error(seed: int, steps: int, columns: int, gamma: float) -> None:
-    s = scene(seed, steps, columns)
-    after = np.vstack([s["values"][1:], s["end_values"][None]])
-    after = np.where(s["truncated"], s["cut_values"], after)
-    after = np.where(s["terminated"], 0.0, after)
-    assert_allclose(gae(**s, gamma=gamma, lam=0.0)[0], s["rewards"] + gamma * after - s["values"], **EXACT)
 
 
 def test_a_column_by_itself_gives_what_it_gives_beside_others() -> None:
@@ -213,19 +155,12 @@ def test_normalised_numbers_are_those_worked_by_hand_and_the_clip_comes_last() -
     assert_allclose(normalise(x, eps=2.0, clip=0.5), [-0.5, 0.0, 0.5, 0.0], **EXACT)
 
 
-@QUICK
 @given(st.lists(st.tuples(st.integers(-50, 50), st.booleans()), min_size=1, max_size=20))
 def test_to_mask_is_to_remove(pairs: list[tuple[int, bool]]) -> None:
     x, mask = np.array([float(n) for n, _ in pairs]), np.array([kept for _, kept in pairs])
     out = normalise(x, mask=mask)
     assert_array_equal(out[mask], normalise(x[mask]))
     assert not out[~mask].any()
-
-
-def test_equal_numbers_are_exactly_zero_and_a_mask_may_hide_what_is_not_a_number() -> None:
-    assert not normalise(np.full(7, 0.1)).any()
-    hidden = normalise(np.array([1.0, 3.0, np.nan]), eps=0.0, mask=np.array([True, True, False]))
-    assert_array_equal(hidden, [-1.0, 1.0, 0.0])
 
 
 @pytest.mark.parametrize("wrong", [{"eps": -1.0}, {"clip": 0.0}, {"mask": np.ones(3, np.bool_)}])
@@ -250,13 +185,6 @@ def test_group_advantages_are_those_worked_by_hand() -> None:
     assert_allclose(group_relative(rewards, scale=False, leave_one_out=True), others, **EXACT)
 
 
-def test_groups_without_spread_and_groups_of_one_give_exactly_zero() -> None:
-    sums = np.array([[0.1 + 0.2, 0.3, 0.3], [1e9 + 0.1, 1e9 + 0.1, 1e9 + 0.1]])  # equal but for the rounding
-    for leave_one_out in (False, True):
-        assert not group_relative(sums, leave_one_out=leave_one_out).any()
-        assert not group_relative(np.array([5.0]), np.array([0]), leave_one_out=leave_one_out).any()
-
-
 def test_ids_in_any_order_give_what_rows_give() -> None:
     rng = np.random.default_rng(4)
     rewards, order = rng.integers(0, 5, (6, 4)).astype(np.float64), rng.permutation(24)
@@ -268,7 +196,6 @@ def test_ids_in_any_order_give_what_rows_give() -> None:
 eighths = st.integers(-80, 80).map(lambda n: n / 8.0)  # exact when added to and multiplied by two
 
 
-@QUICK
 @given(st.lists(st.tuples(eighths, st.integers(0, 3)), min_size=1, max_size=16), eighths, st.booleans(), st.booleans())
 def test_a_shift_of_all_rewards_changes_nothing_and_a_scale_nothing_but_the_unscaled(
     pairs: list[tuple[float, int]], shift: float, scale: bool, leave_one_out: bool
@@ -299,21 +226,6 @@ def test_unscored_rewards_and_wrong_shapes_are_refused() -> None:
 # --- turns -------------------------------------------------------------------------------------------------------
 
 
-def test_turn_credit_is_the_one_worked_by_hand() -> None:
-    # λ = ½: G = (1 + ½·(0 + ½·4), 0 + ½·4, 4) = (2, 2, 4); outcome 10; a quarter of the turns' own
-    turns = np.array([1.0, 0.0, 4.0])
-    assert_allclose(turn_credit(turns, 10.0, lam=0.5, mix=0.25), [8.0, 8.0, 8.5], **EXACT)
-    assert_array_equal(turn_credit(turns, 10.0, lam=0.5, mix=0.0), [10.0, 10.0, 10.0])
-    assert_array_equal(turn_credit(turns, 10.0, lam=0.0, mix=1.0), turns)
-    assert_array_equal(turn_credit(turns, 10.0, lam=1.0, mix=1.0), [5.0, 4.0, 4.0])
-
-
-def test_episodes_one_after_the_other_do_not_touch() -> None:
-    turns, outcomes, lengths = np.array([1.0, 0.0, 4.0, 2.0]), np.array([10.0, 7.0, 0.0]), np.array([3, 0, 1])
-    credit = turn_credit(turns, outcomes, lengths, lam=0.5, mix=0.25)
-    assert_allclose(credit, [8.0, 8.0, 8.5, 0.5], **EXACT)
-
-
 @pytest.mark.parametrize(
     ("outcomes", "lengths", "lam", "mix"),
     [
@@ -330,26 +242,7 @@ def test_turn_credit_refuses(outcomes: Any, lengths: Any, lam: float, mix: float
         turn_credit(np.zeros(4), outcomes, lengths, lam=lam, mix=mix)
 
 
-def test_a_spread_whose_square_is_nothing_is_none() -> None:
-    assert group_relative(np.asarray([[0.0, 2e-290]])).tolist() == [[0.0, 0.0]]
-    assert group_relative(np.asarray([[0.0, 2e-290]]), scale=False).any()
-
-
 # --- normalise, then sum -----------------------------------------------------------------------------------------
-
-
-def test_terms_are_normalised_before_they_are_summed() -> None:
-    """Two terms of a thousandfold spread move alike: z is −1 and 1 in each, and only the weights differ."""
-    terms = np.asarray([[0.0, 1000.0], [1.0, 0.0]])
-    same = np.zeros(2, np.int64)
-    assert normalise_then_sum(terms, np.asarray([1.0, 0.25]), same, limit=9.0) == pytest.approx([-0.75, 0.75])
-    assert normalise_then_sum(terms, np.asarray([1.0, 1.0]), same, limit=9.0) == pytest.approx([0.0, 0.0])
-
-
-def test_only_members_of_one_stratum_are_compared() -> None:
-    terms = np.asarray([[0.0, 2.0, 100.0, 100.0, 7.0]])
-    found = normalise_then_sum(terms, np.ones(1), np.asarray([0, 0, 1, 1, 2]), limit=9.0)
-    assert found == pytest.approx([-1.0, 1.0, 0.0, 0.0, 0.0])
 
 
 def test_the_sum_stays_within_its_limit_and_keeps_its_order() -> None:
@@ -367,3 +260,40 @@ def test_terms_that_do_not_fit_are_refused() -> None:
             normalise_then_sum(ones, weights, strata, limit=limit)
     with pytest.raises(BadInput, match="limit = 0"):
         normalise_then_sum(ones, np.ones(2), same, limit=0.0)
+
+
+def test_groups_without_spread_and_groups_of_one_give_exactly_zero() -> None:
+    sums = np.array([[0.1 + 0.2, 0.3, 0.3], [1e9 + 0.1, 1e9 + 0.1, 1e9 + 0.1]])  # equal but for the rounding
+    for leave_one_out in (False, True):
+        assert not group_relative(sums, leave_one_out=leave_one_out).any()
+        assert not group_relative(np.array([5.0]), np.array([0]), leave_one_out=leave_one_out).any()
+    tiny = np.asarray([[0.0, 2e-290]])  # a spread whose square is nothing is none
+    assert not group_relative(tiny).any() and group_relative(tiny, scale=False).any()
+
+
+def test_equal_numbers_are_exactly_zero_and_a_mask_may_hide_what_is_not_a_number() -> None:
+    assert not normalise(np.full(7, 0.1)).any()
+    hidden = normalise(np.array([1.0, 3.0, np.nan]), eps=0.0, mask=np.array([True, True, False]))
+    assert_array_equal(hidden, [-1.0, 1.0, 0.0])
+
+
+def test_turn_credit_is_the_one_worked_by_hand_and_episodes_do_not_touch() -> None:
+    # λ = ½: G = (1 + ½·(0 + ½·4), 0 + ½·4, 4) = (2, 2, 4); outcome 10; a quarter of the turns' own
+    turns = np.array([1.0, 0.0, 4.0])
+    assert_allclose(turn_credit(turns, 10.0, lam=0.5, mix=0.25), [8.0, 8.0, 8.5], **EXACT)
+    assert_array_equal(turn_credit(turns, 10.0, lam=0.5, mix=0.0), [10.0, 10.0, 10.0])
+    assert_array_equal(turn_credit(turns, 10.0, lam=0.0, mix=1.0), turns)
+    assert_array_equal(turn_credit(turns, 10.0, lam=1.0, mix=1.0), [5.0, 4.0, 4.0])
+    outcomes, lengths = np.array([10.0, 7.0, 0.0]), np.array([3, 0, 1])
+    credit = turn_credit(np.array([*turns, 2.0]), outcomes, lengths, lam=0.5, mix=0.25)
+    assert_allclose(credit, [8.0, 8.0, 8.5, 0.5], **EXACT)
+
+
+def test_terms_are_normalised_within_their_stratum_before_they_are_summed() -> None:
+    """Two terms of a thousandfold spread move alike: z is −1 and 1 in each, and only the weights differ."""
+    terms, same = np.asarray([[0.0, 1000.0], [1.0, 0.0]]), np.zeros(2, np.int64)
+    assert normalise_then_sum(terms, np.asarray([1.0, 0.25]), same, limit=9.0) == pytest.approx([-0.75, 0.75])
+    assert normalise_then_sum(terms, np.asarray([1.0, 1.0]), same, limit=9.0) == pytest.approx([0.0, 0.0])
+    strata = np.asarray([0, 0, 1, 1, 2])
+    found = normalise_then_sum(np.asarray([[0.0, 2.0, 100.0, 100.0, 7.0]]), np.ones(1), strata, limit=9.0)
+    assert found == pytest.approx([-1.0, 1.0, 0.0, 0.0, 0.0])

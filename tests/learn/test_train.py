@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
@@ -16,11 +17,14 @@ import torch
 from torch import nn
 
 from holdfast.contracts.errors import BadInput, Interrupted
+from holdfast.contracts.trace import ModelCall
 from holdfast.learn.batch import Sample, Samples, learnt, pack
-from holdfast.learn.objective import Objective
-from holdfast.learn.train import OptimizerConfig, Settings, Trainer, Update
+from holdfast.learn.objective import TERMS, Objective
+from holdfast.learn.train import Account, AdamW, OptimizerConfig, Settings, Trainer, Update, recompute_logprobs
+from holdfast.policies.engine import Local
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
+from tests.learn.attempts import call
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,6 +73,7 @@ def test_learning_makes_raised_tokens_likelier_and_lowered_ones_less_likely() ->
     update = trainer.step(fresh)
     after = trainer.logprobs(batch)
     assert batch.advantages is not None
+    assert (~np.isnan(after) == learnt(batch)).all()
     gain = np.nansum((after - before) * batch.advantages)
     assert gain > 0.1
     assert update.delta_norm == pytest.approx((weights(model) - weights(tiny())).norm().item(), rel=1e-5)
@@ -121,23 +126,6 @@ def test_an_advantage_of_zero_everywhere_moves_nothing() -> None:
     assert torch.equal(weights(model), weights(tiny()))
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_one_does_not() -> None:
-    def train(seed: int) -> torch.Tensor:
-        model = tiny()
-        trainer = Trainer(model, Settings(minibatch=2, epochs=2, pace=OptimizerConfig(learning_rate=1e-2)), seed=seed)
-        for number in range(3):
-            trainer.step(samples(seed=number))
-        return weights(model)
-
-    assert torch.equal(train(1), train(1))
-    assert not torch.equal(train(1), train(2))
-
-
-def test_a_minibatch_is_one_update_and_epochs_repeat_them() -> None:
-    update = Trainer(tiny(), Settings(minibatch=2, epochs=3), seed=0).step(samples(5))
-    assert (update.updates, update.epochs) == (9, 3)
-
-
 def stepped(**settings: Any) -> Update:
     """Many epochs with a large learning rate, from log-probs that are the model's own."""
     model, batch = tiny(), samples()
@@ -164,42 +152,6 @@ def test_a_reference_holds_the_policy_back() -> None:
         return float(np.nanmean(np.square(trainer.logprobs(batch) - before)))
 
     assert moved(10.0) < 0.5 * moved(0.0)
-
-
-def test_recomputed_log_probs_are_those_of_the_model() -> None:
-    model, batch = tiny(), samples()
-    found = Trainer(model, Settings(), seed=0).logprobs(batch)
-    for i in range(len(batch)):
-        ids = torch.from_numpy(batch.ids[batch.bounds[i] : batch.bounds[i + 1]]).long()
-        with torch.no_grad():
-            logp = model(ids[None])[0].log_softmax(-1)
-        mine = found[batch.bounds[i] : batch.bounds[i + 1]]
-        for place in np.flatnonzero(~np.isnan(mine)):
-            assert mine[place] == pytest.approx(logp[place - 1, ids[place]].item(), abs=1e-5)
-    assert (~np.isnan(found) == learnt(batch)).all()
-
-
-def test_an_update_that_is_not_finite_is_taken_back() -> None:
-    model = tiny()
-    trainer = Trainer(model, Settings(), seed=0)
-    trainer.step(samples())
-    good = weights(model)
-    broken = samples(advantages=float("inf"))
-    update = trainer.step(broken)
-    assert update.restored is not None and "not finite" in update.restored
-    assert update.delta_norm == 0.0 and update.updates == 0
-    assert torch.equal(weights(model), good)
-    json.dumps(update.to_dict(), allow_nan=False)
-    assert trainer.step(samples()).restored is None  # and it goes on
-
-
-@pytest.mark.parametrize("rate", [1e3, 1e30, 1e300])
-def test_parameters_that_moved_further_than_they_are_long_are_put_back(rate: float) -> None:
-    model = tiny()
-    update = Trainer(model, Settings(pace=OptimizerConfig(learning_rate=rate)), seed=0).step(samples())
-    assert update.restored is not None and update.restored.startswith("the parameters")
-    assert (update.delta_norm, update.updates) == (0.0, 0)
-    assert torch.equal(weights(model), weights(tiny()))
 
 
 def test_one_update_is_measured_where_it_ends_and_not_only_where_it_began() -> None:
@@ -250,20 +202,6 @@ def test_an_exploding_gradient_takes_the_whole_step_back() -> None:
     assert all(torch.equal(tensor, trainer.state().tensors[name]) for name, tensor in good.tensors.items())
 
 
-def test_a_restored_state_goes_on_bit_for_bit() -> None:
-    settings = Settings(minibatch=3, pace=OptimizerConfig(learning_rate=1e-2, schedule="cosine", total=20, warm_up=3))
-    trainer = Trainer(tiny(), settings, seed=5)
-    for number in range(4):
-        trainer.step(samples(seed=number))
-    kept = trainer.state()
-    went_on = [trainer.step(samples(seed=number)) for number in (4, 5)]
-    other = Trainer(tiny(9), settings, seed=99)
-    other.restore(kept)
-    again = [other.step(samples(seed=number)) for number in (4, 5)]
-    assert torch.equal(weights(trainer.model), weights(other.model))
-    assert [replace(u, seconds=0.0) for u in went_on] == [replace(u, seconds=0.0) for u in again]
-
-
 CHILD = """
 import os, signal, sys
 from pathlib import Path
@@ -284,20 +222,6 @@ def resumable(seed: int = 5) -> Trainer:
     pace = OptimizerConfig(learning_rate=1e-2, schedule="cosine", total=200, warm_up=9)
     torch.manual_seed(seed)
     return Trainer(tiny(seed), Settings(minibatch=3, epochs=2, pace=pace), seed=seed, critic=nn.Linear(16, 1))
-
-
-def test_twenty_steps_are_seven_a_kill_and_thirteen(tmp_path: Path) -> None:
-    whole = resumable()
-    for number in range(20):
-        whole.step(samples(seed=number))
-    child = subprocess.run([sys.executable, "-c", CHILD, tmp_path], cwd=ROOT, env=os.environ | {"PYTHONPATH": "."})
-    assert child.returncode == -signal.SIGKILL
-    resumed = resumable(seed=99)
-    notes = resumed.load(tmp_path)
-    for number in range(notes["next"], 20):
-        resumed.step(samples(seed=number))
-    assert resumed.digest() == whole.digest() and resumed.steps == 20
-    assert resumed.digest() != resumable().digest()
 
 
 def test_a_step_that_is_held_on_its_way_comes_to_the_same_bytes() -> None:
@@ -338,22 +262,6 @@ def test_a_step_that_is_stopped_leaves_nothing_behind(place: int) -> None:
     trainer.pause_point = lambda: None
     trainer.step(samples(seed=1))
     assert trainer.digest() == whole.digest()
-
-
-def test_weights_that_no_trainer_saved_are_refused(tmp_path: Path) -> None:
-    manifest = Manifest(kind="transformer", shape={}, created_at=0.0)
-    save_transformer(tmp_path, tiny(), manifest)
-    with pytest.raises(BadInput, match="no trainer's state"):
-        resumable().load(tmp_path)
-
-
-def test_a_state_of_another_model_is_refused() -> None:
-    state = Trainer(tiny(), Settings(), seed=0).state()
-    wider = Transformer(ModelShape(vocabulary=32, width=32, layers=1, heads=2, context=32), seed=0)
-    with pytest.raises(BadInput, match="has shape"):
-        Trainer(wider, Settings(), seed=0).restore(state)
-    with pytest.raises(BadInput, match="is missing"):
-        Trainer(Transformer(replace(SHAPE, layers=2), seed=0), Settings(), seed=0).restore(state)
 
 
 def test_the_critic_learns_what_the_returns_say() -> None:
@@ -401,3 +309,154 @@ def test_training_disturbs_nobodys_chance() -> None:
 def test_what_cannot_be_trained_is_refused(wrong: Any) -> None:
     with pytest.raises(BadInput):
         wrong()
+
+
+def test_long_gradients_are_scaled_and_short_ones_left_alone() -> None:
+    p = nn.Parameter(torch.zeros(2))
+    adam = AdamW({"p": p}, betas=(0.9, 0.95), decay=0.0)
+    p.grad = torch.tensor([3.0, 4.0])
+    assert adam.clip(10.0).item() == pytest.approx(5.0) and p.grad.tolist() == [3.0, 4.0]
+    assert adam.clip(1.0).item() == pytest.approx(5.0)
+    assert p.grad.tolist() == pytest.approx([0.6, 0.8], abs=1e-5)
+
+
+def test_adam_follows_its_formula_and_only_matrices_decay() -> None:
+    rng = np.random.default_rng(0)
+    matrix, vector, idle = (nn.Parameter(torch.ones(size)) for size in ((2, 2), (2,), (2, 2)))
+    adam = AdamW({"matrix": matrix, "vector": vector, "idle": idle}, betas=(0.9, 0.95), decay=0.1)
+    before = adam.tensors()
+    states = [(matrix, 0.1, *np.zeros((2, 2, 2)), np.ones((2, 2))), (vector, 0.0, *np.zeros((2, 2)), np.ones(2))]
+    for step in range(1, 6):
+        for place, (p, decay, m, v, theta) in enumerate(states):
+            g = rng.normal(size=theta.shape)
+            p.grad = torch.from_numpy(g).float()
+            m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g**2
+            moved = 0.01 * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.95**step)) + 1e-8)
+            states[place] = (p, decay, m, v, theta * (1 - 0.01 * decay) - moved)
+        adam.descend(0.01)
+    for p, _, _, _, theta in states:
+        assert p.detach().numpy() == pytest.approx(theta, abs=1e-6)
+    assert torch.equal(idle, torch.ones(2, 2)) and adam.moved(before) > 0.0  # without a gradient it stays
+
+
+def test_a_minibatch_is_one_update_epochs_repeat_them_and_the_seed_decides_their_order() -> None:
+    def train(seed: int) -> tuple[Update, torch.Tensor]:
+        model = tiny()
+        settings = Settings(minibatch=2, epochs=3, pace=OptimizerConfig(learning_rate=1e-2))
+        return Trainer(model, settings, seed=seed).step(samples(5)), weights(model)
+
+    (update, one), (_, same), (_, other) = train(1), train(1), train(2)
+    assert (update.updates, update.epochs) == (9, 3)
+    assert torch.equal(one, same) and not torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"advantages": float("inf")}, "not finite"),
+        *(({"rate": rate}, "the parameters") for rate in (1e3, 1e30, 1e300)),  # moved further than they are long
+    ],
+)
+def test_an_update_that_runs_away_is_taken_back_and_the_next_one_goes_on(given: dict[str, float], why: str) -> None:
+    model = tiny()
+    trainer = Trainer(model, Settings(pace=OptimizerConfig(learning_rate=given.pop("rate", 3e-4))), seed=0)
+    update = trainer.step(samples(**given))
+    assert update.restored is not None and why in update.restored
+    assert (update.delta_norm, update.updates) == (0.0, 0) and torch.equal(weights(model), weights(tiny()))
+    json.dumps(update.to_dict(), allow_nan=False)
+    object.__setattr__(trainer.settings.pace, "learning_rate", 1e-4)
+    assert trainer.step(samples()).restored is None
+
+
+def test_twenty_steps_are_seven_a_kill_and_thirteen(tmp_path: Path) -> None:
+    whole = resumable()
+    for number in range(20):
+        last = whole.step(samples(seed=number))
+    child = subprocess.run([sys.executable, "-c", CHILD, tmp_path], cwd=ROOT, env=os.environ | {"PYTHONPATH": "."})
+    assert child.returncode == -signal.SIGKILL
+    resumed = resumable(seed=99)
+    notes = resumed.load(tmp_path)
+    for number in range(notes["next"], 20):
+        update = resumed.step(samples(seed=number))
+    assert replace(update, seconds=0.0) == replace(last, seconds=0.0)
+    assert resumed.digest() == whole.digest() and resumed.steps == 20
+    assert resumed.digest() != resumable().digest()
+
+
+def test_a_state_of_another_model_or_of_nobody_is_refused(tmp_path: Path) -> None:
+    state = Trainer(tiny(), Settings(), seed=0).state()
+    for shape, why in ((replace(SHAPE, width=32), "has shape"), (replace(SHAPE, layers=2), "is missing")):
+        with pytest.raises(BadInput, match=why):
+            Trainer(Transformer(shape, seed=0), Settings(), seed=0).restore(state)
+    save_transformer(tmp_path, tiny(), Manifest(kind="transformer", shape={}, created_at=0.0))
+    with pytest.raises(BadInput, match="no trainer's state"):
+        resumable().load(tmp_path)
+
+
+# What is told of a step
+
+
+def numbers(loss: float, norm: float, moved: float, clipped: float = 0.0, entropy: float = 0.0) -> list[float]:
+    return [loss, norm, *([loss] * len(TERMS)), moved, clipped, entropy, 0.0]
+
+
+def closed(account: Account) -> Update:
+    return account.close(step=1, samples=2, tokens=8, delta_norm=0.1, lr=1e-3, seconds=0.0)
+
+
+def test_means_are_over_minibatches_shares_over_tokens_and_the_epoch_that_went_farthest_is_observed() -> None:
+    account = Account()
+    account.open_epoch()
+    account.add(numbers(1.0, 2.0, moved=0.5, clipped=1.0, entropy=6.0), tokens=4, told=2)
+    assert account.last_kl == 0.25
+    account.add(numbers(3.0, 4.0, moved=0.0, clipped=0.0, entropy=2.0), tokens=4, told=8)
+    assert account.epoch_kl == pytest.approx(0.05)  # over ten tokens
+    update = closed(account)
+    assert (update.loss, update.grad_norm, update.entropy, update.clip_fraction) == (2.0, 3.0, 1.0, 0.1)
+    assert update.terms == dict.fromkeys(TERMS, 2.0)
+    for moved in (0.3, 0.1):
+        account.open_epoch()
+        account.add(numbers(0.0, 0.0, moved=moved), tokens=1, told=1)
+    account.updates, account.restored = 3, "why"
+    update = closed(account)
+    assert (update.approx_kl, update.epochs, update.updates) == (0.3, 3, 0)  # what was taken back counts no updates
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_missing_so_that_it_can_be_written_down(odd: float) -> None:
+    account = Account()
+    account.open_epoch()
+    account.add(numbers(odd, odd, moved=odd, entropy=odd), tokens=1, told=1)
+    update = closed(account)
+    assert (update.loss, update.grad_norm, update.approx_kl, update.entropy) == (None, None, None, None)
+    assert update.terms == dict.fromkeys(TERMS)
+    json.dumps(update.to_dict(), allow_nan=False)
+
+
+# The trainer reads what the sampler drew
+
+
+def speaking(seed: int = 0) -> Transformer:
+    return Transformer(ModelShape(vocabulary=264, width=16, layers=1, heads=2, context=128), seed=seed)
+
+
+def drawn(net: Transformer, ways: list[dict[str, Any]]) -> list[ModelCall]:
+    async def asking() -> list[ModelCall]:
+        with Local(net, slots=4) as local:
+            asked = [{"role": "user", "content": "hello"}]
+            return list(await asyncio.gather(*(local(asked, max_tokens=8, **how) for how in ways)))
+
+    return asyncio.run(asking())
+
+
+def test_sampler_and_trainer_agree_under_every_rule_and_reading_moves_nothing() -> None:
+    net = speaking()
+    ways = [{}, {"temperature": 2.0}, {"top_k": 3}, {"temperature": 0.7, "top_p": 0.6}, {"thinking": 0}]
+    calls = drawn(net, ways)
+    for call_, own in zip(calls, recompute_logprobs(net, calls), strict=True):
+        assert own == pytest.approx(call_.logprobs, abs=1e-5)
+    assert torch.equal(weights(net), weights(speaking()))
+    other = recompute_logprobs(speaking(1), calls[:1])[0]
+    assert max(abs(a - b) for a, b in zip(calls[0].logprobs or (), other, strict=True)) > 0.01
+    (forced,) = recompute_logprobs(net, [call([1, 2], [3, 4], forced=[0, 1])])
+    assert len(forced) == 2 and all(map(math.isnan, forced))

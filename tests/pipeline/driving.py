@@ -11,39 +11,28 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.collect.agent import Context, Score
+from holdfast.collect.agent import Context
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.algorithm import Batch, Work
-from holdfast.contracts.engine import Engine
 from holdfast.contracts.flag import ALL_ON
 from holdfast.contracts.policy import Checkpoint, Policy
-from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import DesiredState, RunState, Status
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.run import Control, DurableRun, FeaturesAfter, RunSpec, drive
-from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.policies.prompt import Prompt
 from holdfast.store.store import Store
-from tests.collect.agents import no_score
-from tests.collect.scene import PACE, PATIENCE_S, until
+from tests.collect.scene import PATIENCE_S, until
+from tests.pipeline.scene import echo, spec_of, worth
 
 Program = Callable[[DurableRun], Awaitable[Any]]
 SPLITS = (Split.TRAIN, Split.TRAIN, Split.VAL)
 ASLEEP = {"heartbeat_s": PATIENCE_S, "lease_s": 10 * PATIENCE_S}  # of a driver that gives no sign of life meanwhile
 
 
-async def echo(task: Any, context: Context) -> Any:
-    return task
-
-
 async def failing(task: Any, context: Context) -> None:
     raise ValueError("no")
-
-
-def worth(task: Any, output: Any, spans: Any) -> tuple[RewardTerm, ...]:
-    return (RewardTerm(name="worth", value=float(output), source="rule:test"),)
 
 
 def work(count: int, policy: Policy | None = None) -> list[Work]:
@@ -60,23 +49,6 @@ def all_of(todo: Sequence[Work], *, max_attempts: int = 3) -> Program:
         await run.step("collect", collect, todo, max_attempts, None, title="rollouts")
 
     return program
-
-
-def spec_of(
-    program: Program, agent: Agent = echo, score: Score = no_score, *, engine: Engine | None = None, **fields: Any
-) -> RunSpec:
-    given: dict[str, Any] = {
-        "kind": "optimize",
-        "program": program,
-        "model_ref": "agent/test",
-        "settings": {},
-        "runtime": Runtime(agent, score, engine or Endpoints()),
-        "workers": 2,
-        "pace": PACE,
-        "report_s": 0.05,
-        "look_s": 0.01,
-    }
-    return RunSpec(**{**given, **fields})
 
 
 class Gate:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,17 +9,16 @@ from typing import Any
 from holdfast.collect.agent import Context
 from holdfast.contracts.policy import policy_record
 from holdfast.contracts.reward import RewardTerm
-from holdfast.contracts.run import Status
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.paired import PairedEvaluation, paired_spec, policies_of
 from holdfast.pipeline.prove import HeldOut
-from holdfast.pipeline.run import Control, RunSpec
-from holdfast.pipeline.run import drive as drive_run
+from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.pipeline.versions import Version
 from holdfast.policies.prompt import Prompt
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
+from tests.pipeline.scene import drive
 
 RIGHT, WRONG, UNSCORED, RAISES = "right", "wrong", "unscored", "raises"
 LAX = ComparisonConfig(max_safety_regression=0.9)  # so that a few tasks decide
@@ -66,29 +63,6 @@ def evaluation(before: str = WRONG, after: str = RIGHT, **given: Any) -> PairedE
 
 def spec(store: Store, made: PairedEvaluation) -> RunSpec:
     return paired_spec(made, policies_of(store, made), Runtime(agent, score, Endpoints()))
-
-
-def drive(
-    store: Store,
-    spec: RunSpec,
-    *,
-    resume: str | None = None,
-    control: Control | None = None,
-    later_s: float = 0.0,
-) -> Status:
-    async def main() -> Status:
-        return await drive_run(
-            store,
-            spec,
-            control or Control(),
-            clock=lambda: time.time() + later_s,
-            observe=lambda status: None,
-            who="ada",
-            salt="aa",
-            resume=resume,
-        )
-
-    return asyncio.run(main())
 
 
 def compared(store: Store, made: PairedEvaluation) -> str:

@@ -19,10 +19,12 @@ from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.run import Status
 from holdfast.contracts.trace import ModelCall
-from holdfast.pipeline.run import Control, RunSpec, drive
+from holdfast.pipeline.run import Control, RunSpec
+from holdfast.pipeline.run import drive as drive_run
 from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.policies import tokens
 from holdfast.store.store import Store
+from tests.collect.agents import no_score
 from tests.collect.scene import PACE, PATIENCE_S
 from tests.conftest import Files
 
@@ -37,7 +39,7 @@ async def ran(
     clock: Callable[[], float] = time.time,
 ) -> Status:
     """The spec, driven to its end."""
-    going = drive(
+    going = drive_run(
         store,
         spec,
         control or Control(),
@@ -49,6 +51,11 @@ async def ran(
         features=lambda done: features,
     )
     return await asyncio.wait_for(going, PATIENCE_S)
+
+
+def drive(store: Store, spec: RunSpec, *, later_s: float = 0.0, **how: Any) -> Status:
+    """The same from outside of an event loop; `later_s`: when leases of before are over."""
+    return asyncio.run(ran(store, spec, clock=lambda: time.time() + later_s, **how))
 
 
 @dataclass
@@ -97,10 +104,10 @@ def success(task: Any, output: Any, spans: Any) -> tuple[RewardTerm, ...]:
 
 
 def spec_of(
-    program: Callable[..., Any], agent: Agent = echo, score: Any = worth, engine: Engine | None = None, **fields: Any
+    program: Callable[..., Any], agent: Agent = echo, score: Any = no_score, engine: Engine | None = None, **fields: Any
 ) -> RunSpec:
     given: dict[str, Any] = {
-        "kind": "test",
+        "kind": "optimize",
         "program": program,
         "model_ref": "agent/test",
         "settings": {},

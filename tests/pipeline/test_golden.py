@@ -18,7 +18,7 @@ from holdfast.prove.golden import Golden, check
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.suite import replay_of, replay_spec, suite_of
 from tests.conftest import Files
-from tests.pipeline.paired_scene import drive
+from tests.pipeline.scene import drive
 from tests.workloads.tooluse.test_suite import short
 
 

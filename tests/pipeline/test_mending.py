@@ -3,7 +3,6 @@ lost; either way nothing that is on record changes. What recovery says of them i
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import hashlib
 import json
@@ -30,18 +29,6 @@ from tests.pipeline.learning import is_whole, model_spec, prompt_spec
 from tests.pipeline.scene import ran
 from tests.store.scene import checkpoint
 from tests.workloads.scene import tiny
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny(tmp_path_factory.mktemp("base") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def made(base: str, template: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The hashes of the weights that a run leaves which nobody disturbs."""
-    with open_store(Files(tmp_path_factory.mktemp("calm"), template).fresh()) as store:
-        return learning.made(store, asyncio.run(ran(store, model_spec(base))).run_id)
 
 
 def torn(folder: Path) -> None:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +17,9 @@ from holdfast.store.notifications import ORDERS
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PACE, PATIENCE_S, until
 from tests.conftest import Files
-from tests.pipeline import learning
 from tests.pipeline.driving import names
 from tests.pipeline.learning import LINE, is_whole, model_spec
 from tests.pipeline.scene import ran
-from tests.workloads.scene import tiny
 
 # Beats never come: the order itself must be enough.
 SILENT = type(PACE)(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S, idle_s=PATIENCE_S)
@@ -58,18 +55,6 @@ class Going:
         seen, run_id = self.store.changes.seen(ORDERS), self.operator.runs.newest()[0].id
         self.operator.runs.want(run_id, wanted, who="ann", why="because", now=time.time()).result()
         await asyncio.wait_for(self.store.changes.after(ORDERS, seen), PATIENCE_S)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny(tmp_path_factory.mktemp("base") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def made(base: str, template: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The hashes of the weights that a run leaves which nobody disturbs."""
-    with open_store(Files(tmp_path_factory.mktemp("calm"), template).fresh()) as store:
-        return learning.made(store, asyncio.run(ran(store, model_spec(base))).run_id)
 
 
 @pytest.fixture

@@ -6,14 +6,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
-from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Episode, Outcome
+from holdfast.contracts.errors import BadInput, BadRecord
+from holdfast.contracts.evidence import Episode, Outcome, Verdict
 from holdfast.contracts.records import encode
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Rollout, RolloutState, Split, Task
 from holdfast.contracts.run import LESSON, RunState
+from holdfast.pipeline.episodes import episode, episodes, is_checked, missing
+from holdfast.pipeline.more import unmeasured
 from holdfast.pipeline.paired import (
     Continued,
     PairedEvaluation,
@@ -24,12 +28,13 @@ from holdfast.pipeline.paired import (
     shown_looks,
     weighed,
 )
-from holdfast.pipeline.prove import ARMS, Look
+from holdfast.pipeline.prove import ARMS, HeldOut, Look, ProveConfig, judged
 from holdfast.promote.gate import Criteria
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 from tests.pipeline.paired_scene import RAISES, RIGHT, UNSCORED, WRONG, compared, drive, evaluation, spec, tasks
+from tests.workloads.scene import attempt
 
 
 @pytest.fixture
@@ -56,27 +61,15 @@ def test_both_arms_do_the_same_tasks_with_the_same_chance_side_by_side(store: St
     assert [one.name for one in found[:4]] == ["baseline-0-1", "candidate-0-1", "baseline-0-2", "candidate-0-2"]
     for old, new in zip(found[::2], found[1::2], strict=True):
         assert (old.name.split("-")[0], new.name.split("-")[0]) == ARMS
-        assert old.input == new.input
-        assert old.metadata["seed"] == new.metadata["seed"]
+        assert old.input == new.input and old.metadata["seed"] == new.metadata["seed"]
         assert old.version != new.version
-    assert len(chances(found)) == 12
-    assert all(one.split is Split.TEST for one in found)
-
-
-def test_a_version_against_itself_has_another_chance_in_each_arm(store: Store) -> None:
-    made = evaluation(RIGHT)
-    found = rollouts(store, replace(made, candidate=made.baseline, is_null=True))
-    assert len(chances(found)) == 24
-
-
-def test_another_seed_is_another_chance(store: Store) -> None:
-    assert not chances(rollouts(store, evaluation())) & chances(rollouts(store, evaluation(seed=1)))
-
-
-def test_the_arms_of_prompts_are_given_their_own_resources(store: Store) -> None:
-    found = rollouts(store, evaluation())
+    assert len(chances(found)) == 12 and all(one.split is Split.TEST for one in found)
     by_arm = {one.name.split("-")[0]: store.versions.get(int(one.resources or 0)).resources for one in found}
-    assert by_arm == {"baseline": {"says": WRONG}, "candidate": {"says": RIGHT}}
+    assert by_arm == {"baseline": {"says": WRONG}, "candidate": {"says": RIGHT}}  # each its own prompt
+    null = evaluation(RIGHT, seed=1)
+    null = replace(null, candidate=null.baseline, is_null=True)
+    others = chances(rollouts(store, null))
+    assert len(others) == 24 and not others & chances(found)  # a version against itself; another seed
 
 
 def test_a_look_keeps_its_episodes_and_says_what_all_of_them_prove(store: Store) -> None:
@@ -93,17 +86,21 @@ def test_a_look_keeps_its_episodes_and_says_what_all_of_them_prove(store: Store)
     assert found.comparisons["success"].candidate == "new"
 
 
-def test_what_a_fault_of_ours_left_unscored_counts_against_the_candidate_and_is_told(store: Store) -> None:
-    (first, _) = looks(store, compared(store, evaluation(RIGHT, UNSCORED)))
-    assert (first.missing, first.tasks, first.difference) == ({"baseline": 0, "candidate": 8}, 4, -1.0)
-    (first, _) = looks(store, compared(store, evaluation(UNSCORED, RIGHT)))
-    assert (first.missing, first.difference) == ({"baseline": 8, "candidate": 0}, 0.0)  # and for the baseline
-
-
-def test_an_agent_that_itself_failed_counts_as_a_zero(store: Store) -> None:
-    run = compared(store, evaluation(RIGHT, RAISES))
-    assert looks(store, run)[0].missing == {"baseline": 0, "candidate": 0}
-    assert {one.success for one in episodes_of_run(store, run)[1]} == {0.0}
+@pytest.mark.parametrize(
+    ("before", "after", "lost", "difference"),
+    [
+        (RIGHT, UNSCORED, {"baseline": 0, "candidate": 8}, -1.0),  # a fault of ours counts against the candidate …
+        (UNSCORED, RIGHT, {"baseline": 8, "candidate": 0}, 0.0),  # … and for the baseline
+        (RIGHT, RAISES, {"baseline": 0, "candidate": 0}, -1.0),  # an agent that itself failed was wrong
+    ],
+)
+def test_nobody_gains_by_not_finishing(
+    store: Store, before: str, after: str, lost: dict[str, int], difference: float
+) -> None:
+    run = compared(store, evaluation(before, after))
+    first = looks(store, run)[0]
+    assert (first.missing, first.tasks, first.difference) == (lost, 4, difference)
+    assert after == RIGHT or {one.success for one in episodes_of_run(store, run)[1]} == {0.0}
 
 
 def test_only_who_wants_it_stops_at_a_verdict(store: Store) -> None:
@@ -134,11 +131,10 @@ def test_a_better_candidate_is_measured_on_as_many_tasks_as_the_gate_asks_for(st
     assert settled(before.settings)["least"] == 0 and settled(made.settings)["least"] == made.least
 
 
-def test_a_single_task_has_no_verdict_yet(store: Store) -> None:
-    run = compared(store, evaluation(tasks=tasks(1)))
-    (only,) = looks(store, run)
-    assert (only.tasks, only.verdict) == (1, None)
-    assert weighed(store, run) is None
+def test_a_single_task_has_no_verdict_yet_and_the_next_one_is_looked_at(store: Store) -> None:
+    run = compared(store, evaluation(tasks=tasks(2), batch=1, stop_early=True))
+    assert [(one.tasks, one.verdict is None) for one in looks(store, run)] == [(1, True), (2, False)]
+    assert weighed(store, compared(store, evaluation(tasks=tasks(1)))) is None
 
 
 def test_the_same_version_twice_has_to_be_meant() -> None:
@@ -151,17 +147,12 @@ def test_the_same_version_twice_has_to_be_meant() -> None:
         replace(made, batch=0)
 
 
-def test_a_run_of_another_kind_has_no_episodes(store: Store) -> None:
-    run = store.runs.begin(kind="optimize", model_ref="m", settings={}, salt="aa", who="ada", now=0.0).result()
+def test_a_run_without_looks_has_nothing_to_weigh_and_one_of_another_kind_no_episodes(store: Store) -> None:
+    how: dict[str, Any] = {"model_ref": "m", "settings": evaluation().settings, "salt": "aa", "who": "ada", "now": 0.0}
+    run = store.runs.begin(kind="prove", **how).result().id
+    assert episodes_of_run(store, run) == ([], []) and weighed(store, run) is None
     with pytest.raises(BadInput, match="is of the kind optimize, and compared nothing"):
-        episodes_of_run(store, run.id)
-
-
-def test_a_run_that_nobody_has_looked_at_has_nothing_to_weigh(store: Store) -> None:
-    settings = evaluation().settings
-    run = store.runs.begin(kind="prove", model_ref="m", settings=settings, salt="aa", who="ada", now=0.0).result()
-    assert episodes_of_run(store, run.id) == ([], [])
-    assert weighed(store, run.id) is None
+        episodes_of_run(store, store.runs.begin(kind="optimize", **how).result().id)
 
 
 # Runs that versions before durable steps began -----------------------------------------------------------------------
@@ -186,17 +177,13 @@ def old_run(store: Store, made: PairedEvaluation) -> str:
     return run
 
 
-def test_an_old_run_is_read_as_it_was_kept(store: Store) -> None:
-    run = old_run(store, evaluation())
-    assert [len(some) for some in episodes_of_run(store, run)] == [8, 8]
-    assert [one.body["look"] for one in shown_looks(store, run)] == [1]
-    found = measured(store, run, planned=9)
-    assert (found.looks, found.lost) == (1, {"baseline": 1, "candidate": 1})
-
-
 def test_an_old_run_goes_on_with_the_batches_that_are_left(store: Store) -> None:
     made = evaluation()
     run = old_run(store, made)
+    assert [len(some) for some in episodes_of_run(store, run)] == [8, 8]  # read as it was kept
+    assert [one.body["look"] for one in shown_looks(store, run)] == [1]
+    found = measured(store, run, planned=9)
+    assert (found.looks, found.lost) == (1, {"baseline": 1, "candidate": 1})
     status = drive(store, spec(store, made), resume=run, later_s=60.0)
     assert status.run_state is RunState.COMPLETED
     names = {one.name: one.status for one in store.views.rollouts(run, most=100)}
@@ -242,3 +229,117 @@ def test_a_task_is_not_measured_twice_with_a_seed(store: Store) -> None:
     first = compared(store, evaluation())
     with pytest.raises(BadInput, match="is there twice"):
         compared(store, continuing(store, first))
+
+
+def test_a_look_comes_back_from_its_record() -> None:
+    verdict = Verdict(outcome=Outcome.HOLD, reasons=("not yet",), needs=5)
+    look = Look(
+        look=2,
+        iteration=1,
+        tasks=8,
+        planned=16,
+        missing={"baseline": 0, "candidate": 1},
+        episodes="ab" * 32,
+        earlier=("cd" * 32,),
+        difference=0.25,
+        verdict=verdict,
+    )
+    assert Look.from_record(json.loads(json.dumps(look.record()))) == look
+    assert look.blobs == ("cd" * 32, "ab" * 32) and not look.is_decided
+
+
+TASK = Task(name="t-0", input=1)
+
+
+def scored(**values: float) -> RewardBreakdown:
+    weights = {"safety_cost": 0.0}
+    return RewardBreakdown(
+        signals=tuple(
+            RewardTerm(name=name, value=value, weight=weights.get(name, 1.0), source="rule")
+            for name, value in values.items()
+        )
+    )
+
+
+def test_an_episode_has_reward_cost_success_time_and_tokens() -> None:
+    given = attempt(TASK, 12, None, sheet=scored(success=1.0, format=0.5, safety_cost=0.25))
+    assert episode(given, task="calc-0", seed=1) == Episode(
+        task="calc-0",
+        seed=1,
+        reward=1.5,  # what it costs is not paid
+        safety_cost=0.25,
+        success=1.0,
+        latency_s=2.5,
+        tokens=3,  # two digits and the end
+        rollout="run-1/t-0",
+    )
+
+
+@pytest.mark.parametrize("sheet", [scored(success=2.0), scored(success=1.0, safety_cost=-1.0)])
+def test_a_signal_out_of_its_range_is_refused_with_the_task(sheet: RewardBreakdown) -> None:
+    with pytest.raises(BadRecord, match="episode of calc-0 with seed 3"):
+        episode(attempt(TASK, 1, None, sheet=sheet), task="calc-0", seed=3)
+
+
+def test_only_rollouts_with_a_place_become_episodes_in_the_order_they_came() -> None:
+    given = [attempt(Task(name=f"p-{n}", input=n), n, won) for n, won in ((2, 1.0), (0, 0.0), (1, None), (3, 1.0))]
+    found = episodes(given, {"p-0": ("a", 0), "p-1": ("b", 0), "p-2": ("a", 1)})
+    assert [(one.task, one.seed, one.success) for one in found] == [("a", 1, 1.0), ("a", 0, 0.0)]
+
+
+def test_what_never_came_back_is_the_worst_for_a_candidate_and_the_best_for_a_baseline() -> None:
+    places = {"p-0": ("a", 0), "p-1": ("a", 1), "p-2": ("b", 0)}
+    found = episodes([attempt(Task(name="p-1", input=1), 1, 0.0)], places)
+    how = ComparisonConfig(reward_range=(-1.0, 2.0), max_cost=3.0)
+    worst = missing(found, places, how, is_candidate=True)
+    assert worst == [Episode(task=task, seed=0, reward=-1.0, safety_cost=3.0, success=0.0) for task in ("a", "b")]
+    best = missing(found, places, how, is_candidate=False)
+    assert best == [Episode(task=task, seed=0, reward=2.0, safety_cost=0.0, success=1.0) for task in ("a", "b")]
+    assert missing([*found, *worst], places, how, is_candidate=True) == []
+
+
+@pytest.mark.parametrize(
+    ("sheet", "state", "wanted"),
+    [
+        (scored(success=0.0, exact_match=1.0), RolloutState.SUCCEEDED, (0.0, 1.0)),  # the first name wins
+        (scored(exact_match=1.0), RolloutState.SUCCEEDED, (1.0, 1.0)),
+        (scored(taste=1.0), RolloutState.SUCCEEDED, (None, 1.0)),
+        (scored(exact_match=1.0, safety=-2.5), RolloutState.FAILED, (0.0, -1.5)),  # rejected: it keeps its reward
+        (None, RolloutState.FAILED, (0.0, 0.0)),  # an agent that failed got nothing
+        *((none, state, None)  # what was never scored is missing, and not wrong
+          for none in (None, RewardBreakdown(signals=()))
+          for state in (RolloutState.SUCCEEDED, RolloutState.DEAD, RolloutState.CANCELLED)),
+    ],
+)  # fmt: skip
+def test_an_episode_tells_success_by_its_signal_and_what_was_never_scored_is_missing(
+    sheet: RewardBreakdown | None, state: RolloutState, wanted: tuple[float | None, float] | None
+) -> None:
+    given = attempt(TASK, 1, None, sheet=sheet, state=state)
+    found = episode(given, task="t", seed=0)
+    assert (None if found is None else (found.success, found.reward)) == wanted
+    checked = {"success", "exact_match"} & {one.name for one in (sheet.signals if sheet else ())}
+    assert is_checked(given) is bool(checked)
+
+
+def test_two_tasks_of_both_are_needed_to_say_anything_and_a_certain_gain_decides() -> None:
+    def of(values: list[float]) -> list[Episode]:
+        return [Episode(task=f"t{place}", seed=0, reward=value, success=value) for place, value in enumerate(values)]
+
+    how = ComparisonConfig(max_safety_regression=0.9)
+    assert judged(of([0.0]), of([1.0]), how) == {"tasks": 1} and judged([], [], how) == {"tasks": 0}
+    better, same = (judged(of([low] * 40), of([high] * 40), how) for low, high in ((0.0, 1.0), (0.5, 0.5)))
+    assert (better["verdict"].outcome, better["difference"]) == (Outcome.PROMOTE, 1.0)
+    assert (same["verdict"].outcome, same["difference"]) == (Outcome.HOLD, 0.0)
+    with pytest.raises(BadInput, match="must be at least 1"):
+        ProveConfig(batch=0)
+
+
+def test_further_tasks_are_those_that_nobody_measured_or_learnt_from() -> None:
+    known = [HeldOut(id="a", input={"q": 1}), HeldOut(id="b", input={"q": 2})]
+    new = [HeldOut(id="z", input={"q": 1}), HeldOut(id="a", input={"q": 3}), HeldOut(id="c", input={"q": 3})]
+    found = unmeasured(new, known, [], "more.jsonl")
+    assert [(one.id, one.input) for one in found] == [("a+1", {"q": 3})]  # names do not collide
+    with pytest.raises(BadInput, match=r"more.jsonl: task z: is one that it learnt from"):
+        unmeasured(new, known, [{"q": 1}], "more.jsonl")
+    with pytest.raises(BadInput, match="has no task that is not measured yet"):
+        unmeasured(known, known, [], "more.jsonl")

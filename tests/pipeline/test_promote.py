@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,12 @@ from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.promote import adopt, promote
-from holdfast.pipeline.proof import Candidate, PromotionRequest
+from holdfast.pipeline.proof import Candidate, PromotionRequest, proof_of, report_ids, summed
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.prove.reports.validate import validate
+from holdfast.store.artifacts import sha256_of
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PACE, PATIENCE_S, fall_silent
 from tests.conftest import Files
@@ -147,42 +150,32 @@ async def test_a_better_candidate_goes_live_and_its_proof_is_published(store: St
     json.dumps(body, allow_nan=False)
 
 
+SIGNIFICANCE = "checkpoint_promotion_blocked_policy_improvement_not_significant"
+
+
 @pytest.mark.parametrize(
-    ("gain", "needs", "code"),
+    ("gain", "needs", "reasons"),
     [
-        (WORSE, False, "checkpoint_promotion_blocked_policy_improvement_not_significant"),
-        (EQUAL, True, "checkpoint_promotion_blocked_policy_improvement_not_significant"),
-        (WORSE, False, "reward_gain_below_threshold"),
-        (EQUAL, True, "p_value_above_threshold"),
-        (EQUAL, True, "confidence_below_threshold"),
+        (WORSE, False, {SIGNIFICANCE, "reward_gain_below_threshold"}),
+        (EQUAL, True, {SIGNIFICANCE, "p_value_above_threshold", "confidence_below_threshold"}),
     ],
 )
 async def test_a_worse_candidate_is_refused_and_an_equal_one_held(
-    files: Files, gain: tuple[float, float], needs: bool, code: str
-) -> None:
-    with open_store(files.fresh()) as store:
-        body = await promoted(store, request(store, begun(store, "c-1"), gain))
-        assert code in codes(body)
-        assert (body["decision"]["needs"] is not None) is needs
-        live, candidate = store.releases.live(POLICY), store.releases.get(f"{POLICY}@2")
-        assert live is not None
-        assert (live.id, candidate.stage, candidate.evidence) == (f"{POLICY}@1", Stage.CANDIDATE, body["evidence"])
-        assert told(store) == [*ADDED, f"refuse {POLICY}@2"]
-        assert store.releases.history(POLICY)[-1].body["decision"] == body["decision"]
-        assert validate(Path(body["proof"])) == []
-
-
-@pytest.mark.parametrize("gain", [BETTER, WORSE])
-async def test_proposed_twice_it_comes_to_the_same_and_nothing_is_in_the_ledger_twice(
-    store: Store, gain: tuple[float, float]
+    store: Store, gain: tuple[float, float], needs: bool, reasons: set[str]
 ) -> None:
     run = begun(store, "c-1")
-    first = await promoted(store, request(store, run, gain))
-    ledger = told(store)
-    proof = read(first["proof"])
-    assert await promoted(store, request(store, run, gain)) == first
-    assert told(store) == ledger
-    assert read(first["proof"]) == proof
+    body = await promoted(store, request(store, run, gain))
+    assert reasons <= set(codes(body))
+    assert (body["decision"]["needs"] is not None) is needs
+    live, candidate = store.releases.live(POLICY), store.releases.get(f"{POLICY}@2")
+    assert live is not None
+    assert (live.id, candidate.stage, candidate.evidence) == (f"{POLICY}@1", Stage.CANDIDATE, body["evidence"])
+    assert told(store) == [*ADDED, f"refuse {POLICY}@2"]
+    assert store.releases.history(POLICY)[-1].body["decision"] == body["decision"]
+    proof = read(body["proof"])
+    assert validate(Path(body["proof"])) == []
+    assert await promoted(store, request(store, run, gain)) == body  # and once more, nothing is there twice
+    assert told(store) == [*ADDED, f"refuse {POLICY}@2"] and read(body["proof"]) == proof
 
 
 async def test_the_next_candidate_of_the_same_line_is_measured_against_the_one_that_went_live(store: Store) -> None:
@@ -229,7 +222,7 @@ async def test_a_proof_against_what_is_no_longer_live_proves_nothing(
     assert f"measured against {POLICY}@2, and {live.id} is live" in body["decision"]["reasons"][0]["text"]
 
 
-@pytest.mark.parametrize("meanwhile", [rolled_back, replaced])
+@pytest.mark.parametrize("meanwhile", [lambda store: None, rolled_back, replaced], ids=["nothing", "back", "another"])
 async def test_what_was_decided_before_a_kill_stays_decided_whatever_happened_since(
     store: Store, meanwhile: Callable[[Store], None]
 ) -> None:
@@ -239,17 +232,6 @@ async def test_what_was_decided_before_a_kill_stays_decided_whatever_happened_si
     ledger, live = told(store), store.releases.live(POLICY)
     assert await promoted(store, request(store, run, BETTER)) == first
     assert (told(store), store.releases.live(POLICY)) == (ledger, live)
-
-
-async def test_what_a_gate_found_in_the_data_is_in_the_decision(files: Files) -> None:
-    leaked = Finding(name="no_secrets", severity="critical", count=1, of=9, detail="run/1: a key")
-    odd = Finding(name="reward_varies", severity="warning", count=9, of=9, blocks=False)
-    with open_store(files.fresh()) as store:
-        run = begun(store, "c-1", "c-2")
-        body = await promoted(store, request(store, run, BETTER, audit=(leaked, odd)))
-        assert codes(body) == ["data_quality_no_secrets"]
-        body = await promoted(store, request(store, run, BETTER, checkpoint="c-2", audit=None))
-        assert codes(body) == ["evidence_missing_audit"]
 
 
 @pytest.mark.parametrize(("to", "share"), [(Stage.SHADOW, 0), (Stage.CANARY, 5)])
@@ -432,3 +414,120 @@ async def test_of_two_proofs_against_one_live_version_only_the_first_puts_a_vers
     assert live is not None and live.id == raced[1]
     assert codes(body) == ["baseline_is_not_live"]
     assert store.releases.get(str(body["release"])).stage is Stage.CANDIDATE
+
+
+NOW = 1_700_000_000.0
+
+
+# What is weighed, and what is published of it
+
+NOW = 1_700_000_000.0
+
+
+def propose(reports: Path = Path(), *, gain: tuple[float, float] = BETTER, now: float = NOW, **fields: Any) -> Any:
+    given = {"suite": ("tests", "2", "cd" * 32), "manifest": {"steps": 3}, **fields}
+    criteria = replace(LAX, min_reward_delta=0.1)
+    return PromotionRequest(
+        candidate=case("Run-1_ab", gain, **given), how=WEIGHING, criteria=criteria, reports=reports, now=now
+    )
+
+
+def weigh(asked: PromotionRequest) -> Evidence:
+    return asked.weigh("tools@1", "tools@2", "0" * 64)
+
+
+def test_evidence_is_weighed_the_same_every_time_and_rests_on_the_samples() -> None:
+    asked = propose()
+    assert (asked.candidate.kind, asked.to, asked.share) == (PolicyKind.WEIGHTS, None, None)  # nothing moves
+    samples = json.loads(asked.samples)
+    assert [decode(Episode, one) for one in samples["candidate"]] == tries(1.0)
+    assert (samples["weighing"]["alpha"], samples["criteria"]["min_reward_delta"]) == (0.05, 0.1)
+    evidence = weigh(asked)
+    assert evidence == weigh(asked)
+    assert (evidence.suite, evidence.samples) == (f"tests@2 {('cd' * 6)}", "0" * 64)
+    assert evidence.comparisons["success"].difference == 1.0
+    assert evidence.manifest == {"run": "Run-1_ab", "steps": 3}
+    assert (evidence.audit, evidence.golden) == ((CLEAN,), None)
+    assert asked.decide(evidence).open and not asked.decide(weigh(propose(gain=WORSE))).open
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"audit": None}, "evidence_missing_audit"),
+        ({"audit": (replace(CLEAN, count=1),)}, "data_quality_no_secrets"),
+        ({"golden": (Finding(name="reward_hash", severity="error", count=1, of=1),)}, "golden_changed_unsigned"),
+    ],
+)
+def test_what_was_found_besides_keeps_the_gate_closed(fields: dict[str, Any], code: str) -> None:
+    odd = Finding(name="reward_varies", severity="warning", count=9, of=9, blocks=False)
+    if fields.get("audit"):
+        fields = {"audit": (*fields["audit"], odd)}
+    asked = propose(**fields)
+    assert [reason.code for reason in asked.decide(weigh(asked)).reasons] == [code]
+
+
+def test_a_report_is_of_the_episodes_that_both_have_and_what_is_missing_is_counted(tmp_path: Path) -> None:
+    asked = propose(tmp_path / "reports", after=tries(1.0)[3:])
+    evidence = weigh(asked)
+    assert evidence.missing == {"planned": 200, "baseline": 0, "candidate": 3}
+    path = Path(asked.publish(evidence, asked.decide(evidence))["proof"])
+    proof = json.loads(path.read_text())
+    assert proof["baseline"]["episodes"] == proof["trained"]["episodes"] == 196 and validate(path) == []
+    assert evidence.episodes == 98  # tasks that both were measured on with every seed
+    lost = {"baseline": 2, "candidate": 7}  # imputed episodes are among the others
+    assert weigh(propose(lost=lost)).missing == {"planned": 200, **lost}
+
+
+def test_a_report_is_called_after_its_run_and_the_number_of_its_version() -> None:
+    for run, release, expected in (
+        ("run-1-ab12", "default@2", "m24-run-1-ab12-2"),
+        ("run-1-ab12", "a@b@31", "m24-run-1-ab12-31"),
+        ("Läuft gut", "p@1", "m24-l-uft-gut-1"),
+    ):
+        names = list(islice(report_ids(run, release), 30))
+        assert names[:3] == [expected, f"{expected}b", f"{expected}c"] and len(set(names)) == 30
+
+
+def test_several_audits_become_one() -> None:
+    one, two = replace(CLEAN, count=1, of=4, detail="r/1: mail"), replace(CLEAN, count=2, of=5, detail="r/9: phone")
+    odd = Finding(name="reward_varies", severity="warning", count=3, of=3, blocks=False)
+    whole = replace(CLEAN, count=3, of=18, detail="r/1: mail")
+    assert summed([]) == () and summed([[CLEAN], [one, odd], [two]]) == (whole, odd)
+
+
+def test_the_reports_are_published_once_and_can_be_validated(tmp_path: Path) -> None:
+    reports = tmp_path / ".holdfast/reports"
+    asked = propose(reports)
+    evidence = weigh(asked)
+    decision = asked.decide(evidence)
+    path = Path(asked.publish(evidence, decision)["proof"])
+    assert path == reports / "m24/m24-run-1-ab-2/m24-benchmark-proof-m24-run-1-ab-2.json"
+    assert validate(path) == []
+    written = {file: file.read_bytes() for file in path.parent.iterdir()}
+    later = propose(reports, now=NOW + 5)  # as after a kill
+    assert later.publish(evidence, decision) == {"proof": str(path), "proof_sha256": sha256_of(path)}
+    assert {file: file.read_bytes() for file in path.parent.iterdir()} == written
+
+    path.unlink()  # killed before its last file was there
+    later.publish(evidence, decision)
+    assert validate(path) == []
+
+    archived = reports / "archive/m24/2023/11" / path.name
+    archived.parent.mkdir(parents=True)
+    shutil.move(path, archived)  # taken up so late that all of it is in the archive
+    later.publish(evidence, decision)
+    assert not path.exists()
+
+
+def test_another_decision_about_the_same_version_is_another_proof(tmp_path: Path) -> None:
+    reports = tmp_path / "reports"
+    asked = propose(reports)
+    evidence = weigh(asked)
+    first = asked.decide(evidence)
+    second = Decision(open=False, reasons=(Reason(code="baseline_is_not_live", text="another is"),))
+    assert proof_of(reports, "Run-1_ab", "tools@2", first) is None
+    paths = [Path(asked.publish(evidence, one)["proof"]) for one in (first, second, first, second)]
+    assert paths[0] == paths[2] != paths[1] == paths[3]
+    assert [proof_of(reports, "Run-1_ab", "tools@2", one) for one in (first, second)] == paths[:2]
+    assert [validate(path) for path in paths[:2]] == [[], []]

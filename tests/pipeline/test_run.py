@@ -24,12 +24,9 @@ from holdfast.collect.agent import Context
 from holdfast.collect.pool import PoolStats, PoolTiming
 from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, StaleLease, StoreError, StoreFull
-from holdfast.contracts.experience import Experience
 from holdfast.contracts.flag import Features
-from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
 from holdfast.contracts.run import DesiredState, RunState, Status, StepRecord, this_process
-from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.run import Control, DurableRun, assist, drive
 from holdfast.policies.prompt import Prompt
@@ -53,7 +50,6 @@ from tests.pipeline.driving import (
     order,
     spec_of,
     work,
-    worth,
 )
 
 # Ends
@@ -81,34 +77,35 @@ async def test_a_program_that_is_done_is_completed(store: Store) -> None:
     assert ended == {"end": "completed", "error": None}
 
 
-async def test_a_run_of_which_nothing_succeeded_has_failed(store: Store) -> None:
-    watched = Watched(store, spec_of(all_of(work(3), max_attempts=1), failing, ones))
-    status = await watched.run()
-    assert watched.told() == [RunState.RUNNING, RunState.FAILED]
-    assert (status.failed, status.dead) == (3, 0)
+async def odd(task: int, context: Context) -> int:
+    return 1 // (task % 2)
+
+
+def unscored(*arguments: Any) -> Any:
+    raise ValueError("no judge")
+
+
+@pytest.mark.parametrize(
+    ("agent", "score", "counts"),
+    [
+        (failing, ones, (RunState.FAILED, 0, 3, 0)),  # nothing succeeded
+        (odd, ones, (RunState.COMPLETED, 1, 2, 0)),  # something did
+        (echo, unscored, (RunState.FAILED, 0, 3, 3)),  # given up without an answer is told apart
+    ],
+)
+async def test_a_run_of_which_nothing_succeeded_has_failed(
+    files: Files, agent: Any, score: Any, counts: tuple[Any, ...]
+) -> None:
+    with open_store(files.fresh()) as store:
+        watched = Watched(store, spec_of(all_of(work(3), max_attempts=1), agent, score, max_faults=0))
+        status = await watched.run()
+        assert (status.run_state, status.succeeded, status.failed, status.dead) == counts
+        assert watched.told() == [RunState.RUNNING, status.run_state]
+        assert watched.ended() == (status.run_state, status.error)
     line = failing.__code__.co_firstlineno + 1
     why = f"t0: failed: ValueError: no (driving.py:{line}, in failing) (attempt 1 of 1)"  # the first says why
-    assert status.error == f"no rollout succeeded; {why}"
-    assert watched.ended() == (RunState.FAILED, status.error)
-
-
-async def test_a_run_of_which_something_succeeded_is_completed(files: Files) -> None:
-    async def odd(task: int, context: Context) -> int:
-        return 1 // (task % 2)
-
-    with open_store(files.fresh()) as store:
-        status = await Watched(store, spec_of(all_of(work(4), max_attempts=1), odd)).run()
-    assert (status.run_state, status.succeeded, status.failed) == (RunState.COMPLETED, 2, 2)
-
-
-async def test_what_was_given_up_without_an_answer_is_told_apart(files: Files) -> None:
-    def broken(*arguments: Any) -> Any:
-        raise ValueError("no judge")
-
-    with open_store(files.fresh()) as store:
-        status = await Watched(store, spec_of(all_of(work(3)), echo, broken, max_faults=0)).run()
-    assert (status.run_state, status.failed, status.dead) == (RunState.FAILED, 3, 3)
-    assert status.rewards["train"].rewarded == 0
+    assert agent is not failing or status.error == f"no rollout succeeded; {why}"
+    assert agent is not echo or status.rewards["train"].rewarded == 0
 
 
 async def test_a_program_without_rollouts_is_completed(files: Files) -> None:
@@ -584,53 +581,6 @@ async def test_steps_follow_one_another_and_what_each_left_is_on_record(store: S
     is_whole(store, status.run_id)
 
 
-async def test_a_step_begins_when_nothing_of_the_one_before_is_open(files: Files) -> None:
-    seen: list[list[str]] = []
-    with open_store(files.fresh()) as store:
-
-        class Strict(School):
-            def learn(self, number: int, batch: Batch, before: dict[str, Any], *, ctx: StepContext) -> dict[str, Any]:
-                assert store.views.is_done(ctx.run)
-                seen.append(sorted(one.name for one in store.views.rollouts(ctx.run, most=100)))
-                return super().learn(number, batch, before, ctx=ctx)
-
-        await Watched(store, at_school(Strict())).run()
-    assert seen == [
-        ["l1-0", "l1-1"],
-        ["l1-0", "l1-1", "l2-0", "l2-1"],
-        sorted(f"l{n}-{k}" for n in (1, 2, 3) for k in (0, 1)),
-    ]
-
-
-async def test_a_learner_sees_what_was_decided_and_where_it_belongs(files: Files) -> None:
-    async def moody(task: int, context: Context) -> int:
-        if task == 1 or (task == 2 and context.assignment.number == 1):
-            raise ValueError("no")
-        return task
-
-    seen: list[Experience] = []
-
-    def learn(batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
-        seen.extend(ctx.experiences(batch))
-        return {}
-
-    async def program(run: DurableRun) -> None:
-        todo = [Work(name=f"t{n}", input=n, policy=Prompt(), group="pair" if n else "t0") for n in range(3)]
-        await run.step("learn", learn, await run.step("collect", collect, todo, 2, None))
-
-    with open_store(files.fresh()) as store:
-        status = await Watched(store, spec_of(program, moody, worth)).run()
-    assert (status.succeeded, status.failed) == (2, 1)
-    assert [(one.rollout, one.task, str(one.state)) for one in seen] == [
-        (f"{status.run_id}/t0", "t0", "succeeded"),
-        (f"{status.run_id}/t1", "pair", "failed"),
-        (f"{status.run_id}/t2", "pair", "succeeded"),
-    ]
-    # An agent that failed has an outcome: it was not right.
-    assert [one.sheet.total if one.sheet else None for one in seen] == [0.0, 0.0, 2.0]
-    assert {(one.run, one.split, one.is_final) for one in seen} == {(status.run_id, Split.TRAIN, True)}
-
-
 async def test_a_run_stopped_amid_a_step_goes_on_there(store: Store) -> None:
     gate, school = Gate(passes=3), School()
     stopped = Watched(store, at_school(school, gate))
@@ -672,27 +622,6 @@ async def test_a_run_stopped_while_it_learns_ends_at_once_and_learns_again_later
         is_whole(store, status.run_id)
 
 
-async def test_a_checkpoint_that_an_earlier_version_recorded_before_its_step_is_kept_once(files: Files) -> None:
-    """As kill -9 left it when a checkpoint and its update were two writes: only the first of them is there."""
-    with open_store(files.fresh()) as store:
-        run = store.runs.begin(
-            kind="optimize", model_ref="m", settings={}, salt="d", who="test", now=time.time() - 99
-        ).result()
-        made = Checkpoint(
-            id=f"{run.id}-1",
-            algorithm="adding",
-            policy_version="1",
-            global_step=1,
-            episode_count=0,
-            created_at=1.0,
-        )
-        await store.checkpoints.add(made, run.id, now=1.0)
-        status = await Watched(store, at_school(School()), resume=run.id).run()
-        assert status.run_state is RunState.COMPLETED
-        is_whole(store, run.id)
-        assert store.checkpoints.get(made.id) == made
-
-
 async def test_a_run_killed_before_its_end_was_recorded_has_nothing_left_to_do(files: Files) -> None:
     with open_store(files.fresh()) as store:
         status = await Watched(store, at_school(School())).run()
@@ -701,20 +630,6 @@ async def test_a_run_killed_before_its_end_was_recorded_has_nothing_left_to_do(f
         assert (resumed.run_state, again.taught) == (RunState.COMPLETED, [])
         assert (resumed.lesson, resumed.rl_optimizer) == ("lesson 3", {"samples": 6})  # what was last is still told
         is_whole(store, status.run_id)
-
-
-async def test_nothing_is_learnt_from_a_step_that_an_order_cancelled(files: Files) -> None:
-    gate, school, url = Gate(passes=3), School(), files.fresh()
-    with open_store(url) as store, open_store(url) as operator:
-        watched = Watched(store, at_school(school, gate, pace=PoolTiming(**ASLEEP)))
-        async with watched.going():
-            await until(lambda: gate.held == 1)
-            order(operator, watched.run_id, DesiredState.CANCELLED)
-            while operator.queue.cancel_open(watched.run_id, now=time.time(), why="enough").result():
-                continue
-        assert watched.ended() == (RunState.CANCELLED, "cancelled by an order")
-        assert school.taught == [["l1-0", "l1-1"]]
-        assert names(store, watched.run_id) == SCHOOL[:3]
 
 
 @pytest.mark.parametrize(
@@ -747,20 +662,6 @@ async def test_a_learner_that_fails_fails_the_run_in_one_line_and_it_can_be_take
     status = await Watched(store, at_school(well), resume=watched.run_id).run()
     assert status.run_state is RunState.COMPLETED
     is_whole(store, status.run_id)
-
-
-async def test_what_a_driver_learnt_after_it_was_replaced_is_not_kept(files: Files) -> None:
-    school, url = School(held=1), files.fresh()
-    with open_store(url) as store, open_store(url) as operator:
-        watched = Watched(store, at_school(school, pace=replace(PACE, **ASLEEP), report_s=PATIENCE_S))
-        async with watched.going() as running:
-            await until(school.begun.is_set)
-            operator.runs.resume(watched.run_id, who="other", now=time.time(), silent_s=0.0).result()
-            school.opened.set()
-            with pytest.raises(StaleLease, match="another process has taken it up"):
-                await running
-        assert names(store, watched.run_id) == SCHOOL[:2]
-        assert store.checkpoints.of_run(watched.run_id) == []
 
 
 async def test_which_features_are_on_is_asked_before_each_step_that_learns(files: Files) -> None:

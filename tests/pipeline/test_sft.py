@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON
 from holdfast.contracts.run import RunState, Status
 from holdfast.learn.sft import SFT
-from holdfast.pipeline.run import Control, RunSpec, drive
+from holdfast.pipeline.run import Control, RunSpec
 from holdfast.pipeline.sft import Taught, result_of, resumed_spec, sft_spec
 from holdfast.policies import loading
 from holdfast.policies.lm import ModelShape, Transformer
@@ -29,6 +29,7 @@ from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import until
 from tests.conftest import Files
+from tests.pipeline.scene import drive, ran
 
 WORDS = ("oak", "elm", "ash", "fir", "yew", "bay", "fig", "box")
 HOW = SFT(lr=3e-2, epochs=3, batch=4, save_every=3, held_out=0.25)
@@ -54,26 +55,8 @@ def rows(count: int = 24) -> list[dict[str, Any]]:
     ]
 
 
-def run(
-    store: Store, spec: RunSpec, *, resume: str | None = None, features: Features = ALL_ON, later_s: float = 0.0
-) -> Status:
-    return asyncio.run(
-        drive(
-            store,
-            spec,
-            Control(),
-            clock=lambda: time.time() + later_s,
-            observe=lambda status: None,
-            who="test",
-            salt="ab",
-            resume=resume,
-            features=lambda done: features,
-        )
-    )
-
-
 def taught(store: Store, spec: RunSpec) -> Taught:
-    return result_of(store, run(store, spec).run_id)
+    return result_of(store, drive(store, spec).run_id)
 
 
 def weights_of(store: Store, run_id: str) -> list[str]:
@@ -131,17 +114,7 @@ async def _stopped(store: Store, spec: RunSpec, resume: str | None, after: int) 
 
     watching = asyncio.create_task(watch())
     try:
-        return await drive(
-            store,
-            spec,
-            control,
-            clock=time.time,
-            observe=lambda status: None,
-            who="test",
-            salt="ab",
-            resume=resume,
-            features=lambda done: ALL_ON,
-        )
+        return await ran(store, spec, control, resume=resume)
     finally:
         watching.cancel()
 
@@ -167,7 +140,7 @@ def test_a_run_that_is_killed_and_resumed_ends_in_the_same_bytes(
         found = store.runs.newest()[0]
         run_id, spec = found.id, resumed_spec(found.settings)
         assert found.state is RunState.RUNNING and len(store.steps.of_run(run_id)) >= recorded
-        status = run(store, spec, resume=run_id, later_s=60.0)  # the lease of who was killed is over by then
+        status = drive(store, spec, resume=run_id, later_s=60.0)  # the lease of who was killed is over by then
         assert status.run_state is RunState.COMPLETED
         assert weights_of(store, run_id) == whole
 
@@ -208,19 +181,19 @@ def test_examples_that_do_not_fit_are_counted_and_too_many_end_the_run(store: St
     assert dict(found.prepared.skipped) == {"it is longer than 96 tokens": 2}
     assert found.prepared.first == {"it is longer than 96 tokens": "tasks item 25"}
     with pytest.raises(BadInput, match="item 25.*longer than 96 tokens.*2 of 26.*skip = 0.05"):
-        run(store, sft_spec(model, [*rows(), *long], how=replace(HOW, skip=0.05)))
+        drive(store, sft_spec(model, [*rows(), *long], how=replace(HOW, skip=0.05)))
     assert store.runs.newest()[0].state is RunState.FAILED
 
 
 def test_a_rate_that_is_too_high_ends_the_run_at_its_last_good_checkpoint(store: Store, model: Model) -> None:
     with pytest.raises(BadInput, match=r"sft.lr = 5: it diverges"):
-        run(store, sft_spec(model, rows(), how=replace(HOW, lr=5.0, epochs=30)))
+        drive(store, sft_spec(model, rows(), how=replace(HOW, lr=5.0, epochs=30)))
     with pytest.raises(BadInput, match="ended before it was done.*diverges"):
         result_of(store, store.runs.newest()[0].id)
 
 
 def test_a_run_whose_learning_is_switched_off_says_so(store: Store, model: Model) -> None:
-    status = run(store, sft_spec(model, rows(), how=HOW), features=replace(ALL_ON, learning=False))
+    status = drive(store, sft_spec(model, rows(), how=HOW), features=replace(ALL_ON, learning=False))
     found = result_of(store, status.run_id)
     assert (found.policy, found.updates, found.why) == (model, 0, "learning is switched off")
 
@@ -233,9 +206,9 @@ def test_a_file_that_changed_before_its_examples_were_kept_is_refused(
     settings = sft_spec(model, file, how=HOW).settings
     file.write_text("".join(json.dumps(row) + "\n" for row in rows(20)))
     with pytest.raises(BadInput, match="is not what the run began with"):
-        run(store, resumed_spec(settings))
+        drive(store, resumed_spec(settings))
     with pytest.raises(BadInput, match="were given in Python"):
-        run(store, resumed_spec(sft_spec(model, rows(), how=HOW).settings))
+        drive(store, resumed_spec(sft_spec(model, rows(), how=HOW).settings))
 
 
 def test_it_goes_on_from_a_checkpoint_of_an_earlier_run(store: Store, model: Model) -> None:

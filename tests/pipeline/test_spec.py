@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import pickle
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.collect.agent import Context, Tracer, no_model
+from holdfast.collect.executors import LoopExecutor, plainly, run_one
+from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.collect.questions import exact_match
-from holdfast.contracts.errors import BadInput
-from holdfast.contracts.executor import Outcome
+from holdfast.contracts.agent import Agent
+from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.executor import Assignment, Outcome
 from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.reward import RewardBreakdown
-from holdfast.contracts.rollout import Backoff, Split
-from holdfast.contracts.settings import ConstraintBlock, OptimizeSettings, load_settings
+from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState, Split
+from holdfast.contracts.settings import ConstraintBlock, OptimizeSettings, SafetyReward, load_settings, settings_from
 from holdfast.learn.constrain import Constraint
 from holdfast.pipeline.run import RunSpec
+from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.pipeline.spec import constraint_of, improve_spec, optimize_spec, policy_for, score_for, weighing
+from holdfast.pipeline.watch import SafeguardedScorer, watched
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
+from holdfast.reward.safety import SafetyPolicy
+from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import open_store
 from holdfast.workloads.arithmetic import agent as arithmetic
 from holdfast.workloads.tooluse.agent import agent as tooluse
 from holdfast.workloads.tooluse.score import score as tooluse_score
+from tests.collect.agents import no_score
 from tests.collect.scene import assignment
 from tests.conftest import Files
 from tests.endpoint import Endpoint, serving
+from tests.pipeline.driving import echo
 from tests.pipeline.scene import ran
-from tests.workloads.scene import tiny
 
 ARITHMETIC = "holdfast.workloads.arithmetic:agent"
 TOOLUSE = "holdfast.workloads.tooluse.agent:agent"
@@ -145,7 +157,6 @@ async def test_a_model_of_another_house_keeps_its_whole_name(
     assert endpoint.asked[0].body["model"] == "qwen/qwen-3"
 
 
-@pytest.mark.parametrize("kind", ["tasks", "processes"])
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -158,10 +169,10 @@ async def test_a_model_of_another_house_keeps_its_whole_name(
         ),
     ],
 )
-def test_what_cannot_run_is_refused_before_anything_is_started(kind: str, fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        planned(worker_kind=kind, **fields)
-    assert str(caught.value).startswith(message)
+def test_what_cannot_run_is_refused_before_anything_is_started(fields: dict[str, Any], message: str) -> None:
+    for kind in ("tasks", "processes"):
+        with pytest.raises(BadInput, match=f"^{re.escape(message)}"):
+            planned(worker_kind=kind, **fields)
 
 
 @pytest.mark.parametrize("kind", ["tasks", "processes"])
@@ -171,12 +182,8 @@ def test_a_bad_address_in_the_environment_is_found_before_anything_is_started(
     monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000")
     with pytest.raises(BadInput, match="base URL 'localhost:8000': is not http"):
         planned(model="openai/tiny", worker_kind=kind)
-
-
-def test_the_public_endpoint_is_only_assumed_for_its_own_models() -> None:
-    plan = planned(model="openai/tiny")
-    assert plan.model_ref == "openai/tiny"
-    plan.runtime.close()
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    planned(model="openai/tiny", worker_kind=kind).runtime.close()  # the public address, for its own models
 
 
 # Models of our own
@@ -297,11 +304,6 @@ def test_the_nearest_constraint_holds() -> None:
 TRAIN, VAL = ([{"prompt": f"{split} {n}"} for n in range(6)] for split in ("train", "val"))
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny(tmp_path_factory.mktemp("base") / "tiny")
-
-
 def improving(base: str, **improve: Any) -> OptimizeSettings:
     return settings(model=f"local/{base}", optimize=TRAIN, validate=VAL, improve=improve)
 
@@ -369,3 +371,193 @@ async def test_tasks_of_a_file_are_kept_with_the_run_and_shown_without_their_ans
         rollouts = store.views.rollouts(status.run_id, most=9)
     assert sorted({str(one.split) for one in rollouts}) == ["train", "val"]
     assert [(one.outcome, one.reward) for one in rollouts] == [("right", 1.0)] * 5
+
+
+KEY = "sk-ant-" + "a1B2" * 8
+
+
+def leaky(task: Any, context: Context) -> str:
+    """Pays itself, leaks a key, and answers right."""
+    context.trace.reward("own", 5.0)
+    context.trace.message("assistant", f"by the way: {KEY}" if task["leaks"] else "nothing")
+    if task.get("fails"):
+        raise RuntimeError("gave up")
+    return "4"
+
+
+def answers_with_the_key(task: Any, context: Context) -> Any:
+    return {"answer": ["4", KEY]}
+
+
+def shouts_the_key(task: Any, context: Context) -> str:
+    context.trace.message("ASSISTANT ", KEY)
+    return "4"
+
+
+def tells_badly(task: Any, context: Context) -> str:
+    context.trace.event("agent.safety_policy_applied", reason_codes=5)
+    return shouts_the_key(task, context)
+
+
+def run(
+    leaks: bool,
+    block: SafetyReward | None,
+    *,
+    is_plain: bool = False,
+    fails: bool = False,
+    is_scored: bool = True,
+    agent: Agent = leaky,
+) -> Outcome:
+    asked = {"prompt": "2 + 2?", "leaks": leaks, "fails": fails} | ({"expected": "4"} if is_scored else {})
+    assignment = Assignment(rollout="r", attempt="a", number=1, split=None, input=asked, resources={}, seed=0)
+    context = Context(assignment=assignment, trace=Tracer(record=lambda span: None, clock=lambda: 0.0), complete=None)
+    score = watched(exact_match, block)
+    return asyncio.run(run_one(agent, context, plainly(score) if is_plain else score))
+
+
+def test_without_a_policy_the_scorer_is_the_same() -> None:
+    assert watched(exact_match, None) is exact_match
+    assert run(True, None).reward == 1.0
+
+
+def test_a_leak_takes_everything_the_agent_paid_itself_included() -> None:
+    for is_plain in (False, True):
+        outcome = run(True, SafetyReward(), is_plain=is_plain)
+        assert outcome.state is AttemptState.SUCCEEDED
+        assert outcome.reward == -1.5 - 1.0
+        assert {one.name: one.value for one in outcome.signals}["agent.own"] == 5.0  # kept as it was measured
+    assert run(False, SafetyReward()).reward == 1.0
+    assert run(False, SafetyReward(), is_scored=False).reward == 5.0  # nobody else judged it
+    assert run(True, SafetyReward(), is_scored=False).reward == -2.5
+
+
+def test_a_leak_in_the_answer_alone_or_by_whoever_shouts_is_found() -> None:
+    for agent in (answers_with_the_key, shouts_the_key):
+        for is_plain in (False, True):
+            outcome = run(True, SafetyReward(), is_plain=is_plain, agent=agent)
+            assert outcome.reward == -2.5 and outcome.state is AttemptState.SUCCEEDED
+
+
+def test_an_event_that_cannot_be_read_costs_something_and_hides_nothing() -> None:
+    outcome = run(True, SafetyReward(), agent=tells_badly)
+    assert outcome.state is AttemptState.SUCCEEDED and outcome.error is None
+    assert outcome.reward == -0.25 - 1.5 - 1.0  # an unknown reason, the leak, and the gate
+
+
+def test_a_rejected_attempt_fails_and_stays_as_data() -> None:
+    outcome = run(True, SafetyReward(reject_rollout_on_hard_gate=True))
+    assert outcome.state is AttemptState.FAILED
+    assert outcome.error == "safety hard gate triggered: reason_codes=[secret_leak.anthropic_api_key]"
+    assert RewardBreakdown(signals=outcome.signals).total == -2.5
+
+
+def test_what_a_failed_agent_had_leaked_is_kept() -> None:
+    outcome = run(True, SafetyReward(), fails=True)
+    assert outcome.state is AttemptState.FAILED and outcome.reward == -2.5
+    assert run(False, SafetyReward(), fails=True).signals == ()  # nothing was found, and nothing was scored
+
+
+def test_the_block_has_the_policys_own_defaults_and_travels() -> None:
+    made = watched(exact_match, SafetyReward())
+    assert isinstance(made, SafeguardedScorer) and made.policy == SafetyPolicy()
+    assert pickle.loads(pickle.dumps(made)) == made
+    own = watched(exact_match, SafetyReward(hard_gate_reason_codes=()))
+    assert isinstance(own, SafeguardedScorer) and own.policy.hard_gate_reason_codes == ()  # in place of the defaults
+
+
+def test_a_run_with_the_block_keeps_a_blocked_rollout_as_data(tmp_path: Path) -> None:
+    given = {
+        "optimize": [{"prompt": "2 + 2?", "expected": "4", "leaks": leaks} for leaks in (True, False)],
+        "agent": "tests.pipeline.test_watch:leaky",
+        "safety_reward": {"reject_rollout_on_hard_gate": True},
+        "max_attempts": 1,
+    }
+    with open_store(str(tmp_path / "s.sqlite"), project="p") as store:
+        run = asyncio.run(ran(store, optimize_spec(settings_from(given, "c.json")))).run_id
+        leaked, clean = (store.views.rollout(f"{run}/train-{place}") for place in (1, 2))
+        assert leaked.status is RolloutState.FAILED
+        assert "safety hard gate triggered" in str(leaked.reason)
+        assert (clean.status, clean.reward) == (RolloutState.SUCCEEDED, 1.0)
+        experiences = store.experiences.of([leaked.id])
+        assert experiences[0].sheet is not None and experiences[0].sheet.total == -2.5
+
+
+class Connected(Endpoints):
+    """Addresses that answer with their own name, and whether it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda model: lambda *messages, **sampling: model)  # type: ignore[arg-type,return-value]
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    made = Runtime(echo, no_score, Connected())
+    yield made
+    made.close()
+
+
+def test_a_version_is_answered_for_by_whom_it_was_opened_with(runtime: Runtime) -> None:
+    policies = [Prompt({"say": name}, model=name) for name in ("a", "b")]
+    assert runtime.versions() == []
+    for one in policies:
+        actor = runtime.open(one)
+        assert (actor.version, actor.model, dict(actor.resources)) == (one.version, one.model, {"say": one.model})
+    assert runtime.versions() == [one.version for one in policies]
+    for one in policies:
+        complete: Any = runtime.complete(one.version)
+        assert complete() == one.model
+
+
+def test_a_policy_without_a_model_is_open_and_answers_nothing(runtime: Runtime) -> None:
+    policy = Prompt({"say": "hi"})
+    runtime.open(policy)
+    assert (runtime.versions(), runtime.complete(policy.version)) == ([policy.version], None)
+
+
+def test_what_nobody_has_opened_here_is_a_fault_and_no_answer_of_another(runtime: Runtime) -> None:
+    runtime.open(Prompt(model="a"))
+    with pytest.raises(Fault, match="policy p@2: nobody has opened it in this process; let the process that drives"):
+        runtime.complete("p@2")
+
+
+def test_a_rollout_without_a_version_is_answered_by_the_last_one_opened(runtime: Runtime) -> None:
+    assert runtime.complete(None) is None
+    for name in ("a", "b"):
+        runtime.open(Prompt(model=name))
+    complete: Any = runtime.complete(None)
+    assert complete() == "b"
+
+
+def test_weights_of_ours_are_out_of_place_behind_an_address(runtime: Runtime) -> None:
+    with pytest.raises(Fault, match="its weights are ours, and this run loads none"):
+        runtime.open(Model("sprout"))
+    assert runtime.versions() == []
+
+
+def test_the_engine_learns_where_checkpoints_lie_and_is_closed_with_the_run(tmp_path: Path) -> None:
+    engine = Connected()
+    made = Runtime(echo, no_score, engine)
+    files = FolderArtifacts(tmp_path)
+    made.attach(files)
+    assert (engine.files, engine.is_closed) == (files, False)
+    made.close()
+    assert engine.is_closed
+    assert not made._home.current.thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("executor", "kind"),
+    [
+        (None, LoopExecutor),
+        (partial(ProcessExecutor, ProcessRecipe("tests.collect.agents:do", no_score, no_model)), ProcessExecutor),
+    ],
+    ids=["here", "in processes"],
+)
+def test_agents_run_here_or_in_processes_of_their_own(executor: Any, kind: type) -> None:
+    made = Runtime(echo, no_score, Connected(), executor=executor)
+    assert isinstance(made.seat()._executor, kind)
+    made.close()

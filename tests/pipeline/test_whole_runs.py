@@ -33,7 +33,7 @@ from tests.conftest import Files
 from tests.learn.telling import Telling
 from tests.pipeline.scene import fresh_in, ran
 from tests.pipeline.test_improve import Played
-from tests.workloads.scene import RUN, tiny
+from tests.workloads.scene import RUN
 
 HERE = "tests.pipeline.test_whole_runs"
 
@@ -79,11 +79,6 @@ def settings(model: str, **fields: Any) -> OptimizeSettings:
 IMPROVE = {"steps": 1, "step_tasks": 4, "samples": 4, "learning_rate": 1e-2, "prove": {"seeds": 2}}
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny(tmp_path_factory.mktemp("base") / "tiny")
-
-
 def experiences(store: Store, status: Status) -> list[Experience]:
     found = store.views.rollouts(status.run_id, most=1000)
     return store.experiences.of([one.id for one in sorted(found, key=lambda one: one.name)])
@@ -92,9 +87,9 @@ def experiences(store: Store, status: Status) -> list[Experience]:
 # Scorers of one's own
 
 
-async def test_a_users_own_function_is_the_gate_of_a_run_and_of_what_is_learnt(small: str, files: Files) -> None:
+async def test_a_users_own_function_is_the_gate_of_a_run_and_of_what_is_learnt(base: str, files: Files) -> None:
     with open_store(files.fresh()) as store:
-        status = await ran(store, optimize_spec(settings(small, rl_optimizer={})))
+        status = await ran(store, optimize_spec(settings(base, rl_optimizer={})))
         found = experiences(store, status)
         for one in found:
             assert one.sheet is not None
@@ -105,9 +100,9 @@ async def test_a_users_own_function_is_the_gate_of_a_run_and_of_what_is_learnt(s
         assert status.rl_optimizer is not None and status.rl_optimizer["parameter_delta_norm"] > 0.0
 
 
-async def test_a_users_own_function_is_what_an_improvement_is_proved_by(small: str, files: Files) -> None:
+async def test_a_users_own_function_is_what_an_improvement_is_proved_by(base: str, files: Files) -> None:
     with open_store(files.fresh()) as store:
-        played = Played(store, await ran(store, improve_spec(settings(small, improve=IMPROVE))))
+        played = Played(store, await ran(store, improve_spec(settings(base, improve=IMPROVE))))
         assert played.status.run_state is RunState.COMPLETED
         assert played.evidence().primary == "success"
         looked = store.experiences.of([one.id for one in played.rollouts("0/prove/0")])
@@ -115,9 +110,9 @@ async def test_a_users_own_function_is_what_an_improvement_is_proved_by(small: s
 
 
 @pytest.mark.parametrize("make", [optimize_spec, improve_spec])
-def test_a_scorer_that_pays_not_even_its_gold_answer_is_refused_before_the_first_rollout(make: Any, small: str) -> None:
+def test_a_scorer_that_pays_not_even_its_gold_answer_is_refused_before_the_first_rollout(make: Any, base: str) -> None:
     with pytest.raises(BadInput, match="scorer broken: .*8 of 8 tasks"):
-        make(settings(small, scorers=[{"scorer": f"{HERE}:broken", "gate": True}]))
+        make(settings(base, scorers=[{"scorer": f"{HERE}:broken", "gate": True}]))
 
 
 # The same bytes
@@ -136,11 +131,11 @@ def bytes_of(played: Played) -> dict[str, Any]:
     }
 
 
-async def test_a_deterministic_run_is_the_same_bytes_every_time(small: str, files: Files, tmp_path: Path) -> None:
+async def test_a_deterministic_run_is_the_same_bytes_every_time(base: str, files: Files, tmp_path: Path) -> None:
     found = []
     for name in ("one", "two"):
         with open_store(fresh_in(tmp_path / name, files)) as store:
-            given = settings(small, improve={**IMPROVE, "steps": 2}, deterministic=True, seed=4)
+            given = settings(base, improve={**IMPROVE, "steps": 2}, deterministic=True, seed=4)
             found.append(bytes_of(Played(store, await ran(store, improve_spec(given)))))
     first, second = found
     assert len(first["weights"]) == 2 and len(set(first["rewards"].values())) > 1
@@ -150,18 +145,18 @@ async def test_a_deterministic_run_is_the_same_bytes_every_time(small: str, file
 # Resources
 
 
-async def test_the_resources_of_a_local_model_reach_the_agent(small: str, files: Files) -> None:
+async def test_the_resources_of_a_local_model_reach_the_agent(base: str, files: Files) -> None:
     with open_store(files.fresh()) as store:
         texts = {"system": "Be brief.", "depth": 3}
-        status = await ran(store, optimize_spec(settings(small, agent=f"{HERE}:recite", resources=texts)))
+        status = await ran(store, optimize_spec(settings(base, agent=f"{HERE}:recite", resources=texts)))
         rollout = store.views.rollout(f"{status.run_id}/train-1")
         assert {one.output for one in store.experiences.decided(status.run_id)} == {"Be brief."}
         assert (status.resources_id, rollout.resources) == ("resources-1", 1)
 
 
-async def test_a_candidate_is_proved_with_the_resources_that_it_practised_with(small: str, files: Files) -> None:
+async def test_a_candidate_is_proved_with_the_resources_that_it_practised_with(base: str, files: Files) -> None:
     with open_store(files.fresh()) as store:
-        given = settings(small, resources={"system": "Be brief."}, improve=IMPROVE)
+        given = settings(base, resources={"system": "Be brief."}, improve=IMPROVE)
         played = Played(store, await ran(store, improve_spec(given)))
         candidate = played.decided().candidate
         assert isinstance(candidate, Model) and candidate.resources == {"system": "Be brief."}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,17 @@ import numpy as np
 import torch
 import transformers
 
-from holdfast.contracts.flag import ALL_ON
 from holdfast.contracts.trace import ModelCall
 from holdfast.learn.examples import sequences
 from holdfast.learn.sft import SFT
 from holdfast.learn.train import Settings, Trainer
-from holdfast.pipeline.run import Control, drive
 from holdfast.pipeline.sft import result_of, sft_spec
 from holdfast.policies.engine import Local
 from holdfast.policies.loading import export, load
 from holdfast.policies.model import Model
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.dialogues import dialogue
+from tests.pipeline.scene import drive
 
 COUNT = 50
 SHOWN = [dialogue(10**7 + place, "strong") for place in range(COUNT)]
@@ -32,11 +30,7 @@ HOW = SFT(lr=3e-3, epochs=1, batch=4, held_out=0.25)
 
 def taught(store: Store, model: Model, examples: int = 16) -> Model:
     rows = [{"messages": list(one.messages), "tools": list(one.tools)} for one in SHOWN[:examples]]
-    how: dict[str, Any] = {"clock": time.time, "observe": lambda status: None, "who": "test", "salt": "ab"}
-    spec = sft_spec(model, rows, how=HOW)
-    return result_of(
-        store, asyncio.run(drive(store, spec, Control(), features=lambda done: ALL_ON, **how)).run_id
-    ).policy
+    return result_of(store, drive(store, sft_spec(model, rows, how=HOW)).run_id).policy
 
 
 def answers(model: Any, **sampling: Any) -> list[ModelCall]:

@@ -7,10 +7,28 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import tokens
-from holdfast.policies.chat_template import ByteTemplate, JinjaTemplate, thinking_tokens
+from holdfast.policies.chat_template import ByteTemplate, Deltas, JinjaTemplate, thinking_tokens
+from holdfast.policies.tokens import (
+    ASSISTANT,
+    CALL,
+    END,
+    SYSTEM,
+    THINK,
+    TOOL,
+    UNTHINK,
+    USER,
+    VOCABULARY,
+    answer,
+    prompt,
+    read,
+    render,
+)  # fmt: skip
+from tests.policies.small import show
 
 OPEN, CLOSE, EOS = 256, 257, 258
 HELLO = [{"role": "user", "content": "hé"}]
@@ -41,11 +59,26 @@ def template() -> JinjaTemplate:
     return JinjaTemplate(Tokenizer(), frozenset({EOS}))
 
 
-def test_bytes_are_our_own_tokens() -> None:
-    template = ByteTemplate()
-    assert template.prompt(HELLO) == tokens.prompt(HELLO)
-    assert template.read([*b"hi", tokens.END])["content"] == "hi"
-    assert (template.token_bytes(104), template.token_bytes(tokens.END)) == (b"h", b"<|end|>")
+def test_a_chat_becomes_marks_and_bytes_with_the_tools_first() -> None:
+    asked = [{"role": "system", "content": "be"}, {"role": "user", "content": "é"}]
+    assert prompt(asked) == [SYSTEM, *b"be", END, USER, 0xC3, 0xA9, END, ASSISTANT]
+    assert prompt([{"role": "tool", "content": "7"}]) == [TOOL, *b"7", END, ASSISTANT]
+    message = {"role": "assistant", "reasoning_content": "hm", "content": "", "tool_calls": [call("add", '{"a":1}')]}
+    said = [THINK, *b"hm", UNTHINK, CALL, *b'add {"a":1}', END]
+    assert answer(message) == said
+    ids, decided = render([*asked[1:], message])
+    assert ids == [USER, *"é".encode(), END, ASSISTANT, *said] and decided == [False] * 5 + [True] * len(said)
+    with_system = show(prompt([{"role": "system", "content": "be brief"}], [ADD]))
+    assert with_system == "<|system|>tools: add(a,b)\nbe brief<|end|><|assistant|>"
+    assert show(prompt(asked[1:], [ADD])).startswith("<|system|>tools: add(a,b)<|end|><|user|>")
+
+
+def test_bytes_are_our_own_tokens_and_only_they_can_be_shown_as_they_come(template: JinjaTemplate) -> None:
+    own = ByteTemplate()
+    assert own.prompt(HELLO) == tokens.prompt(HELLO) and own.read([*b"hi", tokens.END])["content"] == "hi"
+    assert (own.token_bytes(104), own.token_bytes(tokens.END)) == (b"h", b"<|end|>")
+    deltas = own.deltas((".",))
+    assert deltas is not None and deltas.add(b"one") == {"content": "one"} and template.deltas() is None
 
 
 def test_the_string_that_ended_an_answer_is_no_part_of_it(template: JinjaTemplate) -> None:
@@ -54,12 +87,6 @@ def test_the_string_that_ended_an_answer_is_no_part_of_it(template: JinjaTemplat
         assert one.read([*b"one"], (".",))["content"] == "one"
     assert ByteTemplate().read([*b"one"], ("\ud800",))["content"] == "one"
     assert ByteTemplate().read([*b"one\n\n"], ("\n", "\n\n"))["content"] == "one"
-
-
-def test_only_bytes_can_be_shown_as_they_come(template: JinjaTemplate) -> None:
-    deltas = ByteTemplate().deltas((".",))
-    assert deltas is not None and deltas.add(b"one") == {"content": "one"}
-    assert template.deltas() is None
 
 
 def test_the_template_is_asked_with_text_and_with_arguments_as_objects(template: JinjaTemplate) -> None:
@@ -117,9 +144,6 @@ def test_the_marks_of_a_thought_are_known_where_they_are_tokens(template: JinjaT
     assert template.token_bytes(OPEN) == b"<think>"
 
 
-THINK, UNTHINK, END = tokens.THINK, tokens.UNTHINK, tokens.END
-
-
 @pytest.mark.parametrize(
     ("prompt", "ids", "expected"),
     [
@@ -141,3 +165,93 @@ def test_a_foreign_models_thoughts_are_counted_by_its_own_marks(template: JinjaT
     assert thinking_tokens(template, [1, OPEN], [300, 400, CLOSE, 5]) == 2
     template.think = None
     assert thinking_tokens(template, [1], [OPEN, 300]) is None
+
+
+ids = st.lists(
+    st.integers(0, tokens.VOCABULARY - 1)
+    | st.sampled_from([*"é€".encode(), tokens.THINK, tokens.UNTHINK, tokens.CALL]),
+    max_size=40,
+)
+
+
+def test_letters_come_whole() -> None:
+    deltas = Deltas()
+    assert [deltas.add([byte]) for byte in "hé".encode()] == [{"content": "h"}, {}, {"content": "é"}]
+
+
+def test_thoughts_and_text_are_kept_apart_and_calls_are_not_shown() -> None:
+    message = {
+        "reasoning_content": "a sum",
+        "content": "wait",
+        "tool_calls": [{"function": {"name": "calc", "arguments": "{}"}}],
+    }
+    assert Deltas().add(tokens.answer(message)) == {"reasoning_content": "a sum", "content": "wait"}
+
+
+def test_what_may_be_a_stop_string_is_held_back() -> None:
+    deltas = Deltas(stop=("\n\n", "END"))
+    assert deltas.add(b"ok EN") == {"content": "ok "}
+    assert deltas.add(b"ough") == {"content": "ENou"}
+
+
+@given(ids, st.integers(1, 7))
+def test_what_was_shown_begins_the_message(written: list[int], size: int) -> None:
+    deltas, shown = Deltas(), {"content": "", "reasoning_content": ""}
+    for start in range(0, len(written), size):
+        for name, text in deltas.add(written[start : start + size]).items():
+            shown[name] += text
+    message = tokens.read(written)
+    for name, text in shown.items():
+        said = message.get(name, "")
+        assert said.startswith(text)
+        assert len(said) - len(text) <= 3  # at most one letter that never came whole
+
+
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {}, "b": {}}}}}
+
+
+def call(name: str, arguments: str) -> dict[str, Any]:
+    return {"id": "call_0", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+texts = st.text(max_size=12)
+arguments = st.text(max_size=8)
+names = st.text(alphabet="abc_", min_size=1, max_size=5)
+
+
+@given(thought=texts, content=texts, calls=st.lists(st.tuples(names, arguments), max_size=2))
+def test_an_answer_read_back_gives_the_ids_it_was_read_from(
+    thought: str, content: str, calls: list[tuple[str, str]]
+) -> None:
+    message = {"role": "assistant", "reasoning_content": thought, "content": content,
+               "tool_calls": [call(*each) for each in calls]}  # fmt: skip
+    ids = answer(message)
+    assert answer(read(ids)) == ids
+    assert all(token < VOCABULARY for token in ids)
+
+
+@given(st.text())
+def test_text_cannot_spell_a_mark(text: str) -> None:
+    assert all(token < 256 for token in prompt([{"role": "user", "content": text}])[1:-2])
+
+
+def test_half_a_letter_becomes_a_question_mark() -> None:
+    half = "a\ud800"
+    message = {"role": "assistant", "reasoning_content": half, "content": half, "tool_calls": [call(half, half)]}
+    assert answer(message) == [THINK, *b"a?", UNTHINK, *b"a?", CALL, *b"a? a?", END]
+    tool = {"type": "function", "function": {"name": half}}
+    assert (
+        show(prompt([{"role": "system", "content": half}], [tool])) == "<|system|>tools: a?()\na?<|end|><|assistant|>"
+    )
+
+
+def test_an_answer_that_breaks_off_keeps_what_there_is() -> None:
+    assert read([*b"so", CALL, *b"add {"])["tool_calls"][0]["function"] == {"name": "add", "arguments": "{"}
+    assert read([THINK, *b"hm"]) == {"role": "assistant", "content": "", "reasoning_content": "hm"}
+
+
+def test_an_unknown_role_is_refused_by_its_place() -> None:
+    with pytest.raises(BadInput, match=r"messages\[1\].role = 'robot'"):
+        prompt([{"role": "user", "content": "x"}, {"role": "robot", "content": "y"}])
+    with pytest.raises(BadInput, match="is not text"):
+        prompt([{"role": "user", "content": 7}])

@@ -104,29 +104,6 @@ def test_an_adapter_begins_as_no_change_and_only_it_learns(hub: Hub) -> None:
     assert not torch.equal(hub(IDS), before)
 
 
-def test_our_trainer_moves_the_adapter_and_nothing_else(hub: Hub) -> None:
-    import numpy as np
-
-    from holdfast.learn.batch import Sample
-    from holdfast.learn.train import OptimizerConfig, Settings, Trainer
-
-    ids, decided = tokens.render([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}])
-    turns = np.where(decided, 0, -1)
-    sample = Sample(
-        rollout="r",
-        task="t",
-        ids=np.array(ids),
-        decided=np.array(decided),
-        turns=turns,
-        weights=np.array(decided, dtype=np.float32),
-    )
-    weight = hub.net.model.layers[0].self_attn.q_proj.weight.detach().clone()
-    trainer = Trainer(adapt(hub, Lora(), seed=1), Settings(pace=OptimizerConfig(learning_rate=1e-2)), seed=0)
-    first, *_, last = [trainer.step([sample]) for _ in range(5)]
-    assert last.loss < first.loss and last.delta_norm > 0
-    assert torch.equal(hub.bare.model.layers[0].self_attn.q_proj.base_layer.weight, weight)
-
-
 def test_the_same_seed_gives_the_same_adapter_and_disturbs_no_other_chance(folder: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,19 @@ import torch
 import transformers
 
 from holdfast.contracts.errors import BadInput, Lost
+from holdfast.contracts.policy import policy_from, policy_record
+from holdfast.policies import tokens
+from holdfast.policies.chat_template import ByteTemplate
 from holdfast.policies.hub import Hub
 from holdfast.policies.loading import export, load
 from holdfast.policies.model import Model
+from holdfast.policies.prompt import Prompt
 from holdfast.policies.registry import folder_of
+from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from tests.policies.exported import SHOWN, check_same, taught
+from tests.policies.small import small
 
 
 @pytest.fixture
@@ -85,3 +92,90 @@ def test_a_checkpoint_needs_the_store_that_it_lies_in(tmp_path: Path) -> None:
         load(Model("sprout", checkpoint="run-1-1-ab"), None)
     with pytest.raises(Lost, match="checkpoint run-1-1-ab: .*is missing"):
         load(Model("tiny-tools", checkpoint="run-1-1-ab"), FolderArtifacts(tmp_path))
+
+
+def test_our_own_transformer_is_exported_in_the_layout_of_llama_with_its_bytes(tmp_path: Path) -> None:
+    check_same(Model("sprout"), None, tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    for one in SHOWN:
+        for place, message in enumerate(one.messages):
+            if message["role"] == "assistant":
+                before = [dict(some) for some in one.messages[:place]]
+                ids = tokenizer.apply_chat_template(
+                    before, tools=one.tools, add_generation_prompt=True, return_dict=False
+                )
+                assert ids == tokens.prompt(before, one.tools)
+    again, _ = load(Model(str(tmp_path / "out")), None)
+    assert isinstance(again, Hub) and isinstance(
+        again.template, ByteTemplate
+    )  # calls of tools are read as sprout writes them
+    export(Model(str(tmp_path / "out")), None, tmp_path / "twice")
+    twice = transformers.AutoTokenizer.from_pretrained(tmp_path / "twice")
+    assert twice.encode("four <|end|>") == tokenizer.encode("four <|end|>") == [*b"four ", tokens.END]
+
+
+def test_every_byte_is_a_token_of_the_exported_tokenizer(tmp_path: Path) -> None:
+    save_transformer(tmp_path / "own", small(), Manifest(kind="transformer", shape={}, created_at=0.0))
+    export(Model(str(tmp_path / "own")), None, tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = "".join(map(chr, range(256))) + "€ 𝄞\n  <|call|>"
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert ids == [*text.removesuffix("<|call|>").encode(), tokens.CALL]
+    assert tokenizer.decode(ids) == text
+
+
+def test_a_model_by_its_folder_is_found_wherever_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(folder_of("tiny-tools"), tmp_path / "base")
+    monkeypatch.chdir(tmp_path)
+    policy = Model("base")
+    monkeypatch.chdir("/")
+    assert policy.name == str(tmp_path / "base") and Model.from_manifest(policy.manifest) == policy
+    load(policy, None)
+
+
+def test_its_record_gives_an_equal_one_and_does_not_say_where_its_store_is() -> None:
+    policy = Model(
+        "tiny-tools",
+        checkpoint="run-1-1-ab",
+        lora=8,
+        resources={"system": "Be brief."},
+        home=FolderArtifacts(Path("/here")),
+    )
+    assert policy_from(policy_record(policy)) == policy and "home" not in policy.manifest
+    assert (policy.version, policy.source) == ("local/tiny-tools@run-1-1-ab", "checkpoint:run-1-1-ab")
+
+
+def test_a_version_is_named_by_its_weights() -> None:
+    assert Model("sprout").version == "local/sprout@0" and Model("sprout").source == "shelf:sprout"
+    assert Model("sprout").at("c").version == "local/sprout@c" and Model("sprout").at("c").at(None) == Model("sprout")
+
+
+def test_a_rank_that_is_none_is_refused() -> None:
+    with pytest.raises(BadInput, match="lora = -1"):
+        Model("tiny-tools", lora=-1)
+
+
+def test_a_checkpoint_whose_store_is_not_known_cannot_be_exported(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="lies in a store, and none is open"):
+        Model("sprout", checkpoint="run-1-1-ab").export(tmp_path / "out")
+    assert Model("sprout").export(tmp_path / "out") == tmp_path / "out"
+
+
+def test_texts_are_given_by_name_or_as_one_mapping() -> None:
+    named = Prompt(system="a", tone="b", model="tiny", sampling={"temperature": 0.0})
+    assert named == Prompt({"system": "a", "tone": "b"}, model="tiny", sampling={"temperature": 0.0})
+    assert named.version == Prompt({"tone": "b"}, system="a", model="tiny", sampling={"temperature": 0.0}).version
+    assert named.version != Prompt(system="a", tone="b", model="tiny").version
+    assert policy_from(policy_record(named)) == named
+
+
+def test_some_texts_are_replaced_for_the_same_model() -> None:
+    made = Prompt(system="a", tone="b", model="tiny").with_texts({"system": "c"})
+    assert made == Prompt(system="c", tone="b", model="tiny")
+    assert replace(made, model="other") == Prompt(system="c", tone="b", model="other")
+
+
+@pytest.mark.parametrize("wrong", ["You answer.", {"_policy": "x"}, {"system": object()}, {"system": float("nan")}])
+def test_what_cannot_be_kept_is_refused(wrong: Any) -> None:
+    with pytest.raises(BadInput, match="prompt"):
+        Prompt(wrong)

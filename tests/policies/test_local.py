@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import threading
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.errors import BadInput, Fault, Lost
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
 from holdfast.policies.decoder import Decoder, DecodeRequest
-from holdfast.policies.engine import Local
+from holdfast.policies.engine import Local, LocalEngine
 from holdfast.policies.lm import ModelShape, Transformer
+from holdfast.policies.model import Model
 from holdfast.policies.sampling import Sampling
+from holdfast.store.artifacts import FolderArtifacts
 from tests.policies.small import generate, recomputed, small
+from tests.workloads.scene import tiny
 
 
 def ask(text: str) -> list[dict[str, Any]]:
@@ -248,3 +255,151 @@ async def test_a_thinking_budget_is_kept_and_what_was_put_there_is_told() -> Non
         assert {call.logprobs[place] for place in call.forced} <= {0.0}
         assert call.sampling["thinking_mode"] == "hard"
     assert free.forced == () and "thinking_mode" not in free.sampling
+
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[Local]:
+    model = Transformer(ModelShape(width=16, layers=1, heads=2, context=128), seed=1)
+    with Local(model, name="tiny", slots=4, deterministic=True) as local:
+        yield local
+
+
+async def heard(local: Local, **sampling: Any) -> tuple[list[Mapping[str, Any]], ModelCall]:
+    *pieces, call = [piece async for piece in local.stream(HELLO, **sampling)]
+    assert isinstance(call, ModelCall)
+    return [piece for piece in pieces if not isinstance(piece, ModelCall)], call
+
+
+async def test_a_streamed_answer_is_the_answer(local: Local) -> None:
+    pieces, call = await heard(local, seed=3, max_tokens=40)
+    assert call == await local(HELLO, seed=3, max_tokens=40)
+    assert len(pieces) > 5
+    ids = [token for piece in pieces for token in piece["token_ids"]]
+    logprobs = [logprob for piece in pieces for logprob in piece["logprobs"]]
+    assert call.completion_ids is not None and call.logprobs is not None
+    assert (tuple(ids), tuple(logprobs)) == (call.completion_ids[: len(ids)], call.logprobs[: len(ids)])
+    for name in ("content", "reasoning_content"):
+        said = "".join(piece.get(name, "") for piece in pieces)
+        assert (call.response.get(name) or "").startswith(said)
+
+
+async def test_streams_and_calls_share_the_decoder(local: Local) -> None:
+    alone = [await local(HELLO, seed=seed, max_tokens=12) for seed in range(6)]
+    streams = (heard(local, seed=seed, max_tokens=12) for seed in range(6))
+    calls = (local(HELLO, seed=seed, max_tokens=12) for seed in range(6))
+    together = await asyncio.gather(*streams, *calls)
+    assert [made[1] if isinstance(made, tuple) else made for made in together] == alone * 2
+
+
+async def test_the_string_that_ends_an_answer_is_never_shown(local: Local) -> None:
+    _, free = await heard(local, seed=3, max_tokens=60)
+    text = str(free.response["content"])
+    stop = next(
+        text[n : n + 2] for n in range(8, len(text)) if text[n : n + 2].isascii() and text[n : n + 2].isprintable()
+    )
+    pieces, call = await heard(local, seed=3, max_tokens=60, stop=[stop])
+    said = "".join(piece.get("content", "") for piece in pieces)
+    assert call.finish_reason == "stop" and stop not in said
+    assert str(call.response["content"]).startswith(said)
+
+
+async def test_a_listener_that_leaves_frees_its_place(local: Local) -> None:
+    for _ in range(8):  # twice as many as there are places
+        stream = local.stream(HELLO, seed=3, max_tokens=100)
+        assert not isinstance(await anext(stream), ModelCall)
+        await stream.aclose()
+    assert (await asyncio.wait_for(local(HELLO, max_tokens=3), 40)).completion_tokens is not None
+
+
+def test_a_closed_model_ends_its_streams() -> None:
+    async def main() -> None:
+        local = Local(Transformer(ModelShape(width=16, layers=1, heads=2, context=65536), seed=1), slots=1)
+        stream = local.stream(HELLO, max_tokens=65000, temperature=0)
+        await anext(stream)
+        await asyncio.to_thread(local.close)
+        with pytest.raises(Fault, match="it was closed"):
+            async for _ in stream:
+                pass
+
+    asyncio.run(main())
+
+
+ASKED: list[dict[str, str]] = [{"role": "user", "content": "1?"}]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[LocalEngine]:
+    for seed in range(3):
+        tiny(tmp_path / "checkpoints" / f"c-{seed}", seed)
+    made = LocalEngine(slots=4, deterministic=True, files=FolderArtifacts(tmp_path))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Model:
+    return Model(tiny(tmp_path / "base", 9))
+
+
+def answer(local: Any) -> tuple[int, ...]:
+    call = asyncio.run(local(ASKED, seed=5, max_tokens=8))
+    return tuple(call.completion_ids)
+
+
+def test_a_version_is_loaded_once_and_versions_answer_side_by_side(engine: LocalEngine, base: Model) -> None:
+    first, second = engine.open_model(base), engine.open_model(base.at("c-0"))
+    assert first is not second and engine.open_endpoint("gpt") is None
+    assert answer(first) != answer(second)
+    assert asyncio.run(second(ASKED, seed=5, max_tokens=8)).model == base.at("c-0").version
+
+
+NAMES = ("c-0", "c-1", "c-2")
+
+
+def test_each_of_many_versions_that_are_open_answers_with_its_own_weights(engine: LocalEngine, base: Model) -> None:
+    alone = {name: answer(engine.open_model(base.at(name))) for name in NAMES}
+    opened = {name: engine.open_model(base.at(name)) for name in NAMES}  # as a batch of three versions does
+    for name in (*NAMES, *reversed(NAMES)):
+        call = asyncio.run(opened[name](ASKED, seed=5, max_tokens=8))
+        assert (call.model, call.completion_ids) == (base.at(name).version, alone[name])
+
+
+async def test_versions_that_are_asked_at_the_same_time_do_not_mix(engine: LocalEngine, base: Model) -> None:
+    opened = {name: engine.open_model(base.at(name)) for name in NAMES}
+    order = NAMES * 8
+    calls = await asyncio.gather(*(opened[name](ASKED, seed=5, max_tokens=8) for name in order))
+    assert [call.model for call in calls] == [base.at(name).version for name in order]
+    said = {name: {call.completion_ids for call, at in zip(calls, order, strict=True) if at == name} for name in NAMES}
+    assert [len(one) for one in said.values()] == [1, 1, 1] and len(set.union(*said.values())) == 3
+
+
+async def test_a_stream_of_a_version_that_was_let_go_is_its_own(engine: LocalEngine, base: Model) -> None:
+    opened = [engine.open_model(base.at(name)) for name in NAMES]
+    async with aclosing(opened[0].stream(ASKED, seed=5, max_tokens=8)) as news:
+        *_, call = [new async for new in news]
+    assert isinstance(call, ModelCall) and call.model == base.at("c-0").version
+
+
+def test_no_more_versions_stay_loaded_than_two_once_nobody_asks(engine: LocalEngine, base: Model) -> None:
+    asyncio.run(test_versions_that_are_asked_at_the_same_time_do_not_mix(engine, base))
+    before = threading.active_count()
+    engine.open_model(base)
+    assert threading.active_count() < before  # each has a thread of its own
+
+
+def test_a_version_that_cannot_be_loaded_again_is_a_fault_of_ours(
+    engine: LocalEngine, base: Model, tmp_path: Path
+) -> None:
+    opened = [engine.open_model(base.at(name)) for name in NAMES]
+    shutil.rmtree(tmp_path / "checkpoints" / "c-0")
+    with pytest.raises(Fault, match="checkpoint c-0"):  # the agent that asked did nothing wrong
+        answer(opened[0])
+
+
+def test_a_checkpoint_that_is_gone_is_lost_by_its_name(engine: LocalEngine, base: Model, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "checkpoints" / "c-1")
+    with pytest.raises(Lost, match="checkpoint c-1"):
+        engine.open_model(base.at("c-1"))
