@@ -12,28 +12,28 @@ import pytest
 from tests.collect.scene import PATIENCE_S
 from tests.conftest import Files
 from tests.pipeline.learning import STEPS, told
-from tests.workloads.scene import tiny
 
-KINDS = ("prompt", "model")
-HOW = ("", "boundaries", "0.15", "0.3,0.3")  # unbroken; at each; then in shares of the time that the first one took
+# Of each kind: unbroken; killed at each boundary; then after shares of the time that the first one took.
+HOW = {"prompt": ("", "boundaries"), "model": ("", "boundaries", "0.3,0.3")}
+CASES = [(kind, how) for kind, ways in HOW.items() for how in ways]
 
 
 @pytest.fixture(scope="module")
-def driven(template: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
+def driven(
+    base: str, template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str], dict[str, Any]]:
     """What became of each run, by what it improves and how it was killed."""
     folder = tmp_path_factory.mktemp("killed")
-    base, cases = tiny(folder / "tiny"), [(kind, how) for kind in KINDS for how in HOW]
     urls = []
-    for place, _ in enumerate(cases):
+    for place, _ in enumerate(CASES):
         (folder / str(place)).mkdir()
         urls.append(Files(folder / str(place), template).fresh())
-    words = [f"{url}|{kind}|{how}" for url, (kind, how) in zip(urls, cases, strict=True)]
-    return dict(zip(cases, told(base, *words, timeout_s=4 * PATIENCE_S), strict=True))
+    words = [f"{url}|{kind}|{how}" for url, (kind, how) in zip(urls, CASES, strict=True)]
+    return dict(zip(CASES, told(base, *words, timeout_s=4 * PATIENCE_S), strict=True))
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("how", HOW[1:])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "how"), [case for case in CASES if case[1]])
 def test_a_killed_run_comes_to_the_same_weights_tokens_rewards_evidence_and_decision(
     driven: dict[tuple[str, str], dict[str, Any]], kind: str, how: str
 ) -> None:

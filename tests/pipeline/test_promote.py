@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -342,41 +341,49 @@ from holdfast.store.store import open_store
 from tests.pipeline import test_promote as here
 from tests.pipeline.scene import ran
 
-url, at, gain = sys.argv[1:]
-
 def die(*ignored, **ignored_too):
     os.kill(os.getpid(), signal.SIGKILL)
 
-def hook(place):
-    if place == at:
-        die()
-
-if at == "move":
-    move = Releases.move
-    Releases.move = lambda self, *a, **how: die() if how.get("decision") else move(self, *a, **how)
-elif at == "record":
-    add = Steps.add
-    Steps.add = lambda self, run, name, *a, **how: die() if name == "decide" else add(self, run, name, *a, **how)
-with open_store(url) as store:
-    asyncio.run(ran(store, here.proving(store, getattr(here, gain), hook)))
-"""
-
-
-@pytest.mark.parametrize(
-    ("at", "gain"),
-    [
-        ("publish", "BETTER"),  # the evidence is kept, and there is no report
-        ("move", "BETTER"),  # it is published, the version has not moved
-        ("record", "BETTER"),  # all is done but for the record of it
-        ("record", "WORSE"),
-    ],
-)
-def test_killed_on_the_way_to_a_decision_a_run_comes_to_the_same_one(files: Files, at: str, gain: str) -> None:
-    url, root = files.fresh(), Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-c", CHILD, url, at, gain]
-    died = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=root)
-    assert died.returncode == -signal.SIGKILL, died.stderr
+def killed(url, at, gain):
+    if at == "move":
+        move = Releases.move
+        Releases.move = lambda self, *a, **how: die() if how.get("decision") else move(self, *a, **how)
+    elif at == "record":
+        add = Steps.add
+        Steps.add = lambda self, run, name, *a, **how: die() if name == "decide" else add(self, run, name, *a, **how)
     with open_store(url) as store:
+        asyncio.run(ran(store, here.proving(store, getattr(here, gain), lambda place: die() if place == at else None)))
+
+for case in sys.argv[1:]:
+    child = os.fork()  # no threads yet, and what was imported need not be again
+    if not child:
+        killed(*case.split("|"))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+"""
+KILLED = [
+    ("publish", "BETTER"),  # the evidence is kept, and there is no report
+    ("move", "BETTER"),  # it is published, the version has not moved
+    ("record", "BETTER"),  # all is done but for the record of it
+    ("record", "WORSE"),
+]
+
+
+@pytest.fixture(scope="module")
+def killed(template: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
+    """The stores that runs left which were killed there."""
+    urls = [Files(tmp_path_factory.mktemp("killed"), template).fresh() for _ in KILLED]
+    cases = [f"{url}|{at}|{gain}" for url, (at, gain) in zip(urls, KILLED, strict=True)]
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", CHILD, *cases], timeout=2 * PATIENCE_S, cwd=root, check=True)
+    return dict(zip(KILLED, urls, strict=True))
+
+
+@pytest.mark.parametrize(("at", "gain"), KILLED)
+def test_killed_on_the_way_to_a_decision_a_run_comes_to_the_same_one(
+    killed: dict[tuple[str, str], str], at: str, gain: str
+) -> None:
+    with open_store(killed[at, gain]) as store:
         (run,) = store.runs.newest()
         assert [one.name for one in store.steps.of_run(run.id)] == ["begin", "learn"]
         live = store.releases.live(POLICY)

@@ -32,7 +32,7 @@ from tests.conftest import Files
 from tests.pipeline.scene import drive, ran
 
 WORDS = ("oak", "elm", "ash", "fir", "yew", "bay", "fig", "box")
-HOW = SFT(lr=3e-2, epochs=3, batch=4, save_every=3, held_out=0.25)
+HOW = SFT(lr=3e-2, epochs=6, batch=4, save_every=3, held_out=0.25)
 
 
 @pytest.fixture
@@ -41,11 +41,26 @@ def store(files: Files) -> Iterator[Store]:
         yield opened
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Model:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    folder = tmp_path_factory.mktemp("base") / "tiny"
     net = Transformer(ModelShape(width=16, layers=1, heads=2, context=96), seed=0)
-    save_transformer(tmp_path / "tiny", net, Manifest(kind="transformer", shape={}, created_at=0.0))
-    return Model(str(tmp_path / "tiny"))
+    save_transformer(folder, net, Manifest(kind="transformer", shape={}, created_at=0.0))
+    return Model(str(folder))
+
+
+@pytest.fixture(scope="module")
+def whole(model: Model, template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Taught]]:
+    """A run that nobody disturbed, and its store."""
+    with open_store(Files(tmp_path_factory.mktemp("whole"), template).fresh()) as store:
+        yield store, taught(store, sft_spec(model, rows(), how=HOW))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    return path
 
 
 def rows(count: int = 24) -> list[dict[str, Any]]:
@@ -64,41 +79,61 @@ def weights_of(store: Store, run_id: str) -> list[str]:
     return [one.artifact.sha256 for one in store.checkpoints.of_run(run_id) if one.artifact is not None]
 
 
-def test_a_run_leaves_a_model_that_holds_out_better_and_its_checkpoints(store: Store, model: Model) -> None:
-    found = taught(store, sft_spec(model, rows(), how=HOW))
+def test_a_run_leaves_a_model_that_holds_out_better_and_its_checkpoints(
+    whole: tuple[Store, Taught], model: Model
+) -> None:
+    store, found = whole
     assert found.before is not None and found.after is not None and found.after < found.before - 0.5
-    assert (found.prepared.sequences, found.prepared.held_out, found.updates) == (18, 6, 15)
-    assert len(found.losses) == 1 + 5  # before, and at every checkpoint
+    assert (found.prepared.sequences, found.prepared.held_out, found.updates) == (18, 6, 30)
+    assert len(found.losses) == 1 + 10  # before, and at every checkpoint
     made = store.checkpoints.of_run(found.run)
     assert [one.id for one in made][-1] == found.policy.checkpoint and made[-1].parent == made[-2].id
-    assert {one.algorithm for one in made} == {"sft"}
+    assert {one.algorithm for one in made} == {"sft"} and store.runs.get(found.run).kind == "sft"
     before, after = (loading.load(one, store.files)[0].state_dict() for one in (model, found.policy))
     assert any(bool((before[name] != after[name]).any()) for name in before)
-    assert store.runs.get(found.run).kind == "sft"
+    again = taught(store, sft_spec(found.policy, rows(), how=replace(HOW, epochs=1)))  # it goes on from a checkpoint
+    np.testing.assert_allclose(again.before, found.after, rtol=1e-5)
+    assert store.checkpoints.of_run(again.run)[0].parent == found.policy.checkpoint
 
 
-def test_the_same_examples_and_seed_give_the_same_bytes_and_another_seed_others(files: Files, model: Model) -> None:
-    hashes = []
-    for seed in (0, 0, 1):
-        with open_store(files.fresh()) as store:
-            hashes.append(weights_of(store, taught(store, sft_spec(model, rows(), how=replace(HOW, seed=seed))).run))
-    assert hashes[0] == hashes[1] != hashes[2]
+def test_another_seed_gives_other_bytes(store: Store, model: Model, whole: tuple[Store, Taught]) -> None:
+    other = taught(store, sft_spec(model, rows(), how=replace(HOW, seed=1)))
+    assert not set(weights_of(store, other.run)) & set(weights_of(whole[0], whole[1].run))
 
 
-def test_a_run_that_is_stopped_again_and_again_and_resumed_ends_in_the_same_bytes(files: Files, model: Model) -> None:
-    how = replace(HOW, epochs=12)
-    with open_store(files.fresh()) as store:
-        whole = weights_of(store, taught(store, sft_spec(model, rows(), how=how)).run)
-    with open_store(files.fresh()) as store:
-        spec, run_id, stops = sft_spec(model, rows(), how=how), None, 0
-        for after in (2, 4, 8, 1000):  # steps that are recorded when it is told to stop
-            status = asyncio.run(_stopped(store, spec, run_id, after))
-            run_id, stops = status.run_id, stops + (status.run_state is RunState.CANCELLED)
-            if status.run_state is RunState.COMPLETED:
-                break
-            spec = resumed_spec(store.runs.get(run_id).settings)  # the rows are not needed any more
-        assert stops >= 2
-        assert weights_of(store, str(run_id)) == whole
+def test_a_run_that_is_stopped_again_and_again_and_resumed_ends_in_the_same_bytes(
+    store: Store, model: Model, file: Path, whole: tuple[Store, Taught]
+) -> None:
+    spec, run_id, stops = sft_spec(model, file, how=HOW), None, 0
+    for after in (1, 2, 4, 8, 1000):  # steps that are recorded when it is told to stop
+        status = asyncio.run(_stopped(store, spec, run_id, after))
+        run_id, stops = status.run_id, stops + (status.run_state is RunState.CANCELLED)
+        if status.run_state is RunState.COMPLETED:
+            break
+        spec = resumed_spec(store.runs.get(run_id).settings)
+    assert stops >= 2
+    assert weights_of(store, str(run_id)) == weights_of(whole[0], whole[1].run)
+
+
+def test_a_run_that_is_killed_while_it_learns_and_resumed_ends_in_the_same_bytes(
+    model: Model, file: Path, tmp_path: Path, whole: tuple[Store, Taught]
+) -> None:
+    at, recorded = tmp_path / "store" / "store.sqlite", 6
+    given = ["--lr", "3e-2", "--epochs", "6", "--batch", "4", "--save-every", "3", "--held-out", "0.25"]
+    command = [sys.executable, "-m", "holdfast.cli", "policy", "train"]
+    process = subprocess.Popen([*command, model.name, str(file), *given, "--store", str(at)])
+    deadline = time.monotonic() + 60
+    while _recorded(at) < recorded and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with open_store(str(at), create=False) as store:
+        found = store.runs.newest()[0]
+        assert found.state is RunState.RUNNING and len(store.steps.of_run(found.id)) >= recorded
+        spec = resumed_spec(found.settings)
+        status = drive(store, spec, resume=found.id, later_s=60.0)  # the lease of who was killed is over by then
+        assert status.run_state is RunState.COMPLETED
+        assert weights_of(store, found.id) == weights_of(whole[0], whole[1].run)
 
 
 async def _stopped(store: Store, spec: RunSpec, resume: str | None, after: int) -> Status:
@@ -119,32 +154,6 @@ async def _stopped(store: Store, spec: RunSpec, resume: str | None, after: int) 
         watching.cancel()
 
 
-@pytest.mark.parametrize("recorded", [1, 6])  # killed before the examples are kept, and while it learns
-def test_a_run_that_is_killed_and_resumed_ends_in_the_same_bytes(
-    files: Files, model: Model, tmp_path: Path, recorded: int
-) -> None:
-    with open_store(files.fresh()) as store:
-        whole = weights_of(store, taught(store, sft_spec(model, rows(), how=replace(HOW, epochs=8))).run)
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows()))
-    at = tmp_path / "store" / "store.sqlite"
-    given = ["--lr", "3e-2", "--epochs", "8", "--batch", "4", "--save-every", "3", "--held-out", "0.25"]
-    command = [sys.executable, "-m", "holdfast.cli", "policy", "train"]
-    process = subprocess.Popen([*command, model.name, str(file), *given, "--store", str(at)])
-    deadline = time.monotonic() + 60
-    while _recorded(at) < recorded and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    with open_store(str(at), create=False) as store:
-        found = store.runs.newest()[0]
-        run_id, spec = found.id, resumed_spec(found.settings)
-        assert found.state is RunState.RUNNING and len(store.steps.of_run(run_id)) >= recorded
-        status = drive(store, spec, resume=run_id, later_s=60.0)  # the lease of who was killed is over by then
-        assert status.run_state is RunState.COMPLETED
-        assert weights_of(store, run_id) == whole
-
-
 def _recorded(at: Path) -> int:
     if not at.exists():
         return 0
@@ -155,8 +164,7 @@ def _recorded(at: Path) -> int:
         return 0
 
 
-def test_rows_that_are_no_examples_stop_it_before_anything_begins(model: Model, tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
+def test_rows_that_are_no_examples_stop_it_before_anything_begins(model: Model, file: Path) -> None:
     file.write_text('{"prompt": "a", "completion": "b"}\n\n{"messages": [{"role": "user", "content": "a"}]}\n')
     with pytest.raises(BadInput, match=r"rows.jsonl line 3: there is nothing of the assistant's to learn; 1 of 2"):
         sft_spec(model, file)
@@ -198,22 +206,10 @@ def test_a_run_whose_learning_is_switched_off_says_so(store: Store, model: Model
     assert (found.policy, found.updates, found.why) == (model, 0, "learning is switched off")
 
 
-def test_a_file_that_changed_before_its_examples_were_kept_is_refused(
-    store: Store, model: Model, tmp_path: Path
-) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows()))
+def test_a_file_that_changed_before_its_examples_were_kept_is_refused(store: Store, model: Model, file: Path) -> None:
     settings = sft_spec(model, file, how=HOW).settings
     file.write_text("".join(json.dumps(row) + "\n" for row in rows(20)))
     with pytest.raises(BadInput, match="is not what the run began with"):
         drive(store, resumed_spec(settings))
     with pytest.raises(BadInput, match="were given in Python"):
         drive(store, resumed_spec(sft_spec(model, rows(), how=HOW).settings))
-
-
-def test_it_goes_on_from_a_checkpoint_of_an_earlier_run(store: Store, model: Model) -> None:
-    first = taught(store, sft_spec(model, rows(), how=HOW))
-    second = taught(store, sft_spec(first.policy, rows(), how=HOW))
-    assert second.before is not None and first.after is not None
-    np.testing.assert_allclose(second.before, first.after, rtol=1e-5)
-    assert store.checkpoints.of_run(second.run)[0].parent == first.policy.checkpoint

@@ -468,7 +468,7 @@ def test_the_block_has_the_policys_own_defaults_and_travels() -> None:
 def test_a_run_with_the_block_keeps_a_blocked_rollout_as_data(tmp_path: Path) -> None:
     given = {
         "optimize": [{"prompt": "2 + 2?", "expected": "4", "leaks": leaks} for leaks in (True, False)],
-        "agent": "tests.pipeline.test_watch:leaky",
+        "agent": "tests.pipeline.test_spec:leaky",
         "safety_reward": {"reject_rollout_on_hard_gate": True},
         "max_attempts": 1,
     }

@@ -52,7 +52,7 @@ def _state(folder: Path) -> dict[str, Any]:
 
 
 def test_a_model_that_is_trained_whole_is_exported_whole(store: Store, tmp_path: Path) -> None:
-    check_same(taught(store, Model("tiny-tools"), 8), store, tmp_path / "out")
+    check_same(taught(store, Model("tiny-tools")), store, tmp_path / "out")
 
 
 def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_a_model_by_its_folder_with_its_adapters_merged(store: Store, tmp_path: Path) -> None:
-    policy = taught(store, Model("tiny-tools", lora=4), 8)
+    policy = taught(store, Model("tiny-tools", lora=4))
     merged, _ = load(Model(str(policy.folder(store.files))), None)
     assert isinstance(merged, Hub) and not merged.is_adapted
     ids = torch.arange(40)[None]
@@ -74,7 +74,7 @@ def test_a_checkpoint_is_a_model_by_its_folder_with_its_adapters_merged(store: S
 def test_a_checkpoint_over_a_folder_that_changed_is_refused(store: Store, tmp_path: Path) -> None:
     """The template, too, decides what the model is asked: another one would be another policy."""
     shutil.copytree(folder_of("tiny-tools"), tmp_path / "base")
-    policy = taught(store, Model(str(tmp_path / "base"), lora=4), 8)
+    policy = taught(store, Model(str(tmp_path / "base"), lora=4))
     load(policy, store.files)
     template = tmp_path / "base" / "chat_template.jinja"
     template.write_text(template.read_text() + " ")
