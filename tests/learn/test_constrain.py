@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -22,14 +19,11 @@ from holdfast.learn.constrain import (
     combine,
     cost_credit,
     cost_of,
-    describe,
     from_dict,
     mean_cost,
     turn_costs,
 )
 from holdfast.learn.grpo import Grpo, compare
-from holdfast.learn.practice import audit
-from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.learn.turns import RlSettings, optimize_turns
 from holdfast.policies.lm import ModelShape, Transformer
 from tests.learn.attempts import attempt, call, signal
@@ -219,36 +213,3 @@ def test_ppo_over_turns_lowers_what_costs() -> None:
     assert summary.constraint is not None and summary.constraint["mean_cost"] == 0.5
     assert from_dict(summary.constraint["multiplier"]) == Multiplier().follow(0.5, held[0])
     assert odds(bound) > odds(free) + 1e-4
-
-
-def test_a_trainer_keeps_the_multiplier_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    how = Constraint(budget=0.05)
-
-    def step(trainer: Trainer, cost: float) -> None:
-        held = from_dict(trainer.beside.get("multiplier")).follow(cost, how)
-        trainer.beside["multiplier"] = held.to_dict()
-        team = [member("a", 1.0, 1.0, completion=5), member("b", 1.0, 0.0, completion=6)]
-        found = compare(team, SampleFilter(), Grpo(), CostPrice(cost=how.cost, multiplier=held.value))
-        assert found.samples is not None
-        trainer.step(found.samples)
-
-    def fresh() -> Trainer:
-        return Trainer(model(), Settings(pace=OptimizerConfig(learning_rate=0.01)), seed=0)
-
-    straight, stopped, resumed = fresh(), fresh(), fresh()
-    for cost in (0.7, 0.31, 0.1):
-        step(straight, cost)
-    for cost in (0.7, 0.31):
-        step(stopped, cost)
-    stopped.save(tmp_path / "kept", created_at=0.0)
-    resumed.load(tmp_path / "kept")
-    step(resumed, 0.1)
-    assert resumed.beside == straight.beside
-    assert resumed.digest() == straight.digest()
-
-
-def test_an_audit_tells_what_was_held() -> None:
-    told = describe(Constraint(budget=0.05), Multiplier().follow(0.25, Constraint(budget=0.05)), 0.25)
-    assert json.loads(json.dumps(told)) == told and from_dict(told["multiplier"]).seen == 1
-    assert audit([], {}, None, constraint=told).constraint == told
-    assert audit([], {}, None).constraint is None

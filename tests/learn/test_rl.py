@@ -19,7 +19,7 @@ from holdfast.contracts.rollout import Split, Task
 from holdfast.contracts.run import RunState, Status
 from holdfast.contracts.settings import OptimizeSettings, RlOptimizer
 from holdfast.learn.constrain import Constraint, from_dict
-from holdfast.learn.turns import TurnPPO
+from holdfast.learn.turns import PpoSettings, RlSettings, TurnPPO
 from holdfast.pipeline.spec import optimize_spec, turn_ppo
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
@@ -28,7 +28,6 @@ from holdfast.policies.weights import read
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
 from tests.conftest import Files
-from tests.endpoint import completion, serving
 from tests.learn.telling import Telling
 from tests.pipeline import scene
 from tests.workloads.scene import attempt, tiny
@@ -97,55 +96,6 @@ async def test_a_checkpoint_can_be_gone_on_from_as_a_model(files: Files) -> None
         assert read(where(store, told(second)["checkpoint"])).parent == read(folder).sha256
 
 
-async def test_where_the_weights_are_out_of_reach_what_there_is_is_counted_and_nothing_is_pretended(
-    files: Files,
-) -> None:
-    with serving() as endpoint, open_store(files.fresh()) as store:
-        endpoint.reply = lambda body: completion("7", choice={"finish_reason": "stop"})
-        given = items(3, sampling={**SAMPLING, "logprobs": True})
-        status = await ran(
-            store, model="openai/tiny", base_url=endpoint.url, optimize=given, validate=items(1, "val"), rl_optimizer={}
-        )
-        assert status.run_state is RunState.COMPLETED
-        summary = dict(told(status))
-        assert (summary["executed"], summary["skipped_reason"]) == (False, "weights_out_of_reach")
-        assert (summary["trajectories"], summary["samples"]) == (3, 3)
-        assert not {"parameter_delta_norm", "checkpoint", "mean_total_loss"} & set(summary)
-        assert store.checkpoints.of_run(status.run_id) == []
-
-
-async def test_switched_off_nothing_is_told_and_nothing_learnt(files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        block = {"enabled": False}
-        status = await ran(store, model="local/sprout-weak", optimize=items(2), rl_optimizer=block)
-        assert (status.run_state, status.rl_optimizer) == (RunState.COMPLETED, None)
-        assert store.checkpoints.of_run(status.run_id) == []
-
-
-async def test_greedy_answers_are_no_choices_to_learn_from(files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        given = items(2, sampling={"temperature": 0.0, "max_tokens": 12})
-        status = await ran(store, model="local/sprout-weak", optimize=given, rl_optimizer={})
-        summary = told(status)
-        assert (summary["executed"], summary["skipped_reason"]) == (False, "no_ppo_samples_constructed")
-        assert (summary["trajectories"], summary["samples"], summary["no_gradient"]) == (2, 0, {"greedy": 2})
-        assert store.checkpoints.of_run(status.run_id) == []
-
-
-@pytest.mark.parametrize("ppo", [{"learning_rate": 1e3, "epochs": 3}, {"learning_rate": 1e30}])
-async def test_a_step_that_had_to_be_taken_back_is_told_and_leaves_no_checkpoint(
-    ppo: dict[str, Any], files: Files
-) -> None:
-    with open_store(files.fresh()) as store:
-        status = await ran(store, model="local/sprout-weak", optimize=items(3), rl_optimizer={"ppo": ppo})
-        summary = told(status)
-        assert status.run_state is RunState.COMPLETED
-        assert (summary["executed"], summary["parameter_delta_norm"], summary["updates"]) == (True, 0.0, 0)
-        assert summary["restored"]
-        assert not {"checkpoint", "weights"} & set(summary)
-        assert store.checkpoints.of_run(status.run_id) == []
-
-
 BASE = Prompt(model="openai/tiny")
 
 
@@ -154,16 +104,33 @@ def learnt(given: list[Experience], folder: Path, policy: Any = BASE, **fields: 
     return body
 
 
-def test_a_step_of_nothing_says_so(tmp_path: Path) -> None:
-    assert learnt([], tmp_path)["rl_optimizer"] == {
-        "executed": False,
-        "trajectories": 0,
-        "samples": 0,
-        "early_stop_triggered": False,
-        "skipped_reason": "no_succeeded_train_rollouts",
-        "updates": 0,
-        "no_gradient": {},
-    }
+NOTHING = {"executed": False, "early_stop_triggered": False, "updates": 0, "no_gradient": {}}
+
+
+@pytest.mark.parametrize(
+    ("runs", "told"),
+    [
+        ("", {"trajectories": 0, "samples": 0, "skipped_reason": "no_succeeded_train_rollouts"}),
+        ("222", {"trajectories": 3, "samples": 3, "skipped_reason": "weights_out_of_reach"}),
+    ],
+)
+def test_where_there_is_nothing_or_the_weights_are_out_of_reach_it_is_counted_and_nothing_is_pretended(
+    tmp_path: Path, runs: str, told: dict[str, Any]
+) -> None:
+    body = learnt(conversations(runs, "1" * len(runs)), tmp_path)
+    assert body["rl_optimizer"] == NOTHING | told and "checkpoint" not in body
+
+
+@pytest.mark.parametrize("ppo", [{"learning_rate": 1e3, "epochs": 3}, {"learning_rate": 1e30}])
+def test_a_step_that_had_to_be_taken_back_is_told_and_leaves_no_checkpoint(
+    ppo: dict[str, Any], base: Model, tmp_path: Path
+) -> None:
+    telling, settings = Telling(tmp_path, run="run-2"), RlSettings(ppo=PpoSettings(**ppo))
+    body, candidate, _ = TurnPPO(settings=settings).learn(conversations("222", "010"), base, None, telling)
+    summary = body["rl_optimizer"]
+    assert (summary["executed"], summary["parameter_delta_norm"], summary["updates"]) == (True, 0.0, 0)
+    assert summary["restored"] and not {"checkpoint", "weights"} & {*summary, *body}
+    assert (candidate, telling.checkpoints) == (None, [])
 
 
 def test_while_learning_is_switched_off_it_is_as_without_the_block(tmp_path: Path) -> None:

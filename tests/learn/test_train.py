@@ -210,6 +210,7 @@ from tests.learn.test_train import resumable, samples
 trainer = resumable()
 for number in range(20):
     trainer.step(samples(seed=number))
+    trainer.beside["last"] = number
     if number == 6:
         trainer.save(Path(sys.argv[1]), created_at=0.0, notes={"next": 7})
     if number == 8:
@@ -372,10 +373,12 @@ def test_twenty_steps_are_seven_a_kill_and_thirteen(tmp_path: Path) -> None:
     whole = resumable()
     for number in range(20):
         last = whole.step(samples(seed=number))
+        whole.beside["last"] = number
     child = subprocess.run([sys.executable, "-c", CHILD, tmp_path], cwd=ROOT, env=os.environ | {"PYTHONPATH": "."})
     assert child.returncode == -signal.SIGKILL
     resumed = resumable(seed=99)
     notes = resumed.load(tmp_path)
+    assert resumed.beside == {"last": 6}  # what those keep there who fill the streams
     for number in range(notes["next"], 20):
         update = resumed.step(samples(seed=number))
     assert replace(update, seconds=0.0) == replace(last, seconds=0.0)

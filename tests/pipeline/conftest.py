@@ -1,4 +1,5 @@
-"""A tiny model, and the weights that a run of it leaves which nobody disturbs: made once for all tests."""
+"""Stores on SQLite, but where the loop itself is tested (`EACH_ENGINE`); a tiny model, and the weights that a run of it
+leaves which nobody disturbs, made once for all tests."""
 
 from __future__ import annotations
 
@@ -8,10 +9,16 @@ from pathlib import Path
 import pytest
 
 from holdfast.store.store import open_store
-from tests.conftest import Files
+from tests.conftest import Databases, Files
 from tests.pipeline import learning
 from tests.pipeline.scene import ran
 from tests.workloads.scene import tiny
+
+
+@pytest.fixture
+def places(request: pytest.FixtureRequest) -> Files | Databases:
+    found: Files | Databases = request.getfixturevalue(getattr(request, "param", "files"))
+    return found
 
 
 @pytest.fixture(scope="session")

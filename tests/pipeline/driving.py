@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from holdfast.collect.agent import Context
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.algorithm import Batch, Work
@@ -28,6 +30,7 @@ from tests.pipeline.scene import echo, spec_of, worth
 
 Program = Callable[[DurableRun], Awaitable[Any]]
 SPLITS = (Split.TRAIN, Split.TRAIN, Split.VAL)
+EACH_ENGINE = pytest.mark.parametrize("places", ["files", "databases"], indirect=True, ids=["sqlite", "postgres"])
 ASLEEP = {"heartbeat_s": PATIENCE_S, "lease_s": 10 * PATIENCE_S}  # of a driver that gives no sign of life meanwhile
 
 

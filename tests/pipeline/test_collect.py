@@ -21,6 +21,7 @@ from holdfast.policies.prompt import Prompt
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import until
 from tests.conftest import Files
+from tests.pipeline.driving import EACH_ENGINE
 from tests.pipeline.scene import ran, spec_of
 from tests.pipeline.test_promote import begun
 
@@ -74,6 +75,7 @@ def following(source: Source, steps: int, least: int, heard: list[list[str]]) ->
     return spec_of(program)
 
 
+@EACH_ENGINE
 async def test_a_step_that_follows_another_run_waits_until_enough_has_arrived(store: Store) -> None:
     source, heard = Source(store, 6), list[list[str]]()
     going = asyncio.create_task(ran(store, following(source, 2, 2, heard)))
@@ -103,23 +105,22 @@ async def test_what_others_report_in_another_process_is_heard(files: Files) -> N
     assert heard == [["s0"]]
 
 
-async def test_rollouts_without_a_reward_do_not_stand_in_the_way_of_those_behind_them(files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        source, heard = Source(store, 12), list[list[str]]()
-        source.finish(*(f"s{n}" for n in range(10)), reward=None)
-        source.finish("s10", "s11")
-        await ran(store, following(source, 1, 2, heard))
+async def test_rollouts_without_a_reward_do_not_stand_in_the_way_of_those_behind_them(store: Store) -> None:
+    source, heard = Source(store, 12), list[list[str]]()
+    source.finish(*(f"s{n}" for n in range(10)), reward=None)
+    source.finish("s10", "s11")
+    await ran(store, following(source, 1, 2, heard))
     assert heard == [["s10", "s11"]]
 
 
-async def test_of_a_long_run_a_few_steps_worth_are_taken_at_once(files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        source, heard = Source(store, 12), list[list[str]]()
-        source.finish(*(f"s{n}" for n in range(12)))
-        await ran(store, following(source, 2, 2, heard))
+async def test_of_a_long_run_a_few_steps_worth_are_taken_at_once(store: Store) -> None:
+    source, heard = Source(store, 12), list[list[str]]()
+    source.finish(*(f"s{n}" for n in range(12)))
+    await ran(store, following(source, 2, 2, heard))
     assert heard == [[f"s{n}" for n in range(8)], [f"s{n}" for n in range(8, 12)]]
 
 
+@EACH_ENGINE
 async def test_what_was_overridden_holds_for_the_next_step(store: Store) -> None:
     source, heard = Source(store, 7), list[list[str]]()
     source.finish(*(f"s{n}" for n in range(4)))
@@ -154,19 +155,18 @@ async def test_once_the_other_run_is_over_what_is_there_is_enough(store: Store) 
 
 
 @pytest.mark.parametrize("how", ["drain", "stop"])
-async def test_a_run_that_waits_for_others_ends_when_it_is_told_to_and_can_be_taken_up(files: Files, how: str) -> None:
-    with open_store(files.fresh()) as store:
-        source, heard, control = Source(store, 2), list[list[str]](), Control()
-        going = asyncio.create_task(ran(store, following(source, 1, 2, heard), control))
-        await until(lambda: len(store.runs.newest()) == 2)
-        await asyncio.sleep(0.1)
-        getattr(control, how)()
-        status = await going
-        assert (status.run_state, status.error) == (RunState.CANCELLED, "interrupted")
-        source.finish("s0", "s1")
-        again = await ran(store, following(source, 1, 2, heard), resume=status.run_id)
-        assert again.run_state is RunState.COMPLETED
-        assert heard == [["s0", "s1"]]
+async def test_a_run_that_waits_for_others_ends_when_it_is_told_to_and_can_be_taken_up(store: Store, how: str) -> None:
+    source, heard, control = Source(store, 2), list[list[str]](), Control()
+    going = asyncio.create_task(ran(store, following(source, 1, 2, heard), control))
+    await until(lambda: len(store.runs.newest()) == 2)
+    await asyncio.sleep(0.1)
+    getattr(control, how)()
+    status = await going
+    assert (status.run_state, status.error) == (RunState.CANCELLED, "interrupted")
+    source.finish("s0", "s1")
+    again = await ran(store, following(source, 1, 2, heard), resume=status.run_id)
+    assert again.run_state is RunState.COMPLETED
+    assert heard == [["s0", "s1"]]
 
 
 # What failing means
@@ -188,7 +188,7 @@ def right(task: str, output: str, spans: object) -> tuple[RewardTerm, ...]:
 
 
 async def test_an_agent_that_raises_or_takes_too_long_teaches_nothing_won_and_a_fault_of_ours_is_missing(
-    files: Files,
+    store: Store,
 ) -> None:
     found: list[Experience] = []
 
@@ -201,12 +201,11 @@ async def test_an_agent_that_raises_or_takes_too_long_teaches_nothing_won_and_a_
         work = [Work(name=one, input=one, policy=Prompt(), group="g") for one in todo]
         await run.step("read", read, await run.step("collect", collect, work, 1, 0.2))
 
-    with open_store(files.fresh()) as store:
-        status = await ran(store, spec_of(program, agent=moody, score=right, max_faults=2))
-        tries = {
-            one.name: [str(tried.status) for tried in store.views.attempts(one.id)]
-            for one in store.views.rollouts(status.run_id, most=9)
-        }
+    status = await ran(store, spec_of(program, agent=moody, score=right, max_faults=2))
+    tries = {
+        one.name: [str(tried.status) for tried in store.views.attempts(one.id)]
+        for one in store.views.rollouts(status.run_id, most=9)
+    }
     assert [one.rollout.partition("/")[2] for one in found] == ["fine", "raises", "sleeps"]  # the fourth is missing
     signals = [[(one.name, one.value, one.source) for one in each.sheet.signals] for each in found if each.sheet]
     failed = [("success", 0.0, "rule:failed")]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from holdfast.contracts.records import encode
 from holdfast.contracts.run import LESSON, RunState
@@ -15,17 +12,10 @@ from holdfast.pipeline.versions import resolve
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.prove.golden import Golden, check
-from holdfast.store.store import Store, open_store
+from holdfast.store.store import Store
 from holdfast.workloads.tooluse.suite import replay_of, replay_spec, suite_of
-from tests.conftest import Files
 from tests.pipeline.scene import drive
 from tests.workloads.tooluse.test_suite import short
-
-
-@pytest.fixture
-def store(files: Files) -> Iterator[Store]:
-    with open_store(files.fresh()) as opened:
-        yield opened
 
 
 def saved(folder: Path, seed: int) -> str:

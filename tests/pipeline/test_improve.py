@@ -55,12 +55,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return Model(tiny(tmp_path_factory.mktemp("base") / "tiny"))
 
 
-@pytest.fixture
-def files(files: Files) -> Files:
-    """What is decided does not depend on the store's engine."""
-    return files
-
-
 def every_second(name: str) -> float | None:
     return float(name[-1] in "13579")
 
@@ -154,142 +148,133 @@ class Played:
 
 
 async def test_an_iteration_practises_and_proves_on_other_tasks_in_batches_by_both_versions_side_by_side(
-    base: Model, files: Files
+    base: Model, store: Store
 ) -> None:
-    with open_store(files.fresh()) as store:
-        played = await Play(base, before=0.5, after=0.5).run(store, prove={"stop_early": False})
-        assert played.status.run_state is RunState.COMPLETED
-        practice = [f"0/{n}/{what}" for n in (0, 1) for what in ("collect", "learn")]
-        proof = ["0/live", "0/prove/0", "0/prove/1", "0/decide"]
-        assert played.names == ["begin", "base", "0/start", *practice, *proof]
-        asked = {
-            name: [(one.input["prompt"], one.split) for one in played.rollouts(name)]
-            for name in ("0/0/collect", "0/1/collect", "0/prove/0", "0/prove/1")
-        }
-        assert asked["0/0/collect"] == [(f"train {n}", Split.TRAIN) for n in (0, 0, 1, 1)]
-        assert asked["0/1/collect"] == [(f"train {n}", Split.TRAIN) for n in (2, 2, 3, 3)]
-        assert asked["0/prove/0"] == [(f"val {n}", Split.VAL) for n in range(15) for _ in range(4)]
-        assert asked["0/prove/1"] == [(f"val {n}", Split.VAL) for n in range(15, 30) for _ in range(4)]
-        looked = played.rollouts("0/prove/0")
-        assert [one.name for one in looked[:4]] == [
-            f"proof-0-{arm}-0-{seed}" for seed in (0, 1) for arm in ("baseline", "candidate")
-        ]
-        chance = [one.metadata["seed"] for one in looked]
-        assert chance[::2] == chance[1::2] and len(set(chance)) == 30  # both arms draw alike, by task and seed
-        assert {one.max_attempts for name in asked for one in played.rollouts(name)} == {1}
+    played = await Play(base, before=0.5, after=0.5).run(store, prove={"stop_early": False})
+    assert played.status.run_state is RunState.COMPLETED
+    practice = [f"0/{n}/{what}" for n in (0, 1) for what in ("collect", "learn")]
+    proof = ["0/live", "0/prove/0", "0/prove/1", "0/decide"]
+    assert played.names == ["begin", "base", "0/start", *practice, *proof]
+    asked = {
+        name: [(one.input["prompt"], one.split) for one in played.rollouts(name)]
+        for name in ("0/0/collect", "0/1/collect", "0/prove/0", "0/prove/1")
+    }
+    assert asked["0/0/collect"] == [(f"train {n}", Split.TRAIN) for n in (0, 0, 1, 1)]
+    assert asked["0/1/collect"] == [(f"train {n}", Split.TRAIN) for n in (2, 2, 3, 3)]
+    assert asked["0/prove/0"] == [(f"val {n}", Split.VAL) for n in range(15) for _ in range(4)]
+    assert asked["0/prove/1"] == [(f"val {n}", Split.VAL) for n in range(15, 30) for _ in range(4)]
+    looked = played.rollouts("0/prove/0")
+    assert [one.name for one in looked[:4]] == [
+        f"proof-0-{arm}-0-{seed}" for seed in (0, 1) for arm in ("baseline", "candidate")
+    ]
+    chance = [one.metadata["seed"] for one in looked]
+    assert chance[::2] == chance[1::2] and len(set(chance)) == 30  # both arms draw alike, by task and seed
+    assert {one.max_attempts for name in asked for one in played.rollouts(name)} == {1}
 
 
 async def test_a_better_candidate_is_measured_on_as_many_tasks_as_the_gate_asks_for_and_accepted(
-    base: Model, files: Files
+    base: Model, store: Store
 ) -> None:
-    with open_store(files.fresh()) as store:
-        played = await Play(base).run(store, prove={"batch": 10})
-        looks = [played.body(name) for name in played.names if name.startswith("0/prove")]
-        assert [(one["tasks"], one["verdict"]["outcome"]) for one in looks] == [(10, "promote"), (20, "promote")]
-        assert played.decided().is_accepted
-        assert store.releases.live(LINE) is None  # without a stage nothing moves
-        assert {one.stage for one in (store.releases.get(f"{LINE}@{n}") for n in (1, 2))} == {Stage.CANDIDATE}
-        assert "accept" in store.releases.history(LINE)[-1].body
-        first, last = (base.at(name) for name in played.checkpoints)
-        for one in store.experiences.of([one.id for one in played.rollouts("0/prove/0")]):
-            assert one.version == (last if "candidate" in one.rollout else base).version  # each arm by its own weights
-        practised = [store.experiences.of([one.id for one in played.rollouts(f"0/{n}/collect")]) for n in (0, 1)]
-        assert [{one.version for one in some} for some in practised] == [{base.version}, {first.version}]
-        assert len({played.sha256(0), played.sha256(1), read(Path(base.name)).sha256}) == 3
+    played = await Play(base).run(store, prove={"batch": 10})
+    looks = [played.body(name) for name in played.names if name.startswith("0/prove")]
+    assert [(one["tasks"], one["verdict"]["outcome"]) for one in looks] == [(10, "promote"), (20, "promote")]
+    assert played.decided().is_accepted
+    assert store.releases.live(LINE) is None  # without a stage nothing moves
+    assert {one.stage for one in (store.releases.get(f"{LINE}@{n}") for n in (1, 2))} == {Stage.CANDIDATE}
+    assert "accept" in store.releases.history(LINE)[-1].body
+    first, last = (base.at(name) for name in played.checkpoints)
+    for one in store.experiences.of([one.id for one in played.rollouts("0/prove/0")]):
+        assert one.version == (last if "candidate" in one.rollout else base).version  # each arm by its own weights
+    practised = [store.experiences.of([one.id for one in played.rollouts(f"0/{n}/collect")]) for n in (0, 1)]
+    assert [{one.version for one in some} for some in practised] == [{base.version}, {first.version}]
+    assert len({played.sha256(0), played.sha256(1), read(Path(base.name)).sha256}) == 3
 
 
 async def test_an_agent_that_fails_in_a_proof_was_wrong_is_not_tried_again_and_the_first_look_decides(
-    base: Model, files: Files
+    base: Model, store: Store
 ) -> None:
     def raise_odd(name: str) -> None:
         if name.startswith("proof-0-candidate"):
             raise ValueError("no idea")
 
-    with open_store(files.fresh()) as store:
-        played = await Play(base, before=1.0, hook=raise_odd).run(store, prove={"batch": 10})
-        assert [name for name in played.names if name.startswith("0/prove")] == ["0/prove/0"]  # of three
-        assert played.body("0/prove/0")["verdict"]["outcome"] == "reject"
-        evidence = played.evidence()
-        assert (evidence.missing or {})["candidate"] == 0 and evidence.comparisons["success"].difference == -1.0
-        assert {len(store.views.attempts(one.id)) for one in played.rollouts("0/prove/0")} == {1}
-        assert not played.decided().is_accepted
+    played = await Play(base, before=1.0, hook=raise_odd).run(store, prove={"batch": 10})
+    assert [name for name in played.names if name.startswith("0/prove")] == ["0/prove/0"]  # of three
+    assert played.body("0/prove/0")["verdict"]["outcome"] == "reject"
+    evidence = played.evidence()
+    assert (evidence.missing or {})["candidate"] == 0 and evidence.comparisons["success"].difference == -1.0
+    assert {len(store.views.attempts(one.id)) for one in played.rollouts("0/prove/0")} == {1}
+    assert not played.decided().is_accepted
 
 
 async def test_what_is_missing_in_a_proof_counts_against_the_candidate_though_the_baseline_lost_it(
-    base: Model, files: Files
+    base: Model, store: Store
 ) -> None:
-    with open_store(files.fresh()) as store:
-        played = await Play(base, before=None, after=0.0).run(store, prove={"stop_early": False})
-        evidence = played.evidence()
-        assert played.body("0/prove/1")["missing"] == {"baseline": 60, "candidate": 0}
-        assert evidence.missing == {"planned": 60, "baseline": 60, "candidate": 0}
-        assert evidence.comparisons["success"].difference == evidence.comparisons["reward"].difference == -1.0
-        assert not played.decided().is_accepted
+    played = await Play(base, before=None, after=0.0).run(store, prove={"stop_early": False})
+    evidence = played.evidence()
+    assert played.body("0/prove/1")["missing"] == {"baseline": 60, "candidate": 0}
+    assert evidence.missing == {"planned": 60, "baseline": 60, "candidate": 0}
+    assert evidence.comparisons["success"].difference == evidence.comparisons["reward"].difference == -1.0
+    assert not played.decided().is_accepted
 
 
-async def test_the_evidence_has_all_that_was_measured_and_found(base: Model, files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        played = await Play(base).run(store, stage=Stage.CANARY, prove={"stop_early": False})
-        decided, evidence = played.decided(), played.evidence()
-        candidate = store.releases.get(str(played.body("0/decide")["release"]))
-        assert decided.is_accepted and decided.candidate == base.at(played.checkpoints[-1])
-        assert (candidate.stage, candidate.share, candidate.policy) == (Stage.CANARY, 5, LINE)
-        assert candidate.source == f"checkpoint:{played.checkpoints[-1]}"
-        assert {name: candidate.manifest[name] for name in ("run", "checkpoint", "grew_from", "steps")} == {
-            "run": played.status.run_id,
-            "checkpoint": played.checkpoints[-1],
-            "grew_from": None,
-            "steps": 2,
-        }
-        assert (evidence.baseline, evidence.candidate, evidence.episodes) == (f"{LINE}@1", f"{LINE}@2", 30)
-        assert evidence.comparisons["success"].difference == 1.0
-        assert evidence.missing == {"planned": 60, "baseline": 0, "candidate": 0}
-        assert evidence.audit is not None
-        assert {one.of for one in evidence.audit if one.name == "required_fields"} == {8}  # of both steps
+async def test_the_evidence_has_all_that_was_measured_and_found(base: Model, store: Store) -> None:
+    played = await Play(base).run(store, stage=Stage.CANARY, prove={"stop_early": False})
+    decided, evidence = played.decided(), played.evidence()
+    candidate = store.releases.get(str(played.body("0/decide")["release"]))
+    assert decided.is_accepted and decided.candidate == base.at(played.checkpoints[-1])
+    assert (candidate.stage, candidate.share, candidate.policy) == (Stage.CANARY, 5, LINE)
+    assert candidate.source == f"checkpoint:{played.checkpoints[-1]}"
+    assert {name: candidate.manifest[name] for name in ("run", "checkpoint", "grew_from", "steps")} == {
+        "run": played.status.run_id,
+        "checkpoint": played.checkpoints[-1],
+        "grew_from": None,
+        "steps": 2,
+    }
+    assert (evidence.baseline, evidence.candidate, evidence.episodes) == (f"{LINE}@1", f"{LINE}@2", 30)
+    assert evidence.comparisons["success"].difference == 1.0
+    assert evidence.missing == {"planned": 60, "baseline": 0, "candidate": 0}
+    assert evidence.audit is not None
+    assert {one.of for one in evidence.audit if one.name == "required_fields"} == {8}  # of both steps
 
 
 async def test_what_was_live_when_proving_began_is_what_the_candidate_is_measured_against(
-    base: Model, files: Files
+    base: Model, store: Store
 ) -> None:
-    with open_store(files.fresh()) as store:
 
-        def promote_another(name: str) -> None:
-            if name == "proof-0-baseline-20-0":
-                added = store.releases.add(
-                    policy=LINE, kind=PolicyKind.WEIGHTS, source="shelf:oak", who="op", now=1.0
-                ).result()
-                store.releases.move(
-                    added.id, Stage.LIVE, expect=Stage.CANDIDATE, who="op", why="by hand", now=2.0
-                ).result()
+    def promote_another(name: str) -> None:
+        if name == "proof-0-baseline-20-0":
+            added = store.releases.add(
+                policy=LINE, kind=PolicyKind.WEIGHTS, source="shelf:oak", who="op", now=1.0
+            ).result()
+            store.releases.move(added.id, Stage.LIVE, expect=Stage.CANDIDATE, who="op", why="by hand", now=2.0).result()
 
-        play = Play(base, hook=promote_another)
-        played = await play.run(store, stage=Stage.LIVE, prove={"stop_early": False})
-        decided = played.decided()
-        assert decided.decision is not None and not decided.is_accepted
-        assert decided.decision.reasons[0].code == "baseline_is_not_live"
-        live = store.releases.live(LINE)
-        assert live is not None and live.source == "shelf:oak"
+    play = Play(base, hook=promote_another)
+    played = await play.run(store, stage=Stage.LIVE, prove={"stop_early": False})
+    decided = played.decided()
+    assert decided.decision is not None and not decided.is_accepted
+    assert decided.decision.reasons[0].code == "baseline_is_not_live"
+    live = store.releases.live(LINE)
+    assert live is not None and live.source == "shelf:oak"
 
 
 async def test_the_next_iteration_begins_with_what_was_accepted_and_is_proved_against_what_is_live(
-    base: Model, files: Files
+    base: Model, store: Store
 ) -> None:
-    with open_store(files.fresh()) as store:
-        play = Play(base)
+    play = Play(base)
 
-        def first_fails(name: str) -> None:
-            play.before, play.after = (1.0, 0.0) if name.startswith("proof-0") else (0.0, 1.0)
+    def first_fails(name: str) -> None:
+        play.before, play.after = (1.0, 0.0) if name.startswith("proof-0") else (0.0, 1.0)
 
-        play.hook = first_fails
-        played = await play.run(store, iterations=3, stage=Stage.LIVE, algorithm=GRPO(lr=1e-2, tasks=2, steps=1))
-        assert [played.decided(n).is_accepted for n in range(3)] == [False, True, True]
-        first, second, third = played.checkpoints
-        began = [played.body(f"{n}/start")["state"]["base"]["manifest"]["checkpoint"] for n in range(3)]
-        assert began == [None, None, second]  # what was refused is left behind
-        assert [played.body(f"{n}/live")["policy"]["manifest"]["checkpoint"] for n in range(3)] == [None, None, second]
-        live = store.releases.live(LINE)
-        assert live is not None and (live.source, live.parent) == (f"checkpoint:{third}", f"{LINE}@3")
-        assert len({first, second, third}) == 3
+    play.hook = first_fails
+    played = await play.run(store, iterations=3, stage=Stage.LIVE, algorithm=GRPO(lr=1e-2, tasks=2, steps=1))
+    assert [played.decided(n).is_accepted for n in range(3)] == [False, True, True]
+    first, second, third = played.checkpoints
+    began = [played.body(f"{n}/start")["state"]["base"]["manifest"]["checkpoint"] for n in range(3)]
+    assert began == [None, None, second]  # what was refused is left behind
+    assert [played.body(f"{n}/live")["policy"]["manifest"]["checkpoint"] for n in range(3)] == [None, None, second]
+    live = store.releases.live(LINE)
+    assert live is not None and (live.source, live.parent) == (f"checkpoint:{third}", f"{LINE}@3")
+    assert len({first, second, third}) == 3
 
 
 async def test_a_run_that_is_stopped_goes_on_to_the_same_weights_and_the_same_decision(
@@ -322,36 +307,33 @@ async def test_a_run_that_is_stopped_goes_on_to_the_same_weights_and_the_same_de
 
 
 async def test_where_nothing_was_learnt_nothing_is_measured_and_the_reason_has_counts(
-    base: Model, files: Files
+    base: Model, store: Store
 ) -> None:
-    with open_store(files.fresh()) as store:
-        played = await Play(base, practice=lambda name: 0.0).run(store)
-        assert not [name for name in played.names if "prove" in name]
-        assert played.body("0/decide") == {
-            "phase": "decide",
-            "iteration": 0,
-            "proposed": False,
-            "why": "nothing was learnt, so there is nothing to prove: 8 rollouts zero variance group",
-        }
-        assert store.releases.history(LINE) == []
+    played = await Play(base, practice=lambda name: 0.0).run(store)
+    assert not [name for name in played.names if "prove" in name]
+    assert played.body("0/decide") == {
+        "phase": "decide",
+        "iteration": 0,
+        "proposed": False,
+        "why": "nothing was learnt, so there is nothing to prove: 8 rollouts zero variance group",
+    }
+    assert store.releases.history(LINE) == []
 
 
-async def test_an_update_that_was_taken_back_is_no_candidate_and_is_the_reason(base: Model, files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        played = await Play(base).run(store, algorithm=GRPO(lr=1e30, steps=1, tasks=2, samples=2))
-        assert played.checkpoints == []
-        why = str(played.decided().why)
-        assert why.startswith("nothing was learnt, so there is nothing to prove: 1 updates were taken back, the last ")
-        assert str(played.body("0/0/learn")["update"]["restored"]) in why
+async def test_an_update_that_was_taken_back_is_no_candidate_and_is_the_reason(base: Model, store: Store) -> None:
+    played = await Play(base).run(store, algorithm=GRPO(lr=1e30, steps=1, tasks=2, samples=2))
+    assert played.checkpoints == []
+    why = str(played.decided().why)
+    assert why.startswith("nothing was learnt, so there is nothing to prove: 1 updates were taken back, the last ")
+    assert str(played.body("0/0/learn")["update"]["restored"]) in why
 
 
-async def test_what_infrastructure_lost_is_no_reward_of_zero_and_is_counted(base: Model, files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        play = Play(base, practice=lambda name: 1.0 if name.endswith("-0") else None)
-        played = await play.run(store, algorithm=GRPO(steps=1, tasks=2, samples=3))
-        why = str(played.decided().why)
-        assert "2 rollouts group of one" in why and "4 rollouts never came back" in why
-        assert played.body("0/0/learn")["reward"] == 1.0
+async def test_what_infrastructure_lost_is_no_reward_of_zero_and_is_counted(base: Model, store: Store) -> None:
+    play = Play(base, practice=lambda name: 1.0 if name.endswith("-0") else None)
+    played = await play.run(store, algorithm=GRPO(steps=1, tasks=2, samples=3))
+    why = str(played.decided().why)
+    assert "2 rollouts group of one" in why and "4 rollouts never came back" in why
+    assert played.body("0/0/learn")["reward"] == 1.0
 
 
 # What cannot be
@@ -365,14 +347,13 @@ async def test_what_infrastructure_lost_is_no_reward_of_zero_and_is_counted(base
     ],
 )
 async def test_a_line_that_another_model_serves_is_not_improved_with_this_one(
-    base: Model, files: Files, source: str, said: str
+    base: Model, store: Store, source: str, said: str
 ) -> None:
-    with open_store(files.fresh()) as store:
-        store.versions.publish({"system": "Be brief."}, now=1.0).result()
-        added = store.releases.add(policy=LINE, kind=PolicyKind.WEIGHTS, source=source, who="op", now=1.0).result()
-        store.releases.move(added.id, Stage.LIVE, expect=Stage.CANDIDATE, who="op", why="x", now=2.0).result()
-        with pytest.raises(BadInput, match=f"^{said}$"):
-            await Play(base).run(store)
+    store.versions.publish({"system": "Be brief."}, now=1.0).result()
+    added = store.releases.add(policy=LINE, kind=PolicyKind.WEIGHTS, source=source, who="op", now=1.0).result()
+    store.releases.move(added.id, Stage.LIVE, expect=Stage.CANDIDATE, who="op", why="x", now=2.0).result()
+    with pytest.raises(BadInput, match=f"^{said}$"):
+        await Play(base).run(store)
 
 
 @pytest.mark.parametrize(
@@ -383,13 +364,12 @@ async def test_a_line_that_another_model_serves_is_not_improved_with_this_one(
     ],
 )
 async def test_what_cannot_be_measured_is_said_after_the_first_step(
-    base: Model, files: Files, primary: Any, said: str
+    base: Model, store: Store, primary: Any, said: str
 ) -> None:
     def taste(task: Any, output: Any, spans: Any) -> tuple[RewardTerm, ...]:
         return (RewardTerm(name="taste", value=2.0, source="rule"),)
 
-    with open_store(files.fresh()) as store:
-        with pytest.raises(BadInput, match=f"^{said}"):
-            await Play(base, score=taste).run(store, prove={"how": replace(HOW, primary=primary)})
-        (run,) = store.runs.newest()
-        assert [one.name for one in store.steps.of_run(run.id)][-1] == "0/0/collect"
+    with pytest.raises(BadInput, match=f"^{said}"):
+        await Play(base, score=taste).run(store, prove={"how": replace(HOW, primary=primary)})
+    (run,) = store.runs.newest()
+    assert [one.name for one in store.steps.of_run(run.id)][-1] == "0/0/collect"

@@ -60,15 +60,14 @@ def damaged_at(store: Store, place: str, damage: Callable[[Path], None]) -> Call
 
 @pytest.mark.parametrize("damage", [torn, shutil.rmtree], ids=["torn", "gone"])
 async def test_what_is_damaged_under_way_is_found_by_who_opens_it_and_made_anew(
-    files: Files, base: str, made: list[str], damage: Callable[[Path], None]
+    store: Store, base: str, made: list[str], damage: Callable[[Path], None]
 ) -> None:
     """The next step collects with it: its model is loaded from disk, while the learner still has it in memory."""
-    with open_store(files.fresh()) as store:
-        status = await ran(store, model_spec(base, damaged_at(store, "ask 1", damage)))
-        is_whole(store, status.run_id, made)
-        first = store.checkpoints.of_run(status.run_id)[0].id
-        (noted,) = mended(store, status.run_id)
-        assert (noted["checkpoint"], noted["step"]) == (first, "0/0/learn")
+    status = await ran(store, model_spec(base, damaged_at(store, "ask 1", damage)))
+    is_whole(store, status.run_id, made)
+    first = store.checkpoints.of_run(status.run_id)[0].id
+    (noted,) = mended(store, status.run_id)
+    assert (noted["checkpoint"], noted["step"]) == (first, "0/0/learn")
 
 
 async def stopped(store: Store, base: str, at: str) -> str:
@@ -86,21 +85,20 @@ async def stopped(store: Store, base: str, at: str) -> str:
 
 @pytest.mark.parametrize("damage", [torn, shutil.rmtree, swapped])
 async def test_what_is_read_is_verified_and_made_anew_even_if_learning_is_switched_off_by_then(
-    files: Files, base: str, made: list[str], damage: Callable[[Path], None]
+    store: Store, base: str, made: list[str], damage: Callable[[Path], None]
 ) -> None:
     """It was on when the step learnt. What comes after obeys the switch: the second step learns nothing."""
-    with open_store(files.fresh()) as store:
-        run = await stopped(store, base, "ask 1")
-        damage(store.folder / "checkpoints" / store.checkpoints.of_run(run)[0].id)
-        status = await ran(store, model_spec(base), resume=run, features=ALL_OFF)
-        assert status.run_state is RunState.COMPLETED
-        assert (learning.made(store, run), len(mended(store, run))) == (made[:1], 1)
-        second = store.steps.get(run, "0/1/learn")
-        assert second is not None and second.body["skipped"] == "learning is switched off"
+    run = await stopped(store, base, "ask 1")
+    damage(store.folder / "checkpoints" / store.checkpoints.of_run(run)[0].id)
+    status = await ran(store, model_spec(base), resume=run, features=ALL_OFF)
+    assert status.run_state is RunState.COMPLETED
+    assert (learning.made(store, run), len(mended(store, run))) == (made[:1], 1)
+    second = store.steps.get(run, "0/1/learn")
+    assert second is not None and second.body["skipped"] == "learning is switched off"
 
 
 async def test_a_full_disk_fails_the_run_and_with_room_it_goes_on_to_the_same_bytes(
-    files: Files, base: str, made: list[str], monkeypatch: pytest.MonkeyPatch
+    store: Store, base: str, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(folder: Path, *given: Any) -> Any:
         if "-2." in folder.name:  # the second checkpoint, as it is written aside
@@ -110,16 +108,15 @@ async def test_a_full_disk_fails_the_run_and_with_room_it_goes_on_to_the_same_by
         return save(folder, *given)
 
     save = loading.save
-    with open_store(files.fresh()) as store:
-        with monkeypatch.context() as patched:
-            patched.setattr(loading, "save", full)
-            with pytest.raises(StoreFull, match="No space left on device; make room, and resume the run"):
-                await ran(store, model_spec(base))
-        run = store.runs.newest()[0]
-        assert run.state is RunState.FAILED and names(store, run.id)[-1] == "0/1/collect"
-        assert len(list((store.folder / "checkpoints").iterdir())) == 1  # nothing half done is left
-        await ran(store, model_spec(base), resume=run.id)
-        is_whole(store, run.id, made)
+    with monkeypatch.context() as patched:
+        patched.setattr(loading, "save", full)
+        with pytest.raises(StoreFull, match="No space left on device; make room, and resume the run"):
+            await ran(store, model_spec(base))
+    run = store.runs.newest()[0]
+    assert run.state is RunState.FAILED and names(store, run.id)[-1] == "0/1/collect"
+    assert len(list((store.folder / "checkpoints").iterdir())) == 1  # nothing half done is left
+    await ran(store, model_spec(base), resume=run.id)
+    is_whole(store, run.id, made)
 
 
 # What a proof rests on
@@ -175,22 +172,21 @@ class Maker:
 
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["the same", "another"])
-async def test_the_same_bytes_come_of_it_or_it_is_lost(files: Files, is_same: bool) -> None:
-    with open_store(files.fresh()) as store:
-        maker = Maker()
-        status = await Watched(store, spec_of(maker.program)).run()
-        (kept,) = store.checkpoints.of_run(status.run_id)
-        file = store.folder / "checkpoints" / kept.id / "weights"
-        file.write_bytes(b"damaged")
-        maker.number -= is_same
-        again = Watched(store, spec_of(maker.program), resume=status.run_id)
-        if is_same:
-            assert (await again.run()).run_state is RunState.COMPLETED
-            assert file.read_bytes() == b"1"
-        else:
-            with pytest.raises(Lost, match=f"checkpoint {kept.id}: .*; restore it from a copy, or begin a new run"):
-                await again.run()
-            assert again.ended()[0] is RunState.FAILED
-        assert len(mended(store, status.run_id)) == is_same
-        assert store.checkpoints.of_run(status.run_id) == [kept]
-        assert names(store, status.run_id) == ["begin", "make"]
+async def test_the_same_bytes_come_of_it_or_it_is_lost(store: Store, is_same: bool) -> None:
+    maker = Maker()
+    status = await Watched(store, spec_of(maker.program)).run()
+    (kept,) = store.checkpoints.of_run(status.run_id)
+    file = store.folder / "checkpoints" / kept.id / "weights"
+    file.write_bytes(b"damaged")
+    maker.number -= is_same
+    again = Watched(store, spec_of(maker.program), resume=status.run_id)
+    if is_same:
+        assert (await again.run()).run_state is RunState.COMPLETED
+        assert file.read_bytes() == b"1"
+    else:
+        with pytest.raises(Lost, match=f"checkpoint {kept.id}: .*; restore it from a copy, or begin a new run"):
+            await again.run()
+        assert again.ended()[0] is RunState.FAILED
+    assert len(mended(store, status.run_id)) == is_same
+    assert store.checkpoints.of_run(status.run_id) == [kept]
+    assert names(store, status.run_id) == ["begin", "make"]

@@ -4,7 +4,6 @@ that go on: after a kill, from a version before durable steps, and where another
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -31,16 +30,9 @@ from holdfast.pipeline.paired import (
 from holdfast.pipeline.prove import ARMS, HeldOut, Look, ProveConfig, judged
 from holdfast.promote.gate import Criteria
 from holdfast.prove.comparison import ComparisonConfig
-from holdfast.store.store import Store, open_store
-from tests.conftest import Files
+from holdfast.store.store import Store
 from tests.pipeline.paired_scene import RAISES, RIGHT, UNSCORED, WRONG, compared, drive, evaluation, spec, tasks
 from tests.workloads.scene import attempt
-
-
-@pytest.fixture
-def store(files: Files) -> Iterator[Store]:
-    with open_store(files.fresh()) as opened:
-        yield opened
 
 
 def rollouts(store: Store, made: PairedEvaluation) -> list[Rollout]:

@@ -46,12 +46,6 @@ CLEAN = Finding(name="no_secrets", severity="critical", count=0, of=9)
 BETTER, EQUAL, WORSE = (0.0, 1.0), (0.5, 0.5), (1.0, 0.0)  # success before and after
 
 
-@pytest.fixture
-def places(files: Files) -> Files:
-    """What is decided does not depend on the engine; that of two moves at once one wins is the store's to show."""
-    return files
-
-
 def tries(success: float, tasks: int = 100) -> list[Episode]:
     """Two at each task; of an even chance, every second one succeeds."""
     return [

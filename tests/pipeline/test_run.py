@@ -36,6 +36,7 @@ from tests.collect.scene import PACE, PATIENCE_S, fall_silent, until
 from tests.conftest import Files
 from tests.pipeline.driving import (
     ASLEEP,
+    EACH_ENGINE,
     SCHOOL,
     Gate,
     School,
@@ -55,6 +56,7 @@ from tests.pipeline.driving import (
 # Ends
 
 
+@EACH_ENGINE
 async def test_a_program_that_is_done_is_completed(store: Store) -> None:
     policy = Prompt({"prompt": "brief"})
     watched = Watched(store, spec_of(all_of(work(20, policy)), echo, ones))
@@ -94,56 +96,53 @@ def unscored(*arguments: Any) -> Any:
     ],
 )
 async def test_a_run_of_which_nothing_succeeded_has_failed(
-    files: Files, agent: Any, score: Any, counts: tuple[Any, ...]
+    store: Store, agent: Any, score: Any, counts: tuple[Any, ...]
 ) -> None:
-    with open_store(files.fresh()) as store:
-        watched = Watched(store, spec_of(all_of(work(3), max_attempts=1), agent, score, max_faults=0))
-        status = await watched.run()
-        assert (status.run_state, status.succeeded, status.failed, status.dead) == counts
-        assert watched.told() == [RunState.RUNNING, status.run_state]
-        assert watched.ended() == (status.run_state, status.error)
+    watched = Watched(store, spec_of(all_of(work(3), max_attempts=1), agent, score, max_faults=0))
+    status = await watched.run()
+    assert (status.run_state, status.succeeded, status.failed, status.dead) == counts
+    assert watched.told() == [RunState.RUNNING, status.run_state]
+    assert watched.ended() == (status.run_state, status.error)
     line = failing.__code__.co_firstlineno + 1
     why = f"t0: failed: ValueError: no (driving.py:{line}, in failing) (attempt 1 of 1)"  # the first says why
     assert agent is not failing or status.error == f"no rollout succeeded; {why}"
     assert agent is not echo or status.rewards["train"].rewarded == 0
 
 
-async def test_a_program_without_rollouts_is_completed(files: Files) -> None:
+async def test_a_program_without_rollouts_is_completed(store: Store) -> None:
     def note() -> dict[str, Any]:
         return {"a": 1}
 
     async def program(run: DurableRun) -> None:
         await run.step("note", note)
 
-    with open_store(files.fresh()) as store:
-        status = await Watched(store, spec_of(program)).run()
+    status = await Watched(store, spec_of(program)).run()
     assert (status.run_state, status.total_rollouts, status.lesson) == (RunState.COMPLETED, 0, "note")
 
 
-async def test_the_last_word_is_the_last_however_slow_its_observer_is(files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        watched = Watched(store, spec_of(all_of(work(40)), report_s=0.001), slow_s=0.03)
-        await watched.run()
-        await asyncio.sleep(0.2)
+async def test_the_last_word_is_the_last_however_slow_its_observer_is(store: Store) -> None:
+    watched = Watched(store, spec_of(all_of(work(40)), report_s=0.001), slow_s=0.03)
+    await watched.run()
+    await asyncio.sleep(0.2)
     assert watched.told() == [RunState.RUNNING, RunState.COMPLETED]
     moments = [status.updated_unix_ms for status in watched.statuses]
     assert moments == sorted(moments)
 
 
 @pytest.mark.parametrize("is_refused", [False, True], ids=["that ended", "that was refused"])
-async def test_a_run_lets_go_of_what_its_workers_share(files: Files, is_refused: bool) -> None:
-    with open_store(files.fresh()) as store:
-        spec = spec_of(all_of(work(2)))
-        home = spec.runtime._home
-        assert home.current.thread.is_alive()
-        if is_refused:
-            with pytest.raises(StoreError):
-                await Watched(store, spec, resume="run-9").run()
-        else:
-            await Watched(store, spec).run()
+async def test_a_run_lets_go_of_what_its_workers_share(store: Store, is_refused: bool) -> None:
+    spec = spec_of(all_of(work(2)))
+    home = spec.runtime._home
+    assert home.current.thread.is_alive()
+    if is_refused:
+        with pytest.raises(StoreError):
+            await Watched(store, spec, resume="run-9").run()
+    else:
+        await Watched(store, spec).run()
     assert not home.current.thread.is_alive()
 
 
+@EACH_ENGINE
 async def test_two_runs_on_one_store_have_nothing_in_common(store: Store) -> None:
     first, second = Watched(store, spec_of(all_of(work(6)))), Watched(store, spec_of(all_of(work(6))))
     statuses = await asyncio.gather(first.run(), second.run())
@@ -169,6 +168,7 @@ async def stopped_half_way(store: Store, ask: Callable[[Control], None]) -> Watc
     return watched
 
 
+@EACH_ENGINE
 async def test_a_run_that_is_stopped_hands_back_and_can_be_finished_later(store: Store) -> None:
     stopped = await stopped_half_way(store, Control.stop)
     assert stopped.told() == [RunState.RUNNING, RunState.CANCELLED]
@@ -190,36 +190,33 @@ async def test_a_run_that_is_stopped_hands_back_and_can_be_finished_later(store:
     ]
 
 
-async def test_a_run_that_is_drained_finishes_what_runs(files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        drained = await stopped_half_way(store, Control.drain)
-        last = drained.statuses[-1]
-        assert (last.run_state, last.error) == (RunState.CANCELLED, "interrupted")
-        assert (last.succeeded, last.running, last.waiting) == (5, 0, 5)
-        assert {tuple(found) for found in attempts(store, last.run_id, 10)} == {("succeeded",), ()}
+async def test_a_run_that_is_drained_finishes_what_runs(store: Store) -> None:
+    drained = await stopped_half_way(store, Control.drain)
+    last = drained.statuses[-1]
+    assert (last.run_state, last.error) == (RunState.CANCELLED, "interrupted")
+    assert (last.succeeded, last.running, last.waiting) == (5, 0, 5)
+    assert {tuple(found) for found in attempts(store, last.run_id, 10)} == {("succeeded",), ()}
 
 
-async def test_draining_does_not_take_for_ever(files: Files) -> None:
+async def test_draining_does_not_take_for_ever(store: Store) -> None:
     gate = Gate()
-    with open_store(files.fresh()) as store:
-        watched = Watched(store, spec_of(all_of(work(2)), gate, drain_s=0.3))
-        async with watched.going():
-            await until(lambda: gate.held == 2)
-            watched.control.drain()
-        assert watched.statuses[-1].waiting == 2
-        assert attempts(store, watched.run_id, 2) == [["released"]] * 2
+    watched = Watched(store, spec_of(all_of(work(2)), gate, drain_s=0.3))
+    async with watched.going():
+        await until(lambda: gate.held == 2)
+        watched.control.drain()
+    assert watched.statuses[-1].waiting == 2
+    assert attempts(store, watched.run_id, 2) == [["released"]] * 2
 
 
-async def test_a_second_wish_to_stop_ends_a_drain(files: Files) -> None:
+async def test_a_second_wish_to_stop_ends_a_drain(store: Store) -> None:
     gate = Gate()
-    with open_store(files.fresh()) as store:
-        watched = Watched(store, spec_of(all_of(work(2)), gate, drain_s=PATIENCE_S))
-        async with watched.going():
-            await until(lambda: gate.held == 2)
-            watched.control.drain()
-            await asyncio.sleep(0.1)
-            watched.control.stop()
-        assert attempts(store, watched.run_id, 2) == [["released"]] * 2
+    watched = Watched(store, spec_of(all_of(work(2)), gate, drain_s=PATIENCE_S))
+    async with watched.going():
+        await until(lambda: gate.held == 2)
+        watched.control.drain()
+        await asyncio.sleep(0.1)
+        watched.control.stop()
+    assert attempts(store, watched.run_id, 2) == [["released"]] * 2
 
 
 async def test_a_run_over_its_time_has_timed_out_and_can_be_finished_later(store: Store) -> None:
@@ -233,6 +230,7 @@ async def test_a_run_over_its_time_has_timed_out_and_can_be_finished_later(store
     assert (again.run_state, again.succeeded) == (RunState.COMPLETED, 4)
 
 
+@EACH_ENGINE
 async def test_a_run_whose_process_died_is_finished_by_another(store: Store) -> None:
     """As kill -9 leaves it: some done, some claimed, some not even enqueued; those of a version before steps."""
     now = time.time() - 120  # longer ago than a lease lasts
@@ -272,6 +270,7 @@ async def beats(store: Store, run: str, count: int = 3) -> None:
         await until(lambda before=before: store.runs.get(run).beat_at > before)
 
 
+@EACH_ENGINE
 @pytest.mark.parametrize(
     ("heartbeat_s", "report_s"),
     [(0.05, PATIENCE_S), (PATIENCE_S, 0.05), (PATIENCE_S, PATIENCE_S)],
@@ -374,16 +373,15 @@ def test_a_process_that_slept_while_another_took_its_run_up_says_so_and_leaves_a
         assert (run.state, run.driver, run.error) == (RunState.COMPLETED, 2, None)
 
 
-async def test_a_run_that_is_taken_up_with_other_tasks_under_the_same_names_is_refused(files: Files) -> None:
+async def test_a_run_that_is_taken_up_with_other_tasks_under_the_same_names_is_refused(store: Store) -> None:
     """Where its settings do not show it: the step was not done, so its inputs are not on record."""
-    with open_store(files.fresh()) as store:
-        late = Watched(store, spec_of(all_of(work(2)), Gate(), timeout_s=0.3))
-        await late.run()
-        other = [Work(name="t0", input="something else", policy=Prompt(), group="t0")]
-        again = Watched(store, spec_of(all_of(other)), resume=late.run_id)
-        with pytest.raises(Conflict):
-            await again.run()
-        assert again.told() == [RunState.RUNNING, RunState.FAILED]
+    late = Watched(store, spec_of(all_of(work(2)), Gate(), timeout_s=0.3))
+    await late.run()
+    other = [Work(name="t0", input="something else", policy=Prompt(), group="t0")]
+    again = Watched(store, spec_of(all_of(other)), resume=late.run_id)
+    with pytest.raises(Conflict):
+        await again.run()
+    assert again.told() == [RunState.RUNNING, RunState.FAILED]
 
 
 # Orders
@@ -403,6 +401,7 @@ async def heard(store: Store) -> None:
         await until(lambda before=before: store.workers.newest()[0].beat_at > before)
 
 
+@EACH_ENGINE
 @pytest.mark.parametrize("at_once", [True, False], ids=["all at once", "by the run itself"])
 async def test_an_order_to_cancel_ends_the_run_for_good(store: Store, operator: Store, at_once: bool) -> None:
     gate = Gate(passes=2)
@@ -477,6 +476,7 @@ async def test_a_held_run_waits_and_goes_on(files: Files, wanted: DesiredState) 
 # A bounded queue
 
 
+@EACH_ENGINE
 async def test_a_producer_waits_where_the_queue_is_bounded(store: Store) -> None:
     deepest = 0
 
@@ -497,20 +497,20 @@ async def test_a_producer_waits_where_the_queue_is_bounded(store: Store) -> None
     assert attempts(store, watched.run_id, 30) == [["succeeded"]] * 30
 
 
-async def test_a_bounded_run_that_was_stopped_is_finished_later(files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        late = Watched(store, spec_of(all_of(work(12)), Gate(passes=4), queue_limit=2))
-        async with late.going():
-            # Done, held, waiting: the rest never comes in.
-            await until(lambda: sum(store.views.counts(late.run_id).values()) == 8)
-            late.control.stop()
-        status = await Watched(store, spec_of(all_of(work(12)), queue_limit=2), resume=late.run_id).run()
-        assert (status.run_state, status.succeeded) == (RunState.COMPLETED, 12)
+async def test_a_bounded_run_that_was_stopped_is_finished_later(store: Store) -> None:
+    late = Watched(store, spec_of(all_of(work(12)), Gate(passes=4), queue_limit=2))
+    async with late.going():
+        # Done, held, waiting: the rest never comes in.
+        await until(lambda: sum(store.views.counts(late.run_id).values()) == 8)
+        late.control.stop()
+    status = await Watched(store, spec_of(all_of(work(12)), queue_limit=2), resume=late.run_id).run()
+    assert (status.run_state, status.succeeded) == (RunState.COMPLETED, 12)
 
 
 # More workers
 
 
+@EACH_ENGINE
 async def test_another_process_helps_until_the_run_ends(store: Store, operator: Store) -> None:
     gate, policy = Gate(), Prompt()
     watched = Watched(store, spec_of(all_of(work(6)), gate, ones))
@@ -559,16 +559,16 @@ async def test_a_helper_that_is_not_wanted_any_more_hands_back(files: Files) -> 
         assert watched.statuses[-1].succeeded == 3
 
 
-async def test_nobody_helps_a_run_that_is_over(files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        status = await Watched(store, spec_of(all_of(work(2)))).run()
-        helping = assist(store, spec_of(all_of([])), status.run_id, Control(), clock=time.time)
-        assert (await asyncio.wait_for(helping, PATIENCE_S)).claimed == 0
+async def test_nobody_helps_a_run_that_is_over(store: Store) -> None:
+    status = await Watched(store, spec_of(all_of(work(2)))).run()
+    helping = assist(store, spec_of(all_of([])), status.run_id, Control(), clock=time.time)
+    assert (await asyncio.wait_for(helping, PATIENCE_S)).claimed == 0
 
 
 # Learning
 
 
+@EACH_ENGINE
 async def test_steps_follow_one_another_and_what_each_left_is_on_record(store: Store) -> None:
     school = School()
     watched = Watched(store, at_school(school, report_s=0.001))
@@ -597,39 +597,37 @@ async def test_a_run_stopped_amid_a_step_goes_on_there(store: Store) -> None:
 
 
 @pytest.mark.parametrize("how", ["stop", "drain", "timeout"])
-async def test_a_run_stopped_while_it_learns_ends_at_once_and_learns_again_later(files: Files, how: str) -> None:
-    with open_store(files.fresh()) as store:
-        for limit_s in (1.0, 5.0, 25.0):  # whatever the machine takes to come to the second lesson
-            school = School(held=2)
-            stopped = Watched(store, at_school(school, timeout_s=limit_s if how == "timeout" else None))
-            async with stopped.going() as running:
-                await until(lambda school=school, running=running: school.begun.is_set() or running.done())
-                if how != "timeout":
-                    getattr(stopped.control, how)()
-                last = await running  # although its learner has not come back
-            if school.begun.is_set():
-                break
-        school.opened.set()
-        await until(school.left.is_set)
-        await asyncio.sleep(0.1)
-        assert last.run_state is (RunState.TIMED_OUT if how == "timeout" else RunState.CANCELLED)
-        assert names(store, last.run_id) == SCHOOL[:4]  # what came too late is not kept
-        assert len(store.checkpoints.of_run(last.run_id)) == 1
-        again = School()
-        status = await Watched(store, at_school(again), resume=last.run_id).run()
-        assert status.run_state is RunState.COMPLETED
-        assert again.taught == [["l2-0", "l2-1"], ["l3-0", "l3-1"]]
-        is_whole(store, status.run_id)
+async def test_a_run_stopped_while_it_learns_ends_at_once_and_learns_again_later(store: Store, how: str) -> None:
+    for limit_s in (1.0, 5.0, 25.0):  # whatever the machine takes to come to the second lesson
+        school = School(held=2)
+        stopped = Watched(store, at_school(school, timeout_s=limit_s if how == "timeout" else None))
+        async with stopped.going() as running:
+            await until(lambda school=school, running=running: school.begun.is_set() or running.done())
+            if how != "timeout":
+                getattr(stopped.control, how)()
+            last = await running  # although its learner has not come back
+        if school.begun.is_set():
+            break
+    school.opened.set()
+    await until(school.left.is_set)
+    await asyncio.sleep(0.1)
+    assert last.run_state is (RunState.TIMED_OUT if how == "timeout" else RunState.CANCELLED)
+    assert names(store, last.run_id) == SCHOOL[:4]  # what came too late is not kept
+    assert len(store.checkpoints.of_run(last.run_id)) == 1
+    again = School()
+    status = await Watched(store, at_school(again), resume=last.run_id).run()
+    assert status.run_state is RunState.COMPLETED
+    assert again.taught == [["l2-0", "l2-1"], ["l3-0", "l3-1"]]
+    is_whole(store, status.run_id)
 
 
-async def test_a_run_killed_before_its_end_was_recorded_has_nothing_left_to_do(files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        status = await Watched(store, at_school(School())).run()
-        again = School()
-        resumed = await Watched(store, at_school(again), resume=status.run_id).run()
-        assert (resumed.run_state, again.taught) == (RunState.COMPLETED, [])
-        assert (resumed.lesson, resumed.rl_optimizer) == ("lesson 3", {"samples": 6})  # what was last is still told
-        is_whole(store, status.run_id)
+async def test_a_run_killed_before_its_end_was_recorded_has_nothing_left_to_do(store: Store) -> None:
+    status = await Watched(store, at_school(School())).run()
+    again = School()
+    resumed = await Watched(store, at_school(again), resume=status.run_id).run()
+    assert (resumed.run_state, again.taught) == (RunState.COMPLETED, [])
+    assert (resumed.lesson, resumed.rl_optimizer) == ("lesson 3", {"samples": 6})  # what was last is still told
+    is_whole(store, status.run_id)
 
 
 @pytest.mark.parametrize(
@@ -664,7 +662,7 @@ async def test_a_learner_that_fails_fails_the_run_in_one_line_and_it_can_be_take
     is_whole(store, status.run_id)
 
 
-async def test_which_features_are_on_is_asked_before_each_step_that_learns(files: Files) -> None:
+async def test_which_features_are_on_is_asked_before_each_step_that_learns(store: Store) -> None:
     """A switch that is flipped between two steps holds for the second; who is asked sees what the first one left."""
     asked: list[list[str]] = []
     given: list[bool] = []
@@ -681,8 +679,7 @@ async def test_which_features_are_on_is_asked_before_each_step_that_learns(files
         for number in range(2):
             await run.step(f"learn-{number}", learn, number)
 
-    with open_store(files.fresh()) as store:
-        status = await Watched(store, spec_of(program), features=features).run()
+    status = await Watched(store, spec_of(program), features=features).run()
     assert status.run_state is RunState.COMPLETED
     assert (asked, given) == ([["begin"], ["begin", "learn-0"]], [True, False])
 
@@ -691,30 +688,28 @@ async def test_which_features_are_on_is_asked_before_each_step_that_learns(files
 
 
 @pytest.mark.parametrize("table", ["spans", "runs"])
-async def test_a_store_that_fails_fails_the_run_and_the_error_is_raised(files: Files, table: str) -> None:
+async def test_a_store_that_fails_fails_the_run_and_the_error_is_raised(store: Store, table: str) -> None:
     gate = Gate()
-    with open_store(files.fresh()) as store:
-        watched = Watched(store, spec_of(all_of(work(2)), gate))
-        async with watched.going() as running:
-            await until(lambda: gate.held == 2)
-            store.db.write(lambda tx: tx._execute(f"ALTER TABLE {table} RENAME TO lost")).result()
-            gate.opened.set()
-        with pytest.raises(StoreError, match=f"no such table: {table}") as caught:
-            await running
-        assert watched.told() == [RunState.RUNNING, RunState.FAILED]  # even where the store cannot be told
-        assert watched.statuses[-1].error == str(caught.value)
-        if table != "runs":
-            assert watched.ended() == (RunState.FAILED, str(caught.value))
+    watched = Watched(store, spec_of(all_of(work(2)), gate))
+    async with watched.going() as running:
+        await until(lambda: gate.held == 2)
+        store.db.write(lambda tx: tx._execute(f"ALTER TABLE {table} RENAME TO lost")).result()
+        gate.opened.set()
+    with pytest.raises(StoreError, match=f"no such table: {table}") as caught:
+        await running
+    assert watched.told() == [RunState.RUNNING, RunState.FAILED]  # even where the store cannot be told
+    assert watched.statuses[-1].error == str(caught.value)
+    if table != "runs":
+        assert watched.ended() == (RunState.FAILED, str(caught.value))
 
 
-async def test_a_status_that_cannot_be_told_fails_the_run_and_leaves_it_ended(files: Files) -> None:
+async def test_a_status_that_cannot_be_told_fails_the_run_and_leaves_it_ended(store: Store) -> None:
     def full(status: Status) -> None:
         raise StoreFull("status.json", why="No space left on device")
 
-    with open_store(files.fresh()) as store:
-        spec = spec_of(all_of(work(2)))
-        with pytest.raises(StoreFull, match="No space left"):
-            await drive(store, spec, Control(), clock=time.time, observe=full, who="test", salt="s")
-        (run,) = store.runs.newest()
-        assert (run.state, run.error) == (RunState.FAILED, "status.json: No space left on device")
-        assert not spec.runtime._home.current.thread.is_alive()
+    spec = spec_of(all_of(work(2)))
+    with pytest.raises(StoreFull, match="No space left"):
+        await drive(store, spec, Control(), clock=time.time, observe=full, who="test", salt="s")
+    (run,) = store.runs.newest()
+    assert (run.state, run.error) == (RunState.FAILED, "status.json: No space left on device")
+    assert not spec.runtime._home.current.thread.is_alive()

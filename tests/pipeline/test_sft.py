@@ -35,12 +35,6 @@ WORDS = ("oak", "elm", "ash", "fir", "yew", "bay", "fig", "box")
 HOW = SFT(lr=3e-2, epochs=6, batch=4, save_every=3, held_out=0.25)
 
 
-@pytest.fixture
-def store(files: Files) -> Iterator[Store]:
-    with open_store(files.fresh()) as opened:
-        yield opened
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     folder = tmp_path_factory.mktemp("base") / "tiny"

@@ -34,13 +34,12 @@ from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
 from holdfast.reward.safety import SafetyPolicy
 from holdfast.store.artifacts import FolderArtifacts
-from holdfast.store.store import open_store
+from holdfast.store.store import Store, open_store
 from holdfast.workloads.arithmetic import agent as arithmetic
 from holdfast.workloads.tooluse.agent import agent as tooluse
 from holdfast.workloads.tooluse.score import score as tooluse_score
 from tests.collect.agents import no_score
 from tests.collect.scene import assignment
-from tests.conftest import Files
 from tests.endpoint import Endpoint, serving
 from tests.pipeline.driving import echo
 from tests.pipeline.scene import ran
@@ -71,12 +70,12 @@ def planned(features: Features = ALL_ON, **fields: Any) -> RunSpec:
     return optimize_spec(settings(**fields), features)
 
 
-async def test_tasks_are_named_by_split_and_number(files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        spec = planned(agent=ARITHMETIC, max_attempts=5, attempt_timeout_secs=9.0, max_faults=7)
-        status = await ran(store, spec)
-        rollouts = store.views.rollouts(status.run_id, most=9)
-        steps = store.steps.of_run(status.run_id)
+async def test_tasks_are_named_by_split_and_number(store: Store) -> None:
+    off = {"enabled": False}
+    spec = planned(agent=ARITHMETIC, max_attempts=5, attempt_timeout_secs=9.0, max_faults=7, rl_optimizer=off)
+    status = await ran(store, spec)
+    rollouts = store.views.rollouts(status.run_id, most=9)
+    steps = store.steps.of_run(status.run_id)
     assert [(one.name, one.split) for one in rollouts] == [
         ("train-1", Split.TRAIN),
         ("train-2", Split.TRAIN),
@@ -345,7 +344,7 @@ def test_what_is_asked_of_a_proof_reaches_the_weighing(base: str) -> None:
 
 
 async def test_tasks_of_a_file_are_kept_with_the_run_and_shown_without_their_answers(
-    files: Files, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     rows = [{"question": f"say {word}", "expected": word} for word in ("yes", "no", "maybe", "never", "always")]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -366,9 +365,8 @@ async def test_tasks_of_a_file_are_kept_with_the_run_and_shown_without_their_ans
     (tmp_path / "t.jsonl").unlink()  # what a run began with is in its settings
     again = optimize_spec(OptimizeSettings.model_validate(spec.settings))
     assert again.sha256() == spec.sha256()
-    with open_store(files.fresh()) as store:
-        status = await ran(store, again)
-        rollouts = store.views.rollouts(status.run_id, most=9)
+    status = await ran(store, again)
+    rollouts = store.views.rollouts(status.run_id, most=9)
     assert sorted({str(one.split) for one in rollouts}) == ["train", "val"]
     assert [(one.outcome, one.reward) for one in rollouts] == [("right", 1.0)] * 5
 

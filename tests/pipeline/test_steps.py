@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -29,7 +29,19 @@ from holdfast.store.steps import LARGEST
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PACE, PATIENCE_S, until
 from tests.conftest import Files
-from tests.pipeline.driving import ASLEEP, Gate, Program, Watched, all_of, names, order, spec_of, work, worth
+from tests.pipeline.driving import (
+    ASLEEP,
+    EACH_ENGINE,
+    Gate,
+    Program,
+    Watched,
+    all_of,
+    names,
+    order,
+    spec_of,
+    work,
+    worth,
+)
 from tests.store.scene import checkpoint
 
 
@@ -56,12 +68,6 @@ class Calls:
         await run.step("c", self.plain, "c", b)
 
 
-@pytest.fixture
-def opened(files: Files) -> Iterator[Store]:
-    with open_store(files.fresh()) as store:
-        yield store
-
-
 async def broken(store: Store, spec: RunSpec) -> str:
     """A run that failed by a fault of the machine."""
     watched = Watched(store, spec)
@@ -74,6 +80,7 @@ async def broken(store: Store, spec: RunSpec) -> str:
 # What is done is not done again
 
 
+@EACH_ENGINE
 async def test_a_finished_step_is_not_run_again_and_its_result_is_read(store: Store) -> None:
     first, again = Calls(breaks="c"), Calls()
     run = await broken(store, spec_of(first.program))
@@ -87,7 +94,7 @@ async def test_a_finished_step_is_not_run_again_and_its_result_is_read(store: St
 
 
 async def test_steps_are_numbered_and_named_in_the_order_of_the_program_not_in_that_of_their_ends(
-    opened: Store,
+    store: Store,
 ) -> None:
     async def slow(seconds: float) -> float:
         await asyncio.sleep(seconds)
@@ -97,8 +104,8 @@ async def test_steps_are_numbered_and_named_in_the_order_of_the_program_not_in_t
         found = await asyncio.gather(*(run.step(f"{n}/wait", slow, 0.2 - n / 10) for n in range(3)))
         assert found == [0.2, 0.1, 0.0]
 
-    status = await Watched(opened, spec_of(program)).run()
-    kept = {one.name: one.body for one in opened.steps.of_run(status.run_id)}
+    status = await Watched(store, spec_of(program)).run()
+    kept = {one.name: one.body for one in store.steps.of_run(status.run_id)}
     assert {name: body["value"] for name, body in kept.items() if name != "begin"} == {
         "0/wait": 0.2,
         "1/wait": 0.1,
@@ -106,7 +113,7 @@ async def test_steps_are_numbered_and_named_in_the_order_of_the_program_not_in_t
     }
 
 
-async def test_a_name_that_the_program_uses_twice_is_refused(opened: Store) -> None:
+async def test_a_name_that_the_program_uses_twice_is_refused(store: Store) -> None:
     calls = Calls()
 
     async def program(run: DurableRun) -> None:
@@ -114,7 +121,7 @@ async def test_a_name_that_the_program_uses_twice_is_refused(opened: Store) -> N
         await run.step("a", calls.plain, "first")
 
     with pytest.raises(BadInput, match="step a of run-1-abcd: the program has asked for it before; give each step"):
-        await Watched(opened, spec_of(program)).run()
+        await Watched(store, spec_of(program)).run()
     assert calls.made == ["first"]
 
 
@@ -140,7 +147,7 @@ def times(by: int, before: Sum) -> int:
     return by * before.total
 
 
-async def test_what_is_computed_is_what_is_read_later(opened: Store) -> None:
+async def test_what_is_computed_is_what_is_read_later(store: Store) -> None:
     """A result goes through its record either way: nobody depends on having been there."""
     seen: list[Any] = []
 
@@ -148,8 +155,8 @@ async def test_what_is_computed_is_what_is_read_later(opened: Store) -> None:
         total = await run.step("sum", added, 1, 2)
         seen.append((total, await run.step("times", partial(times, 5), total)))
 
-    status = await Watched(opened, spec_of(program)).run()
-    await Watched(opened, spec_of(program), resume=status.run_id).run()
+    status = await Watched(store, spec_of(program)).run()
+    await Watched(store, spec_of(program), resume=status.run_id).run()
     assert seen == [(Sum(3), 15), (Sum(3), 15)]
 
 
@@ -172,26 +179,26 @@ async def changed(run: DurableRun, calls: Calls) -> None:
     ],
 )
 async def test_a_recorded_step_with_another_function_or_other_inputs_is_refused(
-    opened: Store, other: Callable[[DurableRun, Calls], Any], why: str
+    store: Store, other: Callable[[DurableRun, Calls], Any], why: str
 ) -> None:
-    run, calls = await broken(opened, spec_of(Calls(breaks="b").program)), Calls()
+    run, calls = await broken(store, spec_of(Calls(breaks="b").program)), Calls()
     with pytest.raises(BadInput, match=rf"step a of {run}: {why}; resume it with the settings, tasks and version"):
-        await Watched(opened, spec_of(partial(other, calls=calls)), resume=run).run()
-    assert (calls.made, names(opened, run)) == ([], ["begin", "a"])
-    status = await Watched(opened, spec_of(Calls().program), resume=run).run()  # and it can still be resumed
+        await Watched(store, spec_of(partial(other, calls=calls)), resume=run).run()
+    assert (calls.made, names(store, run)) == ([], ["begin", "a"])
+    status = await Watched(store, spec_of(Calls().program), resume=run).run()  # and it can still be resumed
     assert status.run_state is RunState.COMPLETED
 
 
-async def test_a_run_that_other_settings_began_is_refused_and_stays_as_it_is(opened: Store) -> None:
-    status = await Watched(opened, spec_of(Calls().program, settings={"tasks": [1, 2]})).run()
-    before, ledger = opened.runs.get(status.run_id), list(opened.ledger.entries())
+async def test_a_run_that_other_settings_began_is_refused_and_stays_as_it_is(store: Store) -> None:
+    status = await Watched(store, spec_of(Calls().program, settings={"tasks": [1, 2]})).run()
+    before, ledger = store.runs.get(status.run_id), list(store.ledger.entries())
     calls = Calls()
     with pytest.raises(BadInput, match="step begin of .*: was recorded with other inputs"):
-        await Watched(opened, spec_of(calls.program, settings={"tasks": [1, 3]}), resume=status.run_id).run()
-    assert (opened.runs.get(status.run_id), list(opened.ledger.entries()), calls.made) == (before, ledger, [])
+        await Watched(store, spec_of(calls.program, settings={"tasks": [1, 3]}), resume=status.run_id).run()
+    assert (store.runs.get(status.run_id), list(store.ledger.entries()), calls.made) == (before, ledger, [])
 
 
-async def test_nothing_is_worked_on_before_what_is_recorded_was_compared(opened: Store) -> None:
+async def test_nothing_is_worked_on_before_what_is_recorded_was_compared(store: Store) -> None:
     """Work that an open step has left in the queue waits for a program that asks for it."""
     gate, ran = Gate(passes=1), list[Any]()
 
@@ -199,7 +206,7 @@ async def test_nothing_is_worked_on_before_what_is_recorded_was_compared(opened:
         await run.step("first", Calls().plain, first)
         await all_of(work(4))(run)
 
-    stopped = Watched(opened, spec_of(partial(program, first="this"), gate))
+    stopped = Watched(store, spec_of(partial(program, first="this"), gate))
     async with stopped.going():
         await until(lambda: gate.held == 2)
         stopped.control.stop()
@@ -208,31 +215,32 @@ async def test_nothing_is_worked_on_before_what_is_recorded_was_compared(opened:
         ran.append(task)
 
     with pytest.raises(BadInput, match="other inputs"):
-        await Watched(opened, spec_of(partial(program, first="that"), agent), resume=stopped.run_id).run()
+        await Watched(store, spec_of(partial(program, first="that"), agent), resume=stopped.run_id).run()
     assert ran == []
-    assert opened.views.counts(stopped.run_id)[RolloutState.QUEUING] == 3
+    assert store.views.counts(stopped.run_id)[RolloutState.QUEUING] == 3
 
 
 # Results and effects
 
 
 @pytest.mark.parametrize(("spare", "fits"), [(0, True), (1, False)])
-async def test_a_result_has_at_most_64_kib(opened: Store, spare: int, fits: bool) -> None:
+async def test_a_result_has_at_most_64_kib(store: Store, spare: int, fits: bool) -> None:
     def large() -> dict[str, str]:
         return {"text": "x" * (LARGEST - len('{"text":""}') + spare)}
 
     async def program(run: DurableRun) -> None:
         await run.step("large", large)
 
-    watched = Watched(opened, spec_of(program))
+    watched = Watched(store, spec_of(program))
     if fits:
         assert (await watched.run()).run_state is RunState.COMPLETED
         return
     with pytest.raises(BadRecord, match=r"its result has 65537 bytes, 65536 are allowed; keep the data in a blob"):
         await watched.run()
-    assert names(opened, watched.run_id) == ["begin"]
+    assert names(store, watched.run_id) == ["begin"]
 
 
+@EACH_ENGINE
 async def test_effects_and_row_are_one_transaction(store: Store) -> None:
     """An effect that raises leaves no row and no effect; the step is run again later, and has its effect once."""
     effects = {"is_broken": True}
@@ -258,6 +266,7 @@ async def test_effects_and_row_are_one_transaction(store: Store) -> None:
     assert [one.id for one in store.checkpoints.of_run(run)] == ["made"]
 
 
+@EACH_ENGINE
 async def test_what_was_computed_by_a_driver_that_was_replaced_is_refused(store: Store, url: str) -> None:
     """Nothing shows it before it records the step: neither a beat nor a status was due."""
     began, go = asyncio.Event(), asyncio.Event()
@@ -286,7 +295,7 @@ async def test_what_was_computed_by_a_driver_that_was_replaced_is_refused(store:
 # Threads, orders and heartbeats
 
 
-async def test_plain_functions_run_beside_the_event_loop_and_awaited_ones_on_it(opened: Store) -> None:
+async def test_plain_functions_run_beside_the_event_loop_and_awaited_ones_on_it(store: Store) -> None:
     def plain() -> str:
         return threading.current_thread().name
 
@@ -298,7 +307,7 @@ async def test_plain_functions_run_beside_the_event_loop_and_awaited_ones_on_it(
         found.append(await run.step("awaited", awaited))
 
     found: list[str] = []
-    await Watched(opened, spec_of(program)).run()
+    await Watched(store, spec_of(program)).run()
     assert found[0] != "MainThread" and found[1] == "MainThread"
 
 
@@ -425,6 +434,7 @@ async def test_heartbeats_go_on_while_steps_are_replayed(files: Files) -> None:
 # Rollouts belong to their step
 
 
+@EACH_ENGINE
 async def test_work_left_by_another_driver_is_run_by_the_policy_of_its_step(store: Store) -> None:
     """However long that takes to be opened: nobody uses up what a rollout may meet of faults meanwhile."""
 
@@ -483,14 +493,14 @@ async def test_what_somebody_requeues_of_a_recorded_step_is_not_run_by_a_later_p
             before = store.workers.newest()[0].beat_at
             await until(lambda: store.workers.newest()[0].beat_at > before + 0.1)
             assert operator.views.rollout(f"{watched.run_id}/first-fails").status is RolloutState.QUEUING
-            gate.opened.set()
+            gate.store.set()
         assert watched.ended() == (RunState.COMPLETED, None)
         left = store.views.rollout(f"{watched.run_id}/first-fails")
         assert (left.status, left.reason) == (RolloutState.CANCELLED, "no step asks for it")
     assert sorted(ran) == ["fails by first", "waits by second", "works by first"]
 
 
-async def test_a_step_waits_for_its_own_rollouts_alone(opened: Store) -> None:
+async def test_a_step_waits_for_its_own_rollouts_alone(store: Store) -> None:
     """Others of the run may be open: those of a step beside it, or what nobody asks for any more."""
     gate = Gate()
 
@@ -502,11 +512,11 @@ async def test_a_step_waits_for_its_own_rollouts_alone(opened: Store) -> None:
         beside = asyncio.ensure_future(run.step("slow/collect", collect, slow, 1, None))
         await until(lambda: gate.held == 1)
         await run.step("quick/collect", collect, quick, 1, None)
-        assert names(opened, run.id) == ["begin", "quick/collect"]
-        gate.opened.set()
+        assert names(store, run.id) == ["begin", "quick/collect"]
+        gate.store.set()
         await beside
 
-    status = await Watched(opened, spec_of(program, agent)).run()
+    status = await Watched(store, spec_of(program, agent)).run()
     assert (status.run_state, status.succeeded) == (RunState.COMPLETED, 2)
 
 
@@ -517,18 +527,18 @@ def one_step(function: Any, *inputs: Any) -> Program:
     return program
 
 
-async def test_a_step_knows_where_it_is(opened: Store) -> None:
+async def test_a_step_knows_where_it_is(store: Store) -> None:
     seen: list[Any] = []
 
     def look(*, ctx: StepContext) -> dict[str, Any]:
         seen.append((ctx.run, ctx.name, ctx.store, ctx.folder, ctx.seed, ctx.who, ctx.driver, ctx.features.learning))
         return {}
 
-    status = await Watched(opened, spec_of(one_step(look), seed=7)).run()
-    assert seen == [(status.run_id, "one", opened, opened.folder, 7, "test", 1, True)]
+    status = await Watched(store, spec_of(one_step(look), seed=7)).run()
+    assert seen == [(status.run_id, "one", store, store.folder, 7, "test", 1, True)]
 
 
-async def test_what_is_too_large_for_a_result_is_kept_by_its_hash_and_verified_when_it_is_read(opened: Store) -> None:
+async def test_what_is_too_large_for_a_result_is_kept_by_its_hash_and_verified_when_it_is_read(store: Store) -> None:
     found: list[Any] = []
 
     def keep(*, ctx: StepContext) -> str:
@@ -537,7 +547,7 @@ async def test_what_is_too_large_for_a_result_is_kept_by_its_hash_and_verified_w
 
     def read(sha256: str, *, ctx: StepContext) -> dict[str, Any]:
         found.append(ctx.read(sha256))
-        opened.blobs.path(sha256).write_bytes(b"torn")
+        store.blobs.path(sha256).write_bytes(b"torn")
         with pytest.raises(StoreCorrupt):
             ctx.read(sha256)
         return {}
@@ -545,21 +555,21 @@ async def test_what_is_too_large_for_a_result_is_kept_by_its_hash_and_verified_w
     async def program(run: DurableRun) -> None:
         await run.step("read", read, await run.step("keep", keep))
 
-    await Watched(opened, spec_of(program)).run()
+    await Watched(store, spec_of(program)).run()
     assert found == [{"a": 2, "b": 1}]
 
 
-async def test_what_is_planned_shows_in_the_status_before_it_is_there(opened: Store) -> None:
+async def test_what_is_planned_shows_in_the_status_before_it_is_there(store: Store) -> None:
     def plan(*, ctx: StepContext) -> dict[str, Any]:
         ctx.plan(40)
         ctx.plan(12)  # fewer than are known already
         return {}
 
-    status = await Watched(opened, spec_of(one_step(plan))).run()
+    status = await Watched(store, spec_of(one_step(plan))).run()
     assert (status.total_rollouts, status.succeeded) == (40, 0)
 
 
-async def test_a_checkpoint_that_is_known_is_not_added_again(opened: Store) -> None:
+async def test_a_checkpoint_that_is_known_is_not_added_again(store: Store) -> None:
     """A step that is computed once more gives it another time: the record stays as it was."""
     times = iter((1.0, 2.0))
 
@@ -571,8 +581,8 @@ async def test_a_checkpoint_that_is_known_is_not_added_again(opened: Store) -> N
         for name in ("first", "second"):
             await run.step(name, made, name)
 
-    status = await Watched(opened, spec_of(program)).run()
-    assert [one.created_at for one in opened.checkpoints.of_run(status.run_id)] == [1.0]
+    status = await Watched(store, spec_of(program)).run()
+    assert [one.created_at for one in store.checkpoints.of_run(status.run_id)] == [1.0]
 
 
 # Rollouts
@@ -592,25 +602,25 @@ async def test_each_policy_of_a_batch_answers_with_its_own_resources(store: Stor
     assert [dict(one.metadata) for one in rollouts] == [{"group": "g", "seed": f"s{n}"} for n in range(3)]
 
 
-async def test_a_policy_that_cannot_be_opened_ends_the_run_before_anything_is_enqueued(opened: Store) -> None:
+async def test_a_policy_that_cannot_be_opened_ends_the_run_before_anything_is_enqueued(store: Store) -> None:
     class Closed:
         kind = version = source = "closed"
         manifest: ClassVar[dict[str, Any]] = {}
 
         def open(self, engine: Any) -> Any:
-            raise BadInput("policy closed", why="cannot be opened")
+            raise BadInput("policy closed", why="cannot be store")
 
     todo = [Work(name="w", input=1, policy=Closed(), group="w")]
-    watched = Watched(opened, spec_of(all_of(todo)))
-    with pytest.raises(BadInput, match="cannot be opened"):
+    watched = Watched(store, spec_of(all_of(todo)))
+    with pytest.raises(BadInput, match="cannot be store"):
         await watched.run()
     assert watched.ended()[0] is RunState.FAILED
-    assert opened.views.rollouts(watched.run_id) == []
+    assert store.views.rollouts(watched.run_id) == []
 
 
-async def test_a_batch_may_be_of_another_run(opened: Store) -> None:
+async def test_a_batch_may_be_of_another_run(store: Store) -> None:
     """Its rollouts are listed in a blob; those that nobody decided are left out."""
-    other = await Watched(opened, spec_of(all_of(work(4)), score=worth)).run()
+    other = await Watched(store, spec_of(all_of(work(4)), score=worth)).run()
     seen: list[Any] = []
 
     def read(*, ctx: StepContext) -> dict[str, Any]:
@@ -619,13 +629,13 @@ async def test_a_batch_may_be_of_another_run(opened: Store) -> None:
         seen.extend((one.rollout, one.run, one.split, one.sheet and one.sheet.total) for one in found)
         return {}
 
-    await Watched(opened, spec_of(one_step(read))).run()
+    await Watched(store, spec_of(one_step(read))).run()
     run = other.run_id
     assert seen == [(f"{run}/t3", run, Split.TRAIN, 3.0), (f"{run}/t1", run, Split.TRAIN, 1.0)]
 
 
 async def test_more_work_than_is_handed_over_at_once_arrives_whole_and_is_read_in_its_order(
-    opened: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.pipeline.context.CHUNK", 5)
     seen = list[str]()
@@ -637,5 +647,5 @@ async def test_more_work_than_is_handed_over_at_once_arrives_whole_and_is_read_i
     async def program(run: DurableRun) -> None:
         await run.step("read", read, await run.step("collect", collect, work(12), 1, None))
 
-    status = await Watched(opened, spec_of(program, score=worth, workers=8)).run()
+    status = await Watched(store, spec_of(program, score=worth, workers=8)).run()
     assert status.succeeded == 12 and seen == [f"t{n}" for n in range(12)]

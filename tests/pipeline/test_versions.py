@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,9 @@ from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
 from holdfast.policies.registry import folder_of
 from holdfast.policies.weights import Manifest, read, save, save_transformer
-from holdfast.store.store import Store, open_store
-from tests.conftest import Files
+from holdfast.store.store import Store
 
 NOW = 5.0
-
-
-@pytest.fixture
-def store(files: Files) -> Iterator[Store]:
-    with open_store(files.fresh()) as opened:
-        yield opened
 
 
 def saved(folder: Path, seed: int = 0) -> str:

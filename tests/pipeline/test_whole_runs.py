@@ -87,26 +87,24 @@ def experiences(store: Store, status: Status) -> list[Experience]:
 # Scorers of one's own
 
 
-async def test_a_users_own_function_is_the_gate_of_a_run_and_of_what_is_learnt(base: str, files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        status = await ran(store, optimize_spec(settings(base, rl_optimizer={})))
-        found = experiences(store, status)
-        for one in found:
-            assert one.sheet is not None
-            paid = [(each.name, each.value, each.source) for each in one.sheet.signals if each.weight]
-            said = str(one.calls[0].response.get("content") or "")
-            assert paid == [("success", is_odd({}, said), "scorer:is_odd")]
-        assert {one.sheet.total for one in found if one.sheet} == {0.0, 1.0}  # so that there is something to tell apart
-        assert status.rl_optimizer is not None and status.rl_optimizer["parameter_delta_norm"] > 0.0
+async def test_a_users_own_function_is_the_gate_of_a_run_and_of_what_is_learnt(base: str, store: Store) -> None:
+    status = await ran(store, optimize_spec(settings(base, rl_optimizer={})))
+    found = experiences(store, status)
+    for one in found:
+        assert one.sheet is not None
+        paid = [(each.name, each.value, each.source) for each in one.sheet.signals if each.weight]
+        said = str(one.calls[0].response.get("content") or "")
+        assert paid == [("success", is_odd({}, said), "scorer:is_odd")]
+    assert {one.sheet.total for one in found if one.sheet} == {0.0, 1.0}  # so that there is something to tell apart
+    assert status.rl_optimizer is not None and status.rl_optimizer["parameter_delta_norm"] > 0.0
 
 
-async def test_a_users_own_function_is_what_an_improvement_is_proved_by(base: str, files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        played = Played(store, await ran(store, improve_spec(settings(base, improve=IMPROVE))))
-        assert played.status.run_state is RunState.COMPLETED
-        assert played.evidence().primary == "success"
-        looked = store.experiences.of([one.id for one in played.rollouts("0/prove/0")])
-        assert len(looked) == 16 and {one.sheet.signals[0].source for one in looked if one.sheet} == {"scorer:is_odd"}
+async def test_a_users_own_function_is_what_an_improvement_is_proved_by(base: str, store: Store) -> None:
+    played = Played(store, await ran(store, improve_spec(settings(base, improve=IMPROVE))))
+    assert played.status.run_state is RunState.COMPLETED
+    assert played.evidence().primary == "success"
+    looked = store.experiences.of([one.id for one in played.rollouts("0/prove/0")])
+    assert len(looked) == 16 and {one.sheet.signals[0].source for one in looked if one.sheet} == {"scorer:is_odd"}
 
 
 @pytest.mark.parametrize("make", [optimize_spec, improve_spec])
@@ -145,23 +143,21 @@ async def test_a_deterministic_run_is_the_same_bytes_every_time(base: str, files
 # Resources
 
 
-async def test_the_resources_of_a_local_model_reach_the_agent(base: str, files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        texts = {"system": "Be brief.", "depth": 3}
-        status = await ran(store, optimize_spec(settings(base, agent=f"{HERE}:recite", resources=texts)))
-        rollout = store.views.rollout(f"{status.run_id}/train-1")
-        assert {one.output for one in store.experiences.decided(status.run_id)} == {"Be brief."}
-        assert (status.resources_id, rollout.resources) == ("resources-1", 1)
+async def test_the_resources_of_a_local_model_reach_the_agent(base: str, store: Store) -> None:
+    texts = {"system": "Be brief.", "depth": 3}
+    status = await ran(store, optimize_spec(settings(base, agent=f"{HERE}:recite", resources=texts)))
+    rollout = store.views.rollout(f"{status.run_id}/train-1")
+    assert {one.output for one in store.experiences.decided(status.run_id)} == {"Be brief."}
+    assert (status.resources_id, rollout.resources) == ("resources-1", 1)
 
 
-async def test_a_candidate_is_proved_with_the_resources_that_it_practised_with(base: str, files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        given = settings(base, resources={"system": "Be brief."}, improve=IMPROVE)
-        played = Played(store, await ran(store, improve_spec(given)))
-        candidate = played.decided().candidate
-        assert isinstance(candidate, Model) and candidate.resources == {"system": "Be brief."}
-        for one in store.experiences.of([one.id for one in played.rollouts("0/prove/0")]):
-            assert one.calls[0].messages[0]["content"] == "Be brief."
+async def test_a_candidate_is_proved_with_the_resources_that_it_practised_with(base: str, store: Store) -> None:
+    given = settings(base, resources={"system": "Be brief."}, improve=IMPROVE)
+    played = Played(store, await ran(store, improve_spec(given)))
+    candidate = played.decided().candidate
+    assert isinstance(candidate, Model) and candidate.resources == {"system": "Be brief."}
+    for one in store.experiences.of([one.id for one in played.rollouts("0/prove/0")]):
+        assert one.calls[0].messages[0]["content"] == "Be brief."
 
 
 # Models in Hugging Face's format
@@ -175,33 +171,31 @@ def moved(policy: Model, store: Path) -> tuple[int, int]:
     return sum(not bool(old.equal(new)) for old, new in trained), len(trained)
 
 
-async def test_a_model_in_hugging_faces_format_is_moved_by_rl_optimizer(files: Files, tmp_path: Path) -> None:
+async def test_a_model_in_hugging_faces_format_is_moved_by_rl_optimizer(store: Store, tmp_path: Path) -> None:
     name = str(shutil.copytree(folder_of("tiny-tools"), tmp_path / "mine"))
-    with open_store(files.fresh()) as store:
-        block = {"ppo": {"learning_rate": 1e-3}}
-        status = await ran(store, optimize_spec(settings(name, rl_optimizer=block)))
-        assert status.run_state is RunState.COMPLETED and status.rl_optimizer is not None
-        assert status.rl_optimizer["parameter_delta_norm"] > 0.0
-        checkpoint = str(status.rl_optimizer["checkpoint"])
-        changed, of = moved(Model(name, checkpoint=checkpoint), store.folder)
-        assert changed == of > 0
+    block = {"ppo": {"learning_rate": 1e-3}}
+    status = await ran(store, optimize_spec(settings(name, rl_optimizer=block)))
+    assert status.run_state is RunState.COMPLETED and status.rl_optimizer is not None
+    assert status.rl_optimizer["parameter_delta_norm"] > 0.0
+    checkpoint = str(status.rl_optimizer["checkpoint"])
+    changed, of = moved(Model(name, checkpoint=checkpoint), store.folder)
+    assert changed == of > 0
 
 
-async def test_a_model_in_hugging_faces_format_is_improved_and_its_checkpoint_answers(files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        played = Played(store, await ran(store, improve_spec(settings("tiny-tools", improve=IMPROVE))))
-        (checkpoint,) = played.checkpoints
-        candidate = played.decided().candidate
-        assert candidate == Model("tiny-tools", checkpoint=checkpoint)
-        assert moved(Model("tiny-tools", checkpoint=checkpoint), store.folder)[0] > 0
-        looked = store.experiences.of([one.id for one in played.rollouts("0/prove/0")])
-        assert {one.version for one in looked} == {"local/tiny-tools@0", f"local/tiny-tools@{checkpoint}"}
-        engine = LocalEngine(files=store.files, slots=1)
-        call = await engine.open_model(Model("tiny-tools", checkpoint=checkpoint))(
-            [{"role": "user", "content": "hi"}], max_tokens=3
-        )
-        engine.close()
-        assert call.model == f"local/tiny-tools@{checkpoint}" and call.completion_ids
+async def test_a_model_in_hugging_faces_format_is_improved_and_its_checkpoint_answers(store: Store) -> None:
+    played = Played(store, await ran(store, improve_spec(settings("tiny-tools", improve=IMPROVE))))
+    (checkpoint,) = played.checkpoints
+    candidate = played.decided().candidate
+    assert candidate == Model("tiny-tools", checkpoint=checkpoint)
+    assert moved(Model("tiny-tools", checkpoint=checkpoint), store.folder)[0] > 0
+    looked = store.experiences.of([one.id for one in played.rollouts("0/prove/0")])
+    assert {one.version for one in looked} == {"local/tiny-tools@0", f"local/tiny-tools@{checkpoint}"}
+    engine = LocalEngine(files=store.files, slots=1)
+    call = await engine.open_model(Model("tiny-tools", checkpoint=checkpoint))(
+        [{"role": "user", "content": "hi"}], max_tokens=3
+    )
+    engine.close()
+    assert call.model == f"local/tiny-tools@{checkpoint}" and call.completion_ids
 
 
 async def test_adapters_alone_are_trained_and_the_checkpoint_holds_them_alone(files: Files, tmp_path: Path) -> None:
