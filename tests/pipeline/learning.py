@@ -334,12 +334,15 @@ class Ended:
     came: dict[str, Any] = field(default_factory=dict)
 
 
-def through(kind: str, base: str, url: str, instants: Sequence[float] | None = None) -> Ended:
-    """Killed at every boundary of a step, before and after it is recorded, or after so many seconds each time."""
+def through(
+    kind: str, base: str, url: str, instants: Sequence[float] | None = None, *, is_short: bool = False
+) -> Ended:
+    """Killed at every boundary of a step, before it is recorded (unless `is_short`) and after, or after so many seconds
+    each time."""
     began, kills = time.monotonic(), 0
     if instants is None:
-        while child(kind, base, url, "before"):
-            kills += 1 + child(kind, base, url, "after")
+        while (not is_short and child(kind, base, url, "before")) | child(kind, base, url, "after"):
+            kills += 1 if is_short else 2
     else:
         kills = sum(child(kind, base, url, after_s=seconds) for seconds in instants)
         assert not child(kind, base, url)
@@ -350,19 +353,23 @@ def through(kind: str, base: str, url: str, instants: Sequence[float] | None = N
         return Ended(kills, time.monotonic() - began, came_of(store, run.id))
 
 
+NAMED = ("boundaries", "records")
+
+
 def main(base: str, *cases: str) -> int:
     """What became of each case, one JSON object a line.
 
-    `url|kind|place|stage` is killed at that place. `url|kind|` is not killed; `url|kind|boundaries` is, at each, and
-    `url|kind|0.3,0.7` after these shares of the time that the unbroken run before it took."""
+    `url|kind|place|stage` is killed at that place. `url|kind|` is not killed; `url|kind|boundaries` is, at each, `url|kind|records` after each record,
+    and `url|kind|0.3,0.7` after these shares of the time that the unbroken run before it took."""
     took: dict[str, float] = {}
     for case in cases:
         url, kind, at, *rest = case.split("|")
         if rest:
             print(json.dumps({"killed": child(kind, base, url, at, Stage(rest[0]))}), flush=True)
             continue
-        shares = [float(share) for share in at.split(",") if at not in ("", "boundaries")]
-        ended = through(kind, base, url, None if at == "boundaries" else [share * took[kind] for share in shares])
+        shares = [float(share) for share in at.split(",") if at not in ("", *NAMED)]
+        instants = None if at in NAMED else [share * took[kind] for share in shares]
+        ended = through(kind, base, url, instants, is_short=at == "records")
         took.setdefault(kind, ended.seconds)
         print(json.dumps({"kills": ended.kills, "seconds": ended.seconds, "came": ended.came}), flush=True)
     return 0

@@ -13,8 +13,8 @@ from tests.collect.scene import PATIENCE_S
 from tests.conftest import Files
 from tests.pipeline.learning import STEPS, told
 
-# Of each kind: unbroken; killed at each boundary; then after shares of the time that the first one took.
-HOW = {"prompt": ("", "boundaries"), "model": ("", "boundaries", "0.3,0.3")}
+# Of each kind: unbroken; killed at each boundary, or after each record; after shares of the time that the first one took.
+HOW = {"prompt": ("", "records"), "model": ("", "boundaries", "0.3,0.3")}
 CASES = [(kind, how) for kind, ways in HOW.items() for how in ways]
 
 
@@ -39,7 +39,7 @@ def test_a_killed_run_comes_to_the_same_weights_tokens_rewards_evidence_and_deci
 ) -> None:
     calm, found = driven[kind, ""], driven[kind, how]
     assert found["came"] == calm["came"]
-    assert found["kills"] >= (2 * STEPS if how == "boundaries" else 1)
+    assert found["kills"] >= {"boundaries": 2 * STEPS, "records": STEPS}.get(how, 1)
     assert (calm["came"]["state"], calm["kills"]) == ("completed", 0)
     assert len(calm["came"]["steps"]) == STEPS
     assert calm["came"]["moves"] == ["tools@1", "tools@2"]  # accepted, and moved once

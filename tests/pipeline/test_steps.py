@@ -493,7 +493,7 @@ async def test_what_somebody_requeues_of_a_recorded_step_is_not_run_by_a_later_p
             before = store.workers.newest()[0].beat_at
             await until(lambda: store.workers.newest()[0].beat_at > before + 0.1)
             assert operator.views.rollout(f"{watched.run_id}/first-fails").status is RolloutState.QUEUING
-            gate.store.set()
+            gate.opened.set()
         assert watched.ended() == (RunState.COMPLETED, None)
         left = store.views.rollout(f"{watched.run_id}/first-fails")
         assert (left.status, left.reason) == (RolloutState.CANCELLED, "no step asks for it")
@@ -513,7 +513,7 @@ async def test_a_step_waits_for_its_own_rollouts_alone(store: Store) -> None:
         await until(lambda: gate.held == 1)
         await run.step("quick/collect", collect, quick, 1, None)
         assert names(store, run.id) == ["begin", "quick/collect"]
-        gate.store.set()
+        gate.opened.set()
         await beside
 
     status = await Watched(store, spec_of(program, agent)).run()
