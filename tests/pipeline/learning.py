@@ -359,8 +359,9 @@ NAMED = ("boundaries", "records")
 def main(base: str, *cases: str) -> int:
     """What became of each case, one JSON object a line.
 
-    `url|kind|place|stage` is killed at that place. `url|kind|` is not killed; `url|kind|boundaries` is, at each, `url|kind|records` after each record,
-    and `url|kind|0.3,0.7` after these shares of the time that the unbroken run before it took."""
+    `url|kind|place|stage` is killed at that place. `url|kind|` is not killed; `url|kind|boundaries` is, at each,
+    `url|kind|records` after each record, and `url|kind|0.3,0.7` after these shares of the time that the unbroken run
+    before it took."""
     took: dict[str, float] = {}
     for case in cases:
         url, kind, at, *rest = case.split("|")

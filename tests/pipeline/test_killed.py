@@ -13,7 +13,7 @@ from tests.collect.scene import PATIENCE_S
 from tests.conftest import Files
 from tests.pipeline.learning import STEPS, told
 
-# Of each kind: unbroken; killed at each boundary, or after each record; after shares of the time that the first one took.
+# Unbroken; killed at each boundary, or after each record; after shares of the time that the unbroken one took.
 HOW = {"prompt": ("", "records"), "model": ("", "boundaries", "0.3,0.3")}
 CASES = [(kind, how) for kind, ways in HOW.items() for how in ways]
 
