@@ -176,10 +176,10 @@ def judging(path: Path, n: int) -> float:
 
 
 def inferring(n: int) -> float:
-    from holdfast.policies import registry
     from holdfast.policies.engine import Local
+    from holdfast.policies.model import load_transformer
 
-    model, manifest = registry.load("sprout")
+    model, manifest = load_transformer("sprout")
     local = Local(model, name="local/sprout", version=manifest.sha256[:12], slots=1, seed=0)
 
     async def ask() -> list[float]:

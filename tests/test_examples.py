@@ -17,7 +17,7 @@ import holdfast as hf
 from holdfast.api.results import result_of
 from holdfast.api.stored import decided_of
 from holdfast.contracts.rollout import Split
-from holdfast.policies.loading import load
+from holdfast.policies.model import load
 from tests.store.children import unmeasured
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,7 +17,7 @@ import pytest
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.run import RunState, Status
 from holdfast.contracts.settings import GaeBlock, PpoBlock, load_settings
-from holdfast.policies.registry import load
+from holdfast.policies.model import load_transformer
 from holdfast.policies.weights import read, transformer
 from holdfast.store.store import open_store
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
@@ -103,7 +103,7 @@ def test_c_02_an_enabled_optimizer_learns_from_the_train_rollouts_and_moves_the_
     assert (summary["executed"], summary["trajectories"]) == (True, 5)  # the validation rollout is none
     assert summary["samples"] >= 5
     assert summary["parameter_delta_norm"] > 0.0
-    before, manifest = load("sprout-weak")
+    before, manifest = load_transformer("sprout-weak")
     folder = learnt.folder / "checkpoints" / summary["checkpoint"]
     after, _ = transformer(folder)
     assert read(folder).parent == manifest.sha256

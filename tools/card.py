@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.policies.engine import Local
-from holdfast.policies.registry import HERE, NAMES, load
+from holdfast.policies.model import HERE, NAMES, load_transformer
 from holdfast.policies.weights import Manifest
 from holdfast.prove.estimate import wilson
 from holdfast.workloads.tooluse.agent import examine, summary
@@ -28,7 +28,7 @@ def main() -> None:
     tasks = options.parse_args().tasks
     parts = [PREFACE]
     for name in NAMES:
-        model, manifest = load(name)
+        model, manifest = load_transformer(name)
         with Local(model, name=name, slots=128) as local:
             found = {
                 (split, temperature): summary(

@@ -17,8 +17,8 @@ import pytest
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.trace import ModelCall
 from holdfast.operate.service import KIND
-from holdfast.policies import registry
 from holdfast.policies.engine import Local
+from holdfast.policies.model import load_transformer
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.tasks import STYLES, USE
 from holdfast.workloads.tooluse.tools import specs
@@ -50,7 +50,7 @@ REQUESTS = [
 @pytest.fixture(scope="module")
 def direct() -> list[ModelCall]:
     """The answers of the model itself, as an agent in a proof gets them."""
-    net, _ = registry.load(MODEL)
+    net, _ = load_transformer(MODEL)
     with Local(net) as local:
         return [asyncio.run(local(request["messages"], **_sampling(request))) for request in REQUESTS]
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli.release import _strict
 from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.registry import folder_of
+from holdfast.policies.model import folder_of
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import open_store

@@ -15,9 +15,7 @@ from holdfast.cli.serving import loader
 from holdfast.contracts.release import Stage
 from holdfast.policies.engine import Local
 from holdfast.policies.hub import Hub
-from holdfast.policies.loading import load
-from holdfast.policies.model import Model
-from holdfast.policies.registry import folder_of
+from holdfast.policies.model import Model, folder_of, load
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import open_store
 from holdfast.workloads.tooluse.dialogues import dialogue

@@ -83,10 +83,10 @@ class Tee:
 
 
 def test_the_official_client_streams_with_tools_and_gets_the_upstreams_bytes(tmp_path: Path, kept: Store) -> None:
-    from holdfast.policies import registry
     from holdfast.policies.engine import Local
+    from holdfast.policies.model import load_transformer
 
-    net, manifest = registry.load("sprout")
+    net, manifest = load_transformer("sprout")
     attempt = running(kept)
     with Local(net, name="sprout", version=manifest.sha256[:12]) as local:
         tee = Tee(endpoint.app(local, name="sprout", spell=spell_byte))

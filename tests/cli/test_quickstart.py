@@ -23,7 +23,7 @@ from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.contracts.evidence import Evidence
 from holdfast.contracts.records import loads
 from holdfast.contracts.run import LESSON, DesiredState, RunState, Status
-from holdfast.policies.registry import load
+from holdfast.policies.model import load_transformer
 from holdfast.policies.weights import read, transformer
 from holdfast.prove.reports.validate import validate
 from holdfast.store.store import Store, open_store
@@ -57,7 +57,7 @@ def test_a_weak_model_is_trained_measured_and_left_behind(
     shown = dict(line.split(maxsplit=1) for line in ran.lines if line.startswith(("  picture ", "  checkpoint ")))
     assert Path(shown["picture"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     model, manifest = transformer(Path(shown["checkpoint"]))
-    assert model.shape == load("sprout-weak")[0].shape
+    assert model.shape == load_transformer("sprout-weak")[0].shape
     assert manifest.sha256 != read(Path("a b/checkpoints") / Path(shown["checkpoint"]).name).parent
 
     with open_store(tmp_path / "a b/s.db", project="mine") as store:

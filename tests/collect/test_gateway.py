@@ -28,8 +28,9 @@ from holdfast.collect.gateway import ModelGateway
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.trace import ModelCall
-from holdfast.policies import registry, tokens
+from holdfast.policies import tokens
 from holdfast.policies.engine import Local
+from holdfast.policies.model import load_transformer
 from tests.collect.agents import no_score
 from tests.collect.clients import (
     CLIENTS,
@@ -54,7 +55,7 @@ SUM = "What is 417 * 23? Use the tool."
 
 @pytest.fixture(scope="module")
 def sprout() -> Iterator[Local]:
-    net, manifest = registry.load("sprout")
+    net, manifest = load_transformer("sprout")
     with Local(net, name="sprout", version=manifest.sha256[:12], deterministic=True) as local:
         yield local
 

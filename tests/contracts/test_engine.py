@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.contracts.engine import Complete, check_engine
 from holdfast.contracts.trace import ModelCall
-from holdfast.pipeline.runtime import Endpoints
+from holdfast.pipeline.context import Endpoints
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt

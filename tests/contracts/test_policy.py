@@ -17,7 +17,7 @@ from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.experience import Step, begin
 from holdfast.contracts.policy import Actor, Checkpoint, Policy, check_policy
 from holdfast.contracts.trace import ModelCall
-from holdfast.pipeline.runtime import Endpoints
+from holdfast.pipeline.context import Endpoints
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
 from holdfast.policies.network import Network

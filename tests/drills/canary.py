@@ -37,7 +37,7 @@ from holdfast.collect.agent import Context, Tracer  # noqa: E402
 from holdfast.contracts.executor import Assignment  # noqa: E402
 from holdfast.contracts.release import PolicyKind, Stage  # noqa: E402
 from holdfast.contracts.trace import ModelCall  # noqa: E402
-from holdfast.policies import registry  # noqa: E402
+from holdfast.policies.model import load_transformer  # noqa: E402
 from holdfast.policies.weights import save_transformer  # noqa: E402
 from holdfast.store.store import Store, open_store  # noqa: E402
 from holdfast.workloads.tooluse.agent import agent  # noqa: E402
@@ -161,7 +161,7 @@ def service(folder: Path, extra: Mapping[str, str]) -> Any:
 
 def ruined(folder: Path) -> Path:
     """Weights as a training that diverged leaves them: they load, and every answer breaks."""
-    model, manifest = registry.load("sprout")
+    model, manifest = load_transformer("sprout")
     for each in model.parameters():
         each.data.fill_(math.nan)
     save_transformer(folder, model, replace(manifest, parent=None))

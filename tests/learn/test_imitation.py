@@ -31,7 +31,7 @@ from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.policies import hub, tokens
 from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, JinjaTemplate
 from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.registry import folder_of
+from holdfast.policies.model import folder_of
 from holdfast.policies.tokens import END, prompt, render
 from tests.learn.attempts import attempt, call, signal
 

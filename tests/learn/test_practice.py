@@ -17,8 +17,7 @@ from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Split, Task
 from holdfast.learn.constrain import Constraint
 from holdfast.learn.practice import GRPO, Stages, mean_reward
-from holdfast.policies.loading import load
-from holdfast.policies.model import Model
+from holdfast.policies.model import Model, load
 from holdfast.policies.prompt import Prompt
 from holdfast.store.artifacts import FolderArtifacts
 from tests.learn.telling import Telling

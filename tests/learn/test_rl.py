@@ -21,9 +21,8 @@ from holdfast.contracts.settings import OptimizeSettings, RlOptimizer
 from holdfast.learn.constrain import Constraint, from_dict
 from holdfast.learn.turns import PpoSettings, RlSettings, TurnPPO
 from holdfast.pipeline.spec import optimize_spec, turn_ppo
-from holdfast.policies.model import Model
+from holdfast.policies.model import Model, folder_of
 from holdfast.policies.prompt import Prompt
-from holdfast.policies.registry import folder_of
 from holdfast.policies.weights import read
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input

@@ -16,8 +16,7 @@ from holdfast.contracts.trace import ModelCall
 from holdfast.operate import control
 from holdfast.operate.auth import Caller
 from holdfast.operate.service import Service, trial_of
-from holdfast.pipeline.promote import promote
-from holdfast.pipeline.proof import Candidate, PromotionRequest
+from holdfast.pipeline.promote import Candidate, PromotionRequest, promote
 from holdfast.promote.gate import Criteria
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store

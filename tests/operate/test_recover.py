@@ -15,7 +15,7 @@ from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import AttemptState, RolloutState, Task
 from holdfast.contracts.run import DesiredState, RunRecord, RunState
 from holdfast.operate.lifecycle import is_dead, lease_s, recover
-from holdfast.pipeline.proof import PromotionRequest
+from holdfast.pipeline.promote import PromotionRequest
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PATIENCE_S, fall_silent
 from tests.conftest import Files

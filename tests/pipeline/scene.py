@@ -19,9 +19,9 @@ from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.run import Status
 from holdfast.contracts.trace import ModelCall
+from holdfast.pipeline.context import Endpoints, Runtime
 from holdfast.pipeline.run import Control, RunSpec
 from holdfast.pipeline.run import drive as drive_run
-from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.policies import tokens
 from holdfast.store.store import Store
 from tests.collect.agents import no_score

@@ -21,9 +21,9 @@ from holdfast.contracts.run import RunState, Status
 from holdfast.learn.control import MOST_ENVS, SEEDS, EnvPPO
 from holdfast.learn.ppo import Settings
 from holdfast.pipeline import control
+from holdfast.pipeline.context import Endpoints
 from holdfast.pipeline.control import EnvProof, env_spec_from, held_out_seeds, improve_env, is_env_run
 from holdfast.pipeline.run import Control, RunSpec
-from holdfast.pipeline.runtime import Endpoints
 from holdfast.policies.network import Network
 from holdfast.store.store import Store, open_store
 from tests.collect.environments import Sealed, Signpost

@@ -18,9 +18,9 @@ from holdfast.contracts.errors import Lost, StoreFull
 from holdfast.contracts.flag import ALL_OFF
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.proof import PromotionRequest
+from holdfast.pipeline.promote import PromotionRequest
 from holdfast.pipeline.run import Control, DurableRun
-from holdfast.policies import loading
+from holdfast.policies import model
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 from tests.pipeline import learning
@@ -107,9 +107,9 @@ async def test_a_full_disk_fails_the_run_and_with_room_it_goes_on_to_the_same_by
             raise OSError(errno.ENOSPC, "No space left on device")
         return save(folder, *given)
 
-    save = loading.save
+    save = model.save
     with monkeypatch.context() as patched:
-        patched.setattr(loading, "save", full)
+        patched.setattr(model, "save", full)
         with pytest.raises(StoreFull, match="No space left on device; make room, and resume the run"):
             await ran(store, model_spec(base))
     run = store.runs.newest()[0]

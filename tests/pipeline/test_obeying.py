@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.run import DesiredState, RunState, Status
-from holdfast.pipeline.proof import PromotionRequest
+from holdfast.pipeline.promote import PromotionRequest
 from holdfast.store.notifications import ORDERS
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PACE, PATIENCE_S, until

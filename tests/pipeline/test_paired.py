@@ -15,7 +15,6 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Rollout, RolloutState, Split, Task
 from holdfast.contracts.run import LESSON, RunState
-from holdfast.pipeline.episodes import episode, episodes, is_checked, missing
 from holdfast.pipeline.more import unmeasured
 from holdfast.pipeline.paired import (
     Continued,
@@ -27,7 +26,7 @@ from holdfast.pipeline.paired import (
     shown_looks,
     weighed,
 )
-from holdfast.pipeline.prove import ARMS, HeldOut, Look, ProveConfig, judged
+from holdfast.pipeline.prove import ARMS, HeldOut, Look, ProveConfig, episode, episodes, is_checked, judged, missing
 from holdfast.promote.gate import Criteria
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store

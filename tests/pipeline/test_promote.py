@@ -24,8 +24,7 @@ from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.promote import adopt, promote
-from holdfast.pipeline.proof import Candidate, PromotionRequest, proof_of, report_ids, summed
+from holdfast.pipeline.promote import Candidate, PromotionRequest, adopt, promote, proof_of, report_ids, summed
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import ComparisonConfig

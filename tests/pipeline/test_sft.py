@@ -22,9 +22,8 @@ from holdfast.contracts.run import RunState, Status
 from holdfast.learn.sft import SFT
 from holdfast.pipeline.run import Control, RunSpec
 from holdfast.pipeline.sft import Taught, result_of, resumed_spec, sft_spec
-from holdfast.policies import loading
 from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.model import Model
+from holdfast.policies.model import Model, load
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import until
@@ -83,7 +82,7 @@ def test_a_run_leaves_a_model_that_holds_out_better_and_its_checkpoints(
     made = store.checkpoints.of_run(found.run)
     assert [one.id for one in made][-1] == found.policy.checkpoint and made[-1].parent == made[-2].id
     assert {one.algorithm for one in made} == {"sft"} and store.runs.get(found.run).kind == "sft"
-    before, after = (loading.load(one, store.files)[0].state_dict() for one in (model, found.policy))
+    before, after = (load(one, store.files)[0].state_dict() for one in (model, found.policy))
     assert any(bool((before[name] != after[name]).any()) for name in before)
     again = taught(store, sft_spec(found.policy, rows(), how=replace(HOW, epochs=1)))  # it goes on from a checkpoint
     np.testing.assert_allclose(again.before, found.after, rtol=1e-5)

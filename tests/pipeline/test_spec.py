@@ -26,10 +26,18 @@ from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState, Split
 from holdfast.contracts.settings import ConstraintBlock, OptimizeSettings, SafetyReward, load_settings, settings_from
 from holdfast.learn.constrain import Constraint
+from holdfast.pipeline.context import Endpoints, Runtime
 from holdfast.pipeline.run import RunSpec
-from holdfast.pipeline.runtime import Endpoints, Runtime
-from holdfast.pipeline.spec import constraint_of, improve_spec, optimize_spec, policy_for, score_for, weighing
-from holdfast.pipeline.watch import SafeguardedScorer, watched
+from holdfast.pipeline.spec import (
+    SafeguardedScorer,
+    constraint_of,
+    improve_spec,
+    optimize_spec,
+    policy_for,
+    score_for,
+    watched,
+    weighing,
+)
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
 from holdfast.reward.safety import SafetyPolicy

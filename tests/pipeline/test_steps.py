@@ -19,9 +19,8 @@ from holdfast.contracts.errors import BadInput, BadRecord, Interrupted, StaleLea
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import DesiredState, RunState
 from holdfast.pipeline.collect import collect
-from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.context import Endpoints, StepContext
 from holdfast.pipeline.run import DurableRun, RunSpec
-from holdfast.pipeline.runtime import Endpoints
 from holdfast.policies.prompt import Prompt
 from holdfast.store.notifications import ORDERS
 from holdfast.store.sql import Transaction

@@ -24,9 +24,8 @@ from holdfast.pipeline.versions import (
     to_record,
 )
 from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.model import Model
+from holdfast.policies.model import Model, folder_of
 from holdfast.policies.prompt import Prompt
-from holdfast.policies.registry import folder_of
 from holdfast.policies.weights import Manifest, read, save, save_transformer
 from holdfast.store.store import Store
 

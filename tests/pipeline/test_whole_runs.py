@@ -24,9 +24,7 @@ from holdfast.learn.practice import GRPO
 from holdfast.pipeline.spec import improve_spec, optimize_spec
 from holdfast.policies import weights
 from holdfast.policies.engine import LocalEngine
-from holdfast.policies.loading import load
-from holdfast.policies.model import Model
-from holdfast.policies.registry import folder_of
+from holdfast.policies.model import Model, folder_of, load
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files

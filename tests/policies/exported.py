@@ -17,8 +17,7 @@ from holdfast.learn.sft import SFT
 from holdfast.learn.train import Settings, Trainer
 from holdfast.pipeline.sft import result_of, sft_spec
 from holdfast.policies.engine import Local
-from holdfast.policies.loading import export, load
-from holdfast.policies.model import Model
+from holdfast.policies.model import Model, export, load
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.dialogues import dialogue
 from tests.pipeline.scene import drive

@@ -7,9 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from holdfast.policies import cpu
-from holdfast.policies.cpu import Cpu
+from holdfast.policies.cpu import Cpu, SlotPlan
 from holdfast.policies.lm import norm, rotate
-from holdfast.policies.slots import SlotPlan
 from tests.policies.small import small
 
 IDS = np.random.default_rng(0).integers(0, 264, (3, 150))

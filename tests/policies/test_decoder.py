@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.decoder import Decoder, DecodeRequest
-from holdfast.policies.graph import Cuda
+from holdfast.policies.cpu import GRAIN, SlotPlan, Slots
+from holdfast.policies.decoder import Cuda, Decoder, DecodeRequest
 from holdfast.policies.lm import SPROUT, ModelShape, Transformer, layout, rotate
 from holdfast.policies.sampling import Completion, Sampling
-from holdfast.policies.slots import GRAIN, SlotPlan, Slots
 from holdfast.policies.tokens import END, THINK
 from tests.policies.small import SMALL, generate, recomputed, small
 
@@ -269,24 +268,6 @@ def test_a_place_sees_nothing_to_its_right() -> None:
 def test_padding_on_the_right_changes_nothing() -> None:
     model, ids = small(), some_ids(1, 20)
     torch.testing.assert_close(model(ids)[:, :9], model(ids[:, :9]))
-
-
-@torch.no_grad()
-def test_step_by_step_gives_what_reading_at_once_gives() -> None:
-    model, ids = small(), some_ids(3, 24)
-    cache = torch.zeros(SMALL.layers, 2, 4, SMALL.heads, SMALL.context, SMALL.head)
-    starts = torch.tensor([5, 0, 9])  # rows of different length advance together
-    whole = model.hidden(ids)
-    for row, start in enumerate(starts.tolist()):
-        for place in range(start):
-            one = torch.zeros_like(cache[:, :, :1])
-            one[:] = cache[:, :, row : row + 1]
-            model.step(ids[row : row + 1, place], torch.tensor([place]), one, reach=32)
-            cache[:, :, row : row + 1] = one
-    for ahead in range(12):
-        places = starts + ahead
-        hidden = model.step(ids[torch.arange(3), places], places, cache, reach=32)
-        torch.testing.assert_close(hidden, whole[torch.arange(3), places], atol=1e-4, rtol=1e-4)
 
 
 def test_only_the_distance_between_places_matters() -> None:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import tokens
 from holdfast.policies.decoder import DecodeRequest
-from holdfast.policies.hub import BatchGenerator, Hub, Lora, adapt, load, merge, save
+from holdfast.policies.hub import BatchGenerator, Hub, adapt, load, merge, save
 from holdfast.policies.sampling import Completion, Sampling, log_probs
 
 IDS = torch.tensor([tokens.prompt([{"role": "user", "content": "What is 2+2?"}])])
@@ -93,7 +93,7 @@ def test_padding_on_the_right_is_harmless(hub: Hub) -> None:
 def test_an_adapter_begins_as_no_change_and_only_it_learns(hub: Hub) -> None:
     before = hub(IDS)
     weights = {name: p.detach().clone() for name, p in hub.net.named_parameters()}
-    adapt(hub, Lora(rank=4), seed=1)
+    adapt(hub, 4, seed=1)
     assert torch.equal(hub(IDS), before)
     first, last = steps(hub, 1), steps(hub)
     assert last < first
@@ -108,26 +108,15 @@ def test_the_same_seed_gives_the_same_adapter_and_disturbs_no_other_chance(folde
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    one, other = (adapt(load(folder), Lora(targets=("q_proj", "v_proj")), seed=9) for _ in range(2))
+    one, other = (adapt(load(folder), 8, seed=9) for _ in range(2))
     assert torch.equal(torch.rand(3), expected)
     names = [name for name, p in one.named_parameters() if p.requires_grad]
-    assert names and all("q_proj" in name or "v_proj" in name for name in names)
+    assert names and all("lora_" in name for name in names)
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
 
 
-def test_an_adapter_is_saved_alone_and_comes_back_over_its_model(hub: Hub, folder: Path, tmp_path: Path) -> None:
-    adapt(hub, Lora(rank=4), seed=1)
-    steps(hub)
-    save(hub, tmp_path / "kept" / "adapter")
-    assert not (tmp_path / "kept" / "adapter" / "model.safetensors").exists()
-    again = load(folder, adapter=tmp_path / "kept" / "adapter")
-    assert torch.equal(again(IDS), hub(IDS))
-    assert all("lora_" in name for name, p in again.named_parameters() if p.requires_grad)
-    assert steps(again) > 0  # it can be trained on
-
-
 def test_a_merged_model_gives_the_same_scores_and_is_a_plain_model(hub: Hub, tmp_path: Path) -> None:
-    adapt(hub, Lora(rank=4), seed=1)
+    adapt(hub, 4, seed=1)
     steps(hub)
     adapted = hub(IDS)
     merge(hub)
@@ -137,9 +126,9 @@ def test_a_merged_model_gives_the_same_scores_and_is_a_plain_model(hub: Hub, tmp
     assert torch.equal(again(IDS), hub(IDS))
     with pytest.raises(BadInput, match="has no adapter to merge"):
         merge(again)
-    adapt(again, Lora(), seed=1)
+    adapt(again, 8, seed=1)
     with pytest.raises(BadInput, match="has an adapter already; merge it first"):
-        adapt(again, Lora(), seed=1)
+        adapt(again, 8, seed=1)
 
 
 def test_nothing_is_written_over_and_nothing_is_left_half_written(hub: Hub, tmp_path: Path) -> None:

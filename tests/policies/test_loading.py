@@ -17,10 +17,8 @@ from holdfast.contracts.policy import policy_from, policy_record
 from holdfast.policies import tokens
 from holdfast.policies.chat_template import ByteTemplate
 from holdfast.policies.hub import Hub
-from holdfast.policies.loading import export, load
-from holdfast.policies.model import Model
+from holdfast.policies.model import Model, export, folder_of, load
 from holdfast.policies.prompt import Prompt
-from holdfast.policies.registry import folder_of
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store

@@ -19,7 +19,7 @@ from holdfast.contracts.envs import Spaces
 from holdfast.contracts.errors import BadInput, Lost
 from holdfast.contracts.policy import FOLDER, Act, policy_from, policy_record
 from holdfast.contracts.release import PolicyKind
-from holdfast.pipeline.runtime import Endpoints
+from holdfast.pipeline.context import Endpoints
 from holdfast.policies import weights
 from holdfast.policies.nets import ActionDistribution, ActorCritic, Body, Gaussian, _inverse_cdf
 from holdfast.policies.network import KIND, Network

@@ -10,7 +10,7 @@ import torch
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies.lm import SPROUT, ModelShape, Transformer
-from holdfast.policies.registry import HERE, NAMES, card, folder_of, load
+from holdfast.policies.model import HERE, NAMES, card, folder_of, load_transformer
 from holdfast.policies.weights import Manifest, read, save_transformer
 
 OURS = ("sprout", "sprout-weak")
@@ -19,7 +19,7 @@ MOST = 8_000_000  # bytes of all that ships
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_shipped_model_is_found_by_its_name_and_is_what_its_manifest_says(name: str) -> None:
-    model, manifest = load(name)
+    model, manifest = load_transformer(name)
     content = (folder_of(name) / manifest.file).read_bytes()
     assert hashlib.sha256(content).hexdigest() == manifest.sha256
     assert model.shape == SPROUT
@@ -44,13 +44,13 @@ def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / manifest.file).write_bytes(content)
     (tmp_path / "manifest.json").write_bytes((folder_of("sprout") / "manifest.json").read_bytes())
     with pytest.raises(BadInput, match="is damaged"):
-        load(str(tmp_path))
+        load_transformer(str(tmp_path))
 
 
 def test_any_other_model_is_found_by_its_folder(tmp_path: Path) -> None:
     tiny = Transformer(ModelShape(width=8, layers=1, heads=2, context=32), seed=4)
     save_transformer(tmp_path / "mine", tiny, Manifest(kind="transformer", shape={}, step=7, created_at=0.0))
-    model, manifest = load(str(tmp_path / "mine"))
+    model, manifest = load_transformer(str(tmp_path / "mine"))
     assert (model.shape, manifest.step) == (tiny.shape, 7)
     assert all(torch.equal(value, tiny.state_dict()[name]) for name, value in model.state_dict().items())
 
@@ -65,7 +65,7 @@ def test_a_folder_of_the_same_name_does_not_hide_a_shipped_model(
 
 def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(BadInput, match="'sprouts'.*neither in the package.*use sprout, sprout-weak, tiny-tools"):
-        load("sprouts")
+        load_transformer("sprouts")
 
 
 def test_the_card_tells_of_both_models() -> None:

@@ -19,7 +19,7 @@ import torch
 from holdfast.policies import hub
 from holdfast.policies.chat_template import JinjaTemplate
 from holdfast.policies.engine import Local
-from holdfast.policies.registry import card, folder_of
+from holdfast.policies.model import card, folder_of
 from holdfast.workloads.tooluse.agent import examine
 from holdfast.workloads.tooluse.dialogues import dialogue
 from holdfast.workloads.tooluse.tasks import EASY, generate

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies import registry, verifier, weights
+from holdfast.policies import verifier, weights
 from holdfast.policies.lm import ModelShape, Transformer
+from holdfast.policies.model import folder_of
 from holdfast.policies.verifier import PLACE, Verifier, balanced, features, fit, load, save, width
 from holdfast.policies.weights import Manifest, save_transformer
 
@@ -107,7 +108,7 @@ def test_a_head_is_only_put_on_the_model_it_was_made_for(tmp_path: Path) -> None
 def test_the_one_that_ships_is_small_and_says_what_it_was_made_from() -> None:
     manifest = weights.read(PLACE)
     assert sum(path.stat().st_size for path in PLACE.iterdir()) <= MOST
-    assert manifest.parent == weights.read(registry.folder_of("sprout")).sha256
+    assert manifest.parent == weights.read(folder_of("sprout")).sha256
     assert manifest.notes["labels"] == "program"
     assert "test" not in manifest.notes["recipe"]["splits"]
     assert load().version == manifest.sha256[:12]

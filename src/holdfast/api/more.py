@@ -26,8 +26,7 @@ from holdfast.contracts.task import TaskItem, canonical
 from holdfast.pipeline import improve as loop
 from holdfast.pipeline.more import candidate_of, end_of, samples_of, unfinished_after
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, compare, measured, policies_of
-from holdfast.pipeline.promote import promote
-from holdfast.pipeline.proof import PromotionRequest, criteria_from, weighing_from
+from holdfast.pipeline.promote import PromotionRequest, criteria_from, promote, weighing_from
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.versions import resolve
 from holdfast.store.store import Store

@@ -18,9 +18,9 @@ from holdfast.contracts.agent import Agent
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import Policy
+from holdfast.pipeline.context import Runtime
 from holdfast.pipeline.run import DurableRun as Driven
 from holdfast.pipeline.run import RunSpec
-from holdfast.pipeline.runtime import Runtime
 from holdfast.store.store import Store
 
 T = TypeVar("T")

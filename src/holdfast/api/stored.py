@@ -27,8 +27,7 @@ from holdfast.contracts.rollout import Rollout, RolloutState, Split
 from holdfast.contracts.run import RunRecord
 from holdfast.contracts.task import TaskItem, canonical, task_of
 from holdfast.pipeline import importing
-from holdfast.pipeline.episodes import episode
-from holdfast.pipeline.prove import judged
+from holdfast.pipeline.prove import episode, judged
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.reward.rescore import Rescored, ScoringComparison, StoredRollout, compare_scorings
 from holdfast.reward.rescore import rescore as score_again

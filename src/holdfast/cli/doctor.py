@@ -66,8 +66,7 @@ def doctor(
         if model is not None:
             raise BadInput("--model", why=f"{target} names the model already", remedy="leave it out")
         with needing("learn"):
-            from holdfast.policies.loading import is_foreign
-            from holdfast.policies.registry import folder_of
+            from holdfast.policies.model import folder_of, is_foreign
         if system is None and not is_foreign(folder_of(target.removeprefix(LOCAL))):
             system = usual_instructions(tools=tools)
     how = {"with_tools": tools, "samples": samples, "system": system}
@@ -120,8 +119,7 @@ def serving(model: str) -> Iterator[tuple[str, str, Trainer]]:
 
     with needing("learn"):
         from holdfast.learn.train import recompute_logprobs
-        from holdfast.policies.loading import load
-        from holdfast.policies.model import Model
+        from holdfast.policies.model import Model, load
     with endpoint.listen("127.0.0.1", 0, token=None) as listening, open_model(model) as (complete, name, spell):
         net = load(Model(model), None)[0]
         server = endpoint.server(endpoint.app(complete, name=name, spell=spell))

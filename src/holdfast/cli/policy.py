@@ -282,8 +282,8 @@ def chat(
 def card() -> None:
     """Print the card of the models in the package: what they can do, and how they were made."""
     with needing("learn"):
-        from holdfast.policies import registry
-    print(registry.card().rstrip())
+        from holdfast.policies.model import card
+    print(card().rstrip())
 
 
 @app.command()
@@ -399,8 +399,8 @@ def open_model(model: str) -> Iterator[tuple[Complete, str, Spell]]:
     with needing("learn"):
         from holdfast.policies.engine import Local
         from holdfast.policies.lm import Transformer
-        from holdfast.policies.loading import load
         from holdfast.policies.model import Model as Policy
+        from holdfast.policies.model import load
 
     net, sha256 = load(Policy(model), None)
     spell = spell_byte if isinstance(net, Transformer) else net.template.token_bytes
@@ -488,7 +488,7 @@ def export(
 ) -> None:
     """Write a version as a whole model that transformers and vLLM read, adapters merged into the weights."""
     with needing("learn"):
-        from holdfast.policies.loading import export as write
+        from holdfast.policies.model import export as write
     named = _by_itself(version)
     if named is not None:
         write(named, None, folder)
@@ -535,10 +535,9 @@ def show_(version: VersionText, at: StoreOptions, json: Json = False) -> None:
 def _by_itself(name: str) -> Model | None:
     """A model that is found without a store: one of the package, or a folder."""
     with needing("learn"):
-        from holdfast.policies import registry
-        from holdfast.policies.model import Model
+        from holdfast.policies.model import NAMES, Model
 
-    return Model(name) if name in registry.NAMES or Path(name).is_dir() else None
+    return Model(name) if name in NAMES or Path(name).is_dir() else None
 
 
 def _policy(store: Store, name: str) -> Model:
@@ -629,14 +628,14 @@ def _print(store: Store, status: Status, found: Taught | None) -> None:
 
 
 def _told(policy: Model, files: Artifacts | None, line: list[str]) -> dict[str, Any]:
-    from holdfast.policies import loading
+    from holdfast.policies import model
 
     where = policy.folder(files)
-    net, sha256 = loading.load(policy, files)
+    net, sha256 = model.load(policy, files)
     trained = sum(one.numel() for one in net.parameters() if one.requires_grad)
     return {
         "model": policy.name,
-        "format": "Hugging Face" if loading.is_foreign(where) else "holdfast",
+        "format": "Hugging Face" if model.is_foreign(where) else "holdfast",
         "checkpoint": policy.checkpoint,
         "line": line,
         "lora": policy.lora or None,

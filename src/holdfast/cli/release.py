@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding
     from holdfast.contracts.release import Release
     from holdfast.pipeline.more import CandidateEvidence
-    from holdfast.pipeline.proof import PromotionRequest
+    from holdfast.pipeline.promote import PromotionRequest
     from holdfast.prove.comparison import ComparisonConfig
     from holdfast.store.store import Store
 
@@ -109,7 +109,7 @@ def _request(
     store: Store, release: Release, found: CandidateEvidence, findings: tuple[Any, Any], is_untrained: bool, to: Stage
 ) -> PromotionRequest:
     from holdfast.pipeline.more import tries
-    from holdfast.pipeline.proof import Candidate, PromotionRequest
+    from holdfast.pipeline.promote import Candidate, PromotionRequest
 
     live = _live(store, release, found)
     measured = found.measured

@@ -23,7 +23,7 @@ from holdfast.contracts.errors import StoreError, StoreFull
 from holdfast.contracts.policy import FOLDER, Checkpoint
 from holdfast.contracts.run import is_alive
 from holdfast.learn.train import Trainer
-from holdfast.policies import loading
+from holdfast.policies import model
 from holdfast.policies.model import Model
 from holdfast.policies.weights import Manifest
 
@@ -46,7 +46,7 @@ class Learner:
         """Loads the weights of a policy; Lost where a checkpoint is missing or damaged."""
         if policy != self._policy:
             self.forget()
-            self.model, self._sha256 = loading.load(policy, files)
+            self.model, self._sha256 = model.load(policy, files)
             self._policy = policy
         return self.model
 
@@ -62,7 +62,7 @@ class Learner:
             if not is_new:
                 # A new one would go on, but elsewhere than the one that was saved.
                 saved = self._policy.folder(files) / TRAINER
-                with loading.found(self._policy.checkpoint):
+                with model.lost_if_damaged(self._policy.checkpoint):
                     trainer.load(saved)
             self.trainer, self._phase = trainer, phase
         return self.trainer
@@ -79,7 +79,7 @@ class Learner:
     def _write(self, folder: Path, step: int, now: float) -> str:
         assert self._policy is not None
         manifest = Manifest(kind="transformer", shape={}, parent=self._sha256, step=step, created_at=now)
-        saved = loading.save(folder, self.model, self._policy, manifest)
+        saved = model.save(folder, self.model, self._policy, manifest)
         if self.trainer is not None:
             self.trainer.save(folder / TRAINER, created_at=now)
         return saved.sha256

@@ -24,7 +24,7 @@ from holdfast.contracts.records import encode
 from holdfast.learn.checkpoints import TRAINER, save
 from holdfast.learn.ppo import PPO, Settings, Update
 from holdfast.policies import weights
-from holdfast.policies.loading import found
+from holdfast.policies.model import lost_if_damaged
 from holdfast.policies.nets import one_thread
 from holdfast.policies.network import KIND, Network
 from holdfast.policies.weights import Manifest
@@ -165,7 +165,7 @@ class EnvPPO:
         ppo = PPO(envs, net, self.dials, seed=seed, env_seed=self._env_seed(state))
         if state.step > 0 and state.candidate is not None:
             saved = files_of(str(policy.checkpoint), ctx.files) / TRAINER
-            with found(policy.checkpoint):
+            with lost_if_damaged(policy.checkpoint):
                 _restore(ppo, saved, state.data["trainer"])
         self.session.ppo = ppo
         return ppo

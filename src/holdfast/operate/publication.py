@@ -24,7 +24,7 @@ from holdfast.contracts.release import Release
 from holdfast.contracts.run import LedgerEntry
 from holdfast.operate import proof_view
 from holdfast.operate.proof_view import GateCriterion, MetricSequence, ProofTask, ProofView
-from holdfast.pipeline.proof import criteria_from, proof_of, suite_title, weighing_from
+from holdfast.pipeline.promote import criteria_from, proof_of, suite_title, weighing_from
 from holdfast.promote.gate import decide
 from holdfast.prove import comparison
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, reach

@@ -17,10 +17,10 @@ from holdfast.collect.episodes import EpisodePlayer
 from holdfast.contracts.agent import load_named
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.release import Stage, check_name
+from holdfast.pipeline.context import Endpoints, Runtime
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
 from holdfast.pipeline.run import DurableRun, RunSpec
-from holdfast.pipeline.runtime import Endpoints, Runtime
 from holdfast.pipeline.spec import needs_torch
 from holdfast.policies.network import Network
 from holdfast.promote.gate import Criteria, SpreadLimits

@@ -18,10 +18,9 @@ from holdfast.contracts.records import decode, encode
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import StepRecord
 from holdfast.pipeline.collect import collect
-from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.context import Runtime, StepContext
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import DurableRun, RunSpec
-from holdfast.pipeline.runtime import Runtime
 from holdfast.pipeline.versions import Version, to_record
 from holdfast.prove.golden import Golden, golden_of
 from holdfast.prove.suite import Suite

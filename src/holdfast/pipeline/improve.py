@@ -26,10 +26,8 @@ from holdfast.contracts.reward import CHECKED
 from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.episodes import is_checked
-from holdfast.pipeline.promote import promote, tries
-from holdfast.pipeline.proof import Candidate, PromotionRequest, summed
-from holdfast.pipeline.prove import HeldOut, Look, ProveConfig, episodes_of, prove
+from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed, tries
+from holdfast.pipeline.prove import HeldOut, Look, ProveConfig, episodes_of, is_checked, prove
 from holdfast.pipeline.run import DurableRun
 from holdfast.promote.gate import Criteria
 

@@ -34,8 +34,7 @@ from holdfast.pipeline.paired import (
     policies_of,
     settled,
 )
-from holdfast.pipeline.promote import weighed_about
-from holdfast.pipeline.proof import Candidate, PromotionRequest, criteria_from, summed, weighing_from
+from holdfast.pipeline.promote import Candidate, PromotionRequest, criteria_from, summed, weighed_about, weighing_from
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.spec import evaluation_spec, held_out_of, weighing

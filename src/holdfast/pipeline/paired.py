@@ -21,11 +21,10 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import LESSON, RunRecord, StepRecord
-from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.proof import weighing_from
+from holdfast.pipeline.context import Runtime, StepContext
+from holdfast.pipeline.promote import weighing_from
 from holdfast.pipeline.prove import ARMS, HeldOut, Look, ProveConfig, episodes_in, judged, looks_in, prove
 from holdfast.pipeline.run import DurableRun, RunSpec
-from holdfast.pipeline.runtime import Runtime
 from holdfast.pipeline.versions import Version, from_record, policy_for, to_record
 from holdfast.promote.gate import Criteria
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, pairs

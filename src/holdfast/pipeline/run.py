@@ -27,8 +27,7 @@ from holdfast.contracts.policy import Policy, files_of, policy_record
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED, RolloutState
 from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status, StepRecord, is_gone, this_process
-from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.runtime import Runtime
+from holdfast.pipeline.context import Runtime, StepContext
 from holdfast.store.notifications import ORDERS
 from holdfast.store.runs import HELD, Orders, taken_up
 from holdfast.store.store import Store

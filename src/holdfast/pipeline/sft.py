@@ -34,11 +34,9 @@ from holdfast.learn.examples import (
     tokenise,
 )
 from holdfast.learn.sft import HELD_OUT_LOSS, SFT
-from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.context import Endpoints, Runtime, StepContext
 from holdfast.pipeline.run import DurableRun, RunSpec
-from holdfast.pipeline.runtime import Endpoints, Runtime
-from holdfast.policies.model import Model
-from holdfast.policies.registry import folder_of
+from holdfast.policies.model import Model, folder_of
 from holdfast.store.store import Store
 
 KIND = "sft"

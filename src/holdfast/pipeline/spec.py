@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
@@ -24,20 +24,58 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Backoff, Split
-from holdfast.contracts.settings import ConstraintBlock, ImproveBlock, OptimizeSettings, ProveBlock, RlOptimizer
+from holdfast.contracts.settings import (
+    ConstraintBlock,
+    ImproveBlock,
+    OptimizeSettings,
+    ProveBlock,
+    RlOptimizer,
+    SafetyReward,
+)
 from holdfast.contracts.task import task_of
+from holdfast.contracts.trace import Span
 from holdfast.pipeline.collect import collect
-from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.context import Endpoints, Runtime, StepContext
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
 from holdfast.pipeline.run import DurableRun, RunSpec
-from holdfast.pipeline.runtime import Endpoints, Runtime
-from holdfast.pipeline.watch import watched
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import SAMPLE_P_VALUE_SPREAD, SEED_P_VALUE_SPREAD, ComparisonConfig
+from holdfast.reward.safety import SafetyPolicy, close, find_events, judge, reported_events
 from holdfast.reward.scorers import reward_range, score_from
+
+
+@dataclass(frozen=True, slots=True)
+class SafeguardedScorer:
+    """The score of another, closed by a policy. It travels to other processes with it."""
+
+    score: Score
+    policy: SafetyPolicy
+
+    def __call__(
+        self, task: Any, output: Any, spans: Sequence[Span]
+    ) -> Sequence[RewardTerm] | Awaitable[Sequence[RewardTerm]]:
+        return self.score(task, output, spans)
+
+    def close(
+        self, signals: Sequence[RewardTerm], spans: Sequence[Span], output: Any
+    ) -> tuple[tuple[RewardTerm, ...], str | None]:
+        """All signals of the attempt as they count, and why it is rejected, if it is.
+
+        What was told while it ran counts, and so does what the agent itself said, its answer included. An attempt that
+        nobody scored is not scored by having been safe."""
+        finding = judge((*reported_events(spans), *find_events(spans, output=output)), self.policy)
+        is_rejected = finding.is_gated and self.policy.reject_rollout_on_hard_gate
+        return close(signals, finding, self.policy).signals, finding.error if is_rejected else None
+
+
+def watched(score: Score, block: SafetyReward | None) -> Score:
+    """The same scorer where no policy is asked for."""
+    return score if block is None else SafeguardedScorer(score, SafetyPolicy(**block.model_dump()))
+
 
 if TYPE_CHECKING:
     from holdfast.learn.constrain import Constraint

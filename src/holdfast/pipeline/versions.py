@@ -17,10 +17,9 @@ from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import Policy, files_of, policy_from, policy_record
 from holdfast.contracts.release import Release
-from holdfast.policies import registry, weights
+from holdfast.policies import weights
 from holdfast.policies.engine import Local
-from holdfast.policies.loading import HUB, is_hub, load, sha256_of
-from holdfast.policies.model import Model
+from holdfast.policies.model import HUB, NAMES, Model, folder_of, is_hub, load, sha256_of
 from holdfast.policies.prompt import Prompt
 from holdfast.store.sql import number as number_in
 from holdfast.store.store import Store
@@ -47,7 +46,7 @@ class Version:
 
 def resolve(store: Store, name: str) -> Version:
     """The version, found and readable; its weights are hashed when they are loaded."""
-    if name in registry.NAMES:
+    if name in NAMES:
         return _at(name, name)
     if Path(name).is_dir():
         return _at(name, str(Path(name).absolute()))
@@ -77,7 +76,7 @@ def endpoint_model(store: Store, release: Release) -> str | None:
 
 def is_near(store: Store, model: str) -> bool:
     """Whether it names weights of this machine: a model of the package, a folder, a release or a checkpoint."""
-    if model in registry.NAMES or Path(model).is_dir() or "@" in model:
+    if model in NAMES or Path(model).is_dir() or "@" in model:
         return True
     try:
         store.checkpoints.get(model)
@@ -132,7 +131,7 @@ def from_record(record: Mapping[str, Any]) -> Version:
 
 
 def _at(name: str, place: str) -> Version:
-    folder = registry.folder_of(place)
+    folder = folder_of(place)
     if is_hub(folder):
         return Version(name=name, weights=place, sha256=sha256_of(folder))
     manifest = weights.read(folder)
@@ -150,7 +149,7 @@ def _checkpoint(store: Store, name: str, identity: str) -> Version:
         found = store.checkpoints.get(identity)
     except NotFound:
         why = "is no model of the package, no folder, no checkpoint and no release"
-        remedy = f"use {' or '.join(registry.NAMES)}, a folder of weights, a checkpoint's id, or policy@number"
+        remedy = f"use {' or '.join(NAMES)}, a folder of weights, a checkpoint's id, or policy@number"
         raise BadInput(f"version {name!r}", why=why, remedy=remedy) from None
     folder = files_of(found.id, store.files).absolute()
     manifest = weights.read(folder)
@@ -229,7 +228,7 @@ def source_of(store: Store, name: str, model: str | None = None) -> tuple[str, d
         raise BadInput(f"source {name}", why="is a release already", remedy="name what it was made of")
     version = resolve(store, name)
     manifest: dict[str, Any] = {"sha256": version.sha256}
-    if name in registry.NAMES:
+    if name in NAMES:
         return f"shelf:{name}", manifest
     if Path(name).is_dir():
         return f"weights:{version.weights}", manifest

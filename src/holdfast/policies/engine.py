@@ -30,8 +30,7 @@ from holdfast.contracts.trace import ModelCall
 from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, thinking_tokens
 from holdfast.policies.decoder import Decoder, DecodeRequest, PromptLimits, check
 from holdfast.policies.lm import Transformer
-from holdfast.policies.loading import load
-from holdfast.policies.model import BASE, Model
+from holdfast.policies.model import BASE, Model, load
 from holdfast.policies.sampling import Completion, Sampling
 
 NAMES = tuple(each.name for each in fields(Sampling))

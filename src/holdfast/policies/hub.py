@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -30,20 +29,6 @@ from holdfast.policies.sampling import Completion, draw, log_probs, uniforms
 from holdfast.policies.weights import sync
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lora:
-    """Which matrices get an adapter, and how wide: W + alpha / rank · B A;  Hu et al. 2021, arXiv 2106.09685."""
-
-    rank: int = 8
-    alpha: float = 16.0
-    dropout: float = 0.0
-    targets: tuple[str, ...] = ()  # names of linear layers; none: all but the last one
-
-    def __post_init__(self) -> None:
-        if self.rank < 1 or not 0.0 <= self.dropout < 1.0:
-            raise BadInput(f"lora rank {self.rank}, dropout {self.dropout}", why="must be ≥ 1, and in [0, 1)")
 
 
 class Hub(nn.Module):
@@ -95,44 +80,27 @@ class Hub(nn.Module):
         return BatchGenerator(self, slots=slots)
 
 
-def load(
-    folder: str | Path,
-    *,
-    adapter: str | Path | None = None,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype | None = None,
-) -> Hub:
-    """The model in the folder, with an adapter from another folder. By default float32, and bfloat16 on a GPU."""
+def load(folder: str | Path) -> Hub:
+    """The model in the folder, in float32."""
     folder = _existing(folder, "config.json")
     transformers = imported("transformers")
-    device = torch.device(device)
-    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     with boundary(BadInput, f"model {folder}"), _quiet(transformers):
         net = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
+            folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
         )
-        hub = Hub(net.to(device).eval(), _template(transformers, folder, net))
+        hub = Hub(net.eval(), _template(transformers, folder, net))
         _check_head(hub, folder)
-    if adapter is not None:
-        adapter = _existing(adapter, "adapter_config.json")
-        peft = imported("peft")
-        with boundary(BadInput, f"adapter {adapter}"), _quiet(transformers):
-            hub.net = peft.PeftModel.from_pretrained(hub.net, adapter, is_trainable=True, local_files_only=True).eval()
     return hub
 
 
-def adapt(hub: Hub, lora: Lora, *, seed: int) -> Hub:
-    """Adapters over the model, in place: they begin as no change at all, and only they are trained from now on."""
+def adapt(hub: Hub, rank: int, *, seed: int) -> Hub:
+    """Adds adapters W + 2 · B A of this rank to all linear layers but the last (Hu et al. 2021, arXiv:2106.09685).
+
+    They begin as no change at all, and only they are trained from now on."""
     if hub.is_adapted:
         raise BadInput("model", why="has an adapter already", remedy="merge it first")
     peft = imported("peft")
-    config = peft.LoraConfig(
-        task_type="CAUSAL_LM",
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=list(lora.targets) or "all-linear",
-    )
+    config = peft.LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=2.0 * rank, target_modules="all-linear")
     with torch.random.fork_rng(devices=[]), boundary(BadInput, "lora"):  # peft draws from the one stream that all share
         torch.manual_seed(seed)
         hub.net = peft.get_peft_model(hub.net, config)
@@ -148,10 +116,7 @@ def merge(hub: Hub) -> Hub:
 
 
 def save(hub: Hub, folder: str | Path) -> Path:
-    """Write it where nothing is yet: the adapter alone where there is one, else the whole model with its tokenizer.
-
-    The folder appears whole or not at all. Hashes and lineage are written by whoever knows them.
-    """
+    """Writes a model without adapters, with its tokenizer, where nothing is yet; the folder appears whole or not."""
     folder = Path(folder)
     if folder.exists():
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
@@ -159,11 +124,8 @@ def save(hub: Hub, folder: str | Path) -> Path:
     with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside:
         aside = Path(beside) / "model"
         with boundary(BadInput, f"folder {folder}"), _quiet(imported("transformers")):
-            # "auto" would ask the hub whether the vocabulary had grown
-            how = {"save_embedding_layers": False} if hub.is_adapted else {}
-            hub.net.save_pretrained(aside, safe_serialization=True, **how)
-            if not hub.is_adapted:
-                hub.template.save(aside)
+            hub.net.save_pretrained(aside, safe_serialization=True)
+            hub.template.save(aside)
         for file in [*aside.iterdir(), aside]:
             sync(file)
         aside.rename(folder)

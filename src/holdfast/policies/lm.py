@@ -1,8 +1,7 @@
-"""A small decoder-only transformer over byte tokens: its shape, its parameters, and two ways through it.
+"""A small decoder-only transformer over byte tokens: its shape and its parameters.
 
-`hidden` reads whole sequences, for training and for the beginning of an answer; `step` adds one token to each of many
-rows whose keys and values lie in a cache. What to sample, and which row holds which answer, is decided in `sampling`
-and `decoder`. RMS norm before each part, rotary positions, SwiGLU, and one matrix for reading and writing tokens.
+RMS norm before each part, rotary positions, SwiGLU, and one matrix for reading and writing tokens. What to sample, and
+which row holds which answer, is decided in `sampling` and `decoder`.
 """
 
 from __future__ import annotations
@@ -162,25 +161,6 @@ class Transformer(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.logits(self.hidden(ids))
-
-    def step(self, ids: Tensor, places: Tensor, cache: Tensor, *, reach: int) -> Tensor:
-        """One more token for each row: ids [N], each at its own place [N], row n in slot n of the cache -> [N, W].
-
-        `cache` is [layers, 2, slots, heads, context, head]; `reach` is how much of it is looked at, beyond any place.
-        """
-        rows = torch.arange(len(ids), device=ids.device)
-        cos, sin = self.cos[places][:, None, None, None], self.sin[places][:, None, None, None]
-        seen = (torch.arange(reach, device=ids.device) <= places[:, None])[:, None, None]  # [N, 1, 1, reach]
-        x: Tensor = self.embed(ids)[:, None]
-        for layer, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            q, k, v = block.project(x, cos, sin)
-            keys, values = cache[layer, 0, : len(ids)], cache[layer, 1, : len(ids)]
-            keys[rows, :, places] = k[:, :, 0].to(keys.dtype)
-            values[rows, :, places] = v[:, :, 0].to(values.dtype)
-            heard = F.scaled_dot_product_attention(q, keys[:, :, :reach], values[:, :, :reach], attn_mask=seen)
-            x = block.close(x, heard.reshape(len(ids), 1, -1))
-        return norm(x, self.norm)[:, 0]
 
 
 def norm(x: Tensor, weight: Tensor) -> Tensor:

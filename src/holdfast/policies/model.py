@@ -1,18 +1,65 @@
-"""A language model whose weights are ours as a policy: where they began, and the checkpoint they have come to."""
+"""A language model whose weights are ours as a policy, and its weights into memory and out of it.
+
+A model is one of the package or a folder: our own transformer, or one in Hugging Face's format. A checkpoint of a
+Hugging Face model holds what was trained (its adapters, or all of it) over the folder that it came from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor, nn
+
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Engine
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, Lost
 from holdfast.contracts.policy import Actor, files_of
 from holdfast.contracts.release import PolicyKind
-from holdfast.policies import registry
+from holdfast.policies import hub, weights
+from holdfast.policies.hub import Hub
+from holdfast.policies.lm import Transformer
+from holdfast.policies.weights import Manifest
+
+HERE = Path(__file__).parent
+PACKAGED = {
+    "sprout": HERE / "sprout" / "sprout",
+    "sprout-weak": HERE / "sprout" / "sprout-weak",
+    "tiny-tools": HERE / "models" / "tiny-tools",  # in Hugging Face's format
+}
+NAMES = tuple(PACKAGED)
+
+
+def folder_of(name: str | Path) -> Path:
+    """Where the model of this name, or at this path, lies."""
+    if str(name) in PACKAGED:
+        return PACKAGED[str(name)]
+    folder = Path(name)
+    if not folder.is_dir():
+        raise BadInput(
+            f"local model {str(name)!r}",
+            why="is neither in the package nor a folder",
+            remedy=f"use {', '.join(NAMES)}, or the folder of a model or a checkpoint",
+        )
+    return folder
+
+
+def load_transformer(name: str, *, device: str = "cpu") -> tuple[Transformer, Manifest]:
+    """One of our own models by its name or folder."""
+    return weights.transformer(folder_of(name), device=device)
+
+
+def card(name: str = "sprout") -> str:
+    """What a model of the package can do, as it was measured."""
+    folder = folder_of(name)
+    own = folder / "README.md"
+    return (own if own.is_file() else folder.parent / "card.md").read_text(encoding="utf-8")
+
 
 BASE = "0"  # the version of the weights that a model came with
 
@@ -32,7 +79,7 @@ class Model:
     def __post_init__(self) -> None:
         if self.lora < 0:
             raise BadInput(f"lora = {self.lora}", why="must not be negative", remedy="give a rank, as in lora=16")
-        if self.name not in registry.NAMES and Path(self.name).is_dir():
+        if self.name not in NAMES and Path(self.name).is_dir():
             # The record of a policy outlives the folder that a process was started in.
             object.__setattr__(self, "name", str(Path(self.name).absolute()))
 
@@ -54,7 +101,7 @@ class Model:
     def source(self) -> str:
         if self.checkpoint is not None:
             return f"checkpoint:{self.checkpoint}"
-        return f"shelf:{self.name}" if self.name in registry.NAMES else f"weights:{Path(self.name).absolute()}"
+        return f"shelf:{self.name}" if self.name in NAMES else f"weights:{Path(self.name).absolute()}"
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> Model:
@@ -71,14 +118,125 @@ class Model:
 
     def folder(self, files: Artifacts | None) -> Path:
         """Where its weights lie; Lost where its checkpoint is missing or damaged."""
-        return registry.folder_of(self.name) if self.checkpoint is None else files_of(self.checkpoint, files)
+        return folder_of(self.name) if self.checkpoint is None else files_of(self.checkpoint, files)
 
     def export(self, folder: str | Path) -> Path:
         """Write it where nothing is yet, as a whole model that transformers and vLLM read; adapters are merged."""
-        from holdfast.policies.loading import export  # needs torch
-
         return export(self, self.home, Path(folder))
 
     def open(self, engine: Engine) -> Actor:
         complete = engine.open_model(self)
         return Actor(version=self.version, model=f"local/{self.name}", complete=complete, resources=self.resources)
+
+
+HUB = "hub"  # the kind of a checkpoint that lies over a Hugging Face folder
+DECIDES = ("*.safetensors", "config.json", "generation_config.json", "tokenizer*", "chat_template*", "vocab*", "merges*",
+           "*tokens*.json")  # fmt: skip
+LORA_SEED = 0  # adapters begin alike in every process, or a resumed run would be another one
+
+
+def is_hub(folder: Path) -> bool:
+    """Whether a folder is in Hugging Face's format, and not in ours."""
+    return (folder / "config.json").is_file() and not (folder / weights.MANIFEST).is_file()
+
+
+def load(policy: Model, files: Artifacts | None) -> tuple[Transformer | Hub, str]:
+    """Loads the model of a policy, with the hash of its weights; Lost where its checkpoint is missing or damaged."""
+    origin = folder_of(policy.name)
+    if not is_foreign(origin):
+        if policy.lora:
+            what = f"model {policy.name}, lora = {policy.lora}"
+            raise BadInput(what, why="adapters are for Hugging Face models", remedy="leave lora out")
+        folder = policy.folder(files)
+        with lost_if_damaged(policy.checkpoint):
+            model, manifest = weights.transformer(folder)
+        return model, manifest.sha256
+    if policy.checkpoint is not None:
+        folder = policy.folder(files)
+        with lost_if_damaged(policy.checkpoint):
+            return _over(policy.name, policy.lora, folder)
+    foreign, sha256 = _foreign(origin)
+    return hub.adapt(foreign, policy.lora, seed=LORA_SEED) if policy.lora else foreign, sha256
+
+
+def is_foreign(folder: Path) -> bool:
+    """Whether it holds a Hugging Face model, or a checkpoint of one."""
+    return is_hub(folder) or weights.read(folder).kind == HUB
+
+
+def _foreign(folder: Path) -> tuple[Hub, str]:
+    """The model in a Hugging Face folder; that of a checkpoint's folder is a plain one, its adapters merged."""
+    if is_hub(folder):
+        return hub.load(folder), sha256_of(folder)
+    shape = weights.read(folder).shape
+    model, sha256 = _over(str(shape["base"]), int(shape["lora"]), folder)
+    return hub.merge(model) if model.is_adapted else model, sha256
+
+
+def _over(name: str, lora: int, folder: Path) -> tuple[Hub, str]:
+    """What a checkpoint's folder holds, over the model that it was trained from."""
+    tensors, manifest = weights.load(folder)
+    model, base = _foreign(folder_of(name))
+    if manifest.shape.get("base_sha256", base) != base:
+        why = f"was trained from other files than those that lie in {folder_of(name)} now"
+        raise BadInput(str(folder), why=why, remedy="restore the folder that it came from")
+    if lora:
+        model = hub.adapt(model, lora, seed=LORA_SEED)
+    _put(model, tensors, str(folder))
+    return model, manifest.sha256
+
+
+@contextmanager
+def lost_if_damaged(checkpoint: str | None) -> Iterator[None]:
+    """Raises Lost for what is wrong with the files of a checkpoint."""
+    try:
+        yield
+    except (BadInput, OSError) as error:
+        if checkpoint is None:
+            raise
+        why = f"{error.what}: {error.why}" if isinstance(error, BadInput) else f"{error.filename}: {error.strerror}"
+        remedy = "restore it from a copy, or begin a new run"
+        raise Lost(f"checkpoint {checkpoint}", why=why, remedy=remedy) from error
+
+
+def save(folder: Path, model: nn.Module, policy: Model, manifest: Manifest) -> Manifest:
+    """Saves all weights of our own model, and of a foreign one those that were trained."""
+    if isinstance(model, Transformer):
+        return weights.save_transformer(folder, model, manifest)
+    origin = folder_of(policy.name)
+    base = sha256_of(origin) if is_hub(origin) else weights.read(origin).sha256
+    shape = {"base": policy.name, "base_sha256": base, "lora": policy.lora}
+    return weights.save(folder, _trained(model), replace(manifest, kind=HUB, shape=shape))
+
+
+def export(policy: Model, files: Artifacts | None, folder: Path) -> Path:
+    """A whole folder that transformers and vLLM read, adapters merged; our own transformer in the layout of Llama."""
+    if folder.exists():
+        raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
+    model, _ = load(policy, files)
+    if isinstance(model, Transformer):
+        return hub.save_llama(model, folder)
+    return hub.save(hub.merge(model) if model.is_adapted else model, folder)
+
+
+def sha256_of(folder: Path) -> str:
+    """The hash of a Hugging Face folder's weights, config, tokenizer and template."""
+    found = hashlib.sha256()
+    for file in sorted({file for form in DECIDES for file in folder.glob(form)}):
+        with file.open("rb") as opened:
+            found.update(file.name.encode() + b"\0" + hashlib.file_digest(opened, "sha256").digest())
+    return found.hexdigest()
+
+
+def _trained(model: nn.Module) -> dict[str, Tensor]:
+    return {name: one for name, one in model.named_parameters() if one.requires_grad}
+
+
+def _put(model: nn.Module, tensors: dict[str, Tensor], what: str) -> None:
+    wanted = _trained(model)
+    if {name: one.shape for name, one in wanted.items()} != {name: one.shape for name, one in tensors.items()}:
+        why = "does not fit the model that it was made from"
+        raise BadInput(what, why=why, remedy="give the folder and the lora that it began with")
+    with torch.no_grad():
+        for name, one in wanted.items():
+            one.copy_(tensors[name])

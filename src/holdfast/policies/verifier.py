@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies import registry, weights
+from holdfast.policies import weights
 from holdfast.policies.lm import Transformer
+from holdfast.policies.model import HERE, load_transformer
 from holdfast.policies.tokens import ASSISTANT, render
 from holdfast.policies.weights import Manifest
 
 KIND = "verifier"
-PLACE = registry.HERE / "sprout" / KIND  # the one in the package
+PLACE = HERE / "sprout" / KIND  # the one in the package
 NUMBERS = 4  # log-probs that the head is shown beside the hidden states
 INNER = 48
 BATCH = 32  # conversations read at a time
@@ -162,7 +163,7 @@ def load(folder: Path = PLACE, *, model: str = "sprout") -> Verifier:
     tensors, manifest = weights.load(folder)
     if manifest.kind != KIND:
         raise BadInput(str(folder), why=f"holds weights of kind {manifest.kind}", remedy="name a verifier's folder")
-    net, below = registry.load(model)
+    net, below = load_transformer(model)
     if manifest.parent != below.sha256:
         why = f"was made for a model {str(manifest.parent)[:12]}…, and {model} is {below.sha256[:12]}…"
         raise BadInput(f"verifier {folder}", why=why, remedy="train it anew for that model")

@@ -23,8 +23,8 @@ from holdfast.collect.proxy.app import app
 from holdfast.collect.proxy.upstream import Upstream
 from holdfast.contracts.rollout import Attempt, RolloutState
 from holdfast.contracts.trace import PARTIAL, SpanKind
-from holdfast.policies import registry
 from holdfast.policies.engine import Local
+from holdfast.policies.model import load_transformer
 from holdfast.store.store import Store
 from tests.collect.proxy.street import running, served
 
@@ -38,7 +38,7 @@ def attempt(file_store: Store) -> Attempt:
 
 @pytest.fixture(scope="module")
 def sprout() -> Iterator[str]:
-    net, manifest = registry.load("sprout")
+    net, manifest = load_transformer("sprout")
     with (
         Local(net, name="sprout", version=manifest.sha256[:12]) as local,
         served(lambda: endpoint.app(local, name="sprout", spell=spell_byte)) as at,

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.policies.engine import Local
-from holdfast.policies.registry import load
+from holdfast.policies.model import load_transformer
 from holdfast.policies.tokens import END, THINK, UNTHINK
 from holdfast.workloads.tooluse.agent import ExamMark, examine, mark, summary
 from holdfast.workloads.tooluse.tasks import Dials, generate
@@ -106,7 +106,7 @@ async def test_the_exam_asks_each_task_once_by_its_own_seed_and_keeps_the_order(
 
 
 def sat(name: str, sampling: dict[str, Any]) -> dict[str, Any]:
-    model, _ = load(name)
+    model, _ = load_transformer(name)
     with Local(model, slots=FEW) as local:
         return summary(asyncio.run(examine(local, generate("train", SEED, FEW), sampling=sampling)))
 

@@ -21,8 +21,7 @@ from holdfast.contracts.release import Stage
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split, Task
 from holdfast.contracts.run import RunState
-from holdfast.policies.loading import load
-from holdfast.policies.model import Model
+from holdfast.policies.model import Model, load
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.dialogues import corpus

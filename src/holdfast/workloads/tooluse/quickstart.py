@@ -24,11 +24,10 @@ from holdfast.learn.checkpoints import Learner
 from holdfast.learn.examples import portions, sequences
 from holdfast.learn.practice import BEGAN, GRPO, Stages, mean_reward
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
-from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.context import Runtime, StepContext
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import ARMS, HeldOut, ProveConfig
 from holdfast.pipeline.run import DurableRun, RunSpec
-from holdfast.pipeline.runtime import Runtime
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
 from holdfast.promote.gate import Criteria, SpreadLimits

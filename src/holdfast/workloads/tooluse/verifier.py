@@ -21,8 +21,9 @@ from holdfast.contracts.executor import Assignment
 from holdfast.contracts.judgement import EvalItem, Label, Maker
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import Span
-from holdfast.policies import registry, verifier
+from holdfast.policies import verifier
 from holdfast.policies.engine import Local
+from holdfast.policies.model import load_transformer
 from holdfast.policies.verifier import Conversation, Verifier
 from holdfast.policies.weights import Manifest
 from holdfast.workloads.tooluse.agent import agent
@@ -94,7 +95,7 @@ def answered(
     found: list[Answered] = []
     tasks = generate(split, first, n)
     for name in models:
-        net, manifest = registry.load(name)
+        net, manifest = load_transformer(name)
         with Local(net, name=name, version=manifest.sha256[:12]) as local:
             found += asyncio.run(_gather(local, tasks, name, temperature, done))
     chance = Random(f"{split} {first} {n}")
@@ -211,7 +212,7 @@ def plant(
     found: Sequence[Answered], folder: Path, recipe: VerifierRecipe, *, created_at: float, model: str = "sprout"
 ) -> Manifest:
     """Trains the head on the answers and saves it with its provenance."""
-    net, below = registry.load(model)
+    net, below = load_transformer(model)
     read, kept = verifier.features(net, [one.conversation for one in found])
     right = [found[place].is_right for place in kept]
     head = verifier.fit(read, right, groups=[found[place].author for place in kept], seed=recipe.seed)
