@@ -259,8 +259,6 @@ def test_padding_reads_no_further_than_the_last_decision_or_value_target_needs()
     padded = pad(batch, np.array([0, 1]), lengths)
     assert padded.ids.tolist() == [[10, 11, 12, 13], [10, 11, 0, 0]]
     assert (padded.places.tolist(), padded.targets.tolist()) == ([2, 3, 5], [13, 14, 12])
-    tiled = pad(batch, np.array([0, 1]), lengths, multiple=16, height=4)
-    assert tiled.ids.shape == (4, 16) and tiled.places.tolist() == [2, 3, 16 + 1]
     valued = pack([sample(5, [2], returns=np.array([*[np.nan] * 4, 0.5], dtype=np.float32))])
     assert reach(valued).tolist() == [5] and pad(valued, np.array([0]), reach(valued)).value_places.tolist() == [4]
 

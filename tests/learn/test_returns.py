@@ -153,17 +153,11 @@ def test_normalised_numbers_are_those_worked_by_hand_and_the_clip_comes_last() -
     assert_allclose(normalise(x, eps=0.0), np.array([-1.0, 0.0, 1.0, 0.0]) * np.sqrt(2.0), **EXACT)
     assert_allclose(normalise(x, eps=2.0), [-1.0, 0.0, 1.0, 0.0], **EXACT)
     assert_allclose(normalise(x, eps=2.0, clip=0.5), [-0.5, 0.0, 0.5, 0.0], **EXACT)
+    assert_allclose(normalise(x.reshape(2, 2), eps=2.0), [[-1.0, 0.0], [1.0, 0.0]], **EXACT)
+    assert not normalise(np.full(7, 0.1)).any()  # equal numbers are exactly 0
 
 
-@given(st.lists(st.tuples(st.integers(-50, 50), st.booleans()), min_size=1, max_size=20))
-def test_to_mask_is_to_remove(pairs: list[tuple[int, bool]]) -> None:
-    x, mask = np.array([float(n) for n, _ in pairs]), np.array([kept for _, kept in pairs])
-    out = normalise(x, mask=mask)
-    assert_array_equal(out[mask], normalise(x[mask]))
-    assert not out[~mask].any()
-
-
-@pytest.mark.parametrize("wrong", [{"eps": -1.0}, {"clip": 0.0}, {"mask": np.ones(3, np.bool_)}])
+@pytest.mark.parametrize("wrong", [{"eps": -1.0}, {"clip": 0.0}])
 def test_normalise_refuses(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         normalise(np.zeros(2), **wrong)
@@ -269,12 +263,6 @@ def test_groups_without_spread_and_groups_of_one_give_exactly_zero() -> None:
         assert not group_relative(np.array([5.0]), np.array([0]), leave_one_out=leave_one_out).any()
     tiny = np.asarray([[0.0, 2e-290]])  # a spread whose square is nothing is none
     assert not group_relative(tiny).any() and group_relative(tiny, scale=False).any()
-
-
-def test_equal_numbers_are_exactly_zero_and_a_mask_may_hide_what_is_not_a_number() -> None:
-    assert not normalise(np.full(7, 0.1)).any()
-    hidden = normalise(np.array([1.0, 3.0, np.nan]), eps=0.0, mask=np.array([True, True, False]))
-    assert_array_equal(hidden, [-1.0, 1.0, 0.0])
 
 
 def test_turn_credit_is_the_one_worked_by_hand_and_episodes_do_not_touch() -> None:

@@ -121,7 +121,7 @@ Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 
-STREAMS = {"logprobs": np.nan, "advantages": 0.0, "weights": 0.0, "returns": np.nan, "values": np.nan}  # and blanks
+STREAMS = {"logprobs": np.nan, "advantages": 0.0, "weights": 0.0, "returns": np.nan}  # and blanks
 
 LARGEST = 1e18  # reward: the critic's error is squared in 32 bits
 MOST_TOKENS = 2**31  # that ids can tell apart
@@ -201,7 +201,6 @@ class Sample:
     advantages: Floats | None = None  # weight of the surrogate
     weights: Floats | None = None  # weight of -log p
     returns: Floats | None = None  # what the critic should say after reading this token; nan: nothing
-    values: Floats | None = None  # what it said before the update; nan: nothing
 
     def __post_init__(self) -> None:
         for name in ("decided", "turns", *STREAMS):
@@ -225,7 +224,6 @@ class Samples:
     advantages: Floats | None = None
     weights: Floats | None = None
     returns: Floats | None = None
-    values: Floats | None = None
     trainer: Floats | None = None  # log-probs of the model as it stood before the update
     reference: Floats | None = None  # log-probs of the reference
     rollouts: tuple[str, ...] = ()
@@ -474,29 +472,25 @@ def learnt(samples: Samples) -> Bools:
     return marks
 
 
-def cut(lengths: NDArray[np.int64], limit: int, *, tile: int = 1) -> Iterator[NDArray[np.int64]]:
-    """Positions of samples of like length, longest first, so many that rows × width stays within the limit.
-
-    The width is a multiple of `tile`."""
+def cut(lengths: NDArray[np.int64], limit: int) -> Iterator[NDArray[np.int64]]:
+    """Positions of samples of like length, longest first, so many that rows × width stays within the limit."""
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
     start = 0
     while start < len(order):
-        rows = max(1, limit // (-(-int(lengths[order[start]]) // tile) * tile))
+        rows = max(1, limit // int(lengths[order[start]]))
         yield order[start : start + rows]
         start += rows
 
 
-def pad(
-    samples: Samples, rows: NDArray[np.int64], lengths: NDArray[np.int64], *, multiple: int = 1, height: int = 0
-) -> Padded:
-    """Pads the samples at `rows`: a width that is a multiple, at least `height` rows, so few shapes are compiled."""
-    width = -(-int(lengths[rows].max()) // multiple) * multiple
+def pad(samples: Samples, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> Padded:
+    """Pads the samples at `rows` to a rectangle."""
+    width = int(lengths[rows].max())
     starts, counts = samples.bounds[rows], samples.bounds[rows + 1] - samples.bounds[rows]
     columns = np.arange(width)
-    ids = np.zeros((max(len(rows), height), width), dtype=np.int64)
+    ids = np.zeros((len(rows), width), dtype=np.int64)
     is_read = columns < np.minimum(counts, lengths[rows])[:, None]
-    ids[: len(rows)][is_read] = samples.ids[(starts[:, None] + columns)[is_read]]
+    ids[is_read] = samples.ids[(starts[:, None] + columns)[is_read]]
     flat, row = ragged(starts, counts)
     is_learnt = samples.decided[flat] & (flat != starts[row])
     is_valued = np.zeros(len(flat), np.bool_) if samples.returns is None else ~np.isnan(samples.returns[flat])

@@ -8,7 +8,7 @@ must be equal: [N] against [N, 1] would broadcast to [N, N] and still learn some
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, NamedTuple, Protocol
@@ -25,7 +25,7 @@ from holdfast.policies.sampling import log_probs
 
 FAR = 20.0  # e²⁰ ≈ 5·10⁸: a log-ratio beyond is cut there, because an infinite ratio times a zero gradient is NaN
 
-Kl = Literal["k1", "k2", "k3"]
+Kl = Literal["k2", "k3"]
 How = Literal["token", "sequence", "sequence_norm_constant"]
 
 
@@ -38,64 +38,34 @@ class Surrogate(NamedTuple):
 
 
 def clipped_surrogate(
-    new_logp: Tensor,
-    old_logp: Tensor,
-    advantages: Tensor,
-    *,
-    low: float = 0.2,
-    high: float = 0.2,
-    dual: float | None = None,
+    new_logp: Tensor, old_logp: Tensor, advantages: Tensor, *, low: float = 0.2, high: float = 0.2
 ) -> Surrogate:
     """L = −min(ρA, clip(ρ, 1 − low, 1 + high)·A),  ρ = exp(new − old);  PPO, Schulman et al. 2017, arXiv:1707.06347.
 
-    high > low leaves room for rare tokens to grow (DAPO, Yu et al. 2025, arXiv:2503.14476). dual = c > 1 bounds the
-    loss of a negative advantage at −cA, however far ρ has run away (Ye et al. 2020, arXiv:1912.09729).
+    high > low leaves room for rare tokens to grow (DAPO, Yu et al. 2025, arXiv:2503.14476).
     """
     _same_shape(new_logp=new_logp, old_logp=old_logp, advantages=advantages)
     _check_clip(low, high)
-    if dual is not None and not dual > 1.0:
-        raise BadInput(f"dual = {dual}", why="must be above 1")
     ratio = (new_logp - old_logp).clamp(-FAR, FAR).exp()
     plain, held = ratio * advantages, ratio.clamp(1.0 - low, 1.0 + high) * advantages
-    loss = -torch.minimum(plain, held)
-    clipped = held < plain
-    if dual is not None:
-        bound = torch.where(advantages < 0, -dual * advantages, torch.inf)
-        clipped = clipped | (bound < loss)
-        loss = torch.minimum(loss, bound)
-    return Surrogate(loss, ratio, clipped)
+    return Surrogate(-torch.minimum(plain, held), ratio, held < plain)
 
 
-def value_loss(
-    values: Tensor, returns: Tensor, *, old_values: Tensor | None = None, clip: float | None = None
-) -> Tensor:
-    """½(V − R)²; with clip the larger of it and ½(V_old + clip(V − V_old, ±clip) − R)², as in PPO's first code."""
+def value_loss(values: Tensor, returns: Tensor) -> Tensor:
+    """½(V − R)²"""
     _same_shape(values=values, returns=returns)
-    loss = 0.5 * (values - returns).square()
-    if clip is None:
-        return loss
-    if old_values is None or not clip > 0.0:
-        raise BadInput(f"value loss: clip = {clip}", why="must be above 0 and come with old_values")
-    _same_shape(values=values, old_values=old_values)
-    near = old_values + (values - old_values).clamp(-clip, clip)
-    return torch.maximum(loss, 0.5 * (near - returns).square())
+    return 0.5 * (values - returns).square()
 
 
 def kl(new_logp: Tensor, ref_logp: Tensor, *, how: Kl = "k3") -> Tensor:
     """An estimate of KL(new ‖ ref) from what the new policy sampled; Schulman 2020, joschu.net/blog/kl-approx.html.
 
-    With r = ref/new: k1 = −log r (no bias, wide), k2 = ½(log r)² (small bias, narrow; its gradient is unbiased),
-    k3 = r − 1 − log r (no bias, narrow, never below 0).
+    With r = ref/new: k2 = ½(log r)² (small bias, narrow; its gradient is unbiased), k3 = r − 1 − log r (no bias,
+    narrow, never below 0).
     """
     _same_shape(new_logp=new_logp, ref_logp=ref_logp)
     log_r = (ref_logp - new_logp).clamp(-FAR, FAR)
-    if how == "k1":
-        return -log_r
-    if how == "k2":
-        return 0.5 * log_r.square()
-    if how == "k3":
-        return torch.expm1(log_r) - log_r
-    raise BadInput(f"kl: how = {how!r}", why="must be k1, k2 or k3")
+    return 0.5 * log_r.square() if how == "k2" else torch.expm1(log_r) - log_r
 
 
 def importance_weight(trainer_logp: Tensor, sampler_logp: Tensor, *, cap: float = 2.0) -> Tensor:
@@ -108,24 +78,6 @@ def importance_weight(trainer_logp: Tensor, sampler_logp: Tensor, *, cap: float 
     if not cap >= 1.0:
         raise BadInput(f"cap = {cap}", why="must be at least 1: agreement has weight 1")
     return (trainer_logp - sampler_logp).detach().clamp(-FAR, FAR).exp().clamp(max=cap)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coefficients:
-    """How much each term of PPO weighs, and where its clips are."""
-
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    value: float = 0.5
-    entropy: float = 0.01
-    kl: float = 0.0
-    value_clip: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_clip(self.clip_low, self.clip_high)
-        for name in ("value", "entropy", "kl"):
-            if not 0.0 <= getattr(self, name) < float("inf"):
-                raise BadInput(f"ppo: coefficient {name} = {getattr(self, name)}", why="must be finite and at least 0")
 
 
 class Terms(NamedTuple):
@@ -147,26 +99,23 @@ def ppo_terms(
     values: Tensor,
     returns: Tensor,
     entropies: Tensor,
-    coefficients: Coefficients,
-    old_values: Tensor | None = None,
+    *,
+    clip: float = 0.2,
+    value_cost: float = 0.5,
+    entropy_cost: float = 0.01,
 ) -> Terms:
-    """total = policy + c_v·value − c_e·entropy + c_kl·approx_kl,  approx_kl = mean ½(new − old)²;  arXiv:1707.06347.
+    """total = policy + c_v·value − c_e·entropy,  approx_kl = mean ½(new − old)²;  arXiv:1707.06347.
 
     Plain means over all elements: take padding out before (x[mask]).
     """
     _same_shape(new_logp=new_logp, values=values, entropies=entropies)
-    c = coefficients
-    surrogate = clipped_surrogate(new_logp, old_logp, advantages, low=c.clip_low, high=c.clip_high)
-    policy = surrogate.loss.mean()
-    value = value_loss(values, returns, old_values=old_values, clip=c.value_clip).mean()
-    spread = entropies.mean()
-    total = policy + c.value * value - c.entropy * spread
-    approx_kl = kl(new_logp, old_logp, how="k2").mean()
-    if c.kl:
-        total = total + c.kl * approx_kl
+    surrogate = clipped_surrogate(new_logp, old_logp, advantages, low=clip, high=clip)
+    policy, value, spread = surrogate.loss.mean(), value_loss(values, returns).mean(), entropies.mean()
+    total = policy + value_cost * value - entropy_cost * spread
     ratio = surrogate.ratio.detach()
-    outside = (ratio < 1.0 - c.clip_low) | (ratio > 1.0 + c.clip_high)
-    return Terms(policy, value, spread, total, approx_kl.detach(), outside.to(ratio.dtype).mean(), ratio.mean())
+    outside = ((ratio < 1.0 - clip) | (ratio > 1.0 + clip)).to(ratio.dtype)
+    approx_kl = kl(new_logp, old_logp, how="k2").mean().detach()
+    return Terms(policy, value, spread, total, approx_kl, outside.mean(), ratio.mean())
 
 
 def _same_shape(**tensors: Tensor) -> None:
@@ -197,27 +146,22 @@ class TrainableModel(Protocol):
 class Objective:
     """How much each term weighs, and where its clips are."""
 
-    surrogate: float = 1.0
     clip_low: float = 0.2
     clip_high: float = 0.2
-    dual: float | None = None
-    clone: float = 1.0
     reference_kl: float = 0.0  # k3, against the reference model
     behaviour_kl: float = 0.0  # k2, against the policy that sampled
     entropy: float = 0.0
     value: float = 0.5
-    value_clip: float | None = None
     importance_cap: float | None = None  # None: the sampler's log-probs are taken as the trainer's own
     aggregate: How = "token"
     constant: float | None = None  # tokens, for sequence_norm_constant
 
     def __post_init__(self) -> None:
-        for name in ("surrogate", "clone", "reference_kl", "behaviour_kl", "entropy", "value"):
+        for name in ("reference_kl", "behaviour_kl", "entropy", "value"):
             number = getattr(self, name)
             if not (isfinite(number) and number >= 0.0):
                 raise BadInput(f"objective.{name} = {number}", why="must be finite and at least 0")
-        if not (0.0 <= self.clip_low <= 1.0 and self.clip_high >= 0.0):
-            raise BadInput(f"objective: clip {self.clip_low} and {self.clip_high}", why="low is in 0 to 1, high ≥ 0")
+        _check_clip(self.clip_low, self.clip_high)
         if (self.constant is not None) != (self.aggregate == "sequence_norm_constant"):
             raise BadInput(f"objective.constant = {self.constant}", why="goes with sequence_norm_constant")
 
@@ -287,7 +231,6 @@ class Piece(NamedTuple):
     weights: Tensor | None
     value_places: Tensor
     returns: Tensor | None
-    values: Tensor | None
     beginnings: Tensor | None = None
     group: Tensor | None = None
     own: Tensor | None = None
@@ -308,30 +251,25 @@ def piece(samples: Samples, padded: Padded, share: NDArray[np.float32], device: 
         behaviour=stream(padded.flat, samples.logprobs),
         value_places=put(padded.value_places),
         **{name: stream(padded.flat, getattr(samples, name)) for name in DECIDED},
-        **{name: stream(padded.value_flat, getattr(samples, name)) for name in ("returns", "values")},
+        returns=stream(padded.value_flat, samples.returns),
         **{name: None if (x := getattr(padded, name)) is None else put(x) for name in ("beginnings", "group", "own")},
     )
 
 
 def look(
-    model: TrainableModel,
-    hidden: Callable[[Tensor], Tensor],
-    part: Piece,
-    rules: Sequence[SamplingRule],
-    *,
-    is_spread: bool = False,
+    model: TrainableModel, part: Piece, rules: Sequence[SamplingRule], *, is_spread: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probs and entropies at the decided places, and all states [rows × width, W] for a critic.
 
     The head is applied only where a token was decided."""
-    states = _states(model, hidden, part)
+    states = _states(model, part)
     logits = model.logits(states.index_select(0, part.places))
     return *choose(logits.float(), part.targets, rules, part.rule, is_spread=is_spread), states
 
 
-def _states(model: TrainableModel, hidden: Callable[[Tensor], Tensor], part: Piece) -> Tensor:
+def _states(model: TrainableModel, part: Piece) -> Tensor:
     if not shared.is_readable(model, part.ids.device):
-        return hidden(part.ids).flatten(0, 1)
+        return model.hidden(part.ids).flatten(0, 1)
     if part.beginnings is None or part.group is None or part.own is None:
         return shared.read_alone(model, part.ids)
     return shared.read_together(model, part.beginnings, part.own, part.ids, part.group)
@@ -351,15 +289,15 @@ def loss_of(
     old = behaviour
     surrogate = clone = reference = near = zero
     clipped = torch.zeros_like(inside)
-    if part.advantages is not None and o.surrogate:
+    if part.advantages is not None:
         advantages = part.advantages.to(new.dtype)
         if o.importance_cap is not None:
             old = now if part.trainer is None else part.trainer.to(new.dtype)
             old = torch.where(inside, old, behaviour)
             advantages = advantages * importance_weight(old, behaviour, cap=o.importance_cap)
-        losses, _, clipped = clipped_surrogate(new, old, advantages, low=o.clip_low, high=o.clip_high, dual=o.dual)
+        losses, _, clipped = clipped_surrogate(new, old, advantages, low=o.clip_low, high=o.clip_high)
         surrogate = (part.share * losses).sum()
-    if part.weights is not None and o.clone:
+    if part.weights is not None:
         clone = -(part.share * part.weights * new).sum()
     if part.reference is not None and o.reference_kl:
         reference = (part.share * kl(new, part.reference.to(new.dtype))).sum()
@@ -368,10 +306,8 @@ def loss_of(
     spread = (part.share * entropy).sum()
     value = zero
     if predicted is not None and part.returns is not None and targets:
-        clip = o.value_clip if part.values is not None else None
-        value = value_loss(predicted, part.returns.to(predicted.dtype), old_values=part.values, clip=clip).sum()
-        value = value / targets
-    loss = o.surrogate * surrogate + o.clone * clone + o.reference_kl * reference + o.behaviour_kl * near
+        value = value_loss(predicted, part.returns.to(predicted.dtype)).sum() / targets
+    loss = surrogate + clone + o.reference_kl * reference + o.behaviour_kl * near
     loss = loss - o.entropy * spread + o.value * value
     moved = 0.5 * (new.detach() - old).clamp(-FAR, FAR).square()
     terms = (surrogate, clone, reference, near, spread, value)

@@ -22,7 +22,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from holdfast.contracts.envs import Bools, Floats, VectorEnv, packed, unpacked
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.constrain import Constraint, Multiplier, combine
-from holdfast.learn.objective import Coefficients, Terms, kl, ppo_terms
+from holdfast.learn.objective import Terms, kl, ppo_terms
 from holdfast.learn.returns import gae, normalise
 from holdfast.policies.nets import ActorCritic, look
 
@@ -395,9 +395,6 @@ class PPO:
         self.scale = ReturnScale()
         self.costs = None if constraint is None else Costs(net, constraint, seed=int(order))
         self._device = net.value_head.weight.device
-        self._coefficients = Coefficients(
-            clip_low=settings.clip, clip_high=settings.clip, value=settings.value_cost, entropy=settings.entropy_cost
-        )
 
     def step(self) -> Update:
         """Play `steps` in each environment, then learn from them."""
@@ -577,7 +574,9 @@ class PPO:
             self.net.value(features),
             batch.returns,
             policy.entropy(),
-            self._coefficients,
+            clip=self.settings.clip,
+            value_cost=self.settings.value_cost,
+            entropy_cost=self.settings.entropy_cost,
         )
 
     @torch.no_grad()

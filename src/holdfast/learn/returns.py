@@ -104,23 +104,19 @@ def _all_finite(x: Floats, zero: Float) -> bool:
     return bool(doubt == zero)
 
 
-def normalise(x: Floats, *, eps: float = 1e-8, mask: Bools | None = None, clip: float | None = None) -> Floats:
+def normalise(x: Floats, *, eps: float = 1e-8, clip: float | None = None) -> Floats:
     """(x − mean) / √(variance + ε) over the whole batch, then cut to ±clip; population variance.
 
-    Over the batch and never one trajectory by itself: that would give a trajectory of one step exactly 0. What is
-    masked out takes no part and comes back as 0; equal numbers come back as exactly 0.
+    Over the batch and never one trajectory by itself: that would give a trajectory of one step exactly 0. Equal numbers
+    come back as exactly 0.
     """
     if eps < 0.0 or (clip is not None and not clip > 0.0):
         raise BadInput(f"normalise: eps = {eps}, clip = {clip}", why="eps must be at least 0 and clip above 0")
-    if mask is not None:
-        _same_shape(x=x, mask=mask)
-    kept = np.ones(x.shape, np.bool_) if mask is None else mask
-    out = np.zeros_like(x)
-    chosen = x[kept].astype(np.float64)
-    if chosen.size and _spread(chosen.min(), chosen.max(), x.dtype):
-        scaled = (chosen - chosen.mean()) / np.sqrt(chosen.var() + eps)
-        out[kept] = scaled if clip is None else scaled.clip(-clip, clip)
-    return out
+    wide = x.ravel().astype(np.float64)
+    if not wide.size or not _spread(wide.min(), wide.max(), x.dtype):
+        return np.zeros_like(x)
+    scaled = (wide - wide.mean()) / np.sqrt(wide.var() + eps)
+    return (scaled if clip is None else scaled.clip(-clip, clip)).astype(x.dtype).reshape(x.shape)
 
 
 def group_relative(

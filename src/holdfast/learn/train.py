@@ -234,7 +234,6 @@ RECENT = 32  # gradient norms that say what is usual
 ENOUGH = 8  # of them, before anything can be unusual
 FARTHEST = 10.0  # lengths of all parameters as one vector that a step may move them by
 READ = {"cpu": 2048, "cuda": 65536}  # tokens at once: on a CPU as many as its caches like
-TILE = 64  # compiled code sees widths that are multiples of it
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -288,8 +287,6 @@ class Settings:
     max_kl: float | None = None  # passed by a minibatch: it is not applied, and nothing after it
     is_measured: bool = False  # the batch is read once more at the end; a step that ends beyond max_kl is taken back
     explosion: float = 100.0  # a gradient so many times the usual is taken back; 0: never
-    compile: bool = False  # on CUDA
-    is_exact: bool = True  # on CUDA: the same bits every time, at up to half the speed of compiled code
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("minibatch", 0), ("max_tokens_per_batch", 0)):
@@ -335,10 +332,6 @@ class Trainer:
         self.steps = 0
         self.beside: dict[str, Any] = {}  # what decides the next batch, of those who fill its streams; JSON can hold it
         self.pause_point: Callable[[], None] = lambda: None  # called before each piece is read; may wait or stop
-        is_compiled = settings.compile and self.device.type == "cuda"
-        hidden: Callable[[Tensor], Tensor] = _model(self.model).hidden
-        self._hidden: Callable[[Tensor], Tensor] = torch.compile(hidden) if is_compiled else hidden
-        self._tile = TILE if is_compiled else 1
         self._limit = settings.max_tokens_per_batch or READ.get(self.device.type, READ["cuda"])
 
     @property
@@ -444,15 +437,13 @@ class Trainer:
             self.pause_point()
             part = piece(batch, padded, share, self.device)
             with self._cast():
-                logp, entropy, states = look(
-                    _model(self.model), self._hidden, part, batch.rules, is_spread=objective.entropy > 0.0
-                )
+                logp, entropy, states = look(_model(self.model), part, batch.rules, is_spread=objective.entropy > 0.0)
                 predicted = values_at(self.critic, states, part.value_places) if self.critic is not None else None
             yield loss_of(part, logp, entropy, predicted, objective, targets)
 
     def _padded(self, batch: Samples, model: nn.Module) -> Iterator[Padded]:
         """What is read at once, one after the other."""
-        lengths, tile = reach(batch), self._tile
+        lengths = reach(batch)
         # On CUDA the sums over a family would come in any order, and a resumed run would not be the same.
         if is_readable(model, self.device):
             family = PrefixGroups(batch, lengths)
@@ -460,10 +451,8 @@ class Trainer:
                 for rows in cut_families(family, self._limit):
                     yield pad_families(batch, family, rows)
                 return
-        for rows in cut(lengths, self._limit, tile=tile):
-            width = -(-int(lengths[rows[0]]) // tile) * tile
-            height = 0 if tile == 1 else max(1, self._limit // width)
-            yield pad(batch, rows, lengths, multiple=tile, height=height)
+        for rows in cut(lengths, self._limit):
+            yield pad(batch, rows, lengths)
 
     def _alarm(self, loss: float, norm: float) -> str | None:
         """Why this gradient must not be applied."""
@@ -519,7 +508,7 @@ class Trainer:
             self.pause_point()
             part = piece(batch, padded, blank, self.device)
             with self._cast():
-                logp, _, states = look(_model(model), _model(model).hidden, part, batch.rules)
+                logp, _, states = look(_model(model), part, batch.rules)
                 if self.critic is not None and len(padded.value_flat):
                     said[padded.value_flat] = values_at(self.critic, states, part.value_places).cpu().numpy()
             found[padded.flat] = logp.cpu().numpy()
@@ -547,29 +536,24 @@ class Trainer:
             self._rng.bit_generator.state = state.notes["chance"]
             self.beside = dict(state.notes.get("beside", {}))
 
-    def save(
-        self, folder: Path, *, created_at: float, parent: str | None = None, notes: Mapping[str, Any] | None = None
-    ) -> Manifest:
-        """Put the state on disk, all of it or none; `notes` are the caller's, and come back with `load`."""
+    def save(self, folder: Path, *, created_at: float) -> Manifest:
+        """Puts the state on disk, all of it or none."""
         state = self.state()
         manifest = Manifest(
             kind="trainer",
             shape={name: list(tensor.shape) for name, tensor in state.tensors.items()},
-            parent=parent,
             step=self.steps,
             created_at=created_at,
-            notes={"trainer": dict(state.notes), "caller": dict(notes or {})},
+            notes={"trainer": dict(state.notes), "caller": {}},
         )
         return save(folder, state.tensors, manifest)
 
-    def load(self, folder: Path) -> Mapping[str, Any]:
-        """Go on where the saved one was, bit for bit; gives the caller's notes."""
+    def load(self, folder: Path) -> None:
+        """Goes on where the saved one was, bit for bit."""
         tensors, manifest = load(folder)
         if "trainer" not in manifest.notes:
             raise BadInput(str(folder), why="holds no trainer's state", remedy="name a folder that a trainer saved to")
         self.restore(TrainerState(tensors=tensors, notes=manifest.notes["trainer"]))
-        caller: Mapping[str, Any] = manifest.notes["caller"]
-        return caller
 
     def digest(self) -> str:
         """sha256 over the names and bytes of all parameters that are trained."""
@@ -589,7 +573,7 @@ class Trainer:
     @contextmanager
     def _in_order(self) -> Iterator[None]:
         """On CUDA, sums in the same order every time, or a resumed run would drift away from the other."""
-        if self.device.type != "cuda" or not self.settings.is_exact:
+        if self.device.type != "cuda":
             yield
             return
         before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()

@@ -236,20 +236,16 @@ def _advised(
     for (experience, sample), numbers in zip(owners, values, strict=True):
         by_rollout.setdefault(experience.rollout, []).append((sample, numbers))
     estimates = [_estimate(experience, by_rollout[experience.rollout], intake, settings) for experience, _ in kept]
-    lengths = [len(estimate.values) for estimate in estimates]
-    advantages = np.concatenate([estimate.advantages for estimate in estimates])
-    returns = np.concatenate([estimate.returns for estimate in estimates])
+    advantages, returns = (np.concatenate(parts) for parts in zip(*estimates, strict=True))
     if price is not None:  # before anything is scaled: a price is of rewards as they are
         dear = turn_costs([experience for experience, _ in kept], price.cost, gamma=settings.gamma)
         advantages = combine(advantages, dear, price.multiplier)
     advantages = _scaled(advantages, settings.normalize_advantages, settings.clip_advantages, settings)
     returns = _scaled(returns, settings.normalize_returns, settings.clip_returns, settings)
-    edges = np.cumsum(lengths)[:-1]
+    edges = np.cumsum([len(one) for one, _ in estimates])[:-1]
     samples = []
-    for (experience, _), estimate, a, r in zip(
-        kept, estimates, np.split(advantages, edges), np.split(returns, edges), strict=True
-    ):
-        samples += [_credited(one, estimate.values, a, r) for one, _ in by_rollout[experience.rollout]]
+    for (experience, _), a, r in zip(kept, np.split(advantages, edges), np.split(returns, edges), strict=True):
+        samples += [_credited(one, a, r) for one, _ in by_rollout[experience.rollout]]
     return pack(samples)
 
 
@@ -257,15 +253,6 @@ def _scaled(x: Floats, is_normalised: bool, clip: float | None, settings: GaeSet
     if is_normalised:
         return normalise(x, eps=settings.normalization_epsilon, clip=clip).astype(np.float64)
     return x if clip is None else x.clip(-clip, clip)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Estimate:
-    """One entry for each turn of one attempt."""
-
-    values: Floats
-    advantages: Floats
-    returns: Floats
 
 
 def _asking(sample: Sample, is_truncated: bool) -> Sample:
@@ -282,7 +269,8 @@ def _estimate(
     samples: Sequence[tuple[Sample, NDArray[np.float32]]],
     intake: SampleFilter,
     settings: GaeSettings,
-) -> _Estimate:
+) -> tuple[Floats, Floats]:
+    """Advantage and return of each turn of one attempt."""
     count = len(experience.calls)
     rewards, values = np.zeros(count), np.zeros(count)
     for signal in counted(experience, intake.channels):
@@ -303,16 +291,16 @@ def _estimate(
         gamma=settings.gamma,
         lam=settings.lam,
     )
-    return _Estimate(values=values, advantages=advantages.astype(np.float64), returns=returns.astype(np.float64))
+    return advantages.astype(np.float64), returns.astype(np.float64)
 
 
-def _credited(sample: Sample, values: Floats, advantages: Floats, returns: Floats) -> Sample:
-    places = [(start - 1, turn) for turn, start in sample.starts if start]
-    at, of = [place for place, _ in places], [turn for _, turn in places]
-    wanted, said = (np.full(len(sample.ids), np.nan, dtype=np.float32) for _ in range(2))
-    wanted[at], said[at] = returns[of], values[of]
+def _credited(sample: Sample, advantages: Floats, returns: Floats) -> Sample:
+    targets = np.full(len(sample.ids), np.nan, dtype=np.float32)
+    for turn, start in sample.starts:
+        if start:
+            targets[start - 1] = returns[turn]
     weight = np.where(sample.decided, advantages[np.maximum(sample.turns, 0)], 0.0).astype(np.float32)
-    return replace(sample, advantages=weight, returns=wanted, values=said)
+    return replace(sample, advantages=weight, returns=targets)
 
 
 @dataclass(frozen=True, kw_only=True)
