@@ -25,7 +25,7 @@ from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import Span
-from holdfast.learn.practice import GRPO
+from holdfast.learn.grpo import GRPO
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.model import Model
 from holdfast.workloads.tooluse.quickstart import given, schooled

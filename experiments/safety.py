@@ -26,8 +26,8 @@ from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.run import StepRecord
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.constrain import Constraint, cost_of
-from holdfast.learn.examples import portions, sequences
-from holdfast.learn.practice import GRPO
+from holdfast.learn.grpo import GRPO
+from holdfast.learn.sft import portions, sequences
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.run import DurableRun, RunSpec

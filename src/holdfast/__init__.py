@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.task import TaskItem as TaskItem
     from holdfast.learn.candidates import Candidates as Candidates
     from holdfast.learn.control import EnvPPO
-    from holdfast.learn.practice import GRPO as GRPO
+    from holdfast.learn.grpo import GRPO as GRPO
     from holdfast.policies.model import Model as Model
     from holdfast.policies.network import Network as Network
     from holdfast.policies.prompt import Prompt as Prompt
@@ -61,7 +61,7 @@ _PLACES = {  # name → where it is, and what it is called there
     "Candidates": "holdfast.learn.candidates:Candidates",
     "Comparison": "holdfast.api.results:Comparison",
     "Context": "holdfast.collect.agent:Context",
-    "GRPO": "holdfast.learn.practice:GRPO",
+    "GRPO": "holdfast.learn.grpo:GRPO",
     "HoldfastError": "holdfast.contracts.errors:HoldfastError",
     "Model": "holdfast.policies.model:Model",
     "Network": "holdfast.policies.network:Network",

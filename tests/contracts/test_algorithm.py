@@ -21,8 +21,8 @@ from holdfast.contracts.rollout import Split, Task
 from holdfast.contracts.task import TaskItem
 from holdfast.learn.candidates import Candidates, Proposals
 from holdfast.learn.control import EnvPPO
+from holdfast.learn.grpo import GRPO, Stages
 from holdfast.learn.ppo import Settings
-from holdfast.learn.practice import GRPO, Stages
 from holdfast.policies.model import Model
 from holdfast.policies.network import Network
 from holdfast.policies.prompt import Prompt

@@ -28,9 +28,8 @@ from holdfast.learn.batch import (
     read,
     reward,
 )
-from holdfast.learn.examples import sequences
-from holdfast.learn.grpo import Grpo, compare
-from holdfast.learn.practice import audit, dominance
+from holdfast.learn.grpo import Grpo, audit, compare, dominance
+from holdfast.learn.sft import sequences
 from holdfast.learn.train import Settings, Trainer
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.tokens import THINK

@@ -12,7 +12,8 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
 from holdfast.learn.batch import PLAIN, SampleFilter, SkipReason
-from holdfast.learn.examples import (
+from holdfast.learn.sft import (
+    SFT,
     Dataset,
     Example,
     ImitationConfig,
@@ -26,7 +27,6 @@ from holdfast.learn.examples import (
     tokenise,
     tokens_of,
 )
-from holdfast.learn.sft import SFT
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.policies import hub, tokens
 from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, JinjaTemplate

@@ -178,9 +178,7 @@ def samples(lengths: list[int]) -> Samples:
 
 
 def part(n: int, **streams: torch.Tensor | None) -> Piece:
-    blank = dict.fromkeys(
-        ("rule", "behaviour", "trainer", "reference", "advantages", "weights", "returns"), None
-    )
+    blank = dict.fromkeys(("rule", "behaviour", "trainer", "reference", "advantages", "weights", "returns"), None)
     zeros = torch.zeros(n, dtype=torch.long)
     given = {"share": torch.full((n,), 1.0 / n), **blank, **streams}
     return Piece(ids=zeros, places=zeros, targets=zeros, value_places=NOTHING, **given)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from holdfast.contracts.flag import Features
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Split, Task
 from holdfast.learn.constrain import Constraint
-from holdfast.learn.practice import GRPO, Stages, mean_reward
+from holdfast.learn.grpo import GRPO, Stages, mean_reward
 from holdfast.policies.model import Model, load
 from holdfast.policies.prompt import Prompt
 from holdfast.store.artifacts import FolderArtifacts

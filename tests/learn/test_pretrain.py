@@ -31,10 +31,7 @@ def test_conversations_lie_one_after_the_other_until_the_next_does_not_fit() -> 
         [USER, a, END, ASSISTANT, b, END, USER, c, END, ASSISTANT, d, END, END],
         [USER, e, END, ASSISTANT, f, END, *[END] * 7],
     ]
-    assert decided.astype(int).tolist() == [
-        [0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0],
-        [0, 0, 0, 0, 1, 1, *[0] * 7],
-    ]
+    assert decided.astype(int).tolist() == [[0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1, *[0] * 7]]
 
 
 def test_a_conversation_may_fill_its_row_and_must_not_be_longer() -> None:
@@ -111,8 +108,7 @@ def test_only_what_was_decided_is_learnt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "decided"),
-    [((4, 24), (4, 23)), ((4, 24), (3, 24)), ((24,), (24,)), ((1, 4, 24), (1, 4, 24))],
+    ("ids", "decided"), [((4, 24), (4, 23)), ((4, 24), (3, 24)), ((24,), (24,)), ((1, 4, 24), (1, 4, 24))]
 )
 def test_bad_shapes_are_refused(ids: tuple[int, ...], decided: tuple[int, ...]) -> None:
     with pytest.raises(BadInput, match="must be two arrays"):

@@ -26,9 +26,8 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import RunState
 from holdfast.learn.control import EnvPPO
-from holdfast.learn.grpo import OBJECTIVE
+from holdfast.learn.grpo import GRPO, OBJECTIVE
 from holdfast.learn.ppo import Settings as PpoSettings
-from holdfast.learn.practice import GRPO
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.improve import Spec, improve

@@ -23,7 +23,7 @@ from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Rollout, Split
 from holdfast.contracts.run import RunState, Status, StepRecord
-from holdfast.learn.practice import GRPO
+from holdfast.learn.grpo import GRPO
 from holdfast.pipeline.improve import IterationResult, Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
 from holdfast.pipeline.run import Control, DurableRun, RunSpec

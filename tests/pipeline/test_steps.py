@@ -92,9 +92,7 @@ async def test_a_finished_step_is_not_run_again_and_its_result_is_read(store: St
     store.steps.verify(run)
 
 
-async def test_steps_are_numbered_and_named_in_the_order_of_the_program_not_in_that_of_their_ends(
-    store: Store,
-) -> None:
+async def test_steps_are_numbered_and_named_in_the_order_of_the_program_not_in_that_of_their_ends(store: Store) -> None:
     async def slow(seconds: float) -> float:
         await asyncio.sleep(seconds)
         return seconds

@@ -20,7 +20,7 @@ from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import RunState, Status
 from holdfast.contracts.settings import OptimizeSettings
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
-from holdfast.learn.practice import GRPO
+from holdfast.learn.grpo import GRPO
 from holdfast.pipeline.spec import improve_spec, optimize_spec
 from holdfast.policies import weights
 from holdfast.policies.engine import LocalEngine

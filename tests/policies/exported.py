@@ -12,8 +12,7 @@ import torch
 import transformers
 
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.examples import sequences
-from holdfast.learn.sft import SFT
+from holdfast.learn.sft import SFT, sequences
 from holdfast.learn.train import Settings, Trainer
 from holdfast.pipeline.sft import result_of, sft_spec
 from holdfast.policies.engine import Local

@@ -208,7 +208,7 @@ def algorithm_for(given: Any, base: Policy) -> Any:
         remedy = 'give yours: algorithm=hf.Candidates(["…", "…"]), or an object with propose(history)'
         raise BadInput("algorithm" if given is None else f"algorithm {given!r}", why=why, remedy=remedy)
     if given is None or given == "grpo":
-        from holdfast.learn.practice import GRPO
+        from holdfast.learn.grpo import GRPO
 
         given = GRPO()
     if isinstance(given, type):
@@ -227,7 +227,7 @@ def algorithm_for(given: Any, base: Policy) -> Any:
 
 def _by_advantages(given: Any) -> Any:
     """GRPO with somebody's own advantages; its other settings are attributes of the same names, where there are any."""
-    from holdfast.learn.practice import GRPO
+    from holdfast.learn.grpo import GRPO
 
     credit = given.advantages
     if isinstance(given, GRPO):

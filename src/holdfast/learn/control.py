@@ -186,12 +186,7 @@ class EnvPPO:
             return saved.sha256
 
         identity, _ = save(
-            ctx,
-            write,
-            parent=policy.checkpoint,
-            algorithm="ppo",
-            mean_reward=last.mean_return,
-            episodes=last.episodes,
+            ctx, write, parent=policy.checkpoint, algorithm="ppo", mean_reward=last.mean_return, episodes=last.episodes
         )
         return policy.at(identity), trainer
 

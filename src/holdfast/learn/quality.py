@@ -276,10 +276,7 @@ def _out_of_bounds(one: Experience, standards: Standards) -> Answer:
         if value is not None and not 0.0 <= value <= 1.0:
             return f"{name} {value:g} is not from 0 to 1"
     for call in one.calls:
-        for counted, ids in (
-            (call.prompt_tokens, call.prompt_ids),
-            (call.completion_tokens, call.completion_ids),
-        ):
+        for counted, ids in ((call.prompt_tokens, call.prompt_ids), (call.completion_tokens, call.completion_ids)):
             if counted is not None and (counted < 0 or (ids is not None and counted != len(ids))):
                 return f"{counted} tokens are counted" + ("" if ids is None else f" and {len(ids)} are there")
     return ""

@@ -7,23 +7,480 @@ business, and how pieces become a run the pipeline's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from math import ceil
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, exp, isfinite
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
 from torch import nn
 
 from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, LearnContext
 from holdfast.contracts.errors import BadInput
-from holdfast.learn.batch import Samples, learnt
+from holdfast.contracts.experience import Experience
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.trace import ModelCall
+from holdfast.learn.batch import PLAIN, Sample, SampleFilter, Samples, SkipReason, gather, learnt, pack, read, reward
 from holdfast.learn.checkpoints import Learner
-from holdfast.learn.examples import Dataset
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.policies.chat_template import ByteTemplate, ChatTemplate
 from holdfast.policies.lm import Transformer
 from holdfast.policies.model import Model
+
+
+def sequences(
+    pairs: Iterable[tuple[Sequence[int], Sequence[bool]]],
+    *,
+    weights: Sequence[float] | None = None,
+    max_tokens: int | None = None,
+) -> Samples:
+    """Packs token ids and decision marks, with a weight for each sequence (1 by default).
+
+    A sequence over max_tokens is left out whole: a cut one would teach to stop in mid-sentence."""
+    kept: list[tuple[NDArray[np.int32], NDArray[np.bool_], float]] = []
+    for number, (ids, decided) in enumerate(pairs):
+        if len(ids) != len(decided):
+            raise BadInput(f"sequence {number}", why=f"{len(ids)} ids, {len(decided)} marks")
+        weight = 1.0 if weights is None else float(weights[number])
+        if not isfinite(weight):
+            raise BadInput(f"sequence {number}: weight = {weight}", why="must be finite")
+        if max_tokens is None or len(ids) <= max_tokens:
+            kept.append((np.asarray(ids, dtype=np.int32), np.asarray(decided, dtype=np.bool_), weight))
+    if not kept:
+        raise BadInput("no sequence", why="there is none, or all are too long", remedy=f"max_tokens is {max_tokens}")
+    lengths = [len(ids) for ids, _, _ in kept]
+    is_decided = np.concatenate([marks for _, marks, _ in kept])
+    each = np.repeat(np.asarray([weight for _, _, weight in kept], dtype=np.float32), lengths)
+    return Samples(
+        bounds=np.concatenate(([0], np.cumsum(lengths))),
+        ids=np.concatenate([ids for ids, _, _ in kept]),
+        decided=is_decided,
+        weights=np.where(is_decided, each, np.float32(0.0)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImitationConfig:
+    """Which attempts are imitated, and how much."""
+
+    least: float | None = None  # reward below which an attempt is left out
+    temperature: float | None = None  # weight exp((reward − best) / temperature); None: all the same
+
+
+def imitate(
+    experiences: Iterable[Experience], intake: SampleFilter, config: ImitationConfig | None = None
+) -> tuple[Samples | None, dict[str, SkipReason | None]]:
+    """The attempts to imitate as samples, or None, and for each other rollout the reason.
+
+    With a temperature this is advantage-weighted regression (Peng et al. 2019, arXiv:1910.00177) with the best reward
+    as its baseline."""
+    config = config or ImitationConfig()
+    is_scored = config.least is not None or config.temperature is not None
+    intake = replace(intake, is_scored=is_scored, is_sampled=False)
+    gathered = gather(experiences, intake)
+    reasons = dict(gathered.reasons)
+    found: list[tuple[Sample, float]] = []
+    for experience, reading in gathered.kept:
+        worth = reward(experience, intake.channels) or 0.0
+        if config.least is not None and worth < config.least:
+            reasons[experience.rollout] = SkipReason.ZERO_WEIGHT
+        else:
+            found += [(sample, worth) for sample in reading.samples]
+    if not found:
+        return None, reasons
+    best = max(worth for _, worth in found)
+    return pack([_weighed(one, _weight(worth, best, config.temperature)) for one, worth in found]), reasons
+
+
+def _weight(worth: float, best: float, temperature: float | None) -> float:
+    return 1.0 if temperature is None else exp((worth - best) / temperature)
+
+
+def _weighed(sample: Sample, weight: float) -> Sample:
+    """Weights a sample; it is learnt under the plain distribution, however it was sampled."""
+    weights = np.where(sample.decided, np.float32(weight), np.float32(0.0))
+    return replace(sample, rules=(PLAIN,), logprobs=None, weights=weights)
+
+
+def portions(samples: Samples, size: int, *, seed: int, start: int = 0) -> Iterator[Samples]:
+    """Yields portions from number `start` on, in endless shuffled passes; the numbering makes it resumable."""
+    if size < 1:
+        raise BadInput(f"portions of {size}", why="must be at least 1")
+    a_pass = max(1, len(samples) // size)
+    number = start
+    while True:
+        order = np.random.default_rng((seed, number // a_pass)).permutation(len(samples))
+        for place in range(number % a_pass, a_pass):
+            yield samples.pick(order[place * size : (place + 1) * size])
+            number += 1
+
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+PAIRS = (("prompt", "completion"), ("question", "answer"))  # columns that are known without a mapping
+FORMS = '{"messages": [...], "tools": [...]}, {"prompt": ..., "completion": ...} or {"question": ..., "answer": ...}'
+COLUMNS = ("messages", "tools", "system", "prompt", "completion")  # what a mapping may give another name
+HELD_OUT = "held_out"
+NO_ANSWER = "there is nothing of the assistant's to learn"
+
+Message = Mapping[str, Any]
+Tokens = tuple[list[int], list[bool]]  # ids, and which of them are to be learnt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One conversation. What its messages hold beyond roles is checked by whoever renders them."""
+
+    place: str  # "examples.jsonl line 3"
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] = ()
+    split: str | None = None  # where the rows say it: all but "train" is held out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedRows:
+    """What was left out, and why: how many of each reason, and the first of each."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    first: Mapping[str, str] = field(default_factory=dict)  # the place of the first, by reason
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def summary(self) -> str:
+        """ "3: it has no reward; 1: …", the commonest first."""
+        return "; ".join(f"{count}: {reason}" for reason, count in Counter(self.counts).most_common())
+
+    def and_also(self, other: SkippedRows) -> SkippedRows:
+        counts = Counter(self.counts) + Counter(other.counts)
+        return SkippedRows(counts=dict(counts), first={**other.first, **self.first})
+
+    def check(self, of: int, allowed: float, *, what: str) -> None:
+        """BadInput with the first and the commonest reason, where too many rows or all were skipped."""
+        if not self.total or (self.total <= allowed * of and self.total < of):
+            return
+        reason = max(self.counts, key=lambda name: self.counts[name])
+        others = f" and {self.total - self.counts[reason]} for other reasons" if len(self.counts) > 1 else ""
+        counted = f"{self.counts[reason]} of {of} {what} cannot be used for this reason{others}"
+        remedy = f"mend them, or allow more to be left out: skip = {allowed:g}"
+        raise BadInput(self.first[reason], why=f"{reason}; {counted}", remedy=remedy)
+
+
+class _Count:
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
+
+    def add(self, reason: str, place: str) -> None:
+        self.counts[reason] += 1
+        self.first.setdefault(reason, place)
+
+    def close(self) -> SkippedRows:
+        return SkippedRows(counts=dict(self.counts), first=self.first)
+
+
+# Rows ----------------------------------------------------------------------------------------------------------------
+
+
+def check_columns(columns: Mapping[str, str]) -> None:
+    if unknown := [name for name in columns if name not in COLUMNS]:
+        raise BadInput(f"columns: {unknown[0]!r}", why="is unknown", remedy=f"use {', '.join(COLUMNS)}")
+
+
+def read_examples(
+    rows: Iterable[tuple[str, str | None, Mapping[str, Any]]],  # place, split, what stands there
+    *,
+    columns: Mapping[str, str] | None = None,
+    system: str | None = None,
+) -> tuple[list[Example], SkippedRows]:
+    """Reads rows as conversations; gives those, and what was skipped."""
+    check_columns(columns or {})
+    found: list[Example] = []
+    skipped = _Count()
+    for place, split, row in rows:
+        try:
+            messages, tools = _conversation(row, columns or {}, system)
+            found.append(Example(place=place, messages=messages, tools=tools, split=split))
+        except _Unfit as unfit:
+            skipped.add(str(unfit), place)
+    return found, skipped.close()
+
+
+class _Unfit(ValueError):
+    """Why a row is no example."""
+
+
+def _conversation(
+    row: Mapping[str, Any], columns: Mapping[str, str], system: str | None
+) -> tuple[list[Message], list[Mapping[str, Any]]]:
+    def cell(name: str) -> Any:
+        return row.get(columns.get(name, name))
+
+    messages = _parsed(cell("messages"), "messages")
+    if messages is None:
+        pair = next((pair for pair in PAIRS if columns.get(pair[0], pair[0]) in row), PAIRS[0])
+        before, after = _said(cell(pair[0]), "user", pair[0]), _said(cell(pair[1]), "assistant", pair[1])
+        if not before or not after:
+            raise _Unfit(f"it is none of {FORMS}")
+        messages = [*before, *after]
+    opening = system if cell("system") is None else cell("system")
+    if opening and not (messages and _role(messages[0]) in ("system", "developer")):
+        messages = [{"role": "system", "content": str(opening)}, *messages]
+    _check(messages)
+    tools = _parsed(cell("tools"), "tools") or []
+    if any(not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping) for tool in tools):
+        raise _Unfit('tools are not of the form {"type": "function", "function": {"name": ...}}')
+    return messages, tools
+
+
+def _parsed(value: Any, name: str) -> list[Any] | None:
+    """A list; in a table of texts it is written as JSON."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise _Unfit(f"{name} is text that is not JSON") from None
+    if not isinstance(value, list):
+        raise _Unfit(f"{name} is not a list")
+    return value
+
+
+def _said(value: Any, role: str, name: str) -> list[Message]:
+    """A text as a message of that role; a list of messages as it is."""
+    if isinstance(value, list):
+        return value
+    if value is not None and not isinstance(value, str):
+        raise _Unfit(f"{name} is neither text nor a list of messages")
+    return [{"role": role, "content": value}] if value else []
+
+
+def _role(message: Any) -> str:
+    return str(message.get("role")) if isinstance(message, Mapping) else ""
+
+
+def _check(messages: Sequence[Any]) -> None:
+    for place, message in enumerate(messages):
+        if _role(message) not in ROLES:
+            named = repr(message.get("role")) if isinstance(message, Mapping) else "none: it is no object"
+            raise _Unfit(f"messages[{place}] has the role {named}, which is none of {', '.join(ROLES)}")
+        content = message.get("content")
+        if content is not None and not isinstance(content, str | list):
+            raise _Unfit(f"messages[{place}].content is not text")
+        for call in message.get("tool_calls") or ():
+            if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
+                raise _Unfit(f"messages[{place}].tool_calls has no function")
+            if not isinstance(call["function"].get("name"), str):
+                raise _Unfit(f"messages[{place}].tool_calls names no function")
+    if not any(_is_learnt(message) for message in messages[1:]):
+        raise _Unfit(NO_ANSWER)
+
+
+def _is_learnt(message: Message) -> bool:
+    """Whether a message is a non-empty answer; `"weight": 0` marks it as context only."""
+    has_text = bool(message.get("content") or message.get("tool_calls") or message.get("reasoning_content"))
+    return message.get("role") == "assistant" and has_text and message.get("weight") != 0
+
+
+# Tokens --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One answer: what stands before it, what it is, and whether it is to be learnt."""
+
+    before: Sequence[Message]
+    answer: Message
+    tools: Sequence[Mapping[str, Any]]
+    is_learnt: bool = True
+
+
+def tokens_of(template: ChatTemplate, example: Example) -> list[Tokens]:
+    """The conversation in a model's tokens: one sequence as long as each prompt begins with all that was said before.
+
+    A template that renders earlier turns otherwise (some leave old thoughts out) makes it several."""
+    messages = example.messages
+    turns = [
+        _Turn(messages[:place], message, example.tools, _is_learnt(message))
+        for place, message in enumerate(messages)
+        if place and message.get("role") == "assistant"
+    ]
+    last = max(place for place, turn in enumerate(turns) if turn.is_learnt)
+    return _joined(template, turns[: last + 1])
+
+
+def _joined(template: ChatTemplate, turns: Iterable[_Turn]) -> list[Tokens]:
+    found: list[Tokens] = []
+    for turn in turns:
+        prompt = template.prompt(turn.before, turn.tools)
+        answer = template.answer([*turn.before, turn.answer], turn.tools)
+        known = next((one for one in reversed(found) if prompt[: len(one[0])] == one[0]), None)
+        if known is None:
+            found.append(known := ([], []))
+        ids, decided = known
+        decided += [False] * (len(prompt) - len(ids)) + [turn.is_learnt] * len(answer)
+        ids += [*prompt[len(ids) :], *answer]
+    return [one for one in found if any(one[1])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Dataset:
+    """Sequences to learn from and sequences to measure by."""
+
+    train: Samples
+    held_out: Samples | None  # None: there were too few examples to keep any back
+
+    def to_bytes(self) -> bytes:
+        parts = {"train": self.train, **({HELD_OUT: self.held_out} if self.held_out is not None else {})}
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, some in parts.items():
+            arrays |= {f"{name}.bounds": some.bounds, f"{name}.ids": some.ids, f"{name}.decided": some.decided}
+        return safetensors.numpy.save(arrays)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Dataset:
+        arrays = safetensors.numpy.load(data)
+
+        def part(name: str) -> Samples:
+            decided = arrays[f"{name}.decided"]
+            return Samples(
+                bounds=arrays[f"{name}.bounds"],
+                ids=arrays[f"{name}.ids"],
+                decided=decided,
+                weights=decided.astype(np.float32),
+            )
+
+        return cls(train=part("train"), held_out=part(HELD_OUT) if f"{HELD_OUT}.ids" in arrays else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenised:
+    """One example, or one recorded attempt, in tokens."""
+
+    sequences: Sequence[Tokens]
+    split: str | None = None
+
+    @property
+    def key(self) -> bytes:
+        """Equal where they are the same tokens: copies go to the same side of the split."""
+        found = hashlib.sha256()
+        for ids, decided in self.sequences:
+            found.update(np.asarray(ids, np.int64).tobytes() + np.asarray(decided, np.bool_).tobytes() + b"|")
+        return found.digest()
+
+
+def tokenise(
+    template: ChatTemplate, examples: Iterable[Example], *, longest: int, pause_point: Callable[[], None] = lambda: None
+) -> tuple[list[Tokenised], SkippedRows]:
+    """The examples in tokens; those that do not fit, or that the template cannot render, are left out whole."""
+    found: list[Tokenised] = []
+    skipped = _Count()
+    for example in examples:
+        pause_point()
+        try:
+            made = tokens_of(template, example)
+        except BadInput as error:
+            skipped.add(f"{error.what} {error.why}", example.place)
+            continue
+        if max(len(ids) for ids, _ in made) > longest:
+            skipped.add(f"it is longer than {longest} tokens", example.place)
+        else:
+            found.append(Tokenised(sequences=made, split=example.split))
+    return found, skipped.close()
+
+
+def divide(examples: Sequence[Tokenised], share: float, *, seed: int) -> Dataset:
+    """Holds out a random share; where the rows have splits, everything but "train"."""
+    if any(one.split is not None for one in examples):
+        is_kept = [one.split not in (None, "train") for one in examples]
+    else:
+        keys = [one.key for one in examples]
+        distinct = sorted(set(keys))
+        chosen = np.random.default_rng((seed, 1)).permutation(len(distinct))[: int(share * len(distinct))]
+        back = {distinct[place] for place in chosen}
+        is_kept = [key in back for key in keys]
+    train = [pair for one, is_back in zip(examples, is_kept, strict=True) if not is_back for pair in one.sequences]
+    kept = [pair for one, is_back in zip(examples, is_kept, strict=True) if is_back for pair in one.sequences]
+    if not train:
+        raise BadInput("examples", why="none is left to learn from", remedy="give more, or hold fewer out")
+    return Dataset(train=sequences(train), held_out=sequences(kept) if kept else None)
+
+
+# Recorded attempts ---------------------------------------------------------------------------------------------------
+
+
+def recorded(
+    template: ChatTemplate,
+    experiences: Iterable[Experience],
+    *,
+    least: float | None,
+    longest: int,
+    vocabulary: int,
+    pause_point: Callable[[], None] = lambda: None,
+) -> tuple[list[Tokenised], SkippedRows]:
+    """Good attempts as examples: in the ids that were sampled where they are this model's own, else from their text.
+
+    What is only of a split for measuring, or was rewarded below `least`, is left out."""
+    intake = SampleFilter(max_tokens=longest, vocabulary=vocabulary, is_scored=least is not None, is_sampled=False)
+    found: list[Tokenised] = []
+    skipped = _Count()
+    for one in experiences:
+        pause_point()
+        made = _recorded(template, one, least, intake)
+        if isinstance(made, str):
+            skipped.add(made, one.rollout)
+        else:
+            found.append(Tokenised(sequences=made))
+    return found, skipped.close()
+
+
+def _recorded(template: ChatTemplate, one: Experience, least: float | None, intake: SampleFilter) -> list[Tokens] | str:
+    if one.split is not Split.TRAIN:
+        return f"it is of the split {one.split}, which is not learnt from"
+    if one.state is not RolloutState.SUCCEEDED:
+        return "it did not succeed"
+    worth = reward(one)
+    if least is not None and (worth is None or worth < least):
+        return "it has no reward" if worth is None else f"its reward is below {least:g}"
+    if one.calls and all(_is_own(template, call) for call in one.calls):
+        reading = read(one, intake)
+        if reading.reason is not None:
+            return str(reading.reason).replace("_", " ")
+        return [(sample.ids.tolist(), sample.decided.tolist()) for sample in reading.samples]
+    return _from_text(template, one.calls, intake.max_tokens or 0)
+
+
+def _is_own(template: ChatTemplate, call: ModelCall) -> bool:
+    """Whether the recorded ids are this model's: its template renders the prompt to the same ids."""
+    if call.prompt_ids is None or not call.completion_ids:
+        return False
+    try:
+        return tuple(template.prompt(call.messages, call.sampling.get("tools") or ())) == call.prompt_ids
+    except BadInput:
+        return False
+
+
+def _from_text(template: ChatTemplate, calls: Sequence[ModelCall], longest: int) -> list[Tokens] | str:
+    turns = [
+        _Turn(call.messages, call.response, call.sampling.get("tools") or ())
+        for call in calls
+        if _is_learnt(call.response) and call.messages
+    ]
+    if not turns:
+        return str(SkipReason.NO_TRAJECTORY).replace("_", " ")
+    try:
+        made = _joined(template, turns)
+    except BadInput as error:
+        return f"{error.what} {error.why}"
+    return made if max(len(ids) for ids, _ in made) <= longest else f"it is longer than {longest} tokens"
+
 
 PHASE = "sft"
 PIECES = 10  # checkpoints that a run leaves where nothing else is said

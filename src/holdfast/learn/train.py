@@ -392,7 +392,7 @@ class Trainer:
 
         Its own stand in for those that the sampler did not tell: what is measured from there is how far it moved."""
         if not (reach(batch) > 0).any():
-            raise BadInput(f"{len(batch)} samples", why="none has a decided token", remedy="see learn.practice.audit")
+            raise BadInput(f"{len(batch)} samples", why="none has a decided token", remedy="see learn.grpo.audit")
         objective, settings = self.settings.objective, self.settings
         is_moving = settings.epochs > 1 or 0 < settings.minibatch < len(batch) or settings.is_measured
         told = np.full(len(batch.ids), np.nan, np.float32) if batch.logprobs is None else batch.logprobs

@@ -46,8 +46,8 @@ from holdfast.learn.constrain import (
     mean_cost,
     turn_costs,
 )
+from holdfast.learn.grpo import INLINE, PHASE, mean_reward, sift
 from holdfast.learn.objective import Objective, TrainableModel
-from holdfast.learn.practice import INLINE, PHASE, mean_reward, sift
 from holdfast.learn.returns import gae, normalise
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.policies.model import Model

@@ -346,12 +346,7 @@ def _write(
 def _task(one: Conversation, split: Split, scrubbed: bool) -> Task:
     metadata = {"group": _hash(one.opening), "scrubbed": scrubbed, **({"given": one.metadata} if one.metadata else {})}
     return Task(
-        name=one.name,
-        input={"messages": one.opening},
-        split=split,
-        max_attempts=1,
-        max_faults=0,
-        metadata=metadata,
+        name=one.name, input={"messages": one.opening}, split=split, max_attempts=1, max_faults=0, metadata=metadata
     )
 
 

@@ -22,7 +22,9 @@ from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import policy_from, policy_record
 from holdfast.contracts.run import RunState, StepRecord
-from holdfast.learn.examples import (
+from holdfast.learn.sft import (
+    HELD_OUT_LOSS,
+    SFT,
     Dataset,
     Example,
     SkippedRows,
@@ -33,7 +35,6 @@ from holdfast.learn.examples import (
     recorded,
     tokenise,
 )
-from holdfast.learn.sft import HELD_OUT_LOSS, SFT
 from holdfast.pipeline.context import Endpoints, Runtime, StepContext
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.model import Model, folder_of
@@ -96,13 +97,7 @@ def sft_spec(
     source = Source(columns=dict(columns or {}), system=system)
     found, skipped, count = _read(examples, source, how)
     place = str(Path(examples).absolute()) if isinstance(examples, str | Path) else None
-    kept = Source(
-        path=place,
-        rows=count,
-        sha256=_hashed(found),
-        columns=source.columns,
-        system=system,
-    )
+    kept = Source(path=place, rows=count, sha256=_hashed(found), columns=source.columns, system=system)
     return _spec(policy, kept, how, found, skipped)
 
 

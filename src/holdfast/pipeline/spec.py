@@ -363,7 +363,7 @@ def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
             budget_s=block.budget_s,
             held_out=settings.val,
         )
-    from holdfast.learn.practice import GRPO
+    from holdfast.learn.grpo import GRPO
 
     return GRPO(
         lr=block.learning_rate,

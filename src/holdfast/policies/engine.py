@@ -166,10 +166,7 @@ class Local:
         return isinstance(self._template, ByteTemplate)
 
     def _request(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        sampling: dict[str, Any],
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, sampling: dict[str, Any]
     ) -> DecodeRequest:
         seed = sampling.pop("seed", None)
         drawn = _sampling(sampling)
@@ -510,12 +507,7 @@ class LocalEngine:
             else:
                 local.close()
         return found or Local(
-            model,
-            name=name,
-            version=version,
-            slots=self._slots,
-            seed=self._seed,
-            deterministic=self._deterministic,
+            model, name=name, version=version, slots=self._slots, seed=self._seed, deterministic=self._deterministic
         )
 
     def _let_go(self) -> list[Local]:

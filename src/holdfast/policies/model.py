@@ -85,12 +85,7 @@ class Model:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "checkpoint": self.checkpoint,
-            "lora": self.lora,
-            "resources": dict(self.resources),
-        }
+        return {"name": self.name, "checkpoint": self.checkpoint, "lora": self.lora, "resources": dict(self.resources)}
 
     @property
     def version(self) -> str:
@@ -106,10 +101,7 @@ class Model:
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> Model:
         return cls(
-            manifest["name"],
-            checkpoint=manifest["checkpoint"],
-            lora=manifest["lora"],
-            resources=manifest["resources"],
+            manifest["name"], checkpoint=manifest["checkpoint"], lora=manifest["lora"], resources=manifest["resources"]
         )
 
     def at(self, checkpoint: str | None) -> Model:

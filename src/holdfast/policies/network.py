@@ -87,11 +87,7 @@ class Network:
             )
         s = self.spaces
         return Body(
-            observation=s.observation,
-            actions=s.actions,
-            continuous=s.continuous,
-            width=self.width,
-            memory=self.memory,
+            observation=s.observation, actions=s.actions, continuous=s.continuous, width=self.width, memory=self.memory
         )
 
     def load(self, files: Artifacts | None) -> ActorCritic:

@@ -21,8 +21,8 @@ from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.learn.checkpoints import Learner
-from holdfast.learn.examples import portions, sequences
-from holdfast.learn.practice import BEGAN, GRPO, Stages, mean_reward
+from holdfast.learn.grpo import BEGAN, GRPO, Stages, mean_reward
+from holdfast.learn.sft import portions, sequences
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.context import Runtime, StepContext
 from holdfast.pipeline.improve import Spec, improve
