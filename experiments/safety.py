@@ -116,9 +116,9 @@ def warm_up(trial: SafetyTrial, base: Policy, *, ctx: StepContext) -> AlgorithmS
     examples = sequences(zip(*demonstrations("train", 10**6 * (trial.seed + 1), 600, lured=trial.lured), strict=True))
     learner = Learner()
     learner.load(base, ctx.files)
-    pace = OptimizerConfig(learning_rate=trial.warm_up_rate)
+    optimizer = OptimizerConfig(learning_rate=trial.warm_up_rate)
     trainer = learner.train(
-        WARM_UP, lambda model: Trainer(model, Settings(pace=pace), seed=trial.seed), ctx.files, is_new=True
+        WARM_UP, lambda model: Trainer(model, Settings(optimizer=optimizer), seed=trial.seed), ctx.files, is_new=True
     )
     updates = []
     for batch, _ in zip(portions(examples, 16, seed=trial.seed), range(trial.warm_up_updates), strict=False):

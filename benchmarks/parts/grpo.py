@@ -57,7 +57,7 @@ def measure(quick: bool, work: Work | None = None) -> Figures:
     work = work or Work()
     torch.set_num_threads(1)
     model = Transformer(work.shape, seed=0)
-    trainer = Trainer(model, Settings(objective=OBJECTIVE, pace=OptimizerConfig(learning_rate=1e-5)), seed=0)
+    trainer = Trainer(model, Settings(objective=OBJECTIVE, optimizer=OptimizerConfig(learning_rate=1e-5)), seed=0)
     rounds = 3 if quick else 10
     rng = np.random.default_rng(0)
     sampled, learnt, counts, rates = [], [], [], []

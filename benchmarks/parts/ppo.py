@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from holdfast.collect.gym import CartPoles
 from holdfast.contracts.envs import VectorEnv
 from holdfast.learn.ppo import PPO, Settings
-from holdfast.policies.nets import ActorCritic, Body, look
+from holdfast.policies.nets import ActorCritic, Body, action_distribution
 from parts.peer import Peer, PeerAbsent
 from parts.report import Figures, progress, rounded
 
@@ -85,7 +85,7 @@ def evaluate(worlds: VectorEnv, net: ActorCritic, *, seed: int) -> NDArray[np.fl
     first, goes_on, returns = np.ones(worlds.count, np.bool_), np.ones(worlds.count, np.bool_), np.zeros(worlds.count)
     with torch.no_grad():
         while goes_on.any():
-            policy, hidden = look(net, view, hidden, first)
+            policy, hidden = action_distribution(net, view, hidden, first)
             result = worlds.step(policy.best())
             view, first = result.observation, result.terminated | result.truncated
             returns += np.where(goes_on, result.reward, 0.0)

@@ -71,7 +71,9 @@ class Step:
     def __init__(self, model: Transformer, work: Work) -> None:
         self.model, self.work, self.rng = model, work, np.random.default_rng(0)
         self.decoder = Decoder(model, slots=work.batch)
-        self.trainer = Trainer(model, Settings(objective=OBJECTIVE, pace=OptimizerConfig(learning_rate=1e-5)), seed=0)
+        self.trainer = Trainer(
+            model, Settings(objective=OBJECTIVE, optimizer=OptimizerConfig(learning_rate=1e-5)), seed=0
+        )
 
     def lap(self, steps: int) -> dict[str, Any]:
         laps = [timed(self._one) for _ in range(steps)]

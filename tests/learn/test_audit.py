@@ -59,7 +59,7 @@ def sample(length: int, decided: list[int], **streams: Any) -> Sample:
         rollout=f"r{length}",
         task="t",
         ids=np.arange(length, dtype=np.int32) + 10,
-        decided=marks,
+        action_mask=marks,
         turns=np.where(marks, 0, -1).astype(np.int32),
         **streams,
     )
@@ -230,7 +230,7 @@ def test_calls_that_go_on_from_one_another_are_one_sequence_in_which_forced_and_
     reading = read(attempt("a", *calls, signals=GOOD), SampleFilter())
     (one,) = reading.samples
     assert one.ids.tolist() == [1, 2, 3, 4, 9, 9, 5, 6] and one.ids.dtype == np.int32
-    assert np.flatnonzero(one.decided).tolist() == [2, 6]
+    assert np.flatnonzero(one.action_mask).tolist() == [2, 6]
     assert one.turns.tolist() == [-1, -1, 0, 0, -1, -1, 1, 2] and one.starts == ((0, 2), (1, 6), (2, 7))
     assert np.flatnonzero(~np.isnan(one.logprobs)).tolist() == [2, 3, 6, 7]  # type: ignore[arg-type]
     assert reading.breaks == {}

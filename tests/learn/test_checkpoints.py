@@ -66,11 +66,11 @@ def lesson(number: int) -> Samples:
     decided = np.arange(12) >= 4
     weights = decided.astype(np.float32)
     turns = np.where(decided, 0, -1).astype(np.int32)
-    return pack([Sample(rollout="r", task="t", ids=ids, decided=decided, turns=turns, weights=weights)])
+    return pack([Sample(rollout="r", task="t", ids=ids, action_mask=decided, turns=turns, weights=weights)])
 
 
 def brisk(model: nn.Module) -> Trainer:
-    return Trainer(model, Settings(pace=OptimizerConfig(learning_rate=1e-2)), seed=0)
+    return Trainer(model, Settings(optimizer=OptimizerConfig(learning_rate=1e-2)), seed=0)
 
 
 def teach(learner: Learner, record: Record, phase: str = "a", *, number: int | None = None) -> Trainer:

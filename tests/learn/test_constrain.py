@@ -39,11 +39,11 @@ def member(name: str, reward: float, cost: float | None, *, completion: int = 5)
 
 def test_the_multiplier_follows_by_hand() -> None:
     how = Constraint(budget=0.1, proportional=2.0, integral=0.5, derivative=3.0, smoothing=0.5, most=10.0)
-    first = Multiplier().follow(0.5, how)  # over by 0.4: 2·0.4 + 0.5·0.4, and nothing rose yet
+    first = Multiplier().updated(0.5, how)  # over by 0.4: 2·0.4 + 0.5·0.4, and nothing rose yet
     assert first.value == pytest.approx(0.8 + 0.2)
-    second = first.follow(0.9, how)  # over by 0.8: mean 0.6; integral 0.2 + 0.4; mean cost rose from 0.5 to 0.7
+    second = first.updated(0.9, how)  # over by 0.8: mean 0.6; integral 0.2 + 0.4; mean cost rose from 0.5 to 0.7
     assert second.value == pytest.approx(2 * 0.6 + 0.6 + 3 * 0.2)
-    third = second.follow(0.0, how)  # under by 0.1: mean 0.25; integral 0.55; a fall is not held back
+    third = second.updated(0.0, how)  # under by 0.1: mean 0.25; integral 0.55; a fall is not held back
     assert third.value == pytest.approx(2 * 0.25 + 0.55)
     assert (third.seen, third.cost) == (3, pytest.approx(0.35))
 
@@ -52,14 +52,14 @@ def test_the_multiplier_follows_by_hand() -> None:
 def test_the_multiplier_is_never_negative_and_never_beyond_its_most(costs: list[float], budget: float) -> None:
     how, held = Constraint(budget=budget, most=4.0), Multiplier()
     for cost in costs:
-        held = held.follow(cost, how)
+        held = held.updated(cost, how)
         assert 0.0 <= held.value <= 4.0 and 0.0 <= held.integral <= 4.0
 
 
 def test_a_policy_that_stays_within_its_budget_is_left_alone() -> None:
     held = Multiplier()
     for _ in range(50):
-        held = held.follow(0.02, Constraint(budget=0.05))
+        held = held.updated(0.02, Constraint(budget=0.05))
     assert held.value == 0.0
 
 
@@ -69,7 +69,7 @@ def test_the_controller_damps_what_dual_ascent_lets_swing() -> None:
     def swing(how: Constraint) -> float:
         held, cost, late = Multiplier(), 0.6, []
         for step in range(300):
-            held = held.follow(cost, how)
+            held = held.updated(cost, how)
             cost = max(0.0, cost - 0.2 * (held.value - 0.5))
             late += [abs(cost - how.budget)] if step >= 200 else []
         return max(late)
@@ -102,7 +102,7 @@ def test_an_impossible_constraint_is_refused_by_name(wrong: dict[str, float], sa
 
 def test_a_cost_that_is_no_number_is_refused() -> None:
     with pytest.raises(BadInput, match="is not finite"):
-        Multiplier().follow(float("nan"), Constraint())
+        Multiplier().updated(float("nan"), Constraint())
 
 
 def test_combining_keeps_the_size_and_at_no_price_changes_nothing() -> None:
@@ -160,7 +160,7 @@ def test_grpo_weighs_cost_beside_reward() -> None:
         found = compare(team, SampleFilter(), Grpo(), price)
         if found.samples is None or found.samples.advantages is None:
             return {}
-        decided = found.samples.advantages[found.samples.decided]
+        decided = found.samples.advantages[found.samples.action_mask]
         return dict(zip(found.samples.rollouts, decided.tolist(), strict=True))
 
     assert credit(None) == credit(CostPrice(cost="safety_cost", multiplier=0.0)) == {"a": 1.0, "b": -1.0}
@@ -173,7 +173,7 @@ def test_equally_good_attempts_are_told_apart_by_cost_alone() -> None:
     assert compare(team, SampleFilter(), Grpo()).samples is None
     found = compare(team, SampleFilter(), Grpo(), CostPrice(cost="safety_cost", multiplier=0.5))
     assert found.samples is not None and found.samples.advantages is not None
-    assert found.samples.advantages[found.samples.decided].tolist() == pytest.approx([-1 / 3, 1 / 3])
+    assert found.samples.advantages[found.samples.action_mask].tolist() == pytest.approx([-1 / 3, 1 / 3])
 
 
 def test_turn_costs_are_those_still_to_come_less_the_others() -> None:
@@ -211,5 +211,5 @@ def test_ppo_over_turns_lowers_what_costs() -> None:
     summary = optimize_turns(answers(1.0), bound, RlSettings(), seed=0, held=held)
     assert plain.constraint is None and "constraint" not in plain.to_dict()
     assert summary.constraint is not None and summary.constraint["mean_cost"] == 0.5
-    assert from_dict(summary.constraint["multiplier"]) == Multiplier().follow(0.5, held[0])
+    assert from_dict(summary.constraint["multiplier"]) == Multiplier().updated(0.5, held[0])
     assert odds(bound) > odds(free) + 1e-4

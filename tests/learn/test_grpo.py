@@ -33,7 +33,7 @@ def advantages(attempts: list[Experience], settings: Grpo | None = None) -> dict
     assert found.samples is not None and found.samples.advantages is not None
     bounds = found.samples.bounds
     return {
-        name: found.samples.advantages[a:b][found.samples.decided[a:b]].tolist()
+        name: found.samples.advantages[a:b][found.samples.action_mask[a:b]].tolist()
         for name, a, b in zip(found.samples.rollouts, bounds[:-1], bounds[1:], strict=True)
     }
 
@@ -107,7 +107,7 @@ def test_impossible_shares_are_refused() -> None:
 def test_a_rewarded_token_becomes_likelier() -> None:
     """A bandit for a language model: after [1, 2], token 7 pays. Eight draws a step, log-probs as drawn."""
     model = Transformer(ModelShape(vocabulary=16, width=32, layers=2, heads=2, context=16), seed=0)
-    trainer = Trainer(model, Settings(objective=OBJECTIVE, pace=OptimizerConfig(learning_rate=1e-2)), seed=0)
+    trainer = Trainer(model, Settings(objective=OBJECTIVE, optimizer=OptimizerConfig(learning_rate=1e-2)), seed=0)
     rng = np.random.default_rng(0)
 
     def chances() -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -291,7 +291,7 @@ def test_what_a_turn_found_out_raises_that_turn_and_only_where_the_check_was_pas
 
 def test_the_turn_that_found_something_out_becomes_likelier_and_the_other_does_not() -> None:
     model = Transformer(ModelShape(vocabulary=16, width=32, layers=2, heads=2, context=16), seed=0)
-    trainer = Trainer(model, Settings(objective=OBJECTIVE, pace=OptimizerConfig(learning_rate=1e-2)), seed=0)
+    trainer = Trainer(model, Settings(objective=OBJECTIVE, optimizer=OptimizerConfig(learning_rate=1e-2)), seed=0)
     group = [found_out("found", 7, 1.0, success=1.0), found_out("idle", 8, 0.0, success=1.0)]
 
     def chance(after: list[int], token: int) -> float:
@@ -313,7 +313,7 @@ def test_advantages_of_somebodys_own_take_the_place_of_the_groups() -> None:
 
     found = compare([member("a", 1.0), member("b", 0.5)], SampleFilter(), Grpo(), own=best_only)
     assert found.samples is not None and found.samples.advantages is not None
-    assert found.samples.advantages[found.samples.decided].tolist() == [1.0, 0.0]
+    assert found.samples.advantages[found.samples.action_mask].tolist() == [1.0, 0.0]
     assert found.reasons == {"a": None, "b": SkipReason.ZERO_WEIGHT}
 
 

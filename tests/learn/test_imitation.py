@@ -46,7 +46,7 @@ def dialogue(question: str, answer: str) -> list[dict[str, str]]:
 def test_a_small_model_learns_a_few_dialogues_by_heart() -> None:
     model = Transformer(ModelShape(width=32, layers=2, heads=2, context=64), seed=0)
     samples = sequences(render(dialogue(question, answer)) for question, answer in PAIRS)
-    trainer = Trainer(model, Settings(pace=OptimizerConfig(learning_rate=1e-2)), seed=0)
+    trainer = Trainer(model, Settings(optimizer=OptimizerConfig(learning_rate=1e-2)), seed=0)
     for _ in range(50):
         update = trainer.step(samples)
     assert update.terms["clone"] < 0.02
@@ -60,7 +60,14 @@ def test_a_small_model_learns_a_few_dialogues_by_heart() -> None:
 def test_only_what_the_assistant_says_weighs_anything() -> None:
     samples = sequences([render(dialogue("q", "a"))])
     assert samples.weights is not None
-    assert samples.decided.tolist() == [False, False, False, False, True, True]  # <user> q <end> <assistant> a <end>
+    assert samples.action_mask.tolist() == [
+        False,
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]  # <user> q <end> <assistant> a <end>
     assert samples.weights.tolist() == [0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
 
 

@@ -173,7 +173,9 @@ NOTHING = torch.zeros(0, dtype=torch.long)
 def samples(lengths: list[int]) -> Samples:
     total = sum(lengths)
     return Samples(
-        bounds=np.concatenate(([0], np.cumsum(lengths))), ids=np.zeros(total, np.int32), decided=np.ones(total, bool)
+        bounds=np.concatenate(([0], np.cumsum(lengths))),
+        ids=np.zeros(total, np.int32),
+        action_mask=np.ones(total, bool),
     )
 
 

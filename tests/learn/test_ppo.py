@@ -21,7 +21,7 @@ from holdfast.collect.gym import CartPoles, Gym
 from holdfast.contracts.envs import VectorEnv
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.ppo import PPO, Adam, Player, ReturnScale, Settings, Update
-from holdfast.policies.nets import ActorCritic, Body, look
+from holdfast.policies.nets import ActorCritic, Body, action_distribution
 from tests.learn.probes import CONTINUOUS, DELAYED, ENDLESS, MASKED, MEMORY, Probes, ProbeWorld
 
 CARTPOLE = Settings(lr=5e-3)
@@ -55,7 +55,7 @@ def evaluate(worlds: VectorEnv, net: ActorCritic, *, seed: int) -> NDArray[np.fl
     first, goes_on, returns = np.ones(worlds.count, np.bool_), np.ones(worlds.count, np.bool_), np.zeros(worlds.count)
     with torch.no_grad():
         while goes_on.any():
-            policy, hidden = look(net, view, hidden, first)
+            policy, hidden = action_distribution(net, view, hidden, first)
             result = worlds.step(policy.best())
             view, first = result.observation, result.terminated | result.truncated
             returns += np.where(goes_on, result.reward, 0.0)
@@ -254,7 +254,7 @@ def test_a_new_scale_leaves_what_the_value_head_says() -> None:
     x = torch.randn(5, 4, dtype=torch.float64)
     said = (head(x) * scale.std + scale.mean).detach().numpy()
     for size in (1.0, 1000.0, 30.0):
-        scale.follow(rng.normal(5.0 * size, size, 500), head)
+        scale.update(rng.normal(5.0 * size, size, 500), head)
         assert (head(x) * scale.std + scale.mean).detach().numpy() == pytest.approx(said, abs=1e-9)
 
 

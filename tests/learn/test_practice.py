@@ -145,7 +145,7 @@ def test_after_an_update_that_was_taken_back_a_process_goes_on_as_another_would(
     def went_on(folder: Path, *, is_new: bool) -> list[float]:
         telling, algorithm = Telling(folder), GRPO(lr=1e-2)
         state = telling.tell(algorithm, AlgorithmState(base=base), tried(base, 1.0, 0.0))
-        object.__setattr__(algorithm.learner.trainer.settings.pace, "learning_rate", 1e30)  # type: ignore[union-attr]
+        object.__setattr__(algorithm.learner.trainer.settings.optimizer, "learning_rate", 1e30)  # type: ignore[union-attr]
         back = telling.tell(algorithm, state, tried(state.policy, 1.0, 0.0))
         assert back.metrics["update"]["restored"]
         again = GRPO(lr=1e-2) if is_new else algorithm

@@ -217,7 +217,7 @@ def test_the_multiplier_of_a_constraint_goes_on_from_what_is_on_record(base: Mod
         values.append(state.data["multiplier"])
     first, second = (from_dict(one) for one in values)
     assert 0.0 < first.value < second.value
-    assert second == first.follow(0.5, Constraint(cost="success", budget=0.1))  # to the last bit
+    assert second == first.updated(0.5, Constraint(cost="success", budget=0.1))  # to the last bit
     other = TurnPPO(follow="run-9", constraint=Constraint(cost="taste"))
     with pytest.raises(BadInput, match="no attempt has a signal of that name"):
         telling.tell(other, AlgorithmState(base=base), conversations("99", "01"))

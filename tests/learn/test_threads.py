@@ -114,14 +114,14 @@ def test_nothing_is_merged_across_what_was_scrubbed_though_the_ids_are_equal() -
     found = reading(scrubbed, again)
     assert found.breaks == {Break.SCRUBBED: 1}
     (kept,) = found.samples  # of the second call all was decided after it
-    assert kept.decided.tolist() == [False, False, False, True, False, False, False]
+    assert kept.action_mask.tolist() == [False, False, False, True, False, False, False]
 
 
 def test_what_is_scrubbed_in_a_later_message_leaves_the_turns_before_it_as_they_are() -> None:
     later = replace(call([*FULL, 1, 0, 2], [30, 3]), messages=(ASK, SAID, MORE), scrubbed=((8, 9),))
     (one,) = reading(FIRST, later).samples
     assert one.ids.tolist() == [*FULL, 1, 0, 2, 30, 3]
-    assert np.flatnonzero(one.decided).tolist() == [3, 4, 5, 6]
+    assert np.flatnonzero(one.action_mask).tolist() == [3, 4, 5, 6]
 
 
 def test_ids_that_part_before_what_was_scrubbed_part_for_their_own_reason() -> None:
@@ -133,7 +133,7 @@ def test_a_rollout_of_which_nothing_is_left_says_why() -> None:
     hidden = replace(FIRST, prompt_ids=(1, 0, 2), scrubbed=((1, 2),))
     assert reading(hidden).reason is SkipReason.SCRUBBED
     (shown,) = reading(hidden, is_sampled=False).samples  # a demonstration has no log-probs that could be wrong
-    assert shown.decided.tolist() == [False, False, False, True, True, True, True]
+    assert shown.action_mask.tolist() == [False, False, False, True, True, True, True]
 
 
 # All of them

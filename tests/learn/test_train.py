@@ -18,9 +18,9 @@ from torch import nn
 
 from holdfast.contracts.errors import BadInput, Interrupted
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.batch import Sample, Samples, learnt, pack
+from holdfast.learn.batch import Sample, Samples, pack, trained_mask
 from holdfast.learn.objective import TERMS, Objective
-from holdfast.learn.train import Account, AdamW, OptimizerConfig, Settings, Trainer, Update, recompute_logprobs
+from holdfast.learn.train import AdamW, OptimizerConfig, Settings, StepMetrics, Trainer, Update, recompute_logprobs
 from holdfast.policies.engine import Local
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
@@ -53,7 +53,7 @@ def samples(count: int = 6, *, seed: int = 0, **streams: Any) -> Samples:
                 rollout=f"r{number}",
                 task="t",
                 ids=rng.integers(0, 32, length).astype(np.int32),
-                decided=decided,
+                action_mask=decided,
                 turns=np.where(decided, 0, -1).astype(np.int32),
                 **given,
             )
@@ -67,13 +67,13 @@ def weights(model: nn.Module) -> torch.Tensor:
 
 def test_learning_makes_raised_tokens_likelier_and_lowered_ones_less_likely() -> None:
     model, batch = tiny(), samples()
-    trainer = Trainer(model, Settings(pace=OptimizerConfig(learning_rate=1e-2)), seed=0)
+    trainer = Trainer(model, Settings(optimizer=OptimizerConfig(learning_rate=1e-2)), seed=0)
     before = trainer.logprobs(batch)
     fresh = replace(batch, logprobs=before)
     update = trainer.step(fresh)
     after = trainer.logprobs(batch)
     assert batch.advantages is not None
-    assert (~np.isnan(after) == learnt(batch)).all()
+    assert (~np.isnan(after) == trained_mask(batch)).all()
     gain = np.nansum((after - before) * batch.advantages)
     assert gain > 0.1
     assert update.delta_norm == pytest.approx((weights(model) - weights(tiny())).norm().item(), rel=1e-5)
@@ -87,7 +87,9 @@ def test_how_a_batch_is_cut_does_not_change_its_update(aggregate: Any) -> None:
     for limit in (1000, 24, 1):
         model = tiny()
         objective = Objective(aggregate=aggregate, entropy=0.01, behaviour_kl=0.1)
-        settings = Settings(objective=objective, max_tokens_per_batch=limit, pace=OptimizerConfig(max_grad_norm=1e9))
+        settings = Settings(
+            objective=objective, max_tokens_per_batch=limit, optimizer=OptimizerConfig(max_grad_norm=1e9)
+        )
         update = Trainer(model, settings, seed=0).step(samples(weights=0.5))
         gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
         moved.append((gradient, update))
@@ -107,7 +109,7 @@ def test_what_is_not_decided_has_exactly_no_gradient() -> None:
             rollout="r",
             task="t",
             ids=ids,
-            decided=decided,
+            action_mask=decided,
             turns=np.where(decided, 0, -1).astype(np.int32),
             weights=np.where(decided, 1.0, weight).astype(np.float32),
             advantages=np.where(decided, 0.0, weight).astype(np.float32),
@@ -129,7 +131,7 @@ def test_an_advantage_of_zero_everywhere_moves_nothing() -> None:
 def stepped(**settings: Any) -> Update:
     """Many epochs with a large learning rate, from log-probs that are the model's own."""
     model, batch = tiny(), samples()
-    trainer = Trainer(model, Settings(epochs=20, pace=OptimizerConfig(learning_rate=3e-2), **settings), seed=0)
+    trainer = Trainer(model, Settings(epochs=20, optimizer=OptimizerConfig(learning_rate=3e-2), **settings), seed=0)
     return trainer.step(replace(batch, logprobs=trainer.logprobs(batch)))
 
 
@@ -145,7 +147,7 @@ def test_a_reference_holds_the_policy_back() -> None:
     def moved(weight: float) -> float:
         model, batch = tiny(), samples()
         objective = Objective(reference_kl=weight)
-        settings = Settings(objective=objective, epochs=20, pace=OptimizerConfig(learning_rate=1e-2))
+        settings = Settings(objective=objective, epochs=20, optimizer=OptimizerConfig(learning_rate=1e-2))
         trainer = Trainer(model, settings, seed=0, reference=tiny())
         before = trainer.logprobs(batch)
         trainer.step(replace(batch, logprobs=before))
@@ -157,11 +159,11 @@ def test_a_reference_holds_the_policy_back() -> None:
 def test_one_update_is_measured_where_it_ends_and_not_only_where_it_began() -> None:
     def stepped(**settings: Any) -> tuple[Update, torch.Tensor]:
         model = tiny()
-        trainer = Trainer(model, Settings(pace=OptimizerConfig(learning_rate=3e-2), **settings), seed=0)
+        trainer = Trainer(model, Settings(optimizer=OptimizerConfig(learning_rate=3e-2), **settings), seed=0)
         batch = replace(samples(), logprobs=trainer.logprobs(samples()))
         update = trainer.step(batch)
         assert batch.logprobs is not None
-        moved = (trainer.logprobs(batch) - batch.logprobs)[learnt(batch)]
+        moved = (trainer.logprobs(batch) - batch.logprobs)[trained_mask(batch)]
         assert moved.any() == (update.delta_norm > 0.0)
         if settings == {"is_measured": True}:
             assert update.approx_kl == pytest.approx(float(np.square(moved).mean()) / 2, rel=1e-5)
@@ -179,7 +181,9 @@ def test_log_probs_that_nobody_told_are_the_models_own_at_the_start(cap: float |
     """Telling the trainer what it would have taken changes no bit, and no share is over 1."""
     whole = samples()
     half = np.where(np.arange(len(whole.ids)) < whole.bounds[3], np.float32(-3.4), np.float32(np.nan))
-    settings = Settings(epochs=6, pace=OptimizerConfig(learning_rate=3e-2), objective=Objective(importance_cap=cap))
+    settings = Settings(
+        epochs=6, optimizer=OptimizerConfig(learning_rate=3e-2), objective=Objective(importance_cap=cap)
+    )
     own = Trainer(tiny(), settings, seed=0).logprobs(whole)
     trainers = [Trainer(tiny(), settings, seed=0) for _ in range(3)]
     batches = [replace(whole, logprobs=given) for given in (half, np.where(np.isnan(half), own, half), None)]
@@ -220,9 +224,9 @@ for number in range(20):
 
 def resumable(seed: int = 5) -> Trainer:
     """Everything that could break a resumed run: shuffled minibatches, a schedule, two epochs, a critic."""
-    pace = OptimizerConfig(learning_rate=1e-2, schedule="cosine", total=200, warm_up=9)
+    optimizer = OptimizerConfig(learning_rate=1e-2, schedule="cosine", total=200, warm_up=9)
     torch.manual_seed(seed)
-    return Trainer(tiny(seed), Settings(minibatch=3, epochs=2, pace=pace), seed=seed, critic=nn.Linear(16, 1))
+    return Trainer(tiny(seed), Settings(minibatch=3, epochs=2, optimizer=optimizer), seed=seed, critic=nn.Linear(16, 1))
 
 
 def test_a_step_that_is_held_on_its_way_comes_to_the_same_bytes() -> None:
@@ -271,7 +275,7 @@ def test_the_critic_learns_what_the_returns_say() -> None:
     returns[batch.bounds[:-1]] = np.arange(len(batch))
     batch = replace(batch, returns=returns)
     critic = nn.Linear(16, 1)
-    trainer = Trainer(model, Settings(epochs=60, pace=OptimizerConfig(learning_rate=5e-2)), seed=0, critic=critic)
+    trainer = Trainer(model, Settings(epochs=60, optimizer=OptimizerConfig(learning_rate=5e-2)), seed=0, critic=critic)
     before = np.nanmean(np.square(trainer.values(batch) - returns))
     trainer.step(batch)
     assert np.nanmean(np.square(trainer.values(batch) - returns)) < 0.2 * before
@@ -303,7 +307,7 @@ def test_training_disturbs_nobodys_chance() -> None:
         lambda: OptimizerConfig(learning_rate=math.nan),
         lambda: OptimizerConfig(schedule="cosine", total=5, warm_up=5),
         lambda: Trainer(tiny(), Settings(objective=Objective(reference_kl=0.1)), seed=0),
-        lambda: Trainer(tiny(), Settings(), seed=0).step(replace(samples(), decided=np.zeros(51, bool))),
+        lambda: Trainer(tiny(), Settings(), seed=0).step(replace(samples(), action_mask=np.zeros(51, bool))),
         lambda: Trainer(tiny().requires_grad_(False), Settings(), seed=0),
     ],
 )
@@ -343,7 +347,7 @@ def test_adam_follows_its_formula_and_only_matrices_decay() -> None:
 def test_a_minibatch_is_one_update_epochs_repeat_them_and_the_seed_decides_their_order() -> None:
     def train(seed: int) -> tuple[Update, torch.Tensor]:
         model = tiny()
-        settings = Settings(minibatch=2, epochs=3, pace=OptimizerConfig(learning_rate=1e-2))
+        settings = Settings(minibatch=2, epochs=3, optimizer=OptimizerConfig(learning_rate=1e-2))
         return Trainer(model, settings, seed=seed).step(samples(5)), weights(model)
 
     (update, one), (_, same), (_, other) = train(1), train(1), train(2)
@@ -360,12 +364,12 @@ def test_a_minibatch_is_one_update_epochs_repeat_them_and_the_seed_decides_their
 )
 def test_an_update_that_runs_away_is_taken_back_and_the_next_one_goes_on(given: dict[str, float], why: str) -> None:
     model = tiny()
-    trainer = Trainer(model, Settings(pace=OptimizerConfig(learning_rate=given.pop("rate", 3e-4))), seed=0)
+    trainer = Trainer(model, Settings(optimizer=OptimizerConfig(learning_rate=given.pop("rate", 3e-4))), seed=0)
     update = trainer.step(samples(**given))
     assert update.restored is not None and why in update.restored
     assert (update.delta_norm, update.updates) == (0.0, 0) and torch.equal(weights(model), weights(tiny()))
     json.dumps(update.to_dict(), allow_nan=False)
-    object.__setattr__(trainer.settings.pace, "learning_rate", 1e-4)
+    object.__setattr__(trainer.settings.optimizer, "learning_rate", 1e-4)
     assert trainer.step(samples()).restored is None
 
 
@@ -403,12 +407,12 @@ def numbers(loss: float, norm: float, moved: float, clipped: float = 0.0, entrop
     return [loss, norm, *([loss] * len(TERMS)), moved, clipped, entropy, 0.0]
 
 
-def closed(account: Account) -> Update:
+def closed(account: StepMetrics) -> Update:
     return account.close(step=1, samples=2, tokens=8, delta_norm=0.1, lr=1e-3, seconds=0.0)
 
 
 def test_means_are_over_minibatches_shares_over_tokens_and_the_epoch_that_went_farthest_is_observed() -> None:
-    account = Account()
+    account = StepMetrics()
     account.open_epoch()
     account.add(numbers(1.0, 2.0, moved=0.5, clipped=1.0, entropy=6.0), tokens=4, told=2)
     assert account.last_kl == 0.25
@@ -427,7 +431,7 @@ def test_means_are_over_minibatches_shares_over_tokens_and_the_epoch_that_went_f
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf")])
 def test_what_is_not_finite_is_missing_so_that_it_can_be_written_down(odd: float) -> None:
-    account = Account()
+    account = StepMetrics()
     account.open_epoch()
     account.add(numbers(odd, odd, moved=odd, entropy=odd), tokens=1, told=1)
     update = closed(account)

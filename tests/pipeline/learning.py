@@ -113,8 +113,8 @@ class Shuffled(GRPO):
     """Several minibatches a step, shuffled: whoever loses its place among them ends elsewhere."""
 
     def _trainer(self, model: Any) -> Trainer:
-        pace = OptimizerConfig(learning_rate=self.lr, schedule="linear", total=self.steps)
-        return Trainer(model, Settings(objective=OBJECTIVE, pace=pace, minibatch=2, epochs=2), seed=self.seed)
+        optimizer = OptimizerConfig(learning_rate=self.lr, schedule="linear", total=self.steps)
+        return Trainer(model, Settings(objective=OBJECTIVE, optimizer=optimizer, minibatch=2, epochs=2), seed=self.seed)
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def network_spec(base: str, hook: Hook = nothing, *, stage: Stage = Stage.LIVE) 
     algorithm = EnvPPO(updates=8, step_updates=2, envs=8, settings=settings)
     proof = EnvProof(episodes=150, batch=75, reward_range=(0.0, 3.0))
     spec = improve_env(Signpost, Network(width=16), name=LINE, algorithm=algorithm, proof=proof, stage=stage)
-    return replace(spec, pace=PACE)
+    return replace(spec, timing=PACE)
 
 
 SPECS: Mapping[str, Callable[..., RunSpec]] = {"prompt": prompt_spec, "model": model_spec, "network": network_spec}

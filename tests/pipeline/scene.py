@@ -113,7 +113,7 @@ def spec_of(
         "settings": {},
         "runtime": Runtime(agent, score, engine or Endpoints()),
         "workers": 2,
-        "pace": PACE,
+        "timing": PACE,
         "report_s": 0.05,
         "look_s": 0.01,
     }

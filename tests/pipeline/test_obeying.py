@@ -66,7 +66,7 @@ def stores(files: Files) -> Iterator[tuple[Store, Store]]:
 
 async def begun(stores: tuple[Store, Store], base: str, held: Held) -> Going:
     """A run that has come to this place and is held there."""
-    task = asyncio.create_task(ran(stores[0], model_spec(base, held, pace=SILENT)))
+    task = asyncio.create_task(ran(stores[0], model_spec(base, held, timing=SILENT)))
     await until(lambda: held.came.is_set() or task.done())
     return Going(*stores, held, task)
 

@@ -19,14 +19,24 @@ from holdfast.pipeline.more import unmeasured
 from holdfast.pipeline.paired import (
     Continued,
     PairedEvaluation,
+    comparison_of,
     episodes_of_run,
     looked,
     measured,
     settled,
     shown_looks,
-    weighed,
 )
-from holdfast.pipeline.prove import ARMS, HeldOut, Look, ProveConfig, episode, episodes, is_checked, judged, missing
+from holdfast.pipeline.prove import (
+    ARMS,
+    HeldOut,
+    InterimAnalysis,
+    ProveConfig,
+    episode,
+    episodes,
+    is_checked,
+    judged,
+    missing,
+)
 from holdfast.promote.gate import Criteria
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
@@ -38,8 +48,8 @@ def rollouts(store: Store, made: PairedEvaluation) -> list[Rollout]:
     return store.views.rollouts(compared(store, made), most=1000)
 
 
-def looks(store: Store, run: str) -> list[Look]:
-    return [Look.from_record(one.body) for one in shown_looks(store, run)]
+def looks(store: Store, run: str) -> list[InterimAnalysis]:
+    return [InterimAnalysis.from_record(one.body) for one in shown_looks(store, run)]
 
 
 def chances(found: list[Rollout]) -> set[str]:
@@ -67,12 +77,12 @@ def test_a_look_keeps_its_episodes_and_says_what_all_of_them_prove(store: Store)
     spoilt = [replace(one, input={**one.input, "always": WRONG}) for one in tasks(2, 4)]
     run = compared(store, evaluation(tasks=(*tasks(4), *spoilt)))
     first, second = looks(store, run)
-    assert (first.look, first.tasks, first.difference, first.missing) == (1, 4, 1.0, {"baseline": 0, "candidate": 0})
-    assert (second.look, second.tasks, second.planned) == (2, 6, 12)
+    assert (first.number, first.tasks, first.difference, first.missing) == (1, 4, 1.0, {"baseline": 0, "candidate": 0})
+    assert (second.number, second.tasks, second.planned) == (2, 6, 12)
     assert second.difference == pytest.approx(4 / 6)
     assert [len(some) for some in episodes_of_run(store, run)] == [12, 12]
     assert second.blobs == (first.episodes, second.episodes)  # a step refers to episodes, and holds none
-    found = weighed(store, run)
+    found = comparison_of(store, run)
     assert found is not None and len(found.tasks) == 6
     assert found.comparisons["success"].candidate == "new"
 
@@ -125,7 +135,7 @@ def test_a_better_candidate_is_measured_on_as_many_tasks_as_the_gate_asks_for(st
 def test_a_single_task_has_no_verdict_yet_and_the_next_one_is_looked_at(store: Store) -> None:
     run = compared(store, evaluation(tasks=tasks(2), batch=1, stop_early=True))
     assert [(one.tasks, one.verdict is None) for one in looks(store, run)] == [(1, True), (2, False)]
-    assert weighed(store, compared(store, evaluation(tasks=tasks(1)))) is None
+    assert comparison_of(store, compared(store, evaluation(tasks=tasks(1)))) is None
 
 
 def test_the_same_version_twice_has_to_be_meant() -> None:
@@ -141,7 +151,7 @@ def test_the_same_version_twice_has_to_be_meant() -> None:
 def test_a_run_without_looks_has_nothing_to_weigh_and_one_of_another_kind_no_episodes(store: Store) -> None:
     how: dict[str, Any] = {"model_ref": "m", "settings": evaluation().settings, "salt": "aa", "who": "ada", "now": 0.0}
     run = store.runs.begin(kind="prove", **how).result().id
-    assert episodes_of_run(store, run) == ([], []) and weighed(store, run) is None
+    assert episodes_of_run(store, run) == ([], []) and comparison_of(store, run) is None
     with pytest.raises(BadInput, match="is of the kind optimize, and compared nothing"):
         episodes_of_run(store, store.runs.begin(kind="optimize", **how).result().id)
 
@@ -205,7 +215,7 @@ def test_a_run_that_continues_another_adds_to_its_evidence_in_order(store: Store
     assert [one.task for one in both[0]] == [f"t{place}" for place in range(9) for _ in (1, 2)]
     assert {str(one.rollout).partition("/")[0] for one in both[0]} == {first, second}
     (last,) = looks(store, second)
-    assert (last.look, last.tasks, last.planned) == (3, 9, 18)
+    assert (last.number, last.tasks, last.planned) == (3, 9, 18)
     assert [one.name for one in store.views.rollouts(second, most=2)] == ["baseline-0-1", "candidate-0-1"]
     json.dumps(asdict(measured(store, second)), allow_nan=False)
 
@@ -224,8 +234,8 @@ def test_a_task_is_not_measured_twice_with_a_seed(store: Store) -> None:
 
 def test_a_look_comes_back_from_its_record() -> None:
     verdict = Verdict(outcome=Outcome.HOLD, reasons=("not yet",), needs=5)
-    look = Look(
-        look=2,
+    look = InterimAnalysis(
+        number=2,
         iteration=1,
         tasks=8,
         planned=16,
@@ -235,7 +245,7 @@ def test_a_look_comes_back_from_its_record() -> None:
         difference=0.25,
         verdict=verdict,
     )
-    assert Look.from_record(json.loads(json.dumps(look.record()))) == look
+    assert InterimAnalysis.from_record(json.loads(json.dumps(look.record()))) == look
     assert look.blobs == ("cd" * 32, "ab" * 32) and not look.is_decided
 
 

@@ -318,7 +318,7 @@ async def test_a_driver_that_was_replaced_promotes_nothing(files: Files) -> None
                 operator.runs.resume(run.id, who="other", now=time.time(), silent_s=0.0).result()
 
         asleep = replace(PACE, heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)
-        spec = replace(proving(store, BETTER, taken_from_it), pace=asleep, report_s=PATIENCE_S)
+        spec = replace(proving(store, BETTER, taken_from_it), timing=asleep, report_s=PATIENCE_S)
         with pytest.raises(StaleLease, match="another process has taken it up"):
             await ran(store, spec)
         assert told(store) == ADDED

@@ -242,7 +242,7 @@ async def test_a_run_whose_process_died_is_finished_by_another(store: Store) -> 
     done, _ = await store.queue.claim(run.id, "dead", now=now, lease_s=1.0, most=2)
     await store.queue.finish(done.attempt, AttemptState.SUCCEEDED, now=now)
     with pytest.raises(IllegalMove, match="another process drives it"):
-        await Watched(store, spec_of(all_of(work(8)), pace=replace(PACE, lease_s=6000.0)), resume=run.id).run()
+        await Watched(store, spec_of(all_of(work(8)), timing=replace(PACE, lease_s=6000.0)), resume=run.id).run()
     status = await Watched(store, spec_of(all_of(work(8))), resume=run.id).run()
     assert (status.run_state, status.succeeded) == (RunState.COMPLETED, 8)
     assert attempts(store, run.id, 8) == [["succeeded"], ["unresponsive", "succeeded"], *[["succeeded"]] * 6]
@@ -282,7 +282,7 @@ async def test_a_driver_that_was_replaced_ends_without_a_word(
     """As one that SIGSTOP held for longer than its lease, and that wakes when another drives its run."""
     gate = Gate()
     pace = replace(PACE, heartbeat_s=heartbeat_s, lease_s=10 * PATIENCE_S)
-    watched = Watched(store, spec_of(all_of(work(2)), gate, pace=pace, report_s=report_s))
+    watched = Watched(store, spec_of(all_of(work(2)), gate, timing=pace, report_s=report_s))
     async with watched.going() as running:
         await until(lambda: gate.held == 2)
         awake = operator.runs.resume(watched.run_id, who="other", now=time.time(), silent_s=0.0).result()
@@ -406,7 +406,7 @@ async def heard(store: Store) -> None:
 async def test_an_order_to_cancel_ends_the_run_for_good(store: Store, operator: Store, at_once: bool) -> None:
     gate = Gate(passes=2)
     # A beat that never comes: the order itself must be enough.
-    watched = Watched(store, spec_of(all_of(work(8)), gate, pace=PoolTiming(**ASLEEP)))
+    watched = Watched(store, spec_of(all_of(work(8)), gate, timing=PoolTiming(**ASLEEP)))
     async with watched.going():
         await until(lambda: gate.held == 2)
         order(operator, watched.run_id, DesiredState.CANCELLED)

@@ -30,13 +30,13 @@ from holdfast.pipeline.context import Endpoints, Runtime
 from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.spec import (
     SafeguardedScorer,
+    comparison_config,
     constraint_of,
     improve_spec,
     optimize_spec,
     policy_for,
     score_for,
     watched,
-    weighing,
 )
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
@@ -106,8 +106,8 @@ def test_the_pace_is_that_of_the_settings() -> None:
         queue_limit=9,
         seed=11,
     )
-    assert (plan.pace.heartbeat_s, plan.pace.lease_s) == (0.2, 1.0)  # a lease is five beats
-    assert plan.pace.backoff == Backoff(initial_s=0.1, cap_s=0.4)
+    assert (plan.timing.heartbeat_s, plan.timing.lease_s) == (0.2, 1.0)  # a lease is five beats
+    assert plan.timing.backoff == Backoff(initial_s=0.1, cap_s=0.4)
     assert (plan.timeout_s, plan.look_s, plan.workers, plan.queue_limit, plan.seed) == (7.0, 0.02, 6, 9, 11)
     plan.runtime.close()
 
@@ -121,7 +121,7 @@ def test_a_spec_keeps_its_settings_so_that_it_can_be_made_again() -> None:
 
 
 async def outcome(plan: RunSpec, task: Any) -> Outcome:
-    seat = plan.runtime.seat()
+    seat = plan.runtime.slot()
     await seat.prepare()
     found = await seat.run(assignment(task), lambda span: None)
     seat.close()
@@ -276,7 +276,7 @@ async def test_with_thinking_budgets_every_call_is_told_how_much_it_may_think(en
     for on, features, expected in ((True, ALL_ON, 500), (False, ALL_ON, None), (True, off, None)):
         plan = planned(**fields, thinking_budgets=on, features=features)
         try:
-            await plan.runtime.seat().run(assignment({"prompt": "2 + 2?"}), lambda news: None)
+            await plan.runtime.slot().run(assignment({"prompt": "2 + 2?"}), lambda news: None)
         finally:
             plan.runtime.close()
         assert endpoint.asked[-1].body.get("thinking_token_budget") == expected
@@ -346,7 +346,7 @@ def test_what_is_asked_of_a_proof_reaches_the_weighing(base: str) -> None:
     given = {"alpha": 0.01, "primary": "reward", "reward_range": [-1, 2], "max_cost": 3, "max_seed_spread": 0.2}
     block = improving(base, prove=given).improve
     assert block is not None
-    how = weighing(block.prove)
+    how = comparison_config(block.prove)
     assert (how.alpha, how.primary, how.reward_range, how.max_cost) == (0.01, "reward", (-1.0, 2.0), 3.0)
     assert how.seed_delta_spread == 0.2
 
@@ -565,5 +565,5 @@ def test_the_engine_learns_where_checkpoints_lie_and_is_closed_with_the_run(tmp_
 )
 def test_agents_run_here_or_in_processes_of_their_own(executor: Any, kind: type) -> None:
     made = Runtime(echo, no_score, Connected(), executor=executor)
-    assert isinstance(made.seat()._executor, kind)
+    assert isinstance(made.slot()._executor, kind)
     made.close()

@@ -277,7 +277,7 @@ async def test_what_was_computed_by_a_driver_that_was_replaced_is_refused(store:
     async def program(run: DurableRun) -> None:
         await run.step("late", compute)
 
-    watched = Watched(store, spec_of(program, pace=replace(PACE, **ASLEEP), report_s=PATIENCE_S))
+    watched = Watched(store, spec_of(program, timing=replace(PACE, **ASLEEP), report_s=PATIENCE_S))
     with open_store(url) as other:
         async with watched.going() as running:
             await began.wait()
@@ -329,7 +329,7 @@ async def test_a_thread_is_interrupted_where_it_checks_and_leaves_no_row(files: 
 
     url = files.fresh()
     with open_store(url) as store, open_store(url) as operator:
-        watched = Watched(store, spec_of(program, pace=replace(PACE, **ASLEEP)))
+        watched = Watched(store, spec_of(program, timing=replace(PACE, **ASLEEP)))
         async with watched.going():
             await until(lambda: len(pieces) == 2)
             order(operator, watched.run_id, DesiredState.CANCELLED)
@@ -360,7 +360,7 @@ async def test_a_thread_waits_where_it_checks_while_the_run_is_held_and_that_is_
 
     url, held = files.fresh(), list[float]()
     with open_store(url) as store, open_store(url) as operator:
-        watched = Watched(store, spec_of(program, pace=replace(PACE, **ASLEEP)))
+        watched = Watched(store, spec_of(program, timing=replace(PACE, **ASLEEP)))
         async with watched.going() as running:
             await until(lambda: len(pieces) == 2)
             seen = store.changes.seen(ORDERS)
@@ -539,8 +539,8 @@ async def test_what_is_too_large_for_a_result_is_kept_by_its_hash_and_verified_w
     found: list[Any] = []
 
     def keep(*, ctx: StepContext) -> str:
-        assert ctx.keep({"b": 1, "a": 2}) == ctx.keep({"a": 2, "b": 1})  # the same content, the same hash
-        return ctx.keep({"a": 2, "b": 1})
+        assert ctx.save({"b": 1, "a": 2}) == ctx.save({"a": 2, "b": 1})  # the same content, the same hash
+        return ctx.save({"a": 2, "b": 1})
 
     def read(sha256: str, *, ctx: StepContext) -> dict[str, Any]:
         found.append(ctx.read(sha256))
@@ -621,7 +621,7 @@ async def test_a_batch_may_be_of_another_run(store: Store) -> None:
     seen: list[Any] = []
 
     def read(*, ctx: StepContext) -> dict[str, Any]:
-        ids = ctx.keep([f"{other.run_id}/t3", f"{other.run_id}/t1"])
+        ids = ctx.save([f"{other.run_id}/t3", f"{other.run_id}/t1"])
         found = ctx.experiences(Batch(run=other.run_id, step=ctx.name, count=2, ids=ids))
         seen.extend((one.rollout, one.run, one.split, one.sheet and one.sheet.total) for one in found)
         return {}

@@ -65,7 +65,7 @@ def own_logprobs(model: Any, calls: Sequence[ModelCall]) -> list[float]:
         (prompt + completion, [False] * len(prompt) + [True] * len(completion)) for prompt, completion in pairs(calls)
     ]
     samples = sequences(some)
-    found: list[float] = Trainer(model, Settings(), seed=0).logprobs(samples)[samples.decided].tolist()
+    found: list[float] = Trainer(model, Settings(), seed=0).logprobs(samples)[samples.action_mask].tolist()
     return found
 
 

@@ -86,7 +86,7 @@ def test_attention_of_rows_of_different_length_that_lean_on_one_beginning() -> N
     history = floats(3, 150, 3, heads, head)  # rows, places, qkv
     history[1, :64] = history[0, :64]
     for slot in range(3):
-        cpu.keep(history[slot], keys[slot], values[slot], 0)
+        cpu.store_kv(history[slot], keys[slot], values[slot], 0)
     keys[1, :, 0] = np.nan  # lies in slot 0
     slots, bases, shared = np.array([1, 0, 2]), np.array([0, 0, 2]), np.array([64, 0, 0])
     places = np.array([140, 64, 3])

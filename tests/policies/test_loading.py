@@ -137,9 +137,9 @@ def test_its_record_gives_an_equal_one_and_does_not_say_where_its_store_is() -> 
         checkpoint="run-1-1-ab",
         lora=8,
         resources={"system": "Be brief."},
-        home=FolderArtifacts(Path("/here")),
+        artifacts=FolderArtifacts(Path("/here")),
     )
-    assert policy_from(policy_record(policy)) == policy and "home" not in policy.manifest
+    assert policy_from(policy_record(policy)) == policy and "artifacts" not in policy.manifest
     assert (policy.version, policy.source) == ("local/tiny-tools@run-1-1-ab", "checkpoint:run-1-1-ab")
 
 

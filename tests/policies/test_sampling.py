@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast.contracts.errors import BadInput
-from holdfast.policies.sampling import Completion, Sampling, SamplingRules, draw, follow, log_probs, uniforms
+from holdfast.policies.sampling import Completion, Sampling, SamplingRules, draw, log_probs, track_thinking, uniforms
 from holdfast.policies.tokens import END, THINK, UNTHINK
 from tests.policies.small import SMALL, generate, recomputed, small
 
@@ -188,7 +188,7 @@ def test_the_stream_of_a_key_is_its_own() -> None:
 
 def test_any_mark_ends_a_thought() -> None:
     tokens = torch.tensor([THINK, 65, UNTHINK, END, 65])
-    inside, left = follow(tokens, torch.tensor([False, True, True, True, False]), torch.full((5,), 9))
+    inside, left = track_thinking(tokens, torch.tensor([False, True, True, True, False]), torch.full((5,), 9))
     assert inside.tolist() == [True, True, False, False, False]
     assert left.tolist() == [9, 8, 9, 9, 9]
 

@@ -13,7 +13,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.policies import verifier, weights
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.model import folder_of
-from holdfast.policies.verifier import PLACE, Verifier, balanced, features, fit, load, save, width
+from holdfast.policies.verifier import PACKAGED_HEAD, Verifier, balanced, features, fit, load, save, width
 from holdfast.policies.weights import Manifest, save_transformer
 
 MOST = 200_000  # bytes that ship
@@ -106,8 +106,8 @@ def test_a_head_is_only_put_on_the_model_it_was_made_for(tmp_path: Path) -> None
 
 
 def test_the_one_that_ships_is_small_and_says_what_it_was_made_from() -> None:
-    manifest = weights.read(PLACE)
-    assert sum(path.stat().st_size for path in PLACE.iterdir()) <= MOST
+    manifest = weights.read(PACKAGED_HEAD)
+    assert sum(path.stat().st_size for path in PACKAGED_HEAD.iterdir()) <= MOST
     assert manifest.parent == weights.read(folder_of("sprout")).sha256
     assert manifest.notes["labels"] == "program"
     assert "test" not in manifest.notes["recipe"]["splits"]

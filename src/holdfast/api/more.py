@@ -26,7 +26,7 @@ from holdfast.contracts.task import TaskItem, canonical
 from holdfast.pipeline import improve as loop
 from holdfast.pipeline.more import candidate_of, end_of, samples_of, unfinished_after
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, compare, measured, policies_of
-from holdfast.pipeline.promote import PromotionRequest, criteria_from, promote, weighing_from
+from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.versions import resolve
 from holdfast.store.store import Store
@@ -70,7 +70,7 @@ def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store
         suite=suite,
         baseline=resolve(store, evidence.baseline),
         candidate=resolve(store, evidence.candidate),
-        how=weighing_from(kept["weighing"]),  # as it was judged: stricter than asked, if it was not the first try
+        how=comparison_config_from(kept["weighing"]),  # as it was judged: stricter where it was not the first try
         batch=spec.prove.batch,
         stop_early=True,
         least=spec.prove.least,

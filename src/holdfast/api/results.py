@@ -197,7 +197,7 @@ def result_of(store: Store, run: Run) -> Result:
 def at_home(policy: Policy, store: Store) -> Policy:
     """The same policy; one with weights knows where they lie, and can be exported."""
     found: Any = policy
-    return replace(found, home=store.files) if hasattr(policy, "home") else policy
+    return replace(found, artifacts=store.files) if hasattr(policy, "artifacts") else policy
 
 
 # Comparisons ---------------------------------------------------------------------------------------------------------

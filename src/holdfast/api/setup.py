@@ -130,7 +130,7 @@ def run_spec(setup: Setup, kind: str, program: Callable[[Driven], Any], model_re
         settings=setup.settings,
         runtime=setup.runtime,
         workers=options["workers"],
-        pace=PoolTiming(heartbeat_s=1.0, lease_s=LEASE_S),
+        timing=PoolTiming(heartbeat_s=1.0, lease_s=LEASE_S),
         seed=options["seed"],
     )
 

@@ -86,7 +86,7 @@ def sft(
         raise
     taught = started.wait()
     print(described(taught), file=sys.stderr)
-    return replace(taught.policy, home=home)
+    return replace(taught.policy, artifacts=home)
 
 
 def described(taught: Taught) -> str:

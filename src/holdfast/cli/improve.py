@@ -361,7 +361,7 @@ def improve(
 
     with needing("learn"):
         from holdfast.pipeline.control import env_spec_from
-        from holdfast.pipeline.spec import improve_spec, weighing
+        from holdfast.pipeline.spec import comparison_config, improve_spec
     if config is None and env is None and resume is None and Path(CONFIG).is_file():
         config = Path(CONFIG)
     flags = {"policy": policy, "iterations": iterations, "follow": follow, "budget_s": budget}
@@ -390,7 +390,7 @@ def improve(
         status, _, code = drive(opened, spec, resume, salt)
         updates = opened.steps.of_run(status.run_id)
         decided = [update.body for update in updates if "proposed" in update.body]
-        how = None if settings is None else weighing((settings.improve or ImproveBlock()).prove)
+        how = None if settings is None else comparison_config((settings.improve or ImproveBlock()).prove)
         pages = [str(write_page(Path(body["proof"]), how)) if "proof" in body else None for body in decided]
         now = {body["release"]: opened.releases.get(body["release"]) for body in decided if "release" in body}
         off = switched_off(

@@ -44,10 +44,10 @@ KEPT = ("episodes", "earlier")  # of a look: where its episodes lie
 
 def tell(store: Store, run: RunRecord, json: bool) -> None:
     """Every look that was taken, and what all episodes come to."""
-    from holdfast.pipeline.paired import shown_looks, weighed
+    from holdfast.pipeline.paired import comparison_of, shown_looks
 
     with progress("weighing", None):
-        looks, found = shown_looks(store, run.id), weighed(store, run.id)
+        looks, found = shown_looks(store, run.id), comparison_of(store, run.id)
     if json:
         print_json(_record(run, looks, found))
     else:

@@ -193,7 +193,7 @@ class Sample:
     rollout: str
     task: str
     ids: Ints
-    decided: Bools  # sampled by the policy: not prompts, not tool results, not forced tokens
+    action_mask: Bools  # sampled by the policy: not prompts, not tool results, not forced tokens
     turns: Ints  # which model call decided it; -1 outside
     rules: tuple[SamplingRule, ...] = (PLAIN,)  # by turn; the last one holds for all turns after it
     starts: tuple[tuple[int, int], ...] = ()  # (turn, where its completion begins)
@@ -203,7 +203,7 @@ class Sample:
     returns: Floats | None = None  # what the critic should say after reading this token; nan: nothing
 
     def __post_init__(self) -> None:
-        for name in ("decided", "turns", *STREAMS):
+        for name in ("action_mask", "turns", *STREAMS):
             stream = getattr(self, name)
             if stream is not None and len(stream) != len(self.ids):
                 raise BadInput(f"sample {self.rollout}: {name}", why=f"{len(stream)} entries, {len(self.ids)} ids")
@@ -213,11 +213,11 @@ class Sample:
 class Samples:
     """Many samples end to end: sample i is ids[bounds[i] : bounds[i + 1]]. A stream that no sample has is None."""
 
-    FLAT: ClassVar[tuple[str, ...]] = ("ids", "decided", "rule", *STREAMS, "trainer", "reference")
+    FLAT: ClassVar[tuple[str, ...]] = ("ids", "action_mask", "rule", *STREAMS, "trainer", "reference")
 
     bounds: NDArray[np.int64]
     ids: Ints
-    decided: Bools
+    action_mask: Bools
     rules: tuple[SamplingRule, ...] = (PLAIN,)
     rule: Ints | None = None  # index into rules; None: the first one everywhere
     logprobs: Floats | None = None
@@ -234,7 +234,7 @@ class Samples:
     @property
     def tokens(self) -> int:
         """How many tokens are decided."""
-        return int(self.decided.sum())
+        return int(self.action_mask.sum())
 
     def pick(self, places: NDArray[np.int64]) -> Samples:
         """Selects samples by place, in that order."""
@@ -302,7 +302,7 @@ def read(experience: Experience, intake: SampleFilter) -> SamplesOrReason:
     rules = tuple(map(rule_of, calls))
     samples = [_sample(thread, experience, rules, is_sampled=intake.is_sampled) for thread in threads]
     short = [one for one in samples if intake.max_tokens is None or len(one.ids) <= intake.max_tokens]
-    kept = tuple(one for one in short if one.decided[1:].any())
+    kept = tuple(one for one in short if one.action_mask[1:].any())
     if kept:
         return SamplesOrReason(samples=kept, breaks=breaks)
     is_greedy = intake.is_sampled and all(rule.temperature == 0.0 for rule in rules)
@@ -396,7 +396,7 @@ def _sample(thread: Thread, experience: Experience, rules: tuple[SamplingRule, .
         rollout=experience.rollout,
         task=experience.task,
         ids=np.asarray(thread.ids, dtype=np.int32),
-        decided=decided,
+        action_mask=decided,
         turns=turns,
         rules=rules,
         starts=tuple((turn, start) for turn, start, _ in thread.pieces),
@@ -426,7 +426,7 @@ def pack(samples: Sequence[Sample]) -> Samples:
     return Samples(
         bounds=np.concatenate(([0], np.cumsum([len(sample.ids) for sample in samples]))),
         ids=np.concatenate([sample.ids for sample in samples]),
-        decided=np.concatenate([sample.decided for sample in samples]),
+        action_mask=np.concatenate([sample.action_mask for sample in samples]),
         rules=tuple(rules),
         rule=None if len(rules) == 1 else np.concatenate(index),
         rollouts=tuple(sample.rollout for sample in samples),
@@ -454,7 +454,7 @@ class Padded:
 
 def reach(samples: Samples) -> NDArray[np.int64]:
     """How many tokens of each sample must be read: all before its last decided one, or up to its last value target."""
-    needed = np.flatnonzero(learnt(samples))
+    needed = np.flatnonzero(trained_mask(samples))
     last = np.zeros(len(samples), dtype=np.int64)
     last[np.searchsorted(samples.bounds, needed, side="right") - 1] = needed  # the last one of a sample stays
     lengths: NDArray[np.int64] = np.maximum(last - samples.bounds[:-1], 0)
@@ -465,9 +465,9 @@ def reach(samples: Samples) -> NDArray[np.int64]:
     return lengths
 
 
-def learnt(samples: Samples) -> Bools:
+def trained_mask(samples: Samples) -> Bools:
     """Marks the decided tokens, except the first of each sequence, which has no state before it."""
-    marks = samples.decided.copy()
+    marks = samples.action_mask.copy()
     marks[samples.bounds[:-1][np.diff(samples.bounds) > 0]] = False
     return marks
 
@@ -492,7 +492,7 @@ def pad(samples: Samples, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -
     is_read = columns < np.minimum(counts, lengths[rows])[:, None]
     ids[is_read] = samples.ids[(starts[:, None] + columns)[is_read]]
     flat, row = ragged(starts, counts)
-    is_learnt = samples.decided[flat] & (flat != starts[row])
+    is_learnt = samples.action_mask[flat] & (flat != starts[row])
     is_valued = np.zeros(len(flat), np.bool_) if samples.returns is None else ~np.isnan(samples.returns[flat])
     at = row * width + flat - starts[row]  # the state after reading the token
     return Padded(

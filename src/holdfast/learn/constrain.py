@@ -60,7 +60,7 @@ class Multiplier:
     cost: float = 0.0  # smoothed
     seen: int = 0  # batches followed
 
-    def follow(self, cost: float, constraint: Constraint) -> Multiplier:
+    def updated(self, cost: float, constraint: Constraint) -> Multiplier:
         """Δ = J_c − d,  I ← (I + K_I Δ)₊,  λ = (K_P Δ̄ + I + K_D (J̄_c − J̄_c')₊)₊;  a bar is a running mean."""
         if not isfinite(cost):
             raise BadInput(f"constraint {constraint.cost}: cost {cost}", why="is not finite", remedy="measure it again")

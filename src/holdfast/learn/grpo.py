@@ -39,9 +39,9 @@ from holdfast.learn.batch import (
     counted,
     fitted,
     gather,
-    learnt,
     pack,
     reward,
+    trained_mask,
 )
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.constrain import Constraint, CostPrice, combine, cost_credit, describe, from_dict, mean_cost
@@ -249,7 +249,7 @@ def _turn_rewards(
 
 
 def _credited(sample: Sample, credit: Floats) -> Sample:
-    advantages = np.where(sample.decided, credit[np.maximum(sample.turns, 0)], 0.0).astype(np.float32)
+    advantages = np.where(sample.action_mask, credit[np.maximum(sample.turns, 0)], 0.0).astype(np.float32)
     return replace(sample, advantages=advantages)
 
 
@@ -293,8 +293,8 @@ def audit(
     found = {rollout: str(reason) for rollout, reason in reasons.items() if reason is not None}
     weighed = idle = 0
     if samples is not None:
-        is_weighed = learnt(samples) & _weighed(samples)
-        weighed, idle = int(is_weighed.sum()), int((samples.decided & ~is_weighed).sum())
+        is_weighed = trained_mask(samples) & _weighed(samples)
+        weighed, idle = int(is_weighed.sum()), int((samples.action_mask & ~is_weighed).sum())
         found |= _silent(samples, is_weighed, found)
     known = {experience.rollout for experience in experiences} | set(reasons)
     shares = dominance([one for one in experiences if one.rollout not in found])
@@ -481,7 +481,7 @@ class GRPO:
         held = price = None
         if self.constraint is not None:
             mean = mean_cost(experiences, intake, self.constraint.cost)
-            held = from_dict(trainer.beside.get(MULTIPLIER)).follow(mean, self.constraint)
+            held = from_dict(trainer.beside.get(MULTIPLIER)).updated(mean, self.constraint)
             price = CostPrice(cost=self.constraint.cost, multiplier=held.value)
             told["constraint"] = describe(self.constraint, held, mean)
         compared = compare(clean, intake, self.compare or Grpo(mix=self.turn_credit), price, self.credit)
@@ -517,14 +517,14 @@ class GRPO:
         return self.learner.save(ctx, algorithm="grpo", mean_reward=reward)
 
     def _trainer(self, model: nn.Module) -> Trainer:
-        pace = OptimizerConfig(learning_rate=self.lr, schedule="linear", total=max(1, self.steps))
-        return Trainer(model, Settings(objective=OBJECTIVE, pace=pace), seed=self.seed)
+        optimizer = OptimizerConfig(learning_rate=self.lr, schedule="linear", total=max(1, self.steps))
+        return Trainer(model, Settings(objective=OBJECTIVE, optimizer=optimizer), seed=self.seed)
 
 
 def brief(told: Mapping[str, Any], ctx: LearnContext) -> dict[str, Any]:
     """The same, small enough for a step's result: the reasons of many rollouts are kept beside it."""
     reasons = told.get("reasons", {})
-    return dict(told) if len(reasons) <= INLINE else {**told, "reasons": {"blob": ctx.keep(reasons)}}
+    return dict(told) if len(reasons) <= INLINE else {**told, "reasons": {"blob": ctx.save(reasons)}}
 
 
 def sift(

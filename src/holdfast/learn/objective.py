@@ -130,7 +130,7 @@ def _check_clip(low: float, high: float) -> None:
         raise BadInput(f"clip: low = {low}, high = {high}", why="low must be between 0 and 1, high at least 0")
 
 
-DECIDED = ("rule", "trainer", "reference", "advantages", "weights")  # streams that are read at decided tokens
+ACTION_STREAMS = ("rule", "trainer", "reference", "advantages", "weights")  # streams that are read at decided tokens
 TERMS = ("surrogate", "clone", "reference_kl", "behaviour_kl", "entropy", "value")
 
 
@@ -250,13 +250,13 @@ def piece(samples: Samples, padded: Padded, share: NDArray[np.float32], device: 
         share=put(share[padded.flat]),
         behaviour=stream(padded.flat, samples.logprobs),
         value_places=put(padded.value_places),
-        **{name: stream(padded.flat, getattr(samples, name)) for name in DECIDED},
+        **{name: stream(padded.flat, getattr(samples, name)) for name in ACTION_STREAMS},
         returns=stream(padded.value_flat, samples.returns),
         **{name: None if (x := getattr(padded, name)) is None else put(x) for name in ("beginnings", "group", "own")},
     )
 
 
-def look(
+def logprobs_at(
     model: TrainableModel, part: Piece, rules: Sequence[SamplingRule], *, is_spread: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probs and entropies at the decided places, and all states [rows × width, W] for a critic.

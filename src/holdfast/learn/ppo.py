@@ -24,7 +24,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.learn.constrain import Constraint, Multiplier, combine
 from holdfast.learn.objective import Terms, kl, ppo_terms
 from holdfast.learn.returns import gae, normalise
-from holdfast.policies.nets import ActorCritic, look
+from holdfast.policies.nets import ActorCritic, action_distribution
 
 RECENT = 100  # episodes that the mean return is taken over
 
@@ -128,7 +128,7 @@ class Player:
         self._rng.bit_generator.state = unpacked(state["rng"].numpy())
 
     def _act(self) -> NDArray[Any]:
-        policy, self._hidden = look(self.net, self._view, self._hidden, self._first)
+        policy, self._hidden = action_distribution(self.net, self._view, self._hidden, self._first)
         return policy.draw(self._rng)
 
     def _count(self, reward: NDArray[np.float64]) -> None:
@@ -170,7 +170,7 @@ class Costs:
             said: NDArray[np.float32] = self._critic(features).squeeze(-1).cpu().numpy()
         return said
 
-    def follow(self, played: Played) -> None:
+    def update_multiplier(self, played: Played) -> None:
         """Updates the multiplier from the mean cost of an episode.
 
         The cost of an episode is all that was paid by the episodes that ended: with many side by side, those that are
@@ -179,7 +179,7 @@ class Costs:
         ended = int((played.terminated | played.truncated).sum())
         self.spent = float(played.costs.sum(dtype=np.float64)) / ended if ended else None
         if self.spent is not None:
-            self.multiplier = self.multiplier.follow(self.spent, self.constraint)
+            self.multiplier = self.multiplier.updated(self.spent, self.constraint)
 
     def fit(self, features: Tensor, returns: NDArray[Any]) -> None:
         """Move the critic towards what was paid."""
@@ -222,8 +222,8 @@ EXPLODED = 1.0  # nats of approximate KL: no useful update goes as far in one go
 SLOWEST = 0.05  # the least a batch of returns weighs in the running scale of the value
 LEAST = 1e-4  # variance of the returns below which they are not blown up any further
 
-TOLD = ("policy", "value", "entropy", "approx_kl", "clip_fraction")
-KL = TOLD.index("approx_kl")
+METRICS = ("policy", "value", "entropy", "approx_kl", "clip_fraction")
+KL = METRICS.index("approx_kl")
 
 Normalised = Literal["advantages", "values"]
 Worth = Callable[[Tensor], NDArray[Any]]  # what features [..., F] are worth, [...]
@@ -335,7 +335,7 @@ class ReturnScale:
     def std(self) -> float:
         return float(max(self.square - self.mean**2, LEAST) ** 0.5)
 
-    def follow(self, returns: NDArray[Any], head: torch.nn.Linear) -> None:
+    def update(self, returns: NDArray[Any], head: torch.nn.Linear) -> None:
         """Move towards these returns, and adjust the head so that what it says stays the same."""
         mean, std = self.mean, self.std
         self.seen += 1
@@ -472,7 +472,7 @@ class PPO:
         if "advantages" in self.settings.normalise:
             advantages = normalise(advantages)
         if "values" in self.settings.normalise:
-            scale.follow(returns, net.value_head)
+            scale.update(returns, net.value_head)
             returns = ((returns - scale.mean) / scale.std).astype(np.float32)
         batch = TrainingBatch(
             observations=observations,
@@ -506,7 +506,7 @@ class PPO:
         assert self.costs is not None
         if played.costs is None:
             raise BadInput("a constraint", why="these environments tell no costs", remedy="leave it out")
-        self.costs.follow(played)
+        self.costs.update_multiplier(played)
         dear, paid = self._weighed(played, played.costs, features, states, self.costs.worth)
         with torch.enable_grad():
             self.costs.fit(features, paid)
@@ -551,17 +551,17 @@ class PPO:
         return False
 
     def _gradient(self, batch: TrainingBatch, axis: int) -> tuple[Tensor, list[float]]:
-        """The gradient of one minibatch, computed in parts; with it what TOLD names, and its norm."""
+        """The gradient of one minibatch, computed in parts; with it what METRICS names, and its norm."""
         places = batch.returns.shape[axis]
         size = -(-places // self.settings.accumulate)
         gradient = torch.zeros_like(self._adam.vector)
-        told = gradient.new_zeros(len(TOLD))
+        told = gradient.new_zeros(len(METRICS))
         for start in range(0, places, size):
             part = batch if size == places else batch.part(start, min(size, places - start), axis)
             share = part.returns.shape[axis] / places
             terms = self._terms(part)
             gradient += share * self._adam.gradient(terms.total)
-            told += share * torch.stack([getattr(terms, name).detach() for name in TOLD])
+            told += share * torch.stack([getattr(terms, name).detach() for name in METRICS])
         return gradient, [*told.tolist(), float(gradient.norm())]
 
     def _terms(self, batch: TrainingBatch) -> Terms:

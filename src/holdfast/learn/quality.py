@@ -26,7 +26,7 @@ from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import SpanKind
 from holdfast.privacy import detect
 
-WORDS = 3
+SHINGLE_WORDS = 3
 BANDS, ROWS = 10, 7  # texts that overlap by 0.9 share none of these bands with a chance of 0.0015
 CROWD = 64  # compared in full within one band at most: without it, many texts of one template take forever
 
@@ -62,7 +62,7 @@ def twins(texts: Sequence[str], *, least: float = 0.9) -> list[int | None]:
 
 def shingles(text: str) -> frozenset[int]:
     words = text.casefold().split()
-    runs = {" ".join(words[at : at + WORDS]) for at in range(max(1, len(words) - WORDS + 1))}
+    runs = {" ".join(words[at : at + SHINGLE_WORDS]) for at in range(max(1, len(words) - SHINGLE_WORDS + 1))}
     return frozenset(
         int.from_bytes(blake2b(run.encode("utf-8", "surrogatepass"), digest_size=8).digest()) for run in runs
     )
@@ -111,7 +111,7 @@ FAR = 3.0  # times the 99th percentile of the others
 FEWEST = 10  # values that an outlier can be told from
 
 Answer = str | None  # why it fails; "" where it passes, None where it is not asked
-Each = Callable[[Experience, "Standards"], Answer]
+GateFunction = Callable[[Experience, "Standards"], Answer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ def _finding(name: str, every: Sequence[Experience], answers: Sequence[Answer]) 
     )
 
 
-def _one_by_one() -> dict[str, Each]:
+def _one_by_one() -> dict[str, GateFunction]:
     personal: dict[str, frozenset[str]] = {}  # the same system prompt is in every experience: read once
     secret: dict[str, frozenset[str]] = {}
 

@@ -25,7 +25,18 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
-from holdfast.learn.batch import PLAIN, Sample, SampleFilter, Samples, SkipReason, gather, learnt, pack, read, reward
+from holdfast.learn.batch import (
+    PLAIN,
+    Sample,
+    SampleFilter,
+    Samples,
+    SkipReason,
+    gather,
+    pack,
+    read,
+    reward,
+    trained_mask,
+)
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.policies.chat_template import ByteTemplate, ChatTemplate
@@ -59,7 +70,7 @@ def sequences(
     return Samples(
         bounds=np.concatenate(([0], np.cumsum(lengths))),
         ids=np.concatenate([ids for ids, _, _ in kept]),
-        decided=is_decided,
+        action_mask=is_decided,
         weights=np.where(is_decided, each, np.float32(0.0)),
     )
 
@@ -103,7 +114,7 @@ def _weight(worth: float, best: float, temperature: float | None) -> float:
 
 def _weighed(sample: Sample, weight: float) -> Sample:
     """Weights a sample; it is learnt under the plain distribution, however it was sampled."""
-    weights = np.where(sample.decided, np.float32(weight), np.float32(0.0))
+    weights = np.where(sample.action_mask, np.float32(weight), np.float32(0.0))
     return replace(sample, rules=(PLAIN,), logprobs=None, weights=weights)
 
 
@@ -341,7 +352,7 @@ class Dataset:
         parts = {"train": self.train, **({HELD_OUT: self.held_out} if self.held_out is not None else {})}
         arrays: dict[str, NDArray[Any]] = {}
         for name, some in parts.items():
-            arrays |= {f"{name}.bounds": some.bounds, f"{name}.ids": some.ids, f"{name}.decided": some.decided}
+            arrays |= {f"{name}.bounds": some.bounds, f"{name}.ids": some.ids, f"{name}.decided": some.action_mask}
         return safetensors.numpy.save(arrays)
 
     @classmethod
@@ -353,7 +364,7 @@ class Dataset:
             return Samples(
                 bounds=arrays[f"{name}.bounds"],
                 ids=arrays[f"{name}.ids"],
-                decided=decided,
+                action_mask=decided,
                 weights=decided.astype(np.float32),
             )
 
@@ -453,7 +464,7 @@ def _recorded(template: ChatTemplate, one: Experience, least: float | None, inta
         reading = read(one, intake)
         if reading.reason is not None:
             return str(reading.reason).replace("_", " ")
-        return [(sample.ids.tolist(), sample.decided.tolist()) for sample in reading.samples]
+        return [(sample.ids.tolist(), sample.action_mask.tolist()) for sample in reading.samples]
     return _from_text(template, one.calls, intake.max_tokens or 0)
 
 
@@ -609,8 +620,8 @@ class SFT:
 
     def _trainer(self, model: nn.Module, total: int) -> Trainer:
         warm_up = min(int(self.warm_up * total), total - 1)
-        pace = OptimizerConfig(learning_rate=self.lr, schedule="cosine", warm_up=warm_up, total=total)
-        return Trainer(model, Settings(pace=pace), seed=self.seed)
+        optimizer = OptimizerConfig(learning_rate=self.lr, schedule="cosine", warm_up=warm_up, total=total)
+        return Trainer(model, Settings(optimizer=optimizer), seed=self.seed)
 
     def _loss(self, policy: Model, held_out: Samples, ctx: LearnContext) -> float:
         model = self.learner.load(policy, ctx.files)
@@ -626,5 +637,5 @@ HELD_OUT_LOSS = "held_out_loss"  # nats a token of the assistant's
 
 
 def _mean_loss(trainer: Trainer, samples: Samples) -> float:
-    marks = learnt(samples)
+    marks = trained_mask(samples)
     return float(-trainer.logprobs(samples)[marks].mean(dtype=np.float64))

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from holdfast.learn.batch import Padded, Samples, learnt, ragged
+from holdfast.learn.batch import Padded, Samples, ragged, trained_mask
 from holdfast.policies.cpu import exponents
 from holdfast.policies.lm import EPSILON, Block, Transformer
 
@@ -239,7 +239,7 @@ class PrefixGroups:
 
 
 def _first_decided(samples: Samples) -> Ints:
-    marks = np.flatnonzero(learnt(samples))
+    marks = np.flatnonzero(trained_mask(samples))
     owner = np.searchsorted(samples.bounds, marks, side="right") - 1
     first = np.diff(samples.bounds)
     found, place = np.unique(owner, return_index=True)
@@ -287,7 +287,7 @@ def pad_families(samples: Samples, family: PrefixGroups, rows: Ints) -> Padded:
         later: Ints = len(first) * width + row * tail + place - own[row]
         return np.where(place < own[row], group[row] * width + place, later)
 
-    is_learnt = samples.decided[flat] & (place > 0)
+    is_learnt = samples.action_mask[flat] & (place > 0)
     is_valued = np.zeros(len(flat), np.bool_) if samples.returns is None else ~np.isnan(samples.returns[flat])
     return Padded(
         ids=_rectangle(samples, starts + own, rest, tail),

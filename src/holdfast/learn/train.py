@@ -30,14 +30,14 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
-from holdfast.learn.batch import Padded, Sample, SampleFilter, Samples, cut, learnt, pack, pad, reach, read
+from holdfast.learn.batch import Padded, Sample, SampleFilter, Samples, cut, pack, pad, reach, read, trained_mask
 from holdfast.learn.objective import (
     FAR,
     TERMS,
     Objective,
     TokenSums,
     TrainableModel,
-    look,
+    logprobs_at,
     loss_of,
     piece,
     shares,
@@ -160,7 +160,7 @@ class Update:
         return asdict(self)
 
 
-class Account:
+class StepMetrics:
     """Numbers of one step, as they come in."""
 
     def __init__(self) -> None:
@@ -253,12 +253,12 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0.0):
-            raise BadInput(f"pace.learning_rate = {self.learning_rate}", why="must be finite and above 0")
+            raise BadInput(f"optimizer.learning_rate = {self.learning_rate}", why="must be finite and above 0")
         if not self.max_grad_norm > 0.0:
-            raise BadInput(f"pace.max_grad_norm = {self.max_grad_norm}", why="must be above 0")
+            raise BadInput(f"optimizer.max_grad_norm = {self.max_grad_norm}", why="must be above 0")
         if self.schedule != "constant" and self.total <= self.warm_up:
             raise BadInput(
-                f"pace.total = {self.total}",
+                f"optimizer.total = {self.total}",
                 why=f"a {self.schedule} schedule must end after its warm-up of {self.warm_up}",
                 remedy="give the number of updates, or take constant",
             )
@@ -279,7 +279,7 @@ class Settings:
     """How samples become updates."""
 
     objective: Objective = field(default_factory=Objective)
-    pace: OptimizerConfig = field(default_factory=OptimizerConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     epochs: int = 1
     minibatch: int = 0  # samples for one update; 0: all
     max_tokens_per_batch: int = 0  # rows × width that are read at once; 0: what suits the device
@@ -326,7 +326,7 @@ class Trainer:
         parameters = {
             f"{part}.{name}": p for part, module in parts for name, p in module.named_parameters() if p.requires_grad
         }
-        self._adam = AdamW(parameters, betas=settings.pace.betas, decay=settings.pace.weight_decay)
+        self._adam = AdamW(parameters, betas=settings.optimizer.betas, decay=settings.optimizer.weight_decay)
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._norms: deque[float] = deque(maxlen=RECENT)
         self.steps = 0
@@ -361,7 +361,7 @@ class Trainer:
             self.restore(good, with_rng=False)
             delta = 0.0
         self.steps += 1
-        lr = self.settings.pace.at(max(self.updates - 1, 0))
+        lr = self.settings.optimizer.at(max(self.updates - 1, 0))
         return account.close(
             step=self.steps,
             samples=len(batch),
@@ -371,8 +371,8 @@ class Trainer:
             seconds=time.perf_counter() - began,
         )
 
-    def _epochs(self, batch: Samples) -> Account:
-        account = Account()
+    def _epochs(self, batch: Samples) -> StepMetrics:
+        account = StepMetrics()
         usable = np.flatnonzero(reach(batch) > 0)
         size = self.settings.minibatch or len(usable)
         for _ in range(self.settings.epochs):
@@ -396,7 +396,7 @@ class Trainer:
         objective, settings = self.settings.objective, self.settings
         is_moving = settings.epochs > 1 or 0 < settings.minibatch < len(batch) or settings.is_measured
         told = np.full(len(batch.ids), np.nan, np.float32) if batch.logprobs is None else batch.logprobs
-        is_untold = bool(np.isnan(told[learnt(batch)]).any())
+        is_untold = bool(np.isnan(told[trained_mask(batch)]).any())
         if batch.advantages is not None and is_moving and (objective.importance_cap is not None or is_untold):
             mine = self.logprobs(batch)
             own = np.where(np.isfinite(mine), mine, np.nan)
@@ -407,18 +407,18 @@ class Trainer:
             batch = replace(batch, reference=self.logprobs(batch, self.reference))
         return batch
 
-    def _update(self, batch: Samples, account: Account) -> None:
+    def _update(self, batch: Samples, account: StepMetrics) -> None:
         """One minibatch: gradients of its pieces, then, unless something forbids it, one move of the parameters."""
         self._adam.clear()
         self.model.train()
-        marks = learnt(batch)
+        marks = trained_mask(batch)
         sums, loss = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         for tally in self._pieces(batch, shares(batch, marks, self.settings.objective)):
             if tally.loss.requires_grad:  # not where every weight is off
                 tally.loss.backward()  # type: ignore[no-untyped-call]
             sums, loss = sums + tally.sums, loss + tally.loss.detach()
         told = 0 if batch.logprobs is None else int((marks & ~np.isnan(batch.logprobs)).sum())
-        norm = self._adam.clip(self.settings.pace.max_grad_norm).to(loss)
+        norm = self._adam.clip(self.settings.optimizer.max_grad_norm).to(loss)
         numbers = torch.cat((torch.stack((loss, norm)), sums)).tolist()  # the one wait for the device
         account.add(numbers, int(marks.sum()), told)
         account.restored = self._alarm(numbers[0], numbers[1])
@@ -427,7 +427,7 @@ class Trainer:
         if self.settings.max_kl is not None and account.last_kl > self.settings.max_kl:
             account.stopped = "max_kl"
             return
-        self._adam.descend(self.settings.pace.at(self.updates))
+        self._adam.descend(self.settings.optimizer.at(self.updates))
         account.updates += 1
 
     def _pieces(self, batch: Samples, share: NDArray[np.float32]) -> Iterator[TokenSums]:
@@ -437,7 +437,9 @@ class Trainer:
             self.pause_point()
             part = piece(batch, padded, share, self.device)
             with self._cast():
-                logp, entropy, states = look(_model(self.model), part, batch.rules, is_spread=objective.entropy > 0.0)
+                logp, entropy, states = logprobs_at(
+                    _model(self.model), part, batch.rules, is_spread=objective.entropy > 0.0
+                )
                 predicted = values_at(self.critic, states, part.value_places) if self.critic is not None else None
             yield loss_of(part, logp, entropy, predicted, objective, targets)
 
@@ -464,11 +466,11 @@ class Trainer:
             return f"gradient norm {norm:.3g} is over {self.settings.explosion:g} times the usual {usual:.3g}"
         return None
 
-    def _measure(self, batch: Samples, account: Account) -> str | None:
+    def _measure(self, batch: Samples, account: StepMetrics) -> str | None:
         """Why the policy must not stay where the updates left it; inside the epochs only the one before was seen."""
         old = batch.logprobs if batch.trainer is None else batch.trainer
         now = self.logprobs(batch)
-        known = learnt(batch) & ~np.isneginf(now) & (False if old is None else ~np.isnan(old))
+        known = trained_mask(batch) & ~np.isneginf(now) & (False if old is None else ~np.isnan(old))
         if old is None or not known.any():
             return None
         kl = float(np.square(np.clip(now[known] - old[known], -FAR, FAR)).mean(dtype=np.float64)) / 2.0
@@ -508,7 +510,7 @@ class Trainer:
             self.pause_point()
             part = piece(batch, padded, blank, self.device)
             with self._cast():
-                logp, _, states = look(_model(model), part, batch.rules)
+                logp, _, states = logprobs_at(_model(model), part, batch.rules)
                 if self.critic is not None and len(padded.value_flat):
                     said[padded.value_flat] = values_at(self.critic, states, part.value_places).cpu().numpy()
             found[padded.flat] = logp.cpu().numpy()

@@ -152,7 +152,7 @@ def optimize_turns(
     told, price = None, None
     if held is not None:
         mean = mean_cost(experiences, intake, held[0].cost)
-        moved = held[1].follow(mean, held[0])
+        moved = held[1].updated(mean, held[0])
         price = CostPrice(cost=held[0].cost, multiplier=moved.value)
         told = describe(held[0], moved, mean)
     update = trainer.step(_advised(gathered.kept, trainer, intake, settings.gae, price))
@@ -195,7 +195,7 @@ def _settings(ppo: PpoSettings, conversations_per_turn: float) -> Settings:
             entropy=ppo.entropy_coefficient,
             behaviour_kl=ppo.kl_penalty_coefficient,
         ),
-        pace=OptimizerConfig(learning_rate=ppo.learning_rate, max_grad_norm=ppo.max_grad_norm),
+        optimizer=OptimizerConfig(learning_rate=ppo.learning_rate, max_grad_norm=ppo.max_grad_norm),
         epochs=ppo.epochs,
         minibatch=max(1, round(turns * conversations_per_turn)),
         target_kl=ppo.target_kl,
@@ -217,7 +217,7 @@ def _critic(model: nn.Module) -> nn.Linear:
 
 
 def _decided_turns(reading: SamplesOrReason) -> set[int]:
-    return {int(turn) for sample in reading.samples for turn in np.unique(sample.turns[sample.decided])}
+    return {int(turn) for sample in reading.samples for turn in np.unique(sample.turns[sample.action_mask])}
 
 
 def _advised(
@@ -299,7 +299,7 @@ def _credited(sample: Sample, advantages: Floats, returns: Floats) -> Sample:
     for turn, start in sample.starts:
         if start:
             targets[start - 1] = returns[turn]
-    weight = np.where(sample.decided, advantages[np.maximum(sample.turns, 0)], 0.0).astype(np.float32)
+    weight = np.where(sample.action_mask, advantages[np.maximum(sample.turns, 0)], 0.0).astype(np.float32)
     return replace(sample, advantages=weight, returns=targets)
 
 
@@ -376,7 +376,7 @@ class TurnPPO:
         told["no_gradient"] = dict(Counter(reasons.values()).most_common())
         candidate = self._kept(summary, ctx) if model is not None else None
         body: dict[str, Any] = {"phase": "rl_optimizer", "rl_optimizer": told}
-        body["reasons"] = reasons if len(reasons) <= INLINE else {"blob": ctx.keep(reasons)}
+        body["reasons"] = reasons if len(reasons) <= INLINE else {"blob": ctx.save(reasons)}
         if candidate is not None:
             body["checkpoint"] = candidate.checkpoint
             told |= {

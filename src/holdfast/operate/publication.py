@@ -24,7 +24,7 @@ from holdfast.contracts.release import Release
 from holdfast.contracts.run import LedgerEntry
 from holdfast.operate import proof_view
 from holdfast.operate.proof_view import GateCriterion, MetricSequence, ProofTask, ProofView
-from holdfast.pipeline.promote import criteria_from, proof_of, suite_title, weighing_from
+from holdfast.pipeline.promote import comparison_config_from, criteria_from, proof_of, suite_title
 from holdfast.promote.gate import decide
 from holdfast.prove import comparison
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, reach
@@ -398,7 +398,7 @@ def _again(store: Store, evidence: Evidence) -> tuple[Evidence | None, Decision 
         return None, None, 0
     kept = json.loads(store.blobs.get(evidence.samples))
     before, after = ([decode(Episode, one) for one in kept[name]] for name in ("baseline", "candidate"))
-    how = weighing_from(kept["weighing"])
+    how = comparison_config_from(kept["weighing"])
     rng = np.random.default_rng(how.resample_seed)
     found = compare_versions(before, after, how, versions=(evidence.baseline, evidence.candidate), rng=rng)
     weighed = replace(

@@ -98,7 +98,7 @@ class Runtime:
                 raise Fault(f"policy {version}", why=why, remedy=remedy)
             return self._actors[version].complete
 
-    def seat(self) -> Slot:
+    def slot(self) -> Slot:
         return Slot(self._executor())
 
     def close(self) -> None:
@@ -203,10 +203,6 @@ class StepContext:
         """The same on the event loop."""
         await self._run.go_on()
 
-    def plan(self, rollouts: int) -> None:
-        """So many rollouts are known to come, in all: for the progress that people see."""
-        self._run.planned = max(self._run.planned, rollouts)
-
     # Rollouts --------------------------------------------------------------------------------------------------------
 
     async def collect(self, work: Sequence[Work], *, max_attempts: int, timeout_s: float | None) -> Batch:
@@ -307,7 +303,7 @@ class StepContext:
 
     # What is kept ----------------------------------------------------------------------------------------------------
 
-    def keep(self, value: Any) -> str:
+    def save(self, value: Any) -> str:
         """Data that is too large for a step's result, as a blob: its hash."""
         text = json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":"))
         return self.store.blobs.put(text.encode(), now=self.now())

@@ -35,7 +35,7 @@ HELD_OUT = 3 * 2**29  # seeds of held-out episodes begin here, above all that ar
 MOST_EPISODES = 2**12
 BLOCKS = 2**16  # of held-out seeds, one for each seed of a run
 LONGEST = 10_000  # steps of an episode, where the environment names no limit
-WORTHWHILE = 0.05  # of the range of returns: a gain worth waiting for
+MINIMUM_EFFECT = 0.05  # of the range of returns: a gain worth waiting for
 Env = str | Callable[[], Any]  # Gymnasium's name of it, module:function, or what makes one
 
 
@@ -159,14 +159,14 @@ def env_spec_from(settings: Mapping[str, Any], env: Env | None = None) -> RunSpe
     )
 
 
-def weighing_of(proof: EnvProof, reward_range: tuple[float, float]) -> ComparisonConfig:
+def env_comparison_config(proof: EnvProof, reward_range: tuple[float, float]) -> ComparisonConfig:
     """Limits that are shares of a reward from 0 to 1 are here the same shares of the range of returns."""
     span = reward_range[1] - reward_range[0]
     return ComparisonConfig(
         primary="reward",
         alpha=proof.alpha,
         min_effect=proof.min_effect,
-        worthwhile=WORTHWHILE * span,
+        worthwhile=MINIMUM_EFFECT * span,
         reward_range=reward_range,
         seed_delta_spread=SEED_DELTA_SPREAD * span,
         sample_delta_spread=SAMPLE_DELTA_SPREAD * span,
@@ -222,7 +222,7 @@ def _player(called: str, make: Callable[[int], Any], described: Described, proof
 
 def _prove(proof: EnvProof, reward_range: tuple[float, float]) -> ProveConfig:
     """One try at each seed: what a network takes for best, in an environment with the same seed, is always the same."""
-    how, least = weighing_of(proof, reward_range), _criteria(proof, reward_range).least
+    how, least = env_comparison_config(proof, reward_range), _criteria(proof, reward_range).least
     return ProveConfig(how=how, seeds=(0,), batch=proof.batch, least=least, timeout_s=None)
 
 

@@ -50,7 +50,7 @@ def golden_spec(replay: Replay, policy: Policy, runtime: Runtime) -> RunSpec:
         settings={"name": replay.name, "suite": replay.suite.title, "version": to_record(replay.version)},
         runtime=runtime,
         workers=replay.workers,
-        pace=PoolTiming(heartbeat_s=1.0, lease_s=10.0),
+        timing=PoolTiming(heartbeat_s=1.0, lease_s=10.0),
         drain_s=10.0,
     )
 
@@ -63,7 +63,7 @@ async def replayed(replay: Replay, policy: Policy, run: DurableRun) -> None:
             policy=policy,
             group=task.id,
             split=Split.TEST,
-            seed=task.chance or task.id,
+            seed=task.rng_key or task.id,
         )
         for place, task in enumerate(replay.tasks)
     ]
@@ -83,7 +83,7 @@ def record(replay: Replay, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
         sampling=GREEDY,
         now=ctx.now(),
     )
-    return {"phase": KIND, "golden": ctx.keep(encode(golden))}
+    return {"phase": KIND, "golden": ctx.save(encode(golden))}
 
 
 def golden_in(store: Store, steps: Sequence[StepRecord]) -> Golden | None:

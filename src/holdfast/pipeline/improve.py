@@ -27,7 +27,7 @@ from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed, tries
-from holdfast.pipeline.prove import HeldOut, Look, ProveConfig, episodes_of, is_checked, prove
+from holdfast.pipeline.prove import HeldOut, InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
 from holdfast.pipeline.run import DurableRun
 from holdfast.promote.gate import Criteria
 
@@ -110,7 +110,7 @@ class IterationResult:
     why: str | None = None  # nothing was learnt: the reason, with counts
     decision: Decision | None = None
     candidate: Policy | None = None
-    told: Mapping[str, Any] | None = None  # the release, the hash of the evidence, the proof
+    details: Mapping[str, Any] | None = None  # the release, the hash of the evidence, the proof
 
     @property
     def is_accepted(self) -> bool:
@@ -121,7 +121,7 @@ class IterationResult:
         if self.decision is None:
             return {**head, "why": self.why}
         candidate = None if self.candidate is None else policy_record(self.candidate)
-        return {**head, **(self.told or {}), "candidate": candidate}
+        return {**head, **(self.details or {}), "candidate": candidate}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> IterationResult:
@@ -133,7 +133,7 @@ class IterationResult:
             iteration=record["iteration"],
             decision=decode(Decision, record["decision"]),
             candidate=None if kept is None else policy_from(kept),
-            told=told,
+            details=told,
         )
 
 
@@ -185,7 +185,7 @@ def start(spec: Spec, done: Sequence[StepRecord], base: Version, iteration: int,
     if made:
         data["trainer"] = known[-1]["phase"]
     if any("followed" in body for body in known):
-        data["taken"] = [ctx.keep([f"{spec.algorithm.follow}/{name}" for body in known for name in body["followed"]])]  # type: ignore[attr-defined]
+        data["taken"] = [ctx.save([f"{spec.algorithm.follow}/{name}" for body in known for name in body["followed"]])]  # type: ignore[attr-defined]
     candidate = base.policy.at(made[-1]) if made else state.candidate  # type: ignore[attr-defined]
     step = state.step + len(known)
     metrics = {**state.metrics, "iteration": iteration} if state.metrics else {}
@@ -247,7 +247,13 @@ def _absent(done: Sequence[StepRecord], bodies: Sequence[Mapping[str, Any]], ite
 
 
 async def decide(
-    spec: Spec, done: Sequence[StepRecord], live: Version, state: AlgorithmState, found: Look, *, ctx: StepContext
+    spec: Spec,
+    done: Sequence[StepRecord],
+    live: Version,
+    state: AlgorithmState,
+    found: InterimAnalysis,
+    *,
+    ctx: StepContext,
 ) -> IterationResult:
     """Bring the candidate before the gate; with a stage, an open one moves the release."""
     request = await asyncio.to_thread(request_of, spec, done, live, state, found, ctx)
@@ -255,7 +261,7 @@ async def decide(
     told = await promote(ctx.store, request, clock=ctx.now, who=ctx.who, fence=fence, check=ctx.check)
     told["verdict"] = None if found.verdict is None else found.record()["verdict"]
     decision = decode(Decision, told["decision"])
-    return IterationResult(iteration=state.iteration, decision=decision, candidate=state.candidate, told=told)
+    return IterationResult(iteration=state.iteration, decision=decision, candidate=state.candidate, details=told)
 
 
 def _driven(ctx: StepContext, tx: Any) -> None:
@@ -263,7 +269,12 @@ def _driven(ctx: StepContext, tx: Any) -> None:
 
 
 def request_of(
-    spec: Spec, done: Sequence[StepRecord], live: Version, state: AlgorithmState, found: Look, ctx: StepContext
+    spec: Spec,
+    done: Sequence[StepRecord],
+    live: Version,
+    state: AlgorithmState,
+    found: InterimAnalysis,
+    ctx: StepContext,
 ) -> PromotionRequest:
     assert state.candidate is not None
     before, after = episodes_of(ctx.store, found)

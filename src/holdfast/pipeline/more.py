@@ -34,10 +34,17 @@ from holdfast.pipeline.paired import (
     policies_of,
     settled,
 )
-from holdfast.pipeline.promote import Candidate, PromotionRequest, criteria_from, summed, weighed_about, weighing_from
+from holdfast.pipeline.promote import (
+    Candidate,
+    PromotionRequest,
+    comparison_config_from,
+    criteria_from,
+    summed,
+    weighed_about,
+)
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
-from holdfast.pipeline.spec import evaluation_spec, held_out_of, weighing
+from holdfast.pipeline.spec import comparison_config, evaluation_spec, held_out_of
 from holdfast.pipeline.versions import Version, from_record, resolve
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
@@ -98,7 +105,7 @@ def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> C
         baseline=resolve(store, evidence.baseline),
         candidate=resolve(store, evidence.candidate),
         suite=tuple(kept["suite"]),
-        how=weighing((settings.improve or ImproveBlock()).prove),
+        how=comparison_config((settings.improve or ImproveBlock()).prove),
         measured=measured(store, runs[-1].id, iteration=iteration, planned=planned),
         audit=_audit(store, runs[0].id, iteration),
     )
@@ -124,7 +131,7 @@ def _by_prove(store: Store, runs: tuple[RunRecord, ...], suites: Suites) -> Cand
     first, iteration = runs[0], None
     if first.kind == IMPROVE:
         iteration = int(runs[1].settings["continues"]["iteration"])
-        how = weighing((_settings(store, first).improve or ImproveBlock()).prove)
+        how = comparison_config((_settings(store, first).improve or ImproveBlock()).prove)
     else:
         how = how_of(first.settings)
     return CandidateEvidence(
@@ -352,7 +359,7 @@ def request_again(store: Store, release: Release, found: CandidateEvidence, *, n
     """All that is measured by now, judged as it was judged last; further seeds count half."""
     last, kept = loads(Evidence, store.blobs.get(str(release.evidence))), samples_of(store, release)
     assert kept is not None
-    how, criteria = weighing_from(kept["weighing"]), criteria_from(kept["criteria"])
+    how, criteria = comparison_config_from(kept["weighing"]), criteria_from(kept["criteria"])
     since = [one.id for one in found.runs].index(str(kept["run"])) + 1
     times = 2 ** repeats_in(found.runs[since:])
     how = replace(how, alpha=how.alpha / times)

@@ -22,8 +22,8 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import LESSON, RunRecord, StepRecord
 from holdfast.pipeline.context import Runtime, StepContext
-from holdfast.pipeline.promote import weighing_from
-from holdfast.pipeline.prove import ARMS, HeldOut, Look, ProveConfig, episodes_in, judged, looks_in, prove
+from holdfast.pipeline.promote import comparison_config_from
+from holdfast.pipeline.prove import ARMS, HeldOut, InterimAnalysis, ProveConfig, episodes_in, judged, looks_in, prove
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.versions import Version, from_record, policy_for, to_record
 from holdfast.promote.gate import Criteria
@@ -124,7 +124,7 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def how_of(settings: Mapping[str, Any]) -> ComparisonConfig:
-    return weighing_from(settings["how"])
+    return comparison_config_from(settings["how"])
 
 
 def _called(baseline: Version, candidate: Version) -> tuple[str, str]:
@@ -149,13 +149,13 @@ def paired_spec(evaluation: PairedEvaluation, policies: tuple[Policy, Policy], r
         settings=evaluation.settings,
         runtime=runtime,
         workers=evaluation.workers,
-        pace=PoolTiming(heartbeat_s=1.0, lease_s=10.0),
+        timing=PoolTiming(heartbeat_s=1.0, lease_s=10.0),
         seed=evaluation.seed,
         drain_s=10.0,
     )
 
 
-async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy], run: DurableRun) -> Look:
+async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy], run: DurableRun) -> InterimAnalysis:
     """Look after look; the last one. What was measured before is the first step's to gather."""
     lessons = [step for step in run.done if step.function == LESSON]
     done, earlier = len(lessons), evaluation.continues
@@ -180,7 +180,7 @@ async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy],
     return found
 
 
-async def gathered(earlier: Mapping[str, Any], config: ProveConfig, *, ctx: StepContext) -> Look:
+async def gathered(earlier: Mapping[str, Any], config: ProveConfig, *, ctx: StepContext) -> InterimAnalysis:
     """What a run has measured so far, as one look: the run that is continued, or this one before durable steps."""
     if earlier["run"] == ctx.run:  # what it was in the midst of is done anew: those rollouts belong to no step
         why = "measured anew, by a later version of the program"
@@ -189,16 +189,16 @@ async def gathered(earlier: Mapping[str, Any], config: ProveConfig, *, ctx: Step
     return await ctx.in_thread(_gather, Continued(**earlier), config, ctx)
 
 
-def _gather(earlier: Continued, config: ProveConfig, ctx: StepContext) -> Look:
+def _gather(earlier: Continued, config: ProveConfig, ctx: StepContext) -> InterimAnalysis:
     ctx.store.steps.verify(earlier.run)  # nobody has touched them since
     found = measured(ctx.store, earlier.run, iteration=earlier.iteration, planned=earlier.planned)
     both = dict(zip(ARMS, (found.before, found.after), strict=True))
-    return Look(
-        look=earlier.looks,
+    return InterimAnalysis(
+        number=earlier.looks,
         iteration=0,
         planned=found.planned,
         missing=found.lost,
-        episodes=ctx.keep({arm: [encode(one) for one in some] for arm, some in both.items()}),
+        episodes=ctx.save({arm: [encode(one) for one in some] for arm, some in both.items()}),
         **{"tasks": 0, **judged(found.before, found.after, config.how)},
     )
 
@@ -224,7 +224,7 @@ def measured(store: Store, run: str, *, iteration: int | None = None, planned: i
     looks = looks_in(steps)
     if looks:
         last = looks[-1]
-        return PairedEpisodes(before=before, after=after, planned=last.planned, lost=last.missing, looks=last.look)
+        return PairedEpisodes(before=before, after=after, planned=last.planned, lost=last.missing, looks=last.number)
     lost = {arm: max(0, planned - len(some)) for arm, some in zip(ARMS, (before, after), strict=True)}
     return PairedEpisodes(before=before, after=after, planned=planned, lost=lost, looks=len(steps))
 
@@ -253,7 +253,7 @@ def of_kind(run: RunRecord, lacking: str) -> RunRecord:
     return run
 
 
-def weighed(store: Store, run: str) -> ComparisonResult | None:
+def comparison_of(store: Store, run: str) -> ComparisonResult | None:
     """What the episodes of a run come to; None while there is nothing to compare."""
     baseline, candidate = episodes_of_run(store, run)
     settings = store.runs.get(run).settings

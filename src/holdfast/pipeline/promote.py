@@ -109,7 +109,7 @@ def _weigh(case: Candidate, how: ComparisonConfig, baseline: str, candidate: str
     )
 
 
-def weighing_from(kept: Mapping[str, Any]) -> ComparisonConfig:
+def comparison_config_from(kept: Mapping[str, Any]) -> ComparisonConfig:
     """As the samples of a proof keep it."""
     given: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
     return ComparisonConfig(**given)

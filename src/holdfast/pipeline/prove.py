@@ -87,7 +87,7 @@ def missing(found: Iterable[Episode], places: Places, how: ComparisonConfig, *, 
 
 PHASE = "prove"
 BASELINE, CANDIDATE = ARMS = ("baseline", "candidate")
-KEPT = ("look", "iteration", "tasks", "planned", "episodes")  # of a look, as they are
+KEPT = ("iteration", "tasks", "planned", "episodes")  # of an analysis, as they are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,21 +117,21 @@ class HeldOut:
 
     id: str
     input: Any
-    chance: str | None = None  # names its chance; None: its id
+    rng_key: str | None = None  # names its chance; None: its id
 
     def record(self) -> dict[str, Any]:
-        return {"id": self.id, "input": self.input, **({} if self.chance is None else {"chance": self.chance})}
+        return {"id": self.id, "input": self.input, **({} if self.rng_key is None else {"chance": self.rng_key})}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> HeldOut:
-        return cls(id=record["id"], input=record["input"], chance=record.get("chance"))
+        return cls(id=record["id"], input=record["input"], rng_key=record.get("chance"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class InterimAnalysis:
     """What is known after one batch: references, counts and the verdict."""
 
-    look: int  # 1, 2, …
+    number: int  # 1, 2, …
     iteration: int
     tasks: int  # measured so far by both
     planned: int  # episodes of each version so far
@@ -152,6 +152,7 @@ class Look:
     def record(self) -> dict[str, Any]:
         return {
             "phase": PHASE,
+            "look": self.number,
             **{name: getattr(self, name) for name in KEPT},
             "missing": dict(self.missing),
             "earlier": list(self.earlier),
@@ -160,9 +161,10 @@ class Look:
         }
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Look:
+    def from_record(cls, record: Mapping[str, Any]) -> InterimAnalysis:
         told = record["verdict"]
         return cls(
+            number=record["look"],
             **{name: record[name] for name in KEPT},
             missing=record["missing"],
             earlier=tuple(record["earlier"]),
@@ -181,9 +183,9 @@ async def prove(
     *,
     iteration: int | None = None,
     prefix: str = "",
-    before: Look | None = None,
+    before: InterimAnalysis | None = None,
     done: int = 0,
-) -> Look:
+) -> InterimAnalysis:
     """Look after look until the verdict stands or the tasks are used up; the last one.
 
     `before` is what was known before the first of them, and `done` how many batches of these tasks that rests on.
@@ -210,7 +212,7 @@ async def prove(
     return found
 
 
-def _is_enough(found: Look, config: ProveConfig) -> bool:
+def _is_enough(found: InterimAnalysis, config: ProveConfig) -> bool:
     if not (config.stop_early and found.verdict is not None and found.is_decided):
         return False
     return found.tasks >= config.least or found.verdict.outcome is Outcome.REJECT
@@ -224,7 +226,7 @@ async def look(
     before: Mapping[str, Any] | None,
     *,
     ctx: StepContext,
-) -> Look:
+) -> InterimAnalysis:
     """Run one batch by both versions, and say what all batches so far come to."""
     work, places = _work(policies, tasks, config, place)
     batch = await ctx.collect(work, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
@@ -240,7 +242,7 @@ def _work(
         for seed in config.seeds:
             for arm, policy in zip(ARMS, policies, strict=True):  # side by side: both find the machine as busy
                 name = f"{place['prefix']}{arm}-{number}-{seed}"
-                chance = f"{config.chance}/{task.chance or task.id}/{seed}" + (f"/{arm}" if config.is_null else "")
+                chance = f"{config.chance}/{task.rng_key or task.id}/{seed}" + (f"/{arm}" if config.is_null else "")
                 places[arm][name] = (task.id, seed)
                 work.append(
                     Work(name=name, input=task.input, policy=policy, group=task.id, split=config.split, seed=chance)
@@ -255,9 +257,9 @@ def _analyse(
     config: ProveConfig,
     iteration: int,
     before: Mapping[str, Any] | None,
-) -> Look:
+) -> InterimAnalysis:
     experiences = ctx.experiences(batch)
-    earlier = () if before is None else Look.from_record(before).blobs
+    earlier = () if before is None else InterimAnalysis.from_record(before).blobs
     new, lost = {}, {}
     for arm in ARMS:
         found = episodes(experiences, places[arm])
@@ -265,13 +267,13 @@ def _analyse(
             found = [replace(one, latency_s=None) for one in found]
         imputed = missing(found, places[arm], config.how, is_candidate=arm == CANDIDATE)
         new[arm], lost[arm] = [*found, *imputed], len(imputed) + (0 if before is None else int(before["missing"][arm]))
-    kept = ctx.keep({arm: [encode(one) for one in some] for arm, some in new.items()})
+    kept = ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()})
     old = _read(ctx.store, earlier)
     both = [[*old[arm], *new[arm]] for arm in ARMS]
     planned = len(places[BASELINE]) + (0 if before is None else int(before["planned"]))
     told = {"tasks": 0, "difference": None, "verdict": None, **judged(both[0], both[1], config.how)}
-    return Look(
-        look=1 if before is None else int(before["look"]) + 1,
+    return InterimAnalysis(
+        number=1 if before is None else int(before["look"]) + 1,
         iteration=iteration,
         planned=planned,
         missing=lost,
@@ -303,7 +305,7 @@ def _read(store: Store, blobs: Sequence[str]) -> dict[str, list[Episode]]:
     return {arm: [decode(Episode, one) for part in kept for one in part[arm]] for arm in ARMS}
 
 
-def episodes_of(store: Store, found: Look) -> tuple[list[Episode], list[Episode]]:
+def episodes_of(store: Store, found: InterimAnalysis) -> tuple[list[Episode], list[Episode]]:
     """Of baseline and candidate, all that a look rests on."""
     kept = _read(store, found.blobs)
     return kept[BASELINE], kept[CANDIDATE]
@@ -324,6 +326,6 @@ def episodes_in(store: Store, steps: Sequence[StepRecord]) -> tuple[list[Episode
     return found[BASELINE], found[CANDIDATE]
 
 
-def looks_in(steps: Sequence[StepRecord]) -> list[Look]:
+def looks_in(steps: Sequence[StepRecord]) -> list[InterimAnalysis]:
     """Each refers to all that it rests on."""
-    return [Look.from_record(step.body) for step in steps if isinstance(step.body.get("episodes"), str)]
+    return [InterimAnalysis.from_record(step.body) for step in steps if isinstance(step.body.get("episodes"), str)]

@@ -66,7 +66,7 @@ class RunSpec:
     settings: Mapping[str, Any]  # kept with the run, so that it can be resumed
     runtime: Runtime  # where agents run, and who answers for a policy
     workers: int
-    pace: PoolTiming = field(default_factory=PoolTiming)
+    timing: PoolTiming = field(default_factory=PoolTiming)
     policy: str | None = None  # the line of versions that it improves
     seed: int = 0
     queue_limit: int | None = None
@@ -305,7 +305,7 @@ async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Cloc
         known = store.steps.get(resume, BEGIN)
         if known is not None:
             _refuse_other(known, _name_of(begin), _digest([_identity(spec)]))
-        silent_s, by = spec.pace.lease_s, this_process()
+        silent_s, by = spec.timing.lease_s, this_process()
         return await store.runs.resume(resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone)
     return await store.runs.begin(
         kind=spec.kind,
@@ -338,9 +338,9 @@ async def assist(store: Store, spec: RunSpec, run_id: str, control: Control, *, 
 
 def _pool(store: Store, run_id: str, spec: RunSpec, clock: Clock) -> Pool:
     runtime = spec.runtime
-    seats: Callable[[], Slot] = runtime.seat
-    how: dict[str, Any] = {"clock": clock, "seed": spec.seed, "pace": spec.pace, "versions": runtime.versions}
-    return Pool(store, run_id, seats, spec.workers, **how)
+    slots: Callable[[], Slot] = runtime.slot
+    how: dict[str, Any] = {"clock": clock, "seed": spec.seed, "pace": spec.timing, "versions": runtime.versions}
+    return Pool(store, run_id, slots, spec.workers, **how)
 
 
 async def _work_through(run: DurableRun, control: Control) -> tuple[RunState, str | None]:
@@ -436,7 +436,7 @@ async def _until_ended(store: Store, run_id: str) -> None:
 async def _keep_beating(run: DurableRun) -> None:
     """While we show signs of life nobody else may take the run up."""
     while True:
-        await asyncio.sleep(run.spec.pace.heartbeat_s)
+        await asyncio.sleep(run.spec.timing.heartbeat_s)
         await run.store.runs.beat(run.id, driver=run.record.driver, now=run.clock())
 
 

@@ -240,7 +240,7 @@ def _spec(
         settings=settings.record(),
         runtime=runtime,
         workers=settings.worker_count,
-        pace=PoolTiming(
+        timing=PoolTiming(
             heartbeat_s=settings.heartbeat_interval_ms / 1000,
             lease_s=settings.lease_s,
             backoff=Backoff(initial_s=settings.retry_initial_ms / 1000, cap_s=settings.retry_max_ms / 1000),
@@ -390,7 +390,7 @@ def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: Constra
 
 def prove_config(how: ProveBlock, *, timeout_s: float | None, is_timed: bool = True) -> ProveConfig:
     return ProveConfig(
-        how=weighing(how),
+        how=comparison_config(how),
         seeds=tuple(range(how.seeds)),
         batch=how.batch,
         least=criteria(how).least,
@@ -399,7 +399,7 @@ def prove_config(how: ProveBlock, *, timeout_s: float | None, is_timed: bool = T
     )
 
 
-def weighing(how: ProveBlock) -> ComparisonConfig:
+def comparison_config(how: ProveBlock) -> ComparisonConfig:
     return ComparisonConfig(
         primary=how.primary,
         alpha=how.alpha,

@@ -1,4 +1,4 @@
-"""Decoding of many rows on a CPU: which slot holds which tokens, the weights, the cache, and the compiled loops over it.
+"""Decoding of many rows on a CPU: which slot holds which tokens, the weights, the cache, and compiled loops over it.
 
 A slot depends on at most one other, its base, which holds its first `shared` places. Keys and values lie in tiles of
 TILE places, [heads, tiles, head, TILE], so that both sums of attention run straight through memory.
@@ -333,7 +333,7 @@ def _mix(scores: Floats, v: Floats, first: int, last: int, heard: Floats) -> Non
 
 
 @compiled
-def keep(qkv: Floats, keys: Floats, values: Floats, start: int) -> None:
+def store_kv(qkv: Floats, keys: Floats, values: Floats, start: int) -> None:
     """Put the keys and values of a prompt, from place `start` on, into its slot: qkv [T, 3, H, D]."""
     for h in range(qkv.shape[2]):
         for t in range(qkv.shape[0]):
@@ -470,7 +470,7 @@ class Cpu:
             heard = torch.empty(len(ids), self.shape.heads, self.shape.head)
             for n, plan in enumerate(plans):
                 row = slice(edges[n], edges[n + 1])
-                keep(_array(qkv[row]), self._keys[layer, plan.slot], self._values[layer, plan.slot], plan.start)
+                store_kv(_array(qkv[row]), self._keys[layer, plan.slot], self._values[layer, plan.slot], plan.start)
                 if not last:
                     heard[row] = self._hear(layer, qkv[row].permute(1, 2, 0, 3), plan, masks[n])
             if last:

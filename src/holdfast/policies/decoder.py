@@ -23,7 +23,16 @@ from torch import Tensor
 from holdfast.contracts.errors import BadInput
 from holdfast.policies.cpu import Cpu, SlotPlan, Slots
 from holdfast.policies.lm import Block, Transformer, norm
-from holdfast.policies.sampling import MARK, NO_LIMIT, Completion, Sampling, SamplingRules, follow, shown, uniforms
+from holdfast.policies.sampling import (
+    MARK,
+    NO_LIMIT,
+    Completion,
+    Sampling,
+    SamplingRules,
+    shown,
+    track_thinking,
+    uniforms,
+)
 from holdfast.policies.tokens import END, THINK
 
 Ints = NDArray[np.int64]
@@ -54,7 +63,7 @@ class RowPositions:
     """Where every row stands, as the host knows it."""
 
     token: Ints
-    place: Ints
+    position: Ints
     count: Ints
     inside: NDArray[np.bool_]
     left: Ints
@@ -137,9 +146,9 @@ class Cuda:
         enabled = self._device.type == "cuda"
         return torch.autocast(self._device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
-    def plan(self, now: RowPositions) -> None:
+    def set_rows(self, now: RowPositions) -> None:
         """Copies the host's row positions to the device after rows have changed."""
-        self._whole.copy_(torch.from_numpy(np.stack([now.token, now.place, now.count, now.left])))
+        self._whole.copy_(torch.from_numpy(np.stack([now.token, now.position, now.count, now.left])))
         self._inside.copy_(torch.from_numpy(now.inside))
         self._uniform.copy_(torch.from_numpy(now.uniform))
         self._rules.copy(SamplingRules.of(now.columns, self.shape.vocabulary, self._device, every=True))
@@ -232,7 +241,7 @@ def chosen(
     forced = inside & (left <= 0)
     logits = model.logits(norm(x, model.norm))
     ids, logps = rules.decide(logits, uniform.gather(1, count[:, None])[:, 0], forced)
-    still, less = follow(ids, inside, left)
+    still, less = track_thinking(ids, inside, left)
     last = uniform.shape[1] - 1
     inside.copy_(still)
     whole.copy_(torch.stack([ids, (place + 1).clamp(max=last), (count + 1).clamp(max=last), less]))
@@ -347,7 +356,7 @@ class Decoder:
             raise
         self._seated()
         if self._cuda:
-            self._cuda.plan(self._standing())
+            self._cuda.set_rows(self._standing())
         return waiting + later
 
     def _admit(self, waiting: list[DecodeRequest]) -> list[DecodeRequest]:
@@ -434,7 +443,7 @@ class Decoder:
 
     def _standing(self) -> RowPositions:
         return RowPositions(
-            token=self._token, place=self._place, count=self._count, inside=self._inside, left=self._left,
+            token=self._token, position=self._place, count=self._count, inside=self._inside, left=self._left,
             uniform=self._uniform, columns=self._columns,
         )  # fmt: skip
 
@@ -491,7 +500,7 @@ class Decoder:
         """Write down what was drawn, count thoughts, and let those go who are done."""
         counts = self._count[rows]
         self._ids[rows, counts], self._logps[rows, counts], self._forced[rows, counts] = tokens, logps, forced
-        inside, left = follow(*(torch.from_numpy(a) for a in (tokens, self._inside[rows], self._left[rows])))
+        inside, left = track_thinking(*(torch.from_numpy(a) for a in (tokens, self._inside[rows], self._left[rows])))
         self._inside[rows], self._left[rows] = inside.numpy(), left.numpy()
         self._token[rows] = tokens
         self._place[rows] += 1

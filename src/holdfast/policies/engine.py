@@ -67,7 +67,7 @@ class Job:
     request: DecodeRequest
     answer: Future[tuple[Completion, str]]  # and the version that gave it
     on_tokens: OnTokens | None = None  # somebody listens while it is written …
-    told: int = 0  # … and has heard so many tokens
+    sent: int = 0  # … and has heard so many tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -308,8 +308,8 @@ class DecoderThread(threading.Thread):
             self._step(generation)
             for ticket, job in generation.running.items():
                 if job.on_tokens is not None:
-                    ids, logprobs = generation.decoder.so_far(ticket, job.told)
-                    job.told += len(ids)
+                    ids, logprobs = generation.decoder.so_far(ticket, job.sent)
+                    job.sent += len(ids)
                     job.on_tokens(ids, logprobs)
         self._dismiss()
 
@@ -497,7 +497,7 @@ class LocalEngine:
 
     def _load(self, policy: Model) -> Local:
         """Those that nobody asks give their memory, whoever was asked longest ago first."""
-        model, _ = load(policy, self.files or policy.home)
+        model, _ = load(policy, self.files or policy.artifacts)
         version, name = policy.checkpoint or BASE, f"local/{policy.name}"
         found: Local | None = None
         for local in self._let_go():

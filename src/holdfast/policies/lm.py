@@ -22,7 +22,7 @@ EPSILON = 1e-6
 ROTARY_BASE = 10_000.0
 LARGEST = {"vocabulary": 2**20, "width": 2**14, "layers": 2**10, "heads": 2**10, "context": 2**16}
 
-Keep = Callable[[int, Tensor, Tensor], None]  # layer, keys [B, H, T, D], values [B, H, T, D]
+CacheWriter = Callable[[int, Tensor, Tensor], None]  # layer, keys [B, H, T, D], values [B, H, T, D]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class Transformer(nn.Module):
     def device(self) -> torch.device:
         return self.embed.weight.device
 
-    def hidden(self, ids: Tensor, keep: Keep | None = None) -> Tensor:
+    def hidden(self, ids: Tensor, keep: CacheWriter | None = None) -> Tensor:
         """[B, T] -> [B, T, W], each place seeing only what is left of it: padding on the right is harmless.
 
         `keep` is handed the keys and values of every layer, for a cache.

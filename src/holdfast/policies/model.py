@@ -74,7 +74,7 @@ class Model:
     checkpoint: str | None = None  # id, in the store's folder; None: as the model came
     lora: int = 0  # rank of the adapters that are trained; 0: all weights are
     resources: Mapping[str, Any] = field(default_factory=dict)  # named texts that go with it
-    home: Artifacts | None = field(default=None, compare=False, repr=False)  # with its checkpoint, if known
+    artifacts: Artifacts | None = field(default=None, compare=False, repr=False)  # with its checkpoint, if known
 
     def __post_init__(self) -> None:
         if self.lora < 0:
@@ -114,7 +114,7 @@ class Model:
 
     def export(self, folder: str | Path) -> Path:
         """Write it where nothing is yet, as a whole model that transformers and vLLM read; adapters are merged."""
-        return export(self, self.home, Path(folder))
+        return export(self, self.artifacts, Path(folder))
 
     def open(self, engine: Engine) -> Actor:
         complete = engine.open_model(self)
@@ -122,8 +122,8 @@ class Model:
 
 
 HUB = "hub"  # the kind of a checkpoint that lies over a Hugging Face folder
-DECIDES = ("*.safetensors", "config.json", "generation_config.json", "tokenizer*", "chat_template*", "vocab*", "merges*",
-           "*tokens*.json")  # fmt: skip
+DECIDES = ("*.safetensors", "config.json", "generation_config.json", "tokenizer*", "chat_template*", "vocab*",
+           "merges*", "*tokens*.json")  # fmt: skip
 LORA_SEED = 0  # adapters begin alike in every process, or a resumed run would be another one
 
 

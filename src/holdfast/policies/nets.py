@@ -153,7 +153,7 @@ class ActorCritic(nn.Module):
         return worth.squeeze(-1)
 
 
-def look(
+def action_distribution(
     net: ActorCritic, view: Observation, hidden: Tensor, first: Bools
 ) -> tuple[ActionDistribution | Gaussian, Tensor]:
     """The policy for the current observation, and the memory after it."""
@@ -203,7 +203,7 @@ class Acting:
         def choose(observation: Observation, first: Bools, /) -> NDArray[Any]:
             nonlocal hidden
             with torch.no_grad(), one_thread():
-                policy, hidden = look(self._net, observation, hidden, first)
+                policy, hidden = action_distribution(self._net, observation, hidden, first)
                 return policy.best()
 
         return choose

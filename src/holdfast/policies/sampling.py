@@ -199,7 +199,7 @@ class SamplingRules:
         return tokens, chosen
 
 
-def follow(tokens: Tensor, inside: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+def track_thinking(tokens: Tensor, inside: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
     """Whether each row is within a thought after its token, and how many more tokens it may think.
 
     Any mark ends a thought, as it does for who reads the answer.

@@ -24,7 +24,7 @@ from holdfast.policies.tokens import ASSISTANT, render
 from holdfast.policies.weights import Manifest
 
 KIND = "verifier"
-PLACE = HERE / "sprout" / KIND  # the one in the package
+PACKAGED_HEAD = HERE / "sprout" / KIND  # the one in the package
 NUMBERS = 4  # log-probs that the head is shown beside the hidden states
 INNER = 48
 BATCH = 32  # conversations read at a time
@@ -158,7 +158,7 @@ def save(folder: Path, head: VerifierHead, manifest: Manifest) -> Manifest:
     return weights.save(folder, head.state_dict(), replace(manifest, kind=KIND, shape=shape), half=True)
 
 
-def load(folder: Path = PLACE, *, model: str = "sprout") -> Verifier:
+def load(folder: Path = PACKAGED_HEAD, *, model: str = "sprout") -> Verifier:
     """The head that lies there, on the model it was made for and no other."""
     tensors, manifest = weights.load(folder)
     if manifest.kind != KIND:

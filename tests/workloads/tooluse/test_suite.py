@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.run import RunState
-from holdfast.pipeline.paired import PairedEvaluation, episodes_of_run, policies_of, shown_looks, weighed
+from holdfast.pipeline.paired import PairedEvaluation, comparison_of, episodes_of_run, policies_of, shown_looks
 from holdfast.pipeline.versions import Version, resolve
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
@@ -129,7 +129,7 @@ def test_a_comparison_runs_to_its_end_and_its_episodes_can_be_read(store: Store,
     for policy, some in zip(policies_of(store, made), (baseline, candidate), strict=True):
         (first, *_) = store.experiences.of([str(some[0].rollout)])
         assert first.version == policy.version  # each was answered by its own weights
-    found = weighed(store, status.run_id)
+    found = comparison_of(store, status.run_id)
     assert found is not None
     assert len(found.tasks) == 6
     assert found.comparisons["success"].candidate == made.candidate.name

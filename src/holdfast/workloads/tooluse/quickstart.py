@@ -104,7 +104,7 @@ def schooled(kind: str, settings: Schooling, score: Score, program: Callable[[Du
         settings=asdict(settings),
         runtime=Runtime(agent, score, engine),
         workers=settings.workers,
-        pace=PoolPace(heartbeat_s=1.0, lease_s=10.0),
+        timing=PoolPace(heartbeat_s=1.0, lease_s=10.0),
         seed=settings.seed,
         drain_s=10.0,
     )
@@ -242,7 +242,9 @@ class WarmUp:
 
     def _trainer(self, model: Any) -> Trainer:
         return Trainer(
-            model, Settings(pace=OptimizerConfig(learning_rate=self.settings.warm_up_rate)), seed=self.settings.seed
+            model,
+            Settings(optimizer=OptimizerConfig(learning_rate=self.settings.warm_up_rate)),
+            seed=self.settings.seed,
         )
 
 

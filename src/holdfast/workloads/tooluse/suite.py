@@ -146,7 +146,7 @@ def _task(case: SuiteCase, dials: Mapping[str, Any]) -> HeldOut:
     given = case.given
     sampling = {**SAMPLING, **(given.get("sampling") or {}), **dials}
     task = {"max_turns": MAX_TURNS, **given, "case": case.case_id, "sampling": sampling}
-    return HeldOut(id=case.case_id, input=task, chance=f"{case.seed}/{case.case_id}")
+    return HeldOut(id=case.case_id, input=task, rng_key=f"{case.seed}/{case.case_id}")
 
 
 def scorer(suite: Suite) -> Score:
