@@ -378,7 +378,7 @@ def test_twenty_steps_are_seven_a_kill_and_thirteen(tmp_path: Path) -> None:
     for number in range(20):
         last = whole.step(samples(seed=number))
         whole.beside["last"] = number
-    child = subprocess.run([sys.executable, "-c", CHILD, tmp_path], cwd=ROOT, env=os.environ | {"PYTHONPATH": "."})
+    child = subprocess.run([sys.executable, "-c", CHILD, tmp_path], cwd=ROOT, env=os.environ | {"PYTHONPATH": ".:src"})
     assert child.returncode == -signal.SIGKILL
     resumed = resumable(seed=99)
     resumed.load(tmp_path)

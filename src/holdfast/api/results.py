@@ -24,8 +24,9 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import loads
 from holdfast.contracts.release import Release
 from holdfast.contracts.rollout import Rollout
+from holdfast.pipeline.context import SAFETY
 from holdfast.pipeline.improve import IterationResult
-from holdfast.pipeline.prove import SAFETY, episode, episodes_in, looks_in, missing
+from holdfast.pipeline.prove import episode, episodes_in, looks_in, missing
 from holdfast.promote.gate import ALLOWED, NAMES
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, pairs
 from holdfast.store.store import Store

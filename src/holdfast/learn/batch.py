@@ -65,8 +65,7 @@ class Thread:
         """Why a call with the same messages does not have the same ids.
 
         Only what was sampled can come back in other ids: the rest is written by the endpoint, each time from the same
-        text. At the ends of an answer, too, it is the template that decides what stands there.
-        """
+        text. At the ends of an answer, too, it is the template that decides what stands there."""
         place = sum(1 for _ in takewhile(bool, map(eq, self.ids, call.prompt_ids or ())))
         hidden = min((at for at in (self.scrubbed, *_first(call)) if at is not None), default=None)
         if hidden is not None and place >= hidden:
@@ -84,8 +83,7 @@ class Thread:
 def broken(call: ModelCall, threads: Sequence[Thread]) -> Break | None:
     """Why the call continues none of the threads; None where it begins a new conversation.
 
-    Without messages there are only the ids to go by, and those differ.
-    """
+    Without messages there are only the ids to go by, and those differ."""
     if not threads or (call.messages and not any(message.get("role") == "assistant" for message in call.messages)):
         return None
     meant = next((thread for thread in reversed(threads) if thread.is_meant_by(call)), None) if call.messages else None

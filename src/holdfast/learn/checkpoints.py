@@ -149,8 +149,7 @@ def _not_kept(ctx: LearnContext, step: int, error: OSError) -> StoreError:
 def _forget(ctx: LearnContext, parent: str | None) -> None:
     """Deletes trainer states older than the last two checkpoints: they are three times the size of the weights.
 
-    Later folders belong to the process that took over the run, and are kept.
-    """
+    Later folders belong to the process that took over the run, and are kept."""
     for folder, step, _ in _folders(ctx, ""):
         if step < _number(ctx, parent):
             shutil.rmtree(folder / TRAINER, ignore_errors=True)

@@ -156,8 +156,7 @@ def turn_costs(experiences: Sequence[Experience], name: str, *, gamma: float) ->
     """A_c of every turn, attempt after attempt: Cₖ = cₖ + γ Cₖ₊₁ less its mean over the k-th turns of all attempts.
 
     The mean takes a critic's place: a critic of costs that begins anew with every batch, as the turns' does, says 0 of
-    everything. What is of the whole attempt was paid by its last turn.
-    """
+    everything. What is of the whole attempt was paid by its last turn."""
     parts = []
     for one in experiences:
         spent = np.zeros(len(one.calls))

@@ -102,8 +102,7 @@ def compare(
 ) -> GroupAdvantages:
     """Samples with advantages from attempts that are grouped by their task; `price` is what their cost weighs.
 
-    `own` replaces the comparison by the group's mean and spread.
-    """
+    `own` replaces the comparison by the group's mean and spread."""
     gathered = gather(experiences, intake)
     reasons = dict(gathered.reasons)
     teams: dict[str, list[tuple[Experience, SamplesOrReason]]] = {}
@@ -533,8 +532,7 @@ def sift(
     """What may be learnt from, and what the data gates say of that; what they put aside is only counted.
 
     A gate later asks what was learnt from: that some of it had to be put aside is worth knowing, and no reason to stay
-    closed.
-    """
+    closed."""
     kept_out = list(held_out)
     aside = quality.audit(experiences, held_out=kept_out).quarantined
     clean = [one for one in experiences if one.rollout not in aside]

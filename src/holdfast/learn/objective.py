@@ -42,8 +42,7 @@ def clipped_surrogate(
 ) -> Surrogate:
     """L = −min(ρA, clip(ρ, 1 − low, 1 + high)·A),  ρ = exp(new − old);  PPO, Schulman et al. 2017, arXiv:1707.06347.
 
-    high > low leaves room for rare tokens to grow (DAPO, Yu et al. 2025, arXiv:2503.14476).
-    """
+    high > low leaves room for rare tokens to grow (DAPO, Yu et al. 2025, arXiv:2503.14476)."""
     _same_shape(new_logp=new_logp, old_logp=old_logp, advantages=advantages)
     _check_clip(low, high)
     ratio = (new_logp - old_logp).clamp(-FAR, FAR).exp()
@@ -61,8 +60,7 @@ def kl(new_logp: Tensor, ref_logp: Tensor, *, how: Kl = "k3") -> Tensor:
     """An estimate of KL(new ‖ ref) from what the new policy sampled; Schulman 2020, joschu.net/blog/kl-approx.html.
 
     With r = ref/new: k2 = ½(log r)² (small bias, narrow; its gradient is unbiased), k3 = r − 1 − log r (no bias,
-    narrow, never below 0).
-    """
+    narrow, never below 0)."""
     _same_shape(new_logp=new_logp, ref_logp=ref_logp)
     log_r = (ref_logp - new_logp).clamp(-FAR, FAR)
     return 0.5 * log_r.square() if how == "k2" else torch.expm1(log_r) - log_r
@@ -72,8 +70,7 @@ def importance_weight(trainer_logp: Tensor, sampler_logp: Tensor, *, cap: float 
     """w = min(π_trainer / π_sampler, cap), without gradient: sampler and trainer never agree to the last bit, and w
     makes the gradient that of the trainer's own policy; truncated importance sampling, Ionides 2008, Yao et al. 2025.
 
-    For weights of whole sequences give it the sums over their tokens.
-    """
+    For weights of whole sequences give it the sums over their tokens."""
     _same_shape(trainer_logp=trainer_logp, sampler_logp=sampler_logp)
     if not cap >= 1.0:
         raise BadInput(f"cap = {cap}", why="must be at least 1: agreement has weight 1")
@@ -106,8 +103,7 @@ def ppo_terms(
 ) -> Terms:
     """total = policy + c_v·value − c_e·entropy,  approx_kl = mean ½(new − old)²;  arXiv:1707.06347.
 
-    Plain means over all elements: take padding out before (x[mask]).
-    """
+    Plain means over all elements: take padding out before (x[mask])."""
     _same_shape(new_logp=new_logp, values=values, entropies=entropies)
     surrogate = clipped_surrogate(new_logp, old_logp, advantages, low=clip, high=clip)
     policy, value, spread = surrogate.loss.mean(), value_loss(values, returns).mean(), entropies.mean()

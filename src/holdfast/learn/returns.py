@@ -38,8 +38,7 @@ def gae(
     Gives A and the returns A + V. Vₜ₊₁ is 0 where terminated (also if truncated as well), cut_values[t] = V(final
     observation) where truncated, end_values = V(observation after the last row) where a column is still open at its
     end, else values[t + 1]. cut_values and end_values are read nowhere else, and what is read must be there: no
-    future is taken to be 0. A number that is not finite is refused.
-    """
+    future is taken to be 0. A number that is not finite is refused."""
     shape = _same_shape(rewards=rewards, values=values, terminated=terminated, truncated=truncated)
     _check_unit(gamma=gamma, lam=lam)
     r_t, v_t = _table(rewards), _table(values, rewards.dtype)
@@ -108,8 +107,7 @@ def normalise(x: Floats, *, eps: float = 1e-8, clip: float | None = None) -> Flo
     """(x − mean) / √(variance + ε) over the whole batch, then cut to ±clip; population variance.
 
     Over the batch and never one trajectory by itself: that would give a trajectory of one step exactly 0. Equal numbers
-    come back as exactly 0.
-    """
+    come back as exactly 0."""
     if eps < 0.0 or (clip is not None and not clip > 0.0):
         raise BadInput(f"normalise: eps = {eps}, clip = {clip}", why="eps must be at least 0 and clip above 0")
     wide = x.ravel().astype(np.float64)
@@ -128,8 +126,7 @@ def group_relative(
     population's. scale=False leaves the division out (Dr. GRPO, Liu et al. 2025, arXiv:2503.20783: it favours groups
     that are nearly all right or all wrong). leave_one_out takes the mean of the *others*, which is K/(K−1) times as
     much (RLOO, Ahmadian et al. 2024, arXiv:2402.14740). A group without spread, or of one, gives exactly 0, so no ε
-    is needed and scaling is exact.
-    """
+    is needed and scaling is exact."""
     if groups is None:
         if rewards.ndim != 2:
             raise BadInput(f"rewards of shape {rewards.shape}", why="must be [groups, members]", remedy="or give ids")
@@ -172,8 +169,7 @@ def normalise_then_sum(terms: Floats, weights: Floats, strata: Ints, *, limit: f
 
     A term with wide numbers then moves no more than one with narrow ones: only its weight counts. terms are [K, n], a
     row for each term; strata say which of the n members are compared. Where the largest |sᵢ| would pass the limit, all
-    are scaled down by one number, so that their order stays and what is added on top of them stays on top.
-    """
+    are scaled down by one number, so that their order stays and what is added on top of them stays on top."""
     _check_floats(terms=terms, weights=weights)
     if terms.ndim != 2 or weights.shape != terms.shape[:1] or strata.shape != terms.shape[1:]:
         why = f"terms {terms.shape}, weights {weights.shape}, strata {strata.shape}"
@@ -195,8 +191,7 @@ def turn_credit(
     Turn rewards say which turn was good, the outcome says whether the episode was: mix = 0 gives every turn the
     outcome, mix = 1 only its own reward and, by λ, what it led to. With group-relative rewards on both sides this is
     MT-GRPO's turn-level advantage (Zeng et al. 2025, arXiv:2505.11821). turn_rewards hold the turns of all episodes
-    one after the other, lengths how many each has, outcomes one number for each; without lengths it is one episode.
-    """
+    one after the other, lengths how many each has, outcomes one number for each; without lengths it is one episode."""
     _check_floats(turn_rewards=turn_rewards)
     _check_unit(lam=lam, mix=mix)
     ends = np.asarray([turn_rewards.size] if lengths is None else lengths, np.int64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count, takewhile
 from pathlib import Path
@@ -77,36 +77,65 @@ class PromotionRequest:
         return json.dumps(told, allow_nan=False, separators=(",", ":")).encode()
 
     def weigh(self, baseline: str, candidate: str, samples: str) -> Evidence:
-        """From the ids of both releases and the hash of the samples."""
-        return _weigh(self.candidate, self.how, baseline, candidate, samples)
+        """Evidence from the ids of both releases and the hash of the samples."""
+        case, how, rng = self.candidate, self.how, np.random.default_rng(self.how.resample_seed)
+        found = compare_versions(case.before, case.after, how, versions=(baseline, candidate), rng=rng)
+        sides = {"baseline": case.before, "candidate": case.after}
+        lost = case.lost or {name: case.planned - len(some) for name, some in sides.items()}
+        return Evidence(
+            policy=case.policy,
+            baseline=baseline,
+            candidate=candidate,
+            suite=suite_title(case.suite),
+            primary=how.primary,
+            episodes=len(found.tasks),
+            comparisons=found.comparisons,
+            verdict=found.verdict,
+            bands=found.bands,
+            missing={"planned": case.planned, **lost},
+            golden=None if case.golden is None else tuple(case.golden),
+            audit=None if case.audit is None else tuple(case.audit),
+            samples=samples,
+            manifest={**case.manifest, "run": case.run},  # the run that proves, whichever one made the candidate
+        )
 
     def decide(self, evidence: Evidence) -> Decision:
         return decide(evidence, criteria=self.criteria)
 
     def publish(self, evidence: Evidence, decision: Decision) -> dict[str, Any]:
-        """Write the reports; what is told of them."""
-        return _publish(self.candidate, self.how, self.criteria, self.reports, self.now, evidence, decision)
+        """Writes the reports. What is published already stays as it is; another decision is another proof."""
+        for name in report_ids(self.candidate.run, evidence.candidate):
+            path = self.reports / document.active_path(document.PROOF, name)
+            found = _there(path, self.reports)
+            if found is None:
+                self._write(name, evidence, decision)
+                return _told(path)
+            if found[1] == encode(decision):
+                return _told(found[0])
+        raise AssertionError("there is always another name")
 
-
-def _weigh(case: Candidate, how: ComparisonConfig, baseline: str, candidate: str, samples: str) -> Evidence:
-    rng = np.random.default_rng(how.resample_seed)
-    found = compare_versions(case.before, case.after, how, versions=(baseline, candidate), rng=rng)
-    return Evidence(
-        policy=case.policy,
-        baseline=baseline,
-        candidate=candidate,
-        suite=suite_title(case.suite),
-        primary=how.primary,
-        episodes=len(found.tasks),
-        comparisons=found.comparisons,
-        verdict=found.verdict,
-        bands=found.bands,
-        missing=_missing(case),
-        golden=None if case.golden is None else tuple(case.golden),
-        audit=None if case.audit is None else tuple(case.audit),
-        samples=samples,
-        manifest={**case.manifest, "run": case.run},  # what is proved by this run, whichever one made the candidate
-    )
+    def _write(self, name: str, evidence: Evidence, decision: Decision) -> None:
+        case, criteria = self.candidate, self.criteria
+        before, after = _both(case)
+        publish(
+            self.reports,
+            run_id=name,
+            suite=case.suite,
+            baseline=before,
+            trained=after,
+            checkpoints=(case.baseline.partition(":")[2], case.candidate.partition(":")[2]),
+            criteria=ProofCriteria(
+                min_reward_delta=criteria.min_reward_delta,
+                max_safety_regression=criteria.max_safety_regression,
+                max_p_value=criteria.max_p_value,
+            ),
+            alpha=self.how.alpha,
+            seed=self.how.resample_seed,
+            generated_at=datetime.fromtimestamp(self.now, UTC),
+            decision=decision,
+            weighing=json.loads(json.dumps(asdict(self.how))),
+            versions=(evidence.baseline, evidence.candidate),
+        )
 
 
 def comparison_config_from(kept: Mapping[str, Any]) -> ComparisonConfig:
@@ -125,53 +154,6 @@ def criteria_from(kept: Mapping[str, Any]) -> Criteria:
 def suite_title(suite: Sequence[str]) -> str:
     name, version, sha256 = suite
     return f"{name}@{version} {sha256[:12]}"
-
-
-def _missing(case: Candidate) -> dict[str, int]:
-    sides = {"baseline": case.before, "candidate": case.after}
-    lost = case.lost or {name: case.planned - len(some) for name, some in sides.items()}
-    return {"planned": case.planned, **lost}
-
-
-def _publish(
-    case: Candidate,
-    how: ComparisonConfig,
-    criteria: Criteria,
-    reports: Path,
-    now: float,
-    evidence: Evidence,
-    decision: Decision,
-) -> dict[str, Any]:
-    """What is published already, before a kill, stays as it is; another decision about the same is another proof."""
-    for name in report_ids(case.run, evidence.candidate):
-        path = reports / document.active_path(document.PROOF, name)
-        found = _there(path, reports)
-        if found is not None and found[1] == encode(decision):
-            return _told(found[0])
-        if found is not None:
-            continue
-        before, after = _both(case)
-        publish(
-            reports,
-            run_id=name,
-            suite=case.suite,
-            baseline=before,
-            trained=after,
-            checkpoints=(case.baseline.partition(":")[2], case.candidate.partition(":")[2]),
-            criteria=ProofCriteria(
-                min_reward_delta=criteria.min_reward_delta,
-                max_safety_regression=criteria.max_safety_regression,
-                max_p_value=criteria.max_p_value,
-            ),
-            alpha=how.alpha,
-            seed=how.resample_seed,
-            generated_at=datetime.fromtimestamp(now, UTC),
-            decision=decision,
-            weighing=json.loads(json.dumps(asdict(how))),
-            versions=(evidence.baseline, evidence.candidate),
-        )
-        return _told(path)
-    raise AssertionError("there is always another name")
 
 
 def _told(path: Path) -> dict[str, Any]:
@@ -217,23 +199,13 @@ def report_ids(run: str, release: str) -> Iterator[str]:
         yield f"{plain}z{again}"
 
 
-def summed(found: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
+def summed(audits: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
     """Several audits as one: the counts of each check add up, and the first place stays."""
     sums: dict[str, Finding] = {}
-    for one in (finding for findings in found for finding in findings):
-        seen = sums.get(one.name)
-        sums[one.name] = (
-            one
-            if seen is None
-            else Finding(
-                name=one.name,
-                severity=one.severity,
-                count=seen.count + one.count,
-                of=seen.of + one.of,
-                detail=seen.detail or one.detail,
-                blocks=one.blocks,
-            )
-        )
+    for one in (finding for findings in audits for finding in findings):
+        seen = sums.get(one.name, replace(one, count=0, of=0))
+        count, of = seen.count + one.count, seen.of + one.of
+        sums[one.name] = replace(one, count=count, of=of, detail=seen.detail or one.detail)
     return tuple(sums.values())
 
 
@@ -291,8 +263,7 @@ async def promote(
 def tries(store: Store, policy: str, baseline: str, candidate: str) -> int:
     """How often these two sources were brought before the gate: whoever proves again and again must not pick the best.
 
-    A run that continues another is the same try, unless it measured the same tasks with further seeds.
-    """
+    A run that continues another is the same try, unless it measured the same tasks with further seeds."""
     known = store.releases.of_policy(policy)
     old, new = ({one.id for one in known if _is_same(store, one.source, source)} for source in (baseline, candidate))
     runs = {str(one.manifest["run"]) for one in weighed_about(store, policy, new) if one.baseline in old}

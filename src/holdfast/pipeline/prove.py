@@ -188,8 +188,7 @@ async def prove(
 ) -> InterimAnalysis:
     """Look after look until the verdict stands or the tasks are used up; the last one.
 
-    `before` is what was known before the first of them, and `done` how many batches of these tasks that rests on.
-    """
+    `before` is what was known before the first of them, and `done` how many batches of these tasks that rests on."""
     title = ""
     if iteration is not None:
         prefix, title = f"proof-{iteration}-", f"iteration {iteration + 1}: "

@@ -276,8 +276,7 @@ async def drive(
 ) -> Status:
     """Run the program to its end and say how it ended. Whatever stops it, what was recorded stays and can be resumed.
 
-    Which features are on is asked before each step that learns, of somebody who sees what the earlier ones left.
-    """
+    Which features are on is asked before each step that learns, of somebody who sees what the earlier ones left."""
     async with _closing(spec.runtime):
         record = await _begun(store, spec, resume, clock=clock, who=who, salt=salt)
         spec.runtime.attach(store.files)

@@ -79,8 +79,7 @@ def sft_spec(
     """A run that teaches `examples` (a path or rows), or the rollouts of `run` whose reward is at least `least`.
 
     `columns` names the columns of rows that are called otherwise, as in {"prompt": "ask", "completion": "reply"};
-    `system` is the first message of rows that have none. The result is `result_of` the run.
-    """
+    `system` is the first message of rows that have none. The result is `result_of` the run."""
     how = how or SFT()
     folder_of(policy.name)  # it is there
     if (examples is None) == (run is None):

@@ -52,8 +52,7 @@ CALLED = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>\s*", re.DOTALL)
 class ChatTemplate(Protocol):
     """How a model's chat is written in its tokens.
 
-    `read` leaves out the stop string that ended the answer; `deltas` shows its text as it comes, where it can.
-    """
+    `read` leaves out the stop string that ended the answer; `deltas` shows its text as it comes, where it can."""
 
     ends: frozenset[int]  # an answer ends with one of these
     think: tuple[int, int] | None  # the tokens around a thought, where they are tokens
@@ -124,8 +123,7 @@ class JinjaTemplate:
         """As the template renders it: the same rendering that later prompts have, so what is taught is what is sampled.
 
         Where a tokenizer joins the end of the prompt with the beginning of the answer, the answer's text is cut off
-        and made into tokens by itself: sampling, too, begins after the prompt's last token.
-        """
+        and made into tokens by itself: sampling, too, begins after the prompt's last token."""
         before, whole = self.prompt(messages[:-1], tools), [int(one) for one in self._render(messages, tools)]
         if whole[: len(before)] == before:
             ids = whole[len(before) :]
@@ -203,8 +201,7 @@ class JinjaTemplate:
 def thinking_tokens(template: ChatTemplate, prompt: Sequence[int], ids: Sequence[int]) -> int | None:
     """How many of an answer's tokens are inside thoughts, the marks around them left out; a prompt may have begun one.
 
-    None: no token of this model begins a thought.
-    """
+    None: no token of this model begins a thought."""
     if template.think is None:
         return None
     inside = next((token == template.think[0] for token in reversed(prompt) if template.is_mark(token)), False)

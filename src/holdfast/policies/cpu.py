@@ -185,8 +185,7 @@ def add_norm(x: Floats, y: Floats, weight: Floats) -> None:
 def exponents(x: Floats, n: int, shift: np.float32, bits: NDArray[np.int32]) -> None:
     """e^(x − shift) in two factors: x becomes a number near 1, and `bits` those of a power of two (as a float32).
 
-    Two factors, since only arrays can be seen as bits here. The compiler makes vectors of this, and not of `np.exp`.
-    """
+    Two factors, since only arrays can be seen as bits here. The compiler makes vectors of this, and not of `np.exp`."""
     for t in range(n):
         y = max((x[t] - shift) * f32(1.4426950408889634), f32(-126))
         whole = np.floor(y + f32(0.5))
@@ -227,8 +226,7 @@ def attend(
 ) -> None:
     """Turn queries and keys by their places, keep keys and values, and let each head hear its row from the beginning.
 
-    Head by head, so that rows that lean on one beginning find it in the nearest memory.
-    """
+    Head by head, so that rows that lean on one beginning find it in the nearest memory."""
     slots, places, bases, shared = where
     cos, sin = turns
     heads, head = keys.shape[1], keys.shape[3]

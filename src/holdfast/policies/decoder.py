@@ -219,8 +219,7 @@ def layered(
     """One layer for one more token of each row: x [N, W] at places [N], row n in slot n of keys and values -> [N, W].
 
     Attention of a single query is written out: that can be fused, but for the last product, which would otherwise work
-    out the shares anew for every number of a head.
-    """
+    out the shares anew for every number of a head."""
     keys, values = cached
     rows = torch.arange(len(x), device=x.device)
     q, k, v = block.project(x[:, None], cos[place][:, None, None, None], sin[place][:, None, None, None])
@@ -270,8 +269,7 @@ class PromptLimits(Protocol):
 class Decoder:
     """At most `slots` answers at a time from one model, whose weights are copied here.
 
-    `fixed` computes every row in the same way whatever the others are: the same request gives the same bits.
-    """
+    `fixed` computes every row in the same way whatever the others are: the same request gives the same bits."""
 
     def __init__(
         self,
@@ -340,8 +338,7 @@ class Decoder:
     def admit(self, requests: Sequence[DecodeRequest]) -> list[DecodeRequest]:
         """Give slots to as many of these as there is room for, and hand back the rest for after a step or two.
 
-        If it fails, none of these has a slot, and those that were there before go on.
-        """
+        If it fails, none of these has a slot, and those that were there before go on."""
         waiting, later = list(requests[: self.room]), list(requests[self.room :])
         if not waiting:
             return later
@@ -384,8 +381,7 @@ class Decoder:
     def step(self) -> list[tuple[Any, Completion]]:
         """One more token for everyone (on a GPU several); the answers that are complete with it, by their tickets.
 
-        If it fails, all answers under way are given up, and others can be admitted.
-        """
+        If it fails, all answers under way are given up, and others can be admitted."""
         if not self.busy:
             return []
         try:

@@ -138,8 +138,7 @@ class Transformer(nn.Module):
     def hidden(self, ids: Tensor, keep: CacheWriter | None = None) -> Tensor:
         """[B, T] -> [B, T, W], each place seeing only what is left of it: padding on the right is harmless.
 
-        `keep` is handed the keys and values of every layer, for a cache.
-        """
+        `keep` is handed the keys and values of every layer, for a cache."""
         batch, length = ids.shape
         if length > self.shape.context:
             raise BadInput(f"{length} tokens", why=f"the context is {self.shape.context}", remedy="shorten the text")

@@ -20,8 +20,7 @@ PINNED = "_policy"  # in the resources of a version: the model and the sampling 
 class Prompt:
     """Named texts and other resources, and what they are given to. An agent reads them by `ctx.prompt(name)`.
 
-    Texts are given by name, as in `Prompt(system="You answer briefly.")`, or as one mapping.
-    """
+    Texts are given by name, as in `Prompt(system="You answer briefly.")`, or as one mapping."""
 
     kind: ClassVar[str] = PolicyKind.PROMPT
 

@@ -105,8 +105,7 @@ def log_probs(
     """Log-probs [..., V] under the sampling in force, −∞ for what could not be drawn.
 
     Numbers hold for all rows; tensors have the shape of the rows, logits.shape[:-1]. `banned` is a mask that broadcasts
-    against the logits. `chosen` [...] is what had been drawn: it stays in where rounding would put it just outside.
-    """
+    against the logits. `chosen` [...] is what had been drawn: it stays in where rounding would put it just outside."""
     x = logits.float()
     if banned is not None:
         x = x.masked_fill(banned, -torch.inf)
@@ -202,8 +201,7 @@ class SamplingRules:
 def track_thinking(tokens: Tensor, inside: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
     """Whether each row is within a thought after its token, and how many more tokens it may think.
 
-    Any mark ends a thought, as it does for who reads the answer.
-    """
+    Any mark ends a thought, as it does for who reads the answer."""
     marks = tokens >= MARK
     inside = torch.where(marks, tokens == THINK, inside)
     return inside, left - (inside & ~marks).long()

@@ -124,8 +124,7 @@ def fit(
 ) -> VerifierHead:
     """A head for these answers [N, F], some of them right: cross-entropy, AdamW, inputs dropped at random.
 
-    Within each group (of one author) right and wrong count alike: who wrote it tells nothing of whether it is right.
-    """
+    Within each group (of one author) right and wrong count alike: who wrote it tells nothing of whether it is right."""
     right, weight = torch.tensor(outcomes, dtype=torch.float32), balanced(outcomes, groups)
     if read.shape[:1] != right.shape or not 0 < float(right.mean()) < 1:
         raise BadInput(f"{len(right)} answers", why="some must be right and some wrong", remedy="gather more")

@@ -78,8 +78,7 @@ class Manifest:
 def save(folder: Path, tensors: Mapping[str, Tensor], manifest: Manifest, *, half: bool = False) -> Manifest:
     """Write both files and return the manifest with hash and name. `half` stores 16-bit floats.
 
-    Whoever is killed on the way leaves what was there before, and perhaps a tensor file that no manifest names.
-    """
+    Whoever is killed on the way leaves what was there before, and perhaps a tensor file that no manifest names."""
     kept = {name: _plain(tensor, half) for name, tensor in tensors.items()}
     content = safetensors.torch.save(kept)
     sha256 = hashlib.sha256(content).hexdigest()
