@@ -1,10 +1,10 @@
-"""Group-relative advantages: each attempt is judged by the others at the same task; Shao et al. 2024, arXiv:2402.03300.
+"""GRPO: several attempts at each task, and what did better than the others becomes likelier; arXiv:2402.03300.
 
-A group whose members all did equally well says nothing and is skipped, whole: its tokens would only cost time. What was
-not scored is missing and makes its group smaller. Rewards of single turns may be mixed in, so that a good call in a
-lost game is still raised. Many terms may be normalised one by one before they are added: the outcome is then left as
-it is and stays on top. Where a guard says who passed its check, who failed and who was vetoed, neither terms nor turns
-put anybody above a better one. The update is `train`.
+Advantages compare each attempt with the others at its task; a group without spread is skipped. What was not scored is
+missing and makes its group smaller. Rewards of single turns may be mixed in, and terms may be normalised one by one
+before they are added; where a guard ranks attempts, neither puts anybody above a better one. Data that the gates put
+aside is not learnt from, but its cost counts. The audit says for every rollout why it gave no gradient. `Stages` runs
+several algorithms one after another. The update is `train`.
 """
 
 from __future__ import annotations

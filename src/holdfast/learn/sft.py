@@ -1,8 +1,8 @@
-"""Supervised fine-tuning: examples in tokens, some updates at a time, with the loss on what is held out.
+"""Supervised fine-tuning: a user's rows and recorded attempts as a model's own tokens, learnt in resumable pieces.
 
-Every call is a piece of work between two checkpoints, and a function of what is recorded before it: a run that was
-killed goes on from the last checkpoint and comes to the same bytes. Where the examples come from is `examples`'
-business, and how pieces become a run the pipeline's.
+The loss sees the assistant's tokens only, each answer after the prompt that the model's template makes of what stands
+before it. Every call of `learn` is a piece between two checkpoints and a function of what is recorded before it: a
+killed run comes to the same bytes. Where rows come from, and how pieces become a run, is the pipeline's business.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What the function of a durable step may use: the store, artifacts, rollouts to run and to read, effects, orders.
+"""What the function of a durable step may use, and where the agents of a run are executed (`Runtime`).
 
-Effects in the store are kept until the step is recorded, and share its transaction.
+Effects in the store are kept until the step is recorded, and share its transaction. A policy is opened before its work
+is enqueued; attempts ask for it by the version that their rollout carries.
 """
 
 from __future__ import annotations

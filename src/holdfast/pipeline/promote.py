@@ -1,6 +1,6 @@
-"""The gate: evidence is weighed, a decision is made, and the store notes it or moves the version; all of it on record.
+"""A candidate before the gate: episodes become evidence, a decision and reports; the store notes it or moves the version.
 
-What is brought before it, and how it is judged, is a `PromotionRequest`; when, is up to a run or to a person.
+The statistics are `prove`'s and the rules `promote`'s. When a request is made is up to a run or to a person.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The steps that prove: two versions do the same tasks with the same chance, a batch at a time, and after each batch
-an interim analysis says what is known.
+"""The steps that prove: two versions do the same tasks with the same chance, with an interim analysis after each batch.
 
-The test is one that allows looking as often as one likes. Each look is a step of its own, which keeps the episodes that
-it rests on as a blob. What they prove is `prove`'s business, and what follows is the gate's.
+The test allows looking as often as one likes. Each analysis is a step of its own, which keeps its episodes as a blob.
+What nobody measured is missing: it counts as the worst for the candidate and as the best for the baseline.
 """
 
 from __future__ import annotations
