@@ -181,7 +181,7 @@ def result_of(store: Store, run: Run) -> Result:
         text = str(decided.why or "nothing was learnt")
         decision = Decision(open=False, reasons=(Reason(code=NOTHING_LEARNT, text=text),))
         return Result(run, decision, None, None)
-    told = dict(decided.told or {})
+    told = dict(decided.details or {})
     evidence = loads(Evidence, store.blobs.get(str(told["evidence"])))
     path = Path(told["proof"]) if told.get("proof") else None
     candidate = None if decided.candidate is None else at_home(decided.candidate, store)

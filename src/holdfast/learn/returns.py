@@ -114,7 +114,8 @@ def normalise(x: Floats, *, eps: float = 1e-8, clip: float | None = None) -> Flo
     if not wide.size or not _spread(wide.min(), wide.max(), x.dtype):
         return np.zeros_like(x)
     scaled = (wide - wide.mean()) / np.sqrt(wide.var() + eps)
-    return (scaled if clip is None else scaled.clip(-clip, clip)).astype(x.dtype).reshape(x.shape)
+    held: Floats = scaled if clip is None else scaled.clip(-clip, clip)
+    return held.astype(x.dtype).reshape(x.shape)
 
 
 def group_relative(

@@ -1,4 +1,4 @@
-"""A candidate before the gate: episodes become evidence, a decision and reports; the store notes it or moves the version.
+"""A candidate before the gate: episodes become evidence, a decision and reports, and the store notes or moves it.
 
 The statistics are `prove`'s and the rules `promote`'s. When a request is made is up to a run or to a person.
 """
