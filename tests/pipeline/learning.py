@@ -25,6 +25,7 @@ from holdfast.contracts.engine import Engine
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import RunState
+from holdfast.learn.candidates import Candidates
 from holdfast.learn.control import EnvPPO
 from holdfast.learn.grpo import GRPO, OBJECTIVE
 from holdfast.learn.ppo import Settings as PpoSettings
@@ -155,41 +156,6 @@ def model_spec(base: str, hook: Hook = nothing, **fields: Any) -> RunSpec:
 # A prompt
 
 
-@dataclass(frozen=True)
-class Race:
-    """Prompts of somebody's own: all do the same tasks, the better half does more, and the best is the candidate."""
-
-    candidates: Sequence[Prompt]
-
-    def start(self, base: Policy) -> AlgorithmState:
-        return AlgorithmState(base=base, data={"left": list(range(len(self.candidates)))})
-
-    def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
-        left = state.data["left"]
-        if len(left) == 1:
-            return ()
-        return [
-            Work(
-                name=f"race-{state.step}-{one}-{n}",
-                input=task,
-                policy=self.candidates[one],
-                group=f"{one}",
-                seed=f"{state.step}/{n}",
-            )
-            for one in left
-            for n, task in enumerate(tasks)
-        ]
-
-    def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
-        sums = dict.fromkeys(state.data["left"], 0.0)
-        for one in ctx.experiences(batch):
-            sums[int(one.task)] += (one.sheet.total or 0.0) if one.sheet else 0.0
-        ctx.check()
-        best = sorted(sums, key=lambda one: (-sums[one], one))[: len(sums) // 2]
-        candidate = self.candidates[best[0]] if len(best) == 1 else None
-        return state.next(candidate=candidate, metrics={"iteration": state.iteration, "sums": sums}, left=best)
-
-
 def prompt_spec(base: str, hook: Hook = nothing, **fields: Any) -> RunSpec:
     """The agent does what its prompt says, more or less often."""
 
@@ -198,8 +164,8 @@ def prompt_spec(base: str, hook: Hook = nothing, **fields: Any) -> RunSpec:
         await asyncio.sleep(0.002)
         return float(random.Random(context.assignment.seed).random() < context.resources["share"])
 
-    prompts = [Prompt({"share": share}) for share in (0.3, 0.97, 0.5, 0.4)]
-    return _spec(Prompt({"share": 0.1}), Race(prompts), agent, **fields)
+    prompts = [Prompt({"share": share}) for share in (0.97, 0.5, 0.4)]
+    return _spec(Prompt({"share": 0.1}), Candidates(prompts), agent, **fields)
 
 
 # A network

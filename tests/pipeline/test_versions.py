@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,10 @@ from holdfast.contracts.release import PolicyKind
 from holdfast.pipeline.versions import (
     Version,
     endpoint_model,
-    from_record,
     open_local,
     policy_for,
     resolve,
     source_of,
-    to_record,
 )
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.model import Model, folder_of
@@ -53,7 +52,7 @@ def checkpoint(store: Store, identity: str, sha256: str) -> None:
 def test_a_model_of_the_package_is_found_by_name(store: Store) -> None:
     found = resolve(store, "sprout")
     assert found == Version(name="sprout", weights="sprout", sha256=read(folder_of("sprout")).sha256)
-    assert from_record(to_record(found)) == found
+    assert Version(**asdict(found)) == found
 
 
 def test_a_folder_of_weights_is_found_wherever_one_stands(
@@ -160,7 +159,7 @@ def test_a_release_that_holds_its_policy_is_that_policy(store: Store) -> None:
     assert policy_for(store, found[1]) == kind
     assert policy_for(store, found[2]) == with_texts
     assert found[2].behaviour != resolve(store, "sprout").behaviour
-    assert [from_record(json.loads(json.dumps(to_record(one)))) for one in found] == found
+    assert [Version(**json.loads(json.dumps(asdict(one)))) for one in found] == found
 
 
 def test_the_model_of_a_version_is_given_its_resources(store: Store) -> None:

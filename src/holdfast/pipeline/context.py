@@ -52,6 +52,11 @@ class Endpoints:
         """There is nothing to let go of."""
 
 
+def no_agent(task: Any, context: Any) -> Any:
+    """The agent of runs whose steps do all the work themselves."""
+    raise Fault("this run", why="has no agent")
+
+
 class Runtime:
     """Of one run, in this process."""
 

@@ -14,13 +14,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from holdfast.collect.episodes import EpisodePlayer
+from holdfast.collect.questions import exact_match
 from holdfast.contracts.agent import load_named
-from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.errors import BadInput
 from holdfast.contracts.release import Stage, check_name
-from holdfast.pipeline.context import Endpoints, Runtime
+from holdfast.pipeline.context import Endpoints, Runtime, no_agent
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
-from holdfast.pipeline.run import DurableRun, RunSpec
+from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.spec import needs_torch
 from holdfast.policies.network import Network
 from holdfast.promote.gate import Criteria, SpreadLimits
@@ -121,10 +122,10 @@ def _run_spec(spec: Spec, player: EpisodePlayer, algorithm: EnvPPO, proof: EnvPr
     }
     return RunSpec(
         kind=KIND,
-        program=partial(_improve, spec),
+        program=partial(improve, spec=spec),
         model_ref=f"network/{player.env}",
         settings=settings,
-        runtime=Runtime(_no_agent, _no_score, Endpoints(), player=player),
+        runtime=Runtime(no_agent, exact_match, Endpoints(), player=player),
         workers=0,  # episodes are played by the steps themselves
         policy=spec.line,
         seed=seed,
@@ -174,10 +175,6 @@ def env_comparison_config(proof: EnvProof, reward_range: tuple[float, float]) ->
 
 
 # The parts -----------------------------------------------------------------------------------------------------------
-
-
-async def _improve(spec: Spec, run: DurableRun) -> None:
-    await improve(run, spec)
 
 
 def _named(env: Env) -> tuple[str, Env]:
@@ -233,11 +230,3 @@ def _criteria(proof: EnvProof, reward_range: tuple[float, float]) -> Criteria:
         require_seed_reproducibility=False,  # each seed is an episode of its own
         max_sample_spread=SpreadLimits(p_value=SAMPLE_P_VALUE_SPREAD, delta=SAMPLE_DELTA_SPREAD * span),
     )
-
-
-def _no_agent(task: Any, context: Any) -> Any:
-    raise Fault("this run", why="has no agent: its policy acts in an environment")
-
-
-def _no_score(task: Any, output: Any, spans: Any) -> Any:
-    return ()

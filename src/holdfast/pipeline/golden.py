@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import Runtime, StepContext
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import DurableRun, RunSpec
-from holdfast.pipeline.versions import Version, to_record
+from holdfast.pipeline.versions import Version
 from holdfast.prove.golden import Golden, golden_of
 from holdfast.prove.suite import Suite
 from holdfast.store.store import Store
@@ -47,7 +47,7 @@ def golden_spec(replay: Replay, policy: Policy, runtime: Runtime) -> RunSpec:
         kind=KIND,
         program=partial(replayed, replay, policy),
         model_ref=f"{replay.version.name} on {replay.suite.title}",
-        settings={"name": replay.name, "suite": replay.suite.title, "version": to_record(replay.version)},
+        settings={"name": replay.name, "suite": replay.suite.title, "version": asdict(replay.version)},
         runtime=runtime,
         workers=replay.workers,
         timing=PoolTiming(heartbeat_s=1.0, lease_s=10.0),

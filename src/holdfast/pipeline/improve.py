@@ -257,15 +257,11 @@ async def decide(
 ) -> IterationResult:
     """Bring the candidate before the gate; with a stage, an open one moves the release."""
     request = await asyncio.to_thread(request_of, spec, done, live, state, found, ctx)
-    fence = partial(_driven, ctx)
+    fence = partial(ctx.store.runs.driven_in, run_id=ctx.run, driver=ctx.driver)
     told = await promote(ctx.store, request, clock=ctx.now, who=ctx.who, fence=fence, check=ctx.check)
     told["verdict"] = None if found.verdict is None else found.record()["verdict"]
     decision = decode(Decision, told["decision"])
     return IterationResult(iteration=state.iteration, decision=decision, candidate=state.candidate, details=told)
-
-
-def _driven(ctx: StepContext, tx: Any) -> None:
-    ctx.store.runs.driven_in(tx, ctx.run, ctx.driver)
 
 
 def request_of(

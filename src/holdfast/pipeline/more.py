@@ -28,7 +28,6 @@ from holdfast.pipeline.paired import (
     Continued,
     PairedEpisodes,
     PairedEvaluation,
-    how_of,
     looked,
     measured,
     policies_of,
@@ -45,7 +44,7 @@ from holdfast.pipeline.promote import (
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.spec import comparison_config, evaluation_spec, held_out_of
-from holdfast.pipeline.versions import Version, from_record, resolve
+from holdfast.pipeline.versions import Version, resolve
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 
@@ -133,7 +132,7 @@ def _by_prove(store: Store, runs: tuple[RunRecord, ...], suites: Suites) -> Cand
         iteration = int(runs[1].settings["continues"]["iteration"])
         how = comparison_config((_settings(store, first).improve or ImproveBlock()).prove)
     else:
-        how = how_of(first.settings)
+        how = comparison_config_from(first.settings["how"])
     return CandidateEvidence(
         runs=runs,
         iteration=iteration,
@@ -219,7 +218,7 @@ def tries(store: Store, found: CandidateEvidence, release: Release) -> int:
     """How often these two versions were measured: whoever measures again and again must not pick the best."""
     pair, roots = [found.baseline.behaviour, found.candidate.behaviour], {found.runs[0].id}
     for one in proofs(store):
-        sides = [from_record(one.settings[arm]).behaviour for arm in ("baseline", "candidate")]
+        sides = [Version(**one.settings[arm]).behaviour for arm in ("baseline", "candidate")]
         if sides == pair and one.settings.get("continues") is None:
             roots.add(one.id)
     for evidence in weighed_about(store, release.policy, {release.id}):

@@ -25,7 +25,7 @@ from holdfast.pipeline.context import Runtime, StepContext
 from holdfast.pipeline.promote import comparison_config_from
 from holdfast.pipeline.prove import ARMS, HeldOut, InterimAnalysis, ProveConfig, episodes_in, judged, looks_in, prove
 from holdfast.pipeline.run import DurableRun, RunSpec
-from holdfast.pipeline.versions import Version, from_record, policy_for, to_record
+from holdfast.pipeline.versions import Version, policy_for
 from holdfast.promote.gate import Criteria
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, pairs
 from holdfast.store.store import Store
@@ -101,8 +101,8 @@ class PairedEvaluation:
         """All that a resumed run needs; plain JSON."""
         kept = {
             **self.source,
-            "baseline": to_record(self.baseline),
-            "candidate": to_record(self.candidate),
+            "baseline": asdict(self.baseline),
+            "candidate": asdict(self.candidate),
             **{name: getattr(self, name) for name in NAMES},
             "how": asdict(self.how),
             **({"least": self.least} if self.least else {}),  # without it, the settings of such a run stay the same
@@ -114,17 +114,13 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the settings of a run say about its evaluation, but for the tasks, the seeds and the suite."""
     continues = settings.get("continues")
     return {
-        "baseline": from_record(settings["baseline"]),
-        "candidate": from_record(settings["candidate"]),
+        "baseline": Version(**settings["baseline"]),
+        "candidate": Version(**settings["candidate"]),
         **{name: settings[name] for name in NAMES},
-        "how": how_of(settings),
+        "how": comparison_config_from(settings["how"]),
         "least": settings.get("least", 0),
         "continues": None if continues is None else Continued(**continues),
     }
-
-
-def how_of(settings: Mapping[str, Any]) -> ComparisonConfig:
-    return comparison_config_from(settings["how"])
 
 
 def _called(baseline: Version, candidate: Version) -> tuple[str, str]:
@@ -257,7 +253,7 @@ def comparison_of(store: Store, run: str) -> ComparisonResult | None:
     """What the episodes of a run come to; None while there is nothing to compare."""
     baseline, candidate = episodes_of_run(store, run)
     settings = store.runs.get(run).settings
-    how, versions = how_of(settings), _called(*(from_record(settings[arm]) for arm in ARMS))
+    how, versions = comparison_config_from(settings["how"]), _called(*(Version(**settings[arm]) for arm in ARMS))
     if len(pairs(baseline, candidate, how.primary)[0]) < 2:
         return None
     return compare_versions(baseline, candidate, how, versions=versions, rng=np.random.default_rng(how.resample_seed))

@@ -14,11 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.collect.agent import Context
 from holdfast.collect.questions import exact_match
 from holdfast.collect.rows import read_rows
 from holdfast.contracts.algorithm import AlgorithmState
-from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import policy_from, policy_record
 from holdfast.contracts.run import RunState, StepRecord
@@ -35,7 +34,7 @@ from holdfast.learn.sft import (
     recorded,
     tokenise,
 )
-from holdfast.pipeline.context import Endpoints, Runtime, StepContext
+from holdfast.pipeline.context import Endpoints, Runtime, StepContext, no_agent
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.model import Model, folder_of
 from holdfast.store.store import Store
@@ -116,15 +115,11 @@ def _spec(
         program=partial(sft, policy, given),
         model_ref=policy.version.rpartition("@")[0],
         settings={"policy": policy_record(policy), "source": source.record(), "sft": how.record()},
-        runtime=Runtime(_nobody, exact_match, Endpoints()),
+        runtime=Runtime(no_agent, exact_match, Endpoints()),
         workers=1,
         seed=how.seed,
         drain_s=1.0,
     )
-
-
-async def _nobody(task: Any, context: Context) -> Any:
-    raise Fault("this run", why="has no rollouts")
 
 
 # The program ---------------------------------------------------------------------------------------------------------

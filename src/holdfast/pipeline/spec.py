@@ -126,7 +126,7 @@ def improve_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> Run
         stage=None if block.stage is None else Stage(block.stage),
         timeout_s=settings.attempt_timeout_secs,
     )
-    made = _spec(settings, features, "improve", partial(_improve, spec), policy)
+    made = _spec(settings, features, "improve", partial(improve, spec=spec), policy)
     _check_range(block.prove, settings)
     return replace(made, policy=block.policy)
 
@@ -163,10 +163,6 @@ def evaluation_spec(
     made = _spec(asked, features, KIND, program, *policies, files=files)
     model_ref = f"{evaluation.versions[1]} against {evaluation.versions[0]}"
     return replace(made, settings=evaluation.settings, model_ref=model_ref, seed=evaluation.seed)
-
-
-async def _improve(spec: Spec, run: DurableRun) -> None:
-    await improve(run, spec)
 
 
 async def optimize(settings: OptimizeSettings, policy: Policy, run: DurableRun) -> None:

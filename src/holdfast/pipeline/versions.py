@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +120,6 @@ def _check_same(version: Version, sha256: str) -> None:
     if sha256 != version.sha256:
         why = f"the weights in {version.weights} are {sha256[:12]}…, not {version.sha256[:12]}… any more"
         raise BadInput(f"version {version.name}", why=why, remedy="restore them from a copy, or begin a new run")
-
-
-def to_record(version: Version) -> dict[str, Any]:
-    return asdict(version)
-
-
-def from_record(record: Mapping[str, Any]) -> Version:
-    return Version(**record)
 
 
 def _at(name: str, place: str) -> Version:

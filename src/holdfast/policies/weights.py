@@ -169,14 +169,12 @@ def fit(model: torch.nn.Module, tensors: Mapping[str, Tensor], *, what: str = "w
 
 def _compare(wanted: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor], what: str) -> None:
     for trouble, names in (
-        ("lacks", [name for name in wanted if name not in tensors]),
+        ("needs, and they lack,", [name for name in wanted if name not in tensors]),
         ("has no place for", [name for name in tensors if name not in wanted]),
         ("has another shape for", [n for n in wanted if n in tensors and wanted[n] != tuple(tensors[n].shape)]),
     ):
         if names:
-            raise BadInput(
-                what, why=f"the model {_verb(trouble)} {_some(names)}", remedy="use the shape in their manifest"
-            )
+            raise BadInput(what, why=f"the model {trouble} {_some(names)}", remedy="use the shape in their manifest")
 
 
 def transformer(folder: Path, *, device: str | torch.device = "cpu") -> tuple[Transformer, Manifest]:
@@ -200,10 +198,6 @@ def transformer(folder: Path, *, device: str | torch.device = "cpu") -> tuple[Tr
 def save_transformer(folder: Path, model: Transformer, manifest: Manifest, *, half: bool = False) -> Manifest:
     """The shape is the model's own."""
     return save(folder, model.state_dict(), replace(manifest, kind="transformer", shape=asdict(model.shape)), half=half)
-
-
-def _verb(trouble: str) -> str:
-    return {"lacks": "needs, and they lack,"}.get(trouble, trouble)
 
 
 def _some(names: Iterable[str]) -> str:
