@@ -4,11 +4,12 @@ leaves which nobody disturbs, made once for all tests."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.store.store import open_store
+from holdfast.store.store import Store, open_store
 from tests.conftest import Databases, Files
 from tests.pipeline import learning
 from tests.pipeline.scene import ran
@@ -30,3 +31,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 def made(base: str, template: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     with open_store(Files(tmp_path_factory.mktemp("calm"), template).fresh()) as store:
         return learning.made(store, asyncio.run(ran(store, learning.model_spec(base))).run_id)
+
+
+@pytest.fixture
+def operator(url: str, store: Store) -> Iterator[Store]:
+    """The same store as another process has it."""
+    with open_store(url) as opened:
+        yield opened

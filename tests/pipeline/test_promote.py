@@ -308,22 +308,20 @@ class Hooked(PromotionRequest):
         return super().publish(evidence, decision)
 
 
-async def test_a_driver_that_was_replaced_promotes_nothing(files: Files) -> None:
-    url = files.fresh()
-    with open_store(url) as store, open_store(url) as operator:
+async def test_a_driver_that_was_replaced_promotes_nothing(store: Store, operator: Store) -> None:
 
-        def taken_from_it(at: str) -> None:
-            if at == "publish":
-                (run,) = operator.runs.newest()
-                operator.runs.resume(run.id, who="other", now=time.time(), silent_s=0.0).result()
+    def taken_from_it(at: str) -> None:
+        if at == "publish":
+            (run,) = operator.runs.newest()
+            operator.runs.resume(run.id, who="other", now=time.time(), silent_s=0.0).result()
 
-        asleep = replace(PACE, heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)
-        spec = replace(proving(store, BETTER, taken_from_it), timing=asleep, report_s=PATIENCE_S)
-        with pytest.raises(StaleLease, match="another process has taken it up"):
-            await ran(store, spec)
-        assert told(store) == ADDED
-        live = store.releases.live(POLICY)
-        assert live is not None and live.id == f"{POLICY}@1"
+    asleep = replace(PACE, heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)
+    spec = replace(proving(store, BETTER, taken_from_it), timing=asleep, report_s=PATIENCE_S)
+    with pytest.raises(StaleLease, match="another process has taken it up"):
+        await ran(store, spec)
+    assert told(store) == ADDED
+    live = store.releases.live(POLICY)
+    assert live is not None and live.id == f"{POLICY}@1"
 
 
 CHILD = """

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -387,13 +387,6 @@ async def test_a_run_that_is_taken_up_with_other_tasks_under_the_same_names_is_r
 # Orders
 
 
-@pytest.fixture
-def operator(url: str, store: Store) -> Iterator[Store]:
-    """The same store as another process has it."""
-    with open_store(url) as opened:
-        yield opened
-
-
 async def heard(store: Store) -> None:
     """Until what is on record now has reached the pool: it asks at every beat, and when there is an order."""
     for _ in range(3):
@@ -438,39 +431,37 @@ async def test_an_order_to_drain_ends_the_run_and_it_can_be_taken_up_again(store
     assert again.succeeded == 8
 
 
-async def test_an_order_to_drain_that_is_taken_back_too_late_still_ends_the_run(files: Files) -> None:
-    gate, url = Gate(), files.fresh()
-    with open_store(url) as store, open_store(url) as operator:
-        watched = Watched(store, spec_of(all_of(work(4)), gate))
-        async with watched.going():
-            await until(lambda: gate.held == 2)
-            order(operator, watched.run_id, DesiredState.DRAINING)
-            await heard(store)
-            order(operator, watched.run_id, DesiredState.RUNNING)
-            await heard(store)
-            gate.opened.set()
-        last = watched.statuses[-1]
-        assert (last.run_state, last.error, last.succeeded) == (RunState.CANCELLED, "drained by an order", 2)
+async def test_an_order_to_drain_that_is_taken_back_too_late_still_ends_the_run(store: Store, operator: Store) -> None:
+    gate = Gate()
+    watched = Watched(store, spec_of(all_of(work(4)), gate))
+    async with watched.going():
+        await until(lambda: gate.held == 2)
+        order(operator, watched.run_id, DesiredState.DRAINING)
+        await heard(store)
+        order(operator, watched.run_id, DesiredState.RUNNING)
+        await heard(store)
+        gate.opened.set()
+    last = watched.statuses[-1]
+    assert (last.run_state, last.error, last.succeeded) == (RunState.CANCELLED, "drained by an order", 2)
 
 
 @pytest.mark.parametrize("wanted", [DesiredState.PAUSED, DesiredState.FROZEN])
-async def test_a_held_run_waits_and_goes_on(files: Files, wanted: DesiredState) -> None:
+async def test_a_held_run_waits_and_goes_on(store: Store, operator: Store, wanted: DesiredState) -> None:
     """Paused, it finishes what runs; frozen, it hands that back."""
-    url, done = files.fresh(), 3 if wanted is DesiredState.PAUSED else 1
-    with open_store(url) as store, open_store(url) as operator:
-        gate = Gate(passes=1)
-        watched = Watched(store, spec_of(all_of(work(6)), gate))
-        async with watched.going() as running:
-            await until(lambda: gate.held == 2)
-            order(operator, watched.run_id, wanted)
-            await heard(store)
-            gate.opened.set()
-            await until(lambda: store.views.counts(watched.run_id)[RolloutState.QUEUING] == 6 - done)
-            await heard(store)
-            assert not running.done()
-            assert store.views.counts(watched.run_id)[RolloutState.SUCCEEDED] == done
-            order(operator, watched.run_id, DesiredState.RUNNING)
-        assert watched.statuses[-1].run_state is RunState.COMPLETED
+    done = 3 if wanted is DesiredState.PAUSED else 1
+    gate = Gate(passes=1)
+    watched = Watched(store, spec_of(all_of(work(6)), gate))
+    async with watched.going() as running:
+        await until(lambda: gate.held == 2)
+        order(operator, watched.run_id, wanted)
+        await heard(store)
+        gate.opened.set()
+        await until(lambda: store.views.counts(watched.run_id)[RolloutState.QUEUING] == 6 - done)
+        await heard(store)
+        assert not running.done()
+        assert store.views.counts(watched.run_id)[RolloutState.SUCCEEDED] == done
+        order(operator, watched.run_id, DesiredState.RUNNING)
+    assert watched.statuses[-1].run_state is RunState.COMPLETED
 
 
 # A bounded queue

@@ -308,7 +308,7 @@ async def test_plain_functions_run_beside_the_event_loop_and_awaited_ones_on_it(
     assert found[0] != "MainThread" and found[1] == "MainThread"
 
 
-async def test_a_thread_is_interrupted_where_it_checks_and_leaves_no_row(files: Files) -> None:
+async def test_a_thread_is_interrupted_where_it_checks_and_leaves_no_row(store: Store, operator: Store) -> None:
     pieces: list[int] = []
     ended: list[BaseException] = []
     go = threading.Event()
@@ -327,21 +327,19 @@ async def test_a_thread_is_interrupted_where_it_checks_and_leaves_no_row(files: 
     async def program(run: DurableRun) -> None:
         await run.step("long", long)
 
-    url = files.fresh()
-    with open_store(url) as store, open_store(url) as operator:
-        watched = Watched(store, spec_of(program, timing=replace(PACE, **ASLEEP)))
-        async with watched.going():
-            await until(lambda: len(pieces) == 2)
-            order(operator, watched.run_id, DesiredState.CANCELLED)
-        assert watched.ended() == (RunState.CANCELLED, "cancelled by an order")  # before the thread came back
-        go.set()
-        await until(lambda: ended)
-        assert (pieces, names(store, watched.run_id)) == ([0, 1], ["begin"])
+    watched = Watched(store, spec_of(program, timing=replace(PACE, **ASLEEP)))
+    async with watched.going():
+        await until(lambda: len(pieces) == 2)
+        order(operator, watched.run_id, DesiredState.CANCELLED)
+    assert watched.ended() == (RunState.CANCELLED, "cancelled by an order")  # before the thread came back
+    go.set()
+    await until(lambda: ended)
+    assert (pieces, names(store, watched.run_id)) == ([0, 1], ["begin"])
 
 
 @pytest.mark.parametrize("wanted", [DesiredState.PAUSED, DesiredState.FROZEN])
 async def test_a_thread_waits_where_it_checks_while_the_run_is_held_and_that_is_no_part_of_its_work(
-    files: Files, wanted: DesiredState
+    store: Store, operator: Store, wanted: DesiredState
 ) -> None:
     pieces: list[int] = []
     checks: list[int] = []
@@ -358,37 +356,35 @@ async def test_a_thread_waits_where_it_checks_while_the_run_is_held_and_that_is_
     async def program(run: DurableRun) -> None:
         held.append(await run.step("long", long))
 
-    url, held = files.fresh(), list[float]()
-    with open_store(url) as store, open_store(url) as operator:
-        watched = Watched(store, spec_of(program, timing=replace(PACE, **ASLEEP)))
-        async with watched.going() as running:
-            await until(lambda: len(pieces) == 2)
-            seen = store.changes.seen(ORDERS)
-            order(operator, watched.run_id, wanted)
-            await asyncio.wait_for(store.changes.after(ORDERS, seen), PATIENCE_S)  # heard of here
-            go.set()
-            await until(lambda: len(checks) == 2)  # on a busy machine the thread may come to it late
-            await asyncio.sleep(0.4)
-            assert pieces == [0, 1] and not running.done()
-            order(operator, watched.run_id, DesiredState.RUNNING)
-        assert watched.ended() == (RunState.COMPLETED, None)
+    held = list[float]()
+    watched = Watched(store, spec_of(program, timing=replace(PACE, **ASLEEP)))
+    async with watched.going() as running:
+        await until(lambda: len(pieces) == 2)
+        seen = store.changes.seen(ORDERS)
+        order(operator, watched.run_id, wanted)
+        await asyncio.wait_for(store.changes.after(ORDERS, seen), PATIENCE_S)  # heard of here
+        go.set()
+        await until(lambda: len(checks) == 2)  # on a busy machine the thread may come to it late
+        await asyncio.sleep(0.4)
+        assert pieces == [0, 1] and not running.done()
+        order(operator, watched.run_id, DesiredState.RUNNING)
+    assert watched.ended() == (RunState.COMPLETED, None)
     assert held[0] > 0.2
 
 
-async def test_no_step_begins_while_the_run_is_paused(files: Files) -> None:
-    calls, url = Calls(), files.fresh()
-    with open_store(url) as store, open_store(url) as operator:
+async def test_no_step_begins_while_the_run_is_paused(store: Store, operator: Store) -> None:
+    calls = Calls()
 
-        async def program(run: DurableRun) -> None:
-            order(operator, run.id, DesiredState.PAUSED)
-            await run.step("a", calls.plain, "a")
+    async def program(run: DurableRun) -> None:
+        order(operator, run.id, DesiredState.PAUSED)
+        await run.step("a", calls.plain, "a")
 
-        watched = Watched(store, spec_of(program))
-        async with watched.going() as running:
-            await asyncio.sleep(0.4)
-            assert calls.made == [] and not running.done()
-            order(operator, watched.run_id, DesiredState.RUNNING)
-        assert (calls.made, watched.ended()) == (["a"], (RunState.COMPLETED, None))
+    watched = Watched(store, spec_of(program))
+    async with watched.going() as running:
+        await asyncio.sleep(0.4)
+        assert calls.made == [] and not running.done()
+        order(operator, watched.run_id, DesiredState.RUNNING)
+    assert (calls.made, watched.ended()) == (["a"], (RunState.COMPLETED, None))
 
 
 class Slow:
@@ -465,10 +461,11 @@ async def test_work_left_by_another_driver_is_run_by_the_policy_of_its_step(stor
 
 
 async def test_what_somebody_requeues_of_a_recorded_step_is_not_run_by_a_later_policy_and_the_run_ends(
-    files: Files,
+    store: Store,
+    operator: Store,
 ) -> None:
     ran: list[str] = []
-    gate, url = Gate(), files.fresh()
+    gate = Gate()
 
     async def agent(task: Any, context: Context) -> Any:
         ran.append(f"{task} by {context.resources['say']}")
@@ -482,18 +479,17 @@ async def test_what_somebody_requeues_of_a_recorded_step_is_not_run_by_a_later_p
             work = [Work(name=f"{name}-{one}", input=one, policy=policy, group=one) for one in todo]
             await run.step(f"{name}/collect", collect, work, 1, None)
 
-    with open_store(url) as store, open_store(url) as operator:
-        watched = Watched(store, spec_of(program, agent))
-        async with watched.going():
-            await until(lambda: gate.held == 1)
-            operator.queue.requeue(f"{watched.run_id}/first-fails", now=time.time()).result()
-            before = store.workers.newest()[0].beat_at
-            await until(lambda: store.workers.newest()[0].beat_at > before + 0.1)
-            assert operator.views.rollout(f"{watched.run_id}/first-fails").status is RolloutState.QUEUING
-            gate.opened.set()
-        assert watched.ended() == (RunState.COMPLETED, None)
-        left = store.views.rollout(f"{watched.run_id}/first-fails")
-        assert (left.status, left.reason) == (RolloutState.CANCELLED, "no step asks for it")
+    watched = Watched(store, spec_of(program, agent))
+    async with watched.going():
+        await until(lambda: gate.held == 1)
+        operator.queue.requeue(f"{watched.run_id}/first-fails", now=time.time()).result()
+        before = store.workers.newest()[0].beat_at
+        await until(lambda: store.workers.newest()[0].beat_at > before + 0.1)
+        assert operator.views.rollout(f"{watched.run_id}/first-fails").status is RolloutState.QUEUING
+        gate.opened.set()
+    assert watched.ended() == (RunState.COMPLETED, None)
+    left = store.views.rollout(f"{watched.run_id}/first-fails")
+    assert (left.status, left.reason) == (RolloutState.CANCELLED, "no step asks for it")
     assert sorted(ran) == ["fails by first", "waits by second", "works by first"]
 
 
@@ -557,12 +553,10 @@ async def test_what_is_too_large_for_a_result_is_kept_by_its_hash_and_verified_w
 
 
 async def test_what_is_planned_shows_in_the_status_before_it_is_there(store: Store) -> None:
-    def plan(*, ctx: StepContext) -> dict[str, Any]:
-        ctx.plan(40)
-        ctx.plan(12)  # fewer than are known already
-        return {}
+    async def program(run: DurableRun) -> None:
+        run.planned = 40
 
-    status = await Watched(store, spec_of(one_step(plan))).run()
+    status = await Watched(store, spec_of(program)).run()
     assert (status.total_rollouts, status.succeeded) == (40, 0)
 
 
