@@ -13,8 +13,15 @@ from holdfast.reward.diff.minimality import (
     BROKEN,
     GUESS,
     excess,
+    jaccard,
+    lines_score,
     multiplier,
+    original,
+    original_multiplier,
+    original_scaffolding,
     signals,
+    spec,
+    spec_multiplier,
     total_excess,
     unneeded_scaffolding,
 )
@@ -35,30 +42,24 @@ def value(found: tuple[RewardTerm, ...], name: str) -> float:
     return next(one.value for one in found if one.name == name)
 
 
-def test_the_least_fix_has_no_excess() -> None:
+def test_what_is_beyond_the_least_fix_is_excess() -> None:
     found = excess(BASE, FIX, FIX)
     assert (found.cost, found.reference_cost, found.excess) == (0.5, 0.5, 0.0)
-
-
-def test_what_is_beyond_the_least_fix_is_excess() -> None:
-    found = excess(BASE, GUARDED, FIX)
-    assert found.excess == pytest.approx(8.0)  # if, comparison, name, is, None, block, return, None
+    assert excess(BASE, GUARDED, FIX).excess == pytest.approx(
+        8.0
+    )  # if, comparison, name, is, None, block, return, None
     assert excess(BASE, GUARDED, 2.5).excess == pytest.approx(6.0)  # a cost serves as well
-
-
-def test_a_change_below_the_reference_has_no_negative_excess() -> None:
-    assert excess(BASE, FIX, 80.0).excess == 0.0
-
-
-def test_excess_does_not_shrink_in_a_larger_file() -> None:
+    assert excess(BASE, FIX, 80.0).excess == 0.0  # never negative
     around = "".join(f"\n\ndef other{at}(a):\n    return a + {at}\n" for at in range(300))
-    assert excess(BASE + around, GUARDED + around, FIX + around).excess == pytest.approx(8.0)
+    assert excess(BASE + around, GUARDED + around, FIX + around).excess == pytest.approx(8.0)  # in a larger file, too
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0])
 def test_an_impossible_reference_is_refused(cost: float) -> None:
     with pytest.raises(BadInput, match="reference cost"):
         excess(BASE, FIX, cost)
+    with pytest.raises(BadInput, match="excess nan"):
+        multiplier(float("nan"))
 
 
 def test_the_multiplier_by_hand() -> None:
@@ -77,18 +78,9 @@ def test_more_never_raises_the_multiplier(
     assert multiplier(least, scaffolding + further, reference_cost=reference) <= here
 
 
-def test_a_multiplier_of_nothing_known_is_refused() -> None:
-    with pytest.raises(BadInput, match="excess nan"):
-        multiplier(float("nan"))
-
-
-def test_with_references_by_path_another_file_is_all_excess() -> None:
-    change = {"m.py": (BASE, FIX), "other.py": (None, "x = 1\n")}
-    found = total_excess(change, {"m.py": FIX})
-    assert (found.cost, found.excess) == (4.5, 4.0)
-
-
-def test_one_cost_is_for_all_files_together_and_none_is_a_guess() -> None:
+def test_references_are_by_path_one_cost_for_all_files_or_a_guess() -> None:
+    found = total_excess({"m.py": (BASE, FIX), "other.py": (None, "x = 1\n")}, {"m.py": FIX})
+    assert (found.cost, found.excess) == (4.5, 4.0)  # another file is all excess
     change = {"m.py": (BASE, GUARDED), "same.py": ("x", "x")}
     assert total_excess(change, 8.0).excess == pytest.approx(0.5)
     assert total_excess(change).reference_cost == GUESS
@@ -128,3 +120,83 @@ def test_a_wrong_small_diff_never_beats_a_right_larger_one() -> None:
 
     wrong, right = earned(BASE.replace("x > b", "x < b"), 0.0), earned(GUARDED + "\n\n" + BASE.replace("f(", "g("), 1.0)
     assert wrong == 0.0 < 1.0 <= right < earned(FIX, 1.0)
+
+
+def test_the_known_values_of_the_formulas() -> None:
+    points = {9: 1.0, 10: 1.0, 30: 0.9, 50: 0.8, 75: 0.65, 100: 0.5, 300: 0.4, 500: 0.3, 1000: 0.1, 1500: 0.0}
+    assert {lines: lines_score(lines) for lines in points} == pytest.approx(points)
+    assert spec_multiplier(0.9, files=1, line_ratio=0.1) == pytest.approx(0.9)
+    assert spec_multiplier(0.9, files=3, line_ratio=0.2, scaffolding=0.5) == pytest.approx(0.35)
+    assert spec_multiplier(0.9, is_equivalent=False) == 0.1
+    assert spec_multiplier(0.2, files=9) == 0.1
+    assert original_multiplier(1.0, 0) == 1.0
+    assert original_multiplier(0.5, 300, 1.0) == pytest.approx(0.5 * (0.35 + 0.12))
+    assert original_multiplier(0.0, 2000) == 0.1
+
+
+def test_the_original_scaffolding_looks_at_the_text_after_alone() -> None:
+    assert original_scaffolding("function x() {}") == 0.4
+    assert original_scaffolding("import a\n" * 21) == pytest.approx(0.2)
+    assert original_scaffolding("// a\n// b\nc") == 0.3
+    assert original_scaffolding("    // a\n" * 250) == 0.0  # indented ones were never seen
+
+
+def function(name: str, number: int) -> str:
+    return (
+        f"export function {name}(a: number, b: number): number {{\n  if (a > b) {{\n    return a * {number};\n  }}\n"
+        f"  const c = a + b;\n  return c - {number};\n}}\n\n"
+    )
+
+
+FILE = "".join(function(f"f{at}", at) for at in range(10))  # 80 lines
+SCRIPT_FIX = FILE.replace("a > b", "a >= b", 1)
+CEREMONY = """interface Runner { run(): void }
+class Impl implements Runner { run() { try { f1(1, 2); } catch (e) {} } }
+function makeRunner(): Runner { return new Impl(); }
+"""
+WRONGS = {  # change → what ours must stay below
+    "rewrite": ("".join(function(f"other{at}", at + 50).replace("a + b", "b + a + 3") for at in range(10)), 0.3),
+    "duplicates": (SCRIPT_FIX + "".join(function(f"helper{at}", at) for at in range(20)), 0.1),
+    "ceremony": (f"{SCRIPT_FIX}{CEREMONY}", 0.3),
+    "comments": (SCRIPT_FIX.replace("  if (a >= b) {", "  // note\n" * 250 + "  if (a >= b) {"), 0.35),
+    "imports": ("".join(f"import {{ x{at} }} from './x{at}';\n" for at in range(120)) + SCRIPT_FIX, 0.3),
+}
+
+
+def ours(before: str, after: str, path: str = "m.ts", fix: str = SCRIPT_FIX) -> float:
+    return signals({path: (before, after)}, references={path: fix})[0].value
+
+
+@pytest.mark.parametrize("name", WRONGS)
+def test_ours_is_low_where_theirs_was_not(name: str) -> None:
+    after, most = WRONGS[name]
+    assert ours(FILE, after) <= most < original({"m.ts": (FILE, after)})
+
+
+def test_they_put_a_whole_rewrite_above_the_fix_and_we_do_not() -> None:
+    rewrite = {"m.ts": (FILE, WRONGS["rewrite"][0])}
+    fix = {"m.ts": (FILE, SCRIPT_FIX)}
+    assert original(fix) < original(rewrite)
+    assert original(rewrite) > 0.95
+    assert ours(FILE, SCRIPT_FIX) == 1.0
+
+
+def test_of_python_they_said_that_everything_is_alike() -> None:
+    before = "".join(f"x{at} = {at}\n" for at in range(50))
+    after = "".join(f"def q{at}(): return {at} * 2\n" for at in range(50))
+    assert jaccard(before, after, "python") == 1.0
+    assert original({"m.py": (before, after)}) == 1.0
+    assert ours(before, after, "m.py", before.replace("x3 = 3", "x3 = 4")) < 0.1
+
+
+def test_the_specified_one_saturates_in_a_large_file() -> None:
+    large = "".join(function(f"f{at}", at) for at in range(200))
+    fix, more = large.replace("a > b", "a >= b", 1), large.replace("a > b", "a >= b && b !== null && a !== null", 1)
+    assert spec({"m.ts": (large, more)}, is_equivalent=True) > 0.99
+    assert ours(large, more, fix=fix) < 0.7
+
+
+def test_what_is_not_equivalent_has_the_floor_of_the_specified_one() -> None:
+    assert spec({"m.ts": (FILE, SCRIPT_FIX)}, is_equivalent=False) == 0.1
+    assert spec({}, is_equivalent=True) == 1.0
+    assert original({}) == 1.0
