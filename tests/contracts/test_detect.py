@@ -178,7 +178,7 @@ PIECES += ["a://b:", "aB3", "Maria ", "A. ", "Aa ", "Aa-", "1 Aa ", "0 1", "(2",
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_a_long_text_is_read_in_no_time(piece: str) -> None:
-    assert everything(piece * (100_000 // len(piece))) < 5.0
+    assert everything(piece * (150_000 // len(piece))) < 4.0
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,9 @@ def test_a_long_text_is_read_in_no_time(piece: str) -> None:
     ],
 )
 def test_a_longer_text_takes_longer_by_as_much(piece: str) -> None:
-    few = everything(piece * (10_000 // len(piece)))
+    few = everything(piece * (20_000 // len(piece)))
     assert few < 1.0
-    assert everything(piece * (80_000 // len(piece))) < 16 * few + 0.2
+    assert everything(piece * (160_000 // len(piece))) < 16 * few + 0.2
 
 
 @pytest.mark.parametrize("letters", [40, 600, 4096, 4097, 50_000])
