@@ -17,19 +17,16 @@ from holdfast.reward.tools import formed
 from holdfast.reward.turns import (
     CODE,
     DATA,
-    PHASES,
     RESEARCH,
     RUBRIC,
     SETS,
     TOOL,
     TURN,
     TURN_PLAIN,
-    CurriculumPosition,
     WeightSet,
     answer_of,
     evidence,
     facts,
-    next_position,
     read,
     restricted,
     score,
@@ -265,44 +262,3 @@ def test_impossible_and_unknown_sets_are_refused(given_: dict[str, Any], why: st
     assert weights("code@1") is weights("code") is CODE
     with pytest.raises(BadInput, match="use general@1, code@1"):
         weights("code@9")
-
-
-def test_the_phases_are_the_documented_ones() -> None:
-    assert [(phase.name, phase.first, phase.horizon, phase.least_success) for phase in PHASES] == [
-        ("Format Mastery", 0, 3, 0.8),
-        ("Tool Integration", 101, 5, 0.7),
-        ("Full Autonomy", 501, 10, 0.6),
-    ]
-    assert PHASES[1].tools == ("read_file", "search", "run_tests") and PHASES[2].tools is None
-    assert [phase.weights.groups["format"] for phase in PHASES] == [0.8, 0.4, 0.2]
-
-
-@pytest.mark.parametrize(
-    ("before", "episodes", "success", "hacked", "after"),
-    [
-        ((0, 0), 101, 0.79, False, (0, 101)),  # not good enough
-        ((0, 0), 100, 1.0, False, (0, 100)),  # too early
-        ((0, 0), 101, 0.8, False, (1, 101)),
-        ((1, 101), 400, 0.7, False, (2, 501)),
-        ((0, 0), 900, 1.0, False, (1, 900)),  # one at a time
-        ((2, 600), 9, 1.0, False, (2, 609)),
-        ((2, 700), 50, 1.0, True, (1, 101)),  # hacking costs a phase and its episodes, however good it looks
-        ((0, 90), 50, 1.0, True, (0, 0)),
-    ],
-)
-def test_a_phase_is_left_by_time_and_success_together(
-    before: tuple[int, int], episodes: int, success: float, hacked: bool, after: tuple[int, int]
-) -> None:
-    place = CurriculumPosition(phase=before[0], episode=before[1])
-    found = next_position(place, episodes=episodes, success=success, hacked=hacked)
-    assert (found.phase, found.episode) == after
-    with pytest.raises(BadInput, match="impossible"):
-        next_position(place, episodes=1, success=1.5, hacked=False)
-
-
-@given(st.lists(st.tuples(st.integers(1, 300), st.floats(0, 1), st.booleans()), max_size=30))
-def test_a_phase_is_never_entered_before_its_first_episode(steps: list[tuple[int, float, bool]]) -> None:
-    place = CurriculumPosition()
-    for episodes, success, hacked in steps:
-        before, place = place, next_position(place, episodes=episodes, success=success, hacked=hacked)
-        assert place.episode >= PHASES[place.phase].first and abs(place.phase - before.phase) <= 1

@@ -367,16 +367,3 @@ def scan(text: str, rules: Iterable[DetectionRule]) -> Iterator[Detection]:
             start = match.start()
             if unless is None or not unless.search(text[max(0, start - BEFORE) : start]):
                 yield Detection(rule.reason_code, start, match.end())
-
-
-def redacted(text: str, found: Iterable[Detection], token: str) -> str:
-    """The text with all hits replaced; overlapping or touching hits are replaced as one."""
-    ranges: list[tuple[int, int]] = []
-    for start, end in sorted((one.start, one.end) for one in found):
-        if ranges and start <= ranges[-1][1]:
-            ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
-        else:
-            ranges.append((start, end))
-    for start, end in reversed(ranges):
-        text = text[:start] + token + text[end:]
-    return text
