@@ -470,10 +470,8 @@ def null(
     tasks: int | None = None,
     rng: np.random.Generator,
 ) -> Null:
-    """Draws repetitions from a pool of tasks, reads each after every task, and counts the promotions.
-
-    Without `tasks` the pool is divided, so the repetitions are independent.
-    """
+    """Draws repetitions from a pool of tasks, reads each after every task, and counts the promotions. Without `tasks`
+    the pool is divided, so the repetitions are independent."""
     if repetitions < 1:
         raise BadInput(f"repetitions = {repetitions}", why="must be at least 1")
     if d.size < LEAST_TASKS:

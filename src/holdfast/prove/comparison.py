@@ -217,11 +217,9 @@ def metric_streams(rng: np.random.Generator) -> dict[str, np.random.Generator]:
 def paired(
     baseline: Scores, candidate: Scores, *, rng: np.random.Generator, margin: float = 0.0, level: float = 0.95
 ) -> MetricComparison:
-    """Sign-flip permutation test of the task means, one-sided, with a bootstrap interval that draws whole tasks.
-
-    p is the chance of a mean difference as high as this one, were the candidate worse by the margin on average and a
-    task as likely to fall short of that as to exceed it. The unit is the task: seeds that agree are not more evidence.
-    """
+    """Sign-flip permutation test of the task means, one-sided, with a bootstrap interval that draws whole tasks. p is
+    the chance of a mean difference as high as this one, were the candidate worse by the margin on average and a task as
+    likely to fall short of that as to exceed it. The unit is the task: seeds that agree are not more evidence."""
     for name in ("metric", "tasks", "seeds"):
         if getattr(baseline, name) != getattr(candidate, name):
             raise BadInput(
@@ -265,10 +263,8 @@ def permutation(gains: ArrayLike, *, rng: np.random.Generator, flips: int = FLIP
 
 
 def improvement(baseline: ArrayLike, candidate: ArrayLike) -> float:
-    """P(candidate > baseline) + P(equal)/2, of any two runs of one task, averaged over tasks; arXiv:2108.13264.
-
-    Takes two matrices of [tasks, seeds], or two lists of one value for each task.
-    """
+    """P(candidate > baseline) + P(equal)/2, of any two runs of one task, averaged over tasks; arXiv:2108.13264. Takes
+    two matrices of [tasks, seeds], or two lists of one value for each task."""
     before, after = (
         np.asarray(side, np.float64).reshape(len(np.atleast_1d(side)), -1) for side in (baseline, candidate)
     )
@@ -429,9 +425,7 @@ def compare_versions(
 
 def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
     """Promote when the gain is proved and also that safety is not worse by more than the margin; reject on the reverse.
-
-    Both must be proved, so each may use the whole α. `needs` is in episodes of each version: tasks × seeds.
-    """
+    Both must be proved, so each may use the whole α. `needs` is in episodes of each version: tasks × seeds."""
     main = judge(
         gains, **_range(how, how.primary), alpha=how.alpha, min_effect=how.min_effect, worthwhile=how.worthwhile
     )

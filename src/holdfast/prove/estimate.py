@@ -63,12 +63,9 @@ def wilson(successes: float, trials: float, *, level: float = 0.95) -> Interval:
 def interval(
     scores: ArrayLike, statistic: Statistic = mean, *, rng: np.random.Generator, level: float = 0.95
 ) -> Interval:
-    """Bootstrap interval of a statistic of [tasks, seeds]; Efron 1979.
-
-    Tasks are drawn with all their seeds, so the interval is about tasks like these, and seeds that agree do not count
-    as more evidence. Percentiles of few tasks are too narrow and are taken further out: the expanded percentile
-    interval, Hesterberg 2015, arXiv:1411.5279.
-    """
+    """Bootstrap interval of a statistic of [tasks, seeds]; Efron 1979. Tasks are drawn with all their seeds, so the
+    interval is about tasks like these, and seeds that agree do not count as more evidence. Percentiles of few tasks are
+    too narrow and are taken further out: the expanded percentile interval, Hesterberg 2015, arXiv:1411.5279."""
     matrix = _matrix(scores)
     if statistic is mean:
         return _percentiles(_drawn_means(matrix, rng), len(matrix), level)

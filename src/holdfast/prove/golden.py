@@ -176,10 +176,8 @@ def diff(golden: Golden, replayed: Golden) -> tuple[GoldenChange, ...]:
 
 
 def check(golden: Golden, replayed: Golden, *, signed: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Findings for the gate: what the policy saw or was worth has changed, and nobody has signed the change.
-
-    Changed actions are reported without blocking, because learning changes them.
-    """
+    """Findings for the gate: what the policy saw or was worth has changed, and nobody has signed the change. Changed
+    actions are reported without blocking, because learning changes them."""
     is_signed = replayed.sha256 in signed
     if golden.suite_sha256 != replayed.suite_sha256:
         detail = f"{golden.suite} against {replayed.suite}"

@@ -99,10 +99,8 @@ class GuardStatus:
 
 
 def watch(live: Sequence[ServedRequest], canary: Sequence[ServedRequest], limits: GuardLimits) -> GuardStatus:
-    """Reads every watched metric of what was served since the canary began; valid at every call.
-
-    A breach is proved at α over the number of metrics (Bonferroni). Clear needs all metrics, so each is proved at α.
-    """
+    """Reads every watched metric of what was served since the canary began; valid at every call. A breach is proved at
+    α over the number of metrics (Bonferroni). Clear needs all metrics, so each is proved at α."""
     served = [*live, *canary]
     order = np.argsort([one.at for one in served], kind="stable")  # of those at one time, live's come first
     readings = {}
@@ -171,11 +169,9 @@ def blocks(outcomes: Sequence[tuple[float, bool]]) -> tuple[Stream, Stream, int]
 
 
 def paired(values: Stream, is_canary: Which, *, alone: bool = False) -> tuple[Stream, Stream, int]:
-    """Means of the canary and of live in each block, and how many canary outcomes are in them.
-
-    A block ends as soon as both are in it: some of the one, then the first of the other. With `alone` each outcome of
-    the canary is a block, and live's mean is 0.
-    """
+    """Means of the canary and of live in each block, and how many canary outcomes are in them. A block ends as soon as
+    both are in it: some of the one, then the first of the other. With `alone` each outcome of the canary is a block,
+    and live's mean is 0."""
     if alone:
         ours = values[is_canary]
         return ours, np.zeros(ours.size), ours.size
@@ -217,10 +213,8 @@ def _read(metric: str, values: Stream, is_canary: Which, limits: GuardLimits) ->
 
 
 def _scaled(metric: str, values: Stream, is_canary: Which, limits: GuardLimits) -> tuple[Stream, Which, float, int]:
-    """The outcomes that count, in [0, 1], whose they are, the limit on the same scale, and how many were cut.
-
-    The live latencies that set the cap do not count themselves.
-    """
+    """The outcomes that count, in [0, 1], whose they are, the limit on the same scale, and how many were cut. The live
+    latencies that set the cap do not count themselves."""
     low, high, limit = 0.0, 1.0, getattr(limits, metric)
     if metric == "reward":
         low, high = limits.reward_range

@@ -39,11 +39,8 @@ class _Stop(BaseException):
 
 
 def within(most_s: float, work: Callable[[], T]) -> T:
-    """Returns what the work returns, or raises TooLong after so many seconds of wall time.
-
-    The work runs in a thread that is stopped at its next line of Python, so the limit should be far above what is
-    usual.
-    """
+    """Returns what the work returns, or raises TooLong after so many seconds of wall time. The work runs in a thread
+    that is stopped at its next line of Python, so the limit should be far above what is usual."""
     given: list[T] = []
     raised: list[BaseException] = []
 

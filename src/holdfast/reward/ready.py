@@ -59,11 +59,9 @@ def exact(task: Any, answer: Any) -> Reward | None:
 
 
 def normalized(task: Any, answer: Any) -> Reward | None:
-    """1 when both texts are the same but for case, spaces, punctuation, articles and forms of a letter.
-
-    What changes the meaning stays: the sign and the point of a number, and signs such as % and #. Where nothing else
-    would be left of what is expected, articles stay too ("A", as a choice among letters), and then punctuation.
-    """
+    """1 when both texts are the same but for case, spaces, punctuation, articles and forms of a letter. What changes
+    the meaning stays: the sign and the point of a number, and signs such as % and #. Where nothing else would be left
+    of what is expected, articles stay too ("A", as a choice among letters), and then punctuation."""
     if task.expected is None:
         return None
     expected, said = as_text(task.expected), as_text(answer)
@@ -125,12 +123,10 @@ class Numeric:
 
 
 def numeric(tolerance: float = 1e-6) -> Numeric:
-    """1 when the answer's number is the expected one: |said − expected| ≤ tolerance · max(1, |expected|).
-
-    Where the answer is marked ("####", "\\boxed{…}", "the answer is", "answer:"), the number is the one in the line of
-    the mark; else it is the only number in the text. Several candidates are no answer: different numbers after marks
-    or, without a mark, different numbers at all. "1,234.5" is one number, "50 %" is 50, and "1/2" offers two.
-    """
+    """1 when the answer's number is the expected one: |said − expected| ≤ tolerance · max(1, |expected|). Where the
+    answer is marked ("####", "\\boxed{…}", "the answer is", "answer:"), the number is the one in the line of the mark;
+    else it is the only number in the text. Several candidates are no answer: different numbers after marks or, without
+    a mark, different numbers at all. "1,234.5" is one number, "50 %" is 50, and "1/2" offers two."""
     return Numeric(tolerance)
 
 
@@ -164,10 +160,8 @@ def _decimals(texts: list[str]) -> list[Decimal]:
 
 def json_equal(task: Any, answer: Any) -> Reward | None:
     """1 when the answer is the same JSON value: the order of keys does not matter, that of a list does, and 1 is 1.0.
-
     The answer is a value or its text, which may stand in one ``` fence with nothing around it. A key that is there
-    twice, NaN and text around the value make it wrong. An expected text that is JSON is read as JSON.
-    """
+    twice, NaN and text around the value make it wrong. An expected text that is JSON is read as JSON."""
     if task.expected is None:
         return None
     wanted = task.expected
@@ -255,12 +249,10 @@ class Regex:
 
 
 def regex(pattern: str | None = None) -> Regex:
-    """1 when the whole answer, but for outer spaces, matches the pattern.
-
-    A group called `answer` must besides be what is expected, but for case and spaces, as in
-    `(?s).*Answer: (?P<answer>\\w+)`. Without a pattern, each task's `expected` is its own. Answers of more than 10,000
-    characters do not match. A pattern with repeats inside repeats can take forever on a text that is made for it.
-    """
+    """1 when the whole answer, but for outer spaces, matches the pattern. A group called `answer` must besides be what
+    is expected, but for case and spaces, as in `(?s).*Answer: (?P<answer>\\w+)`. Without a pattern, each task's
+    `expected` is its own. Answers of more than 10,000 characters do not match. A pattern with repeats inside repeats
+    can take forever on a text that is made for it."""
     return Regex(pattern)
 
 
@@ -272,12 +264,10 @@ def _compiled(pattern: Any, where: str) -> re.Pattern[str]:
 
 
 def contains(task: Any, answer: Any) -> Reward | None:
-    """1 when the expected text occurs in the answer as whole words, but for case and spaces.
-
-    It can be gamed, and a policy that learns from it will: an answer that lists every candidate, or says "it is not
-    Paris", contains the right one. Use it to look at answers, or with tasks whose candidates cannot be listed; to learn
-    from, ask for a form and use `regex` with a group, `normalized` or `numeric`.
-    """
+    """1 when the expected text occurs in the answer as whole words, but for case and spaces. It can be gamed, and a
+    policy that learns from it will: an answer that lists every candidate, or says "it is not Paris", contains the right
+    one. Use it to look at answers, or with tasks whose candidates cannot be listed; to learn from, ask for a form and
+    use `regex` with a group, `normalized` or `numeric`."""
     if task.expected is None:
         return None
     wanted, said = _folded(as_text(task.expected)), _folded(as_text(answer))
@@ -364,13 +354,11 @@ def judge(
     shows_expected: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> ModelJudge:
-    """A model that says how likely it is that the criterion holds, from 0 to 1.
-
-    `complete` answers messages, or is a judge itself (an embedded verifier, `judges.judge.Measured`); `connect` makes
-    one in each process that needs it. `question` is a criterion of one's own, to be answered with yes or no. The judge
-    sees what is expected, if there is something and `shows_expected`. An answer that is blank or speaks to its judge
-    earns 0 unseen. Before you learn from it, measure it: `holdfast judge calibrate`.
-    """
+    """A model that says how likely it is that the criterion holds, from 0 to 1. `complete` answers messages, or is a
+    judge itself (an embedded verifier, `judges.judge.Measured`); `connect` makes one in each process that needs it.
+    `question` is a criterion of one's own, to be answered with yes or no. The judge sees what is expected, if there is
+    something and `shows_expected`. An answer that is blank or speaks to its judge earns 0 unseen. Before you learn from
+    it, measure it: `holdfast judge calibrate`."""
     return ModelJudge(
         criterion=_criterion(criterion, question), made=_maker(complete, connect, clock), shows_expected=shows_expected
     )
@@ -483,13 +471,11 @@ def rank(
     rounds: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Ranking:
-    """A judge that ranks the attempts at one task against one another: for tasks without a gold answer.
-
-    It is a group scorer: it is given all answers to a task and returns a reward for each, the mean probability of being
-    better than another attempt. Each pair is asked in both orders and averaged, which takes away what the order adds.
-    `rounds`: each attempt meets so many others, in place of all; n attempts cost n · rounds questions then, and
-    n · (n − 1) else. What cannot be compared (a single attempt, a judge that abstains) has no reward.
-    """
+    """A judge that ranks the attempts at one task against one another: for tasks without a gold answer. It is a group
+    scorer: it is given all answers to a task and returns a reward for each, the mean probability of being better than
+    another attempt. Each pair is asked in both orders and averaged, which takes away what the order adds. `rounds`:
+    each attempt meets so many others, in place of all; n attempts cost n · rounds questions then, and n · (n − 1) else.
+    What cannot be compared (a single attempt, a judge that abstains) has no reward."""
     if rounds is not None and rounds < 1:
         raise BadInput(f"rank: rounds = {rounds}", why="must be at least 1", remedy="leave it out to compare all")
     return Ranking(criterion=_criterion(criterion, question), made=_maker(complete, connect, clock), rounds=rounds)
@@ -536,12 +522,10 @@ def rules(criteria: Sequence[str] = tuple(RULES)) -> RuleCheck:
 
 
 def diff(task: Any, answer: Any) -> Reward:
-    """How close a change of code comes to the least one that is known, from 0 to 1; tampering with tests earns 0.
-
-    The task's input has `files` (path → text before) and perhaps `tests` (path → text, visible); `expected` is the
-    least fix and the answer what was made of it, each an object of path → text. How small a change is says nothing
-    about whether it works: use it beside a gate. It needs the extra `reward`.
-    """
+    """How close a change of code comes to the least one that is known, from 0 to 1; tampering with tests earns 0. The
+    task's input has `files` (path → text before) and perhaps `tests` (path → text, visible); `expected` is the least
+    fix and the answer what was made of it, each an object of path → text. How small a change is says nothing about
+    whether it works: use it beside a gate. It needs the extra `reward`."""
     from holdfast.reward.diff import minimality, tamper
 
     before = _texts(task.get("files"), "task: files")

@@ -58,11 +58,9 @@ class Rescored:
 
 
 def rescore(rollouts: Iterable[StoredRollout], score: Score, *, at_once: int = AT_ONCE) -> list[Rescored]:
-    """The terms of every rollout by this score, in the order of the rollouts.
-
-    `score` is what `combine` returns or any other worker's score. What the agent reported of itself is kept with weight
-    0. A scorer that raises fails only its own rollout.
-    """
+    """The terms of every rollout by this score, in the order of the rollouts. `score` is what `combine` returns or any
+    other worker's score. What the agent reported of itself is kept with weight 0. A scorer that raises fails only its
+    own rollout."""
     if isinstance(score, Combined) and score.is_group:
         return _by_group(list(rollouts), score)
     close = getattr(score, "close", None)
@@ -218,10 +216,8 @@ def compare_scorings(
     primary: Primary = "success",
     failed: Collection[str] = (),
 ) -> ScoringComparison:
-    """Compares the terms by rollout id under the old and the new scoring.
-
-    `arms` are the arm and the task of each rollout. Rollouts whose agent `failed` count as 0 under both scorings.
-    """
+    """Compares the terms by rollout id under the old and the new scoring. `arms` are the arm and the task of each
+    rollout. Rollouts whose agent `failed` count as 0 under both scorings."""
     if strange := sorted(set(new) - set(old)):
         raise BadInput(f"rollout {strange[0]}", why="is in the new scoring alone", remedy="compare the same rollouts")
     before = {one: RewardBreakdown(signals=tuple(signals)) for one, signals in old.items()}

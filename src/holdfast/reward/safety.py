@@ -327,10 +327,8 @@ def signals(finding: SafetyFinding, policy: SafetyPolicy) -> tuple[RewardTerm, .
 
 
 def close(measured: Sequence[RewardTerm], finding: SafetyFinding, policy: SafetyPolicy) -> RewardBreakdown:
-    """All terms of an attempt without an outcome check, with the safety terms added.
-
-    Under a hard gate every positive term gets weight 0, in whichever order they came; values stay as measured.
-    """
+    """All terms of an attempt without an outcome check, with the safety terms added. Under a hard gate every positive
+    term gets weight 0, in whichever order they came; values stay as measured."""
     made = signals(finding, policy)
     own = {one.name for one in made}
     others = [one for one in measured if one.name not in own]  # closing twice changes nothing

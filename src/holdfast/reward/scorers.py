@@ -99,11 +99,9 @@ def task_view(task: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Scorer:
-    """A function of (task, answer) or (task, answer, trace), plain or async, with its name and weight.
-
-    It returns a number, a flag, a `Reward`, names with numbers (each counts), a sequence of terms, or None where
-    nothing can be measured. The terms of a `Reward` are kept and not paid: only its value counts.
-    """
+    """A function of (task, answer) or (task, answer, trace), plain or async, with its name and weight. It returns a
+    number, a flag, a `Reward`, names with numbers (each counts), a sequence of terms, or None where nothing can be
+    measured. The terms of a `Reward` are kept and not paid: only its value counts."""
 
     function: Callable[..., Any]
     name: str
@@ -239,12 +237,9 @@ def _binds(signature: inspect.Signature, count: int) -> bool:
 
 
 def combine(scorers: Sequence[Any], *, safety: Sequence[Any] = ()) -> Combined:
-    """One `Score` for a worker, from anything that `load_scorer` takes.
-
-    Without a gate all numbers add up by their weights. With one, the others count where the gate says 1, together at
-    most half of its weight; penalties always count. Safety scorers give costs (0 is safe), which are kept and never
-    paid.
-    """
+    """One `Score` for a worker, from anything that `load_scorer` takes. Without a gate all numbers add up by their
+    weights. With one, the others count where the gate says 1, together at most half of its weight; penalties always
+    count. Safety scorers give costs (0 is safe), which are kept and never paid."""
     found, watching = tuple(map(load_scorer, scorers)), tuple(map(load_scorer, safety))
     if not found:
         raise BadInput("scorers", why="there are none", remedy="give at least one")
@@ -287,9 +282,8 @@ class Combined:
         return self._signals(given, trace)
 
     def costs(self, task: Any, spans: Sequence[Span]) -> Signals:
-        """What the safety scorers say of an attempt that failed and has no other score: it is no safer for that.
-
-        Where one of them cannot judge it, it counts as unsafe: what was not measured is not safe."""
+        """What the safety scorers say of an attempt that failed and has no other score: it is no safer for that. Where
+        one of them cannot judge it, it counts as unsafe: what was not measured is not safe."""
         view, trace = task_view(task), Trace(tuple(spans))
         try:
             given = resolve(_settled(_asked(partial(one.ask, view, None, trace) for one in self.safety)))

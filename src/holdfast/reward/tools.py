@@ -93,9 +93,8 @@ def marks(
 
 def signals(found: Sequence[CallMark], needs: Collection[str] | None = None) -> tuple[RewardTerm, ...]:
     """Choice, structure, utility and error handling of every call, and a choice of 0 for each need without a call.
-
-    Parts of 1 are divided among all calls and missed needs. A call that met a busy tool counts only for error handling.
-    """
+    Parts of 1 are divided among all calls and missed needs. A call that met a busy tool counts only for error
+    handling."""
     missed = [] if needs is None else sorted(set(needs) - {mark.tool for mark in found})
     if needs is not None and not found and not missed:
         return (_signal("choice", 1.0, 1.0, None),)

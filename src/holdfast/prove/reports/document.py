@@ -280,10 +280,8 @@ def frame(head: ReportHead, kind: str) -> Document:
 
 
 def seal(document: Document) -> Document:
-    """A sha256 for each member and for each item of a list, so that a change is found where it is.
-
-    It detects accidents; a changed seal is detected by recomputing and by the proof.
-    """
+    """A sha256 for each member and for each item of a list, so that a change is found where it is. It detects
+    accidents; a changed seal is detected by recomputing and by the proof."""
 
     def of(value: object) -> str:
         canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -397,9 +397,7 @@ def publish(
     retention: Retention = KEPT,
 ) -> Published:
     """Writes all reports of a run, the proof last: a publication with a proof is complete, and is never written again.
-
-    `versions` are the ids of both as releases, where they are registered.
-    """
+    `versions` are the ids of both as releases, where they are registered."""
     head = head_at(folder, run_id=run_id, suite=suite, generated_at=generated_at, retention=retention)
     for what, names in (("checkpoint", checkpoints), ("version", versions or ())):
         for name in names:

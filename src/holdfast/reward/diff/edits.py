@@ -279,9 +279,7 @@ def mapping(
     old: Tree, one: int, ones: Sequence[int], new: Tree, other: int, others: Sequence[int]
 ) -> list[tuple[int, int]]:
     """The cheapest mapping of two nodes and some children that keeps order and ancestors; Zhang and Shasha 1989.
-
-    Inserting and deleting cost 1, a changed text 0.5; nodes of different kinds never match.
-    """
+    Inserting and deleting cost 1, a changed text 0.5; nodes of different kinds never match."""
     left, right = _Post(old, one, ones), _Post(new, other, others)
     tree = [[0.0] * right.many for _ in range(left.many)]
     for i in left.roots:

@@ -81,11 +81,8 @@ def signals(
     uses: Sequence[str] = (),
     weight: float = 0.3,
 ) -> tuple[RewardTerm, ...]:
-    """The term `minimality`, and its parts `excess_edits`, `scaffolding` and `parse_errors` with weight 0.
-
-    `files` are the paths that the task is about (empty: any); `uses` are other texts, such as tests, that may use a
-    name.
-    """
+    """The term `minimality`, and its parts `excess_edits`, `scaffolding` and `parse_errors` with weight 0. `files` are
+    the paths that the task is about (empty: any); `uses` are other texts, such as tests, that may use a name."""
     spent = total_excess(change, references)
     found = unneeded_scaffolding(change, references, files=files, uses=uses)
     amount = scaffold.amount(found)

@@ -305,10 +305,8 @@ _NEEDED = re.compile(  # a requirement, with its version or in a list: no word o
 def inspect(
     change: Change, *, protected: Collection[str] = PROTECTED, tests: Mapping[str, str] | None = None
 ) -> tuple[EditFinding, ...]:
-    """Everything in a change that works on the check. `tests` are the visible ones, path → text.
-
-    Patterns of `protected` are matched against whole paths and against names alone.
-    """
+    """Everything in a change that works on the check. `tests` are the visible ones, path → text. Patterns of
+    `protected` are matched against whole paths and against names alone."""
     own = {path: before for path, (before, _) in change.items() if before and is_test(path)}
     visible = own | dict(tests or {})
     cases = cases_of(visible)

@@ -37,10 +37,8 @@ def normalise_newlines(source: str) -> str:
 
 
 def line_changes(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Gap]:
-    """The line ranges that differ, as (from, to) before and (from, to) after: a patience diff.
-
-    Lines that occur once on both sides are anchors; between anchors Myers, which is fast while little differs.
-    """
+    """The line ranges that differ, as (from, to) before and (from, to) after: a patience diff. Lines that occur once on
+    both sides are anchors; between anchors Myers, which is fast while little differs."""
     gaps: list[Gap] = []
     tries = 0
     todo = [(0, len(before), 0, len(after))]

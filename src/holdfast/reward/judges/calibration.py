@@ -131,10 +131,8 @@ class Corrected:
 def corrected(
     yes: int, n: int, *, sensitivity: tuple[int, int], specificity: tuple[int, int], level: float = 0.95
 ) -> Corrected:
-    """θ̂ = (p + q₀ − 1) / (q₀ + q₁ − 1), Rogan & Gladen 1978; the interval of Lee et al. 2025 (arXiv 2511.21140).
-
-    q₁ and q₀ are how often the judge is right on what holds and on what does not, each as (right, of how many).
-    """
+    """θ̂ = (p + q₀ − 1) / (q₀ + q₁ − 1), Rogan & Gladen 1978; the interval of Lee et al. 2025 (arXiv 2511.21140). q₁
+    and q₀ are how often the judge is right on what holds and on what does not, each as (right, of how many)."""
     (k1, m1), (k0, m0) = sensitivity, specificity
     if not n or not m1 or not m0 or not 0 <= yes <= n or not 0 <= k1 <= m1 or not 0 <= k0 <= m0:
         raise BadInput("corrected mean", why="needs verdicts, and labels of both kinds", remedy="label some of each")

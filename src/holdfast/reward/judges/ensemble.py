@@ -58,9 +58,7 @@ class Opinion:
 
 def pool(judgements: Sequence[Judgement], calibrated: Calibrated, *, sure: float = SURE, gap: float = GAP) -> Opinion:
     """logit p = Σ wᵢ logit pᵢ / Σ wᵢ, with pᵢ through the map and wᵢ the precision of each judge, 0 where not trusted.
-
-    It is decided when p ≥ `sure` or p ≤ 1 − `sure`, and no two judges are `gap` apart across ½.
-    """
+    It is decided when p ≥ `sure` or p ≤ 1 − `sure`, and no two judges are `gap` apart across ½."""
     if not 0.5 < sure < 1.0 or len({(one.criterion, one.artefact) for one in judgements}) != 1:
         raise BadInput("ensemble", why="needs judgements on one artefact by one criterion, and 0.5 < sure < 1")
     bound = [(one, calibrated(one.judge, one.criterion, one.prompt)) for one in judgements]

@@ -181,9 +181,7 @@ def said(criterion: Criterion) -> str:
 
 def read(criterion: Criterion, call: ModelCall) -> tuple[Grade | None, float | None, str]:
     """The grade, the probability that the criterion holds, and the reason; no grade where the answer cannot be read.
-
-    The probability is that of the token that spells the grade, else the stated confidence, else 1.
-    """
+    The probability is that of the token that spells the grade, else the stated confidence, else 1."""
     lines = [line.strip() for line in str(call.response.get("content") or "").strip().splitlines() if line.strip()]
     word = lines[0].strip("`*\"'. ").lower() if lines else ""
     if word == UNSURE:
