@@ -26,7 +26,7 @@ from tests.policies.small import show
 
 SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"
 MAIL = "ada@analytical-engine.org"
-SCRUB = Scrub(b"k" * 32, spell=ByteTemplate().token_bytes)
+SCRUB = Scrub(b"k" * 32, token_bytes=ByteTemplate().token_bytes)
 
 
 def chat(*said: str, answer: str = "Done.", **fields: Any) -> ModelCall:
@@ -266,7 +266,7 @@ def _spelt(n: int) -> str:
 def test_a_message_that_is_only_a_text_is_looked_through_as_any_other_is() -> None:
     """Its text may be JSON, whose keys tell what a value is, though the same letters elsewhere told nothing."""
     scrub, told = Scrub(b"k" * 32), '{"password": "hunter two"}'
-    assert not scrub.found(told)
+    assert not scrub.detections(told)
     for text in (told, f"write to {MAIL}"):
         for message in ({"role": "user", "content": text}, {"role": "user", "content": text, "name": None}):
             call = ModelCall(model="m", messages=(message,), response={})
@@ -369,7 +369,7 @@ class Pairs:
 def test_a_token_that_holds_a_part_of_it_goes_whole(before: str) -> None:
     text = f"{before} {MAIL} ü"
     call = ModelCall(model="m", messages=(), response={"content": text}, completion_ids=Pairs.ids(text))
-    kept = Scrub(b"k" * 32, spell=Pairs.spell).call(call)
+    kept = Scrub(b"k" * 32, token_bytes=Pairs.spell).call(call)
     left = b"".join(Pairs.spell(token) for token in kept.completion_ids or ()).decode(errors="replace")
     assert not any(MAIL[n : n + 2] in left for n in range(len(MAIL) - 1))
     ((start, end),) = kept.scrubbed
@@ -403,7 +403,7 @@ def test_what_was_forced_or_scrubbed_before_stays_so() -> None:
     call = replace(chat("hi", answer=f"to {MAIL}"), forced=(0,))
     once = SCRUB.call(call)
     assert once.forced[0] == 0
-    again = Scrub(b"k" * 32, spell=ByteTemplate().token_bytes).call(
+    again = Scrub(b"k" * 32, token_bytes=ByteTemplate().token_bytes).call(
         replace(once, messages=({"role": "user", "content": MAIL},))
     )
     assert again.scrubbed == once.scrubbed

@@ -175,7 +175,7 @@ def test_a_figure_is_the_same_in_the_report_on_the_page_and_for_whoever_weighs(s
 
 def test_the_bands_are_those_of_the_published_weighing_whatever_has_to_improve(state: Path) -> None:
     asked = ComparisonConfig(seed_delta_spread=0.17, sample_p_value_spread=0.03, reward_range=(0.0, 2.0))
-    path = published(state, weighing=json.loads(json.dumps(asdict(asked))))
+    path = published(state, config=json.loads(json.dumps(asdict(asked))))
     for shown in (seen(path), seen(path, primary="reward")):
         wanted = {criterion.name: criterion.wanted for criterion in shown.criteria}
         assert wanted["Other seeds"] == "p within 0.05, gain within 0.17"

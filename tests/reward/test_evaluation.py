@@ -18,7 +18,7 @@ from holdfast.contracts.judgement import EvalItem
 from holdfast.contracts.reward import RewardTerm
 from holdfast.reward.diff import minimality, tamper
 from holdfast.reward.evaluation import (
-    GUARD,
+    OUTCOME_GATE,
     Evaluation,
     Part,
     PartVerdict,
@@ -88,7 +88,7 @@ def names(found: Evaluation) -> list[str]:
 def test_the_hidden_check_decides(result: TaskResult, decision: str, score: float) -> None:
     found = seen(result)
     assert (found.decision, found.score) == (decision, pytest.approx(score))
-    assert found.sheet is not None and (decision == "pass" or found.reasons)
+    assert found.breakdown is not None and (decision == "pass" or found.reasons)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_what_is_right_and_not_as_asked_is_worth_less_and_more_than_what_is_wron
 
 def test_what_nothing_gates_is_not_paid() -> None:
     found = seen(TaskResult(task="tell me something", output="Something."))
-    assert (found.decision, found.score, found.sheet) == ("unknown", None, None)
+    assert (found.decision, found.score, found.breakdown) == ("unknown", None, None)
     assert found.reasons == ("no hidden check was run and no answer is known: what nothing gates is not paid",)
     assert "rules" in names(found)
 
@@ -130,7 +130,7 @@ def test_a_secret_that_leaves_is_worth_nothing_and_one_that_was_there_is_not_bla
 
 def opinion(criterion: str, p: float | None, said: Said = Said.DECIDED) -> Opinion:
     return Opinion(
-        criterion=f"{criterion}@1", artefact="0" * 64, outcome=said, probability=p, why="so", by="m", judgements=()
+        criterion=f"{criterion}@1", item="0" * 64, outcome=said, probability=p, why="so", by="m", judgements=()
     )
 
 
@@ -219,7 +219,7 @@ def test_a_change_that_cannot_be_looked_at_is_not_passed_and_says_so(monkeypatch
     monkeypatch.setattr(tamper, "inspect", endless)
     quickly: Part = partial(tampering, file_s=0.05)
     found = evaluate(patch(FIXED), [rules, quickly, diff])
-    assert (found.decision, found.score, found.sheet) == ("unknown", None, None)
+    assert (found.decision, found.score, found.breakdown) == ("unknown", None, None)
     assert found.reasons == ("tampering: looking at the change took longer than 0.05 s",)
     wrong = evaluate(patch(FIXED, passed=False), [rules, quickly, diff])
     assert (wrong.decision, wrong.score) == ("fail", 0.0)  # that much is known
@@ -252,7 +252,7 @@ def test_whatever_is_found_a_failure_is_worth_0_and_a_success_at_least_half(
     found = evaluate(TaskResult(task="q"), (part, outcome))
     assert found.score is not None and 0.0 <= found.score <= 1.0
     if passed and not vetoed:
-        assert found.decision == "pass" and found.score >= (1.0 - GUARD.cap) / (1.0 + GUARD.cap) - 1e-9
+        assert found.decision == "pass" and found.score >= (1.0 - OUTCOME_GATE.cap) / (1.0 + OUTCOME_GATE.cap) - 1e-9
     else:
         assert (found.decision, found.score) == ("fail", 0.0)
 

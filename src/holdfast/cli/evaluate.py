@@ -529,7 +529,7 @@ def _record(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features]
             "verdicts": [
                 {"part": part.part, "holds": part.holds, "reasons": list(part.reasons)} for part in one.verdicts
             ],
-            "sheet": None if one.sheet is None else encode(one.sheet),
+            "sheet": None if one.breakdown is None else encode(one.breakdown),
             "took_ms": round(took * 1000, 3),
         }
         for one, took in found

@@ -356,7 +356,7 @@ def run_judges(
     if json:
         show.print_json([_told(one) for one in opinions])
         return
-    rows = [(one.artefact[:8], one.outcome, _figure(one.probability), one.by or None, one.why) for one in opinions]
+    rows = [(one.item[:8], one.outcome, _figure(one.probability), one.by or None, one.why) for one in opinions]
     show.print_table(("answer", "outcome", ">p", "by", "~why"), rows)
     counts = {
         outcome: sum(one.outcome == outcome for one in opinions) for outcome in ("decided", "abstained", "disputed")
@@ -510,7 +510,7 @@ async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
     mine = self_preference(given, authors, known, own=own)
     with show.progress(f"testing {asked.name} for bias", None) as advance:
         found = await probe(asked, on, artefacts, own=mine, done=advance)
-    told = {**biases, **found.told, **({"failed": len(failed)} if failed else {})}
+    told = {**biases, **found.payload, **({"failed": len(failed)} if failed else {})}
     if by_file := sum(one.why == BY_FILE for one in known.values()):
         told[BY_FILE] = {"labels": by_file}
     return calibrate(on, given, known, now=time.time(), biases=told, reasons=[*reasons, *found.reasons])

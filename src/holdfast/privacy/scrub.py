@@ -32,7 +32,7 @@ from holdfast.privacy.detect import Detection
 
 K = TypeVar("K", str, bytes)
 V = TypeVar("V")
-Spell = Callable[[int], bytes]  # the bytes of a token
+TokenBytes = Callable[[int], bytes]  # the bytes of a token
 
 KEY_FILE, KEY_BYTES = "scrub.key", 32
 DIGITS = 8  # of a pseudonym: among ten thousand things two share one with a chance of 1 %
@@ -96,10 +96,10 @@ def key_in(folder: Path) -> bytes:
 
 
 class Scrub:
-    """Replaces what is found. `spell` gives the bytes of a token; without it a scrubbed call loses its ids."""
+    """Replaces what is found. `token_bytes` gives the bytes of a token; without it a scrubbed call loses its ids."""
 
-    def __init__(self, key: bytes, *, spell: Spell | None = None) -> None:
-        self._key, self._spell = key, spell
+    def __init__(self, key: bytes, *, token_bytes: TokenBytes | None = None) -> None:
+        self._key, self._token_bytes = key, token_bytes
         self._seen, self._clean = (
             _Memory[str, tuple[Detection, ...]](MOST_KEPT),
             _Memory[bytes, bool](MOST_CLEAN * MARK),
@@ -141,7 +141,7 @@ class Scrub:
         for place, value in enumerate([call.sampling, *call.messages, call.response]):
             is_chat = place > 0
             if is_chat and (text := _bare_text(value)) is not None:
-                if self.found(text):
+                if self.detections(text):
                     return False
                 continue
             if not value:
@@ -203,7 +203,7 @@ class Scrub:
         ).hexdigest()
         return f"<{word}:{mark[:DIGITS]}>"
 
-    def found(self, text: str) -> tuple[Detection, ...]:
+    def detections(self, text: str) -> tuple[Detection, ...]:
         """All hits in order, without overlaps."""
         known = self._seen.get(text)
         if known is None:
@@ -212,7 +212,7 @@ class Scrub:
         return known
 
     def _ids(self, call: ModelCall, reading: _Reading) -> dict[str, Any]:
-        if self._spell is None and not reading.literals:
+        if self._token_bytes is None and not reading.literals:
             return {}
         ids = (*(call.prompt_ids or ()), *(call.completion_ids or ()))
         if not ids:
@@ -224,10 +224,10 @@ class Scrub:
             "forced": (),
             "scrubbed": (),
         }
-        if self._spell is None:
+        if self._token_bytes is None:
             return nothing
         try:
-            text, begins, ends = _spelled(ids, self._spell)
+            text, begins, ends = _spelled(ids, self._token_bytes)
         except (LookupError, ValueError, TypeError, OverflowError):  # tokens of another model
             return nothing if reading.literals else {}
         plain = _unescaped(text)
@@ -306,13 +306,13 @@ class _Reading:
     """What was found in one call; it is then searched in all of it, ids included."""
 
     literals: dict[str, str] = field(default_factory=dict)  # text → kind
-    wanted: _Literals | None = None
+    tree: _Literals | None = None
 
     def note(self, text: str, kind: str) -> None:
         self.literals.setdefault(text, kind)
 
     def closed(self) -> _Reading:
-        self.wanted = _Literals(
+        self.tree = _Literals(
             text
             for text, kind in self.literals.items()
             if (len(text) >= LEAST_SECRET if WORDS[kind] != "name" else len(text) > 2 and text[0].isupper())
@@ -320,13 +320,13 @@ class _Reading:
         return self
 
     def within(self, text: str, *, is_escaped: bool = False) -> list[Detection]:
-        wanted, kinds = self.wanted, self.literals
+        tree, kinds = self.tree, self.literals
         if is_escaped and self.literals:  # as escaped in JSON; short ones, too, since only ids are lost here
             kinds = {form: kind for text, kind in self.literals.items() for form in (text, *_escaped(text))}
-            wanted = _Literals(kinds)
-        if wanted is None:
+            tree = _Literals(kinds)
+        if tree is None:
             return []
-        return [Detection(kinds[text[start:end]], start, end) for start, end in wanted.within(text)]
+        return [Detection(kinds[text[start:end]], start, end) for start, end in tree.within(text)]
 
     def hides_in(self, text: str, places: Sequence[Detection]) -> bool:
         """Whether something is left in another form, for instance with other spaces."""
@@ -404,7 +404,7 @@ class _Pass:
         return json.dumps(clean, ensure_ascii=text.isascii(), separators=separators)
 
     def _replaced(self, text: str) -> str:
-        places: Sequence[Detection] = self._scrub.found(text)
+        places: Sequence[Detection] = self._scrub.detections(text)
         if more := self._reading.within(text):
             places = merged(text, (*places, *more))
         if not places:
@@ -505,9 +505,9 @@ def _squeezed(text: str) -> str:
     return re.sub(r"[\W_]+", "", text).casefold()
 
 
-def _spelled(ids: Sequence[int], spell: Spell) -> tuple[str, Sequence[int], list[int]]:
+def _spelled(ids: Sequence[int], token_bytes: TokenBytes) -> tuple[str, Sequence[int], list[int]]:
     """The text of the ids, the first byte of each character, and the end byte of each token."""
-    pieces = [spell(token) for token in ids]
+    pieces = [token_bytes(token) for token in ids]
     text = b"".join(pieces).decode("utf-8", "surrogateescape")  # an invalid byte becomes one character
     ends = list(accumulate(map(len, pieces)))
     if not ends or len(text) == ends[-1]:

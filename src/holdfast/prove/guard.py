@@ -29,7 +29,7 @@ from holdfast.contracts.release import ServedRequest
 from holdfast.prove.sequential import log_e
 
 METRICS = ("success", "latency", "errors", "reward", "safety")
-TOLD = dict(zip(METRICS, map(attrgetter, ("success", "latency_s", "error", "reward", "safety_cost")), strict=True))
+REPORTED = dict(zip(METRICS, map(attrgetter, ("success", "latency_s", "error", "reward", "safety_cost")), strict=True))
 FIRST_RESTART, RESTART_FACTOR = 32, 1.5  # blocks after which the alarm begins anew, and how much later the next time
 SMALLEST_CAP_S = 1e-6  # of latencies that a coarse clock calls 0
 LARGEST_LOG = 690.0  # e to it is still a number
@@ -105,7 +105,7 @@ def watch(live: Sequence[ServedRequest], canary: Sequence[ServedRequest], limits
     order = np.argsort([one.at for one in served], kind="stable")  # of those at one time, live's come first
     readings = {}
     for metric in limits.watched:
-        values = np.array(list(map(TOLD[metric], served)), np.float64)[order]  # what is not told is not a number
+        values = np.array(list(map(REPORTED[metric], served)), np.float64)[order]  # what is not told is not a number
         told = ~np.isnan(values)
         readings[metric] = _read(metric, values[told], (order >= len(live))[told], limits)
     breaches = tuple(_reason(one, limits) for one in readings.values() if one.state == "breach")

@@ -66,7 +66,7 @@ def within(most_s: float, work: Callable[[], T]) -> T:
 
 T = TypeVar("T")
 OUTCOME, FORMAT, TAMPERING = "success", "format", "tampering"
-GUARD = OutcomeGate(name="evaluation@1", outcome=OUTCOME, cap=0.5, vetoes=(TAMPERING, safety.GATE))
+OUTCOME_GATE = OutcomeGate(name="evaluation@1", outcome=OUTCOME, cap=0.5, vetoes=(TAMPERING, safety.GATE))
 FORMAT_WEIGHT, MINIMAL_WEIGHT = 0.1, 0.3
 JUDGED: Mapping[str, float] = {"faithfulness": 0.1, "relevance": 0.1, "safety": 0.1, "minimality": 0.05}
 MOST_REASONS = 20  # of one part
@@ -113,7 +113,7 @@ class PartVerdict:
 class Evaluation:
     task: str
     verdicts: tuple[PartVerdict, ...]
-    sheet: RewardBreakdown | None  # None: nothing gates it
+    breakdown: RewardBreakdown | None  # None: nothing gates it
     score: float | None  # from 0 to 1, as a share of what a faultless result earns
     decision: Literal["pass", "fail", "unknown"]
     reasons: tuple[str, ...]
@@ -137,7 +137,7 @@ def parts(
     return tuple(found)
 
 
-def evaluate(result: TaskResult, looked_at: Sequence[Part], guard: OutcomeGate = GUARD) -> Evaluation:
+def evaluate(result: TaskResult, looked_at: Sequence[Part], guard: OutcomeGate = OUTCOME_GATE) -> Evaluation:
     """Every part's verdict, and the one score: a failed check is worth 0, a veto too, whatever else was found."""
     verdicts = tuple(verdict for part in looked_at if (verdict := part(result)) is not None)
     signals = [signal for verdict in verdicts for signal in verdict.signals]

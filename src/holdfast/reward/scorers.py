@@ -34,7 +34,7 @@ from holdfast.reward.breakdown import OutcomeGate, total
 SUCCESS = "success"  # the gate's signal, whatever the scorer is called
 SAFETY = "safety_cost"  # the sum of all safety scorers; it is never paid
 RESERVED = frozenset({SUCCESS, GATED, SAFETY})
-GUARD = OutcomeGate(name="scorers@1", outcome=SUCCESS, cap=0.5, graded=True)
+OUTCOME_GATE = OutcomeGate(name="scorers@1", outcome=SUCCESS, cap=0.5, graded=True)
 MAX_FEEDBACK = 4000  # characters that are kept
 NAME = re.compile(r"[A-Za-z_][\w-]{0,60}")
 HIDDEN = "expected"
@@ -329,7 +329,7 @@ class Combined:
         if not measured or is_gated is not has_gate:
             return ()
         measured = _costs(self.safety, given[len(self.scorers) :], measured)
-        return total(measured, GUARD).signals if has_gate else tuple(measured)
+        return total(measured, OUTCOME_GATE).signals if has_gate else tuple(measured)
 
 
 def _asked(functions: Iterable[Callable[[], Any]]) -> list[Any]:
@@ -522,5 +522,5 @@ def reward_range(blocks: Sequence[Mapping[str, Any]]) -> tuple[float, float] | N
     if not gates:
         return None
     weight = float(gates[0].get("weight") or 1.0)
-    room = GUARD.cap * weight if len(blocks) > 1 else 0.0
+    room = OUTCOME_GATE.cap * weight if len(blocks) > 1 else 0.0
     return -room, weight + room

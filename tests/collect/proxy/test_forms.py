@@ -47,7 +47,7 @@ def test_nothing_that_is_asked_breaks_the_proxy_gets_what_is_not_told_or_leaves_
             [Upstream(upstream, keys=keys, hold_s=0.05)],
             state_folder=tmp_path / "state",
             scrub=scrub.call,
-            scrub_spelt=Scrub(KEY, spell=spell).call,
+            scrub_spelt=Scrub(KEY, token_bytes=spell).call,
             dialects=DIALECTS,
             routes=routes(taker),
         )

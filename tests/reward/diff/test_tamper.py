@@ -435,7 +435,7 @@ def test_cases_are_what_goes_in_and_what_must_come_out() -> None:
     ],
 )
 def test_tests_of_other_kinds_have_cases_too(path: str, tests: str) -> None:
-    assert any("7" in case.given and "5040" in case.wanted for case in cases_of({path: tests}))
+    assert any("7" in case.given and "5040" in case.expected for case in cases_of({path: tests}))
 
 
 @pytest.mark.parametrize(

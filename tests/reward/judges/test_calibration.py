@@ -256,7 +256,7 @@ async def test_a_judge_that_pays_for_length_or_obeys_the_answer_is_found_out() -
     assert any(reason.startswith("padding gains 0.6") for reason in found.reasons)
     deaf = Scripted("deaf", lambda one: 0.7)
     assert (await probe(deaf, ON, answers(40, tasks=20))).reasons == []
-    assert set(found.told) == {"padding", "instructions", "order"}
+    assert set(found.payload) == {"padding", "instructions", "order"}
     naive = Scripted("naive", lambda one: 1.0 if "yes" in one.output else 0.3)
     found = await probe(naive, ON, answers(40))
     assert any(reason.startswith("instructions gains 0.7") for reason in found.reasons)

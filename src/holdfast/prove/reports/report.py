@@ -76,7 +76,7 @@ class ReportComparison:
     criteria: ProofCriteria = DOCUMENTED
     alpha: float = 0.05
     seed: int = 0
-    weighing: Mapping[str, Any] | None = field(default=None, hash=False)  # what a gate asked for; carried, not used
+    config: Mapping[str, Any] | None = field(default=None, hash=False)  # what a gate asked for; carried, not used
     versions: tuple[str, str] | None = None  # what the two are called as releases, where they are; carried too
 
     def __post_init__(self) -> None:
@@ -277,7 +277,7 @@ def significance_report(head: ReportHead, found: Findings, hashes: Mapping[str, 
         "reports": _references(("baseline", "trained"), head, hashes),
         "criteria": asdict(found.how.criteria),
         **_versions(found),
-        "weighing": None if found.how.weighing is None else dict(found.how.weighing),
+        "weighing": None if found.how.config is None else dict(found.how.config),
         "significance": {
             **_significance(found),
             "alpha": found.how.alpha,
@@ -392,7 +392,7 @@ def publish(
     alpha: float = 0.05,
     seed: int = 0,
     decision: Decision | None = None,
-    weighing: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
     versions: tuple[str, str] | None = None,
     retention: Retention = KEPT,
 ) -> Published:
@@ -407,7 +407,7 @@ def publish(
         Side(checkpoint=name, episodes=tuple(episodes))
         for name, episodes in zip(checkpoints, (baseline, _in_order(baseline, trained)), strict=True)
     )
-    how = ReportComparison(criteria=criteria, alpha=alpha, seed=seed, weighing=weighing, versions=versions)
+    how = ReportComparison(criteria=criteria, alpha=alpha, seed=seed, config=config, versions=versions)
     documents = build(head, before, after, how, decision)
     paths = {kind: folder / document.active_path(kind, run_id) for kind in KINDS}
     for kind in KINDS:

@@ -331,7 +331,7 @@ def _find_again(files: Mapping[str, _Read], baseline: Side | None, trained: Side
         how = ReportComparison(
             criteria=ProofCriteria(**criteria),
             **chance,
-            weighing=asked if isinstance(asked, dict) else None,
+            config=asked if isinstance(asked, dict) else None,
             versions=(named["baseline"], named["trained"]) if named else None,
         )
         return report.find(baseline, trained, how)

@@ -37,7 +37,7 @@ class ConstantCase:
     """Constants that went in, and constants that the result was compared with."""
 
     given: frozenset[str]
-    wanted: frozenset[str]
+    expected: frozenset[str]
 
 
 def constant(tree: Tree, node: int) -> str | None:
@@ -166,7 +166,7 @@ def _branch(tree: Tree, node: int, cases: tuple[ConstantCase, ...]) -> tuple[boo
     for answer in answers:
         for case in cases:
             hits = {one for one in tested if one in case.given}
-            if not hits or answer not in case.wanted:
+            if not hits or answer not in case.expected:
                 continue
             if len(tested & known) < TABLE_SHARE * len(tested):
                 continue  # a rule of the trade, such as the months with thirty days
@@ -249,7 +249,7 @@ def _known_pairs(tree: Tree, node: int, cases: tuple[ConstantCase, ...]) -> str:
 
 
 def _is_case(keys: set[str], value: str, case: ConstantCase) -> bool:
-    return value in case.wanted and bool(keys & case.given)
+    return value in case.expected and bool(keys & case.given)
 
 
 def _keys(tree: Tree, node: int) -> set[str]:
@@ -267,7 +267,7 @@ def _whole_answer(tree: Tree, node: int, cases: tuple[ConstantCase, ...]) -> str
     """A function that does nothing but give back what a test wants."""
     parts = tree.children(node)
     value = constant(tree, parts[0]) if len(parts) == 1 else None
-    if value is None or value in TRIVIAL or not any(value in case.wanted for case in cases):
+    if value is None or value in TRIVIAL or not any(value in case.expected for case in cases):
         return ""
     block = tree.parent[node]
     rest = [at for at in tree.children(block) if tree.kind[at] not in ("docstring", "comment")]

@@ -353,7 +353,7 @@ class BiasEffect:
         return None
 
     @property
-    def told(self) -> dict[str, Any]:
+    def payload(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("n", "mean", "low", "high", "raised")}
 
 
@@ -427,7 +427,7 @@ class OrderEffect:
         return None
 
     @property
-    def told(self) -> dict[str, Any]:
+    def payload(self) -> dict[str, Any]:
         return {"n": self.n, "raw": self.raw, "corrected": self.corrected}
 
 
@@ -518,8 +518,8 @@ class BiasProbe:
         return [reason for reason in found if reason is not None]
 
     @property
-    def told(self) -> dict[str, Any]:
-        return {**{one.name: one.told for one in self.effects}, "order": self.order.told}
+    def payload(self) -> dict[str, Any]:
+        return {**{one.name: one.payload for one in self.effects}, "order": self.order.payload}
 
 
 async def probe(
