@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -151,7 +152,7 @@ class _Work:
     def inside(self, root: int) -> None:
         """From a node down, so that a pair made here is looked into as well."""
         old, new, done = self.old, self.new, 0  # nodes up to `done` were matched the optimal way, with all around them
-        for at in range(root, root + old.size[root]):
+        for at in old.within(root):
             other = int(self.to[at])
             if other < 0 or not old.height[at] or not new.height[other]:
                 continue
@@ -238,14 +239,14 @@ class _Work:
         for at in range(new.size[other]):
             if self.back[other + at] < 0:
                 left[new.hash[other + at]].append(other + at)
-        for at in range(one, one + old.size[one]):
+        for at in old.within(one):
             if self.to[at] < 0 and left.get(old.hash[at]):
                 self.tie_below(at, left[old.hash[at]].pop(0))
 
 
 def _bag(tree: Tree, node: int) -> tuple[Counter[str], Counter[str]]:
     """The texts below a node, and the kinds."""
-    inside = range(node, node + tree.size[node])
+    inside = tree.within(node)
     return Counter(tree.text[at] for at in inside if tree.text[at]), Counter(tree.kind[at] for at in inside)
 
 
@@ -410,13 +411,10 @@ class EditScript:
 
     def touched(self) -> list[int]:
         """Nodes after that are new, have another text, or have such nodes below them."""
-        parent, found = self.both.after.parent, set(self.added())
+        found = set(self.added())
         found |= {int(self.matches[edit.node.at]) for edit in self.edits if edit.verb == "update"}
         for at in list(found):
-            above = parent[at]
-            while above >= 0 and above not in found:
-                found.add(above)
-                above = parent[above]
+            found.update(takewhile(lambda above: above not in found, self.both.after.above(at)))
         return sorted(found)
 
 

@@ -15,19 +15,9 @@ from holdfast.reward.diff.edits import Change, EditFinding, compare
 from holdfast.reward.diff.trees import FOLDED, TEXT, Tree, language_of, normalise_newlines, parse
 
 WEIGHTS: Mapping[str, float] = {
-    "unused_import": 0.25,
-    "unused_name": 0.5,
-    "unused_parameter": 0.25,
-    "forwarder": 0.5,
-    "single_caller": 0.25,
-    "one_child_interface": 0.5,
-    "one_method_class": 0.5,
-    "swallow_all": 1.0,
-    "guard": 0.5,
-    "duplicate": 1.0,
-    "dead_branch": 1.0,
-    "stub": 1.0,
-    "sprawl": 1.0,
+    **dict.fromkeys(("unused_import", "unused_parameter", "single_caller"), 0.25),
+    **dict.fromkeys(("unused_name", "forwarder", "one_child_interface", "one_method_class", "guard"), 0.5),
+    **dict.fromkeys(("swallow_all", "duplicate", "dead_branch", "stub", "sprawl"), 1.0),
 }
 LEAST_DUPLICATE = 20  # nodes
 MOST_LINES = 3_000  # of a file in which duplicates of old code are looked for; beyond, only among what is new
@@ -78,14 +68,8 @@ def inspect(change: Change, *, files: Collection[str] = (), uses: Sequence[str] 
         script = compare(before or "", after, language)
         if script.both.is_coarse or script.both.after.errors or script.both.before.errors:
             continue
-        file = _File(
-            path=path,
-            tree=script.both.after,
-            added=frozenset(script.added()),
-            after=after,
-            lines=normalise_newlines(after).split("\n"),
-            words=words,
-        )
+        lines, added = normalise_newlines(after).split("\n"), frozenset(script.added())
+        file = _File(path=path, tree=script.both.after, added=added, after=after, lines=lines, words=words)
         for rule in _RULES:
             found += rule(file)
     return tuple(sorted(found, key=lambda one: (one.path, one.line, one.rule)))
@@ -153,12 +137,11 @@ def _is_special(name: str) -> bool:
 
 
 def _is_exported(tree: Tree, node: int) -> bool:
-    while node >= 0:
-        if tree.kind[node] in ("export_statement", "decorated_definition"):
+    for one in (node, *tree.above(node)):
+        if tree.kind[one] in ("export_statement", "decorated_definition"):
             return True
-        if tree.kind[node] in BLOCKS:
+        if tree.kind[one] in BLOCKS:
             return False
-        node = tree.parent[node]
     return False
 
 
@@ -170,7 +153,7 @@ def _imported(tree: Tree, node: int) -> list[str]:
     if tree.kind[node] == "import_from_statement":
         parts = parts[1:]  # where from
     for part in parts:
-        inner = [one for one in range(part, part + tree.size[part]) if tree.kind[one] in (*aliased, "import_clause")]
+        inner = [one for one in tree.within(part) if tree.kind[one] in (*aliased, "import_clause")]
         if inner and tree.kind[inner[0]] == "import_clause":
             bound = range(part + 1, part + tree.size[part])
             names += [
@@ -236,7 +219,7 @@ def _interfaces(file: _File) -> Iterator[EditFinding]:
 def _swallows(file: _File) -> Iterator[EditFinding]:
     tree = file.tree
     for node in file.new({"except_clause", "catch_clause"}):
-        inside = {tree.kind[at] for at in range(node, node + tree.size[node])}
+        inside = {tree.kind[at] for at in tree.within(node)}
         if inside & {"raise_statement", "throw_statement"}:
             continue
         parts = tree.children(node)
@@ -274,7 +257,7 @@ _GUARD = re.compile(
 def _duplicates(file: _File) -> Iterator[EditFinding]:
     tree = file.tree
     large = [at for at in sorted(file.added) if tree.size[at] >= LEAST_DUPLICATE and tree.kind[at] in _UNITS]
-    large = [at for at in large if sum(one in file.added for one in range(at, at + tree.size[at])) > tree.size[at] // 2]
+    large = [at for at in large if sum(one in file.added for one in tree.within(at)) > tree.size[at] // 2]
     if not large:
         return
     whole = parse(file.after, tree.language) if file.after.count("\n") <= MOST_LINES else tree
@@ -295,7 +278,7 @@ _UNITS = FUNCTIONS | CLASSES | {"if_statement", "for_statement", "while_statemen
 
 def _outline(tree: Tree, node: int) -> tuple[int, ...]:
     """Kinds and literals, without names."""
-    nodes = range(node, node + tree.size[node])
+    nodes = tree.within(node)
     kept = [(tree.kind[at], "" if tree.kind[at] in NAMES else tree.text[at], tree.size[at]) for at in nodes]
     return (len(kept), hash(tuple(kept)))
 
@@ -370,9 +353,8 @@ def _is_abstract_member(tree: Tree, node: int) -> bool:
     if tree.kind[above] == "decorated_definition":
         decorators = {word for child in tree.children(above)[:-1] for word in tree.words(child).split()}
         return bool(decorators & {"abstractmethod", "overload"})
-    while above >= 0 and tree.kind[above] not in CLASSES:
-        above = tree.parent[above]
-    return above >= 0 and bool(_ABSTRACT & set(tree.first_words(above, 6).split()[:6]))
+    owner = next((one for one in tree.above(node) if tree.kind[one] in CLASSES), None)
+    return owner is not None and bool(_ABSTRACT & set(tree.first_words(owner, 6).split()[:6]))
 
 
 _RULES = (_unused, _forwarders, _interfaces, _swallows, _guards, _duplicates, _dead, _stubs)
