@@ -97,10 +97,14 @@ def _letter(letter: str, is_of_number: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """See `numeric`."""
+    """1 when the answer's number is the expected one: |said − expected| ≤ tolerance · max(1, |expected|). Where the
+    answer is marked ("####", "\\boxed{…}", "the answer is", "answer:"), the number is the one in the line of the mark;
+    else it is the only number in the text. Several candidates are no answer: different numbers after marks or, without
+    a mark, different numbers at all. "1,234.5" is one number, "50 %" is 50, and "1/2" offers two."""
+
+    name: ClassVar[str] = "numeric"
 
     tolerance: float = 1e-6
-    name: str = "numeric"
 
     def __post_init__(self) -> None:
         if not (isfinite(self.tolerance) and self.tolerance >= 0.0):
@@ -122,12 +126,7 @@ class Numeric:
         return _given(gap <= allowed, f"said {found[0]}")
 
 
-def numeric(tolerance: float = 1e-6) -> Numeric:
-    """1 when the answer's number is the expected one: |said − expected| ≤ tolerance · max(1, |expected|). Where the
-    answer is marked ("####", "\\boxed{…}", "the answer is", "answer:"), the number is the one in the line of the mark;
-    else it is the only number in the text. Several candidates are no answer: different numbers after marks or, without
-    a mark, different numbers at all. "1,234.5" is one number, "50 %" is 50, and "1/2" offers two."""
-    return Numeric(tolerance)
+numeric = Numeric
 
 
 def numbers_in(value: Any) -> list[Decimal]:
@@ -218,10 +217,14 @@ def difference(said: Any, wanted: Any, where: str = "") -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """See `regex`."""
+    """1 when the whole answer, but for outer spaces, matches the pattern. A group called `answer` must besides be what
+    is expected, but for case and spaces, as in `(?s).*Answer: (?P<answer>\\w+)`. Without a pattern, each task's
+    `expected` is its own. Answers of more than 10,000 characters do not match. A pattern with repeats inside repeats
+    can take forever on a text that is made for it."""
+
+    name: ClassVar[str] = "regex"
 
     pattern: str | None = None
-    name: str = "regex"
 
     def __post_init__(self) -> None:
         if self.pattern is not None:
@@ -243,17 +246,11 @@ class Regex:
             return Reward(1.0)
         if task.expected is None:
             return None
-        return _given(
-            _folded(found["answer"] or "") == _folded(as_text(task.expected)), f"said {found['answer']!r:.80}"
-        )
+        is_right = _folded(found["answer"] or "") == _folded(as_text(task.expected))
+        return _given(is_right, f"said {found['answer']!r:.80}")
 
 
-def regex(pattern: str | None = None) -> Regex:
-    """1 when the whole answer, but for outer spaces, matches the pattern. A group called `answer` must besides be what
-    is expected, but for case and spaces, as in `(?s).*Answer: (?P<answer>\\w+)`. Without a pattern, each task's
-    `expected` is its own. Answers of more than 10,000 characters do not match. A pattern with repeats inside repeats
-    can take forever on a text that is made for it."""
-    return Regex(pattern)
+regex = Regex
 
 
 def _compiled(pattern: Any, where: str) -> re.Pattern[str]:
@@ -355,13 +352,12 @@ def judge(
     clock: Callable[[], float] = time.time,
 ) -> ModelJudge:
     """A model that says how likely it is that the criterion holds, from 0 to 1. `complete` answers messages, or is a
-    judge itself (an embedded verifier, `judges.judge.Measured`); `connect` makes one in each process that needs it.
+    judge itself (an embedded verifier, `judges.judge.FunctionJudge`); `connect` makes one in each process that needs it.
     `question` is a criterion of one's own, to be answered with yes or no. The judge sees what is expected, if there is
     something and `shows_expected`. An answer that is blank or speaks to its judge earns 0 unseen. Before you learn from
     it, measure it: `holdfast judge calibrate`."""
-    return ModelJudge(
-        criterion=_criterion(criterion, question), made=_maker(complete, connect, clock), shows_expected=shows_expected
-    )
+    on, made = _criterion(criterion, question), _maker(complete, connect, clock)
+    return ModelJudge(criterion=on, made=made, shows_expected=shows_expected)
 
 
 def _criterion(criterion: str | Criterion, question: str | None) -> Criterion:
@@ -455,9 +451,8 @@ class Ranking:
             return None
         asked = self.made()
         if isinstance(asked, LlmJudge):
-            return await calibration.order_averaged(
-                calibration.model_preference(asked, self.criterion), found[i], found[j]
-            )
+            prefer = calibration.model_preference(asked, self.criterion)
+            return await calibration.order_averaged(prefer, found[i], found[j])
         scores = {one.sha256: (await asked.ask(self.criterion, one)).score for one in (found[i], found[j])}
         return await calibration.score_preference(lambda artefact: scores[artefact.sha256])(found[i], found[j])
 
@@ -501,10 +496,16 @@ def _ranked(shares: Sequence[float], why: str | None) -> Reward | None:
 
 @dataclass(frozen=True, slots=True)
 class RuleCheck:
-    """See `rules`."""
+    """1 where no rule of `judges.judge` objects, else 0 with the reasons. Use it beside a gate: it proves nothing
+    alone."""
 
-    criteria: tuple[str, ...]
-    name: str = "rules"
+    name: ClassVar[str] = "rules"
+
+    criteria: Sequence[str] = tuple(RULES)
+
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.criteria if name not in RULES]:
+            raise BadInput(f"rules: {unknown[0]!r}", why="is unknown", remedy=f"use {', '.join(RULES)}")
 
     def __call__(self, task: Any, answer: Any) -> Reward:
         artefact = _artefact(task, answer, shows_expected=True)
@@ -513,12 +514,7 @@ class RuleCheck:
         return Reward(float(not against), feedback="; ".join(against))
 
 
-def rules(criteria: Sequence[str] = tuple(RULES)) -> RuleCheck:
-    """1 where no rule of `judges.judge` objects, else 0 with the reasons. Use it beside a gate: it proves nothing
-    alone."""
-    if unknown := [name for name in criteria if name not in RULES]:
-        raise BadInput(f"rules: {unknown[0]!r}", why="is unknown", remedy=f"use {', '.join(RULES)}")
-    return RuleCheck(tuple(criteria))
+rules = RuleCheck
 
 
 def diff(task: Any, answer: Any) -> Reward:

@@ -44,16 +44,8 @@ Attempted: TypeAlias = tuple[Any, Sequence[Span]]  # what was answered, and what
 Connect: TypeAlias = Callable[[str, str | None], Callable[[], Complete]]  # model, address → how to reach it
 
 # Names in `ready` that config files may use: plain functions, and makers that take options.
-FUNCTIONS = (
-    "exact",
-    "normalized",
-    "json_equal",
-    "contains",
-    "secrets_told",
-    "forbidden_tools",
-    "injections_obeyed",
-    "diff",
-)
+FUNCTIONS: tuple[str, ...] = ("exact", "normalized", "json_equal", "contains", "secrets_told", "forbidden_tools")
+FUNCTIONS += ("injections_obeyed", "diff")
 MAKERS = ("numeric", "regex", "rules", "judge", "rank")
 ASKING = frozenset({"judge", "rank"})  # they need a model
 
@@ -365,18 +357,15 @@ def _signals(scorer: Scorer, given: Any, trace: Trace, *, has_gate: bool) -> lis
     name, source, weight = scorer.name, f"scorer:{scorer.name}", scorer.weight
     if isinstance(given, list | tuple):  # signals: `reward` has looked at them
         return list(_passed_on(scorer, tuple(given), has_gate=has_gate))
-    if isinstance(given, Mapping):
-        return [
-            RewardTerm(name=f"{name}.{term}", value=value, weight=weight, source=source)
-            for term, value in reward.terms.items()
-        ]
-    said = reward.feedback[:MAX_FEEDBACK] or None
-    head = SUCCESS if scorer.gate else name
-    found = [RewardTerm(name=head, value=reward.value, weight=weight, source=source, feedback=said)]
-    found += [
-        RewardTerm(name=f"{name}.{term}", value=value, weight=0.0, source=source)
+    part = weight if isinstance(given, Mapping) else 0.0
+    terms = [
+        RewardTerm(name=f"{name}.{term}", value=value, weight=part, source=source)
         for term, value in reward.terms.items()
     ]
+    if isinstance(given, Mapping):
+        return terms
+    said, head = reward.feedback[:MAX_FEEDBACK] or None, SUCCESS if scorer.gate else name
+    found = [RewardTerm(name=head, value=reward.value, weight=weight, source=source, feedback=said), *terms]
     return found if reward.turns is None else [*found, *_turns(scorer, reward.turns, trace)]
 
 
@@ -388,10 +377,8 @@ def _turns(scorer: Scorer, turns: Mapping[int, Mapping[str, float]], trace: Trac
             why = f"there are {count} model calls, counted from 0"
             raise BadRecord(f"scorer {scorer.name}: turn {turn}", why=why, remedy="leave it out")
         for term, value in named.items():
-            part = scorer.weight / count
-            yield RewardTerm(
-                name=f"{scorer.name}.{term}", value=value, weight=part, source=f"scorer:{scorer.name}", turn=turn
-            )
+            name, part = f"{scorer.name}.{term}", scorer.weight / count
+            yield RewardTerm(name=name, value=value, weight=part, source=f"scorer:{scorer.name}", turn=turn)
 
 
 def _passed_on(scorer: Scorer, given: Signals, *, has_gate: bool) -> Iterator[RewardTerm]:

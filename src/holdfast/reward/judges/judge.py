@@ -173,6 +173,11 @@ def prompt_hash(criterion: Criterion, sampling: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def _judgement(judge: Judge, criterion: Criterion, artefact: EvalItem, began: float, **said: Any) -> Judgement:
+    about = {"judge": judge.name, "criterion": criterion.id, "prompt": judge.prompt(criterion)}
+    return Judgement(**about, artefact=artefact.sha256, at=began, **said)
+
+
 def criterion_text(criterion: Criterion) -> str:
     """The whole criterion as one text, with its floor, which decides who counts."""
     anchors = {str(grade): text for grade, text in criterion.anchors.items()}
@@ -231,24 +236,15 @@ class LlmJudge:
         return prompt_hash(criterion, self.sampling)
 
     async def ask(self, criterion: Criterion, artefact: EvalItem) -> Judgement:
-        began, prompt = self.clock(), self.prompt(criterion)
-        about: dict[str, Any] = {"judge": self.name, "criterion": criterion.id, "prompt": prompt}
-        about["artefact"] = artefact.sha256
+        began = self.clock()
         if max(len(artefact.task), len(artefact.output), len(artefact.context)) > LONGEST:
-            return Judgement(**about, why=f"longer than {LONGEST} characters", at=began)
+            return _judgement(self, criterion, artefact, began, why=f"longer than {LONGEST} characters")
         call = await self._complete(criterion, artefact)
         grade, score, why = read(criterion, call)
         given, answered = call.prompt_tokens or 0, call.completion_tokens or 0
-        return Judgement(
-            **about,
-            grade=grade,
-            score=score,
-            why=why,
-            tokens=given + answered,
-            cost=(given * self.price[0] + answered * self.price[1]) / 1000.0,
-            latency_s=max(0.0, self.clock() - began),
-            at=began,
-        )
+        cost = (given * self.price[0] + answered * self.price[1]) / 1000.0
+        spent = {"tokens": given + answered, "cost": cost, "latency_s": max(0.0, self.clock() - began)}
+        return _judgement(self, criterion, artefact, began, grade=grade, score=score, why=why, **spent)
 
     async def _complete(self, criterion: Criterion, artefact: EvalItem) -> ModelCall:
         asked, trouble = messages(criterion, artefact), ""
@@ -285,19 +281,12 @@ class FunctionJudge:
         began = self.clock()
         found = self.probabilities(artefacts)
         took = max(0.0, self.clock() - began) / max(1, len(artefacts))
-        about: dict[str, Any] = {"judge": self.name, "criterion": criterion.id, "prompt": self.prompt(criterion)}
-        return [
-            Judgement(
-                **about,
-                artefact=one.sha256,
-                grade=None if p is None else (Grade.YES if p >= 0.5 else Grade.NO),
-                score=p,
-                why="" if p is not None else f"needs {self.reads}" if self.reads else "not what it can read",
-                latency_s=took,
-                at=began,
-            )
-            for one, p in zip(artefacts, found, strict=True)
-        ]
+        judged = []
+        for one, p in zip(artefacts, found, strict=True):
+            grade = None if p is None else (Grade.YES if p >= 0.5 else Grade.NO)
+            why = "" if p is not None else f"needs {self.reads}" if self.reads else "not what it can read"
+            judged.append(_judgement(self, criterion, one, began, grade=grade, score=p, why=why, latency_s=took))
+        return judged
 
 
 class CachedJudge:
@@ -345,9 +334,10 @@ def is_failure(judgement: Judgement) -> bool:
 
 def criterion_named(name: str, own: Mapping[str, Criterion] | None = None) -> Criterion:
     known = {**CRITERIA, **{key: _apart(one, f"criterion {one.id}") for key, one in (own or {}).items()}}
-    if name.partition("@")[0] not in known or name not in (name.partition("@")[0], known[name.partition("@")[0]].id):
+    found = known.get(name.partition("@")[0])
+    if found is None or name not in (name.partition("@")[0], found.id):
         raise BadInput(f"criterion {name!r}", why="is unknown", remedy=f"use {', '.join(known)}")
-    return known[name.partition("@")[0]]
+    return found
 
 
 def criterion_from(data: Any, where: str) -> Criterion:
@@ -456,11 +446,7 @@ def correctness(artefact: EvalItem) -> RuleVerdict:
 
 
 RULES: Mapping[str, Callable[[EvalItem], RuleVerdict]] = {
-    "faithfulness": faithfulness,
-    "relevance": relevance,
-    "minimality": minimality,
-    "safety": safety,
-    "correctness": correctness,
+    rule.__name__: rule for rule in (faithfulness, relevance, minimality, safety, correctness)
 }
 
 
@@ -478,17 +464,8 @@ class RuleJudge:
         began, rule = self.clock(), RULES.get(criterion.name)
         found = None if rule is None else rule(artefact)
         grade, why = found or (None, "no rule can tell")
-        return Judgement(
-            judge=self.name,
-            criterion=criterion.id,
-            prompt=self.prompt(criterion),
-            artefact=artefact.sha256,
-            grade=grade,
-            score=None if grade is None else float(grade is Grade.YES),
-            why=why,
-            latency_s=max(0.0, self.clock() - began),
-            at=began,
-        )
+        score, took = None if grade is None else float(grade is Grade.YES), max(0.0, self.clock() - began)
+        return _judgement(self, criterion, artefact, began, grade=grade, score=score, why=why, latency_s=took)
 
     async def ask(self, criterion: Criterion, artefact: EvalItem) -> Judgement:
         return self.judge(criterion, artefact)
