@@ -81,7 +81,6 @@ def test_a_better_candidate_that_does_harm_is_rejected_for_it() -> None:
     assert found.verdict.outcome is Outcome.REJECT
     assert found.verdict.reasons[0].startswith("success proved:")
     assert "safety worse by at most 0.05 proved worse: a mean difference below -0.05" in found.verdict.reasons[1]
-    assert found.safety_bounds.high[-1] < -0.05
 
 
 def test_a_gain_without_enough_tasks_to_exclude_harm_is_held_and_says_how_many_episodes_it_takes() -> None:

@@ -154,7 +154,7 @@ def test_another_suite_or_a_missing_case_blocks_signed_or_not() -> None:
 
 
 def test_a_band_is_open_on_the_better_side() -> None:
-    bands = with_bands(golden(), 0.1).bands
+    bands = with_bands(golden()).bands
     assert bands["reward"] == KpiLimit(low=pytest.approx(0.675))  # 0.75 less a tenth of it
     assert bands["tokens"] == KpiLimit(high=pytest.approx(8.25))
     assert "tool_calls" not in bands  # more may be better or worse

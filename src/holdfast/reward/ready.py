@@ -352,7 +352,7 @@ def judge(
     clock: Callable[[], float] = time.time,
 ) -> ModelJudge:
     """A model that says how likely it is that the criterion holds, from 0 to 1. `complete` answers messages, or is a
-    judge itself (an embedded verifier, `judges.judge.FunctionJudge`); `connect` makes one in each process that needs it.
+    judge itself, such as an embedded verifier; `connect` makes one in each process that needs it.
     `question` is a criterion of one's own, to be answered with yes or no. The judge sees what is expected, if there is
     something and `shows_expected`. An answer that is blank or speaks to its judge earns 0 unseen. Before you learn from
     it, measure it: `holdfast judge calibrate`."""
@@ -506,6 +506,7 @@ class RuleCheck:
     def __post_init__(self) -> None:
         if unknown := [name for name in self.criteria if name not in RULES]:
             raise BadInput(f"rules: {unknown[0]!r}", why="is unknown", remedy=f"use {', '.join(RULES)}")
+        object.__setattr__(self, "criteria", tuple(self.criteria))
 
     def __call__(self, task: Any, answer: Any) -> Reward:
         artefact = _artefact(task, answer, shows_expected=True)
