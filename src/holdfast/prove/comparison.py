@@ -487,8 +487,6 @@ def _check_ranges(episodes: Sequence[Episode], how: ComparisonConfig) -> None:
             remedy = "set reward_range to all that a reward can be"
             raise BadInput(f"{where}: reward = {episode.reward:g}", why=f"outside {low:g} to {high:g}", remedy=remedy)
         if episode.safety_cost > how.max_cost:
-            what, remedy = (
-                f"{where}: safety_cost = {episode.safety_cost:g}",
-                "set max_cost to the most that one can cost",
-            )
+            what = f"{where}: safety_cost = {episode.safety_cost:g}"
+            remedy = "set max_cost to the most that one episode can cost"
             raise BadInput(what, why=f"above {how.max_cost:g}", remedy=remedy)

@@ -98,7 +98,7 @@ class TaskResult:
             raise BadInput(f"result: kind = {self.kind!r}", why="is unknown", remedy=f"use {' or '.join(KINDS)}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PartVerdict:
     """What one part found. `holds` is None where it could not tell."""
 
@@ -185,12 +185,8 @@ def rules(result: TaskResult) -> PartVerdict:
         wrong = _misshapen(result)
         reasons += [wrong] if wrong else []
         signals.append(RewardTerm(name=FORMAT, value=float(not wrong), weight=FORMAT_WEIGHT, source="rule:format@1"))
-    return PartVerdict(
-        part="rules",
-        holds=False if reasons else passed,
-        signals=tuple(signals),
-        reasons=tuple(reasons) or (("as expected",) if passed else ("nothing to compare with",)),
-    )
+    said = tuple(reasons) or (("as expected",) if passed else ("nothing to compare with",))
+    return PartVerdict("rules", False if reasons else passed, tuple(signals), said)
 
 
 def _misshapen(result: TaskResult) -> str:
@@ -211,14 +207,9 @@ def tampering(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | No
         return None
     found = _in_time(result, file_s, partial(tamper.inspect, result.change, tests=dict(result.tests)))
     if isinstance(found, str):
-        return PartVerdict(part="tampering", holds=None, reasons=(found,), is_needed=True)
-    return PartVerdict(
-        part="tampering",
-        holds=not found,
-        signals=tamper.signals(found),
-        reasons=_places(found) or ("nothing was found",),
-        is_needed=True,
-    )
+        return PartVerdict("tampering", None, reasons=(found,), is_needed=True)
+    reasons = _places(found) or ("nothing was found",)
+    return PartVerdict("tampering", not found, tamper.signals(found), reasons, is_needed=True)
 
 
 def _in_time(result: TaskResult, file_s: float, look: Callable[[], T]) -> T | str:
@@ -249,15 +240,13 @@ def diff(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | None:
     looked = _in_time(result, file_s, measure)
     if isinstance(looked, str):
         none = RewardTerm(name="minimality", value=0.0, weight=MINIMAL_WEIGHT, source=minimality.SOURCE)
-        return PartVerdict(part="minimal diff", holds=None, signals=(none,), reasons=(looked,))
+        return PartVerdict("minimal diff", None, (none,), (looked,))
     added, measured = looked
     excess = next((one.value for one in measured if one.name == "excess_edits"), 0.0)
     reasons = [*_places(added)]
     if excess > 0.0 and result.references:
         reasons.append(f"{excess:.3g} edits beyond the minimal fix")
-    return PartVerdict(
-        part="minimal diff", holds=not reasons, signals=measured, reasons=tuple(reasons) or ("no larger than needed",)
-    )
+    return PartVerdict("minimal diff", not reasons, measured, tuple(reasons) or ("no larger than needed",))
 
 
 def tools(result: TaskResult) -> PartVerdict | None:
@@ -269,12 +258,7 @@ def tools(result: TaskResult) -> PartVerdict | None:
     reasons = [f"{mark.tool} in turn {(mark.turn or 0) + 1}: {mark.idle}" for mark in found if mark.idle]
     reasons += [f"{name} was needed and not called" for name in missed]
     told = tuple(replace(one, weight=0.0) for one in tool_use.signals(found, result.needs))
-    return PartVerdict(
-        part="tools",
-        holds=not reasons,
-        signals=told,
-        reasons=tuple(reasons[:MOST_REASONS]) or ("every call was of use",),
-    )
+    return PartVerdict("tools", not reasons, told, tuple(reasons[:MOST_REASONS]) or ("every call was of use",))
 
 
 def safety_part(policy: safety.SafetyPolicy) -> Part:
@@ -287,12 +271,7 @@ def safety_part(policy: safety.SafetyPolicy) -> Part:
         events += [*safety.reported_events(result.spans), *safety.find_events(result.spans)]
         finding = safety.judge(events, policy)
         reasons = (*finding.codes, *((f"{finding.blocked} blocked",) if finding.blocked else ()))
-        return PartVerdict(
-            part="safety",
-            holds=not events,
-            signals=safety.signals(finding, policy),
-            reasons=reasons or ("nothing was found",),
-        )
+        return PartVerdict("safety", not events, safety.signals(finding, policy), reasons or ("nothing was found",))
 
     return watch
 
@@ -318,7 +297,7 @@ def judge_part(judge: Judge) -> Part:
         against = [one for one in opinions if one.holds is False]
         holds = False if against else True if any(one.holds for one in opinions) else None
         reasons = tuple(f"{one.criterion} {one.outcome}: {one.why[:120]}" for one in against or opinions)
-        return PartVerdict(part="judges", holds=holds, signals=told, reasons=reasons[:MOST_REASONS])
+        return PartVerdict("judges", holds, told, reasons[:MOST_REASONS])
 
     return ask
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from math import inf, isclose, isfinite
 from pathlib import Path
@@ -195,7 +195,7 @@ class Retention:
     archive_after_days: int = 30
 
     def __post_init__(self) -> None:
-        demand("retention.", RETENTION, {name: getattr(self, name) for name in RETENTION})
+        demand("retention.", RETENTION, asdict(self))
         if self.archive_after_days > self.retain_days:
             why = f"must not be above retain_days, {self.retain_days}"
             raise BadInput(f"retention.archive_after_days = {self.archive_after_days}", why=why)
@@ -258,8 +258,7 @@ def kind_of(name: str) -> str | None:
 
 def frame(head: ReportHead, kind: str) -> Document:
     """The groups that every document has."""
-    kept = head.retention
-    purge_after = head.generated_at + timedelta(days=kept.retain_days)
+    purge_after = head.generated_at + timedelta(days=head.retention.retain_days)
     return {
         "schema_version": SCHEMA,
         **({"report_kind": kind} if kind in REPORTS else {}),
@@ -270,12 +269,7 @@ def frame(head: ReportHead, kind: str) -> Document:
             "report_path": f"{head.state}/reports/{active_path(kind, head.run_id)}",
             "archive_path": f"{head.state}/reports/{archived_path(kind, head.run_id, head.generated_at)}",
         },
-        "retention": {
-            "policy": kept.policy,
-            "retain_days": kept.retain_days,
-            "archive_after_days": kept.archive_after_days,
-            "purge_after": purge_after.strftime(MOMENT),
-        },
+        "retention": {**asdict(head.retention), "purge_after": purge_after.strftime(MOMENT)},
     }
 
 

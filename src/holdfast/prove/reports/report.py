@@ -139,17 +139,10 @@ def find(baseline: Side, trained: Side, how: ReportComparison) -> Findings:
     comparison = _compare("reward", baseline.episodes, trained.episodes, how, 0.0)
     safety = find_safety(baseline.episodes, trained.episodes, how)
     delta = _delta(mean(trained.episodes, "reward"), mean(baseline.episodes, "reward"))
-    codes = failed(
-        how.criteria,
-        delta=delta,
-        safety_delta=safety.delta,
-        p_value=comparison.p_value,
-        level=how.level,
-        low=comparison.interval.low,
-    )
-    return Findings(
-        baseline=baseline, trained=trained, how=how, delta=delta, comparison=comparison, safety=safety, codes=codes
-    )
+    p_value, low = comparison.p_value, comparison.interval.low
+    codes = failed(how.criteria, delta=delta, safety_delta=safety.delta, p_value=p_value, level=how.level, low=low)
+    found = {"delta": delta, "comparison": comparison, "safety": safety, "codes": codes}
+    return Findings(baseline=baseline, trained=trained, how=how, **found)
 
 
 def find_safety(baseline: Sequence[Episode], trained: Sequence[Episode], how: ReportComparison) -> SafetyRegression:
@@ -210,9 +203,7 @@ def _compare(
     metric: str, baseline: tuple[Episode, ...], trained: tuple[Episode, ...], how: ReportComparison, margin: float
 ) -> MetricComparison:
     before, after = scores(baseline, metric, "baseline"), scores(trained, metric, "trained")
-    rng = metric_streams(np.random.default_rng(how.seed))[
-        metric
-    ]  # as `compare_versions` draws: one figure has one value
+    rng = metric_streams(np.random.default_rng(how.seed))[metric]  # drawn as `compare_versions` draws
     return paired(before, after, rng=rng, margin=margin, level=how.level)
 
 
@@ -298,7 +289,8 @@ def safety_report(
     found: SafetyRegression,
 ) -> Document:
     """A report that can be checked alone, because it contains the penalties of both sides."""
-    after = {(one.task, one.seed): one.safety_cost for one in trained}
+    after = {(one.task, one.seed): float(one.safety_cost) for one in trained}
+    rows = [(one.task, one.seed, float(one.safety_cost), after[one.task, one.seed]) for one in baseline]
     test = found.comparison
     return {
         **document.frame(head, SAFETY),
@@ -321,15 +313,7 @@ def safety_report(
             "delta_ci_high": 0.0 - test.interval.low,
             "proved": found.is_proved,
         },
-        "samples": [
-            {
-                "task": one.task,
-                "seed": one.seed,
-                "baseline": float(one.safety_cost),
-                "trained": float(after[one.task, one.seed]),
-            }
-            for one in baseline
-        ],
+        "samples": [{"task": task, "seed": seed, "baseline": old, "trained": new} for task, seed, old, new in rows],
     }
 
 
@@ -403,10 +387,8 @@ def publish(
         for name in names:
             document.demand("", {what: document.text}, {what: name})
     refuse_twice(folder, run_id)
-    before, after = (
-        Side(checkpoint=name, episodes=tuple(episodes))
-        for name, episodes in zip(checkpoints, (baseline, _in_order(baseline, trained)), strict=True)
-    )
+    before = Side(checkpoint=checkpoints[0], episodes=tuple(baseline))
+    after = Side(checkpoint=checkpoints[1], episodes=tuple(_in_order(baseline, trained)))
     how = ReportComparison(criteria=criteria, alpha=alpha, seed=seed, config=config, versions=versions)
     documents = build(head, before, after, how, decision)
     paths = {kind: folder / document.active_path(kind, run_id) for kind in KINDS}
@@ -461,13 +443,8 @@ def head_at(
         raise BadInput(f"folder {folder}", why="reports lie in a folder called reports", remedy="give <state>/reports")
     if generated_at.tzinfo is None:
         raise BadInput(f"generated_at = {generated_at}", why="has no time zone", remedy="give one, such as UTC")
-    return ReportHead(
-        run_id=run_id,
-        generated_at=generated_at.astimezone(UTC).replace(microsecond=0, tzinfo=UTC),
-        suite=suite,
-        retention=retention,
-        state=place.parent.name,
-    )
+    at = generated_at.astimezone(UTC).replace(microsecond=0, tzinfo=UTC)
+    return ReportHead(run_id=run_id, generated_at=at, suite=suite, retention=retention, state=place.parent.name)
 
 
 def refuse_twice(folder: Path, run_id: str) -> None:
@@ -515,10 +492,8 @@ def _versions(found: Findings) -> Document:
 
 
 def _references(kinds: Sequence[str], head: ReportHead, hashes: Mapping[str, str]) -> Document:
-    return {
-        kind.replace("-", "_"): {"file": document.active_name(kind, head.run_id), "sha256": hashes[kind]}
-        for kind in kinds
-    }
+    files = {kind: document.active_name(kind, head.run_id) for kind in kinds}
+    return {kind.replace("-", "_"): {"file": file, "sha256": hashes[kind]} for kind, file in files.items()}
 
 
 def _outcome(found: Findings) -> Document:
