@@ -323,10 +323,8 @@ class DetectionRule:
         try:
             compiled = self.compiled()
         except re.error as error:
-            what = f"safety rule {self.rule_id}: pattern"
-            raise BadInput(
-                what, why=f"is no regular expression: {error}", remedy="correct it, or use literal"
-            ) from None
+            what, why = f"safety rule {self.rule_id}: pattern", f"is no regular expression: {error}"
+            raise BadInput(what, why=why, remedy="correct it, or use literal") from None
         if compiled.match("") is not None:
             raise BadInput(f"safety rule {self.rule_id}: pattern", why="matches nothing at all, and so everywhere")
 

@@ -100,10 +100,8 @@ class Scrub:
 
     def __init__(self, key: bytes, *, token_bytes: TokenBytes | None = None) -> None:
         self._key, self._token_bytes = key, token_bytes
-        self._seen, self._clean = (
-            _Memory[str, tuple[Detection, ...]](MOST_KEPT),
-            _Memory[bytes, bool](MOST_CLEAN * MARK),
-        )
+        self._seen = _Memory[str, tuple[Detection, ...]](MOST_KEPT)
+        self._clean = _Memory[bytes, bool](MOST_CLEAN * MARK)
 
     def text(self, text: str) -> str:
         return str(self.value(text))
@@ -162,14 +160,11 @@ class Scrub:
 
     def span(self, span: Span) -> Span:
         """The scrubbed span: its call, tool arguments and result, attributes and events."""
-        changes: dict[str, Any] = {
-            "name": self.text(span.name),
-            "attributes": self.value(dict(span.attributes)),
-            "events": tuple(
-                replace(event, name=self.name(event.name), attributes=self.value(dict(event.attributes)))
-                for event in span.events
-            ),
-        }
+        changes: dict[str, Any] = {"name": self.text(span.name), "attributes": self.value(dict(span.attributes))}
+        changes["events"] = tuple(
+            replace(event, name=self.name(event.name), attributes=self.value(dict(event.attributes)))
+            for event in span.events
+        )
         for place in ("trace_id", "span_id"):
             foreign = getattr(span, place)
             if foreign is not None and detect.secrets(foreign):  # a plain number may be an id
@@ -182,10 +177,8 @@ class Scrub:
 
     def _tool(self, tool: ToolCall) -> ToolCall:
         arguments, result, error = self._over([dict(tool.arguments), tool.result, tool.error])[0]
-        call_id = None if tool.call_id is None else self.name(tool.call_id)
-        return replace(
-            tool, tool=self.name(tool.tool), arguments=arguments, result=result, error=error, call_id=call_id
-        )
+        named = {"tool": self.name(tool.tool), "call_id": tool.call_id and self.name(tool.call_id)}
+        return replace(tool, **named, arguments=arguments, result=result, error=error)
 
     def _over(self, values: Sequence[Any], *, is_chat: bool = False) -> tuple[list[Any], _Reading]:
         """The scrubbed values, in two passes: what one place gives away may appear bare in another."""
@@ -198,10 +191,8 @@ class Scrub:
 
     def pseudonym(self, kind: str, text: str) -> str:
         word = WORDS[kind]
-        mark = hmac.new(
-            self._key, f"{word}\0{_plain(word, text)}".encode("utf-8", "surrogatepass"), "sha256"
-        ).hexdigest()
-        return f"<{word}:{mark[:DIGITS]}>"
+        told = f"{word}\0{_plain(word, text)}".encode("utf-8", "surrogatepass")
+        return f"<{word}:{hmac.new(self._key, told, 'sha256').hexdigest()[:DIGITS]}>"
 
     def detections(self, text: str) -> tuple[Detection, ...]:
         """All hits in order, without overlaps."""
@@ -217,13 +208,8 @@ class Scrub:
         ids = (*(call.prompt_ids or ()), *(call.completion_ids or ()))
         if not ids:
             return {}
-        nothing: dict[str, Any] = {
-            "prompt_ids": None,
-            "completion_ids": None,
-            "logprobs": None,
-            "forced": (),
-            "scrubbed": (),
-        }
+        nothing: dict[str, Any] = dict.fromkeys(("prompt_ids", "completion_ids", "logprobs"))
+        nothing |= {"forced": (), "scrubbed": ()}
         if self._token_bytes is None:
             return nothing
         try:

@@ -296,5 +296,5 @@ def _arms(
 
     old, new = ([mean(candidate, task, n) - mean(baseline, task, n) for task in shared] for n in (0, 1))
     errors = [stdev(gain) / sqrt(len(gain)) if len(gain) > 1 else None for gain in (old, new)]
-    found = {"old": fmean(old), "old_error": errors[0], "new": fmean(new), "new_error": errors[1]}
+    found: dict[str, Any] = {"old": fmean(old), "old_error": errors[0], "new": fmean(new), "new_error": errors[1]}
     return ArmDifference(primary=primary, baseline=baseline, candidate=candidate, tasks=len(shared), **found)

@@ -74,20 +74,19 @@ def marks(
         counts = {place, *([retry] if retry is not None else [])} & serving and not is_double
         handled, turn = _handled(place, found, shapes, retry if passing[place] else place, passing[place], invented)
         idle: Idle = "duplicate" if is_double else "" if counts else "dummy"
-        made.append(
-            CallMark(
-                turn=one.turn,
-                tool=one.call.tool,
-                structure=None if schemas is None else float(fits(one.call, schemas)),
-                choice=None if needs is None else float(one.call.tool in needs and not is_double),
-                utility=float(bool(one.used)),
-                error_handling=float(handled),
-                handled_in=turn,
-                has_worked=one.call.error is None,
-                is_passing=passing[place],
-                idle=idle,
-            )
+        mark = CallMark(
+            turn=one.turn,
+            tool=one.call.tool,
+            structure=None if schemas is None else float(fits(one.call, schemas)),
+            choice=None if needs is None else float(one.call.tool in needs and not is_double),
+            utility=float(bool(one.used)),
+            error_handling=float(handled),
+            handled_in=turn,
+            has_worked=one.call.error is None,
+            is_passing=passing[place],
+            idle=idle,
         )
+        made.append(mark)
     return tuple(made)
 
 

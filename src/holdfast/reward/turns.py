@@ -30,14 +30,12 @@ FACT = re.compile(
     r"|(?P<number>\d+(?:,\d{3})*(?:\.\d+)?)(?![^\W_])"
     r"|\w+(?:[.\-/:@]\w+)*"  # a name or a key
 )
-COMMON = frozenset(  # words that every text has
-    re.findall(
-        r"\w+",
-        "a an and are as at be but by can do does for from had has have he her him his how i if in into is it its me "
-        "my no not of on or our she so than that the their them then there they this to up us was we were what when "
-        "where which who why will with you your answer error result value key name true false null none ok",
-    )
+_COMMON = (  # words that every text has
+    "a an and are as at be but by can do does for from had has have he her him his how i if in into is it its me my no"
+    " not of on or our she so than that the their them then there they this to up us was we were what when where which"
+    " who why will with you your answer error result value key name true false null none ok"
 )
+COMMON = frozenset(_COMMON.split())
 
 
 def facts(value: Any) -> frozenset[str]:
@@ -308,6 +306,5 @@ def restricted(by: WeightSet, measured: Collection[str]) -> WeightSet:
     if whole <= 0.0:
         raise BadInput(f"weights {by.name}", why="nothing of them is measured", remedy="choose another set")
     groups = {group: share / whole for group, share in left.items()}
-    return WeightSet(
-        name=f"{by.name}[{','.join(sorted(by.shares.keys() & set(measured)))}]", groups=groups, terms=terms
-    )
+    name = f"{by.name}[{','.join(sorted(by.shares.keys() & set(measured)))}]"
+    return WeightSet(name=name, groups=groups, terms=terms)

@@ -141,8 +141,9 @@ def find(baseline: Side, trained: Side, how: ReportComparison) -> Findings:
     delta = _delta(mean(trained.episodes, "reward"), mean(baseline.episodes, "reward"))
     p_value, low = comparison.p_value, comparison.interval.low
     codes = failed(how.criteria, delta=delta, safety_delta=safety.delta, p_value=p_value, level=how.level, low=low)
-    found = {"delta": delta, "comparison": comparison, "safety": safety, "codes": codes}
-    return Findings(baseline=baseline, trained=trained, how=how, **found)
+    return Findings(
+        baseline=baseline, trained=trained, how=how, delta=delta, comparison=comparison, safety=safety, codes=codes
+    )
 
 
 def find_safety(baseline: Sequence[Episode], trained: Sequence[Episode], how: ReportComparison) -> SafetyRegression:

@@ -602,5 +602,5 @@ def _tree(language: str, rows: _Rows, errors: tuple[int, ...] = ()) -> Tree:
             height[above] = max(height[above], height[at] + 1)
             below[above].append(hashes[at])
             outline[above].append(shapes[at])
-    known = {"size": size, "height": height, "hash": hashes, "shape": shapes}
+    known: dict[str, Any] = {"size": size, "height": height, "hash": hashes, "shape": shapes}
     return Tree(language=language, errors=errors, **rows._asdict(), **known)

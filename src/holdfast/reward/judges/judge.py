@@ -49,9 +49,8 @@ class Criterion:
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or self.version < 1 or not self.question.strip():
-            raise BadInput(
-                f"criterion {self.name!r}@{self.version}", why="needs a short name, a version and a question"
-            )
+            why = "needs a short name, a version and a question"
+            raise BadInput(f"criterion {self.name!r}@{self.version}", why=why)
         if not {Grade.YES, Grade.NO} <= set(self.anchors):
             raise BadInput(f"criterion {self.id}", why="must say what yes and no mean", remedy="give both anchors")
         if not 0.0 <= self.floor <= 1.0:
@@ -174,7 +173,7 @@ def prompt_hash(criterion: Criterion, sampling: Mapping[str, Any]) -> str:
 
 
 def _judgement(judge: Judge, criterion: Criterion, artefact: EvalItem, began: float, **said: Any) -> Judgement:
-    about = {"judge": judge.name, "criterion": criterion.id, "prompt": judge.prompt(criterion)}
+    about: dict[str, Any] = {"judge": judge.name, "criterion": criterion.id, "prompt": judge.prompt(criterion)}
     return Judgement(**about, artefact=artefact.sha256, at=began, **said)
 
 
