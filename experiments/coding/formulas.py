@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from statistics import mean
 
-from holdfast.reward.diff import scaffold
 from holdfast.reward.diff.edits import Change, compare
+from holdfast.reward.diff.minimality import scaffold_amount, scaffolding
 from holdfast.reward.diff.trees import kinds, language_of, line_changes, normalise_newlines
 
 LEAST = 0.1  # of both multipliers
@@ -33,7 +33,7 @@ def spec(change: Change, *, is_equivalent: bool) -> float:
         old, new = normalise_newlines(before or "").split("\n"), normalise_newlines(after or "").split("\n")
         touched += sum(max(b1 - b0, a1 - a0) for b0, b1, a0, a1 in line_changes(old, new))
         lines += max(len(old), 1)
-    found = min(1.0, scaffold.amount(scaffold.inspect(change)))
+    found = min(1.0, scaffold_amount(scaffolding(change)))
     ratio = touched / lines
     return spec_multiplier(
         mean(alike), files=len(pairs), line_ratio=ratio, scaffolding=found, is_equivalent=is_equivalent

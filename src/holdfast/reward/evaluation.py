@@ -22,7 +22,7 @@ from holdfast.contracts.trace import Span
 from holdfast.reward import safety
 from holdfast.reward import tools as tool_use
 from holdfast.reward.breakdown import OutcomeGate, normalised, total
-from holdfast.reward.diff import minimality, scaffold, tamper
+from holdfast.reward.diff import minimality, tamper
 from holdfast.reward.diff.edits import Change, EditFinding
 from holdfast.reward.judges import ensemble
 from holdfast.reward.judges.judge import CHANGE, KIND
@@ -235,7 +235,7 @@ def diff(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | None:
     def measure() -> tuple[tuple[EditFinding, ...], tuple[RewardTerm, ...]]:
         known = dict(result.references)
         measured = minimality.signals(result.change, references=known, files=result.files, weight=MINIMAL_WEIGHT)
-        return tuple(scaffold.inspect(result.change, files=result.files)), measured
+        return tuple(minimality.scaffolding(result.change, files=result.files)), measured
 
     looked = _in_time(result, file_s, measure)
     if isinstance(looked, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.reward.diff.scaffold import WEIGHTS, amount, inspect
+from holdfast.reward.diff.minimality import WEIGHTS, scaffold_amount, scaffolding
 
 PYTHON = """def f(a, b):
     total = 0
@@ -21,7 +21,7 @@ SCRIPT = "export function f(a: number) {\n  if (a > 1) {\n    return a;\n  }\n  
 
 
 def rules(before: str | None, after: str, path: str = "m.py", **how: object) -> list[str]:
-    return [one.rule for one in inspect({path: (before, after)}, **how)]  # type: ignore[arg-type]
+    return [one.rule for one in scaffolding({path: (before, after)}, **how)]  # type: ignore[arg-type]
 
 
 ADDED = [  # what was appended to the file, and the one rule that must see it
@@ -97,8 +97,8 @@ def test_a_name_that_the_tests_use_is_used() -> None:
 
 def test_a_file_outside_the_task_is_sprawl() -> None:
     change = {"m.py": (PYTHON, PYTHON + "\nf\n"), "README.md": (None, "hello")}
-    assert [(one.rule, one.path) for one in inspect(change, files=["m.py"])] == [("sprawl", "README.md")]
-    assert inspect(change) == ()
+    assert [(one.rule, one.path) for one in scaffolding(change, files=["m.py"])] == [("sprawl", "README.md")]
+    assert scaffolding(change) == ()
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,6 @@ def test_javascript_guards_are_guards_and_abstract_methods_are_no_stubs() -> Non
 
 
 def test_the_amount_is_the_sum_of_the_weights_and_a_finding_has_its_line() -> None:
-    found = inspect({"m.py": (PYTHON, f"import os\n{PYTHON}\n\nif False:\n    g(1)\n")})
-    assert amount(found) == WEIGHTS["unused_import"] + WEIGHTS["dead_branch"]
+    found = scaffolding({"m.py": (PYTHON, f"import os\n{PYTHON}\n\nif False:\n    g(1)\n")})
+    assert scaffold_amount(found) == WEIGHTS["unused_import"] + WEIGHTS["dead_branch"]
     assert [(one.path, one.line) for one in found] == [("m.py", 1), ("m.py", 14)]

@@ -429,7 +429,7 @@ class EditFinding:
     weight: float = 1.0
 
 
-@lru_cache(maxsize=16)  # minimality, scaffold and tamper ask for the same two texts
+@lru_cache(maxsize=16)  # minimality and tamper ask for the same two texts
 def compare(before: str, after: str, language: str = "python", *, fold: bool = True) -> EditScript:
     """The edits from one text to another; an empty text is a file that is not there."""
     sides = both(before, after, language, fold=fold)
