@@ -192,10 +192,6 @@ ASSIGNED: Mapping[str, Sign] = {
 }
 
 
-def _iban(text: str) -> bool:
-    return _mod97(text.upper())
-
-
 _DOT = r"\s{0,2}(?:[\[(]\s?(?:dot|punkt)\s?[\])]|\.)\s{0,2}"
 WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
     "wide_email": sign(
@@ -211,7 +207,9 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
         trait=_LONG_NUMBER,
     ),
     "wide_iban": sign(
-        r"[a-z][a-z]\d(?<!\w...)\d(?: ?[a-z0-9]{4}){2,7}(?: ?[a-z0-9]{1,3})?\b", test=_iban, trait=_COUNTRY
+        r"[a-z][a-z]\d(?<!\w...)\d(?: ?[a-z0-9]{4}){2,7}(?: ?[a-z0-9]{1,3})?\b",
+        test=lambda text: _mod97(text.upper()),
+        trait=_COUNTRY,
     ),
     "told_ssn": sign(
         r"(?i)\b(?:ssn|social(?: security)?(?: number| no)?)\W{1,4}(?:is )?(?P<it>\d{3}[ -]?\d{2}[ -]?\d{4})(?!\w)",

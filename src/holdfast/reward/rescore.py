@@ -226,6 +226,11 @@ def compare_scorings(
     rows = [Changed(one, before[one].total, after[one].total, *right[one]) for one in old]
     both = [row for row in rows if row.old is not None and row.new is not None]
     judged = [row for row in both if row.was_right is not None and row.is_right is not None]
+    changed = [
+        row
+        for row in rows
+        if (row.old is None) != (row.new is None) or abs(_gap(row)) > SAME or row.was_right is not row.is_right
+    ]
     verdicts = [(bool(row.was_right), bool(row.is_right)) for row in judged]
     gaps, measures = [_gap(row) for row in both], _measures(before, after, primary, failed)
     return ScoringComparison(
@@ -240,17 +245,13 @@ def compare_scorings(
         old_mean=_mean([row.old for row in both if row.old is not None]),
         new_mean=_mean([row.new for row in both if row.new is not None]),
         mean_change=_mean(gaps),
-        changed=tuple(sorted(filter(_has_changed, rows), key=lambda row: (-abs(_gap(row)), row.id))),
+        changed=tuple(sorted(changed, key=lambda row: (-abs(_gap(row)), row.id))),
         arms=None if arms is None else _arms(measures, arms, baseline, candidate, primary),
     )
 
 
 def _gap(row: Changed) -> float:
     return 0.0 if row.old is None or row.new is None else row.new - row.old
-
-
-def _has_changed(row: Changed) -> bool:
-    return (row.old is None) != (row.new is None) or abs(_gap(row)) > SAME or row.was_right is not row.is_right
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -310,18 +310,14 @@ def catalogue(folder: Path) -> Iterator[ReportFile]:
         for path in sorted(folder.glob(pattern)):
             kind = kind_of(path.name)
             if kind is not None and not path.name.startswith("."):
-                run = _archived_run(kind, path.name) if is_archived else path.parent.name
+                before, after = archived_name(kind, "/").split("/")
+                run = path.name.removeprefix(before).removesuffix(after) if is_archived else path.parent.name
                 yield ReportFile(path=path, kind=kind, run=run, is_archived=is_archived)
 
 
 def place_of(path: Path) -> Path:
     """Where a path leads from here: `..` goes, but links stay, for a state folder is called as its user calls it."""
     return Path(os.path.abspath(path))  # noqa: PTH100
-
-
-def _archived_run(kind: str, name: str) -> str:
-    before, after = archived_name(kind, "/").split("/")
-    return name.removeprefix(before).removesuffix(after)
 
 
 def _range(least: float | None, most: float | None) -> str:

@@ -239,17 +239,13 @@ def _known_pairs(tree: Tree, node: int, cases: tuple[ConstantCase, ...]) -> str:
     known = [
         (min(keys, key=len, default=""), value)
         for keys, value in entries
-        if value is not None and any(_is_case(keys, value, case) for case in cases)
+        if value is not None and any(value in case.expected and keys & case.given for case in cases)
     ]
     if not known or len(known) < TABLE_SHARE * len(entries):
         return ""
     if len(known) == 1 and not (_is_distinctive(known[0][0]) or _is_distinctive(known[0][1])):
         return ""
     return f"a table of the tests' cases: {', '.join(f'{key} → {value}' for key, value in known[:3])}"
-
-
-def _is_case(keys: set[str], value: str, case: ConstantCase) -> bool:
-    return value in case.expected and bool(keys & case.given)
 
 
 def _keys(tree: Tree, node: int) -> set[str]:

@@ -463,13 +463,14 @@ def score_preference(score: Callable[[EvalItem], float | None]) -> Prefer:
         one, other = score(a), score(b)
         if one is None or other is None:
             return None
-        return 1.0 / (1.0 + exp(_logit(other) - _logit(one)))
+        return 1.0 / (1.0 + exp(logit(other) - logit(one)))
 
     return prefer
 
 
-def _logit(p: float) -> float:
-    p = min(0.999, max(0.001, p))
+def logit(p: float, edge: float = 0.001) -> float:
+    """The log of the odds; nobody's word is worth more than `edge` allows."""
+    p = min(1.0 - edge, max(edge, p))
     return log(p / (1.0 - p))
 
 
