@@ -177,8 +177,8 @@ class Scrub:
 
     def _tool(self, tool: ToolCall) -> ToolCall:
         arguments, result, error = self._over([dict(tool.arguments), tool.result, tool.error])[0]
-        named = {"tool": self.name(tool.tool), "call_id": tool.call_id and self.name(tool.call_id)}
-        return replace(tool, **named, arguments=arguments, result=result, error=error)
+        changes: dict[str, Any] = {"tool": self.name(tool.tool), "arguments": arguments, "result": result}
+        return replace(tool, **changes, error=error, call_id=tool.call_id and self.name(tool.call_id))
 
     def _over(self, values: Sequence[Any], *, is_chat: bool = False) -> tuple[list[Any], _Reading]:
         """The scrubbed values, in two passes: what one place gives away may appear bare in another."""
