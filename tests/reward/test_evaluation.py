@@ -130,7 +130,7 @@ def test_a_secret_that_leaves_is_worth_nothing_and_one_that_was_there_is_not_bla
 
 def opinion(criterion: str, p: float | None, said: Said = Said.DECIDED) -> Opinion:
     return Opinion(
-        criterion=f"{criterion}@1", item="0" * 64, outcome=said, probability=p, why="so", by="m", judgements=()
+        criterion=f"{criterion}@1", artefact="0" * 64, outcome=said, probability=p, why="so", by="m", judgements=()
     )
 
 

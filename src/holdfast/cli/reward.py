@@ -356,7 +356,7 @@ def run_judges(
     if json:
         show.print_json([_told(one) for one in opinions])
         return
-    rows = [(one.item[:8], one.outcome, _figure(one.probability), one.by or None, one.why) for one in opinions]
+    rows = [(one.artefact[:8], one.outcome, _figure(one.probability), one.by or None, one.why) for one in opinions]
     show.print_table(("answer", "outcome", ">p", "by", "~why"), rows)
     counts = {
         outcome: sum(one.outcome == outcome for one in opinions) for outcome in ("decided", "abstained", "disputed")

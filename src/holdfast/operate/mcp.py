@@ -139,7 +139,7 @@ class ToolFunctions:
         found = self._opinions(item, [only] if only else sorted(CRITERIA))
         names = ("criterion", "holds", "probability", "by", "why")
         opinions = [{**{name: getattr(one, name) for name in names}, "outcome": one.outcome.value} for one in found]
-        return {"artifact": found[0].item, "opinions": opinions}
+        return {"artifact": found[0].artefact, "opinions": opinions}
 
     def compare(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         told = {name: self._evaluated(given, name) for name in ("first", "second")}

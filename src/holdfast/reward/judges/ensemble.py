@@ -36,7 +36,7 @@ class Opinion:
     """What all of them together say of one artefact by one criterion."""
 
     criterion: str
-    item: str  # its sha256
+    artefact: str  # its sha256
     outcome: EnsembleOutcome
     probability: float | None  # that the criterion holds; None where nobody who counts said anything
     why: str
@@ -155,4 +155,4 @@ def review_request(opinion: Opinion, *, now: float) -> ReviewRequest | None:
     if opinion.outcome is EnsembleOutcome.DECIDED:
         return None
     reason = Doubtful.DISPUTED if opinion.outcome is EnsembleOutcome.DISPUTED else Doubtful.ABSTAINED
-    return ReviewRequest(artefact=opinion.item, criterion=opinion.criterion, reason=reason, why=opinion.why, at=now)
+    return ReviewRequest(artefact=opinion.artefact, criterion=opinion.criterion, reason=reason, why=opinion.why, at=now)
