@@ -334,14 +334,13 @@ def result_from(given: Any, where: str) -> TaskResult:
     files = given.get("files") or []
     if not isinstance(files, list) or not all(isinstance(one, str) for one in files):
         raise BadInput(f"{where}: files", why="must be a list of texts")
-    path = _text(given, "path", where, "solution.py")
+    defaults = {"task": "", "output": "", "context": "", "kind": "text", "path": "solution.py"}
+    texts = {name: _text(given, name, where, default) for name, default in defaults.items()}
+    path = texts.pop("path")
     return TaskResult(
-        task=_text(given, "task", where, ""),
-        output=_text(given, "output", where, ""),
+        **texts,
         expected=None if given.get("expected") is None else _text(given, "expected", where, ""),
         passed=passed,
-        kind=_text(given, "kind", where, "text"),
-        context=_text(given, "context", where, ""),
         change=_change(given, path, where),
         references=_texts(given.get("reference"), path, f"{where}: reference"),
         files=tuple(files),

@@ -112,7 +112,7 @@ NAMES = re.compile(
     rf"m24-benchmark-(?:report-(?:{RUN_ID.pattern}-)?({'|'.join(REPORTS)})"
     rf"|({SAFETY})(?:-{RUN_ID.pattern})?|({PROOF})-{RUN_ID.pattern})\.json"
 )
-MOMENT = "%Y-%m-%dT%H:%M:%SZ"
+TIMESTAMP = "%Y-%m-%dT%H:%M:%SZ"
 
 Document = dict[str, Any]  # as JSON
 Rule = Callable[[object], str | None]  # why a value is refused
@@ -149,13 +149,13 @@ def number(least: float = -inf, most: float = inf) -> Rule:
     return check
 
 
-def moment(value: object) -> str | None:
+def timestamp(value: object) -> str | None:
     try:
-        parsed = read_moment(str(value))
+        parsed = read_timestamp(str(value))
     except ValueError:
         return "must be a moment in UTC, such as 2026-07-01T12:00:00Z"
     # strptime lets leading zeros go, and dates so late that no report can be kept after them
-    is_written_so = parsed.strftime(MOMENT) == value and parsed.year < 9000
+    is_written_so = parsed.strftime(TIMESTAMP) == value and parsed.year < 9000
     return None if is_written_so else "must be a moment in UTC, such as 2026-07-01T12:00:00Z"
 
 
@@ -169,7 +169,7 @@ def sha256(value: object) -> str | None:
     return None if fits else "must be a sha256: 64 hexadecimal digits"
 
 
-HEAD: Mapping[str, Rule] = {"run_id": run_id, "generated_at": moment}
+HEAD: Mapping[str, Rule] = {"run_id": run_id, "generated_at": timestamp}
 SUITE: Mapping[str, Rule] = {"name": text, "version": text, "sha256": sha256}
 RETENTION: Mapping[str, Rule] = {
     "policy": one_of(*POLICIES),
@@ -222,11 +222,11 @@ class ReportHead:
 
     @property
     def written_at(self) -> str:
-        return self.generated_at.strftime(MOMENT)
+        return self.generated_at.strftime(TIMESTAMP)
 
 
-def read_moment(text: str) -> datetime:
-    return datetime.strptime(text, MOMENT).replace(tzinfo=UTC)
+def read_timestamp(text: str) -> datetime:
+    return datetime.strptime(text, TIMESTAMP).replace(tzinfo=UTC)
 
 
 def active_name(kind: str, run: str) -> str:
@@ -269,7 +269,7 @@ def frame(head: ReportHead, kind: str) -> Document:
             "report_path": f"{head.state}/reports/{active_path(kind, head.run_id)}",
             "archive_path": f"{head.state}/reports/{archived_path(kind, head.run_id, head.generated_at)}",
         },
-        "retention": {**asdict(head.retention), "purge_after": purge_after.strftime(MOMENT)},
+        "retention": {**asdict(head.retention), "purge_after": purge_after.strftime(TIMESTAMP)},
     }
 
 

@@ -50,7 +50,7 @@ CRITERIA: Mapping[str, Rule] = {
     "min_confidence_level": number(LEAST_CONFIDENCE, 0.9999),
 }
 VERSIONS: Mapping[str, Rule] = {"baseline": text, "trained": text}
-CHANCE: Mapping[str, Rule] = {"alpha": number(0.0001, 0.5), "seed": whole(0)}
+TEST_SETTINGS: Mapping[str, Rule] = {"alpha": number(0.0001, 0.5), "seed": whole(0)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class ReportComparison:
     versions: tuple[str, str] | None = None  # what the two are called as releases, where they are; carried too
 
     def __post_init__(self) -> None:
-        demand("", CHANCE, {"alpha": self.alpha, "seed": self.seed})
+        demand("", TEST_SETTINGS, {"alpha": self.alpha, "seed": self.seed})
 
     @property
     def level(self) -> float:

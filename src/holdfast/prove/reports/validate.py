@@ -179,7 +179,7 @@ def _check_head(read: _Read) -> None:
         why = f"is {short(said['report_path'])}, and by $.run_id must be <state>/{path}"
         read.say("$.publication.report_path", why)
         return
-    at, named = document.read_moment(head["generated_at"]), (suite["name"], suite["version"], suite["sha256"])
+    at, named = document.read_timestamp(head["generated_at"]), (suite["name"], suite["version"], suite["sha256"])
     try:
         kept_so = Retention(**kept)
         read.head = ReportHead(run_id=head["run_id"], generated_at=at, suite=named, retention=kept_so, state=state)
@@ -308,7 +308,7 @@ def _are_alike(read: _Read, baseline: Sequence[Episode], trained: Sequence[Episo
 
 def _find_again(files: Mapping[str, _Read], baseline: Side | None, trained: Side | None) -> Findings | None:
     read = files["significance"]
-    criteria, chance = read.take("$.criteria", report.CRITERIA), read.take("$.significance", report.CHANCE)
+    criteria, chance = read.take("$.criteria", report.CRITERIA), read.take("$.significance", report.TEST_SETTINGS)
     named = read.take("$.versions", report.VERSIONS) if "versions" in read.data else {}
     if baseline is None or trained is None or criteria is None or chance is None or named is None:
         return None
@@ -339,7 +339,7 @@ def _read_decision(read: _Read) -> Decision | Problem | None:
 
 def _check_safety_alone(read: _Read, head: ReportHead) -> None:
     bound = read.read(read.data, "$", {"max_safety_regression": document.number(0.0)})
-    chance, rows = read.take("$.test", report.CHANCE), _read_rows(read, PENALTIES)
+    chance, rows = read.take("$.test", report.TEST_SETTINGS), _read_rows(read, PENALTIES)
     if bound is None or chance is None or rows is None:
         return
     baseline, trained = (

@@ -87,11 +87,10 @@ def agreement(said: ArrayLike, known: ArrayLike, *, level: float = 0.95) -> Agre
         raise BadInput("agreement", why="needs as many verdicts as labels, and at least one")
     n, po = len(a), float((a == b).mean())
     pe = float(a.mean() * b.mean() + (1 - a.mean()) * (1 - b.mean()))
-    if pe >= 1.0 - 1e-12:
-        return Agreement(n=n, base_rate=float(b.mean()), accuracy=po, kappa=None, low=None, high=None)
-    kappa = (po - pe) / (1.0 - pe)
-    half = _z(level) * sqrt(po * (1.0 - po) / n) / (1.0 - pe)
-    low, high = max(-1.0, kappa - half), min(1.0, kappa + half)
+    kappa, low, high = None, None, None
+    if pe < 1.0 - 1e-12:
+        kappa, half = (po - pe) / (1.0 - pe), _z(level) * sqrt(po * (1.0 - po) / n) / (1.0 - pe)
+        low, high = max(-1.0, kappa - half), min(1.0, kappa + half)
     return Agreement(n=n, base_rate=float(b.mean()), accuracy=po, kappa=kappa, low=low, high=high)
 
 
