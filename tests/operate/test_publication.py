@@ -137,7 +137,7 @@ def test_a_proof_that_was_touched_has_no_page(state: Path) -> None:
 @pytest.mark.parametrize("moved", [document.KINDS, ("baseline", "trained")], ids=["all of it", "the samples"])
 def test_a_proof_keeps_its_page_when_it_goes_to_the_archive(state: Path, moved: tuple[str, ...]) -> None:
     path = published(state)
-    before, made = render(seen(path)), document.read_moment("2026-03-04T05:06:07Z")
+    before, made = render(seen(path)), document.read_timestamp("2026-03-04T05:06:07Z")
     for kind in moved:
         target = state / "reports" / document.archived_path(kind, RUN, made)
         target.parent.mkdir(parents=True, exist_ok=True)
