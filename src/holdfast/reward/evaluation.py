@@ -335,7 +335,7 @@ def result_from(given: Any, where: str) -> TaskResult:
     if not isinstance(files, list) or not all(isinstance(one, str) for one in files):
         raise BadInput(f"{where}: files", why="must be a list of texts")
     defaults = {"task": "", "output": "", "context": "", "kind": "text", "path": "solution.py"}
-    texts = {name: _text(given, name, where, default) for name, default in defaults.items()}
+    texts: dict[str, Any] = {name: _text(given, name, where, default) for name, default in defaults.items()}
     path = texts.pop("path")
     return TaskResult(
         **texts,
