@@ -323,16 +323,13 @@ class ModelJudge:
     """See `judge`."""
 
     asks_model: ClassVar[bool] = True
+    gold_is_answer: ClassVar[bool] = False
     feature: ClassVar[str] = "judges"
 
     criterion: Criterion
     made: Callable[[], Judge]
     shows_expected: bool
     name: str = "judge"
-
-    @property
-    def gold_is_answer(self) -> bool:
-        return False
 
     async def __call__(self, task: Any, answer: Any) -> Reward | None:
         artefact = _artefact(task, answer, shows_expected=self.shows_expected)
@@ -356,7 +353,7 @@ def judge(
     `question` is a criterion of one's own, to be answered with yes or no. The judge sees what is expected, if there is
     something and `shows_expected`. An answer that is blank or speaks to its judge earns 0 unseen. Before you learn from
     it, measure it: `holdfast judge calibrate`."""
-    on, made = _criterion(criterion, question), _maker(complete, connect, clock)
+    on, made = _criterion(criterion, question), _Made(complete, connect, clock)
     return ModelJudge(criterion=on, made=made, shows_expected=shows_expected)
 
 
@@ -367,18 +364,12 @@ def _criterion(criterion: str | Criterion, question: str | None) -> Criterion:
     return criterion if isinstance(criterion, Criterion) else criterion_named(criterion)
 
 
-def _maker(
-    complete: Complete | Judge | None, connect: Callable[[], Complete] | None, clock: Callable[[], float]
-) -> Callable[[], Judge]:
-    if (complete is None) == (connect is None):
-        raise BadInput("judge", why="needs one of complete and connect", remedy="give the model that is asked")
-    return _Made(complete, connect, clock)
-
-
 class _Made:
     """A judge that is made once in each process, when it is first asked."""
 
     def __init__(self, complete: Any, connect: Callable[[], Complete] | None, clock: Callable[[], float]) -> None:
+        if (complete is None) == (connect is None):
+            raise BadInput("judge", why="needs one of complete and connect", remedy="give the model that is asked")
         self._complete, self._connect, self._clock = complete, connect, clock
         self._judge: Judge | None = None
 
@@ -473,7 +464,7 @@ def rank(
     What cannot be compared (a single attempt, a judge that abstains) has no reward."""
     if rounds is not None and rounds < 1:
         raise BadInput(f"rank: rounds = {rounds}", why="must be at least 1", remedy="leave it out to compare all")
-    return Ranking(criterion=_criterion(criterion, question), made=_maker(complete, connect, clock), rounds=rounds)
+    return Ranking(criterion=_criterion(criterion, question), made=_Made(complete, connect, clock), rounds=rounds)
 
 
 def schedule(n: int, rounds: int | None) -> list[tuple[int, int]]:
