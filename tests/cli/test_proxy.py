@@ -30,8 +30,7 @@ from holdfast.contracts.rollout import AttemptState, Task
 from holdfast.policies import tokens
 from holdfast.store.store import Store, open_store
 from tests.cli.conftest import Cli
-from tests.collect.proxy.far import WORDS, Far, Step, asking, chunk
-from tests.collect.proxy.street import running, served
+from tests.collect.proxy.far import WORDS, Far, Step, asking, chunk, running, served
 from tests.collect.scene import PATIENCE_S
 
 CALC: Any = {

@@ -128,14 +128,6 @@ def _use_sdks(task: Any, context: Context) -> list[str]:
     return [first or "", second.text if second.type == "text" else ""]
 
 
-def _use_a_client(task: Any, context: Context) -> str:
-    import openai
-
-    with openai.OpenAI(base_url=context.base_url, api_key=context.api_key) as client:
-        reply = client.chat.completions.create(model=context.model, messages=[{"role": "user", "content": "hello"}])
-    return reply.choices[0].message.content or ""
-
-
 DEEDS = {
     "tell": _tell,
     "print": _print,
@@ -155,7 +147,6 @@ DEEDS = {
     "threads": _talk_from_many_threads,
     "ask": _ask,
     "sdk": _use_sdks,
-    "client": _use_a_client,
     "where": lambda task, context: [
         context.base_url,
         *(os.environ.get(f"{house}_BASE_URL") for house in ("OPENAI", "ANTHROPIC")),
