@@ -88,7 +88,7 @@ def test_the_official_client_streams_with_tools_and_gets_the_upstreams_bytes(tmp
     net, manifest = registry.load("sprout")
     attempt = running(kept)
     with Local(net, name="sprout", version=manifest.sha256[:12]) as local:
-        tee = Tee(endpoint.app(local, name="sprout", spell=spell_byte))
+        tee = Tee(endpoint.app(local, name="sprout", token_bytes=spell_byte))
         received: list[bytes] = []
         with (
             served(lambda: tee) as upstream,  # type: ignore[arg-type, return-value]

@@ -216,7 +216,7 @@ def test_what_is_passed_on_must_still_be_a_request(wrong: Any, says: str) -> Non
 
 
 SAID = ({"role": "user", "content": "hello"},)
-ENVELOPE = Envelope(id="chatcmpl-1", created=12, spell=lambda token: bytes([token]))
+ENVELOPE = Envelope(id="chatcmpl-1", created=12, token_bytes=lambda token: bytes([token]))
 CALL = ModelCall(
     model="tiny@3",
     messages=SAID,

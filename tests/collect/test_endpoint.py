@@ -24,7 +24,7 @@ from starlette.responses import Response
 from holdfast.collect.chat_format import Piece, spell_byte
 from holdfast.collect.client import Client, ModelRefused
 from holdfast.collect.endpoint import REQUEST, WAIT_S, app, listen, server
-from holdfast.collect.openapi import JSON, TEXT, ApiRoute, Told, document, obj, refusals
+from holdfast.collect.openapi import JSON, TEXT, ApiOperation, ApiRoute, document, obj, refusals
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, StoreFull
 from holdfast.contracts.rollout import Backoff
@@ -121,7 +121,7 @@ class Speaker(Script):
 @contextmanager
 def serving(complete: Complete, **how: Any) -> Iterator[str]:
     """The endpoint while the block lasts; gives its base URL."""
-    how = {"name": "script", "spell": spell_byte, "clock": lambda: 1000.0, **how}
+    how = {"name": "script", "token_bytes": spell_byte, "clock": lambda: 1000.0, **how}
     listening = listen("127.0.0.1", 0, token=how.get("token"))
     serves = server(app(complete, **how), wait_s=how.get("wait_s", WAIT_S))
     thread = threading.Thread(target=serves.run, kwargs={"sockets": [listening]}, name="endpoint")
@@ -662,7 +662,9 @@ async def nothing(request: Asked) -> Response:
 
 
 def place(path: str, **more: Any) -> ApiRoute:
-    told = Told(name="ask", says="Ask", gives={200: ("an answer", {JSON: obj(text=TEXT)}), **refusals(400)}, **more)
+    told = ApiOperation(
+        name="ask", says="Ask", gives={200: ("an answer", {JSON: obj(text=TEXT)}), **refusals(400)}, **more
+    )
     return ApiRoute(path, nothing, told, method="POST")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import Context
-from holdfast.collect.executors import AgentRuntime, AsyncAttempt, LoopExecutor, ThreadExecutor, break_into
+from holdfast.collect.executors import AgentRuntime, AsyncAttempt, InProcess, break_into
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.executor import Outcome
@@ -40,10 +40,10 @@ async def answering(task: Any, context: Context) -> Any:
 
 
 AGENTS: dict[str, tuple[Agent, type]] = {
-    "async": (answering, LoopExecutor),
-    "object": (Async(), LoopExecutor),
-    "plain": (lambda task, context: f"plain {task}", ThreadExecutor),
-    "awaitable": (lambda task, context: answering(task, context), ThreadExecutor),
+    "async": (answering, InProcess),
+    "object": (Async(), InProcess),
+    "plain": (lambda task, context: f"plain {task}", InProcess),
+    "awaitable": (lambda task, context: answering(task, context), InProcess),
 }
 
 

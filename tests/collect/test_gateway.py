@@ -28,8 +28,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from holdfast.collect.agent import Context, OneModel, no_model
 from holdfast.collect.client import Client
-from holdfast.collect.executors import AgentRuntime
-from holdfast.collect.gateway import ModelGateway
+from holdfast.collect.executors import AgentRuntime, ModelGateway
 from holdfast.collect.gateway_app import as_said
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.contracts.engine import Complete
@@ -359,7 +358,7 @@ def test_a_process_that_calls_no_gateway_imports_no_server() -> None:
     code = """
 import sys, time
 from holdfast.collect.processes import work
-from holdfast.collect.gateway import ModelGateway
+from holdfast.collect.executors import ModelGateway
 ModelGateway(time.time).access().url(type("Context", (), {"complete": None}))
 assert "uvicorn" not in sys.modules and "starlette" not in sys.modules
 """

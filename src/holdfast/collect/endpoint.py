@@ -1,8 +1,7 @@
-"""Any Complete as an OpenAI-compatible server: chat completions whole and streamed, models, health, feedback.
+"""Any Complete as an OpenAI-compatible server, and the HTTP kit of all our servers.
 
-This is the HTTP kit of all our servers: admission, body limits, statuses, server-sent events; `chat_format` has the
-formats. A client that leaves cancels its call. Without a token only this machine is served, and no web page open on
-it: a request must be JSON and name this machine in its Host header.
+A client that leaves cancels its call. Without a token only this machine is served, and no web page open on it: a
+request must be JSON and name this machine in its Host header.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from holdfast.collect.chat_format import (
     Envelope,
     Piece,
     Request,
-    Spell,
+    TokenBytes,
     completion,
     pieces,
     read_passing,
@@ -65,7 +64,9 @@ HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9a-z.-]+))(?::\d{1,5})?", re.IGNORE
 REQUEST: ContextVar[str] = ContextVar("request")  # the id of the answer to the current request
 
 T = TypeVar("T")
-Told = Callable[[str, Mapping[str, float]], Awaitable[bool]]  # the answer's id and its outcome; False: no such answer
+Feedback = Callable[
+    [str, Mapping[str, float]], Awaitable[bool]
+]  # the answer's id and its outcome; False: no such answer
 Numbered = tuple[int, Piece | ModelCall]  # the choice's index and its next piece
 
 
@@ -75,8 +76,8 @@ def app(
     name: str,
     choose_version: Callable[[str], Complete] | None = None,
     token: str | None = None,
-    feedback: Told | None = None,
-    spell: Spell | None = None,
+    feedback: Feedback | None = None,
+    token_bytes: TokenBytes | None = None,
     is_passed_on: bool = False,
     clock: Callable[[], float] = time.time,
     largest: int = LARGEST,
@@ -85,7 +86,7 @@ def app(
     """The model `name`, answered by `complete`.
 
     `choose_version` picks the model once a request, by its `user` or a key of its own, so a call ends with the version
-    it began with. `feedback` gets what callers send to /v1/feedback. `spell` gives the bytes of a token for the
+    it began with. `feedback` gets what callers send to /v1/feedback. `token_bytes` gives the bytes of a token for the
     log-probs. `is_passed_on`: another server answers, which may know fields that ours do not.
     """
     read = read_passing if is_passed_on else read_request
@@ -94,7 +95,7 @@ def app(
     async def chat(asked: Asked) -> Response:
         request = await reader.read(asked)
         key = secrets.token_hex(12)
-        envelope = Envelope(id=f"chatcmpl-{key}", created=int(clock()), spell=spell)
+        envelope = Envelope(id=f"chatcmpl-{key}", created=int(clock()), token_bytes=token_bytes)
         REQUEST.set(envelope.id)
         chosen = complete if choose_version is None else choose_version(request.user or key)
         return await unless_left(asked.receive, answered(chosen, request, envelope))
@@ -102,7 +103,7 @@ def app(
     async def models(asked: Asked) -> Response:
         reader.admit(asked)
         listed = {"id": name, "object": "model", "created": int(clock()), "owned_by": OWNER}
-        if spell is spell_byte:
+        if token_bytes is spell_byte:
             listed["tokenizer"] = BYTES
         return json_response({"object": "list", "data": [listed]})
 

@@ -39,7 +39,6 @@ from holdfast.collect.endpoint_probe import (
     EndpointSession,
     FindingState,
     ProbeAnswer,
-    events,
     failed,
     joined,
     skipped,
@@ -303,27 +302,27 @@ TOOL = {"type": "function", "function": {"name": "calc", "parameters": {"type": 
     ("text", "says"),
     [
         ("data: {\n\n", "an event that is not JSON"),
+        ("data: 7\n\n", "an event that is not JSON, or no chunk"),
         ("data: [DONE]\n\n", "a stream without a choice"),
         ('data: {"error": {"message": "broke off"}}\n\n', "broke off"),
-        ("data: 7\n\n", "not a stream of a chat completion"),
-        ('data: {"choices": [{"delta": {"tool_calls": [{}]}}]}\n\n', "not a stream of a chat completion"),
+        ('data: {"choices": [{"delta": {}, "token_ids": ["a"]}]}\n\n', "not a chat completion"),
     ],
 )
 def test_a_broken_stream_says_so(text: str, says: str) -> None:
     with pytest.raises(EndpointRefused, match=says):
-        joined(HELLO, list(events(text)))
+        joined(HELLO, text)
 
 
 @given(st.text())
 def test_no_text_breaks_the_events(text: str) -> None:
-    data = json.dumps({"text": text}, ensure_ascii=False)
-    assert list(events(f": a comment\r\nevent: x\ndata: {data}\r\n\r\ndata: [DONE]\n\n")) == [{"text": text}]
+    data = json.dumps({"choices": [{"delta": {"content": text}}]}, ensure_ascii=False)
+    assert joined(HELLO, f": a comment\r\nevent: x\ndata: {data}\r\n\r\ndata: [DONE]\n\n").text == text
 
 
 @given(st.text())
 def test_no_stream_does_more_than_be_refused(text: str) -> None:
     with suppress(EndpointRefused):
-        joined(HELLO, list(events(text)))
+        joined(HELLO, text)
 
 
 # Over a socket
@@ -362,15 +361,6 @@ def test_a_key_that_is_said_back_is_not_told() -> None:
         assert "tell-nobody" not in str(caught.value)
         endpoint.script.append(Scripted(200, completion("you are tell-nobody")))
         assert ask(endpoint, api_key="tell-nobody").text == "you are …"
-
-
-def test_no_redirect_is_followed() -> None:
-    with endpoint_serving() as endpoint, endpoint_serving() as elsewhere:
-        away = {"Location": f"{elsewhere.url}/chat/completions"}
-        endpoint.script.append(Scripted(307, {"error": "elsewhere"}, headers=away))
-        with pytest.raises(EndpointRefused, match="HTTP 307"):
-            ask(endpoint, api_key="tell-nobody")
-        assert not elsewhere.asked
 
 
 def test_nobody_there_is_a_fault_and_no_address_is_bad_input() -> None:

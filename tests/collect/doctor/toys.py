@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from holdfast.collect import endpoint
-from holdfast.collect.chat_format import Spell, spell_byte
+from holdfast.collect.chat_format import TokenBytes, spell_byte
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
@@ -185,10 +185,10 @@ class Stammering(Toy):
 
 
 @contextmanager
-def serving(complete: Complete, *, spell: Spell | None = spell_byte) -> Iterator[str]:
+def serving(complete: Complete, *, spell: TokenBytes | None = spell_byte) -> Iterator[str]:
     """The base URL while the block lasts."""
     with endpoint.listen("127.0.0.1", 0, token=None) as listening:
-        server = endpoint.server(endpoint.app(complete, name="toy", spell=spell))
+        server = endpoint.server(endpoint.app(complete, name="toy", token_bytes=spell))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:

@@ -16,7 +16,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from holdfast.collect.otlp import wire
-from holdfast.collect.otlp.conventions import SAID, model_attributes, model_call, tool_attributes, tool_call
+from holdfast.collect.otlp.conventions import (
+    CONTENT_ATTRIBUTES,
+    model_attributes,
+    model_call,
+    tool_attributes,
+    tool_call,
+)
 from holdfast.collect.otlp.wire import JSON, PROTOBUF, OtelEvent, OtelSpan, read, written
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import ModelCall, ToolCall
@@ -356,7 +362,7 @@ CALLS = [
 def test_a_call_of_ours_comes_back_exactly(call: ModelCall, media_type: str) -> None:
     ((span,), _) = read(written([foreign(model_attributes(call))], media_type), media_type)
     assert model_call(span) == call
-    assert all(SAID.match(name) for name in span.attributes if "messages" in name or "holdfast." in name)
+    assert all(CONTENT_ATTRIBUTES.match(name) for name in span.attributes if "messages" in name or "holdfast." in name)
 
 
 def test_a_tool_of_ours_comes_back_exactly() -> None:

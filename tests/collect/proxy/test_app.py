@@ -30,9 +30,8 @@ from holdfast.collect.proxy import budgets
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.app import REQUESTS, ProxyLimits, app
 from holdfast.collect.proxy.attribution import AttributionLog, BadHeader, Identity, base_url, from_headers, from_path
-from holdfast.collect.proxy.budgets import spell
-from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.dialect import ModelRequest
+from holdfast.collect.proxy.budgets import own_token_bytes
+from holdfast.collect.proxy.dialect import Chat, ModelRequest
 from holdfast.collect.proxy.responses import Responses
 from holdfast.collect.proxy.span_recorder import FIRST, CallRecord, SpanRecorder, TokenPrice
 from holdfast.collect.proxy.upstream import Upstream
@@ -279,8 +278,8 @@ def test_where_tokens_are_our_own_only_those_of_what_was_scrubbed_are_lost(
 ) -> None:
     attempt, spell = running(file_store), spell_byte if tokenizer == "bytes" else (lambda token: spell_byte(token))
     with ExitStack() as on:
-        upstream = on.enter_context(served(lambda: endpoint.app(Script(), name="script", spell=spell)))
-        how = {"scrub": Scrub(KEY).call, "scrub_spelt": Scrub(KEY, spell=budgets.spell).call}
+        upstream = on.enter_context(served(lambda: endpoint.app(Script(), name="script", token_bytes=spell)))
+        how = {"scrub": Scrub(KEY).call, "scrub_spelt": Scrub(KEY, spell=budgets.own_token_bytes).call}
         url = on.enter_context(served(lambda: app(file_store, [Upstream(upstream)], **how)))
         client = on.enter_context(openai.OpenAI(base_url=f"{base_url(url, attempt.rollout, 1)}/v1", api_key="x"))
         said: Any = [{"role": "user", "content": f"my key is {SECRET}, keep it"}]
@@ -309,7 +308,7 @@ def test_what_stands_in_a_header_is_scrubbed_like_what_is_said(file_store: Store
 
 
 def test_an_upstream_without_token_ids_is_not_asked_what_its_tokens_are(file_store: Store) -> None:
-    with road(file_store, scrub=Scrub(KEY).call, scrub_spelt=Scrub(KEY, spell=budgets.spell).call) as here:
+    with road(file_store, scrub=Scrub(KEY).call, scrub_spelt=Scrub(KEY, spell=budgets.own_token_bytes).call) as here:
         assert here.post()[0] == 200 and not here.far.lists
         here.far.usual = Step(completion(prompt_token_ids=[1, 2]))
         assert here.post()[0] == here.post()[0] == 200 and len(here.far.lists) == 1
@@ -511,7 +510,7 @@ def test_nothing_that_is_asked_breaks_the_proxy_gets_what_is_not_told_or_leaves_
             [Upstream(upstream, keys=keys, hold_s=0.05)],
             state_folder=tmp_path / "state",
             scrub=scrub.call,
-            scrub_spelt=Scrub(KEY, spell=spell).call,
+            scrub_spelt=Scrub(KEY, spell=own_token_bytes).call,
             dialects=DIALECTS,
             routes=routes(taker),
         )

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.budgets import ModelInfo, ProxyBudgets, limited, way_of
-from holdfast.collect.proxy.chat import Chat
+from holdfast.collect.proxy.dialect import Chat
 from holdfast.collect.proxy.responses import Responses
 from holdfast.collect.thinking import ThinkingControl
 from holdfast.contracts.budget import BudgetEventKind, Mode, Tier
@@ -193,9 +193,9 @@ async def test_a_proxy_that_was_started_again_goes_on_where_it_was(file_store: S
 
 def test_which_runs_want_what(file_store: Store) -> None:
     budgets = ProxyBudgets(file_store, clock=time.time)
-    assert budgets.wanted(running(file_store, thinking_budgets=True)) == "auto"
-    assert budgets.wanted(running(file_store, thinking_budgets=True, thinking_mode="hint")) == "hint"
-    assert budgets.wanted(running(file_store)) is None
+    assert budgets.thinking_mode(running(file_store, thinking_budgets=True)) == "auto"
+    assert budgets.thinking_mode(running(file_store, thinking_budgets=True, thinking_mode="hint")) == "hint"
+    assert budgets.thinking_mode(running(file_store)) is None
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.collect.proxy.anthropic import Messages
-from holdfast.collect.proxy.chat import Chat
 from holdfast.collect.proxy.dialect import (
     Assembler,
+    Chat,
     Event,
     MessageBuilder,
     ModelRequest,
@@ -76,7 +76,7 @@ def test_a_request_says_what_shapes_the_answer_and_keeps_its_bytes() -> None:
     asked = Chat().read_request(body)
     assert (asked.model, asked.messages, asked.is_streamed) == ("m", tuple(BODY["messages"]), True)
     assert asked.sampling == {"temperature": 0.5, "tools": [{"type": "function"}], "n": 1}
-    assert (asked.user, asked.body) == ("u", body)
+    assert asked.body == body
     assert asked.extended == b'{"return_token_ids":true,' + body[1:]  # the log-probs it has spoken of itself
 
 

@@ -41,7 +41,7 @@ def sprout() -> Iterator[str]:
     net, manifest = registry.load("sprout")
     with (
         Local(net, name="sprout", version=manifest.sha256[:12]) as local,
-        served(lambda: endpoint.app(local, name="sprout", spell=spell_byte)) as at,
+        served(lambda: endpoint.app(local, name="sprout", token_bytes=spell_byte)) as at,
     ):
         yield at
 

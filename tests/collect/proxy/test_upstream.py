@@ -15,10 +15,23 @@ import pytest
 
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.app import app
-from holdfast.collect.proxy.budgets import FRESH_S, UNKNOWN_S, ModelInfo, UpstreamModels, spell
-from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.connection import MOST_HEAD, MOST_WAITING, BrokenConnection, Busy, Connections, Gate
-from holdfast.collect.proxy.upstream import BrokenOff, Relay, Silent, Unreachable, Upstream, UpstreamAnswer, Upstreams
+from holdfast.collect.proxy.budgets import FRESH_S, UNKNOWN_S, ModelInfo, UpstreamModels, own_token_bytes
+from holdfast.collect.proxy.dialect import Chat
+from holdfast.collect.proxy.upstream import (
+    MOST_HEAD,
+    MOST_WAITING,
+    BrokenConnection,
+    BrokenOff,
+    Busy,
+    Connections,
+    Gate,
+    Relay,
+    Silent,
+    Unreachable,
+    Upstream,
+    UpstreamAnswer,
+    Upstreams,
+)
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
@@ -250,7 +263,7 @@ async def standing(*pieces: bytes | None, read_s: float = 5.0) -> AsyncIterator[
 
 
 async def said(here: Connections, body: bytes = b"{}") -> tuple[int, bytes]:
-    answer = await here.post("/v1/x", {"content-type": "application/json"}, body)
+    answer = await here.send("POST", "/v1/x", {"content-type": "application/json"}, body)
     parts = []
     while part := await answer.read():
         parts.append(part)
@@ -319,14 +332,14 @@ async def test_what_is_not_whole_is_never_taken_for_whole(pieces: tuple[bytes | 
 async def test_the_pieces_come_as_they_are_sent() -> None:
     head = OK + b"Transfer-Encoding: chunked\r\n\r\n"
     async with standing(head, b"2\r\nhe\r\n", b"3\r\nllo\r\n", b"0\r\n\r\n") as (_, here):
-        answer = await here.post("/v1/x", {}, b"{}")
+        answer = await here.send("POST", "/v1/x", {}, b"{}")
         assert answer.headers == {b"transfer-encoding": b"chunked"}
         assert [await answer.read() for _ in range(3)] == [b"he", b"llo", b""]
 
 
 async def test_silence_ends_an_answer_and_a_word_now_and_then_does_not() -> None:
     async with standing(OK + b"Content-Length: 9\r\n\r\nhello", read_s=0.2) as (_, here):
-        answer = await here.post("/v1/x", {}, b"{}")
+        answer = await here.send("POST", "/v1/x", {}, b"{}")
         assert await answer.read() == b"hello"
         with pytest.raises(TimeoutError):
             await answer.read()
@@ -338,7 +351,7 @@ async def test_silence_ends_an_answer_and_a_word_now_and_then_does_not() -> None
 async def test_who_reads_slowly_makes_the_upstream_wait_and_is_not_taken_for_silent() -> None:
     size = 64 * MOST_WAITING
     async with standing(OK + b"Content-Length: %d\r\n\r\n" % size, b"x" * size, read_s=0.2) as (_, here):
-        answer = await here.post("/v1/x", {}, b"{}")
+        answer = await here.send("POST", "/v1/x", {}, b"{}")
         await asyncio.sleep(0.6)
         first = await answer.read()
         assert MOST_WAITING < len(first) < size / 2
@@ -351,14 +364,14 @@ async def test_who_reads_slowly_makes_the_upstream_wait_and_is_not_taken_for_sil
 async def test_an_answer_that_nobody_wants_any_more_ends_its_connection() -> None:
     async with standing(OK + b"Content-Length: 9\r\n\r\nhello") as (server, here):
         for _ in range(2):
-            here.rest(await here.post("/v1/x", {}, b"{}"))
+            here.rest(await here.send("POST", "/v1/x", {}, b"{}"))
         assert server.connections == 2
 
 
 async def test_a_header_cannot_hold_another() -> None:
     async with standing() as (server, here):
         with pytest.raises(BadInput, match="header 'Authorization'"):
-            await here.post("/v1/x", {"Authorization": "Bearer a\r\nX-Evil: 1"}, b"{}")
+            await here.send("POST", "/v1/x", {"Authorization": "Bearer a\r\nX-Evil: 1"}, b"{}")
     assert server.asked == []
 
 
@@ -372,7 +385,7 @@ async def test_calls_at_the_same_time_have_a_connection_each() -> None:
 async def test_what_follows_the_body_changes_nothing_that_was_said_before_it() -> None:
     trailers = b"0\r\nX-Id: 8\r\nContent-Type: text/event-stream\r\n\r\n"
     async with standing(CHUNKED + b"2\r\nhi\r\n" + trailers) as (_, here):
-        answer = await here.post("/v1/x", {}, b"{}")
+        answer = await here.send("POST", "/v1/x", {}, b"{}")
         assert [await answer.read(), await answer.read()] == [b"hi", b""]
         assert answer.headers == {b"transfer-encoding": b"chunked", b"x-id": b"7"}
 
@@ -674,9 +687,9 @@ async def test_a_list_that_is_none_tells_nothing() -> None:
 
 
 def test_only_our_own_tokens_are_spelt() -> None:
-    assert spell(104) == b"h" and spell(tokens.END) == b"<|end|>"
+    assert own_token_bytes(104) == b"h" and own_token_bytes(tokens.END) == b"<|end|>"
     with pytest.raises(LookupError):
-        spell(tokens.VOCABULARY)
+        own_token_bytes(tokens.VOCABULARY)
 
 
 def test_a_client_finds_the_models_at_the_proxy_and_below_an_attempt(file_store: Store) -> None:
