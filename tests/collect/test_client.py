@@ -363,6 +363,8 @@ def test_what_is_none_is_refused_and_its_secrets_are_not_shown(url: str, why: st
     with pytest.raises(BadInput, match=why) as caught:
         checked("endpoint", url)
     assert "tell-nobody" not in str(caught.value)
+    with pytest.raises(BadInput, match=f"base URL .*{why}.*; for example http://127.0.0.1:8000/v1"):
+        Client("tiny", url)
 
 
 def test_what_is_said_back_of_a_secret_is_hidden() -> None:

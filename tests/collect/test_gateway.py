@@ -666,18 +666,6 @@ REFUSED: Sequence[tuple[str, Mapping[str, Any], str]] = (
 )
 
 
-@pytest.mark.parametrize(("path", "body", "name"), REFUSED, ids=[f"{row[0]} {row[2]}" for row in REFUSED])
-async def test_what_the_model_does_not_know_is_refused_by_name(path: str, body: Any, name: str) -> None:
-    async def agent(task: Any, context: Context) -> Any:
-        return await posted(context, path, **body)
-
-    model = Script()
-    (status, told), spans = await answered(agent, model)
-    assert status == 400 and told["error"]["message"].startswith(name)
-    assert told["error"]["type"] == "invalid_request_error" and (path != "v1/messages" or told["type"] == "error")
-    assert model.calls == [] and calls(spans) == []
-
-
 NEUTRAL: Sequence[tuple[str, Mapping[str, Any]]] = (
     (
         "v1/chat/completions",
@@ -693,15 +681,18 @@ NEUTRAL: Sequence[tuple[str, Mapping[str, Any]]] = (
 )
 
 
-@pytest.mark.parametrize(("path", "body"), NEUTRAL, ids=[row[0] for row in NEUTRAL])
-async def test_what_changes_nothing_is_taken(path: str, body: Any) -> None:
+async def test_what_the_model_does_not_know_is_refused_by_name_and_what_changes_nothing_is_taken() -> None:
     async def agent(task: Any, context: Context) -> Any:
-        return await posted(context, path, **body)
+        return [await posted(context, path, **body) for path, body, *_ in (*REFUSED, *NEUTRAL)]
 
     model = Script()
-    (status, told), _ = await answered(agent, model)
-    assert status == 200, told
-    assert set(model.asked[0]) <= {"max_tokens"}
+    answers, spans = await answered(agent, model)
+    for (path, _, name), (status, told) in zip(REFUSED, answers, strict=False):
+        assert status == 400 and told["error"]["message"].startswith(name), name
+        assert told["error"]["type"] == "invalid_request_error" and (path != "v1/messages" or told["type"] == "error")
+    assert [status for status, _ in answers[len(REFUSED) :]] == [200] * len(NEUTRAL)
+    assert len(model.calls) == len(calls(spans)) == len(NEUTRAL)
+    assert all(set(sampling) <= {"max_tokens"} for sampling in model.asked)
 
 
 async def test_an_endpoint_judges_itself_what_it_is_asked_for() -> None:
@@ -771,9 +762,8 @@ def without_ids(dumped: Any) -> Any:
     return {name: without_ids(value) for name, value in dumped.items() if name not in own}
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
-async def test_a_stream_of_responses_adds_up_to_the_whole_response(answer: str) -> None:
-    async def agent(task: Any, context: Context) -> Any:
+async def test_a_stream_of_responses_adds_up_to_the_whole_response() -> None:
+    async def both(context: Context) -> Any:
         async with openai.AsyncOpenAI(base_url=context.base_url, api_key=context.api_key) as client:
             whole = await client.responses.create(model=context.model, input=HELLO)
             async with client.responses.stream(model=context.model, input=HELLO) as stream:
@@ -783,30 +773,34 @@ async def test_a_stream_of_responses_adds_up_to_the_whole_response(answer: str) 
         assert [event.sequence_number for event in events] == list(range(len(events)))
         return [whole.model_dump(mode="json"), last.response.model_dump(mode="json")]
 
-    (whole, streamed), _ = await answered(agent, saying(answer))
-    assert without_ids(streamed) == without_ids(whole)
-    cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(ANSWERS[answer][1])
-    assert (whole["status"], whole["incomplete_details"]) == (
-        ("completed", None) if cut is None else ("incomplete", {"reason": cut})
-    )
-    assert whole["usage"]["total_tokens"] == 5
-
-
-@pytest.mark.parametrize("answer", ANSWERS)
-async def test_a_stream_of_messages_adds_up_to_the_whole_message(answer: str) -> None:
     async def agent(task: Any, context: Context) -> Any:
+        return {answer: await both(replace(context, complete=saying(answer))) for answer in ANSWERS}
+
+    for answer, (whole, streamed) in (await answered(agent, None))[0].items():
+        assert without_ids(streamed) == without_ids(whole), answer
+        cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(ANSWERS[answer][1])
+        ended = ("completed", None) if cut is None else ("incomplete", {"reason": cut})
+        assert (whole["status"], whole["incomplete_details"]) == ended
+        assert whole["usage"]["total_tokens"] == 5
+
+
+async def test_a_stream_of_messages_adds_up_to_the_whole_message() -> None:
+    async def both(context: Context) -> Any:
         async with anthropic.AsyncAnthropic(base_url=context.base_url, api_key=context.api_key) as client:
             whole = await client.messages.create(model=context.model, messages=HELLO, max_tokens=9)
             async with client.messages.stream(model=context.model, messages=HELLO, max_tokens=9) as stream:
                 streamed = await stream.get_final_message()
         return [whole.model_dump(mode="json"), streamed.model_dump(mode="json")]
 
-    (whole, streamed), _ = await answered(agent, saying(answer))
-    for block in streamed["content"]:
-        block.pop("parsed_output", None)  # the stream's own
-    assert without_ids({**streamed, "model": ""}) == without_ids({**whole, "model": ""})
+    async def agent(task: Any, context: Context) -> Any:
+        return {answer: await both(replace(context, complete=saying(answer))) for answer in ANSWERS}
+
     reasons = {"calls": "tool_use", "a slip": "tool_use", "only a thought": "max_tokens", "cut": "max_tokens"}
-    assert whole["stop_reason"] == {**reasons, "filtered": "refusal"}.get(answer, "end_turn")
+    for answer, (whole, streamed) in (await answered(agent, None))[0].items():
+        for block in streamed["content"]:
+            block.pop("parsed_output", None)  # the stream's own
+        assert without_ids({**streamed, "model": ""}) == without_ids({**whole, "model": ""}), answer
+        assert whole["stop_reason"] == {**reasons, "filtered": "refusal"}.get(answer, "end_turn")
 
 
 @pytest.mark.parametrize(

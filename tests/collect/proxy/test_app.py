@@ -10,7 +10,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPConnection, IncompleteRead
@@ -48,6 +48,7 @@ from tests.collect.proxy.far import (
     STREAM,
     WORDS,
     Far,
+    Road,
     Step,
     asking,
     chunk,
@@ -61,6 +62,20 @@ from tests.collect.scene import PATIENCE_S, until
 from tests.collect.test_endpoint import Script, told_by
 
 KEY = b"k" * 32
+
+
+@pytest.fixture(scope="module")
+def shared_road(shared_store: Store) -> Iterator[Road]:
+    with road(shared_store) as built:
+        yield built
+
+
+@pytest.fixture
+def here(shared_road: Road) -> Road:
+    """The one proxy of this file, with a new attempt and an upstream that knows of nothing."""
+    vars(shared_road.far).update(vars(Far()))
+    shared_road.attempt = running(shared_road.store)
+    return shared_road
 
 
 def eventually(condition: Callable[[], object]) -> None:
@@ -121,32 +136,30 @@ def test_the_documented_headers_name_the_attempt_as_well(file_store: Store, tmp_
     assert len(here.spans()) == len(here.far.asked) == len(here.lines(tmp_path)) == 1
 
 
-def test_a_stream_passes_byte_for_byte_however_it_is_cut(file_store: Store) -> None:
+def test_a_stream_passes_byte_for_byte_however_it_is_cut(here: Road) -> None:
     text = b"".join(STREAM)
-    with road(file_store) as here:
-        for size in (1, 7, 50, 10_000):
-            here.far.usual = Step([text[place : place + size] for place in range(0, len(text), size)])
-            status, headers, body = here.post(body=asking(stream=True))
-            assert (status, body, headers["content-type"].split(";")[0]) == (200, text, "text/event-stream")
+    for size in (1, 7, 50, 10_000):
+        here.far.usual = Step([text[place : place + size] for place in range(0, len(text), size)])
+        status, headers, body = here.post(body=asking(stream=True))
+        assert (status, body, headers["content-type"].split(";")[0]) == (200, text, "text/event-stream")
     for span in here.spans():
         assert span.model is not None and "partial" not in span.attributes and span.ended_at is not None
         assert (span.model.response["content"], span.model.finish_reason, span.model.model) == ("hello", "stop", "m@1")
         assert span.attributes["first_token_s"] >= 0
 
 
-def test_the_first_bytes_come_before_the_last_and_the_record_before_the_last(file_store: Store) -> None:
+def test_the_first_bytes_come_before_the_last_and_the_record_before_the_last(here: Road) -> None:
     go_on = threading.Event()
-    with road(file_store) as here:
-        here.far.usual = Step(WORDS, waits_for=go_on)
-        connection = HTTPConnection(urlsplit(here.url).netloc, timeout=40)
-        connection.request("POST", here.path, asking(stream=True), {"content-type": "application/json"})
-        answer = connection.getresponse()
-        assert answer.read1(10_000).startswith(b"data: ")
-        eventually(lambda: [span.ended_at for span in here.spans()] == [None])
-        go_on.set()
-        answer.read()
-        assert here.spans()[0].ended_at is not None
-        connection.close()
+    here.far.usual = Step(WORDS, waits_for=go_on)
+    connection = HTTPConnection(urlsplit(here.url).netloc, timeout=40)
+    connection.request("POST", here.path, asking(stream=True), {"content-type": "application/json"})
+    answer = connection.getresponse()
+    assert answer.read1(10_000).startswith(b"data: ")
+    eventually(lambda: [span.ended_at for span in here.spans()] == [None])
+    go_on.set()
+    answer.read()
+    assert here.spans()[0].ended_at is not None
+    connection.close()
 
 
 def test_a_stream_that_breaks_is_cut_and_kept_as_far_as_it_came(file_store: Store, tmp_path: Path) -> None:
@@ -183,26 +196,24 @@ def test_a_client_that_reads_nothing_gives_its_place_to_others(file_store: Store
     assert [line["error_code"] for line in here.lines(tmp_path)] == ["client_left"]
 
 
-def test_a_client_that_leaves_ends_its_call_upstream_and_leaves_what_had_come(file_store: Store) -> None:
-    with road(file_store) as here:
-        here.far.usual = Step(WORDS[:2] * 200, gap_s=0.05)
-        connection = HTTPConnection(urlsplit(here.url).netloc, timeout=40)
-        connection.request("POST", here.path, asking(stream=True), {"content-type": "application/json"})
-        assert connection.getresponse().read1(10_000)
-        connection.close()
-        eventually(lambda: [span for span in here.spans() if span.ended_at is not None])
-        gate = here.application.state.proxy.upstreams.each[0].gate
-        eventually(lambda: gate.inside == 0)
+def test_a_client_that_leaves_ends_its_call_upstream_and_leaves_what_had_come(here: Road) -> None:
+    here.far.usual = Step(WORDS[:2] * 200, gap_s=0.05)
+    connection = HTTPConnection(urlsplit(here.url).netloc, timeout=40)
+    connection.request("POST", here.path, asking(stream=True), {"content-type": "application/json"})
+    assert connection.getresponse().read1(10_000)
+    connection.close()
+    eventually(lambda: [span for span in here.spans() if span.ended_at is not None])
+    gate = here.application.state.proxy.upstreams.each[0].gate
+    eventually(lambda: gate.inside == 0)
     assert here.spans()[0].attributes["partial"] == "the client left"
 
 
-def test_an_upstreams_refusal_passes_as_it_is_and_counts_for_nothing(file_store: Store) -> None:
+def test_an_upstreams_refusal_passes_as_it_is_and_counts_for_nothing(here: Road) -> None:
     statuses = (400, 401, 429, 500)
-    with road(file_store) as here:
-        for status in statuses:
-            here.far.usual = Step(b'{"error": {"message": "no"}}', status, {"retry-after": "7"})
-            found, headers, body = here.post()
-            assert (found, headers["retry-after"], body) == (status, "7", b'{"error": {"message": "no"}}')
+    for status in statuses:
+        here.far.usual = Step(b'{"error": {"message": "no"}}', status, {"retry-after": "7"})
+        found, headers, body = here.post()
+        assert (found, headers["retry-after"], body) == (status, "7", b'{"error": {"message": "no"}}')
     said = [(span.attributes["partial"], span.ended_at is not None) for span in here.spans()]
     assert said == [(f"the upstream said {status}", True) for status in statuses]
 
@@ -314,14 +325,11 @@ def test_an_upstream_without_token_ids_is_not_asked_what_its_tokens_are(file_sto
         assert here.post()[0] == here.post()[0] == 200 and len(here.far.lists) == 1
 
 
-def test_an_answer_that_came_after_the_attempt_was_over_is_not_given(file_store: Store) -> None:
-    with road(file_store) as here:
-        here.far.usual = Step(pause_s=0.3)
-        ending = threading.Timer(
-            0.1, lambda: file_store.queue.finish(here.attempt, AttemptState.FAULT, now=time.time())
-        )
-        ending.start()
-        assert code(here.post()) == (409, "attempt_not_running")
+def test_an_answer_that_came_after_the_attempt_was_over_is_not_given(here: Road) -> None:
+    here.far.usual = Step(pause_s=0.3)
+    ending = threading.Timer(0.1, lambda: here.store.queue.finish(here.attempt, AttemptState.FAULT, now=time.time()))
+    ending.start()
+    assert code(here.post()) == (409, "attempt_not_running")
     assert here.spans()[0].attributes["partial"] == "it never ended"
 
 
