@@ -614,14 +614,24 @@ def upstreams(*fars: Far) -> Iterator[list[str]]:
         yield [open_ones.enter_context(served(far.app)) for far in fars]
 
 
+@asynccontextmanager
+async def models_of(*remotes: Upstream, **how: Any) -> AsyncIterator[UpstreamModels]:
+    models = UpstreamModels(remotes, **how)
+    try:
+        yield models
+    finally:
+        await models.close()
+        for remote in remotes:
+            await remote.close()
+
+
 async def test_of_one_upstream_the_answer_is_its_own_byte_for_byte_with_our_key() -> None:
     far = Far(models=Step(b'{"data": [ {"id": "a"} ], "x": 1}', headers={"x-request-id": "r", "set-cookie": "no"}))
     with upstreams(far) as (url,):
-        models = UpstreamModels([Upstream(url, keys={"OPENAI_API_KEY": "sk-own"})])
-        found = await models.listed(Chat(), {"authorization": "Bearer theirs", "openai-beta": "b"})
-        far.models = Step(b"no", 401)
-        refused = await models.listed(Messages(), {"x-api-key": "theirs"})
-        await models.close()
+        async with models_of(Upstream(url, keys={"OPENAI_API_KEY": "sk-own"})) as models:
+            found = await models.listed(Chat(), {"authorization": "Bearer theirs", "openai-beta": "b"})
+            far.models = Step(b"no", 401)
+            refused = await models.listed(Messages(), {"x-api-key": "theirs"})
     assert (found.status, found.body) == (200, b'{"data": [ {"id": "a"} ], "x": 1}')
     assert found.headers["x-request-id"] == "r" and "set-cookie" not in found.headers
     assert (refused.status, refused.body, refused.entries) == (401, b"no", [])
@@ -632,58 +642,52 @@ async def test_of_one_upstream_the_answer_is_its_own_byte_for_byte_with_our_key(
 async def test_several_upstreams_have_what_each_has_and_one_that_is_silent_takes_nothing_away() -> None:
     first, second = Far(models=listing(OURS)), Far(models=listing(THEIRS, {**OURS, "owned_by": "other"}))
     with upstreams(first, second) as urls:
-        models = UpstreamModels([Upstream(url) for url in (*urls, NOWHERE)])
-        found = await models.listed(Chat(), {})
-        assert sorted(found.entries, key=str) == sorted([OURS, THEIRS], key=str)
-        first.models = second.models = Step(b"{}", 403)
-        assert (await models.listed(Chat(), {})).status == 403
-        await models.close()
-    alone = UpstreamModels([Upstream(NOWHERE), Upstream("http://127.0.0.1:8")])
-    with pytest.raises(Unreachable):
-        await alone.listed(Chat(), {})
-    await alone.close()
+        async with models_of(*(Upstream(url) for url in (*urls, NOWHERE))) as models:
+            found = await models.listed(Chat(), {})
+            assert sorted(found.entries, key=str) == sorted([OURS, THEIRS], key=str)
+            first.models = second.models = Step(b"{}", 403)
+            assert (await models.listed(Chat(), {})).status == 403
+    async with models_of(Upstream(NOWHERE), Upstream("http://127.0.0.1:8")) as alone:
+        with pytest.raises(Unreachable):
+            await alone.listed(Chat(), {})
 
 
 async def test_what_a_model_is_is_asked_once_in_a_while_and_after_a_swap(clock: Clock) -> None:
-    far = Far(models=listing(THEIRS, OURS))
+    far, sprout = Far(models=listing(THEIRS, OURS)), ModelInfo(owner="holdfast", is_spelt=True)
     with upstreams(far) as (url,):
-        remote = Upstream(url)
-        models = UpstreamModels([remote], clock=lambda: clock.now)
-        about = lambda name: models.about(remote, name, Chat(), {})  # noqa: E731
-        assert await about("sprout") == ModelInfo(owner="holdfast", is_spelt=True)
-        assert await about("llama") == ModelInfo(owner="vllm")
-        assert await about("alias") == ModelInfo(owner="vllm")  # not all of them are spelt
-        assert await about("sprout") == ModelInfo(owner="holdfast", is_spelt=True) and len(far.lists) == 3
-        far.models = Step(b"gone", 503)
-        models.forget(remote)
-        assert await about("sprout") == ModelInfo() and await about("sprout") == ModelInfo() and len(far.lists) == 4
-        far.models = listing(OURS)
-        clock.now += UNKNOWN_S
-        assert (await about("sprout")).is_spelt and len(far.lists) == 5
-        clock.now += FRESH_S
-        assert (await about("sprout")).is_spelt and len(far.lists) == 6
-        await models.close()
+        async with models_of(remote := Upstream(url), clock=lambda: clock.now) as models:
+            about = lambda name: models.about(remote, name, Chat(), {})  # noqa: E731
+            assert await about("sprout") == sprout
+            assert await about("llama") == ModelInfo(owner="vllm")
+            assert await about("alias") == ModelInfo(owner="vllm")  # not all of them are spelt
+            assert await about("sprout") == sprout and len(far.lists) == 3
+            far.models = Step(b"gone", 503)
+            models.forget(remote)
+            assert await about("sprout") == ModelInfo() == await about("sprout") and len(far.lists) == 4
+            far.models = listing(OURS)
+            clock.now += UNKNOWN_S
+            assert (await about("sprout")).is_spelt and len(far.lists) == 5
+            clock.now += FRESH_S
+            assert (await about("sprout")).is_spelt and len(far.lists) == 6
 
 
 async def test_who_leaves_while_it_is_asked_for_takes_it_from_nobody() -> None:
     far = Far(models=Step(listing(OURS).answer, pause_s=0.2))
     with upstreams(far) as (url,):
-        remote = Upstream(url)
-        models = UpstreamModels([remote])
-        one, other = (asyncio.ensure_future(models.about(remote, "sprout", Chat(), {})) for _ in range(2))
-        await asyncio.sleep(0)
-        one.cancel()
-        assert (await other).is_spelt and len(far.lists) == 1
-        await models.close()
+        async with models_of(remote := Upstream(url)) as models:
+            one, other = (asyncio.ensure_future(models.about(remote, "sprout", Chat(), {})) for _ in range(2))
+            await asyncio.sleep(0)
+            one.cancel()
+            assert (await other).is_spelt and len(far.lists) == 1
 
 
 async def test_a_list_that_is_none_tells_nothing() -> None:
     far = Far()
     with upstreams(far) as (url,):
         for answer in (b"[]", b"nope", b'{"data": 1}', b'{"data": [1]}', b'{"data": [{"owned_by": 1}]}'):
-            far.models, models = Step(answer), UpstreamModels([Upstream(url)])
-            assert await models.about(Upstream(url), "m", Chat(), {}) == ModelInfo()
-            await models.close()
+            far.models = Step(answer)
+            async with models_of(remote := Upstream(url)) as models:
+                assert await models.about(remote, "m", Chat(), {}) == ModelInfo()
 
 
 def test_only_our_own_tokens_are_spelt() -> None:
