@@ -117,12 +117,13 @@ async def _ask(task: Any, context: Context) -> str:
 
 def _use_sdks(task: Any, context: Context) -> list[str]:
     """As an agent does that has never heard of us: address and key are the environment's."""
-    import anthropic
     import openai
 
     hello: Any = [{"role": "user", "content": "hello"}]
     with openai.OpenAI() as client:
         first = client.chat.completions.create(model="any", messages=hello).choices[0].message.content
+    import anthropic  # here: one that found no model does not wait for it
+
     with anthropic.Anthropic() as other:
         second = other.messages.create(model="any", messages=hello, max_tokens=9).content[0]
     return [first or "", second.text if second.type == "text" else ""]

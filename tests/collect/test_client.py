@@ -17,7 +17,6 @@ from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
-from tests.collect.scene import PATIENCE_S
 from tests.endpoint import Endpoint, Scripted, completion, serving
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -175,7 +174,7 @@ def test_an_endpoint_that_is_not_there_is_a_fault() -> None:
 
 
 def test_an_endpoint_that_takes_too_long_is_a_fault(endpoint: Endpoint) -> None:
-    endpoint.script.extend([Scripted(body={}, pause_s=PATIENCE_S)] * 2)
+    endpoint.script.extend([Scripted(body={}, pause_s=2.0)] * 2)
     with pytest.raises(Fault, match=r"TimeoutError.* \(2 tries\)"):
         ask(endpoint, timeout_s=0.2, tries=2)
 

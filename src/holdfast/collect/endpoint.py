@@ -17,7 +17,8 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import orjson
@@ -64,9 +65,7 @@ HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9a-z.-]+))(?::\d{1,5})?", re.IGNORE
 REQUEST: ContextVar[str] = ContextVar("request")  # the id of the answer to the current request
 
 T = TypeVar("T")
-Feedback = Callable[
-    [str, Mapping[str, float]], Awaitable[bool]
-]  # the answer's id and its outcome; False: no such answer
+Feedback = Callable[[str, Mapping[str, float]], Awaitable[bool]]  # takes the answer's id; False: no such answer
 Numbered = tuple[int, Piece | ModelCall]  # the choice's index and its next piece
 
 
@@ -91,50 +90,59 @@ def app(
     """
     read = read_passing if is_passed_on else read_request
     reader = RequestReader(name=name, token=token, largest=largest, wait_s=wait_s, read=read)
+    model = _ServedModel(complete, name, reader, choose_version, feedback, token_bytes, clock)
+    handlers: Any = {HTTPException: _refused, ClientDisconnect: _left, HoldfastError: _failed, Exception: _failed}
+    routes = described(f"holdfast: {name}", SAYS, model.routes(), reader.admit, has_token=token is not None)
+    application = Starlette(routes=routes, exception_handlers=handlers)
+    application.router.redirect_slashes = False  # a redirect would go wherever Host says
+    return application
 
-    async def chat(asked: Asked) -> Response:
-        request = await reader.read(asked)
+
+@dataclass(frozen=True, slots=True)
+class _ServedModel:
+    complete: Complete
+    name: str
+    reader: RequestReader
+    choose_version: Callable[[str], Complete] | None
+    feedback: Feedback | None
+    token_bytes: TokenBytes | None
+    clock: Callable[[], float]
+
+    def routes(self) -> list[ApiRoute]:
+        routes = [
+            ApiRoute("/v1/chat/completions", self._chat, openapi.CHAT, method="POST"),
+            ApiRoute("/v1/models", self._models, openapi.LIST),
+            ApiRoute("/health", self._health, openapi.UP),
+        ]
+        if self.feedback is not None:
+            routes.append(
+                ApiRoute("/v1/feedback", partial(self._take_feedback, self.feedback), openapi.TELL, method="POST")
+            )
+        return routes
+
+    async def _chat(self, asked: Asked) -> Response:
+        request = await self.reader.read(asked)
         key = secrets.token_hex(12)
-        envelope = Envelope(id=f"chatcmpl-{key}", created=int(clock()), token_bytes=token_bytes)
+        envelope = Envelope(id=f"chatcmpl-{key}", created=int(self.clock()), token_bytes=self.token_bytes)
         REQUEST.set(envelope.id)
-        chosen = complete if choose_version is None else choose_version(request.user or key)
+        chosen = self.complete if self.choose_version is None else self.choose_version(request.user or key)
         return await unless_left(asked.receive, answered(chosen, request, envelope))
 
-    async def models(asked: Asked) -> Response:
-        reader.admit(asked)
-        listed = {"id": name, "object": "model", "created": int(clock()), "owned_by": OWNER}
-        if token_bytes is spell_byte:
+    async def _models(self, asked: Asked) -> Response:
+        self.reader.admit(asked)
+        listed = {"id": self.name, "object": "model", "created": int(self.clock()), "owned_by": OWNER}
+        if self.token_bytes is spell_byte:
             listed["tokenizer"] = BYTES
         return json_response({"object": "list", "data": [listed]})
 
-    async def health(asked: Asked) -> Response:
-        return json_response({"status": "ok", "model": name})
+    async def _health(self, asked: Asked) -> Response:
+        return json_response({"status": "ok", "model": self.name})
 
-    async def told(asked: Asked) -> Response:
-        assert feedback is not None
-        identity, said = _feedback(await reader.json(asked))
-        if not await feedback(identity, said):
+    async def _take_feedback(self, feedback: Feedback, asked: Asked) -> Response:
+        identity, outcome = _feedback(await self.reader.json(asked))
+        if not await feedback(identity, outcome):
             raise HTTPException(404, f"answer {identity[:100]!r}: is not known, or nothing is compared at the moment")
         return json_response({"id": identity, "object": "feedback", "taken": True})
-
-    places = [
-        ApiRoute("/v1/chat/completions", chat, openapi.CHAT, method="POST"),
-        ApiRoute("/v1/models", models, openapi.LIST),
-        ApiRoute("/health", health, openapi.UP),
-    ]
-    if feedback is not None:
-        places.append(ApiRoute("/v1/feedback", told, openapi.TELL, method="POST"))
-    application = Starlette(
-        routes=described(f"holdfast: {name}", SAYS, places, reader.admit, has_token=token is not None),
-        exception_handlers={
-            HTTPException: _refused,
-            ClientDisconnect: _left,
-            HoldfastError: _failed,
-            Exception: _failed,
-        },
-    )
-    application.router.redirect_slashes = False  # a redirect would go wherever Host says
-    return application
 
 
 class RequestReader:

@@ -69,8 +69,8 @@ STATUS_TEXTS = {
 }
 
 
-def refusals(*statuses: int, form: Schema = ERROR) -> Gives:
-    return {status: (STATUS_TEXTS[status], {JSON: form}) for status in statuses}
+def refusals(*statuses: int) -> Gives:
+    return {status: (STATUS_TEXTS[status], {JSON: ERROR}) for status in statuses}
 
 
 MODEL = obj(("id", "object"), id=TEXT, object=TEXT, created=COUNT, owned_by=TEXT, tokenizer=TEXT)
