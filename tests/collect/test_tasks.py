@@ -230,15 +230,19 @@ def test_the_split_is_the_same_in_every_version() -> None:
     assert tasks.held_out[0].id == "task-dbef38353c448c19"
 
 
-leaf = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-values = st.recursive(leaf, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)
-inputs = st.dictionaries(st.text(min_size=1), values, min_size=1).filter(bool) | st.text().filter(lambda t: t.strip())
+text = st.text(max_size=8)
+leaf = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text
+values = st.recursive(
+    leaf, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3), max_leaves=4
+)
+keys = st.text(min_size=1, max_size=8)
+inputs = st.dictionaries(keys, values, min_size=1, max_size=3) | text.filter(lambda t: t.strip())
 rows_of = st.lists(
     st.fixed_dictionaries(
         {"input": inputs}, optional={"expected": values, "family": st.sampled_from(["a", "b", "c", "d"])}
     ),
     min_size=1,
-    max_size=12,
+    max_size=6,
 )
 
 
