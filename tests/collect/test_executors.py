@@ -209,53 +209,6 @@ async def test_those_who_shared_a_loop_that_is_left_behind_are_sent_away_at_once
 
 
 @dataclass
-class Deaf:
-    """Swallows its cancellation until it is released."""
-
-    began: threading.Event = field(default_factory=threading.Event)
-    release: threading.Event = field(default_factory=threading.Event)
-    ended: threading.Event = field(default_factory=threading.Event)
-
-    async def __call__(self, task: Any, context: Context) -> str:
-        if task == "second":
-            return "the loop goes on"
-        self.began.set()
-        while not self.release.is_set():
-            with suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.01)
-        self.ended.set()
-        return "never heard"
-
-
-async def test_an_agent_that_swallows_its_cancellation_is_not_waited_for() -> None:
-    deaf = Deaf()
-    with home_of(deaf) as home:
-        sitting, loop = Sitting(home.executor()), home.current
-        with interrupted_once(deaf.began, sitting) as running:
-            assert await running is None
-        outcome = await sitting.run("second")
-        assert outcome is not None and outcome.output == "the loop goes on"
-        assert home.current is loop
-        deaf.release.set()
-        await until(deaf.ended.is_set)
-
-
-async def test_closing_a_home_ends_its_loop_even_with_a_deaf_agent_on_it() -> None:
-    deaf = Deaf()
-    home = await ends_when_interrupted(deaf, deaf.began)
-    await until(lambda: not home.current.thread.is_alive())
-    deaf.release.set()
-
-
-@pytest.mark.usefixtures("untraced")
-async def test_a_plain_agent_that_sleeps_inside_c_is_left_behind() -> None:
-    block = Block()
-    home = await ends_when_interrupted(lambda task, context: block.wait(), block)
-    assert home.left_behind == 1
-    block.release()
-
-
-@dataclass
 class Signs:
     began: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
@@ -289,6 +242,46 @@ class Signs:
             except BaseException:
                 continue
         self.ended.set()
+
+
+async def deaf(signs: Signs, task: Any, context: Context) -> str:
+    """Swallows its cancellation until it is released."""
+    if task == "second":
+        return "the loop goes on"
+    signs.began.set()
+    while not signs.release.is_set():
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.01)
+    signs.ended.set()
+    return "never heard"
+
+
+async def test_an_agent_that_swallows_its_cancellation_is_not_waited_for() -> None:
+    signs = Signs()
+    with home_of(partial(deaf, signs)) as home:
+        sitting, loop = Sitting(home.executor()), home.current
+        with interrupted_once(signs.began, sitting) as running:
+            assert await running is None
+        outcome = await sitting.run("second")
+        assert outcome is not None and outcome.output == "the loop goes on"
+        assert home.current is loop
+        signs.release.set()
+        await until(signs.ended.is_set)
+
+
+async def test_closing_a_home_ends_its_loop_even_with_a_deaf_agent_on_it() -> None:
+    signs = Signs()
+    home = await ends_when_interrupted(partial(deaf, signs), signs.began)
+    await until(lambda: not home.current.thread.is_alive())
+    signs.release.set()
+
+
+@pytest.mark.usefixtures("untraced")
+async def test_a_plain_agent_that_sleeps_inside_c_is_left_behind() -> None:
+    block = Block()
+    home = await ends_when_interrupted(lambda task, context: block.wait(), block)
+    assert home.left_behind == 1
+    block.release()
 
 
 async def waits(signs: Signs, task: Any, context: Context) -> None:

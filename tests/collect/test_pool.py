@@ -545,15 +545,9 @@ async def test_stopping_hands_back_what_runs_and_it_does_not_count(file_bench: B
     assert file_bench.states("t1") == ["released", "succeeded"]
 
 
-def by_stop(pool: Pool, working: asyncio.Task[Any]) -> None:
-    pool.stop()
-
-
-def by_cancel(pool: Pool, working: asyncio.Task[Any]) -> None:
-    working.cancel()
-
-
-@pytest.mark.parametrize("end", [by_stop, by_cancel])
+@pytest.mark.parametrize(
+    "end", [lambda pool, working: pool.stop(), lambda pool, working: working.cancel()], ids=["stop", "cancel"]
+)
 async def test_however_soon_a_pool_is_ended_nothing_stays_claimed(
     file_store: Store, end: Callable[[Pool, asyncio.Task[Any]], None]
 ) -> None:
