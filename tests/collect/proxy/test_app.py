@@ -319,7 +319,8 @@ def test_what_stands_in_a_header_is_scrubbed_like_what_is_said(file_store: Store
 
 
 def test_an_upstream_without_token_ids_is_not_asked_what_its_tokens_are(file_store: Store) -> None:
-    with road(file_store, scrub=Scrub(KEY).call, scrub_spelt=Scrub(KEY, token_bytes=budgets.own_token_bytes).call) as here:
+    spelt = Scrub(KEY, token_bytes=budgets.own_token_bytes).call
+    with road(file_store, scrub=Scrub(KEY).call, scrub_spelt=spelt) as here:
         assert here.post()[0] == 200 and not here.far.lists
         here.far.usual = Step(completion(prompt_token_ids=[1, 2]))
         assert here.post()[0] == here.post()[0] == 200 and len(here.far.lists) == 1
