@@ -14,7 +14,7 @@ import pytest
 from holdfast.cli.calibrate import page
 from holdfast.contracts.evidence import Episode
 from holdfast.contracts.records import decode, encode
-from holdfast.pipeline.prove import Look
+from holdfast.pipeline.prove import InterimAnalysis
 from holdfast.prove.calibrate import NULLS, ErrorRates, Null, binary
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import open_store
@@ -95,7 +95,7 @@ def kept(
         run = began.result().id
         blob = store.blobs.put(json.dumps(episodes).encode(), now=clock.now)
         none = {"baseline": 0, "candidate": 0}
-        look = Look(look=1, iteration=0, tasks=tasks, planned=tasks * seeds, missing=none, episodes=blob)
+        look = InterimAnalysis(look=1, iteration=0, tasks=tasks, planned=tasks * seeds, missing=none, episodes=blob)
         store.steps.add(run, "prove/0", look.record(), function="look", now=clock.now).result()
     return "prove", "null", run, "--store", url
 

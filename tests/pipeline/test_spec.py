@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import Context, Tracer, no_model
-from holdfast.collect.executors import LoopExecutor, plainly, run_one
+from holdfast.collect.executors import InProcess, plainly, run_one
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.collect.questions import exact_match
 from holdfast.contracts.agent import Agent
@@ -558,7 +558,7 @@ def test_the_engine_learns_where_checkpoints_lie_and_is_closed_with_the_run(tmp_
 @pytest.mark.parametrize(
     ("executor", "kind"),
     [
-        (None, LoopExecutor),
+        (None, InProcess),
         (partial(ProcessExecutor, ProcessRecipe("tests.collect.agents:do", no_score, no_model)), ProcessExecutor),
     ],
     ids=["here", "in processes"],

@@ -133,7 +133,7 @@ class PromotionRequest:
             seed=self.how.resample_seed,
             generated_at=datetime.fromtimestamp(self.now, UTC),
             decision=decision,
-            weighing=json.loads(json.dumps(asdict(self.how))),
+            config=json.loads(json.dumps(asdict(self.how))),
             versions=(evidence.baseline, evidence.candidate),
         )
 
