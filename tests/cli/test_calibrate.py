@@ -95,7 +95,7 @@ def kept(
         run = began.result().id
         blob = store.blobs.put(json.dumps(episodes).encode(), now=clock.now)
         none = {"baseline": 0, "candidate": 0}
-        look = InterimAnalysis(look=1, iteration=0, tasks=tasks, planned=tasks * seeds, missing=none, episodes=blob)
+        look = InterimAnalysis(number=1, iteration=0, tasks=tasks, planned=tasks * seeds, missing=none, episodes=blob)
         store.steps.add(run, "prove/0", look.record(), function="look", now=clock.now).result()
     return "prove", "null", run, "--store", url
 

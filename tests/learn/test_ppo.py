@@ -141,7 +141,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_twenty_updates_equal_seven_a_kill_and_thirteen_in_another_process(tmp_path: Path) -> None:
     path, root = tmp_path / "state.safetensors", Path(__file__).resolve().parents[2]
-    child = subprocess.run([sys.executable, "-c", CHILD, str(path)], cwd=root, env={**os.environ, "PYTHONPATH": ".:src"})
+    env = {**os.environ, "PYTHONPATH": ".:src"}
+    child = subprocess.run([sys.executable, "-c", CHILD, str(path)], cwd=root, env=env)
     assert child.returncode == -signal.SIGKILL
     resumed, whole = small(), small()
     resumed.restore(load_file(path))
