@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -138,14 +138,10 @@ async def traffic(base: str, seen: Traffic, stop: asyncio.Event, *, callers: int
 
 
 @contextmanager
-def service(folder: Path, extra: Mapping[str, str]) -> Any:
+def service(folder: Path) -> Iterator[str]:
     """`holdfast release serve`, as a user would start it; its address."""
     command = [sys.executable, "-m", "holdfast.cli", "release", "serve", POLICY, "--port", "0", "--store", "s.sqlite"]
-    environment = {
-        **os.environ,
-        **extra,
-        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), ROOT])),
-    }
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), ROOT]))}
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
@@ -186,7 +182,7 @@ async def drill(
     with open_store(folder / "s.sqlite") as store:
         prepare(store, degrade, folder)
         seen, stop = Traffic(), asyncio.Event()
-        with service(folder, {}) as base:
+        with service(folder) as base:
             calling = asyncio.create_task(traffic(base, seen, stop, callers=callers))
             await asyncio.sleep(2.0)  # traffic before anything happens
             began = time.time()

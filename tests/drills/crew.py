@@ -25,7 +25,7 @@ from tests.store.children import unmeasured
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "HOLDFAST_DRILL"
 _fork = multiprocessing.get_context("forkserver")
-_fork.set_forkserver_preload(["tests.drills.programme"])
+_fork.set_forkserver_preload(["tests.drills.run"])
 
 
 def _life(mark: str, folder: Path, role: Callable[..., None], name: str, arguments: tuple[Any, ...]) -> None:
