@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Outcome, Reason, Verdict
 from holdfast.operate import proof_view
-from holdfast.operate.proof_view import GateCriterion
+from holdfast.operate.proof_view import GateCriterion, MetricSequence, ProofTask
 from tests.operate.views import course, view
 
 
@@ -163,3 +164,27 @@ def test_what_would_break_or_turn_a_line_is_not_printed() -> None:
 
 def test_a_long_name_is_cut_and_says_so() -> None:
     assert proof_view.short("x" * 50, 10) == "x" * 9 + "…" and proof_view.short("x" * 10, 10) == "x" * 10
+
+
+def test_a_task_differs_by_what_the_candidate_has_more() -> None:
+    assert ProofTask(name="one", baseline=0.25, candidate=1.0).difference == 0.75
+    assert ProofTask(name="one", baseline=1.0, candidate=0.5).difference == -0.5
+
+
+@pytest.mark.parametrize(
+    ("differences", "low", "high"),
+    [((), (), ()), ((0.0, 1.0), (0.0,), (1.0, 1.0)), ((0.0,), (0.0,), ()), ((), (0.0,), (1.0,))],
+    ids=["empty", "a low bound is missing", "the high bound is missing", "bounds of nothing"],
+)
+def test_a_course_with_holes_is_refused(
+    differences: tuple[float, ...], low: tuple[float, ...], high: tuple[float, ...]
+) -> None:
+    why = f"{len(differences)} differences, {len(low)} and {len(high)} bounds"
+    with pytest.raises(BadInput, match=why):
+        MetricSequence(metric="success", differences=differences, low=low, high=high, bar=0.0)
+
+
+def test_a_course_counts_its_tasks() -> None:
+    assert (
+        MetricSequence(metric="success", differences=(0.0, 1.0), low=(-1.0, -1.0), high=(1.0, 1.0), bar=0.0).tasks == 2
+    )
