@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from holdfast.operate.canary_controller import (
 from holdfast.operate.publication import recompute_decision
 from holdfast.prove.guard import GuardLimits
 from holdfast.store.store import Store, open_store
-from tests.operate.stage import POLICY, Line, proposed, take_back
+from tests.operate.stage import POLICY, Line, over, proposed, take_back
 
 GOOD = {"latency_s": 0.1, "success": 1.0, "reward": 1.0, "safety_cost": 0.0}
 LIMITS = GuardLimits()
@@ -251,9 +250,7 @@ async def test_a_keeper_that_is_stopped_goes_on_where_it_was(
             while not until():
                 assert not task.done()
                 await asyncio.sleep(0.005)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await over(task)
 
     await keeping(lambda: True)  # nothing under way: it waits, and can be ended
     line.go(2, Stage.CANARY, 5)
@@ -274,9 +271,7 @@ async def test_it_wakes_up_when_a_version_sets_out(file_store: Store) -> None:
     line.go(2, Stage.CANARY, 5)
     async with asyncio.timeout(60):
         await said.wait()
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    await over(task)
 
 
 def step(line: Line, number: int, to: Stage | None = None, share: int | None = None) -> Release | Refusal:

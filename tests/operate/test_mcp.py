@@ -24,15 +24,8 @@ from tests.conftest import Clock
 from tests.operate.stage import Line, proposed
 from tests.store.scene import Scene, begin
 
-LOOKING = {
-    "judge_artifact",
-    "compare_artifacts",
-    "evaluate_diff",
-    "query_runs",
-    "query_decisions",
-    "tool_adoption",
-    "thinking_budgets",
-}
+LOOKING = {"judge_artifact", "compare_artifacts", "evaluate_diff", "query_runs", "query_decisions", "tool_adoption"}
+LOOKING |= {"thinking_budgets"}
 
 
 @pytest.fixture
@@ -85,12 +78,10 @@ def test_a_change_is_measured_against_the_least_one_and_tampering_fails_it(desk:
     assert least["size"]["excess"] == 0.0 < more["size"]["excess"] and least["score"] > more["score"]
     tests = {"test_f.py": "def test_f():\n    assert f(1) == 2\n"}
     weak = {"test_f.py": "def test_f():\n    assert True\n"}
-    told = ask(
-        desk, "evaluate_diff", task="x", before={"f.py": before, **tests}, after={"f.py": before, **weak}, passed=True
-    )
-    assert told["decision"] == "fail" and any(
-        one["part"] == "tampering" and not one["holds"] for one in told["verdicts"]
-    )
+    changed = {"before": {"f.py": before, **tests}, "after": {"f.py": before, **weak}}
+    told = ask(desk, "evaluate_diff", task="x", passed=True, **changed)
+    assert told["decision"] == "fail"
+    assert [one["holds"] for one in told["verdicts"] if one["part"] == "tampering"] == [False]
 
 
 def test_runs_decisions_adoption_and_budgets_are_looked_up(
@@ -118,9 +109,7 @@ def test_a_long_run_is_counted_whole_at_the_first_look(
     scene.enqueue(*(f"t{number}" for number in range(6)))
     for _ in range(5):
         scene.finish(scene.claim(), AttemptState.SUCCEEDED)
-    monkeypatch.setattr(
-        dashboard_queries.Figures.totals, "__kwdefaults__", {"most": 2}
-    )  # as many as a page counts at a time
+    monkeypatch.setattr(dashboard_queries.Figures.totals, "__kwdefaults__", {"most": 2})  # as a page counts at a time
     for told in (ask(desk, "query_runs")["runs"][0], ask(desk, "query_runs", run=scene.run)["run"]):
         assert (told["counts"]["succeeded"], told["counts"]["queuing"], told["is_whole"]) == (5, 1, True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.prove.guard import GuardLimits
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
-from tests.operate.stage import HELLO, POLICY, REQUEST, House, Line, call, keys, take_back
+from tests.operate.stage import HELLO, POLICY, REQUEST, House, Line, call, keys, over, take_back
 
 BROKEN = Fault("model", why="its weights are broken")
 BOTH = pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
@@ -139,9 +138,7 @@ async def test_swaps_under_load_interrupt_nobody_and_who_left_is_closed_once_aft
         await follows(service, line, None, answers)
     stop.set()
     await asyncio.gather(*callers)  # nobody failed
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    await over(running)
     seats = service.table.loaded
     assert set(seats) == {"sprout@7", "sprout@5"}  # the one before stays warm
     for name, voices in house.voices.items():
@@ -370,9 +367,7 @@ async def test_what_was_served_is_written_on_close_to_the_last(file_store: Store
         await house.ask(service, f"u{number}")
         if number % 20 == 0:
             await asyncio.sleep(service_module.FLUSH_S / 2)
-    running.cancel()  # perhaps in the middle of a write
-    with suppress(asyncio.CancelledError):
-        await running
+    await over(running)  # perhaps in the middle of a write
     await service.close()
     noted = file_store.trials.served(line.trial(2))
     assert len(noted) == len({one.id for one in noted}) == 200
@@ -399,9 +394,7 @@ async def test_a_store_that_fails_loses_no_request_and_no_outcome(
     monkeypatch.setattr(file_store.db, "write", write)
     await until(lambda: len(file_store.trials.served(line.trial(2))) == 20)
     assert await service.feedback("r1-u0", {"success": 1.0})
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    await over(running)
 
 
 async def test_feedback_finds_what_was_answered_a_moment_ago(file_store: Store) -> None:
@@ -461,9 +454,7 @@ async def test_a_rollback_that_a_person_orders_elsewhere_changes_who_answers_wit
     await until(lambda: service.routing.live == "sprout@1" and service.routing.canary is None)
     assert await house.ask(service, "ann") == "sprout@1"
     assert not any(task.done() for task in beside)
-    for task in beside:
-        task.cancel()
-    await asyncio.gather(*beside, return_exceptions=True)
+    await over(*beside)
 
 
 def test_only_a_shadow_or_a_canary_is_compared(file_store: Store) -> None:

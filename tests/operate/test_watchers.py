@@ -282,19 +282,15 @@ async def no_pause(seconds: float) -> None:
     assert seconds > 0
 
 
-async def test_a_file_gets_one_line_for_each(tmp_path: Path) -> None:
+async def test_a_file_gets_one_line_for_each_or_an_os_error_tells(tmp_path: Path) -> None:
     sink = Lines(path=tmp_path / "new" / "alerts.jsonl")
     await sink(ALERT)
     await sink(ALERT)
     lines = sink.path.read_text(encoding="utf-8").splitlines()
     assert len(lines) == 2
     assert decode(Alert, json.loads(lines[0])).message == f"line\nbreak {SCRIPT} ?"
-
-
-async def test_a_folder_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
     with pytest.raises(FileExistsError):
-        await Lines(path=tmp_path / "file" / "alerts.jsonl")(ALERT)
+        await Lines(path=sink.path / "alerts.jsonl")(ALERT)
 
 
 @pytest.mark.parametrize(
@@ -329,11 +325,8 @@ async def test_a_webhook_is_tried_a_few_times(answers: list[int], is_delivered: 
         await runner.cleanup()
 
 
-async def test_nobody_there_is_an_os_error() -> None:
+async def test_nobody_there_is_an_os_error_and_what_is_no_address_is_refused_at_once() -> None:
     with pytest.raises(OSError, match="ClientConnectorError"):
         await Webhook(url="http://127.0.0.1:9/hook", pause=no_pause)(ALERT)
-
-
-def test_what_is_no_address_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(BadInput, match="is not an address"):
         Webhook(url="file:///etc/passwd")

@@ -17,16 +17,10 @@ FAMILIES = ("lookup", "chain", "missing", "trivial")
 def comparison(
     metric: str, difference: float, reach: float, *, p: float = 0.003, margin: float = 0.0
 ) -> MetricComparison:
+    ends = Interval(low=difference - reach, high=difference + reach)
+    of: dict[str, Any] = {"baseline": "sprout@1", "candidate": "sprout@2", "method": "paired permutation"}
     return MetricComparison(
-        metric=metric,
-        baseline="sprout@1",
-        candidate="sprout@2",
-        difference=difference,
-        interval=Interval(low=difference - reach, high=difference + reach),
-        p_value=p,
-        pairs=200,
-        method="paired permutation",
-        margin=margin,
+        metric=metric, difference=difference, interval=ends, p_value=p, pairs=200, margin=margin, **of
     )
 
 

@@ -48,39 +48,25 @@ def test_the_gate_opens_on_true_proofs_drills_and_runbooks(evidence: tuple[Path,
     assert told["operations"]["recovery_drill_proven"] is True and len(bundle.sha256) == 5
     assert told["safety"]["observed_regression"] <= told["safety"]["max_allowed_regression"]
     json.dumps(told, allow_nan=False)
+    (empty := drills / "empty.md").write_text(" \n")  # an empty runbook is none
+    bundle, _ = exitgate.gather(reports, drills, runbook=book, incidents=empty, now=1.0)
+    assert bundle.reason_codes == ("incident_playbook_missing",)
+
+
+def edit(path: Path, section: str, **changes: object) -> None:
+    data = json.loads(path.read_text())
+    data[section] |= changes
+    path.write_text(json.dumps(data))
 
 
 def test_a_flag_that_nothing_bears_out_closes_the_gate(evidence: tuple[Path, Path, Path]) -> None:
     reports, drills, book = evidence
-    path = drills / "rollback" / "playbook.json"
-    data = json.loads(path.read_text())
-    data["measured"]["rollback_s"] = 0.001
-    path.write_text(json.dumps(data))
+    edit(drills / "rollback" / "playbook.json", "measured", rollback_s=0.001)
+    edit(drills / "pause" / "playbook.json", "limits", obey_s=60.0)  # it gave itself more time
     bundle, _ = exitgate.gather(reports, drills, runbook=book, incidents=book, now=1.0)
     assert bundle.reason_codes == ("operations_failed",) and not bundle.operations.rollback_proven
-    proof = next(reports.rglob("*proof*.json"))
-    proof.write_text(proof.read_text().replace('"proof_status": "pass"', '"proof_status":  "pass"', 1) + " ")
-    data = json.loads(proof.read_text())
-    data["failure_analysis"]["safety_regression"] = -1.0
-    proof.write_text(json.dumps(data))
+    assert bundle.operations.problems["pause"] == ("limits: obey_s must be at most 1",)
+    edit(next(reports.rglob("*proof*.json")), "failure_analysis", safety_regression=-1.0)
     bundle, told = exitgate.gather(reports, drills, runbook=book, incidents=book, now=1.0)
     assert set(bundle.reason_codes) == {"benchmark_failed", "safety_failed", "operations_failed"}
     assert "newest_report_failed" in told["benchmark"]["reason_codes"] and bundle.benchmark.invalid_files == 1
-
-
-def test_a_drill_that_gave_itself_more_time_proves_nothing(evidence: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    reports, drills, book = evidence
-    path = drills / "pause" / "playbook.json"
-    data = json.loads(path.read_text())
-    data["limits"]["obey_s"] = 60.0
-    path.write_text(json.dumps(data))
-    bundle, _ = exitgate.gather(reports, drills, runbook=book, incidents=book, now=1.0)
-    assert bundle.operations.problems["pause"] == ("limits: obey_s must be at most 1",)
-    assert bundle.reason_codes == ("operations_failed",)
-
-
-def test_an_empty_runbook_is_none(evidence: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    reports, drills, book = evidence
-    (empty := tmp_path / "empty.md").write_text(" \n")
-    bundle, _ = exitgate.gather(reports, drills, runbook=book, incidents=empty, now=1.0)
-    assert bundle.reason_codes == ("incident_playbook_missing",)
