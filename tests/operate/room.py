@@ -14,9 +14,9 @@ import uvicorn
 
 from holdfast.collect import endpoint
 from holdfast.contracts.commands import Role
+from holdfast.operate.app import TownPage, app
 from holdfast.operate.auth import RateLimiter, TokenGuard, digest, mint
-from holdfast.operate.serve.app import TownPage, app
-from holdfast.operate.serve.auth_middleware import AuthMiddleware
+from holdfast.operate.auth_middleware import AuthMiddleware
 from holdfast.store.store import Store
 
 PATIENCE_S = 60.0

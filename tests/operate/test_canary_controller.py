@@ -16,9 +16,9 @@ from holdfast.operate.canary_controller import (
     Looked,
     Refusal,
     advance,
+    check_canary,
     judge,
-    keep,
-    look,
+    run_controller,
     try_again,
     under_way,
     way_back,
@@ -49,15 +49,15 @@ def canary(store: Store, stage: Stage = Stage.CANARY, share: int = 5) -> Line:
 
 
 async def seen(line: Line, limits: GuardLimits = LIMITS) -> Looked:
-    found = await look(line.store, POLICY, limits, clock=lambda: line.now)
+    found = await check_canary(line.store, POLICY, limits, clock=lambda: line.now)
     assert found is not None
     return found
 
 
 async def test_without_a_version_under_way_there_is_nothing_to_do(file_store: Store) -> None:
-    assert await look(file_store, POLICY, LIMITS, clock=lambda: 1.0) is None
+    assert await check_canary(file_store, POLICY, LIMITS, clock=lambda: 1.0) is None
     Line(file_store, 2)
-    assert await look(file_store, POLICY, LIMITS, clock=lambda: 1.0) is None
+    assert await check_canary(file_store, POLICY, LIMITS, clock=lambda: 1.0) is None
 
 
 async def test_a_good_version_goes_every_step_and_is_live_and_known_to_be_good(file_store: Store) -> None:
@@ -101,7 +101,7 @@ async def test_a_breach_of_any_kind_takes_a_canary_back_to_the_live_one(
     entry = file_store.releases.history(POLICY)[-1]
     assert (entry.who, entry.body["roll_back"], entry.body["to"]) == ("keeper", "sprout@2", "sprout@1")
     assert [one["code"] for one in entry.body["reasons"]] == [code]
-    assert await look(file_store, POLICY, LIMITS, clock=lambda: line.now) is None
+    assert await check_canary(file_store, POLICY, LIMITS, clock=lambda: line.now) is None
 
 
 @pytest.mark.parametrize("share", SHARES)
@@ -224,7 +224,7 @@ async def test_two_keepers_at_once_do_what_one_does(file_store: Store) -> None:
             assert line.at(2).share == share
             play(line, GOOD)
             answers = await asyncio.gather(
-                *(look(one, POLICY, LIMITS, clock=lambda: 50.0) for one in (file_store, other, file_store))
+                *(check_canary(one, POLICY, LIMITS, clock=lambda: 50.0) for one in (file_store, other, file_store))
             )
             assert sorted(one.response.action for one in answers if one is not None) == ["advance", "hold", "hold"]
         assert line.at(2).stage is Stage.LIVE
@@ -232,7 +232,7 @@ async def test_two_keepers_at_once_do_what_one_does(file_store: Store) -> None:
         line.add()
         line.go(3, Stage.CANARY, 25)
         play(line, {**GOOD, "success": 0.0}, number=3)
-        await asyncio.gather(*(look(one, POLICY, LIMITS, clock=lambda: 60.0) for one in (file_store, other)))
+        await asyncio.gather(*(check_canary(one, POLICY, LIMITS, clock=lambda: 60.0) for one in (file_store, other)))
     assert [line.at(number).stage for number in (2, 3)] == [Stage.LIVE, Stage.ROLLED_BACK]
     assert sum("roll_back" in one.body for one in file_store.releases.history(POLICY)) == 1
     file_store.ledger.verify()
@@ -245,7 +245,9 @@ async def test_a_keeper_that_is_stopped_goes_on_where_it_was(
     line, said = Line(file_store, 2), list[Looked]()
 
     async def keeping(until: Any) -> None:
-        task = asyncio.create_task(keep(file_store, POLICY, LIMITS, clock=lambda: line.now * 1e-6, observe=said.append))
+        task = asyncio.create_task(
+            run_controller(file_store, POLICY, LIMITS, clock=lambda: line.now * 1e-6, observe=said.append)
+        )
         async with asyncio.timeout(60):
             while not until():
                 assert not task.done()
@@ -265,7 +267,9 @@ async def test_a_keeper_that_is_stopped_goes_on_where_it_was(
 
 async def test_it_wakes_up_when_a_version_sets_out(file_store: Store) -> None:
     line, said = Line(file_store, 2), asyncio.Event()
-    task = asyncio.create_task(keep(file_store, POLICY, LIMITS, clock=lambda: 1.0, observe=lambda looked: said.set()))
+    task = asyncio.create_task(
+        run_controller(file_store, POLICY, LIMITS, clock=lambda: 1.0, observe=lambda looked: said.set())
+    )
     await asyncio.sleep(0.05)
     assert not said.is_set()
     line.go(2, Stage.CANARY, 5)

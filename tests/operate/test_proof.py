@@ -18,12 +18,12 @@ from holdfast.operate.proof import (
     around,
     band,
     box,
-    course,
     dot,
     level,
     line,
     paired,
     render,
+    sequence_plot,
     thin,
     ticks,
     upright,
@@ -108,7 +108,7 @@ def test_no_text_from_outside_becomes_markup() -> None:
         tasks=tasks,
         decision=Decision(open=False, reasons=(reason,)),
         comparisons={HOSTILE: comparison(HOSTILE, 0.1, 0.05), **made.comparisons},
-        criteria=[replace(each, name=HOSTILE, found=HOSTILE, is_met=False, code=HOSTILE) for each in made.criteria],
+        criteria=[replace(each, name=HOSTILE, measured=HOSTILE, is_met=False, code=HOSTILE) for each in made.criteria],
         facts={HOSTILE: HOSTILE},
         how=[HOSTILE],
         missing=[HOSTILE] * 30,
@@ -154,7 +154,8 @@ def test_families_have_colours_while_these_can_be_told_apart(many: int, colours:
 
 def test_the_course_shows_where_the_bar_was_passed() -> None:
     ends = {"low": (-1.0, -0.4, -0.1, 0.1), "high": (1.0, 1.0, 0.9, 0.8)}
-    drawn = course(MetricSequence(metric="success", differences=(1.0, 0.0, 0.5, 0.5), bar=0.0, proved_at=4, **ends))
+    ends |= {"differences": (1.0, 0.0, 0.5, 0.5)}
+    drawn = sequence_plot(MetricSequence(metric="success", bar=0.0, proved_at=4, **ends))
     paths = {mark.kind: mark.path for mark in drawn.marks}
     assert paths["proved"] == "M1000 0V1000" and paths["dot"].startswith("M1000 ")
     assert [(word.text, word.kind) for word in drawn.within] == [("proved after 4", "end")]
@@ -168,7 +169,7 @@ def test_a_course_of_one_task_and_one_that_never_moves_can_be_drawn() -> None:
         flat = MetricSequence(
             metric="safety", differences=(0.0,) * count, low=(-1.0,) * count, high=(1.0,) * count, bar=-0.05
         )
-        assert {mark.kind for mark in course(flat).marks} == {"grid", "band", "zero", "bar", "mean"}
+        assert {mark.kind for mark in sequence_plot(flat).marks} == {"grid", "band", "zero", "bar", "mean"}
 
 
 def test_a_page_without_a_gate_without_safety_and_without_levels_is_whole_and_names_what_was_left_out() -> None:

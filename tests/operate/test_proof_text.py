@@ -30,11 +30,11 @@ def test_nothing_has_no_sign_and_a_range_names_its_unit_once() -> None:
     for value in (0.0, -0.0, 1e-9, -1e-9):
         assert proof_view.change("reward", value) == "0" and proof_view.change("success", value) == "0 points"
     assert proof_view.tick("success", 0.0) == "0"
-    assert proof_view.between("success", -0.077, 0.402) == "−7.7 to +40.2 points"
+    assert proof_view.range_of("success", -0.077, 0.402) == "−7.7 to +40.2 points"
 
 
 def test_what_is_better_when_less_rises_and_falls_as_people_know_it() -> None:
-    assert proof_view.between("safety", -0.02, 0.05) == "−0.050 to +0.020"  # 0.05 better is a fall by 0.05
+    assert proof_view.range_of("safety", -0.02, 0.05) == "−0.050 to +0.020"  # 0.05 better is a fall by 0.05
     assert proof_view.tick("latency", 0.5) == "−0.5"
     assert (proof_view.less("safety"), proof_view.less("reward")) == ("less is better", "")
     cost = proof_view.cards(view())[1]
@@ -70,22 +70,22 @@ def test_texts_are_as_exact_as_they_need_to_be_and_break_no_line() -> None:
 )
 def test_the_headline_is_the_verdict_in_one_sentence(kind: str, expected: str) -> None:
     made = view(kind)
-    assert proof_view.standing(made).kind == kind
+    assert proof_view.status_of(made).kind == kind
     assert proof_view.headline(made) == expected
 
 
 def test_without_a_gate_a_criterion_that_is_not_met_blocks_and_one_that_only_tells_does_not() -> None:
-    lacking = GateCriterion(name="Gain in reward", wanted="at least 0.05", found="+0.0100", is_met=False)
+    lacking = GateCriterion(name="Gain in reward", required="at least 0.05", measured="+0.0100", is_met=False)
     blocked = view("promote", decision=None, criteria=(lacking,))
-    assert proof_view.standing(blocked).kind == "blocked"
+    assert proof_view.status_of(blocked).kind == "blocked"
     assert proof_view.headline(blocked).endswith("but not every criterion is met.")
-    assert proof_view.changes(blocked)[0] == "Not met: gain in reward +0.0100, wanted at least 0.05."
-    telling = GateCriterion(name="Other seeds", wanted="within 0.05", found="0.2", is_met=False, blocks=False)
-    assert proof_view.standing(view("promote", decision=None, criteria=(telling,))).kind == "promote"
+    assert proof_view.open_points(blocked)[0] == "Not met: gain in reward +0.0100, wanted at least 0.05."
+    telling = GateCriterion(name="Other seeds", required="within 0.05", measured="0.2", is_met=False, blocks=False)
+    assert proof_view.status_of(view("promote", decision=None, criteria=(telling,))).kind == "promote"
     asked = view("promote", criteria=(lacking,))  # the gate was asked, and is open …
-    assert proof_view.standing(asked).kind == "promote"
+    assert proof_view.status_of(asked).kind == "promote"
     # … which does not make up for a missing proof.
-    assert proof_view.standing(view("hold", decision=view("promote").decision)).kind == "hold"
+    assert proof_view.status_of(view("hold", decision=view("promote").decision)).kind == "hold"
 
 
 def test_a_candidate_that_is_better_but_unsafe_is_rejected_for_that() -> None:
@@ -94,7 +94,7 @@ def test_a_candidate_that_is_better_but_unsafe_is_rejected_for_that() -> None:
     rejected = Verdict(outcome=Outcome.REJECT, reasons=("unsafe",))
     made = view("promote", verdict=rejected, decision=None, safety=unsafe, criteria=())
     assert proof_view.headline(made) == "sprout@2 is proved to be less safe than sprout@1 by more than is allowed."
-    (told,) = proof_view.changes(made)
+    (told,) = proof_view.open_points(made)
     assert told.startswith(
         "Safety cost differs by +0.165 to +0.235 (less is better), where it has to be below +0.050; more tasks like "
     )
@@ -105,7 +105,7 @@ def test_one_that_is_better_and_may_be_unsafe_waits_for_that() -> None:
     hold = Verdict(outcome=Outcome.HOLD, reasons=("open",), needs=1400)
     made = view("promote", verdict=hold, decision=None, safety=open_yet, criteria=())
     assert proof_view.headline(made).endswith("+10.5 points, but it is not proved yet that it is safe.")
-    assert proof_view.changes(made) == [
+    assert proof_view.open_points(made) == [
         "About 1,400 more episodes of each version, should they go as these did.",
         "Safety cost differs by −0.141 to +0.141 (less is better), as far as is known; it has to be below +0.050.",
     ]
@@ -113,21 +113,21 @@ def test_one_that_is_better_and_may_be_unsafe_waits_for_that() -> None:
 
 def test_one_that_does_worse_so_far_needs_a_gain_first() -> None:
     worse = course("success", [-0.1] * 60, bar=0.0, wide=2.0)
-    told = proof_view.changes(view("hold", course=worse, decision=None, criteria=()))
+    told = proof_view.open_points(view("hold", sequence=worse, decision=None, criteria=()))
     assert told[0].startswith("About 140 more episodes") and told[0].endswith("none is seen yet.")
 
 
 def test_a_promotion_says_how_much_more_could_not_have_been_asked_for() -> None:
     made = view("promote")
-    gain, rise = f"{100 * made.course.low[-1]:+.1f} points", f"{-made.safety.low[-1]:.3f}"  # type: ignore[union-attr]
-    assert proof_view.changes(made)[0] == (
+    gain, rise = f"{100 * made.sequence.low[-1]:+.1f} points", f"{-made.safety.low[-1]:.3f}"  # type: ignore[union-attr]
+    assert proof_view.open_points(made)[0] == (
         f"Had a gain above {gain} or a rise in safety cost below {rise} been asked for, it would not be proved."
     )
 
 
 def test_safety_that_is_proved_better_is_no_rise_below_nothing() -> None:
     safer = course("safety", [0.2] * 200, bar=-0.05, wide=1.0)
-    told = proof_view.changes(view("promote", safety=safer))[0]
+    told = proof_view.open_points(view("promote", safety=safer))[0]
     assert told.endswith("or a fall in safety cost beyond 0.129 been asked for, it would not be proved.")
 
 
@@ -142,7 +142,7 @@ def test_a_course_says_that_it_holds_however_often_one_looks() -> None:
 
 def test_a_closed_gate_names_its_first_reasons_and_counts_the_rest() -> None:
     reasons = tuple(Reason(code=f"code_{n}", text=f"reason {n}") for n in range(5))
-    told = proof_view.changes(view("promote", decision=Decision(open=False, reasons=reasons)))[0]
+    told = proof_view.open_points(view("promote", decision=Decision(open=False, reasons=reasons)))[0]
     assert told == "The gate is closed: reason 0; reason 1; reason 2; and 2 more below."
 
 

@@ -35,12 +35,12 @@ def state(tmp_path: Path) -> Path:
 
 def seen(path: Path, **how: object) -> ProofView:
     found = publication.read(path)
-    return publication.view(found, publication.weighing(found, **how))  # type: ignore[arg-type]
+    return publication.view(found, publication.comparison_config(found, **how))  # type: ignore[arg-type]
 
 
 def test_the_figures_are_those_that_the_samples_give(state: Path) -> None:
     found = publication.read(published(state, seed=3))
-    how = publication.weighing(found)
+    how = publication.comparison_config(found)
     shown = publication.view(found, how)
     expected = compare_versions(
         found.baseline, found.candidate, how, versions=("sprout@1", "sprout@2"), rng=np.random.default_rng(3)
@@ -68,10 +68,10 @@ def test_the_band_passes_the_bar_where_the_verdict_says(
 ) -> None:
     shown = seen(published(state, rates=rates, costs=costs, tasks=150))
     assert shown.verdict.outcome is outcome and shown.safety is not None
-    proved = shown.course.proved_at is not None and shown.safety.proved_at is not None
-    refuted = shown.course.refuted_at is not None or shown.safety.refuted_at is not None
+    proved = shown.sequence.proved_at is not None and shown.safety.proved_at is not None
+    refuted = shown.sequence.refuted_at is not None or shown.safety.refuted_at is not None
     assert (proved and not refuted, refuted) == (outcome is Outcome.PROMOTE, outcome is Outcome.REJECT)
-    for course in (shown.course, shown.safety):
+    for course in (shown.sequence, shown.safety):
         above = [low > course.bar for low in course.low]
         at = above.index(True) + 1 if any(above) else None
         assert at == course.proved_at or (at and course.proved_at and at - course.proved_at <= 2)
@@ -88,15 +88,15 @@ def test_the_documented_criteria_are_listed_with_what_was_found(state: Path) -> 
     assert names[:2] == ["Success, however often one looks", "Safety cost, however often one looks"]  # they decide
     assert names[2:5] == ["Gain in reward", "p of the gain, by one look", "Interval of the gain, by one look"]
     assert names[5:] == ["Rise in safety cost", "Safety cost, by one look", "Other seeds", "Fewer tasks"]
-    assert shown.criteria[5].found == f"{proof['safety_benchmark']['safety_regression_delta']:+.4f}"
+    assert shown.criteria[5].measured == f"{proof['safety_benchmark']['safety_regression_delta']:+.4f}"
 
 
 def test_without_success_the_reward_has_to_improve_within_its_range(state: Path) -> None:
     found = publication.read(published(state))
-    assert publication.weighing(found).primary == "success"
-    shown = publication.view(found, publication.weighing(found, primary="reward", reward_range=(0.0, 2.0)))
-    assert shown.primary == "reward" and shown.course.metric == "reward"
-    narrow = publication.weighing(found, primary="reward", reward_range=(0.2, 1.0))
+    assert publication.comparison_config(found).primary == "success"
+    shown = publication.view(found, publication.comparison_config(found, primary="reward", reward_range=(0.0, 2.0)))
+    assert shown.primary == "reward" and shown.sequence.metric == "reward"
+    narrow = publication.comparison_config(found, primary="reward", reward_range=(0.2, 1.0))
     with pytest.raises(BadInput, match="set reward_range"):
         publication.view(found, narrow)
 
@@ -104,7 +104,7 @@ def test_without_success_the_reward_has_to_improve_within_its_range(state: Path)
 def test_a_null_comparison_tells_its_sides_apart(state: Path) -> None:
     found = publication.read(published(state, checkpoints=("sprout@1", "sprout@1")))
     assert found.versions == ("sprout@1 (baseline)", "sprout@1 (candidate)")
-    assert "sprout@1 (candidate)" in render(publication.view(found, publication.weighing(found)))
+    assert "sprout@1 (candidate)" in render(publication.view(found, publication.comparison_config(found)))
 
 
 def test_names_without_numbers_have_no_families(state: Path) -> None:
@@ -160,10 +160,10 @@ def test_the_bands_are_those_of_the_published_weighing_whatever_has_to_improve(s
     asked = ComparisonConfig(seed_delta_spread=0.17, sample_p_value_spread=0.03, reward_range=(0.0, 2.0))
     path = published(state, weighing=json.loads(json.dumps(asdict(asked))))
     for shown in (seen(path), seen(path, primary="reward")):
-        wanted = {criterion.name: criterion.wanted for criterion in shown.criteria}
+        wanted = {criterion.name: criterion.required for criterion in shown.criteria}
         assert wanted["Other seeds"] == "p within 0.05, gain within 0.17"
         assert wanted["Fewer tasks"] == "p within 0.03, gain within 0.08"
-    assert publication.weighing(publication.read(path), primary="reward").reward_range == (0.0, 2.0)
+    assert publication.comparison_config(publication.read(path), primary="reward").reward_range == (0.0, 2.0)
 
 
 def test_a_page_names_the_releases_and_ends_with_what_to_do(state: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_page_names_the_releases_and_ends_with_what_to_do(state: Path) -> None
 def test_a_version_that_did_not_get_in_is_not_to_be_rolled_back(state: Path) -> None:
     closed = Decision(open=False, reasons=(Reason(code="golden_changed_unsigned", text="3 of 40"),))
     shown = seen(published(state, rates=(0.4, 0.8), tasks=120, versions=("a@1", "a@2"), decision=closed))
-    assert shown.decision == closed and proof_view.standing(shown).kind == "blocked"
+    assert shown.decision == closed and proof_view.status_of(shown).kind == "blocked"
     steps = [command for command, _ in shown.steps]
     assert steps == ["holdfast release explain a@2", f"holdfast report show {RUN}"]
 

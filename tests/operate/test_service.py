@@ -15,7 +15,7 @@ from holdfast.contracts.run import DesiredState
 from holdfast.learn.batch import SampleFilter
 from holdfast.learn.turns import PpoSettings, RlSettings, optimize_turns
 from holdfast.operate import service as service_module
-from holdfast.operate.canary_controller import keep
+from holdfast.operate.canary_controller import run_controller
 from holdfast.operate.service import KIND, Capture, Service, trial_of
 from holdfast.policies.engine import Local
 from holdfast.policies.lm import ModelShape, Transformer
@@ -409,23 +409,23 @@ async def test_feedback_finds_what_was_answered_a_moment_ago(file_store: Store) 
 
 async def test_each_step_and_each_try_and_each_live_version_has_a_comparison_of_its_own(file_store: Store) -> None:
     line, _, service = await compared(file_store, share=5, versions=3)
-    names = [service.table.trial]
+    names = [service.table.experiment]
     line.go(2, Stage.CANARY, 25)
     await service.refresh()
-    names.append(service.table.trial)
+    names.append(service.table.experiment)
     line.back(2, 1)
     line.go(2, Stage.CANDIDATE)
     line.go(2, Stage.CANARY, 25)  # the same routing as before
     await service.refresh()
-    names.append(service.table.trial)
+    names.append(service.table.experiment)
     line.go(3, Stage.LIVE)  # under the canary's feet
     await service.refresh()
-    names.append(service.table.trial)
+    names.append(service.table.experiment)
     assert len(set(names)) == 4 and names[-1] == line.trial(2)
     assert list(file_store.trials.get(line.trial(2)).arms) == ["sprout@3", "sprout@2"]
     line.back(2, 3)
     await service.refresh()
-    assert service.table.trial is None
+    assert service.table.experiment is None
 
 
 async def test_a_comparison_that_was_ended_by_hand_stops_nothing(file_store: Store) -> None:
@@ -446,7 +446,7 @@ async def test_a_rollback_that_a_person_orders_elsewhere_changes_who_answers_wit
     line.go(2, at, 100 if at is Stage.CANARY else None)
     service = await opened(line, house)
     assert await house.ask(service, "ann") == "sprout@2"
-    keeping = keep(file_store, POLICY, GuardLimits(), clock=lambda: 1.0, observe=lambda looked: None)
+    keeping = run_controller(file_store, POLICY, GuardLimits(), clock=lambda: 1.0, observe=lambda looked: None)
     beside = [asyncio.create_task(work) for work in (service.run(), keeping)]
     with open_store(file_store.url) as operator:
         _, live = take_back(operator, None, "it is rude", 2.0)
@@ -485,7 +485,7 @@ async def test_what_was_served_and_rewarded_can_be_learnt_from(
             capture.heard(f"r{number}", "sprout@1", HELLO, made)
     clock.advance(3600)  # people take their time
     for number, identity in enumerate(calls):
-        assert await capture.told(identity, {"reward": number % 2})
+        assert await capture.save_feedback(identity, {"reward": number % 2})
     rollouts = [file_store.views.rollout(f"{run}/{identity}") for identity in calls]
     assert {(one.status, one.split) for one in rollouts} == {(RolloutState.SUCCEEDED, Split.TRAIN)}
     found = file_store.experiences.of(one.id for one in rollouts)
@@ -517,7 +517,7 @@ async def test_a_reward_counts_and_where_there_is_none_success_does(
     file_store: Store, run: str, capture: Capture, said: dict[str, float], total: float
 ) -> None:
     capture.heard("r1", "sprout@2", HELLO, call("sprout@2"))
-    assert await capture.told("r1", said)
+    assert await capture.save_feedback("r1", said)
     found = file_store.experiences.one(f"{run}/r1")
     assert found is not None and found.sheet.total == total
     assert {signal.name: signal.value for signal in found.sheet.signals} == said
@@ -528,10 +528,10 @@ async def test_a_reward_counts_and_where_there_is_none_success_does(
 
 
 async def test_what_is_not_known_or_not_judged_is_not_kept(file_store: Store, run: str, capture: Capture) -> None:
-    assert not await capture.told("r9", {"reward": 1.0})
+    assert not await capture.save_feedback("r9", {"reward": 1.0})
     capture.heard("r1", "sprout@1", HELLO, call("sprout@1"))
-    assert not await capture.told("r1", {"safety_cost": 1.0})
-    assert await capture.told("r1", {"reward": 1.0})  # it waited for it
+    assert not await capture.save_feedback("r1", {"safety_cost": 1.0})
+    assert await capture.save_feedback("r1", {"reward": 1.0})  # it waited for it
     assert [one.name for one in file_store.views.rollouts(run)] == ["r1"]
 
 
@@ -539,11 +539,11 @@ async def test_the_same_again_is_harmless_and_another_value_a_conflict(
     file_store: Store, run: str, capture: Capture
 ) -> None:
     capture.heard("r1", "sprout@1", HELLO, call("sprout@1"))
-    assert await capture.told("r1", {"success": 1.0})
-    assert await capture.told("r1", {"success": 1.0})
+    assert await capture.save_feedback("r1", {"success": 1.0})
+    assert await capture.save_feedback("r1", {"success": 1.0})
     with pytest.raises(Conflict, match="^answer r1: success was told before: 1, not 0$"):
-        await capture.told("r1", {"success": 0.0})
-    assert not await capture.told("r1", {"reward": 1.0})  # too late for this one
+        await capture.save_feedback("r1", {"success": 0.0})
+    assert not await capture.save_feedback("r1", {"reward": 1.0})  # too late for this one
     found = file_store.experiences.one(f"{run}/r1")
     assert found is not None and found.sheet.total == 1.0
 
@@ -552,8 +552,8 @@ async def test_many_at_once_each_get_their_own(file_store: Store, run: str, capt
     names = [f"r{number}" for number in range(40)]
     for name in names:
         capture.heard(name, "sprout@1", HELLO, call(name))
-    told = [capture.told(name, {"reward": float(place)}) for place, name in enumerate(names)]
-    again = [capture.told(name, {"reward": float(place)}) for place, name in enumerate(names)]
+    told = [capture.save_feedback(name, {"reward": float(place)}) for place, name in enumerate(names)]
+    again = [capture.save_feedback(name, {"reward": float(place)}) for place, name in enumerate(names)]
     assert all(await asyncio.gather(*reversed(told), *again))
     for place, name in enumerate(names):
         found = file_store.experiences.one(f"{run}/{name}")
@@ -565,7 +565,7 @@ async def test_the_oldest_are_forgotten_first(file_store: Store, run: str, clock
     capture = Capture(file_store, run, clock=lambda: clock.now, most=2)
     for name in ("a", "b", "c"):
         capture.heard(name, "sprout@1", HELLO, call(name))
-    assert [await capture.told(name, {"reward": 1.0}) for name in ("a", "b", "c")] == [False, True, True]
+    assert [await capture.save_feedback(name, {"reward": 1.0}) for name in ("a", "b", "c")] == [False, True, True]
 
 
 async def test_what_could_not_be_written_can_be_told_again(
@@ -579,8 +579,8 @@ async def test_what_could_not_be_written_can_be_told_again(
     with monkeypatch.context() as full:
         full.setattr(file_store.db, "write", refuse)  # the disk, which cannot be filled here
         with pytest.raises(StoreFull):
-            await capture.told("r1", {"reward": 1.0})
-    assert await capture.told("r1", {"reward": 1.0})
+            await capture.save_feedback("r1", {"reward": 1.0})
+    assert await capture.save_feedback("r1", {"reward": 1.0})
     assert file_store.experiences.one(f"{run}/r1") is not None
 
 
@@ -591,9 +591,9 @@ async def test_a_telling_that_broke_off_does_not_mix_with_the_next(
         capture.heard(name, "sprout@1", HELLO, call(name))
     file_store.runs.want(run, DesiredState.PAUSED, who="ann", why="test", now=2.0).result()
     with pytest.raises(Fault, match="answer r1: .* takes nothing at the moment; tell it again later"):
-        await capture.told("r1", {"reward": 1.0})
+        await capture.save_feedback("r1", {"reward": 1.0})
     file_store.runs.want(run, DesiredState.RUNNING, who="ann", why="test", now=3.0).result()
-    assert await capture.told("r2", {"reward": 2.0})
+    assert await capture.save_feedback("r2", {"reward": 2.0})
     found = file_store.experiences.one(f"{run}/r2")
     assert found is not None and [span.model.model for span in found.spans if span.model] == ["r2"]
     assert file_store.experiences.one(f"{run}/r1") is None

@@ -29,7 +29,7 @@ from holdfast.contracts.rollout import AttemptState, Claim, Task
 from holdfast.contracts.run import LESSON, RunState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.operate import watchers
-from holdfast.operate.watchers import RULES, SAID, AlertWatcher, Lines, Webhook
+from holdfast.operate.watchers import MEANINGS, RULES, AlertWatcher, Lines, Webhook
 from holdfast.reward.safety import GATE
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture, settle
@@ -60,7 +60,7 @@ class Site:
         self.clock.advance(after_s)
         if beat:
             self.store.runs.beat(self.run, driver=1, now=self.clock.now).result()
-        return [(one.code, one.cleared_at is None) for one in self.watchman.look()]
+        return [(one.code, one.cleared_at is None) for one in self.watchman.check()]
 
     def do(self, many: int, end: Callable[[Claim], Any]) -> None:
         tasks = [
@@ -145,7 +145,7 @@ def repeat(site: Site, times: int, **body: Any) -> None:
 def read_tools(site: Site, does: bool) -> None:
     for _ in range(5):
         site.do(watchers.READ_ON, calls_tool(site, does))
-        site.watchman.look()
+        site.watchman.check()
 
 
 FAIL, FINE = AttemptState.FAILED, AttemptState.SUCCEEDED
@@ -180,7 +180,7 @@ def test_a_rule_fires_once_and_clears(site: Site, code: str) -> None:
     fires(site)
     assert site.look() == [(code, True)] and site.look() == []
     (standing,) = site.store.alerts.standing()
-    assert standing.code == code and SAID[code] in standing.message
+    assert standing.code == code and MEANINGS[code] in standing.message
     clears(site)
     assert site.look() == [(code, False)] and site.store.alerts.standing() == []
     assert site.look() == []
@@ -240,7 +240,7 @@ def test_a_full_disk_keeps_nothing_and_loses_nothing(site: Site, monkeypatch: py
 
 
 def test_every_rule_is_tried_and_says_what_its_number_is() -> None:
-    assert {*CASES, "no_heartbeat", "backlog", "adoption_drop"} == RULES.keys() == SAID.keys()
+    assert {*CASES, "no_heartbeat", "backlog", "adoption_drop"} == RULES.keys() == MEANINGS.keys()
     assert RULES["entropy_out_of_band"].fires_above == log(10.0)
 
 

@@ -58,7 +58,7 @@ class Tool:
     says: str
     schema: Mapping[str, Any]
     act: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    changes: bool = False  # something in the store
+    is_write: bool = False  # changes something in the store
 
 
 def _text(says: str, most: int = LONGEST, **more: Any) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class ToolFunctions:
         return {**_evaluation(self._judged(result)), "size": size}
 
     def runs(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        from holdfast.operate.look import views
+        from holdfast.operate import views
 
         with self.opened() as store:
             now, most = self._clock(), given.get("most", 20)
@@ -186,13 +186,13 @@ class ToolFunctions:
             }
 
     def adoption(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        from holdfast.operate.look import views
+        from holdfast.operate import views
 
         with self.opened() as store:
             return views.tools(store, given["run"], now=self._clock(), most=given.get("most", PAGE))
 
     def budgets(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        from holdfast.operate.look import views
+        from holdfast.operate import views
 
         with self.opened() as store:
             most = given.get("most", 20)
@@ -296,7 +296,7 @@ def ordering(desk: ToolFunctions, token: str | None) -> tuple[Tool, ...]:
             },
         )
         act = partial(desk.order, name, token)
-        found.append(Tool(name=f"{ORDER}{name}", says=action.help, schema=schema, act=act, changes=True))
+        found.append(Tool(name=f"{ORDER}{name}", says=action.help, schema=schema, act=act, is_write=True))
     return tuple(found)
 
 
@@ -359,7 +359,7 @@ def server(
                     description=tool.says,
                     input_schema=dict(tool.schema),
                     annotations=types.ToolAnnotations(
-                        read_only_hint=not tool.changes, destructive_hint=tool.changes, idempotent_hint=True
+                        read_only_hint=not tool.is_write, destructive_hint=tool.is_write, idempotent_hint=True
                     ),
                 )
                 for tool in found.values()

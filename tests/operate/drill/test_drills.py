@@ -19,8 +19,8 @@ import pytest
 from holdfast.collect.agent import Context, Tracer
 from holdfast.contracts.executor import Assignment
 from holdfast.contracts.settings import settings_from
-from holdfast.operate.drill.drills import DRILLS, Callers, DrillFailed, Load, Scratch, busy, perform
-from holdfast.operate.drill.playbook import KINDS, TRANSCRIPT, validate
+from holdfast.operate.drills import DRILLS, Callers, DrillFailed, Load, Scratch, busy, perform
+from holdfast.operate.playbook import KINDS, TRANSCRIPT, validate
 from tests.store.children import unmeasured
 
 PATIENT = {"recovery_s": 600.0, "obey_s": 600.0}  # a busy machine is no crash

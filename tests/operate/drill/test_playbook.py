@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.operate.drill.playbook import NAME, STORE, TRANSCRIPT, validate
+from holdfast.operate.playbook import NAME, STORE, TRANSCRIPT, validate
 from holdfast.store.store import open_store
 from tests.operate.rehearsed import ANSWERS, BAD, GOOD, crashed, paused, rolled_back
 from tests.store.tamper import damage

@@ -12,7 +12,7 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import OutcomeKind, RolloutState
 from holdfast.contracts.run import DesiredState, LedgerEntry, RunRecord, RunState
-from holdfast.operate.look import briefs
+from holdfast.operate import briefs
 from holdfast.store.store import Store
 from holdfast.store.tally import Moments, Totals
 from tests.operate.stage import Line

@@ -6,7 +6,7 @@ from holdfast.contracts.errors import NotFound
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState, Task
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
-from holdfast.operate.look.conversation import group, rollout
+from holdfast.operate.conversation import group, rollout
 from holdfast.store.store import Store
 from tests.operate.conftest import LIVED_AT
 from tests.store.filled import SCRIPT

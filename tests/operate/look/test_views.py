@@ -13,9 +13,9 @@ from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Split, Task
 from holdfast.contracts.run import LESSON, DesiredState
-from holdfast.operate.look import conversation, lessons, standings, views
-from holdfast.operate.look.views import health, pace, solved
-from holdfast.operate.serve.panels import PANELS
+from holdfast.operate import conversation, learning_views, release_views, views
+from holdfast.operate.app import PANELS
+from holdfast.operate.views import health, pace, solved
 from holdfast.store.dashboard_queries import RECENT
 from holdfast.store.store import Store
 from tests.operate.conftest import LIVED_AT
@@ -44,12 +44,12 @@ ALL: dict[str, View] = {
     "group": lambda store: conversation.group(
         store, newest(store), some(store)["group"], **NOW, near=some(store)["key"]
     ),
-    "learning": lambda store: lessons.learning(store, newest(store), **NOW),
-    "proofs": lambda store: standings.proofs(store, **NOW),
-    "proof": lambda store: standings.proof(store, "sprout@2", **NOW),
-    "releases": lambda store: standings.releases(store, **NOW),
-    "experiments": lambda store: standings.experiments(store, **NOW),
-    "experiment": lambda store: standings.experiment(store, "greeting", **NOW),
+    "learning": lambda store: learning_views.learning(store, newest(store), **NOW),
+    "proofs": lambda store: release_views.proofs(store, **NOW),
+    "proof": lambda store: release_views.proof(store, "sprout@2", **NOW),
+    "releases": lambda store: release_views.releases(store, **NOW),
+    "experiments": lambda store: release_views.experiments(store, **NOW),
+    "experiment": lambda store: release_views.experiment(store, "greeting", **NOW),
     "tools": lambda store: views.tools(store, newest(store), **NOW),
     "budgets": lambda store: views.budgets(store, newest(store), **NOW),
     "alerts": lambda store: views.alerts(store, **NOW),
@@ -189,7 +189,7 @@ def test_tools_and_budgets_are_counted_from_the_newest(lived_in: Store) -> None:
 
 
 def test_what_is_not_there_is_said(lived_in: Store) -> None:
-    for view in (views.run, views.rollouts, lessons.learning, views.tools, views.budgets):
+    for view in (views.run, views.rollouts, learning_views.learning, views.tools, views.budgets):
         with pytest.raises(NotFound):
             view(lived_in, "run-9", **NOW)
 

@@ -23,11 +23,10 @@ from holdfast.collect.openapi import ApiRoute
 from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.run import DesiredState
-from holdfast.operate.serve import app as control_room
-from holdfast.operate.serve import auth_middleware
-from holdfast.operate.serve.app import TownPage, app
-from holdfast.operate.serve.auth_middleware import OPEN
-from holdfast.operate.serve.panels import PANELS
+from holdfast.operate import app as control_room
+from holdfast.operate import auth_middleware
+from holdfast.operate.app import PANELS, TownPage, app
+from holdfast.operate.auth_middleware import OPEN
 from holdfast.store.store import Store, open_store
 from tests.collect.fuzz import fuzz
 from tests.operate.room import Room, serving
@@ -226,7 +225,7 @@ def test_every_view_takes_what_its_panel_reads() -> None:
         assert names <= set(taken), panel.name
         needed = {name for name, one in taken.items() if one.default is one.empty} - {"store", "now"}
         assert needed == {param.into or param.name for param in panel.takes if param.is_needed}, panel.name
-        told = panel.told()
+        told = panel.described()
         assert [(one["name"], one["required"]) for one in told.headers] == [(p.name, p.is_needed) for p in panel.takes]
         assert {200, 400, 401, 404, 429} <= set(told.gives)
     assert len(BY_NAME) == len(PANELS)

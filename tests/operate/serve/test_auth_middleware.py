@@ -15,10 +15,10 @@ from starlette.requests import Request
 
 from holdfast.contracts.commands import Role, Token
 from holdfast.contracts.errors import StoreError
+from holdfast.operate import app as control_room
+from holdfast.operate import auth_middleware
 from holdfast.operate.auth import TokenGuard
-from holdfast.operate.serve import app as control_room
-from holdfast.operate.serve import auth_middleware
-from holdfast.operate.serve.auth_middleware import COOKIE, AuthMiddleware
+from holdfast.operate.auth_middleware import COOKIE, AuthMiddleware
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.operate.room import PATIENCE_S, Room, listening, serving, with_token

@@ -10,8 +10,8 @@ import pytest
 from holdfast.contracts.commands import Forbidden, Overrides, Role
 from holdfast.contracts.run import DesiredState
 from holdfast.operate.auth import Caller
-from holdfast.operate.serve.auth_middleware import Refusal
-from holdfast.operate.serve.gateway import Gateway
+from holdfast.operate.auth_middleware import Refusal
+from holdfast.operate.gateway import Gateway
 from holdfast.store.store import Store, open_store
 from tests.store.filled import filled
 
@@ -129,7 +129,16 @@ def test_overrides_are_kept_one_upon_another_and_written_down(gateway: Gateway, 
     assert told["overrides_path"] == str(store.overrides.path)
     assert [one.kind for one in store.ledger.entries()][-2:] == ["config", "config"]
     count = "max_rollouts_per_update"
-    for body in ({"enabled": 1}, {"enabled": None}, {count: 0}, {count: True}, {count: 2**53}, {"x": 1}, []):
+    for body in (
+        {"enabled": 1},
+        {"enabled": None},
+        {count: 0},
+        {count: True},
+        {count: 2**53},
+        {count: 5.0},
+        {"x": 1},
+        [],
+    ):
         with pytest.raises(Refusal) as refused:
             gateway.configure(body, OPERATOR)
         assert refused.value.code == "invalid_training_config"
