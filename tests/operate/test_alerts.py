@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -76,9 +77,12 @@ def test_it_is_raised_and_cleared_in_turns(values: list[float | None], hold_s: f
     assert (state.fired is not None) == (len(told) % 2 == 1)
 
 
+interval = cache(wilson)
+
+
 def rates(rng: np.random.Generator, share: float, of: int = 100) -> AdoptionRate:
     hits = float(rng.binomial(of, share))
-    return AdoptionRate(of=of, tries=of, hits=hits, interval=wilson(hits, of))
+    return AdoptionRate(of=of, tries=of, hits=hits, interval=interval(hits, of))
 
 
 def test_a_drop_in_adoption_fires_once_and_clears_when_it_is_back() -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from math import isfinite
 from typing import Any
@@ -353,7 +354,7 @@ class ControlRoom:
 
     async def snapshots(self, asked: Request) -> Response:
         async def look() -> Mapping[str, Any]:
-            return await asyncio.to_thread(self.gateway.snapshot)
+            return await asyncio.to_thread(self.gateway.show, "snapshot")
 
         last = asked.headers.get("last-event-id")
         return Events(snapshots(look, self.store.changes, self._listening(asked), last), headers=UNBUFFERED)
@@ -465,13 +466,13 @@ def _documented(room: ControlRoom, known: tuple[int, ...]) -> list[BaseRoute]:
     configure = _told("gateway_training_config", "Overrides for the next training", *BODY, takes=CONFIG)
     snapshots = _told("dashboard_stream", "A snapshot whenever it differs", *known, gives={EVENTS: TEXT})
     return [
-        look("/dashboard/health", "Health, training, control and state", gateway.health),
+        look("/dashboard/health", "Health, training, control and state", partial(gateway.show, "health")),
         look("/dashboard/widgets", "Widgets of a dashboard", gateway.widgets),
-        look("/dashboard/queue-timeline", "The queue, minute by minute", gateway.queue_timeline),
-        look("/dashboard/alerts", "Alerts", gateway.alerts),
+        look("/dashboard/queue-timeline", "The queue, minute by minute", partial(gateway.show, "queue_timeline")),
+        look("/dashboard/alerts", "Alerts", partial(gateway.show, "alerts")),
         ApiRoute("/dashboard/actions", room.act, act, method="POST"),
         ApiRoute("/dashboard/stream", room.snapshots, snapshots),
-        look("/gateway/training/status", "Status of the newest run", gateway.status),
+        look("/gateway/training/status", "Status of the newest run", partial(gateway.show, "status")),
         look("/gateway/training/rollouts", "Its rollouts, newest first", gateway.rollouts, (PAGE_NUMBER, PER_PAGE)),
         ApiRoute("/gateway/training/config", room.configure, configure, method="PATCH"),
     ]

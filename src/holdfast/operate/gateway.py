@@ -50,6 +50,13 @@ WIDGETS = (  # id and kind, title, what it shows
     ("alert_feed", "Alerts", "alerts"),
 )
 REFRESH_MS = 1000
+ANSWERS = {  # the parts of each
+    "health": ("health", "training", "control", "state"),
+    "queue_timeline": ("queue_timeline", "health", "training", "state"),
+    "alerts": ("alerts", "health", "training", "state"),
+    "snapshot": ("alerts", "queue_timeline", "health", "training", "control", "state"),  # what the stream sends
+    "status": ("training",),
+}
 
 Body = dict[str, Any]
 
@@ -184,12 +191,10 @@ class Gateway:
     def _look(self) -> StoreSnapshot:
         return StoreSnapshot(self._store, self._clock())
 
-    def _told(self, *names: str) -> Body:
+    def show(self, name: str) -> Body:
+        """One of ANSWERS."""
         look = self._look()
-        return look.answer(**{name: getattr(look, name) for name in names})
-
-    def health(self) -> Body:
-        return self._told("health", "training", "control", "state")
+        return look.answer(**{part: getattr(look, part) for part in ANSWERS[name]})
 
     def widgets(self) -> Body:
         look = self._look()
@@ -200,19 +205,6 @@ class Gateway:
             for kind, title, key in WIDGETS
         ]
         return look.answer(widgets=shown, training=look.training, state=look.state)
-
-    def queue_timeline(self) -> Body:
-        return self._told("queue_timeline", "health", "training", "state")
-
-    def alerts(self) -> Body:
-        return self._told("alerts", "health", "training", "state")
-
-    def snapshot(self) -> Body:
-        """What the stream sends: all of it."""
-        return self._told("alerts", "queue_timeline", "health", "training", "control", "state")
-
-    def status(self) -> Body:
-        return self._told("training")
 
     def rollouts(self, page: int = 1, per_page: int = 50) -> Body:
         """Rollouts of the newest run, newest first."""

@@ -48,11 +48,11 @@ def gateway(store: Store) -> Gateway:
 
 def test_every_answer_has_its_documented_parts_and_the_run_under_training(gateway: Gateway) -> None:
     parts = {
-        "health": ({"health", "training", "control", "state"}, gateway.health()),
+        "health": ({"health", "training", "control", "state"}, gateway.show("health")),
         "widgets": ({"widgets", "training", "state"}, gateway.widgets()),
-        "queue": ({"queue_timeline", "health", "training", "state"}, gateway.queue_timeline()),
-        "alerts": ({"alerts", "health", "training", "state"}, gateway.alerts()),
-        "status": ({"training"}, gateway.status()),
+        "queue": ({"queue_timeline", "health", "training", "state"}, gateway.show("queue_timeline")),
+        "alerts": ({"alerts", "health", "training", "state"}, gateway.show("alerts")),
+        "status": ({"training"}, gateway.show("status")),
     }
     for named, told in parts.values():
         assert set(told) == named | {"schema_version", "generated_unix_ms"}
@@ -64,7 +64,7 @@ def test_every_answer_has_its_documented_parts_and_the_run_under_training(gatewa
 
 
 def test_training_is_what_the_store_counts(gateway: Gateway, store: Store) -> None:
-    told = gateway.status()["training"]
+    told = gateway.show("status")["training"]
     counts = {str(state): n for state, n in store.views.counts("run-2-new").items()}
     assert (told["run_id"], told["run_state"], told["total_rollouts"]) == ("run-2-new", "running", 400)
     assert told["succeeded"] == counts["succeeded"] and told["failed"] == counts["failed"] + counts["dead"] > 0
@@ -73,7 +73,7 @@ def test_training_is_what_the_store_counts(gateway: Gateway, store: Store) -> No
 
 
 def test_the_queue_is_told_minute_by_minute(gateway: Gateway) -> None:
-    told = gateway.queue_timeline()["queue_timeline"]
+    told = gateway.show("queue_timeline")["queue_timeline"]
     cycles = told["recent_cycles"]
     assert 0 < len(cycles) == told["cycle_reports"] <= 64 and all(set(one) == CYCLE for one in cycles)
     assert sum(one["failed_cases"] for one in cycles) > 0 and cycles[-1]["backlog_cases"] > 0
@@ -83,7 +83,7 @@ def test_the_queue_is_told_minute_by_minute(gateway: Gateway) -> None:
 
 
 def test_alerts_are_those_that_stand_and_those_that_follow_from_the_numbers(gateway: Gateway, store: Store) -> None:
-    told = {one["code"]: one["severity"] for one in gateway.alerts()["alerts"]}
+    told = {one["code"]: one["severity"] for one in gateway.show("alerts")["alerts"]}
     assert {one.code: str(one.severity) for one in store.alerts.standing()}.items() <= told.items()
     assert told["dashboard_training_failures"] == "warning"
     assert told["dashboard_queue_backlog"] == "info" and "dashboard_healthy" not in told
@@ -105,10 +105,10 @@ def test_an_action_is_an_order_like_any_other(gateway: Gateway, store: Store) ->
     assert store.runs.get("run-2-new").wanted is DesiredState.PAUSED
     assert set(told) == ACTED and told["request_id"] == "dashboard-action-1800000000000"
     assert (told["control_mode"], told["rollout_gate"]) == ("paused", "hold")
-    control = gateway.health()["control"]
+    control = gateway.show("health")["control"]
     assert control["paused"] and control["last_action"]["action"] == "pause"
     assert control["last_action"]["reason"] == "lunch"
-    assert "dashboard_operator_pause_active" in [one["code"] for one in gateway.alerts()["alerts"]]
+    assert "dashboard_operator_pause_active" in [one["code"] for one in gateway.show("alerts")["alerts"]]
     with pytest.raises(Forbidden):
         Gateway(store, lambda: NOW + 1).act({"action": "resume"}, VIEWER)
     assert Gateway(store, lambda: NOW + 2).act({"action": "resume"}, OPERATOR)["control_mode"] == "running"
@@ -165,10 +165,10 @@ def test_what_nothing_takes_up_who_may_not_and_what_is_no_action_is_in_the_ledge
 
 def test_an_empty_store_is_unknown_and_holds(file_store: Store) -> None:
     gateway = Gateway(file_store, lambda: NOW)
-    told = gateway.health()
+    told = gateway.show("health")
     assert (told["health"]["health_state"], told["health"]["rollout_gate"]) == ("unknown", "hold")
     assert told["training"]["run_state"] == "unknown" and set(told["training"]) == TRAINING
-    assert [one["code"] for one in gateway.alerts()["alerts"]] == ["dashboard_state_missing"]
-    assert gateway.rollouts()["records"] == [] and gateway.snapshot()["queue_timeline"]["recent_cycles"] == []
+    assert [one["code"] for one in gateway.show("alerts")["alerts"]] == ["dashboard_state_missing"]
+    assert gateway.rollouts()["records"] == [] and gateway.show("snapshot")["queue_timeline"]["recent_cycles"] == []
     with pytest.raises(Refusal, match="no run yet"):
         gateway.act({"action": "pause"}, OPERATOR)
