@@ -82,10 +82,7 @@ async def test_a_canary_answers_its_callers_and_each_answer_is_noted_with_what_i
     assert await house.ask(service, theirs, is_streamed=is_streamed) == "sprout@1"
     assert await served(service, line, 2) == [
         ServedRequest(id=name, trial=line.trial(2), arm=arm, unit=unit, at=100.5, latency_s=took, tokens=3)
-        for name, arm, unit, took in (
-            (f"r1-{ours}", "sprout@2", ours, 0.5),
-            (f"r2-{theirs}", "sprout@1", theirs, 0.0),
-        )
+        for name, arm, unit, took in ((f"r1-{ours}", "sprout@2", ours, 0.5), (f"r2-{theirs}", "sprout@1", theirs, 0.0))
     ]
     trial = file_store.trials.get(line.trial(2))
     assert trial.arms == {"sprout@1": 0.75, "sprout@2": 0.25} and trial.kind == "canary"

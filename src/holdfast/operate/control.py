@@ -343,13 +343,7 @@ def _recovery(store: Store, command: Command, run: RunRecord) -> ActionPlan:
         return {**_counts(store, run.id), "checkpoint": kept, "checkpoint_source": found.source}
 
     return ActionPlan(
-        subject=run.id,
-        run=run.id,
-        before=_state(run),
-        after=after,
-        is_change=is_change,
-        affected=affected,
-        first=first,
+        subject=run.id, run=run.id, before=_state(run), after=after, is_change=is_change, affected=affected, first=first
     )
 
 

@@ -105,11 +105,7 @@ CHANGE = _object(
     tests=_files("The visible tests."),
     passed={"type": "boolean", "description": "What a hidden check said; leave it out where none was run."},
 )
-RUNS = _object(
-    run=RUN,
-    most=PAGED,
-    before=_text("Begin behind this run.", 200, minLength=1),
-)
+RUNS = _object(run=RUN, most=PAGED, before=_text("Begin behind this run.", 200, minLength=1))
 ADOPTION = _object(("run",), run=RUN, most=PAGED)
 DECISIONS = _object(
     policy=_text("Only this policy's.", 200, minLength=1),
@@ -337,11 +333,7 @@ def _asked(tools: Mapping[str, Tool], name: str, given: Mapping[str, Any]) -> To
 
 
 def server(
-    looked: tuple[Tool, ...],
-    orders: Callable[[], tuple[Tool, ...]],
-    *,
-    version: str,
-    note: Note = lambda *_: None,
+    looked: tuple[Tool, ...], orders: Callable[[], tuple[Tool, ...]], *, version: str, note: Note = lambda *_: None
 ) -> Server[Any]:
     """The SDK's server with these tools. `orders` is called each time: the token may be revoked meanwhile."""
     import mcp.types as types
