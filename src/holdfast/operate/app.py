@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.collect import endpoint
 from holdfast.collect.endpoint import Events
-from holdfast.collect.openapi import EVENTS, FLAG, JSON, TEXT, ApiRoute, Gives, Schema, Told, described, obj
+from holdfast.collect.openapi import EVENTS, FLAG, JSON, TEXT, ApiOperation, ApiRoute, Gives, Schema, described, obj
 from holdfast.contracts.commands import LONGEST, LONGEST_WHY, Forbidden
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, Refused
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split
@@ -141,9 +141,11 @@ class Panel:
         read = {param.into or param.name: param.read(given) for param in self.takes}
         return {name: value for name, value in read.items() if value is not None}
 
-    def described(self) -> Told:
+    def described(self) -> ApiOperation:
         gives = {200: ("what it shows", {JSON: {"type": "object"}}), **refusals(400, 401, 403, 404, 429, 503)}
-        return Told(name=self.name, says=self.says, gives=gives, headers=[param.described() for param in self.takes])
+        return ApiOperation(
+            name=self.name, says=self.says, gives=gives, headers=[param.described() for param in self.takes]
+        )
 
 
 KEY = 2**62
@@ -424,11 +426,11 @@ ORDER = {
 }
 
 
-def _told(name: str, says: str, *refused: int, gives: Any = None, takes: Any = None, **more: Any) -> Told:
+def _told(name: str, says: str, *refused: int, gives: Any = None, takes: Any = None, **more: Any) -> ApiOperation:
     """An operation that answers with JSON, or with `gives`."""
     content = gives or {JSON: ANY}
     body = {} if takes is None else {JSON: takes}
-    return Told(name=name, says=says, gives={200: (says, content), **refusals(*refused)}, takes=body, **more)
+    return ApiOperation(name=name, says=says, gives={200: (says, content), **refusals(*refused)}, takes=body, **more)
 
 
 def _places(room: ControlRoom) -> list[BaseRoute]:
