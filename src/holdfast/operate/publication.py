@@ -102,7 +102,7 @@ def comparison_config(
     """How it is weighed again: as the gate asked for it, where one did, but for another primary; else with the proof's
     own error rate, limit and seed, and success has to improve, if it was measured."""
     if published.config is not None:
-        return weighing_from(published.config if primary is None else {**published.config, "primary": primary})
+        return comparison_config_from(published.config if primary is None else {**published.config, "primary": primary})
     told = all(one.success is not None for one in (*published.baseline, *published.candidate))
     return ComparisonConfig(
         primary=primary or ("success" if told else "reward"),

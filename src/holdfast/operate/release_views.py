@@ -26,7 +26,7 @@ from holdfast.operate.proof import split, thin
 from holdfast.operate.proof_view import MetricSequence
 from holdfast.operate.publication import sampled
 from holdfast.operate.service import trial_of
-from holdfast.pipeline.proof import weighing_from
+from holdfast.pipeline.promote import comparison_config_from
 from holdfast.promote import experiment as design
 from holdfast.promote.release import next_step
 from holdfast.prove.guard import GuardLimits, blocks, watch
@@ -307,7 +307,7 @@ def _drawn(path: Path, sha256: str, primary: str) -> tuple[Mapping[str, Any], st
         return NOTHING, "its samples are not the ones that were kept; 'holdfast store check' says more"
     kept = json.loads(path.read_bytes())
     before, after = ([decode(Episode, one) for one in kept[name]] for name in ("baseline", "candidate"))
-    how = weighing_from(kept["weighing"])
+    how = comparison_config_from(kept["weighing"])
     every, *courses = sampled(before, after, how, primary)
     if not every:
         return NOTHING, "no task was done by both"
