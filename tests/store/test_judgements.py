@@ -22,8 +22,8 @@ from holdfast.contracts.judgement import (
 )
 from holdfast.contracts.run import RunState
 from holdfast.store import admin
-from holdfast.store.check import check
 from holdfast.store.store import Store
+from tests.store.scene import problems
 
 ANSWER = EvalItem(task="What is 2 + 2?", output="4", author="ann")
 OTHER = EvalItem(task="What is 2 + 2?", output="5")
@@ -52,10 +52,6 @@ def calibration(**changes: Any) -> Calibration:
     return Calibration(**{**given, "standing": JudgeStatus.TRUSTED, "at": 1.0, **changes})
 
 
-def sound(store: Store) -> bool:
-    return [problem for part in check(store) for problem in part.problems] == []
-
-
 def test_a_judgement_comes_back_by_what_was_asked(store: Store) -> None:
     given = judgement(tokens=12, cost=0.5, latency_s=0.25, why="it \x00is")
     kept = store.judgements.record(ANSWER, given).result()
@@ -66,7 +62,7 @@ def test_a_judgement_comes_back_by_what_was_asked(store: Store) -> None:
     assert store.judgements.of(ON, judge="m") == [kept]
     assert store.judgements.of(ON, judge="n") == store.judgements.of("safety@1") == []
     assert store.judgements.asked() == [("m", ON, "a" * 64, 1, 0.5, 1.0)]
-    assert sound(store)
+    assert problems(store) == []
 
 
 def test_the_first_answer_to_a_question_stays(store: Store) -> None:
@@ -111,7 +107,7 @@ def test_labels_are_versioned_and_the_same_again_is_none(store: Store) -> None:
     ]
     assert [(one.who, one.version) for one in store.judgements.labels(ON)] == [("ann", 2), ("bob", 1), ("rule:x", 1)]
     assert store.judgements.labels("safety@1") == []
-    assert sound(store)
+    assert problems(store) == []
 
 
 def test_a_doubt_waits_until_a_person_has_looked(store: Store) -> None:
@@ -139,7 +135,7 @@ def test_the_newest_calibration_of_exactly_this_judge_counts(store: Store) -> No
     entry = list(store.ledger.entries())[1]
     assert (entry.kind, entry.who) == ("calibration", "ann")
     assert entry.body["standing"] == "diagnostic only" and entry.body["reasons"] == ["kappa 0.1 < 0.4"]
-    assert sound(store)
+    assert problems(store) == []
 
 
 def test_a_judge_that_trains_a_policy_never_evaluates_it(store: Store) -> None:
@@ -181,4 +177,4 @@ def test_pruning_runs_leaves_what_was_judged_and_labelled(store: Store) -> None:
     list(admin.prune(store, old, who="t", now=9.0))
     assert store.judgements.get(judgement().id) is not None and len(store.judgements.labels(ON)) == 1
     assert admin.stats(store).rows["labels"] == 1
-    assert sound(store)
+    assert problems(store) == []

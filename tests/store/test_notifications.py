@@ -15,7 +15,7 @@ from holdfast.contracts.run import DesiredState
 from holdfast.store.notifications import ALERTS, FINISHED, FLAGS, ORDERS, QUEUE, RELEASES, ROOM, TOPICS, TRIALS
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Databases, command
-from tests.store.children import start_child
+from tests.store.children import ended, ready, tell
 from tests.store.scene import Scene, begin, serving, signal, span
 
 LONG_S, SHORT_S = 60.0, 0.15
@@ -102,18 +102,14 @@ with open_store(sys.argv[1]) as store:
 
 def test_another_process_wakes_the_waiter_long_before_its_time(scene: Scene, url: str) -> None:
     settle_down(scene.store)
-    child = start_child(CHILD, url, scene.run)
-    assert child.stdout is not None and child.stdin is not None
-    assert child.stdout.readline() == "ready\n"
+    child = ready(CHILD, url, scene.run)
     seen = scene.store.changes.seen(QUEUE)
-    child.stdin.write("go\n")
-    child.stdin.flush()
+    tell(child)
     began = time.monotonic()
     assert scene.store.changes.wait(QUEUE, seen, LONG_S)
     assert time.monotonic() - began < LONG_S / 2
     assert scene.claim().rollout.name == "from afar"
-    child.communicate(timeout=60)
-    assert child.returncode == 0
+    ended(child)
 
 
 def test_a_wait_can_be_awaited(scene: Scene) -> None:
