@@ -133,12 +133,7 @@ def _is_alarm(counts: dict[str, int]) -> bool:
 def test_a_design_survives_its_way_through_a_trial() -> None:
     design = Design(metric="reward", reward_range=(-1.0, 3.0), min_effect=0.1, limits={"latency": None, "errors": 0.2})
     held = Experiment(
-        name="t",
-        kind="experiment",
-        arms=HALVES,
-        salt="s",
-        created_at=0.0,
-        settings=experiment.settings_of(design),
+        name="t", kind="experiment", arms=HALVES, salt="s", created_at=0.0, settings=experiment.settings_of(design)
     )
     assert design_of(held) == design
 

@@ -30,6 +30,7 @@ from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import Experiment, PolicyKind, ServedRequest, Stage
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, Claim, Rollout, RolloutState, Task
+from holdfast.contracts.run import DesiredState, RunRecord
 from holdfast.contracts.trace import Span, SpanKind
 from holdfast.store.admin import ROWS
 from holdfast.store.check import check
@@ -174,6 +175,9 @@ class Scene:
 
     def sweep(self, *, chance: float = 0.5) -> int:
         return self.store.queue.sweep(now=self.clock.now, chance=chance).result()
+
+    def want(self, wanted: DesiredState) -> RunRecord:
+        return self.store.runs.want(self.run, wanted, who="op", why="because", now=self.clock.now).result()
 
     def cancel(self, name: str, why: str = "enough") -> Rollout:
         return self.store.queue.cancel(f"{self.run}/{name}", now=self.clock.now, why=why).result()

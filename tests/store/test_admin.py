@@ -18,7 +18,7 @@ from holdfast.store.export import export
 from holdfast.store.store import Store, open_store
 from holdfast.store.writer import WriteFuture
 from tests.conftest import Clock, Databases, Files
-from tests.store.scene import Scene, begin, checkpoint, ordered, problems, says, serving, signal, span
+from tests.store.scene import Scene, begin, checkpoint, once, ordered, problems, says, serving, signal, span
 
 SERVING = {"releases", "trials", "exposures", "served", "flags", "checkpoints"} | {"tokens", "commands", "alerts"}
 
@@ -102,6 +102,7 @@ def test_the_log_beside_a_file_counts_as_part_of_it(files: Files, clock: Clock) 
         assert admin.stats(store).bytes_database == both > path.stat().st_size
 
 
+@once
 def test_only_finished_runs_of_the_project_that_ended_long_ago_may_go(store: Store, clock: Clock) -> None:
     old = played(store, clock, "old", 2)
     failed = played(store, clock, "failed", 1, end=RunState.FAILED)
@@ -161,6 +162,7 @@ def test_pruning_takes_the_steps_and_scorings_of_a_run_and_leaves_its_checkpoint
     assert problems(store) == []
 
 
+@once
 def test_pruning_leaves_what_serves_even_what_came_of_the_run(store: Store, clock: Clock) -> None:
     scene = played(store, clock, "gone", 1, end=None)
     store.checkpoints.add(checkpoint("c"), scene.run, now=clock.now)
@@ -175,6 +177,7 @@ def test_pruning_leaves_what_serves_even_what_came_of_the_run(store: Store, cloc
     assert problems(store) == []
 
 
+@once
 def test_pruning_that_was_interrupted_can_be_finished_and_nobody_resumes_the_rest(store: Store, clock: Clock) -> None:
     played(store, clock, "a", admin.CHUNK + 5, end=RunState.FAILED)
     (old,) = admin.old_runs(store, before=clock.now + 1)
@@ -188,6 +191,7 @@ def test_pruning_that_was_interrupted_can_be_finished_and_nobody_resumes_the_res
     assert rows(store)["runs"] == 0
 
 
+@once
 def test_a_run_that_was_taken_up_meanwhile_is_left_alone(store: Store, clock: Clock) -> None:
     played(store, clock, "a", 2, end=RunState.FAILED)
     (old,) = admin.old_runs(store, before=clock.now + 1)

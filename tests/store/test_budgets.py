@@ -23,7 +23,7 @@ from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.contracts.run import RunState
 from holdfast.store import admin
 from holdfast.store.db import engine_for
-from holdfast.store.store import Store, open_store
+from holdfast.store.store import open_store
 from tests.store.scene import LEASE_S, Scene, problems
 
 CEILING = {Tier.TRIVIAL: 500, Tier.STANDARD: 2000, Tier.COMPLEX: 8000}
@@ -174,12 +174,6 @@ def test_use_and_waste_are_counted_by_tier(scene: Scene) -> None:
     (total,) = scene.store.budgets.by_run()
     assert (total.name, total.budgets, total.waste) == (scene.run, 5, trivial.waste + standard.waste)
     assert problems(scene.store) == []
-
-
-def test_another_projects_budgets_are_its_own(scene: Scene) -> None:
-    used(scene, "t", 10)
-    other = Store(scene.store.db, "other", scene.store.folder)
-    assert other.budgets.by_run() == []
 
 
 def test_a_budget_that_its_events_do_not_tell_is_found(scene: Scene) -> None:

@@ -190,7 +190,7 @@ def test_the_ledger_has_every_change_and_no_hash(store: Store, clock: Clock) -> 
     store.tokens.revoke("tok-2", "eve", "lost", clock.now).result()
     entries = list(store.ledger.entries())
     assert [(one.kind, one.who) for one in entries] == [("token", "root"), ("token", "bob"), ("token", "eve")]
-    assert entries[0].body == {"add_token": "tok-1", "label": "ann", "role": "operator", "expires_at": clock.now + 100}
+    assert entries[0].body == {"add": "tok-1", "label": "ann", "role": "operator", "expires_at": clock.now + 100}
     assert entries[1].body["rotate"] == "tok-1" and entries[1].body["old_expires_at"] == clock.now + 10
     assert entries[2].body == {"revoke": "tok-2", "why": "lost"}
     told = json.dumps([encode(one) for one in entries])

@@ -20,7 +20,7 @@ from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.store.store import open_store
 from tests.conftest import Clock, Files
 from tests.store.children import start_child
-from tests.store.scene import LEASE_S, Scene, begin, problems
+from tests.store.scene import LEASE_S, Scene, begin, once, problems
 
 TRACED = "fdatasync,fsync,write,pwrite64,rename,renameat,renameat2"
 
@@ -263,6 +263,7 @@ for n in range(100_000):
 """
 
 
+@once
 def test_a_process_that_is_killed_while_it_moves_releases_leaves_one_live(url: str) -> None:
     told: list[list[str]] = []
     for round_ in range(2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,8 @@ from holdfast.contracts.errors import BadInput, BadRecord, Conflict, IllegalMove
 from holdfast.contracts.flag import Condition, Flag, FlagRule
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import Experiment, Exposure, ServedRequest
-from holdfast.store.notifications import FLAGS, ORDERS, TRIALS
 from holdfast.store.store import Store, open_store
-from tests.store.children import ended, ready, run_child, start_child
+from tests.store.children import run_child, start_child
 from tests.store.scene import held_open, once, problems, says
 
 
@@ -87,6 +87,7 @@ def test_an_experiment_or_a_flag_has_a_name_that_can_be_read(store: Store) -> No
     assert store.trials.all() == store.flags.all() == []
 
 
+@once
 def test_the_trial_of_a_release_is_named_after_it(store: Store) -> None:
     name = f"canary:{'x' * 100}@2:5:{'x' * 100}@1:1.000"
     assert begin(store, trial(name, kind="canary")).name == name
@@ -211,6 +212,7 @@ def test_feedback_is_told_once(store: Store) -> None:
     assert store.trials.served("t") == [request("r", success=1.0, reward=0.5)]  # nothing of a refused one is kept
 
 
+@once
 def test_feedback_that_is_none_is_refused(store: Store) -> None:
     begin(store)
     record(store, request("r"))
@@ -231,34 +233,6 @@ def test_names_that_an_engine_cannot_hold_are_made_so_that_it_can(store: Store) 
     assert store.trials.expose("t", "u\x00", "control", now=1.0).result() == store.trials.exposure("t", "u\x00")
 
 
-def test_a_project_has_its_own_trials_and_requests(store: Store, url: str) -> None:
-    begin(store)
-    record(store, request("r"))
-    with open_store(url, project="other") as elsewhere:
-        assert elsewhere.trials.all() == []
-        assert not tell(elsewhere, "r", success=1.0)
-        begin(elsewhere)
-        assert record(elsewhere, request("r", "treatment")) == 1
-        assert [one.arm for one in elsewhere.trials.served("t")] == ["treatment"]
-    assert [one.arm for one in store.trials.served("t")] == ["control"]
-    assert problems(store) == []
-
-
-def test_who_begins_or_ends_a_trial_wakes_others_and_what_is_served_does_not(store: Store) -> None:
-    assert store.changes.wait(TRIALS, store.changes.seen(TRIALS), 60.0)  # the watcher starts: its first look is news
-    for act, wakes in (
-        (lambda: begin(store), True),
-        (lambda: begin(store), False),
-        (lambda: record(store, request("r")), False),
-        (lambda: tell(store, "r", success=1.0), False),
-        (lambda: store.trials.expose("t", "u", "control", now=1.0).result(), False),
-        (lambda: store.trials.end("t", who="a", why="b", now=3.0).result(), True),
-    ):
-        seen = store.changes.seen(TRIALS)
-        act()
-        assert store.changes.wait(TRIALS, seen, 60.0 if wakes else 0.05) is wakes
-
-
 SERVING = """
 import sys
 from holdfast.contracts.release import ServedRequest
@@ -275,13 +249,19 @@ with open_store(url) as store:
 def test_who_looks_while_others_serve_misses_nothing_and_sees_nothing_twice(store: Store, url: str) -> None:
     """On Postgres, too, where keys are given out before the transactions end."""
     begin(store)
-    children = [start_child(SERVING, url, who) for who in ("ann", "bob")]
+
+    def serve(who: str) -> None:
+        with open_store(url) as mine:
+            for n in range(40):
+                record(mine, *(request(f"{who}-{n}-{place}") for place in range(5)))
+
     seen: list[str] = []
     until = time.monotonic() + 60
-    while len(seen) < 400 and time.monotonic() < until:
-        seen += names(store, after=len(seen))
-    for child in children:
-        ended(child)
+    with ThreadPoolExecutor(2) as threads:
+        serving = [threads.submit(serve, who) for who in ("ann", "bob")]
+        while len(seen) < 400 and time.monotonic() < until:
+            seen += names(store, after=len(seen))
+    assert [one.result() for one in serving] == [None, None]
     assert len(seen) == len(set(seen)) == 400
     assert names(store) == seen
 
@@ -298,6 +278,7 @@ def test_what_arrives_second_is_not_seen_first(store: Store, url: str) -> None:
     assert names(store) == ["first", "second"]
 
 
+@once
 def test_a_process_that_was_killed_lost_no_answered_request(store: Store, url: str) -> None:
     begin(store)
     script = SERVING.replace(".result()", ".result(); print(n, flush=True)").replace("range(40)", "range(100_000)")
@@ -393,40 +374,8 @@ def test_of_two_changes_at_once_the_second_sees_the_first(store: Store, url: str
     assert (store.flags.get("beta").killed, store.flags.get("beta").salt) == (True, "")
 
 
+@once
 def test_what_json_cannot_hold_is_not_kept(store: Store) -> None:
     with pytest.raises(BadRecord):
         put(store, flag(variants={"on": float("nan"), "off": 0.0}))
     assert (store.flags.all(), list(store.ledger.entries())) == ([], [])
-
-
-def test_a_project_has_its_own_flags(store: Store, url: str) -> None:
-    put(store, flag())
-    with open_store(url, project="other") as elsewhere:
-        assert elsewhere.flags.all() == []
-        put(elsewhere, flag(enabled=True))
-        elsewhere.flags.drop("beta", who="ann", why="x", now=2.0).result()
-    assert store.flags.get("beta").enabled is False
-
-
-KILLER = """
-import sys
-from dataclasses import replace
-from holdfast.store.store import open_store
-
-with open_store(sys.argv[1]) as store:
-    seen = store.flags.get("beta")
-    print("ready", flush=True)
-    sys.stdin.readline()
-    store.flags.put(replace(seen, killed=True), who="ops", why="it burns", now=9.0, seen=seen).result()
-"""
-
-
-def test_a_kill_in_another_process_is_seen_at_once(store: Store, url: str) -> None:
-    put(store, flag(enabled=True))
-    child = ready(KILLER, url)
-    assert store.changes.wait(ORDERS, store.changes.seen(ORDERS), 60.0)  # the watcher has begun: its first look is news
-    seen = store.changes.seen(FLAGS)
-    tell(child)
-    assert store.changes.wait(FLAGS, seen, 60.0)
-    assert store.flags.get("beta").killed
-    ended(child)

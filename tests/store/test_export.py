@@ -16,7 +16,7 @@ from holdfast.store import export as exports
 from holdfast.store.db import HEAD, engine_for
 from holdfast.store.store import Store
 from tests.conftest import Clock, Files
-from tests.store.scene import ANSWER, AT_ONCE, Scene, begin, checkpoint, judged, ordered, serving, signal, span
+from tests.store.scene import ANSWER, AT_ONCE, Scene, begin, checkpoint, judged, once, ordered, serving, signal, span
 from tests.store.test_budgets import allocated
 
 ADD = ToolCall(tool="add", arguments={"a": 1}, result=2)
@@ -37,6 +37,7 @@ def kinds(data: list[dict[str, Any]]) -> list[str]:
     return [line["kind"] for line in data]
 
 
+@once
 def test_an_empty_store_has_a_header_and_an_end(store: Store) -> None:
     header, end = exported(store)
     about = {"format": 1, "holdfast": "9", "schema": HEAD, "store": store.url, "exported_at": 5.0}

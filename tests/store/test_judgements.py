@@ -156,18 +156,6 @@ def test_a_judge_that_trains_a_policy_never_evaluates_it(store: Store) -> None:
     assert [entry.kind for entry in store.ledger.entries()] == ["judge"] * 3
 
 
-def test_projects_do_not_see_one_another(store: Store) -> None:
-    other = Store(store.db, "other", store.folder)
-    for place in (store, other):
-        place.judgements.record(ANSWER, judgement()).result()
-        place.judgements.doubt(ANSWER, doubt()).result()
-    other.judgements.label([label()]).result()
-    other.judgements.calibrate(calibration(), who="ann").result()
-    assert (store.judgements.waiting(), other.judgements.waiting()) == (1, 0)
-    assert store.judgements.labels(ON) == store.judgements.calibrations() == []
-    assert store.judgements.get(judgement().id) == judgement()
-
-
 def test_pruning_runs_leaves_what_was_judged_and_labelled(store: Store) -> None:
     run = store.runs.begin(kind="optimize", model_ref="m", settings={}, salt="a", who="t", now=1.0).result()
     store.judgements.record(ANSWER, judgement()).result()

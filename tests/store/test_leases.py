@@ -12,7 +12,7 @@ from holdfast.contracts.rollout import AttemptState, Claim, RolloutState
 from holdfast.store.queue import CLOCKS_S, SWEEP_LIMIT
 from holdfast.store.store import open_store
 from tests.conftest import Clock
-from tests.store.scene import LEASE_S, Scene, begin, says, signal, span
+from tests.store.scene import LEASE_S, Scene, begin, once, says, signal, span
 
 A, R = AttemptState, RolloutState
 Act = Callable[[Scene, Claim], object]
@@ -252,6 +252,7 @@ def test_the_sweep_reaches_every_run_and_project(scene: Scene, url: str, clock: 
         assert other.rollout("t").status is R.REQUEUING
 
 
+@once
 def test_a_large_sweep_takes_several_calls(scene: Scene) -> None:
     scene.enqueue(*(f"t{n}" for n in range(SWEEP_LIMIT + 1)))
     scene.claims(SWEEP_LIMIT + 1)

@@ -92,6 +92,7 @@ def test_a_change_behind_its_back_is_found_with_the_place(four: Store) -> None:
             assert problems(four, "ledger") == [f"ledger: {why}; {UNPROVEN}"]
 
 
+@once
 def test_a_long_ledger_is_read_in_pages(store: Store, clock: Clock) -> None:
     def fill(tx: Transaction) -> None:
         for n in range(PAGE + 2):
@@ -125,6 +126,7 @@ def lines(store: Store) -> list[list[str]]:
     return [line.split(" ", 2) for line in (store.folder / NAME).read_text().splitlines()]
 
 
+@once
 def test_every_decision_about_a_release_is_noted_with_its_place(store: Store) -> None:
     served(store)
     back(store, "sprout@2", "sprout@1")

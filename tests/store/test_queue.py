@@ -13,7 +13,7 @@ from holdfast.contracts.run import DesiredState
 from holdfast.store.queue import CLOCKS_S, SWEEP_LIMIT
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
-from tests.store.scene import AT_ONCE, LEASE_S, Scene, begin, run_sql, says, span
+from tests.store.scene import AT_ONCE, LEASE_S, Scene, begin, once, run_sql, says, span
 
 A, R = AttemptState, RolloutState
 
@@ -233,7 +233,7 @@ def test_claims_and_beats_obey_the_orders(scene: Scene) -> None:
     scene.finish(scene.attempts("a")[-1], A.RELEASED)
     orders = (DesiredState.PAUSED, DesiredState.RUNNING, DesiredState.DRAINING, DesiredState.CANCELLED)
     for wanted in orders:
-        scene.store.runs.want(scene.run, wanted, who="op", why="test", now=scene.clock.now).result()
+        scene.want(wanted)
         told = scene.store.queue.beat(scene.run, [held.attempt.token], now=scene.clock.now, lease_s=LEASE_S).result()
         assert (told.wanted, told.alive) == (wanted, {held.attempt.token})
         assert names(scene.claims()) == (["a"] if wanted is DesiredState.RUNNING else [])
@@ -248,32 +248,6 @@ def test_runs_with_the_same_task_names_do_not_collide(scene: Scene, clock: Clock
     scene.cancel("t")
     assert (scene.rollout("t").status, other.rollout("t").status) == (R.CANCELLED, R.RUNNING)
     assert (scene.claims(9), other.claims(9)) == ((), ())
-
-
-def test_a_project_does_not_see_the_runs_of_another(scene: Scene, url: str, clock: Clock) -> None:
-    scene.enqueue("t", "u")
-    scene.claim()
-    with open_store(url, project="other") as elsewhere:
-        stranger = Scene(elsewhere, clock, scene.run)
-        rollout_id = f"{scene.run}/t"
-        for call in (
-            lambda: stranger.enqueue("x"),
-            lambda: stranger.claims(),
-            lambda: stranger.beat(),
-            lambda: stranger.cancel("t"),
-            lambda: stranger.requeue("t"),
-            lambda: elsewhere.queue.cancel_open(scene.run, now=1.0, why="x").result(),
-            lambda: elsewhere.queue.next_ripe(scene.run),
-            lambda: elsewhere.views.rollout(rollout_id),
-            lambda: elsewhere.views.rollouts(scene.run),
-            lambda: elsewhere.views.attempts(rollout_id),
-            lambda: elsewhere.views.counts(scene.run),
-            lambda: elsewhere.views.rewards(scene.run),
-            lambda: elsewhere.views.is_done(scene.run),
-        ):
-            with pytest.raises(NotFound, match=rf"^run '{scene.run}': there is none in project 'other'"):
-                call()
-    assert scene.store.views.counts(scene.run) == dict.fromkeys(R, 0) | {R.QUEUING: 1, R.RUNNING: 1}
 
 
 def record(scene: Scene, step: str) -> None:
@@ -386,6 +360,7 @@ def test_an_end_without_a_message_is_named_by_its_state(scene: Scene) -> None:
     assert scene.rollout("u").reason == "failed (attempt 1 of 1)"
 
 
+@once
 def test_outcome_and_reward_are_what_the_worker_found_and_none_is_missing(scene: Scene) -> None:
     for place, (outcome, reward) in enumerate((("right", 0.0), ("wrong", -2.5), (None, 1e300), (None, None))):
         scene.enqueue(f"t{place}")
@@ -403,6 +378,7 @@ def test_outcome_and_reward_are_what_the_worker_found_and_none_is_missing(scene:
     assert scene.rollout("t").status is R.RUNNING
 
 
+@once
 def test_whatever_an_agent_says_when_it_fails_can_be_kept(scene: Scene) -> None:
     for place, message in enumerate(("a\x00b", "half a character: \ud83d", "Grüße 🐚", "x" * 100_000)):
         scene.enqueue(f"t{place}", max_attempts=1)
@@ -471,6 +447,7 @@ def test_a_waiting_rollout_is_claimed_when_it_is_ripe_and_not_before(scene: Scen
     assert scene.store.queue.next_ripe(scene.run) is None
 
 
+@once
 def test_a_crowd_that_one_worker_left_behind_is_spread(scene: Scene) -> None:
     scene.enqueue(*(f"t{n}" for n in range(20)))
     scene.claims(20)
@@ -540,6 +517,7 @@ def test_a_rollout_that_is_not_there_is_named(scene: Scene) -> None:
             call("ghost")
 
 
+@once
 def test_everything_open_in_a_run_is_cancelled_a_few_hundred_at_a_time(scene: Scene, clock: Clock) -> None:
     other = scene.beside()
     other.enqueue("t")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -11,12 +13,10 @@ from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound,
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import encode
 from holdfast.contracts.release import PolicyKind, Release, Stage
-from holdfast.store.notifications import RELEASES
 from holdfast.store.releases import BY_HAND
 from holdfast.store.sql import Transaction
 from holdfast.store.store import Store, open_store
-from tests.store.children import ended, ready, start_child, tell
-from tests.store.scene import checkpoint, once, problems, says
+from tests.store.scene import at_once, checkpoint, once, problems, says
 from tests.store.tamper import damaged, rewrite
 
 S = Stage
@@ -141,6 +141,7 @@ def test_a_release_goes_from_candidate_to_live_and_the_old_one_retires(store: St
     assert problems(store) == []
 
 
+@once
 def test_a_move_is_noted_whole(store: Store) -> None:
     live_and_next(store, S.CANDIDATE)
     sha256 = store.blobs.put(b"evidence", now=1.0)
@@ -193,6 +194,7 @@ def test_a_move_that_expects_another_live_one_is_a_conflict(store: Store) -> Non
     assert stages(store) == {"sprout@3": "candidate 0", "sprout@2": "live 100", "sprout@1": "retired 0"}
 
 
+@once
 def test_a_move_that_the_table_does_not_have_is_refused(store: Store) -> None:
     live_and_next(store)
     with pytest.raises(IllegalMove, match="^release sprout@2: cannot go from canary to retired; from canary it may go"):
@@ -219,6 +221,7 @@ def test_a_share_fits_the_stage(store: Store) -> None:
     assert go(store, "sprout@1", S.LIVE, share=100).share == 100
 
 
+@once
 def test_a_canary_that_has_its_share_already_was_moved_by_another(store: Store) -> None:
     live_and_next(store)
     go(store, "sprout@2", S.CANARY, share=25)
@@ -284,6 +287,7 @@ def test_a_rollback_that_was_done_already_is_a_conflict(store: Store) -> None:
     assert [body for body in bodies(store) if "roll_back" in body] == bodies(store)[-1:]
 
 
+@once
 def test_nothing_is_rolled_back_to_itself_or_to_what_was_never_live(store: Store) -> None:
     live_and_next(store)
     add(store, "shelf:c")
@@ -312,6 +316,7 @@ def by_hand(store: Store, failing: str, to: str, now: float = 9.0) -> Release:
     return store.releases.roll_back("sprout", **how).result()
 
 
+@once
 def test_what_a_guard_took_back_is_not_rolled_back_to(store: Store) -> None:
     live_and_next(store)
     go(store, "sprout@2", S.LIVE)
@@ -343,6 +348,7 @@ def test_a_rollback_by_hand_can_be_undone_and_nothing_is_lost(store: Store) -> N
     assert problems(store) == []
 
 
+@once
 def test_a_canary_that_a_person_took_back_was_not_live_and_is_not_made_so(store: Store) -> None:
     live_and_next(store)
     by_hand(store, "sprout@2", "sprout@1")
@@ -354,6 +360,7 @@ def test_a_canary_that_a_person_took_back_was_not_live_and_is_not_made_so(store:
         by_hand(store, "sprout@1", "sprout@2")
 
 
+@once
 def test_only_the_last_rollback_of_a_version_counts(store: Store) -> None:
     live_and_next(store)
     go(store, "sprout@2", S.LIVE)
@@ -394,6 +401,7 @@ def test_a_gates_decision_that_is_only_noted_moves_nothing(store: Store, decisio
     assert problems(store) == []
 
 
+@once
 def test_the_history_of_a_policy_is_its_own(store: Store) -> None:
     add(store)
     add(store, policy="oak")
@@ -403,79 +411,36 @@ def test_the_history_of_a_policy_is_its_own(store: Store) -> None:
     assert [next(iter(body)) for body in bodies(store, "oak")] == ["add"]
 
 
-def test_a_project_has_its_own_releases(store: Store, url: str) -> None:
-    add(store)
-    go(store, "sprout@1", S.LIVE)
-    with open_store(url, project="other") as elsewhere:
-        assert (elsewhere.releases.policies(), elsewhere.releases.history("sprout")) == ([], [])
-        with pytest.raises(NotFound):
-            elsewhere.releases.get("sprout@1")
-        assert add(elsewhere).id == "sprout@1"
-        assert go(elsewhere, "sprout@1", S.LIVE).project == "other"
-    assert problems(store) == []
+def together(url: str, act: Callable[[Store, str, int], None]) -> dict[str, list[bool]]:
+    """For each of twenty policies, whether ann and bob won, who act at the same time through stores of their own."""
+    begin = Barrier(2)
+
+    def compete(who: str) -> list[bool]:
+        with open_store(url) as mine:
+            begin.wait(60)
+            return [_has_won(lambda n=n: act(mine, who, n)) for n in range(20)]
+
+    return dict(zip(("ann", "bob"), at_once(compete, "ann", "bob"), strict=True))
 
 
-MOVER = """
-import sys
-from holdfast.contracts.errors import Conflict
-from holdfast.contracts.release import Stage
-from holdfast.store.store import open_store
-
-with open_store(sys.argv[1]) as store:
-    seen = [store.releases.get(f"p{n}@1").stage for n in range(20)]
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for n in range(20):
-        try:
-            how = dict(expect=seen[n], who=sys.argv[2], why="race", now=2.0)
-            store.releases.move(f"p{n}@1", Stage.LIVE, **how).result()
-            print("won", n)
-        except Conflict as refused:
-            assert str(refused) == f"release p{n}@1: is live by now, not candidate; another was faster: look again"
-            print("lost", n)
-"""
+def _has_won(act: Callable[[], None]) -> bool:
+    try:
+        act()
+    except Conflict as refused:
+        assert refused.remedy == AGAIN
+        return False
+    return True
 
 
-def together(url: str, script: str) -> dict[str, list[str]]:
-    """What ann and bob were told, who began at the same moment in two processes."""
-    children = {who: ready(script, url, who) for who in ("ann", "bob")}
-    for child in children.values():
-        tell(child)
-    return {who: ended(child).split("\n")[:-1] for who, child in children.items()}
-
-
-def test_of_two_processes_that_move_the_same_release_one_wins_and_the_other_is_told(store: Store, url: str) -> None:
+def test_of_two_who_move_the_same_release_one_wins_and_the_other_is_told(store: Store, url: str) -> None:
     for n in range(20):
         add(store, policy=f"p{n}")
-    told = together(url, MOVER)
+    won = together(url, lambda mine, who, n: go(mine, f"p{n}@1", S.LIVE, S.CANDIDATE, who=who) and None)
+    assert [ann + bob for ann, bob in zip(*won.values(), strict=True)] == [1] * 20
     for n in range(20):
-        winners = [who for who, lines in told.items() if f"won {n}" in lines]
-        assert len(winners) == 1 and sum(f"lost {n}" in lines for lines in told.values()) == 1
-        assert [entry.who for entry in store.releases.history(f"p{n}")] == ["ann", *winners]
+        winner = "ann" if won["ann"][n] else "bob"
+        assert [entry.who for entry in store.releases.history(f"p{n}")] == ["ann", winner]
     assert problems(store) == []
-
-
-SUCCESSOR = """
-import sys
-from holdfast.contracts.errors import Conflict
-from holdfast.contracts.release import Stage
-from holdfast.store.store import open_store
-
-url, who = sys.argv[1:]
-mine, other = (2, 3) if who == "ann" else (3, 2)
-with open_store(url) as store:
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for n in range(20):
-        how = dict(expect=Stage.CANDIDATE, who=who, why="better than p@1", now=2.0)
-        try:
-            store.releases.move(f"p{n}@{mine}", Stage.LIVE, expect_live=f"p{n}@1", **how).result()
-            print("won", n)
-        except Conflict as refused:
-            why = f"p{n}@{other} is live by now, not p{n}@1; another was faster: look again"
-            assert str(refused) == f"release p{n}@{mine}: {why}", refused
-            print("lost", n)
-"""
 
 
 def test_of_two_that_were_measured_against_the_live_one_one_takes_its_place(store: Store, url: str) -> None:
@@ -483,50 +448,27 @@ def test_of_two_that_were_measured_against_the_live_one_one_takes_its_place(stor
         for source in ("shelf:a", "shelf:b", "shelf:c"):
             add(store, source, policy=f"p{n}")
         go(store, f"p{n}@1", S.LIVE)
-    told = together(url, SUCCESSOR)
+    number = {"ann": 2, "bob": 3}
+    won = together(
+        url, lambda mine, who, n: go(mine, f"p{n}@{number[who]}", S.LIVE, S.CANDIDATE, expect_live=f"p{n}@1") and None
+    )
+    assert [ann + bob for ann, bob in zip(*won.values(), strict=True)] == [1] * 20
     for n in range(20):
-        winners = [who for who, lines in told.items() if f"won {n}" in lines]
-        assert len(winners) == 1 and sum(f"lost {n}" in lines for lines in told.values()) == 1
-        taken, left = ("live 100", "candidate 0") if winners == ["ann"] else ("candidate 0", "live 100")
+        taken, left = ("live 100", "candidate 0") if won["ann"][n] else ("candidate 0", "live 100")
         assert stages(store, f"p{n}") == {f"p{n}@3": left, f"p{n}@2": taken, f"p{n}@1": "retired 0"}
     assert problems(store) == []
 
 
-ONE_LIVE = """
-import sys
-from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.store.store import open_store
+def test_two_who_go_live_together_leave_one_live_and_no_number_twice(store: Store, url: str) -> None:
+    def act(mine: Store, who: str, n: int) -> None:
+        go(mine, add(mine, f"shelf:{who}-{n}").id, S.LIVE, S.CANDIDATE)
 
-url, who = sys.argv[1:]
-with open_store(url) as store:
-    for n in range(15):
-        source = f"shelf:{who}-{n}"
-        how = dict(who=who, now=1.0)
-        release = store.releases.add(policy="sprout", kind=PolicyKind.WEIGHTS, source=source, **how).result()
-        store.releases.move(release.id, Stage.LIVE, expect=Stage.CANDIDATE, why="race", **how).result()
-"""
-
-
-def test_two_processes_that_go_live_together_leave_one_live_and_no_number_twice(store: Store, url: str) -> None:
-    for child in [start_child(ONE_LIVE, url, who) for who in ("ann", "bob")]:
-        ended(child)
-    found = store.releases.of_policy("sprout")
-    assert [one.number for one in found] == list(range(30, 0, -1))
+    together(url, act)
+    assert [one.number for one in store.releases.of_policy("sprout")] == list(range(40, 0, -1))
     assert len(store.releases.at("sprout", S.LIVE)) == 1
-    assert len(store.releases.at("sprout", S.RETIRED)) == 29
-    assert store.ledger.verify() == 60
+    assert len(store.releases.at("sprout", S.RETIRED)) == 39
+    assert store.ledger.verify() == 80
     assert problems(store) == []
-
-
-def test_a_move_wakes_who_waits_in_another_process(store: Store, url: str) -> None:
-    add(store)
-    with open_store(url, poll_s=0.01) as other:
-        assert other.changes.wait(RELEASES, other.changes.seen(RELEASES), 60.0)  # the first look is news
-        seen = other.changes.seen(RELEASES)
-        go(store, "sprout@1", S.LIVE)
-        assert other.changes.wait(RELEASES, seen, 60.0)
-        live = other.releases.live("sprout")
-        assert live is not None and live.id == "sprout@1"
 
 
 def served(store: Store) -> None:

@@ -98,26 +98,6 @@ def test_the_newest_come_first_page_by_page_and_each_has_its_number(store: Store
     assert first + second + third == ids[::-1]
 
 
-def test_a_project_sees_its_own_runs_only(store: Store, url: str, clock: Clock) -> None:
-    mine = begin(store, clock)
-    with open_store(url, project="other") as elsewhere:
-        theirs = begin(elsewhere, clock)
-        assert [run.id for run in elsewhere.runs.newest()] == [theirs]
-        assert [run.id for run in store.runs.newest()] == [mine]
-        for call in (
-            lambda: elsewhere.runs.get(mine),
-            lambda: elsewhere.runs.key(mine),
-            lambda: want(elsewhere, mine, DesiredState.PAUSED, clock),
-            lambda: end(elsewhere, mine, RunState.FAILED, clock),
-            lambda: resume(elsewhere, mine, clock),
-            lambda: elsewhere.runs.beat(mine, driver=1, now=1.0),
-            lambda: elsewhere.runs.newest(before=mine),
-        ):
-            with pytest.raises(NotFound, match="there is none in project 'other'"):
-                call()
-    assert store.runs.get(mine).state is RunState.RUNNING
-
-
 def test_an_order_is_kept_and_noted_with_who_and_why(store: Store, clock: Clock) -> None:
     run = begin(store, clock)
     answer = want(store, run, DesiredState.PAUSED, clock)
@@ -316,11 +296,3 @@ def test_a_worker_is_born_beats_and_stops(store: Store, clock: Clock) -> None:
     with pytest.raises(StoreError, match=r"(?i)unique"):  # two cannot have one name
         register(store, "w1", clock)
     assert len(store.workers.newest()) == 3
-
-
-def test_a_project_sees_its_own_workers(store: Store, url: str, clock: Clock) -> None:
-    register(store, "w1", clock)
-    with open_store(url, project="other") as elsewhere:
-        register(elsewhere, "w2", clock)
-        assert [w.id for w in elsewhere.workers.newest()] == ["w2"]
-    assert [w.id for w in store.workers.newest()] == ["w1"]

@@ -215,14 +215,6 @@ def test_a_name_or_a_run_that_is_none_is_refused_before_anything_is_scored(over:
     assert left(over.store) == 0
 
 
-def test_a_project_sees_its_own_scorings_only(over: Scene, url: str) -> None:
-    add(over)
-    with open_store(url, project="other") as elsewhere:
-        for call in (elsewhere.scorings.of_run, lambda run: elsewhere.scorings.get(run, "exact-2")):
-            with pytest.raises(NotFound, match="there is none in project 'other'"):
-                call(over.run)
-
-
 @once
 def test_a_change_behind_its_back_is_found(over: Scene) -> None:
     add(over)

@@ -100,20 +100,6 @@ def test_a_result_refers_to_data_and_does_not_hold_it(store: Store, clock: Clock
     assert store.steps.get(run, "learn") is None
 
 
-def test_a_project_sees_its_own_steps_only(store: Store, url: str, clock: Clock) -> None:
-    run = begin(store, clock)
-    with open_store(url, project="other") as elsewhere:
-        calls = (
-            lambda: add(elsewhere, run, "learn"),
-            lambda: elsewhere.steps.of_run(run),
-            lambda: elsewhere.steps.get(run, "learn"),
-            lambda: elsewhere.steps.verify(run),
-        )
-        for call in calls:
-            with pytest.raises(NotFound, match="there is none in project 'other'"):
-                call()
-
-
 def test_a_driver_that_was_replaced_records_nothing_and_has_no_effect(store: Store, clock: Clock) -> None:
     run = begin(store, clock)
     add(store, run, "one", driver=1)

@@ -8,9 +8,11 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.contracts.release import PolicyKind
+from holdfast.contracts.run import DesiredState, RunState
 from holdfast.store.store import find_policy, find_rollout, full_name, open_store
 from tests.conftest import Clock, Databases, Files
-from tests.store.scene import Scene, begin
+from tests.store.scene import Scene, begin, judged, ordered, problems, serving
+from tests.store.test_budgets import used
 
 
 @pytest.mark.parametrize("project", ["", "  ", "x" * 101])
@@ -126,3 +128,59 @@ def test_a_policy_may_be_cut_short_while_only_one_fits(scene: Scene) -> None:
     for text, why in (("to", "several start so: tools, tools-2"), ("x", "has no versions"), ("", "several start so")):
         with pytest.raises(BadInput, match=f"policy '{text}': {why}.*; there is tools, tools-2, writer"):
             find_policy(scene.store, text)
+
+
+def test_a_project_sees_nothing_of_another_and_has_its_own(scene: Scene, url: str) -> None:
+    store, clock, run, rollout = scene.store, scene.clock, scene.run, f"{scene.run}/t"
+    scene.enqueue("t", "u")
+    used(scene, "budgeted", 10)
+    for fill in (serving, judged, ordered):
+        fill(store)
+    store.workers.register("w", host="h", pid=1, slots=1, now=1.0).result()
+    with open_store(url, project="other") as elsewhere:
+        stranger, queue, views, runs = Scene(elsewhere, clock, run), elsewhere.queue, elsewhere.views, elsewhere.runs
+        for call in (
+            lambda: stranger.enqueue("x"),
+            lambda: stranger.claims(),
+            lambda: stranger.beat(),
+            lambda: stranger.cancel("t"),
+            lambda: stranger.requeue("t"),
+            lambda: stranger.want(DesiredState.PAUSED),
+            lambda: queue.cancel_open(run, now=1.0, why="x"),
+            lambda: queue.next_ripe(run),
+            lambda: views.rollout(rollout),
+            lambda: views.attempts(rollout),
+            *(lambda look=look: look(run) for look in (views.rollouts, views.counts, views.rewards, views.is_done)),
+            *(lambda look=look: look(run) for look in (runs.get, runs.key, lambda name: runs.newest(before=name))),
+            lambda: runs.end(run, RunState.FAILED, who="x", now=1.0),
+            lambda: runs.resume(run, who="x", now=1.0, silent_s=0.0),
+            lambda: runs.beat(run, driver=1, now=1.0),
+            lambda: elsewhere.steps.add(run, "learn", {}, function="f", now=1.0),
+            lambda: elsewhere.steps.get(run, "learn"),
+            *(lambda look=look: look(run) for look in (elsewhere.steps.of_run, elsewhere.steps.verify)),
+            lambda: elsewhere.scorings.of_run(run),
+            lambda: elsewhere.scorings.get(run, "exact-2"),
+        ):
+            with pytest.raises(NotFound, match=rf"^run '{run}': there is none in project 'other'"):
+                call()
+        with pytest.raises(NotFound):
+            elsewhere.releases.get("sprout@1")
+        judges, on = elsewhere.judgements, "correctness@1"
+        for found in (
+            *(runs.newest(), elsewhere.workers.newest(), elsewhere.budgets.by_run(), list(elsewhere.ledger.entries())),
+            *(elsewhere.releases.policies(), elsewhere.releases.history("sprout"), elsewhere.trials.all()),
+            *(elsewhere.flags.all(), elsewhere.tokens.all(), elsewhere.alerts.standing(), elsewhere.alerts.history()),
+            *(judges.of(on), judges.labels(on), judges.calibrations(), judges.appointments(), judges.doubts()),
+        ):
+            assert found == []
+        assert elsewhere.tokens.find("5e" * 32) is None and not elsewhere.trials.feedback("r1", success=1.0).result()
+        serving(elsewhere)
+        judged(elsewhere)
+        elsewhere.flags.drop("beta", who="ann", why="x", now=2.0).result()
+        assert elsewhere.releases.get("sprout@1").project == "other" and elsewhere.judgements.waiting() == 0
+        begun = begin(elsewhere, clock)
+        assert [one.id for one in runs.newest()] == [begun]
+        assert [one.arm for one in elsewhere.trials.served("t")] == ["control", "control"]
+    assert (store.flags.get("beta").name, len(store.runs.newest()), store.runs.get(run).state) == ("beta", 1, "running")
+    assert store.trials.served("t")[0].success is None
+    assert problems(store) == []
