@@ -31,7 +31,7 @@ from holdfast.promote.flags import (
 )
 
 NOW = 1000.0
-PEOPLE = [f"user-{number}" for number in range(20_000)]
+PEOPLE = [f"user-{number}" for number in range(8_000)]
 
 
 def flag(name: str = "f", **given: Any) -> Flag:

@@ -279,14 +279,14 @@ with open_store(sys.argv[1]) as store:
 
 def test_processes_that_make_one_store_at_once_all_find_it_whole(places: Files | Databases) -> None:
     url = places.blank()
-    children = [ready(TOGETHER, url, f"c{n}") for n in range(3)]
+    children = [ready(TOGETHER, url, f"c{n}") for n in range(2)]
     for child in children:
         tell(child)
     made = {ended(child).strip() for child in children}
     with open_store(url, create=False, migrate=False) as store:
         assert {run.id for run in store.runs.newest()} == made
         assert all(store.views.counts(run.id)[RolloutState.QUEUING] == 5 for run in store.runs.newest())
-        assert store.ledger.verify() == 3
+        assert store.ledger.verify() == 2
 
 
 def test_threads_that_make_different_stores_at_once_do_not_mix_them_up(places: Files | Databases) -> None:
