@@ -10,17 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.artifacts import Artifact
-from holdfast.contracts.errors import (
-    BadInput,
-    BadRecord,
-    Conflict,
-    Lost,
-    NotFound,
-    StaleLease,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-)
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Lost, NotFound, StoreCorrupt, StoreError, StoreFull
 from holdfast.contracts.run import ResourceVersion
 from holdfast.store.artifacts import FolderArtifacts, locked, write_atomically
 from holdfast.store.sql import number
@@ -195,7 +185,6 @@ def test_the_checkpoints_of_a_run_come_in_their_order_and_a_line_leads_from_the_
     mine, other = begin(store, clock), begin(store, clock)
     for name, run, parent in (("root", mine, None), ("a", None, "root"), ("c", other, "root"), ("d", mine, "a")):
         add_checkpoint(store, name, run, parent=parent)
-    assert [one.id for one in store.checkpoints.newest(2)] == ["d", "c"]
     assert [one.id for one in store.checkpoints.of_run(mine)] == ["root", "d"]
     assert [one.id for one in store.checkpoints.of_run(other)] == ["c"]
     assert [one.id for one in store.checkpoints.lineage("d")] == ["root", "a", "d"]
@@ -218,15 +207,6 @@ def test_a_parent_comes_before_its_child(store: Store) -> None:
     with says(NotFound, said):
         add_checkpoint(store, "leaf", parent="root")
     assert count(store, "checkpoints") == 0
-
-
-def test_a_driver_that_was_replaced_adds_no_checkpoint(store: Store, clock: Clock) -> None:
-    run = begin(store, clock)
-    store.checkpoints.add(checkpoint("first"), run, now=5.0, driver=1).result()
-    store.runs.resume(run, who="t", now=clock.advance(100), silent_s=1.0).result()
-    with pytest.raises(StaleLease, match="another process has taken it up"):
-        store.checkpoints.add(checkpoint("late"), run, now=5.0, driver=1).result()
-    assert count(store, "checkpoints") == 1
 
 
 def test_a_project_has_its_own_checkpoints_and_versions(store: Store, url: str, clock: Clock) -> None:
@@ -278,7 +258,6 @@ def test_versions_are_numbered_from_one_and_keep_their_content(store: Store, clo
     made = [publish(store, given, clock) for given in ({"p": "a"}, resources, {"p": "a"}, {"p": "c"})]
     assert [(one.id, one.version) for one in made] == [(f"resources-{n}", n) for n in (1, 2, 1, 3)]
     assert store.versions.get(2) == made[1]
-    assert (store.versions.latest(), store.versions.latest(2)) == ([made[3]], [made[3], made[1]])
     assert (made[1].resources, made[1].project, made[1].created_at) == (resources, "default", clock.now)
     with pytest.raises(BadRecord):
         store.versions.publish({"p": float("nan")}, now=1.0)

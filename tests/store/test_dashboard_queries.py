@@ -9,7 +9,7 @@ from sqlalchemy import Executable
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import DONE, AttemptState, OutcomeKind, RolloutState, Split
 from holdfast.contracts.run import LESSON
-from holdfast.store import dashboard_queries, tally
+from holdfast.store import dashboard_queries
 from holdfast.store.store import open_store
 from tests.conftest import Files
 from tests.store.scene import AT_ONCE, Scene, checkpoint, serving, signal, span
@@ -151,7 +151,7 @@ def test_the_newest_attempts_are_walked_and_not_all_of_them(files: Files) -> Non
         def plan(statement: Executable) -> str:
             return str(connection.execute(f"EXPLAIN QUERY PLAN {engine.book[statement]}", params).fetchall()[0][3])
 
-        assert plan(tally.CLAIMED) == "SEARCH attempts USING INTEGER PRIMARY KEY (rowid>?)"
+        assert plan(dashboard_queries.CLAIMED) == "SEARCH attempts USING INTEGER PRIMARY KEY (rowid>?)"
         assert plan(dashboard_queries.PACE) == "SCAN attempts"  # from its end, as far as the limit
         assert "ix_rollouts_run_status_key (run=? AND status=? AND key<?)" in plan(dashboard_queries.BY_STATUS)
         assert "ix_rollouts_run_key (run=? AND key<?)" in plan(dashboard_queries.PAGE)
@@ -167,14 +167,14 @@ def assert_right(scene: Scene, *, looks: int = 1, most: int = 1_000) -> None:
     assert found.outcomes == scene.store.views.outcomes(scene.run)
     assert sum(found.outcomes.values()) == sum(n for state, n in found.counts.items() if state in DONE)
     for split, told in scene.store.views.rewards(scene.run).items():
-        paid = found.rewards.get(split, tally.Moments())
+        paid = found.rewards.get(split, dashboard_queries.Moments())
         assert paid.n == told.rewarded
         if told.mean_reward is not None:
             assert isclose(paid.total / paid.n, told.mean_reward, abs_tol=1e-9)
 
 
 def test_a_life_of_chance_is_counted_right_at_every_look(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally, "HOLES", 5)
+    monkeypatch.setattr(dashboard_queries, "HOLES", 5)
     rng, made = random.Random(7), 0
     for turn in range(75):
         for _ in range(rng.randrange(3)):
@@ -246,7 +246,7 @@ def test_what_ends_and_is_paid_more_between_two_looks_counts_once(scene: Scene) 
 
 
 def test_a_large_run_is_counted_a_part_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally, "INDEXED", 4)
+    monkeypatch.setattr(dashboard_queries, "INDEXED", 4)
     scene.enqueue(*(f"t{place}" for place in range(10)))
     for claim in scene.claims(most=9):
         scene.finish(claim, AttemptState.SUCCEEDED, reward=1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -50,8 +51,8 @@ def statements() -> Iterator[tuple[str, Executable]]:
         for name, value in vars(module).items():
             if isinstance(value, ClauseElement) and isinstance(value, Executable) and name.isupper():
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", value
-    for wanted, page in views._pages.items():
-        yield f"views.page by status, split, outcome, none of it, no answer: {wanted}", page
+    for filters in (some for n in range(len(views._fits)) for some in combinations(views._fits, n)):
+        yield f"views.page_of {filters}", views.page_of(*filters)
 
 
 STATEMENTS = dict(statements())

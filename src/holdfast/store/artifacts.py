@@ -44,7 +44,8 @@ class Blobs:
         path = self._path(sha256)
         if not path.exists() or path.read_bytes() != data:  # a torn one is put right
             write_atomically(path, data)
-        self._record(sha256, len(data), now)
+        recorded = {"sha256": sha256, "size": len(data), "now": now}
+        self._db.write(lambda tx: tx.run(RECORD, recorded) and None).result()
         return sha256
 
     def get(self, sha256: str) -> bytes:
@@ -75,9 +76,6 @@ class Blobs:
                 if path.stat().st_size != size:
                     yield f"blob {sha256[:12]}: {path.stat().st_size} bytes on disk, {size} recorded"
 
-    def _record(self, sha256: str, size: int, now: float) -> None:
-        self._db.write(lambda tx: tx.run(RECORD, {"sha256": sha256, "size": size, "now": now}) and None).result()
-
     def _path(self, sha256: str) -> Path:
         return self.folder / sha256[:2] / sha256[2:]
 
@@ -93,8 +91,12 @@ def _torn(path: Path) -> StoreCorrupt:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """The whole content or nothing, whatever is killed when."""
-    with _full(path), replacing(path) as file:
-        file.write(data)
+    try:
+        with replacing(path) as file:
+            file.write(data)
+    except OSError as error:
+        why, remedy = error.strerror or str(error), "make room, or choose another place"
+        raise StoreFull(f"file {path}", why=why, remedy=remedy) from error
 
 
 @contextmanager
@@ -115,11 +117,7 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    _sync(path.parent)
 
 
 @contextmanager
@@ -138,15 +136,6 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _full(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        why, remedy = error.strerror or str(error), "make room, or choose another place"
-        raise StoreFull(f"file {path}", why=why, remedy=remedy) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +212,6 @@ _checkpoints = schema.checkpoints.c
 _my_checkpoints = _checkpoints.project == bindparam("project")
 ADD = into(schema.checkpoints, "project", "id")
 FIND_CHECKPOINT = select(_checkpoints.body, _checkpoints.run).where(_my_checkpoints, _checkpoints.id == bindparam("id"))
-NEWEST = select(_checkpoints.body).where(_my_checkpoints).order_by(_checkpoints.key.desc()).limit(bindparam("most"))
 OF_RUN = select(_checkpoints.body).where(_checkpoints.run == bindparam("run")).order_by(_checkpoints.key)
 
 
@@ -231,21 +219,9 @@ class Checkpoints:
     def __init__(self, db: Db, runs: Runs) -> None:
         self._db, self._runs, self._project = db, runs, runs.project
 
-    def add(
-        self, checkpoint: Checkpoint, run: str | None = None, *, now: float, driver: int | None = None
-    ) -> WriteFuture[None]:
-        """Keep the record; again is harmless, other content under the same id a Conflict. Its parent must be there.
-
-        With the number of the run's driver, one that another has replaced is refused.
-        """
-        add = self.adding(checkpoint, run, now=now)
-
-        def operation(tx: Transaction) -> None:
-            if run is not None:
-                self._runs.driven_in(tx, run, driver)
-            add(tx)
-
-        return self._db.write(operation)
+    def add(self, checkpoint: Checkpoint, run: str | None = None, *, now: float) -> WriteFuture[None]:
+        """Keep the record; again is harmless, other content under the same id a Conflict. Its parent must be there."""
+        return self._db.write(self.adding(checkpoint, run, now=now))
 
     def adding(self, checkpoint: Checkpoint, run: str | None, *, now: float) -> Callable[[Transaction], None]:
         """The same as an effect of somebody else's transaction."""
@@ -270,10 +246,6 @@ class Checkpoints:
         if row is None:
             raise self._none(checkpoint_id)
         return rows.checkpoint(row)
-
-    def newest(self, most: int = 50) -> list[Checkpoint]:
-        """Those added last come first."""
-        return [rows.checkpoint(row) for row in self._db.all(NEWEST, {"project": self._project, "most": most})]
 
     def of_run(self, run: str) -> list[Checkpoint]:
         """In the order they were added."""
@@ -329,7 +301,6 @@ NUMBER = select(func.coalesce(func.max(_versions.version), 0) + 1).where(_my_ver
 PUBLISH = into(schema.resources)
 GET_VERSION = select(schema.resources).where(_my_versions, _versions.version == bindparam("version"))
 LOCK = text("LOCK TABLE resources IN SHARE ROW EXCLUSIVE MODE")  # Postgres: numbers are given one at a time
-LATEST = select(schema.resources).where(_my_versions).order_by(_versions.version.desc()).limit(bindparam("most"))
 
 MOST = 2**31 - 1  # what the column holds
 
@@ -363,7 +334,3 @@ class Versions:
         if row is None:
             raise NotFound(f"resources-{version}", why=f"there is none in project {self._project!r}")
         return rows.resource_version(row)
-
-    def latest(self, most: int = 1) -> list[ResourceVersion]:
-        """Newest first."""
-        return [rows.resource_version(row) for row in self._db.all(LATEST, {"project": self._project, "most": most})]

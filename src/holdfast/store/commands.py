@@ -148,9 +148,6 @@ class Tokens:
         row = self._db.one(FIND_TOKEN, {"project": self._project, "sha256": sha256})
         return None if row is None else rows.token(row)
 
-    def get(self, token_id: str) -> Token:
-        return rows.token(self._db.reading(lambda view: self._row(view, GET, token_id)))
-
     def all(self) -> list[Token]:
         """Oldest first, with those that are no good any more."""
         return [rows.token(row) for row in self._db.all(ALL_TOKENS, {"project": self._project})]
@@ -281,10 +278,6 @@ class Alerts:
 
         return self._db.write(operation)
 
-    def acknowledge(self, code: str, run: str | None, who: str, at: float, *, why: str = "") -> WriteFuture[Alert]:
-        """Somebody knows of it; who was the first stays. NotFound when it does not stand."""
-        return self._db.write(lambda tx: self.acknowledge_in(tx, code, run, who, at, why=why))
-
     def acknowledge_in(
         self, tx: Transaction, code: str, run: str | None, who: str, at: float, *, why: str = ""
     ) -> Alert:
@@ -296,13 +289,6 @@ class Alerts:
             return rows.alert(row)
         tx.run(ACKNOWLEDGE, {"alert": row[0], "acknowledged_at": at, "acknowledged_by": plain_text(who)})
         return self._note(tx, values, who, {"acknowledge": values["code"], "why": plain_text(why)}, at)
-
-    def find(self, code: str, run: str | None = None) -> Alert:
-        """The one that stands."""
-        row = self._db.one(FIND_ALERT, self._of(code, run))
-        if row is None:
-            raise self._none(code, run)
-        return rows.alert(row)
 
     def standing(self) -> list[Alert]:
         """Newest first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Select, bindparam, func, select
@@ -69,7 +69,10 @@ class Views:
             status = fitting[0] if len(fitting) == 1 else status
         if after is not None:
             params["after"] = self.key(run, after)
-        found = self._db.all(_page(status, split, outcome), {**params, "status": status})
+        filters = [name for name, value in (("status", status), ("split", split)) if value is not None]
+        if outcome is not None and outcome is not OutcomeKind.FAILED:
+            filters.append(outcome if outcome in _fits else "outcome")
+        found = self._db.all(page_of(*filters), {**params, "status": status})
         return [rows.rollout(row, run, row[-1]) for row in found]
 
     def rollout(self, rollout_id: str) -> Rollout:
@@ -148,27 +151,18 @@ class Views:
         return key
 
 
-_filters = (
-    _r.status == bindparam("status"),
-    _r.split == bindparam("split"),
-    _r.outcome == bindparam("outcome"),
-    _r.outcome.is_(None),
-    among(_r.status, *statuses_of(OutcomeKind.NO_ANSWER)),
-)
-_pages: dict[tuple[bool, ...], Select[Any]] = {
-    wanted: PAGE.where(*(one for one, is_wanted in zip(_filters, wanted, strict=True) if is_wanted))
-    for wanted in product((False, True), repeat=len(_filters))
+_fits = {
+    "status": _r.status == bindparam("status"),
+    "split": _r.split == bindparam("split"),
+    "outcome": _r.outcome == bindparam("outcome"),
+    OutcomeKind.NOT_CHECKED: _r.outcome.is_(None),
+    OutcomeKind.NO_ANSWER: among(_r.status, *statuses_of(OutcomeKind.NO_ANSWER)),
 }
 
 
-def _page(status: object, split: object, outcome: OutcomeKind | None) -> Select[Any]:
-    return _pages[
-        status is not None,
-        split is not None,
-        outcome in (OutcomeKind.RIGHT, OutcomeKind.WRONG),
-        outcome is OutcomeKind.NOT_CHECKED,
-        outcome is OutcomeKind.NO_ANSWER,
-    ]
+@cache
+def page_of(*filters: str) -> Select[Any]:
+    return PAGE.where(*(_fits[name] for name in filters))
 
 
 def _none(rollout_id: str) -> NotFound:

@@ -111,7 +111,6 @@ def _read_all(store: Store) -> None:
                 store.views.output(attempt)
                 store.traces.spans(attempt.token)
                 store.traces.sheet(attempt.token)
-    store.versions.latest(100)
     store.workers.newest()
     list(store.ledger.entries())
 

@@ -12,7 +12,7 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import OutcomeKind, RolloutState
 from holdfast.contracts.run import DesiredState, LedgerEntry, RunRecord, RunState
 from holdfast.operate.look import briefs
-from holdfast.store.tally import Moments, Totals
+from holdfast.store.dashboard_queries import Moments, Totals
 
 
 def entry(kind: str = "release", **body: Any) -> LedgerEntry:
@@ -117,11 +117,7 @@ def test_a_decision_is_one_sentence(body: dict[str, Any], sentence: str, outcome
             {"action": "rollback", "subject": "tools", "answer": {"after": {"live": "tools@1"}}},
             "rolled back tools; tools@1 is live",
         ),
-        (
-            "refusal",
-            {"action": "kill", "subject": "x", "refused": "no such flag"},
-            "kill x was refused: no such flag",
-        ),
+        ("refusal", {"action": "kill", "subject": "x", "refused": "no such flag"}, "kill x was refused: no such flag"),
         ("refusal", {"refused": "cannot be read"}, "refusal: refused cannot be read"),
         ("trial", {"begin": "canary:tools@2:5:tools@1:17.0"}, "the canary of tools@2 began"),
         ("trial", {"end": "greeting"}, "the trial greeting ended"),

@@ -21,9 +21,8 @@ from holdfast.operate.look.briefs import SILENT_S, Brief, pick, rate, run_brief
 from holdfast.operate.look.lessons import has_curves
 from holdfast.operate.service import KIND as SERVED
 from holdfast.promote.release import rollback_target
-from holdfast.store.dashboard_queries import BUDGETED, RECENT
+from holdfast.store.dashboard_queries import BUDGETED, RECENT, ROWS
 from holdfast.store.store import Store
-from holdfast.store.tally import ROWS
 
 Recent = tuple[float, float | None, str]  # an attempt: start, end, status
 LATELY_S = 300.0  # a policy queried within this time counts as active
