@@ -146,7 +146,7 @@ def test_a_rollback_makes_the_known_good_version_live(either: Room) -> None:
     assert either.look("rollback", "sprout", to="sprout@4")["refused"]["why"].startswith("is candidate, and not one")
     assert either.look("rollback", "sprout", to="sprout@1")["refused"]["why"] == "cannot be rolled back to itself"
     assert either.take("rollback", "sprout", to="sprout@2")["after"]["live"] == "sprout@2"  # undone: a person took it
-    assert either.store.releases.recount() == []
+    assert either.store.releases.recompute() == []
     either.store.ledger.verify()
 
 

@@ -128,7 +128,7 @@ def judged(store: Store) -> None:
     about = {"artefact": ANSWER.sha256, "criterion": "correctness@1", "at": 1.0}
     given = Judgement(judge="m", prompt="a" * 64, grade=Grade.YES, score=0.75, **about)
     store.judgements.record(ANSWER, given).result()
-    store.judgements.doubt(ANSWER, ReviewRequest(reason=Doubtful.ASKED, **about)).result()
+    store.judgements.request_review(ANSWER, ReviewRequest(reason=Doubtful.ASKED, **about)).result()
     store.judgements.label([Label(maker=Maker.PERSON, who="ann", holds=True, **about)]).result()
     bound = {"judge": "m", "criterion": "correctness@1", "prompt": "a" * 64, "labels": "b" * 64, "at": 1.0}
     measures = {"xs": (0.75,), "ys": (0.5,), "measures": {"kappa": 0.5}, "makers": {"person": 1}, "n": 1}

@@ -15,7 +15,7 @@ from holdfast.contracts.errors import StoreError
 from holdfast.contracts.release import PolicyKind
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.run import RunState
-from holdfast.store.check import MOST, RULES, Look, _due, check, parts
+from holdfast.store.check import MOST, RULES, Finder, _due, check, parts
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Files
 from tests.store.scene import AT_ONCE, JUDGED, Scene, begin, checkpoint, judged, ordered, run_sql, serving, signal, span
@@ -26,7 +26,7 @@ def broken(store: Store, **how: Any) -> dict[str, list[str]]:
     return {part.name: list(part.problems) for part in check(store, **how) if part.problems}
 
 
-def attempted(look: Look) -> list[str]:
+def attempted(look: Finder) -> list[str]:
     try:
         return list(look())
     except StoreError as error:

@@ -80,8 +80,8 @@ def test_attempts_that_run_and_those_that_ended(scene: Scene) -> None:
     claim = scene.claim()
     scene.enqueue("waits")
     assert scene.store.figures.held(scene.run) == [claim.attempt]
-    assert [status for _, _, status in scene.store.figures.pace()] == ["running", "succeeded"]
-    ((rollout, token),) = scene.store.figures.decided(scene.run)
+    assert [status for _, _, status in scene.store.figures.recent_attempts()] == ["running", "succeeded"]
+    ((rollout, token),) = scene.store.figures.scored(scene.run)
     assert rollout == scene.rollout("over") and scene.store.traces.spans(token) == [span()]
     assert scene.store.figures.signalled(scene.run, "safety.hard_gate") == (1, 1)
     assert scene.store.figures.signalled(scene.run, "other") == (0, 1)
@@ -152,7 +152,7 @@ def test_the_newest_attempts_are_walked_and_not_all_of_them(files: Files) -> Non
             return str(connection.execute(f"EXPLAIN QUERY PLAN {engine.book[statement]}", params).fetchall()[0][3])
 
         assert plan(dashboard_queries.CLAIMED) == "SEARCH attempts USING INTEGER PRIMARY KEY (rowid>?)"
-        assert plan(dashboard_queries.PACE) == "SCAN attempts"  # from its end, as far as the limit
+        assert plan(dashboard_queries.RECENT_ATTEMPTS) == "SCAN attempts"  # from its end, as far as the limit
         assert "ix_rollouts_run_status_key (run=? AND status=? AND key<?)" in plan(dashboard_queries.BY_STATUS)
         assert "ix_rollouts_run_key (run=? AND key<?)" in plan(dashboard_queries.PAGE)
         connection.close()

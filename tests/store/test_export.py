@@ -70,7 +70,7 @@ def test_every_record_is_there_as_it_is_published(scene: Scene) -> None:
         first,
         last,
         *store.traces.spans(last.token),
-        *store.traces.sheet(last.token).signals,
+        *store.traces.breakdown(last.token).signals,
         change.budget,
         *change.events,
         *store.ledger.entries(),

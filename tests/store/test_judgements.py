@@ -57,7 +57,7 @@ def test_a_judgement_comes_back_by_what_was_asked(store: Store) -> None:
     kept = store.judgements.record(ANSWER, given).result()
     assert kept == replace(given, why="it �is")  # as both engines can keep it
     assert store.judgements.get(given.id) == kept
-    assert store.judgements.artefact(ANSWER.sha256) == ANSWER
+    assert store.judgements.item(ANSWER.sha256) == ANSWER
     assert store.judgements.get(judgement(judge="n").id) is None
     assert store.judgements.of(ON, judge="m") == [kept]
     assert store.judgements.of(ON, judge="n") == store.judgements.of("safety@1") == []
@@ -86,14 +86,14 @@ def test_an_abstention_has_neither_grade_nor_score(store: Store) -> None:
 
 
 def test_the_same_answer_of_another_author_is_the_same_artefact(store: Store) -> None:
-    assert store.judgements.keep([ANSWER, replace(ANSWER, author="bob"), OTHER], now=1.0).result() == 2
-    assert store.judgements.artefact(ANSWER.sha256).author == "ann"
+    assert store.judgements.save([ANSWER, replace(ANSWER, author="bob"), OTHER], now=1.0).result() == 2
+    assert store.judgements.item(ANSWER.sha256).author == "ann"
     with pytest.raises(NotFound, match="artefact 00000000"):
-        store.judgements.artefact("0" * 64)
+        store.judgements.item("0" * 64)
 
 
 def test_labels_are_versioned_and_the_same_again_is_none(store: Store) -> None:
-    store.judgements.keep([ANSWER], now=1.0)
+    store.judgements.save([ANSWER], now=1.0)
     assert store.judgements.label([label()]).result() == 1
     assert store.judgements.label([label(at=3.0)]).result() == 0
     assert store.judgements.label([label(holds=False, why="looked again")]).result() == 1
@@ -111,15 +111,15 @@ def test_labels_are_versioned_and_the_same_again_is_none(store: Store) -> None:
 
 
 def test_a_doubt_waits_until_a_person_has_looked(store: Store) -> None:
-    assert store.judgements.doubt(ANSWER, doubt(why="unsure")).result()
-    assert not store.judgements.doubt(ANSWER, doubt(reason=Doubtful.DISPUTED)).result()  # it waits already
-    assert store.judgements.doubt(OTHER, doubt(OTHER, at=0.5)).result()
+    assert store.judgements.request_review(ANSWER, doubt(why="unsure")).result()
+    assert not store.judgements.request_review(ANSWER, doubt(reason=Doubtful.DISPUTED)).result()  # it waits already
+    assert store.judgements.request_review(OTHER, doubt(OTHER, at=0.5)).result()
     assert [one.artefact for one in store.judgements.doubts()] == [OTHER.sha256, ANSWER.sha256]
     store.judgements.label([label(maker=Maker.PROGRAM, who="rule:x")]).result()
     assert store.judgements.waiting() == 2  # a program is not a person
     store.judgements.label([label()]).result()
     assert [one.artefact for one in store.judgements.doubts(most=5)] == [OTHER.sha256]
-    assert not store.judgements.doubt(ANSWER, doubt()).result()  # it was looked at
+    assert not store.judgements.request_review(ANSWER, doubt()).result()  # it was looked at
     assert store.judgements.waiting() == 1
 
 

@@ -72,7 +72,7 @@ def test_whoever_lost_the_lease_can_write_nothing_more(scene: Scene, lost: str) 
     assert scene.beat(claim, kept) == {kept.attempt.token}  # and nothing is renewed
     assert (scene.rollout("t"), scene.attempts("t")) == before
     assert scene.store.traces.spans(claim.attempt.token) == []
-    assert scene.store.traces.sheet(claim.attempt.token).signals == ()
+    assert scene.store.traces.breakdown(claim.attempt.token).signals == ()
 
 
 def test_an_attempt_that_nobody_ever_claimed_is_refused(scene: Scene) -> None:

@@ -483,7 +483,7 @@ def served(store: Store) -> None:
 
 def test_every_way_that_a_release_goes_adds_up_to_its_row(store: Store) -> None:
     served(store)
-    assert store.releases.recount() == []
+    assert store.releases.recompute() == []
     for step in (
         lambda: go(store, "sprout@3", S.SHADOW),
         lambda: go(store, "sprout@3", S.CANARY, share=5),
@@ -497,7 +497,7 @@ def test_every_way_that_a_release_goes_adds_up_to_its_row(store: Store) -> None:
         lambda: store.releases.note("sprout@2", CLOSED, evidence=None, who="gate", now=6.0).result(),
     ):
         step()
-        assert store.releases.recount() == []
+        assert store.releases.recompute() == []
     assert store.releases.get("sprout@3").evidence is None
 
 
@@ -552,13 +552,13 @@ def test_a_row_that_was_changed_is_named(store: Store) -> None:
         ),
     ):
         with damaged(store, *statements):
-            assert store.releases.recount() == problems(store, "recount") == [f"release {one}" for one in expected]
+            assert store.releases.recompute() == problems(store, "recount") == [f"release {one}" for one in expected]
 
 
 @once
 def test_an_entry_that_makes_no_sense_is_named_and_a_project_counts_its_own(store: Store, url: str) -> None:
     served(store)
     with open_store(url, project="other") as elsewhere, damaged(store, "UPDATE releases SET kind = 'prompt'"):
-        assert (len(store.releases.recount()), elsewhere.releases.recount()) == (3, [])
+        assert (len(store.releases.recompute()), elsewhere.releases.recompute()) == (3, [])
     rewrite(store, 4, 'UPDATE ledger SET body = \'{"move":"sprout@1"}\' WHERE seq = 4')
-    assert store.releases.recount()[0] == "ledger: entry 4 says nothing about a release that makes sense"
+    assert store.releases.recompute()[0] == "ledger: entry 4 says nothing about a release that makes sense"

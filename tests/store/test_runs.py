@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLease, StoreError
 from holdfast.contracts.run import DesiredState, Process, RunRecord, RunState, WorkerRecord
-from holdfast.store.runs import HELD, Orders
+from holdfast.store.runs import HELD, DesiredStates
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PATIENCE_S, until
 from tests.conftest import Clock
@@ -225,7 +225,7 @@ def begun(store: Store) -> str:
 
 async def test_what_another_process_orders_is_known_soon(store: Store, url: str) -> None:
     run, other = begun(store), begun(store)
-    orders = Orders(store.runs, store.changes)
+    orders = DesiredStates(store.runs, store.changes)
     assert (orders.of(run), orders.of(other)) == (DesiredState.RUNNING, DesiredState.RUNNING)
     with open_store(url) as operator:
         for wanted in (DesiredState.PAUSED, DesiredState.FROZEN, DesiredState.RUNNING, DesiredState.CANCELLED):
@@ -239,7 +239,7 @@ async def test_what_another_process_orders_is_known_soon(store: Store, url: str)
 
 @once
 def test_nothing_is_read_while_nothing_was_ordered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, orders, read = begun(store), Orders(store.runs, store.changes), list[str]()
+    run, orders, read = begun(store), DesiredStates(store.runs, store.changes), list[str]()
     get = store.runs.get
 
     def counted(name: str) -> object:
@@ -262,7 +262,7 @@ def test_nothing_is_read_while_nothing_was_ordered(store: Store, monkeypatch: py
 
 @once
 def test_whoever_waits_wakes_with_the_next_order(store: Store) -> None:
-    run, orders, woke = begun(store), Orders(store.runs, store.changes), threading.Event()
+    run, orders, woke = begun(store), DesiredStates(store.runs, store.changes), threading.Event()
     orders.of(run)
 
     def wait() -> None:

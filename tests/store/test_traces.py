@@ -84,7 +84,7 @@ def test_a_name_that_cannot_be_kept_is_kept_as_far_as_it_can(scene: Scene) -> No
     bad = RewardTerm(name="n\x00", value=1.0, source="s\x00")
     scene.store.traces.score(attempt, [bad], now=scene.clock.now).result()
     assert [s.name for s in scene.store.traces.spans(attempt.token)] == ["a\ufffdb\ufffd"]
-    assert [(s.name, s.source) for s in scene.store.traces.sheet(attempt.token).signals] == [("n\ufffd", "s\ufffd")]
+    assert [(s.name, s.source) for s in scene.store.traces.breakdown(attempt.token).signals] == [("n\ufffd", "s\ufffd")]
 
 
 @once
@@ -174,8 +174,8 @@ def test_each_attempt_has_its_own_spans_and_signals(scene: Scene) -> None:
     scene.store.traces.add(a, [span(1, "of a")], now=scene.clock.now).result()
     scene.store.traces.add(b, [span(1, "of b")], now=scene.clock.now).result()
     assert [[s.name for s in scene.store.traces.spans(x.token)] for x in (a, b)] == [["of a"], ["of b"]]
-    assert scene.store.traces.sheet(a.token) == RewardBreakdown(signals=())
-    assert scene.store.traces.sheet(a.token).total is None
+    assert scene.store.traces.breakdown(a.token) == RewardBreakdown(signals=())
+    assert scene.store.traces.breakdown(a.token).total is None
 
 
 def test_signals_come_back_as_they_were_in_order(scene: Scene) -> None:
@@ -188,7 +188,7 @@ def test_signals_come_back_as_they_were_in_order(scene: Scene) -> None:
     )
     scene.store.traces.score(attempt, signals[:1], now=scene.clock.now).result()
     scene.store.traces.score(attempt, signals[1:], now=scene.clock.now, first=2).result()
-    sheet = scene.store.traces.sheet(attempt.token)
+    sheet = scene.store.traces.breakdown(attempt.token)
     assert sheet == RewardBreakdown(signals=signals)
     assert sheet.total == 0.875
     with pytest.raises(StoreError, match=r"(?i)unique"):  # a second verdict in the place of the first
@@ -223,7 +223,7 @@ def tried(scene: Scene, *spans: Span, value: float | None = 1.0, state: AttemptS
 def test_all_that_a_learner_needs_is_read_at_once(scene: Scene) -> None:
     scene.enqueue("a", split=Split.TRAIN)
     tried(scene, span(1), asked("m@1", 2), asked("m@1", 3), value=0.5)
-    found = scene.store.experiences.one(f"{scene.run}/a")
+    found = scene.store.experiences.get(f"{scene.run}/a")
     assert found is not None
     assert (found.rollout, found.run, found.task, found.split) == (f"{scene.run}/a", scene.run, "a", Split.TRAIN)
     assert (found.state, found.is_final, found.version) == (RolloutState.SUCCEEDED, True, "m@1")
@@ -236,7 +236,7 @@ def test_of_several_attempts_the_one_that_decided_counts(scene: Scene) -> None:
     tried(scene, asked("old@1"), value=0.0, state=AttemptState.FAULT)
     scene.clock.advance(1.0)
     tried(scene, asked("new@1"), value=1.0)
-    found = scene.store.experiences.one(f"{scene.run}/a")
+    found = scene.store.experiences.get(f"{scene.run}/a")
     assert found is not None and (found.version, found.sheet.total) == ("new@1", 1.0)
     assert [one.model.model for one in found.spans if one.model] == ["new@1"]
 
@@ -245,7 +245,7 @@ def test_of_several_attempts_the_one_that_decided_counts(scene: Scene) -> None:
 def test_one_that_failed_on_its_last_try_is_data_too(scene: Scene) -> None:
     scene.enqueue("a", max_attempts=1)
     tried(scene, asked("m@1"), value=None, state=AttemptState.FAILED)
-    found = scene.store.experiences.one(f"{scene.run}/a")
+    found = scene.store.experiences.get(f"{scene.run}/a")
     assert found is not None and found.state is RolloutState.FAILED
     assert found.sheet.signals == (RewardTerm(name="success", value=0.0, source="rule:failed"),)  # it was not right
 
@@ -256,7 +256,7 @@ def test_one_that_failed_and_was_scored_all_the_same_has_no_second_check(scene: 
     claim = scene.claim()
     scene.store.traces.score(claim.attempt, [signal("success", 0.0)], now=scene.clock.now).result()
     scene.finish(claim, AttemptState.FAILED)
-    found = scene.store.experiences.one(f"{scene.run}/a")
+    found = scene.store.experiences.get(f"{scene.run}/a")
     assert found is not None and found.sheet.signals == (signal("success", 0.0),)
 
 
@@ -265,10 +265,10 @@ def test_what_no_attempt_decided_has_none(scene: Scene) -> None:
     for state in (R.QUEUING, R.REQUEUING, R.RUNNING, R.DEAD, R.CANCELLED):
         mine = scene.beside(state)
         mine.brought_to(state)
-        assert mine.store.experiences.one(f"{mine.run}/t") is None
+        assert mine.store.experiences.get(f"{mine.run}/t") is None
         assert mine.store.experiences.of([f"{mine.run}/t"]) == []
     with pytest.raises(NotFound, match="nothing"):
-        scene.store.experiences.one(f"{scene.run}/nothing")
+        scene.store.experiences.get(f"{scene.run}/nothing")
 
 
 @once
@@ -285,7 +285,7 @@ def test_the_version_is_told_where_it_was_one(scene: Scene) -> None:
     for name, models, version in (("a", [], None), ("b", ["m@1"], "m@1"), ("c", ["m@1", "m@2"], None)):
         scene.enqueue(name)
         tried(scene, *(replace(asked(model), seq=place) for place, model in enumerate(models, 1)))
-        found = scene.store.experiences.one(f"{scene.run}/{name}")
+        found = scene.store.experiences.get(f"{scene.run}/{name}")
         assert found is not None and found.version == version
 
 
@@ -299,7 +299,7 @@ def test_rollouts_of_one_group_are_of_one_task(scene: Scene) -> None:
 
 
 def page(scene: Scene, **how: Any) -> list[ScoredRollout]:
-    return scene.store.experiences.decided(scene.run, **how)
+    return scene.store.experiences.scored(scene.run, **how)
 
 
 def test_what_was_decided_is_read_a_page_at_a_time_with_all_that_a_scorer_needs(scene: Scene) -> None:
@@ -397,7 +397,7 @@ def test_a_signal_is_added_to_the_sheet_and_the_reward_is_its_total(scene: Scene
     made = attach(scene, RewardTerm(name="tone", value=0.5, weight=-2.0, source="person:ann"))
     assert (made.rollout, made.attempt) == (f"{scene.run}/t", f"{scene.run}/t:attempt-1")
     assert made.is_new and made.reward == scene.rollout("t").reward == 0.0  # 1 − 2 · 0.5
-    assert [one.name for one in scene.store.traces.sheet(token).signals] == ["exact", "tone"]
+    assert [one.name for one in scene.store.traces.breakdown(token).signals] == ["exact", "tone"]
     assert scene.store.changes.wait(FINISHED, seen, 60.0)  # who waits for rewards is told
     assert problems(scene.store) == []
 
@@ -437,7 +437,7 @@ def test_the_same_again_changes_nothing_and_another_value_is_refused(scene: Scen
         with pytest.raises(Conflict, match=r"person:ann told tone before: 0\.5 × 1"):
             attach(scene, other)
     assert attach(scene, RewardTerm(name="tone", value=0.6, source="person:bob")).reward == 2.1
-    assert len(scene.store.traces.sheet(token).signals) == 3
+    assert len(scene.store.traces.breakdown(token).signals) == 3
     assert len(list(scene.store.ledger.entries())) == entries + 1
 
 
@@ -445,7 +445,7 @@ def test_a_rollout_without_a_reward_gets_its_first_and_a_failed_one_too(scene: S
     for name, state in (("t", R.SUCCEEDED), ("u", R.FAILED)):
         assert scene.brought_to(state, name).reward is None
         assert attach(scene, name=name).reward == scene.rollout(name).reward == 0.5
-    found = scene.store.experiences.one(f"{scene.run}/u")
+    found = scene.store.experiences.get(f"{scene.run}/u")
     assert found is not None and found.sheet is not None and found.sheet.total == 0.5
 
 
@@ -492,7 +492,7 @@ def test_a_total_that_is_no_number_leaves_everything_as_it_was(scene: Scene) -> 
 def test_of_many_who_tell_the_same_at_once_one_is_new(scene: Scene) -> None:
     token = scored(scene)
     assert sorted(one.is_new for one in at_once(lambda _: attach(scene), *range(8))) == [False] * 7 + [True]
-    assert len(scene.store.traces.sheet(token).signals) == 2 and scene.rollout("t").reward == 1.5
+    assert len(scene.store.traces.breakdown(token).signals) == 2 and scene.rollout("t").reward == 1.5
 
 
 @once
@@ -549,6 +549,6 @@ def test_feedback_in_words_is_kept_with_the_signal(scene: Scene) -> None:
     token = scored(scene)
     told = RewardTerm(name="tone", value=0.5, source="person:ann", feedback="too long, \x00 and rude")
     attach(scene, told)
-    kept = scene.store.traces.sheet(token).signals[-1]
+    kept = scene.store.traces.breakdown(token).signals[-1]
     assert kept.feedback == "too long, \ufffd and rude"
     assert list(scene.store.ledger.entries())[-1].body["feedback"] == kept.feedback

@@ -26,7 +26,7 @@ from holdfast.contracts.run import ResourceVersion
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, canonical, into, to_json
+from holdfast.store.sql import Transaction, canonical, given, into, to_json
 from holdfast.store.writer import WriteFuture
 
 _blobs = schema.blobs.c
@@ -209,10 +209,10 @@ def _sync(path: Path) -> None:
 
 
 _checkpoints = schema.checkpoints.c
-_my_checkpoints = _checkpoints.project == bindparam("project")
+_my_checkpoints = given(_checkpoints, "project")
 ADD = into(schema.checkpoints, "project", "id")
-FIND_CHECKPOINT = select(_checkpoints.body, _checkpoints.run).where(_my_checkpoints, _checkpoints.id == bindparam("id"))
-OF_RUN = select(_checkpoints.body).where(_checkpoints.run == bindparam("run")).order_by(_checkpoints.key)
+FIND_CHECKPOINT = select(_checkpoints.body, _checkpoints.run).where(_my_checkpoints, given(_checkpoints, "id"))
+OF_RUN = select(_checkpoints.body).where(given(_checkpoints, "run")).order_by(_checkpoints.key)
 
 
 class Checkpoints:
@@ -295,11 +295,11 @@ def damage_of(checkpoint: Checkpoint, files: Artifacts) -> str | None:
 
 
 _versions = schema.resources.c
-_my_versions = _versions.project == bindparam("project")
-SAME = select(schema.resources).where(_my_versions, _versions.sha256 == bindparam("sha256"))
+_my_versions = given(_versions, "project")
+SAME = select(schema.resources).where(_my_versions, given(_versions, "sha256"))
 NUMBER = select(func.coalesce(func.max(_versions.version), 0) + 1).where(_my_versions)
 PUBLISH = into(schema.resources)
-GET_VERSION = select(schema.resources).where(_my_versions, _versions.version == bindparam("version"))
+GET_VERSION = select(schema.resources).where(_my_versions, given(_versions, "version"))
 LOCK = text("LOCK TABLE resources IN SHARE ROW EXCLUSIVE MODE")  # Postgres: numbers are given one at a time
 
 MOST = 2**31 - 1  # what the column holds

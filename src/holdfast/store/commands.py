@@ -22,11 +22,11 @@ from holdfast.contracts.records import dumps
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.artifacts import locked, write_atomically
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, canonical, from_json, given, into, number, plain_text, to_json
+from holdfast.store.sql import AT_MOST, Transaction, canonical, from_json, given, into, number, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _c = schema.commands.c
-KEEP = into(schema.commands)
+RECORD = into(schema.commands)
 FIND_COMMAND = select(_c.body, _c.answer).where(given(schema.commands, "project", "id"))
 LOCK = text("LOCK TABLE commands IN SHARE ROW EXCLUSIVE MODE")  # Postgres: of two with one id, one is the first
 
@@ -61,7 +61,7 @@ class Commands:
                 return found
             answer = to_json(act(tx))
             values = {"project": self._project, "id": command.id, "body": dumps(command), "role": str(role)}
-            tx.run(KEEP, {**values, "answer": answer, "at": command.at})
+            tx.run(RECORD, {**values, "answer": answer, "at": command.at})
             told = from_json(answer)
             ledger.append(
                 tx, self._project, run, "command", command.who, {**_body(command, role), "answer": told}, command.at
@@ -231,7 +231,7 @@ STANDING = _my_alerts.where(_alerts.cleared_at.is_(None))
 FIND_ALERT = STANDING.where(given(schema.alerts, "code", "run"))
 HELD_ALERT = FIND_ALERT.with_for_update()  # one change at a time
 ALL_STANDING = STANDING.order_by(_alerts.key.desc())
-NEWEST = _my_alerts.where(_alerts.key < bindparam("before")).order_by(_alerts.key.desc()).limit(bindparam("most"))
+NEWEST = _my_alerts.where(_alerts.key < bindparam("before")).order_by(_alerts.key.desc()).limit(AT_MOST)
 _change = update(schema.alerts).where(_alerts.key == bindparam("alert"))
 # Who knew of a warning does not know that it is critical by now.
 _unseen: dict[str, Any] = {"acknowledged_at": None, "acknowledged_by": None}

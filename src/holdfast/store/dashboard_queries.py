@@ -41,7 +41,7 @@ from holdfast.store import rows, schema
 from holdfast.store.budgets import BudgetTotals
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, from_json, to_json
+from holdfast.store.sql import AT_MOST, Transaction, from_json, given, to_json
 from holdfast.store.views import ROLLOUTS
 
 SCANNED = 10_000  # rows that a page looks through for what fits
@@ -55,7 +55,7 @@ NEWEST = 2**62
 _u, _r, _a, _b = schema.runs.c, schema.rollouts.c, schema.attempts.c, schema.budgets.c
 _l, _p, _k, _s = schema.ledger.c, schema.steps.c, schema.checkpoints.c, schema.served.c
 _g = schema.signals.c
-_mine = _r.run == bindparam("run")
+_mine = given(_r, "run")
 _before = _r.key < bindparam("before")
 LAST_ENTRY = select(func.coalesce(func.max(_l.seq), 0))
 ROWS = 10_000  # counted at one look
@@ -65,12 +65,7 @@ BEHIND = 20_000  # of each status that are over behind the last of those, read a
 LATE = 2_000  # rewards told after the end, taken in at one look
 _sums = (func.count(), func.count(_r.reward), func.sum(_r.reward), func.sum(_r.reward * _r.reward))
 _behind = (_mine, _r.key > bindparam("after"))
-OPENED = (
-    select(_r.key)
-    .where(_mine, _r.status == bindparam("status"), _r.key > bindparam("after"))
-    .order_by(_r.key)
-    .limit(bindparam("most"))
-)
+OPENED = select(_r.key).where(_mine, given(_r, "status"), _r.key > bindparam("after")).order_by(_r.key).limit(AT_MOST)
 OPEN_COUNT = select(func.count()).select_from(OPENED.subquery())
 NTH = select(_r.key).where(*_behind).order_by(_r.key).limit(1).offset(bindparam("most"))
 LAST_ROLLOUT = select(func.max(_r.key)).where(_mine)
@@ -80,9 +75,9 @@ ALL_PARTS = select(*_parts, *_sums).where(_mine).group_by(*_parts)
 COUNTED = select(func.count()).select_from(schema.rollouts).where(*_behind, _r.key <= bindparam("to"))
 _beyond = (
     select(_r.split, _r.outcome, _r.reward)
-    .where(_mine, _r.status == bindparam("status"), _r.key > bindparam("after"))
+    .where(_mine, given(_r, "status"), _r.key > bindparam("after"))
     .order_by(_r.key)
-    .limit(bindparam("most"))
+    .limit(AT_MOST)
     .subquery()
 )
 _beyond_paid = _beyond.c.reward
@@ -95,7 +90,7 @@ BEYOND = select(
     func.sum(_beyond_paid * _beyond_paid),
 ).group_by(_beyond.c.split, _beyond.c.outcome)
 COUNTED_AS = select(*_parts, _r.reward).where(_r.key == bindparam("rollout"))
-NAMED_ROLLOUT = select(_r.key, _r.split).where(_mine, _r.name == bindparam("name"))
+NAMED_ROLLOUT = select(_r.key, _r.split).where(_mine, given(_r, "name"))
 # The sum and the order keep SQLite from walking an index of all attempts instead of the newest ones.
 CLAIMED = (
     select(_a.rollout)
@@ -108,7 +103,7 @@ LATE_REWARDS = (
     select(_l.body)
     .where(_l.run == bindparam("id"), _l.kind == "reward", _l.seq > bindparam("after"))
     .order_by(_l.seq)
-    .limit(bindparam("most"))
+    .limit(AT_MOST)
 )
 
 
@@ -315,7 +310,7 @@ _owner = (
     .where(_r.key == _a.rollout)
     .scalar_subquery()
 )
-PACE = select(_a.started_at, _a.ended_at, _a.status, _owner).order_by(_a.key.desc()).limit(bindparam("most"))
+RECENT_ATTEMPTS = select(_a.started_at, _a.ended_at, _a.status, _owner).order_by(_a.key.desc()).limit(AT_MOST)
 
 
 def _has(column: Any, part: str) -> Any:
@@ -329,7 +324,7 @@ def _fitting(names: frozenset[str]) -> Select[Any]:
     window = select(_r.key).where(_mine, _before).order_by(_r.key.desc()).limit(bindparam("scanned")).subquery()
     found = ROLLOUTS.join(window, window.c.key == _r.key)
     conditions = {
-        "split": _r.split == bindparam("split"),
+        "split": given(_r, "split"),
         "text": _has(func.lower(_r.name), "text"),
         "least": _r.reward >= bindparam("least"),
         "most_reward": _r.reward <= bindparam("most_reward"),
@@ -337,21 +332,21 @@ def _fitting(names: frozenset[str]) -> Select[Any]:
     }
     for name in sorted(names):
         found = found.where(conditions[name])
-    return found.order_by(_r.key.desc()).limit(bindparam("most"))
+    return found.order_by(_r.key.desc()).limit(AT_MOST)
 
 
-PAGE = ROLLOUTS.where(_before).order_by(_r.key.desc()).limit(bindparam("most"))
-BY_STATUS = PAGE.where(_r.status == bindparam("status"))  # there is an index by status, which is walked then
-DECIDED = BY_STATUS.add_columns(_r.final)
+PAGE = ROLLOUTS.where(_before).order_by(_r.key.desc()).limit(AT_MOST)
+BY_STATUS = PAGE.where(given(_r, "status"))  # there is an index by status, which is walked then
+SCORED = BY_STATUS.add_columns(_r.final)
 LAST_SCANNED = select(_r.key).where(_mine, _before).order_by(_r.key.desc()).limit(1).offset(bindparam("scanned") - 1)
 HELD = (
     select(_r.name, *rows.ATTEMPT)
     .select_from(schema.rollouts.join(schema.attempts, and_(_a.rollout == _r.key, _a.status == "running")))
     .where(_mine, _r.status == "running")
     .order_by(_r.key)
-    .limit(bindparam("most"))
+    .limit(AT_MOST)
 )
-LEDGER = select(schema.ledger).where(_l.seq < bindparam("before")).order_by(_l.seq.desc()).limit(bindparam("most"))
+LEDGER = select(schema.ledger).where(_l.seq < bindparam("before")).order_by(_l.seq.desc()).limit(AT_MOST)
 LEDGER_OF = LEDGER.where(_l.run == bindparam("id"))
 RELEASED = (
     select(schema.ledger)
@@ -360,21 +355,16 @@ RELEASED = (
 )
 KINDS = (
     select(_l.kind, func.count())
-    .where(_l.seq > bindparam("after"), _l.seq <= bindparam("to"), _l.project == bindparam("project"))
+    .where(_l.seq > bindparam("after"), _l.seq <= bindparam("to"), given(_l, "project"))
     .group_by(_l.kind)
 )
-STEPS_AFTER = (
-    select(*rows.STEP)
-    .where(_p.run == bindparam("run"), _p.step > bindparam("after"))
-    .order_by(_p.step)
-    .limit(bindparam("most"))
-)
-CHECKPOINTS = select(_k.body).where(_k.run == bindparam("run")).order_by(_k.key.desc()).limit(bindparam("most"))
+STEPS_AFTER = select(*rows.STEP).where(given(_p, "run"), _p.step > bindparam("after")).order_by(_p.step).limit(AT_MOST)
+CHECKPOINTS = select(_k.body).where(given(_k, "run")).order_by(_k.key.desc()).limit(AT_MOST)
 _window = (
     select(_r.key, _r.reward, _r.final)
-    .where(_mine, _r.status == bindparam("status"))
+    .where(_mine, given(_r, "status"))
     .order_by(_r.key.desc())
-    .limit(bindparam("most"))
+    .limit(AT_MOST)
     .subquery()
 )
 BUDGETS = (
@@ -383,17 +373,13 @@ BUDGETS = (
     .select_from(_window.join(schema.attempts, _a.rollout == _window.c.key).join(schema.budgets, _b.attempt == _a.key))
 )
 _paid = (
-    select(_r.final)
-    .where(_mine, _r.status == "succeeded", _before)
-    .order_by(_r.key.desc())
-    .limit(bindparam("most"))
-    .subquery()
+    select(_r.final).where(_mine, _r.status == "succeeded", _before).order_by(_r.key.desc()).limit(AT_MOST).subquery()
 )
 PAID = select(_paid.c.final)
 SIGNALLED = (
     select(func.count(_g.attempt.distinct()))
     .select_from(_paid.join(schema.signals, _g.attempt == _paid.c.final))
-    .where(_g.name == bindparam("name"))
+    .where(given(_g, "name"))
 )
 _asked = (
     select(_s.arm, _s.error, _s.latency_s, _s.success, _s.reward, _s.safety_cost)
@@ -404,7 +390,7 @@ _asked = (
         .scalar_subquery()
     )
     .order_by(_s.key.desc())
-    .limit(bindparam("most"))
+    .limit(AT_MOST)
     .subquery()
 )
 ASKED = select(
@@ -444,11 +430,11 @@ class _Tail:
     """What was read so far of something that is only ever added to."""
 
     after: int
-    found: list[Any] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
     is_whole: bool = False
 
 
-class Figures:
+class DashboardQueries:
     def __init__(self, db: Db, runs: Runs) -> None:
         self._db, self._runs, self._project = db, runs, runs.project
         self._lock = threading.Lock()
@@ -466,9 +452,9 @@ class Figures:
         with tally.lock:
             return self._db.reading(lambda view: tally.count(view, most), snapshot=True)
 
-    def pace(self, most: int = RECENT) -> list[tuple[float, float | None, str]]:
+    def recent_attempts(self, most: int = RECENT) -> list[tuple[float, float | None, str]]:
         """When the newest attempts of the project began, ended and how, the newest first: too many for records."""
-        return [row[:3] for row in self._db.all(PACE, {"most": most}) if row[3] == self._project]
+        return [row[:3] for row in self._db.all(RECENT_ATTEMPTS, {"most": most}) if row[3] == self._project]
 
     def page(
         self,
@@ -518,11 +504,11 @@ class Figures:
             return _page(fitting[:most], run, fitting[most - 1][0])
         return _page(fitting, run, window[-1][0] if len(found) > reach else None)
 
-    def decided(self, run: str, most: int = 60) -> list[tuple[Rollout, int]]:
+    def scored(self, run: str, most: int = 60) -> list[tuple[Rollout, int]]:
         """Those with the highest keys that an attempt decided, newest first, each with that attempt's token."""
         params: dict[str, Any] = {"run": self._runs.key(run), "before": NEWEST, "most": most}
         found = [
-            row for status in ("succeeded", "failed") for row in self._db.all(DECIDED, {**params, "status": status})
+            row for status in ("succeeded", "failed") for row in self._db.all(SCORED, {**params, "status": status})
         ]
         found.sort(key=lambda row: -row[0])
         return [(rows.rollout(row, run, row[-2]), row[-1]) for row in found[:most]]
@@ -562,7 +548,7 @@ class Figures:
         with self._lock:
             self._read_on()
             tail = self._decisions
-            fitting = [one for one in tail.found if policy is None or one.body.get("policy") == policy]
+            fitting = [one for one in tail.rows if policy is None or one.body.get("policy") == policy]
             return fitting, tail.is_whole
 
     def kinds(self) -> dict[str, int]:
@@ -577,7 +563,7 @@ class Figures:
         params: dict[str, Any] = {"after": tail.after, "to": min(last, tail.after + ENTRIES)}
         if params["to"] > tail.after:
             found = self._db.all(RELEASED, params)
-            tail.found += [rows.ledger_entry(row) for row in found if row[2] == self._project]
+            tail.rows += [rows.ledger_entry(row) for row in found if row[2] == self._project]
             for kind, n in self._db.all(KINDS, {**params, "project": self._project}):
                 self._kinds[kind] = self._kinds.get(kind, 0) + int(n)
             tail.after = params["to"]
@@ -597,9 +583,9 @@ class Figures:
                 whole = rows.step(row, run)
                 tail.after = whole.step
                 if whole.function == LESSON or "phase" in whole.body:
-                    tail.found.append(replace(whole, body=_slim(whole.body)))
+                    tail.rows.append(replace(whole, body=_slim(whole.body)))
             tail.is_whole = len(found) < STEPS
-            return list(tail.found), tail.is_whole
+            return list(tail.rows), tail.is_whole
 
     def checkpoints(self, run: str, most: int = 200) -> list[Checkpoint]:
         """The newest of a run, newest first."""

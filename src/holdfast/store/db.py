@@ -33,7 +33,7 @@ from holdfast.contracts.errors import (
     StoreTooNew,
 )
 from holdfast.store import schema
-from holdfast.store.notifications import TOPICS, Changes
+from holdfast.store.notifications import TOPICS, Notifications
 from holdfast.store.sql import Book, Params, Transaction
 from holdfast.store.writer import WriteFuture, Writer
 
@@ -311,7 +311,7 @@ class Db:
         self._local = threading.local()
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self._closed = False
-        self.changes = Changes(engine, poll_s)
+        self.changes = Notifications(engine, poll_s)
         self._writer = Writer(engine.session(), self._committed)
 
     def write(self, operation: Callable[[Transaction], T]) -> WriteFuture[T]:

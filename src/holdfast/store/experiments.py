@@ -19,25 +19,25 @@ from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import Experiment, Exposure, ServedRequest, Stage, check_name
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, canonical, into, plain_text, to_json
+from holdfast.store.sql import AT_MOST, Transaction, canonical, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _t, _e, _s = schema.trials.c, schema.exposures.c, schema.served.c
-_mine = _t.project == bindparam("project")
+_mine = given(_t, "project")
 BEGIN = into(schema.trials, "project", "name", but=("key", "ended_at"))
-FIND = select(schema.trials).where(_mine, _t.name == bindparam("name"))
+FIND = select(schema.trials).where(_mine, given(_t, "name"))
 ALL = select(schema.trials).where(_mine).order_by(_t.key.desc())
 # Not a lock that those who only refer to the trial wait for.
 HOLD = select(_t.ended_at).where(_t.key == bindparam("trial")).with_for_update(key_share=True)
 END = update(schema.trials).where(_t.key == bindparam("trial")).values(ended_at=bindparam("now"))
 EXPOSE = into(schema.exposures, "trial", "unit")
-EXPOSURE = select(*rows.EXPOSURE).where(_e.trial == bindparam("trial"), _e.unit == bindparam("unit"))
-EXPOSED = select(_e.arm, func.count()).where(_e.trial == bindparam("trial")).group_by(_e.arm)
+EXPOSURE = select(*rows.EXPOSURE).where(given(_e, "trial", "unit"))
+EXPOSED = select(_e.arm, func.count()).where(given(_e, "trial")).group_by(_e.arm)
 RECORD = into(schema.served, "project", "id")
 REQUEST = (
     select(_s.key, _t.name, *rows.SERVED)
     .select_from(schema.served.join(schema.trials, _t.key == _s.trial))
-    .where(_s.project == bindparam("project"), _s.id == bindparam("id"))
+    .where(given(_s, "project", "id"))
     .with_for_update(of=schema.served)
 )
 TELL = (
@@ -45,14 +45,8 @@ TELL = (
     .where(_s.key == bindparam("request"))
     .values({name: bindparam(name) for name in ("success", "reward", "safety_cost")})
 )
-SERVED = (
-    select(*rows.SERVED)
-    .where(_s.trial == bindparam("trial"))
-    .order_by(_s.key)
-    .limit(bindparam("most"))
-    .offset(bindparam("after"))
-)
-SERVED_BY = SERVED.where(_s.arm == bindparam("arm"))
+SERVED = select(*rows.SERVED).where(given(_s, "trial")).order_by(_s.key).limit(AT_MOST).offset(bindparam("after"))
+SERVED_BY = SERVED.where(given(_s, "arm"))
 MOST = 2**31 - 1
 STAGES = frozenset((str(Stage.SHADOW), str(Stage.CANARY)))  # trials of a release are named after its id
 
@@ -82,7 +76,7 @@ class Trials:
             elif (row[3], row[4], row[5], row[8]) != tuple(values[it] for it in ("kind", "arms", "salt", "settings")):
                 why = "is there already, with other content"
                 raise Conflict(f"trial {trial.name}", why=why, remedy="give it another name")
-            return rows.trial(row)
+            return rows.experiment(row)
 
         return self._db.write(operation)
 
@@ -95,7 +89,7 @@ class Trials:
                 tx.run(END, {"trial": key, "now": now})
                 ledger.append(tx, self._project, None, "trial", who, {"end": name, "why": why}, now)
                 tx.touch(notifications.TRIALS)
-            return rows.trial(tx.one(FIND, {"project": self._project, "name": name}))
+            return rows.experiment(tx.one(FIND, {"project": self._project, "name": name}))
 
         return self._db.write(operation)
 
@@ -103,11 +97,11 @@ class Trials:
         row = self._db.one(FIND, {"project": self._project, "name": name})
         if row is None:
             raise self._none(name)
-        return rows.trial(row)
+        return rows.experiment(row)
 
     def all(self, kind: str | None = None) -> list[Experiment]:
         """Newest first."""
-        found = [rows.trial(row) for row in self._db.all(ALL, {"project": self._project})]
+        found = [rows.experiment(row) for row in self._db.all(ALL, {"project": self._project})]
         return [trial for trial in found if kind in (None, trial.kind)]
 
     def expose(self, trial: str, unit: str, arm: str, *, now: float) -> WriteFuture[Exposure]:
@@ -213,7 +207,7 @@ class Trials:
             row = self._db.one(FIND, {"project": self._project, "name": name})
             if row is None:
                 raise self._none(name)
-            known = self._known[name] = (row[0], rows.trial(row).arms)
+            known = self._known[name] = (row[0], rows.experiment(row).arms)
         return known
 
     def _none(self, name: str) -> NotFound:
@@ -221,15 +215,15 @@ class Trials:
 
 
 _flags = schema.flags.c
-_my_flags = _flags.project == bindparam("project")
+_my_flags = given(_flags, "project")
 _put = into(schema.flags)
 PUT = _put.on_conflict_do_update(
     index_elements=["project", "name"], set_={"body": _put.excluded.body, "changed_at": _put.excluded.changed_at}
 )
-FIND_FLAG = select(_flags.body).where(_my_flags, _flags.name == bindparam("name"))
+FIND_FLAG = select(_flags.body).where(_my_flags, given(_flags, "name"))
 HELD_FLAG = FIND_FLAG.with_for_update()  # one change at a time
 ALL_FLAGS = select(_flags.body).where(_my_flags).order_by(_flags.name)
-DROP = delete(schema.flags).where(_my_flags, _flags.name == bindparam("name"))
+DROP = delete(schema.flags).where(_my_flags, given(_flags, "name"))
 
 
 class Flags:

@@ -21,7 +21,7 @@ from holdfast.contracts.errors import StoreCorrupt, StoreError
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, into, to_json
+from holdfast.store.sql import AT_MOST, Transaction, into, to_json
 from holdfast.store.writer import WriteFuture
 
 NAME = "ledger.anchors"
@@ -29,7 +29,7 @@ LINE = re.compile(r'(\d{1,18}) ([0-9a-f]{64}) (".*")')
 DATABASE = text("SELECT oid FROM pg_database WHERE datname = current_database()")  # another one after a drop
 
 
-class Anchors:
+class LedgerCheckpoints:
     def __init__(self, folder: Path, store: str) -> None:
         self.path, self._store = folder / NAME, store
         self._name: str | None = None
@@ -84,7 +84,7 @@ OTHERWISE = f"{UNPROVEN}; where an older copy was put back on purpose, move that
 _c = schema.ledger.c
 LAST = select(_c.seq, _c.sha256).order_by(_c.seq.desc()).limit(1)
 APPEND = into(schema.ledger)
-AFTER = select(schema.ledger).where(_c.seq > bindparam("after")).order_by(_c.seq).limit(bindparam("most"))
+AFTER = select(schema.ledger).where(_c.seq > bindparam("after")).order_by(_c.seq).limit(AT_MOST)
 LOCK = text("LOCK TABLE ledger IN SHARE ROW EXCLUSIVE MODE")  # Postgres: one chain, one appender at a time
 
 
@@ -110,7 +110,7 @@ def digest(values: Mapping[str, Any]) -> str:
 
 
 class Ledger:
-    def __init__(self, db: Db, project: str, anchors: Anchors) -> None:
+    def __init__(self, db: Db, project: str, anchors: LedgerCheckpoints) -> None:
         self._db, self._project, self._anchors = db, project, anchors
 
     def append(

@@ -18,22 +18,22 @@ from holdfast.contracts.release import PolicyKind, Release, Stage, check_name, m
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import artifacts, ledger, notifications, rows, schema, sql
 from holdfast.store.db import Db
-from holdfast.store.ledger import Anchors
-from holdfast.store.sql import Transaction, from_json, into, to_json
+from holdfast.store.ledger import LedgerCheckpoints
+from holdfast.store.sql import Transaction, from_json, given, into, to_json
 from holdfast.store.writer import WriteFuture
 
-Told = dict[str, Any]
+Parts = dict[str, Any]
 Key = tuple[str, str]  # project, release
 _c, _l = schema.releases.c, schema.ledger.c
-TOLD = ("kind", "source", "parent", "manifest", "stage", "share", "is_known_good", "evidence")
-ROWS = select(_c.project, _c.policy, _c.number, *(_c[name] for name in TOLD)).order_by(_c.key)
+PARTS = ("kind", "source", "parent", "manifest", "stage", "share", "is_known_good", "evidence")
+ROWS = select(_c.project, _c.policy, _c.number, *(_c[name] for name in PARTS)).order_by(_c.key)
 ENTRIES = select(_l.seq, _l.project, _l.body).where(_l.kind == "release").order_by(_l.seq)
 FIRST = {"stage": "candidate", "share": 0, "is_known_good": False, "evidence": None}
 
 
-def recount(view: Transaction, project: str | None = None) -> Iterator[str]:
+def recompute(view: Transaction, project: str | None = None) -> Iterator[str]:
     """What is wrong with the project's releases, or with all, a sentence each."""
-    told: dict[Key, Told] = {}
+    told: dict[Key, Parts] = {}
     for seq, owner, body in view.all(ENTRIES, {}):
         if project in (None, owner):
             try:
@@ -47,11 +47,11 @@ def recount(view: Transaction, project: str | None = None) -> Iterator[str]:
             if known is None:
                 yield f"release {name}: is not in the ledger"
             else:
-                yield from _differences(name, dict(zip(TOLD, values, strict=True)), known)
+                yield from _differences(name, dict(zip(PARTS, values, strict=True)), known)
     yield from (f"release {name}: is in the ledger, and not in the store" for _, name in told)
 
 
-def _follow(told: dict[Key, Told], project: str, body: Mapping[str, Any]) -> None:
+def _follow(told: dict[Key, Parts], project: str, body: Mapping[str, Any]) -> None:
     """One entry more: the same that `releases` did to the rows when it wrote it."""
 
     def put(name: str, stage: str, share: int, *, is_good: bool) -> None:
@@ -76,14 +76,14 @@ def _follow(told: dict[Key, Told], project: str, body: Mapping[str, Any]) -> Non
         told[project, body["accept"] if "accept" in body else body["refuse"]]["evidence"] = body["evidence"]
 
 
-def _differences(name: str, row: Told, known: Told) -> Iterator[str]:
+def _differences(name: str, row: Parts, known: Parts) -> Iterator[str]:
     row["is_known_good"] = bool(row["is_known_good"])
     try:
         row["manifest"] = from_json(row["manifest"])
     except ValueError:
         yield f"release {name}: its manifest cannot be read"
         return
-    for part in TOLD:
+    for part in PARTS:
         if row[part] != known[part]:
             if part == "manifest":
                 yield f"release {name}: its manifest is not the one in the ledger"
@@ -100,15 +100,15 @@ def _words(part: str, value: Any) -> str:
 
 
 _c = schema.releases.c
-_mine = _c.project == bindparam("project")
-_policy = _c.policy == bindparam("policy")
+_mine = given(_c, "project")
+_policy = given(_c, "policy")
 _first = {"stage": "candidate", "share": 0, "is_known_good": 0, "created_at": bindparam("now")}
 ADD = into(schema.releases, but=("key", "evidence"), **_first, changed_at=bindparam("now"))
-SAME = select(schema.releases).where(_mine, _policy, _c.source == bindparam("source"))
+SAME = select(schema.releases).where(_mine, _policy, given(_c, "source"))
 NUMBER = select(func.coalesce(func.max(_c.number), 0) + 1).where(_mine, _policy)
-FIND = select(schema.releases).where(_mine, _policy, _c.number == bindparam("number"))
+FIND = select(schema.releases).where(_mine, _policy, given(_c, "number"))
 OF_POLICY = select(schema.releases).where(_mine, _policy).order_by(_c.number.desc())
-AT = OF_POLICY.where(_c.stage == bindparam("stage"))
+AT = OF_POLICY.where(given(_c, "stage"))
 POLICIES = select(_c.policy).where(_mine).distinct().order_by(_c.policy)
 MOVE = (
     update(schema.releases)
@@ -132,7 +132,7 @@ BY_HAND = "rollback_by_hand"  # the code of a person's rollback: the one that ca
 
 
 class Releases:
-    def __init__(self, db: Db, project: str, anchors: Anchors) -> None:
+    def __init__(self, db: Db, project: str, anchors: LedgerCheckpoints) -> None:
         self._db, self._project, self._anchors = db, project, anchors
 
     def add(
@@ -232,15 +232,7 @@ class Releases:
         return self._db.write(operation)
 
     def roll_back(
-        self,
-        policy: str,
-        *,
-        failing: str,
-        to: str,
-        who: str,
-        why: str,
-        now: float,
-        reasons: Sequence[Reason],
+        self, policy: str, *, failing: str, to: str, who: str, why: str, now: float, reasons: Sequence[Reason]
     ) -> WriteFuture[Release]:
         """Take a live release or a canary back; the answer is the one that is live then, `to`.
 
@@ -347,9 +339,9 @@ class Releases:
         found = map(rows.ledger_entry, self._db.all(HISTORY, {"project": self._project}))
         return [entry for entry in found if entry.body.get("policy") == policy]
 
-    def recount(self) -> list[str]:
+    def recompute(self) -> list[str]:
         """Where the releases of this project are not what the ledger makes of them, a sentence each."""
-        return self._db.reading(lambda view: list(recount(view, self._project)), snapshot=True)
+        return self._db.reading(lambda view: list(recompute(view, self._project)), snapshot=True)
 
     def _still_live(self, tx: Transaction, release: Release, expected: str | None) -> None:
         if expected is None:

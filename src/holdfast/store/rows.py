@@ -64,12 +64,12 @@ STEP = _but(schema.steps, "run")
 EXPOSURE = _but(schema.exposures, "trial")
 SERVED = _but(schema.served, "key", "project", "trial")
 JUDGEMENT = _but(schema.judgements, "project", "id")
-DOUBT = _but(schema.doubts, "project")
+REVIEW_REQUEST = _but(schema.doubts, "project")
 LABEL = _but(schema.labels, "project")
-APPOINTMENT = _but(schema.appointments, "project")
+JUDGE_ASSIGNMENT = _but(schema.appointments, "project")
 _r, _a = schema.rollouts.c, schema.attempts.c
 _scored = (_r.name, _r.input, _r.split, _r.status, _r.metadata, _r.reward, _r.outcome, _r.step, _r.version)
-DECIDED: Columns = (*_scored, _a.output, _a.error)
+SCORED_ROLLOUT: Columns = (*_scored, _a.output, _a.error)
 ASSESSMENT = shape(Assessment)
 
 
@@ -145,9 +145,9 @@ _json_or_none = _or_none(from_json)
 _SPLITS: dict[str | None, Split | None] = {None: None, **{str(split): split for split in Split}}
 _ROLLOUT_STATES = {str(state): state for state in RolloutState}
 _ATTEMPT_STATES = {str(state): state for state in AttemptState}
-_decided = _fields(
+_scored_rollout = _fields(
     ScoredRollout,
-    DECIDED,
+    SCORED_ROLLOUT,
     input=from_json,
     split=_SPLITS.__getitem__,
     metadata=lambda text: from_json(text) if text else {},
@@ -197,14 +197,14 @@ alert = _reader(
 )
 worker = _reader("worker", WorkerRecord, schema.workers.c)
 ledger_entry = _reader("ledger_entry", LedgerEntry, schema.ledger.c, body=from_json)
-trial = _reader("trial", Experiment, schema.trials.c, arms=from_json, settings=from_json)
+experiment = _reader("trial", Experiment, schema.trials.c, arms=from_json, settings=from_json)
 judgement = _reader("judgement", Judgement, JUDGEMENT, grade=_or_none(Grade))
-doubt = _reader("doubt", ReviewRequest, DOUBT, reason=Doubtful)
+review_request = _reader("doubt", ReviewRequest, REVIEW_REQUEST, reason=Doubtful)
 label = _reader("label", Label, LABEL, maker=Maker, holds=_or_none(bool))
-appointment = _reader("appointment", JudgeAssignment, APPOINTMENT, role=Role)
+judge_assignment = _reader("appointment", JudgeAssignment, JUDGE_ASSIGNMENT, role=Role)
 checkpoint = _body_reader("checkpoint", Checkpoint)
 flag = _body_reader("flag", Flag)
-artefact = _body_reader("artefact", EvalItem)
+eval_item = _body_reader("artefact", EvalItem)
 calibration = _body_reader("calibration", Calibration)
 command = _body_reader("command", Command)
 
@@ -271,9 +271,9 @@ def output(row: Any) -> Any:
 
 
 @whole
-def decided(row: Any, run: str, *, signals: tuple[RewardTerm, ...], spans: tuple[Span, ...]) -> ScoredRollout:
-    """From the columns of DECIDED, the run's id, and what the deciding attempt was given and did."""
-    return ScoredRollout(rollout=f"{run}/{row[0]}", signals=signals, spans=spans, **_decided(row))
+def scored_rollout(row: Any, run: str, *, signals: tuple[RewardTerm, ...], spans: tuple[Span, ...]) -> ScoredRollout:
+    """From the columns of SCORED_ROLLOUT, the run's id, and what the deciding attempt was given and did."""
+    return ScoredRollout(rollout=f"{run}/{row[0]}", signals=signals, spans=spans, **_scored_rollout(row))
 
 
 @whole

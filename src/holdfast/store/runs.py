@@ -15,8 +15,8 @@ from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLeas
 from holdfast.contracts.run import DesiredState, Process, RunRecord, RunState, WorkerRecord
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.notifications import ORDERS, Changes
-from holdfast.store.sql import Transaction, from_json, given, into, plain_text, to_json
+from holdfast.store.notifications import ORDERS, Notifications
+from holdfast.store.sql import AT_MOST, Transaction, from_json, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _c = schema.runs.c
@@ -29,21 +29,18 @@ FIND = select(schema.runs).where(given(schema.runs, "project", "id"))
 _prefix: BindParameter[str] = bindparam("prefix")
 STARTING_WITH = (
     select(schema.runs)
-    .where(_c.project == bindparam("project"), func.substr(_c.id, 1, func.length(_prefix)) == _prefix)
+    .where(given(_c, "project"), func.substr(_c.id, 1, func.length(_prefix)) == _prefix)
     .order_by(_c.key)
     .limit(3)
 )
 NEWEST = (
-    select(schema.runs)
-    .where(_c.project == bindparam("project"), _c.key < bindparam("before"))
-    .order_by(_c.key.desc())
-    .limit(bindparam("most"))
+    select(schema.runs).where(given(_c, "project"), _c.key < bindparam("before")).order_by(_c.key.desc()).limit(AT_MOST)
 )
-WANTED = select(_c.wanted).where(_c.key == bindparam("run"))
+DESIRED_STATE = select(_c.wanted).where(_c.key == bindparam("run"))
 # One operator at a time.
 STATE = select(_c.state, _c.wanted, _c.driver).where(_c.key == bindparam("run")).with_for_update()
 WANT = _change.values(wanted=bindparam("wanted"))
-BEAT = _change.where(_c.driver == bindparam("driver")).values(beat_at=bindparam("now"))
+BEAT = _change.where(given(_c, "driver")).values(beat_at=bindparam("now"))
 END = _change.values(
     state=bindparam("state"), ended_at=bindparam("now"), beat_at=bindparam("now"), error=bindparam("error")
 )
@@ -57,7 +54,7 @@ _again: dict[str, Any] = {
 RESUME = _change.values(**_again, driver=_c.driver + 1)
 # What begins a run and takes it up notes by which process; an end notes none.
 _l = schema.ledger.c
-DRIVEN_BY = select(_l.body).where(_l.run == bindparam("run"), _l.kind == "run").order_by(_l.seq.desc()).limit(1)
+DRIVEN_BY = select(_l.body).where(given(_l, "run"), _l.kind == "run").order_by(_l.seq.desc()).limit(1)
 _WANTED = {str(wanted): wanted for wanted in DesiredState}
 _ORDER = {wanted: order for order, wanted in WANTS.items()}
 
@@ -136,7 +133,7 @@ class Runs:
         return rows.run(tx.one(FIND, {"project": self.project, "id": run_id}))
 
     def wanted_in(self, tx: Transaction, key: int) -> DesiredState:
-        return _WANTED[tx.one(WANTED, {"run": key})[0]]
+        return _WANTED[tx.one(DESIRED_STATE, {"run": key})[0]]
 
     def driven_in(self, tx: Transaction, run_id: str, driver: int | None) -> None:
         """Refuse what a driver writes that is not the run's any more; None is nobody's driver, and passes."""
@@ -239,8 +236,8 @@ REGISTER = into(schema.workers, but=("key", "stopped_at"), started_at=bindparam(
 _worker = update(schema.workers).where(_workers.id == bindparam("worker"))
 BEAT_WORKER = _worker.values(beat_at=bindparam("now"))
 STOP = _worker.values(beat_at=bindparam("now"), stopped_at=bindparam("now"))
-_my_workers = select(schema.workers).where(_workers.project == bindparam("project"))
-NEWEST_WORKERS = _my_workers.order_by(_workers.key.desc()).limit(bindparam("most"))
+_my_workers = select(schema.workers).where(given(_workers, "project"))
+NEWEST_WORKERS = _my_workers.order_by(_workers.key.desc()).limit(AT_MOST)
 
 
 class Workers:
@@ -265,13 +262,13 @@ HELD = frozenset({DesiredState.PAUSED, DesiredState.FROZEN})  # a run that is to
 MOST = 10_000  # runs that are remembered
 
 
-class Orders:
+class DesiredStates:
     """What operators want of runs, at hand: the store is read again only after an order was given, by any process.
 
     For those who ask too often to read it each time: a learner between two steps, a proxy before every call.
     """
 
-    def __init__(self, runs: Runs, changes: Changes) -> None:
+    def __init__(self, runs: Runs, changes: Notifications) -> None:
         self._runs, self._changes = runs, changes
         self._known: dict[str, DesiredState] = {}
         self._next: WriteFuture[None] | None = None  # the order after those that are known

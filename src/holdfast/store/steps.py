@@ -18,7 +18,7 @@ from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.store import ledger, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, among, canonical, from_json, into, to_json
+from holdfast.store.sql import Transaction, among, canonical, from_json, given, into, to_json
 from holdfast.store.writer import WriteFuture
 
 LARGEST = 64 * 1024  # bytes of a result: it refers to rollouts, artifacts and blobs, and does not hold them
@@ -26,11 +26,11 @@ Effect = Callable[[Transaction], None]
 
 _c = schema.steps.c
 ADD = into(schema.steps, "run", "name")
-LAST = select(func.coalesce(func.max(_c.step), 0)).where(_c.run == bindparam("run"))
-NAMED = select(*rows.STEP).where(_c.run == bindparam("run"), _c.name == bindparam("name"))
-OF_RUN = select(*rows.STEP).where(_c.run == bindparam("run")).order_by(_c.step)
+LAST = select(func.coalesce(func.max(_c.step), 0)).where(given(_c, "run"))
+NAMED = select(*rows.STEP).where(given(_c, "run", "name"))
+OF_RUN = select(*rows.STEP).where(given(_c, "run")).order_by(_c.step)
 _l, _u = schema.ledger.c, schema.runs.c
-_of_run = _l.run == bindparam("run")
+_of_run = given(_l, "run")
 _is_note = among(_l.kind, "update", "step")  # the kinds of entries before durable steps, and since
 KEPT = (
     select(_c.step, _c.name, _c.function, _c.inputs_sha256, _c.body)

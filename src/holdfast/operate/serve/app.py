@@ -38,7 +38,7 @@ from holdfast.operate.serve.auth_middleware import AuthMiddleware, Entrance, Ref
 from holdfast.operate.serve.gateway import DEEPEST, Gateway
 from holdfast.operate.serve.panels import PANELS, Panel, Param, refusals, whole
 from holdfast.operate.watchers import changed
-from holdfast.store.notifications import TOPICS, Changes
+from holdfast.store.notifications import TOPICS, Notifications
 from holdfast.store.store import Store
 
 BEAT_S = 10.0  # between two signs of life on a quiet stream
@@ -50,7 +50,7 @@ QUIET = b": \n\n"
 IsKnown = Callable[[], Awaitable[bool]]
 
 
-async def topics(changes: Changes, is_known: IsKnown) -> AsyncGenerator[bytes, None]:
+async def topics(changes: Notifications, is_known: IsKnown) -> AsyncGenerator[bytes, None]:
     """An event with the changed topics after each change; a comment while nothing changes."""
     seen = {topic: changes.seen(topic) for topic in TOPICS}
     yield b"retry: 2000\n\n"
@@ -69,7 +69,7 @@ async def topics(changes: Changes, is_known: IsKnown) -> AsyncGenerator[bytes, N
 
 
 async def snapshots(
-    look: Callable[[], Awaitable[Mapping[str, Any]]], changes: Changes, is_known: IsKnown, last_id: str | None
+    look: Callable[[], Awaitable[Mapping[str, Any]]], changes: Notifications, is_known: IsKnown, last_id: str | None
 ) -> AsyncIterator[bytes]:
     """The documented stream: a whole snapshot whenever it differs from the last one, apart from its time."""
     number, before, quiet_s = 0, b"", 0.0
