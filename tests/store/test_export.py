@@ -148,7 +148,7 @@ def test_what_was_judged_is_exported_with_its_project_and_not_with_a_run(store: 
     records = [decode(PUBLISHED[line["kind"]], line["record"]) for line in kept if line["project"] == "default"]
     given = store.judgements
     (one,), (doubt,), (label,) = given.of("correctness@1"), doubted(store), given.labels("correctness@1")
-    assert records == [given.artefact(one.artefact), one, doubt, label, *given.calibrations(), *given.appointments()]
+    assert records == [given.item(one.artefact), one, doubt, label, *given.calibrations(), *given.appointments()]
     mine = [line["kind"] for line in exported(store, project="other")]
     assert all(mine.count(kind) == 1 for kind in kinds_of_it)
     assert not set(kinds_of_it) & set(kinds(exported(store, run=run)))
