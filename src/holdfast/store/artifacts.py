@@ -25,6 +25,7 @@ from holdfast.contracts.records import dumps
 from holdfast.contracts.run import ResourceVersion
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
+from holdfast.store.ledger import OfProject
 from holdfast.store.runs import Runs
 from holdfast.store.sql import Transaction, canonical, given, into, to_json
 from holdfast.store.writer import WriteFuture
@@ -215,9 +216,10 @@ FIND_CHECKPOINT = select(_checkpoints.body, _checkpoints.run).where(_my_checkpoi
 OF_RUN = select(_checkpoints.body).where(given(_checkpoints, "run")).order_by(_checkpoints.key)
 
 
-class Checkpoints:
+class Checkpoints(OfProject):
     def __init__(self, db: Db, runs: Runs) -> None:
-        self._db, self._runs, self._project = db, runs, runs.project
+        super().__init__(db, runs.project)
+        self._runs = runs
 
     def add(self, checkpoint: Checkpoint, run: str | None = None, *, now: float) -> WriteFuture[None]:
         """Keep the record; again is harmless, other content under the same id a Conflict. Its parent must be there."""
@@ -227,14 +229,16 @@ class Checkpoints:
         """The same as an effect of somebody else's transaction."""
         key = None if run is None else self._runs.key(run)
         artifact, body = checkpoint.artifact, dumps(checkpoint)
-        values: dict[str, Any] = {"project": self._project, "id": checkpoint.id, "run": key, "body": body}
+        values: dict[str, Any] = self._of(id=checkpoint.id, run=key, body=body)
         values |= {"parent": checkpoint.parent, "uri": None, "sha256": None, "added_at": now}
         if artifact is not None:
             values |= {"uri": artifact.uri, "sha256": artifact.sha256}
 
         def operation(tx: Transaction) -> None:
             if checkpoint.parent is not None and self._row(tx, checkpoint.parent) is None:
-                raise self._none(checkpoint.parent, f"add it before {checkpoint.id}, which grew from it")
+                raise self._none(
+                    f"checkpoint {checkpoint.parent}", f"add it before {checkpoint.id}, which grew from it"
+                )
             if tx.run(ADD, values).rowcount == 0 and tuple(self._row(tx, checkpoint.id)) != (body, key):
                 why = "is there already, with other content or of another run"
                 raise Conflict(f"checkpoint {checkpoint.id}", why=why, remedy="give it another id")
@@ -244,7 +248,7 @@ class Checkpoints:
     def get(self, checkpoint_id: str) -> Checkpoint:
         row = self._db.reading(lambda view: self._row(view, checkpoint_id))
         if row is None:
-            raise self._none(checkpoint_id)
+            raise self._none(f"checkpoint {checkpoint_id}")
         return rows.checkpoint(row)
 
     def of_run(self, run: str) -> list[Checkpoint]:
@@ -263,7 +267,7 @@ class Checkpoints:
                     why = f"its line does not lead to a root: {' <- '.join([*line, wanted])}"
                     raise StoreCorrupt(f"checkpoint {checkpoint_id}", why=why, remedy="run 'holdfast store check'")
                 if row is None:
-                    raise self._none(checkpoint_id)
+                    raise self._none(f"checkpoint {checkpoint_id}")
                 line[wanted] = rows.checkpoint(row)
                 wanted = line[wanted].parent
             return [*reversed(line.values())]
@@ -271,11 +275,7 @@ class Checkpoints:
         return self._db.reading(look, snapshot=True)
 
     def _row(self, view: Transaction, checkpoint_id: str) -> Any:
-        return view.one(FIND_CHECKPOINT, {"project": self._project, "id": checkpoint_id})
-
-    def _none(self, checkpoint_id: str, remedy: str = "") -> NotFound:
-        why = f"there is none in project {self._project!r}"
-        return NotFound(f"checkpoint {checkpoint_id}", why=why, remedy=remedy)
+        return view.one(FIND_CHECKPOINT, self._of(id=checkpoint_id))
 
 
 def damage_of(checkpoint: Checkpoint, files: Artifacts) -> str | None:
@@ -305,15 +305,12 @@ LOCK = text("LOCK TABLE resources IN SHARE ROW EXCLUSIVE MODE")  # Postgres: num
 MOST = 2**31 - 1  # what the column holds
 
 
-class Versions:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
-
+class Versions(OfProject):
     def publish(self, resources: Mapping[str, Any], *, now: float) -> WriteFuture[ResourceVersion]:
         """The version with this content: the one that is there, or the next number."""
         body = canonical(to_json(resources))
         sha256 = hashlib.sha256(body.encode()).hexdigest()
-        same = {"project": self._project, "sha256": sha256}
+        same = self._of(sha256=sha256)
 
         def operation(tx: Transaction) -> ResourceVersion:
             row = tx.one(SAME, same)
@@ -321,7 +318,7 @@ class Versions:
                 tx.run(LOCK, {})
                 row = tx.one(SAME, same)
             if row is None:
-                version = tx.one(NUMBER, {"project": self._project})[0]
+                version = tx.one(NUMBER, self._of())[0]
                 tx.run(PUBLISH, {**same, "version": version, "body": body, "created_at": now})
                 row = tx.one(SAME, same)
             return rows.resource_version(row)
@@ -330,7 +327,7 @@ class Versions:
 
     def get(self, version: int) -> ResourceVersion:
         is_number = 0 < version <= MOST
-        row = self._db.one(GET_VERSION, {"project": self._project, "version": version}) if is_number else None
+        row = self._db.one(GET_VERSION, self._of(version=version)) if is_number else None
         if row is None:
-            raise NotFound(f"resources-{version}", why=f"there is none in project {self._project!r}")
+            raise self._none(f"resources-{version}")
         return rows.resource_version(row)

@@ -21,7 +21,7 @@ from holdfast.contracts.errors import BadInput, BadRecord, Conflict, IllegalMove
 from holdfast.contracts.records import dumps
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.artifacts import locked, write_atomically
-from holdfast.store.db import Db
+from holdfast.store.ledger import OfProject
 from holdfast.store.sql import AT_MOST, Transaction, canonical, from_json, given, into, number, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
@@ -41,10 +41,7 @@ class CommandResult:
     again: bool  # it had been obeyed before, and nothing was done this time
 
 
-class Commands:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
-
+class Commands(OfProject):
     def once(self, command: Command, role: str, act: Act, *, run: str | None = None) -> WriteFuture[CommandResult]:
         """Obey the order, unless that was done before: then the answer is the earlier one.
 
@@ -60,7 +57,7 @@ class Commands:
             if found is not None:
                 return found
             answer = to_json(act(tx))
-            values = {"project": self._project, "id": command.id, "body": dumps(command), "role": str(role)}
+            values = self._of(id=command.id, body=dumps(command), role=str(role))
             tx.run(RECORD, {**values, "answer": answer, "at": command.at})
             told = from_json(answer)
             ledger.append(
@@ -85,7 +82,7 @@ class Commands:
         return self._db.write(operation)
 
     def _known(self, view: Transaction, command: Command) -> CommandResult | None:
-        row = view.one(FIND_COMMAND, {"project": self._project, "id": command.id})
+        row = view.one(FIND_COMMAND, self._of(id=command.id))
         if row is None:
             return None
         before = rows.command(row)
@@ -125,10 +122,7 @@ REVOKE = update(schema.tokens).where(_one_token).values(revoked_at=bindparam("re
 DAY_S = 86_400.0
 
 
-class Tokens:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
-
+class Tokens(OfProject):
     def add(
         self,
         label: str,
@@ -145,12 +139,12 @@ class Tokens:
 
     def find(self, sha256: str) -> Token | None:
         """The token with this hash, good or not."""
-        row = self._db.one(FIND_TOKEN, {"project": self._project, "sha256": sha256})
+        row = self._db.one(FIND_TOKEN, self._of(sha256=sha256))
         return None if row is None else rows.token(row)
 
     def all(self) -> list[Token]:
         """Oldest first, with those that are no good any more."""
-        return [rows.token(row) for row in self._db.all(ALL_TOKENS, {"project": self._project})]
+        return [rows.token(row) for row in self._db.all(ALL_TOKENS, self._of())]
 
     def revoke(self, token_id: str, who: str, why: str, now: float) -> WriteFuture[Token]:
         """It is no good from now on; IllegalMove when it was revoked before."""
@@ -203,7 +197,7 @@ class Tokens:
         if tx.one(ANY, {"sha256": made.sha256}) is not None:
             raise BadInput("token", why="this one is known already", remedy="make another")
         label = plain_text(made.label)
-        values = {"project": self._project, "label": label, "role": made.role.value, "sha256": made.sha256}
+        values = self._of(label=label, role=made.role.value, sha256=made.sha256)
         times = {"created_at": made.created_at, "expires_at": made.expires_at, "revoked_at": None}
         key = tx.one(ADD, {**values, **times})[0]
         body = {"add": f"tok-{key}", "label": label, "role": made.role, "expires_at": made.expires_at, **more}
@@ -212,10 +206,9 @@ class Tokens:
 
     def _row(self, view: Transaction, statement: Any, token_id: str) -> Any:
         n = number(token_id.removeprefix("tok-")) if token_id.startswith("tok-") else None
-        row = None if n is None else view.one(statement, {"project": self._project, "token": n})
+        row = None if n is None else view.one(statement, self._of(token=n))
         if row is None:
-            why = f"there is none in project {self._project!r}"
-            raise NotFound(f"token {token_id!r}", why=why, remedy="'holdfast tokens list' shows them")
+            raise self._none(f"token {token_id!r}", "'holdfast tokens list' shows them")
         return row
 
     def _refuse_revoked(self, token: Token) -> None:
@@ -241,13 +234,10 @@ ACKNOWLEDGE = _change.values({name: bindparam(name) for name in _unseen})
 WATCH = "watch"  # who raises and clears, where nobody else is named
 
 
-class Alerts:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
-
+class Alerts(OfProject):
     def raise_(self, alert: Alert, *, who: str = WATCH) -> WriteFuture[Alert]:
         """The alert that stands then. One that stood already stays as it is, unless it has another severity now."""
-        values = self._of(alert.code, alert.run)
+        values = self._about(alert.code, alert.run)
         told = {"severity": alert.severity.value, "message": plain_text(alert.message)}
 
         def operation(tx: Transaction) -> Alert:
@@ -265,7 +255,7 @@ class Alerts:
 
     def clear(self, code: str, run: str | None = None, *, at: float, who: str = WATCH) -> WriteFuture[Alert | None]:
         """What stood until now, or None when nothing did."""
-        values = self._of(code, run)
+        values = self._about(code, run)
 
         def operation(tx: Transaction) -> Alert | None:
             row = tx.one(HELD_ALERT, values)
@@ -281,10 +271,10 @@ class Alerts:
     def acknowledge_in(
         self, tx: Transaction, code: str, run: str | None, who: str, at: float, *, why: str = ""
     ) -> Alert:
-        values = self._of(code, run)
+        values = self._about(code, run)
         row = tx.one(HELD_ALERT, values)
         if row is None:
-            raise self._none(code, run)
+            raise self._unknown(code, run)
         if row[7] is not None:
             return rows.alert(row)
         tx.run(ACKNOWLEDGE, {"alert": row[0], "acknowledged_at": at, "acknowledged_by": plain_text(who)})
@@ -292,26 +282,24 @@ class Alerts:
 
     def standing(self) -> list[Alert]:
         """Newest first."""
-        return [rows.alert(row) for row in self._db.all(ALL_STANDING, {"project": self._project})]
+        return [rows.alert(row) for row in self._db.all(ALL_STANDING, self._of())]
 
     def history(self, most: int = 50, before: str | None = None) -> list[Alert]:
         """Those that stand and those that did, newest first; `before` is the id of the last one already seen."""
         key = 2**62 if before is None else number(before.removeprefix("alert-"))
         if key is None:
             raise NotFound(f"alert {before!r}", why="is not the id of one", remedy="'holdfast control alerts' has them")
-        return [
-            rows.alert(row) for row in self._db.all(NEWEST, {"project": self._project, "before": key, "most": most})
-        ]
+        return [rows.alert(row) for row in self._db.all(NEWEST, self._of(before=key, most=most))]
 
-    def _of(self, code: str, run: str | None) -> dict[str, Any]:
-        return {"project": self._project, "code": plain_text(code), "run": plain_text(run or "")}
+    def _about(self, code: str, run: str | None) -> dict[str, Any]:
+        return self._of(code=plain_text(code), run=plain_text(run or ""))
 
     def _note(self, tx: Transaction, values: Mapping[str, Any], who: str, body: Mapping[str, Any], at: float) -> Alert:
         ledger.append(tx, self._project, values["run"] or None, "alert", who, body, at)
         tx.touch(notifications.ALERTS)
         return rows.alert(tx.one(FIND_ALERT, dict(values)))
 
-    def _none(self, code: str, run: str | None) -> NotFound:
+    def _unknown(self, code: str, run: str | None) -> NotFound:
         of = f" of {run}" if run else ""
         return NotFound(f"alert {code!r}{of}", why="does not stand", remedy="'holdfast control alerts' lists what does")
 

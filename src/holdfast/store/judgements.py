@@ -12,7 +12,7 @@ from unicodedata import normalize
 
 from sqlalchemy import exists, func, select
 
-from holdfast.contracts.errors import Conflict, NotFound
+from holdfast.contracts.errors import Conflict
 from holdfast.contracts.judgement import (
     Calibration,
     EvalItem,
@@ -25,7 +25,7 @@ from holdfast.contracts.judgement import (
 )
 from holdfast.contracts.records import encode
 from holdfast.store import ledger, rows, schema
-from holdfast.store.db import Db
+from holdfast.store.ledger import OfProject
 from holdfast.store.sql import AT_MOST, Transaction, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
@@ -74,10 +74,7 @@ def _is_same(one: JudgeAssignment, other: JudgeAssignment) -> bool:
     return all(plain_name(a) == plain_name(b) for a, b in ((one.policy, other.policy), (one.judge, other.judge)))
 
 
-class Judgements:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
-
+class Judgements(OfProject):
     def save(self, artefacts: Iterable[EvalItem], *, now: float) -> WriteFuture[int]:
         """Keep what is judged; how many of it are new."""
         params = [self._artefact(one, now) for one in artefacts]
@@ -86,7 +83,7 @@ class Judgements:
     def item(self, sha256: str) -> EvalItem:
         row = self._db.one(ITEM, self._of(sha256=sha256))
         if row is None:
-            raise NotFound(f"artefact {sha256[:12]}", why=f"there is none in project {self._project!r}")
+            raise self._none(f"artefact {sha256[:12]}")
         return rows.eval_item(row)
 
     def record(self, artefact: EvalItem, judgement: Judgement) -> WriteFuture[Judgement]:
@@ -205,9 +202,6 @@ class Judgements:
 
     def appointments(self) -> list[JudgeAssignment]:
         return [rows.judge_assignment(row) for row in self._db.all(APPOINTED, self._of())]
-
-    def _of(self, **values: Any) -> dict[str, Any]:
-        return {"project": self._project, **values}
 
     def _artefact(self, one: EvalItem, now: float) -> dict[str, Any]:
         return self._of(sha256=one.sha256, body=to_json(encode(one)), at=now)

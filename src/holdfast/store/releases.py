@@ -18,7 +18,7 @@ from holdfast.contracts.release import PolicyKind, Release, Stage, check_name, m
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import artifacts, ledger, notifications, rows, schema, sql
 from holdfast.store.db import Db
-from holdfast.store.ledger import LedgerCheckpoints
+from holdfast.store.ledger import LedgerCheckpoints, OfProject
 from holdfast.store.sql import Transaction, from_json, given, into, to_json
 from holdfast.store.writer import WriteFuture
 
@@ -131,9 +131,10 @@ AGAIN = "another was faster: look again"
 BY_HAND = "rollback_by_hand"  # the code of a person's rollback: the one that can be undone
 
 
-class Releases:
-    def __init__(self, db: Db, project: str, anchors: LedgerCheckpoints) -> None:
-        self._db, self._project, self._anchors = db, project, anchors
+class Releases(OfProject):
+    def __init__(self, db: Db, project: str, checkpoints: LedgerCheckpoints) -> None:
+        super().__init__(db, project)
+        self._checkpoints = checkpoints
 
     def add(
         self,
@@ -161,7 +162,7 @@ class Releases:
             if row is not None:
                 return rows.release(row)
             if not has_source(tx, self._project, source):
-                raise NotFound(f"source {source}", why=f"there is none in project {self._project!r}")
+                raise self._none(f"source {source}")
             number = tx.one(NUMBER, values)[0]
             tx.run(ADD, {**values, "number": number})
             self._note(tx, who, {"add": f"{policy}@{number}", **body, "manifest": manifest or {}}, now)
@@ -321,22 +322,22 @@ class Releases:
 
     def of_policy(self, policy: str) -> list[Release]:
         """Newest first."""
-        return [rows.release(row) for row in self._db.all(OF_POLICY, {"project": self._project, "policy": policy})]
+        return [rows.release(row) for row in self._db.all(OF_POLICY, self._of(policy=policy))]
 
     def policies(self) -> list[str]:
-        return [row[0] for row in self._db.all(POLICIES, {"project": self._project})]
+        return [row[0] for row in self._db.all(POLICIES, self._of())]
 
     def live(self, policy: str) -> Release | None:
         return next(iter(self.at(policy, Stage.LIVE)), None)
 
     def at(self, policy: str, stage: Stage) -> list[Release]:
         """Newest first."""
-        params = {"project": self._project, "policy": policy, "stage": str(stage)}
+        params = self._of(policy=policy, stage=str(stage))
         return [rows.release(row) for row in self._db.all(AT, params)]
 
     def history(self, policy: str) -> list[LedgerEntry]:
         """What was decided about the policy's releases, oldest first."""
-        found = map(rows.ledger_entry, self._db.all(HISTORY, {"project": self._project}))
+        found = map(rows.ledger_entry, self._db.all(HISTORY, self._of()))
         return [entry for entry in found if entry.body.get("policy") == policy]
 
     def recompute(self) -> list[str]:
@@ -346,7 +347,7 @@ class Releases:
     def _still_live(self, tx: Transaction, release: Release, expected: str | None) -> None:
         if expected is None:
             return
-        row = tx.one(AT, {"project": self._project, "policy": release.policy, "stage": "live"})
+        row = tx.one(AT, self._of(policy=release.policy, stage="live"))
         live = "" if row is None else rows.release(row).id
         if live != expected:
             why = f"{live or 'nothing'} is live by now, not {expected or 'nothing'}"
@@ -356,7 +357,7 @@ class Releases:
         """Retire who is live when another becomes it: its id. Of canaries, the second is refused."""
         if to not in (Stage.LIVE, Stage.CANARY):
             return None
-        row = tx.one(AT, {"project": self._project, "policy": release.policy, "stage": str(to)})
+        row = tx.one(AT, self._of(policy=release.policy, stage=str(to)))
         if row is None or row[3] == release.number:
             return None
         other = rows.release(row)
@@ -376,7 +377,7 @@ class Releases:
         if bad.stage is Stage.ROLLED_BACK:
             raise Conflict(f"release {bad.id}", why="is rolled back by now", remedy=AGAIN)
         move(bad, Stage.ROLLED_BACK)
-        live = tx.one(AT, {"project": self._project, "policy": policy, "stage": "live"})
+        live = tx.one(AT, self._of(policy=policy, stage="live"))
         if live is not None and live[3] not in (bad.number, good.number):
             why = f"{policy}@{live[3]} is live, and is not what fails"
             raise IllegalMove(f"release {good.id}", why=why, remedy=f"roll back to {policy}@{live[3]}")
@@ -384,7 +385,7 @@ class Releases:
             return None
         taken = None
         if good.stage is Stage.ROLLED_BACK:
-            found = map(rows.ledger_entry, tx.all(HISTORY, {"project": self._project}))
+            found = map(rows.ledger_entry, tx.all(HISTORY, self._of()))
             taken = taken_back(list(found), good.id)
             if taken is not None and is_undoable(taken):
                 return taken
@@ -397,7 +398,7 @@ class Releases:
         tx.run(MOVE, {"release": key, **values, "evidence": evidence, "changed_at": now})
 
     def _note(self, tx: Transaction, who: str, body: Mapping[str, Any], now: float) -> None:
-        self._anchors.add(tx, *ledger.append(tx, self._project, None, "release", who, body, now))
+        self._checkpoints.add(tx, *ledger.append(tx, self._project, None, "release", who, body, now))
         tx.touch(notifications.RELEASES)
 
     def _alone(self, tx: Transaction) -> None:
@@ -412,13 +413,12 @@ class Releases:
 
     def _row(self, view: Transaction, release_id: str) -> Any:
         policy, _, number = release_id.rpartition("@")
-        params = {"project": self._project, "policy": policy}
+        params = self._of(policy=policy)
         n = sql.number(number)
         row = None if n is None else view.one(FIND, {**params, "number": n})
         if row is not None:
             return row
-        why = f"there is none in project {self._project!r}"
-        raise NotFound(f"release {release_id!r}", why=why, remedy="'holdfast release list' shows them")
+        raise self._none(f"release {release_id!r}", "'holdfast release list' shows them")
 
 
 def taken_back(history: Sequence[LedgerEntry], release_id: str) -> Mapping[str, Any] | None:

@@ -15,6 +15,7 @@ from holdfast.contracts.errors import BadInput, IllegalMove, NotFound, StaleLeas
 from holdfast.contracts.run import DesiredState, Process, RunRecord, RunState, WorkerRecord
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
+from holdfast.store.ledger import OfProject
 from holdfast.store.notifications import ORDERS, Notifications
 from holdfast.store.sql import AT_MOST, Transaction, from_json, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
@@ -240,10 +241,7 @@ _my_workers = select(schema.workers).where(given(_workers, "project"))
 NEWEST_WORKERS = _my_workers.order_by(_workers.key.desc()).limit(AT_MOST)
 
 
-class Workers:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
-
+class Workers(OfProject):
     def register(self, worker: str, *, host: str, pid: int, slots: int, now: float) -> WriteFuture[None]:
         values = {"id": worker, "project": self._project, "host": host, "pid": pid, "slots": slots, "now": now}
         return self._db.write(lambda tx: tx.run(REGISTER, values) and None)
@@ -255,7 +253,7 @@ class Workers:
         return self._db.write(lambda tx: tx.run(STOP, {"worker": worker, "now": now}) and None)
 
     def newest(self, most: int = 50) -> list[WorkerRecord]:
-        return [rows.worker(row) for row in self._db.all(NEWEST_WORKERS, {"project": self._project, "most": most})]
+        return [rows.worker(row) for row in self._db.all(NEWEST_WORKERS, self._of(most=most))]
 
 
 HELD = frozenset({DesiredState.PAUSED, DesiredState.FROZEN})  # a run that is to wait, and may go on later
