@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Executable
 from sqlalchemy.sql import ClauseElement
 
-from holdfast.store import artifacts, ledger, queue, runs, scorings, steps, traces, views
+from holdfast.store import artifacts, ledger, queue, runs, scorings, traces, views
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Files
 from tests.store.scene import Scene, begin, run_sql
@@ -24,9 +24,9 @@ WHOLE = {  # these look at much on purpose, or at tables that stay small
     "runs.NEWEST_WORKERS": "from the newest backwards, as far as the page reaches",
     "ledger.LAST": "one row, from the end of the key's own order",
     "artifacts.ALL": "a check of everything",
-    "steps.WITH_SOME": "a check of everything",
-    "steps.WITH_ENTRIES": "a check of everything",
-    "steps.FIRST": "a check of everything",
+    "runs.WITH_SOME": "a check of everything",
+    "runs.WITH_ENTRIES": "a check of everything",
+    "runs.FIRST": "a check of everything",
     "scorings.EVERY": "a check of everything",
     "scorings.NOTED": "a check of everything",
     "scorings.PRUNED": "a check of everything",
@@ -47,7 +47,7 @@ BIG = "rollouts|attempts|spans|signals|ledger|workers|resources|runs|blobs|check
 
 
 def statements() -> Iterator[tuple[str, Executable]]:
-    for module in (queue, traces, runs, views, ledger, artifacts, steps, scorings):
+    for module in (queue, traces, runs, views, ledger, artifacts, scorings):
         for name, value in vars(module).items():
             if isinstance(value, ClauseElement) and isinstance(value, Executable) and name.isupper():
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", value

@@ -12,8 +12,8 @@ from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.store import ledger, schema
 from holdfast.store.db import engine_for, upgrade
 from holdfast.store.ledger import GENESIS, digest
+from holdfast.store.runs import LARGEST
 from holdfast.store.sql import Transaction
-from holdfast.store.steps import LARGEST
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Databases, Files
 from tests.store.scene import begin, once, problems, says

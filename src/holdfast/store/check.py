@@ -21,7 +21,7 @@ from holdfast.contracts.errors import StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
 from holdfast.contracts.run import DesiredState, RunState
-from holdfast.store import rows, schema, scorings, steps
+from holdfast.store import rows, runs, schema, scorings
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.db import MIGRATING, migrations
 from holdfast.store.releases import has_source, recompute
@@ -508,7 +508,7 @@ READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
     ("flags", _flags),
     ("judgements", _judged),
     ("orders", _orders),
-    ("recorded", steps.changed),
+    ("recorded", runs.changed_steps),
     ("scored", scorings.changed),
     ("recount", recompute),
 )

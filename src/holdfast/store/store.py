@@ -24,10 +24,9 @@ from holdfast.store.judgements import Judgements
 from holdfast.store.ledger import Ledger, LedgerCheckpoints
 from holdfast.store.queue import Queue
 from holdfast.store.releases import Releases
-from holdfast.store.runs import Runs, Workers
+from holdfast.store.runs import Runs, Steps, Workers
 from holdfast.store.scorings import Scorings
 from holdfast.store.sql import from_json, given, to_json
-from holdfast.store.steps import Steps
 from holdfast.store.traces import Experiences, Rewards, Traces
 from holdfast.store.views import Views
 
