@@ -15,6 +15,7 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.release import Experiment, Exposure, ServedRequest
 from holdfast.store.store import Store, open_store
 from tests.store.children import run_child, start_child
+from tests.store.conftest import Race
 from tests.store.scene import held_open, once, problems, says
 
 
@@ -153,14 +154,13 @@ def test_after_its_end_nobody_new_is_given_an_arm_and_what_was_under_way_is_kept
     assert record(store, request("late")) == 1
 
 
-def test_two_processes_that_expose_a_unit_agree_on_its_arm(store: Store, url: str) -> None:
+def test_two_processes_that_expose_a_unit_agree_on_its_arm(store: Store, race: Race) -> None:
     begin(store)
-    expose = lambda: store.trials.expose("t", "u", "control", now=1.0)  # noqa: E731
-    with open_store(url) as other:
-        with held_open(store, expose) as (first,):
-            second = other.trials.expose("t", "u", "treatment", now=2.0)
-            time.sleep(0.1)
-        assert first.result() == second.result()
+    first, second = race(
+        lambda mine: mine.trials.expose("t", "u", "control", now=1.0),
+        lambda other: other.trials.expose("t", "u", "treatment", now=2.0),
+    )
+    assert first.result() == second.result()
     assert store.trials.exposed("t") == {"control": 1, "treatment": 0}
 
 
@@ -361,16 +361,15 @@ def test_who_changes_what_another_has_changed_meanwhile_is_told(store: Store) ->
     assert [one.name for one in store.flags.all()] == ["beta"]
 
 
-def test_of_two_changes_at_once_the_second_sees_the_first(store: Store, url: str) -> None:
+def test_of_two_changes_at_once_the_second_sees_the_first(store: Store, race: Race) -> None:
     seen = put(store, flag(enabled=True))
-    kill = lambda: store.flags.put(replace(seen, killed=True), who="a", why="x", now=2.0, seen=seen)  # noqa: E731
-    with open_store(url) as other:
-        with held_open(store, kill) as (first,):
-            second = other.flags.put(replace(seen, salt="new"), who="b", why="x", now=3.0, seen=seen)
-            time.sleep(0.1)
-        assert first.result().killed
-        with pytest.raises(Conflict):
-            second.result()
+    first, second = race(
+        lambda mine: mine.flags.put(replace(seen, killed=True), who="a", why="x", now=2.0, seen=seen),
+        lambda other: other.flags.put(replace(seen, salt="new"), who="b", why="x", now=3.0, seen=seen),
+    )
+    assert first.result().killed
+    with pytest.raises(Conflict):
+        second.result()
     assert (store.flags.get("beta").killed, store.flags.get("beta").salt) == (True, "")
 
 

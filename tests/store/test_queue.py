@@ -66,52 +66,27 @@ def test_a_worker_takes_what_it_can_answer_for_and_leaves_the_rest(scene: Scene)
 
 
 def test_a_claim_tells_the_worker_everything(scene: Scene, clock: Clock) -> None:
-    scene.enqueue(
-        "t", split=Split.VAL, priority=2, max_attempts=4, timeout_s=100.0, resources=None, metadata={"k": [1, None]}
-    )
+    given: dict[str, Any] = {"split": Split.VAL, "priority": 2, "max_attempts": 4, "timeout_s": 100.0}
+    given |= {"resources": None, "metadata": {"k": [1, None]}, "step": "0/collect", "version": "p@3", "max_faults": 2}
+    scene.enqueue("t", **given)
     enqueued = clock.now
     clock.advance(5.0)
     claim = scene.claim(worker="bob", lease_s=20.0)
-    assert claim == Claim(
-        rollout=Rollout(
-            id=f"{scene.run}/t",
-            run=scene.run,
-            name="t",
-            input={"q": "t"},
-            split=Split.VAL,
-            status=R.RUNNING,
-            priority=2,
-            max_attempts=4,
-            timeout_s=100.0,
-            resources=None,
-            metadata={"k": [1, None]},
-            attempt_count=1,
-            faults=0,
-            enqueued_at=enqueued,
-            ready_at=enqueued,
-            started_at=clock.now,
-            ended_at=None,
-            reason=None,
-            final_attempt=None,
-            reward=None,
-        ),
-        attempt=Attempt(
-            id=f"{scene.run}/t:attempt-1",
-            rollout=f"{scene.run}/t",
-            number=1,
-            worker="bob",
-            token=claim.attempt.token,
-            status=A.RUNNING,
-            started_at=clock.now,
-            beat_at=clock.now,
-            lease_until=clock.now + 20.0,
-            deadline=clock.now + 100.0,
-            ended_at=None,
-            error=None,
-        ),
-    )
-    assert scene.rollout("t") == claim.rollout
-    assert scene.attempts("t") == [claim.attempt]
+    rollout = {"id": f"{scene.run}/t", "run": scene.run, "name": "t", "input": {"q": "t"}, **given}
+    counts = {
+        "attempt_count": 1,
+        "faults": 0,
+        "status": R.RUNNING,
+        "reward": None,
+        "reason": None,
+        "final_attempt": None,
+    }
+    times = {"enqueued_at": enqueued, "ready_at": enqueued, "started_at": clock.now, "ended_at": None}
+    attempt = {"id": f"{scene.run}/t:attempt-1", "rollout": f"{scene.run}/t", "number": 1, "worker": "bob"}
+    attempt |= {"status": A.RUNNING, "started_at": clock.now, "beat_at": clock.now, "ended_at": None, "error": None}
+    lease = {"token": claim.attempt.token, "lease_until": clock.now + 20.0, "deadline": clock.now + 100.0}
+    assert claim == Claim(rollout=Rollout(**rollout, **counts, **times), attempt=Attempt(**attempt, **lease))
+    assert (scene.rollout("t"), scene.attempts("t")) == (claim.rollout, [claim.attempt])
 
 
 def test_tokens_grow_with_every_claim_of_the_store(scene: Scene, clock: Clock) -> None:
@@ -273,13 +248,6 @@ def test_a_step_of_another_run_closes_nothing(scene: Scene, clock: Clock) -> Non
     record(other, "0/collect")
     scene.enqueue("a", step="0/collect")
     assert names(scene.claims()) == ["a"]
-
-
-def test_a_claim_tells_the_step_and_the_version_that_has_to_act(scene: Scene) -> None:
-    scene.enqueue("a", step="0/collect", version="p@3", max_faults=2)
-    claimed = scene.claim().rollout
-    assert (claimed.step, claimed.version, claimed.max_faults) == ("0/collect", "p@3", 2)
-    assert claimed == scene.rollout("a")
 
 
 def test_a_rollout_of_no_step_is_taken_in_by_the_one_that_asks_for_it(scene: Scene) -> None:

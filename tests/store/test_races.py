@@ -5,38 +5,15 @@ One store's transaction is held open, done but not committed, while another stor
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 
 from holdfast.contracts.errors import IllegalMove, StaleLease
 from holdfast.contracts.rollout import AttemptState, RolloutState, Task
 from holdfast.contracts.run import DesiredState, RunState
-from holdfast.store.store import Store, open_store
-from holdfast.store.writer import WriteFuture
-from tests.store.scene import LEASE_S, Scene, begin, held_open, problems, span
+from tests.store.conftest import Race
+from tests.store.scene import LEASE_S, Scene, begin, problems, span
 
 A, R = AttemptState, RolloutState
-
-
-Act = Callable[[Store], WriteFuture[Any]]
-Race = Callable[[Act, Act], tuple[WriteFuture[Any], WriteFuture[Any]]]
-
-
-@pytest.fixture
-def race(scene: Scene, url: str) -> Iterator[Race]:
-    """The second call, of another store, comes while the first one's transaction is held open, and meets its lock."""
-    with open_store(url) as other:
-
-        def meet(first: Act, second: Act) -> tuple[WriteFuture[Any], WriteFuture[Any]]:
-            with held_open(scene.store, lambda: first(scene.store)) as (one,):
-                two = second(other)
-                time.sleep(0.1)
-            return one, two
-
-        yield meet
 
 
 def test_a_cancel_that_meets_a_claim_ends_the_new_attempt(scene: Scene, race: Race) -> None:

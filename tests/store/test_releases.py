@@ -149,20 +149,9 @@ def test_a_move_is_noted_whole(store: Store) -> None:
     go(store, "sprout@2", S.LIVE, who="bob", why="proved", now=7.5, known_good=True, **rests)
     entry = store.releases.history("sprout")[-1]
     assert (entry.kind, entry.who, entry.at, entry.run, entry.project) == ("release", "bob", 7.5, None, "default")
-    assert entry.body == {
-        "move": "sprout@2",
-        "policy": "sprout",
-        "from": "candidate",
-        "to": "live",
-        "share_before": 0,
-        "share": 100,
-        "known_good": True,
-        "retired": "sprout@1",
-        "why": "proved",
-        "evidence": sha256,
-        "proof": "ab" * 32,
-        "decision": encode(OPEN),
-    }
+    moved = {"move": "sprout@2", "policy": "sprout", "from": "candidate", "to": "live", "share_before": 0, "share": 100}
+    rests = {"evidence": sha256, "proof": "ab" * 32, "decision": encode(OPEN)}
+    assert entry.body == {**moved, "known_good": True, "retired": "sprout@1", "why": "proved", **rests}
     added = {"policy": "sprout", "kind": "weights", "parent": None, "manifest": {}}
     assert bodies(store)[:2] == [
         {"add": "sprout@1", "source": "shelf:a", **added},
@@ -259,16 +248,9 @@ def test_a_live_release_is_rolled_back_to_the_one_before(store: Store) -> None:
     assert (served.id, served.stage, served.share, served.is_known_good) == ("sprout@1", S.LIVE, 100, True)
     assert stages(store) == {"sprout@2": "rolled_back 0", "sprout@1": "live 100"}
     assert not store.releases.get("sprout@2").is_known_good
-    assert bodies(store)[-1] == {
-        "roll_back": "sprout@2",
-        "policy": "sprout",
-        "from": "live",
-        "share_before": 100,
-        "to": "sprout@1",
-        "known_good": False,
-        "why": "worse",
-        "reasons": [{"code": WORSE.code, "text": WORSE.text}],
-    }
+    body = {"roll_back": "sprout@2", "policy": "sprout", "from": "live", "share_before": 100, "to": "sprout@1"}
+    why = {"why": "worse", "reasons": [{"code": WORSE.code, "text": WORSE.text}]}
+    assert bodies(store)[-1] == {**body, "known_good": False, **why}
     assert problems(store) == []
 
 
@@ -335,15 +317,9 @@ def test_a_rollback_by_hand_can_be_undone_and_nothing_is_lost(store: Store) -> N
     assert again == replace(before, changed_at=10.0)
     assert stages(store) == {"sprout@2": "live 100", "sprout@1": "retired 0"}
     assert store.releases.get("sprout@1").is_known_good  # and so it can be gone back to once more
-    assert bodies(store)[-1] == {
-        "restore": "sprout@2",
-        "policy": "sprout",
-        "from": "rolled_back",
-        "retired": "sprout@1",
-        "known_good": True,
-        "why": "a slip",
-        "reasons": [{"code": BY_HAND, "text": "a slip"}],
-    }
+    body = {"restore": "sprout@2", "policy": "sprout", "from": "rolled_back", "retired": "sprout@1"}
+    why = {"why": "a slip", "reasons": [{"code": BY_HAND, "text": "a slip"}]}
+    assert bodies(store)[-1] == {**body, "known_good": True, **why}
     assert by_hand(store, "sprout@2", "sprout@1").id == "sprout@1"
     assert problems(store) == []
 

@@ -35,30 +35,11 @@ def bodies(store: Store, run: str) -> list[Any]:
 
 
 def test_a_new_run_is_numbered_and_noted(store: Store, clock: Clock) -> None:
-    run = store.runs.begin(
-        kind="optimize",
-        model_ref="m-1",
-        settings={"b": [1], "a": "ü"},
-        salt="xyz",
-        who="me",
-        now=clock.now,
-        queue_limit=7,
-    ).result()
-    assert run == RunRecord(
-        id="run-1-xyz",
-        project="default",
-        kind="optimize",
-        state=RunState.RUNNING,
-        wanted=DesiredState.RUNNING,
-        model_ref="m-1",
-        settings={"b": [1], "a": "ü"},
-        queue_limit=7,
-        created_at=clock.now,
-        beat_at=clock.now,
-        ended_at=None,
-        error=None,
-        driver=1,
-    )
+    given: dict[str, Any] = {"kind": "optimize", "model_ref": "m-1", "settings": {"b": [1], "a": "ü"}, "queue_limit": 7}
+    run = store.runs.begin(**given, salt="xyz", who="me", now=clock.now).result()
+    states: dict[str, Any] = {"state": RunState.RUNNING, "wanted": DesiredState.RUNNING, "error": None, "driver": 1}
+    times = {"created_at": clock.now, "beat_at": clock.now, "ended_at": None}
+    assert run == RunRecord(id="run-1-xyz", project="default", **given, **states, **times)
     assert store.runs.get(run.id) == run
     assert store.runs.queue_limit(run.id) == 7
     assert bodies(store, run.id) == [("run", "me", {"begin": "optimize", "model_ref": "m-1"})]

@@ -408,20 +408,9 @@ def test_who_told_it_is_in_the_ledger(scene: Scene) -> None:
     attach(scene)
     entry = list(scene.store.ledger.entries())[-1]
     assert (entry.kind, entry.who, entry.run) == ("reward", "ann", scene.run)
-    assert entry.body == {
-        "rollout": f"{scene.run}/t",
-        "attempt": f"{scene.run}/t:attempt-1",
-        "name": "tone",
-        "value": 0.5,
-        "weight": 1.0,
-        "source": "person:ann",
-        "turn": None,
-        "feedback": None,
-        "before": 1.0,
-        "reward": 1.5,
-        "outcome_before": None,
-        "outcome": None,
-    }
+    term = {"name": "tone", "value": 0.5, "weight": 1.0, "source": "person:ann", "turn": None, "feedback": None}
+    change = {"before": 1.0, "reward": 1.5, "outcome_before": None, "outcome": None}
+    assert entry.body == {"rollout": f"{scene.run}/t", "attempt": f"{scene.run}/t:attempt-1", **term, **change}
 
 
 def test_the_same_again_changes_nothing_and_another_value_is_refused(scene: Scene) -> None:
