@@ -28,11 +28,11 @@ from holdfast.store.db import (
     engine_for,
     hide_password,
     is_store_file,
-    open_db,
     revision,
     upgrade,
 )
 from holdfast.store.notifications import TOPICS
+from holdfast.store.sql import Transaction
 from holdfast.store.store import Store, open_store
 from holdfast.store.writer import TRIES
 from tests.conftest import Clock, Databases, Files, command
@@ -326,20 +326,18 @@ def test_a_forked_child_cannot_use_its_parents_store_nor_spoil_it(url: str) -> N
     assert run_child(FORK, url).splitlines() == ["running", refusal, refusal, "0", "3.0"]
 
 
-def test_a_snapshot_sees_one_moment(url: str) -> None:
-    db = open_db(url)
+def test_a_snapshot_sees_one_moment(store: Store) -> None:
     count, add = sqlalchemy.text("SELECT count(*) FROM pulse"), sqlalchemy.text("INSERT INTO pulse VALUES ('x', 0)")
     n = len(TOPICS)
 
-    def look(view: object) -> list[int]:
-        seen = [view.one(count, {})[0]]  # type: ignore[attr-defined]
+    def look(view: Transaction) -> list[int]:
+        seen = [view.one(count, {})[0]]
         if seen == [n]:
-            db.write(lambda tx: tx.run(add, {}) and None).result()
-        return [*seen, view.one(count, {})[0]]  # type: ignore[attr-defined]
+            store.db.write(lambda tx: tx.run(add, {}) and None).result()
+        return [*seen, view.one(count, {})[0]]
 
-    assert db.reading(look, snapshot=True) == [n, n]
-    assert db.reading(look) == [n + 1, n + 1]
-    db.close()
+    assert store.db.reading(look, snapshot=True) == [n, n]
+    assert store.db.reading(look) == [n + 1, n + 1]
 
 
 def test_a_thread_that_ends_takes_its_connection_with_it(url: str, clock: Clock) -> None:
@@ -360,40 +358,27 @@ def connections(url: str) -> int:
     return sum(os.path.realpath(file) == url for file in Path("/proc/self/fd").iterdir())
 
 
-def test_what_is_read_cannot_be_written(url: str) -> None:
-    db = open_db(url)
+def test_what_is_read_cannot_be_written_and_an_error_of_the_callers_own_passes_as_it_is(store: Store) -> None:
     with pytest.raises(StoreError, match=r"read-?only"):
-        db.reading(lambda view: view.run(sqlalchemy.text("DELETE FROM pulse"), {}))
-    db.close()
+        store.db.reading(lambda view: view.run(sqlalchemy.text("DELETE FROM pulse"), {}))
+    for call in (lambda: store.db.reading(lambda _: 1 // 0), lambda: store.db.write(lambda _: 1 // 0).result()):
+        with pytest.raises(ZeroDivisionError):
+            call()
 
 
-def test_a_closed_store_is_neither_read_nor_written(url: str, clock: Clock) -> None:
+def test_a_closed_store_has_kept_what_was_handed_over_and_is_neither_read_nor_written(url: str, clock: Clock) -> None:
     store = open_store(url)
     run = begin(store, clock)
-    store.close()
-    with pytest.raises(StoreError, match=r"^the store is closed: this read came after close\(\)$"):
-        store.runs.get(run)
-    with pytest.raises(StoreError, match=r"^the store is closed: this write came after close\(\)$"):
-        store.ledger.append("note", {}, who="t", now=clock.now)
-    store.close()  # twice is harmless
-
-
-def test_what_was_handed_over_before_closing_is_kept(url: str, clock: Clock) -> None:
-    store = open_store(url)
     pending = [store.ledger.append("note", {"n": n}, who="t", now=clock.now) for n in range(50)]
     store.close()
     assert all(answer.settled for answer in pending)
+    with says(StoreError, "the store is closed: this read came after close()"):
+        store.runs.get(run)
+    with says(StoreError, "the store is closed: this write came after close()"):
+        store.ledger.append("note", {}, who="t", now=clock.now)
+    store.close()  # twice is harmless
     with open_store(url) as again:
-        assert again.ledger.verify() == 50
-
-
-def test_an_error_of_the_callers_own_passes_as_it_is(url: str) -> None:
-    db = open_db(url)
-    with pytest.raises(ZeroDivisionError):
-        db.reading(lambda view: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        db.write(lambda tx: 1 // 0).result()
-    db.close()
+        assert again.ledger.verify() == 51
 
 
 def test_a_server_that_is_there_but_not_for_us_is_one_line(server: str) -> None:

@@ -254,14 +254,6 @@ def test_closing_commits_what_was_handed_over(room: Room) -> None:
     assert room.kept() == ["note 1", "note 2", "note 3"]
 
 
-@once
-def test_a_write_after_closing_is_refused(room: Room) -> None:
-    room.writer.close()
-    with pytest.raises(StoreError, match=r"^the store is closed: this write came after close\(\)$"):
-        room.note(1)
-    room.writer.close()  # twice is harmless
-
-
 class Collapsing:
     """A session whose connection breaks so badly that not even rolling back works."""
 
