@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from sqlalchemy import bindparam, select, text, update
+from sqlalchemy import bindparam, select, text
 
 from holdfast.contracts.commands import Alert, Command, Overrides, Role, Token, check_why
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, IllegalMove, NotFound, StoreCorrupt
 from holdfast.contracts.records import dumps
-from holdfast.store import ledger, notifications, rows, schema
+from holdfast.store import ledger, notifications, rows, schema, sql
 from holdfast.store.artifacts import locked, write_atomically
 from holdfast.store.ledger import OfProject
-from holdfast.store.sql import AT_MOST, Transaction, canonical, from_json, given, into, number, plain_text, to_json
+from holdfast.store.sql import Transaction, from_json, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _c = schema.commands.c
@@ -100,7 +100,7 @@ def _body(command: Command, role: str) -> dict[str, Any]:
 
 def _content(command: Command) -> tuple[str, ...]:
     """All but when it was given: whoever asks again asks later."""
-    return command.action, command.subject, command.who, command.why, canonical(to_json(dict(command.args)))
+    return command.action, command.subject, command.who, command.why, sql.canonical(to_json(dict(command.args)))
 
 
 def _plain(command: Command) -> Command:
@@ -117,8 +117,7 @@ GET = _my_tokens.where(_one_token)
 HELD_TOKEN = GET.with_for_update()  # one change at a time
 ALL_TOKENS = _my_tokens.order_by(_tokens.key)
 ANY = select(_tokens.key).where(given(schema.tokens, "sha256"))
-EXPIRE = update(schema.tokens).where(_one_token).values(expires_at=bindparam("expires_at"))
-REVOKE = update(schema.tokens).where(_one_token).values(revoked_at=bindparam("revoked_at"))
+EXPIRE, REVOKE = (sql.changing(schema.tokens, "token", name) for name in ("expires_at", "revoked_at"))
 DAY_S = 86_400.0
 
 
@@ -205,7 +204,7 @@ class Tokens(OfProject):
         return rows.token(tx.one(FIND_TOKEN, values))
 
     def _row(self, view: Transaction, statement: Any, token_id: str) -> Any:
-        n = number(token_id.removeprefix("tok-")) if token_id.startswith("tok-") else None
+        n = sql.number(token_id.removeprefix("tok-")) if token_id.startswith("tok-") else None
         row = None if n is None else view.one(statement, self._of(token=n))
         if row is None:
             raise self._none(f"token {token_id!r}", "'holdfast tokens list' shows them")
@@ -224,13 +223,12 @@ STANDING = _my_alerts.where(_alerts.cleared_at.is_(None))
 FIND_ALERT = STANDING.where(given(schema.alerts, "code", "run"))
 HELD_ALERT = FIND_ALERT.with_for_update()  # one change at a time
 ALL_STANDING = STANDING.order_by(_alerts.key.desc())
-NEWEST = _my_alerts.where(_alerts.key < bindparam("before")).order_by(_alerts.key.desc()).limit(AT_MOST)
-_change = update(schema.alerts).where(_alerts.key == bindparam("alert"))
+NEWEST = _my_alerts.where(_alerts.key < bindparam("before")).order_by(_alerts.key.desc()).limit(sql.AT_MOST)
 # Who knew of a warning does not know that it is critical by now.
 _unseen: dict[str, Any] = {"acknowledged_at": None, "acknowledged_by": None}
-WORSE = _change.values(severity=bindparam("severity"), message=bindparam("message"), **_unseen)
-CLEAR = _change.values(cleared_at=bindparam("cleared_at"))
-ACKNOWLEDGE = _change.values({name: bindparam(name) for name in _unseen})
+WORSE = sql.changing(schema.alerts, "alert", "severity", "message", **_unseen)
+CLEAR = sql.changing(schema.alerts, "alert", "cleared_at")
+ACKNOWLEDGE = sql.changing(schema.alerts, "alert", *_unseen)
 WATCH = "watch"  # who raises and clears, where nobody else is named
 
 
@@ -286,7 +284,7 @@ class Alerts(OfProject):
 
     def history(self, most: int = 50, before: str | None = None) -> list[Alert]:
         """Those that stand and those that did, newest first; `before` is the id of the last one already seen."""
-        key = 2**62 if before is None else number(before.removeprefix("alert-"))
+        key = 2**62 if before is None else sql.number(before.removeprefix("alert-"))
         if key is None:
             raise NotFound(f"alert {before!r}", why="is not the id of one", remedy="'holdfast control alerts' has them")
         return [rows.alert(row) for row in self._db.all(NEWEST, self._of(before=key, most=most))]

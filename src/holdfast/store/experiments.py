@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import bindparam, delete, func, select, update
+from sqlalchemy import bindparam, delete, func, select
 
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove
 from holdfast.contracts.flag import Flag
@@ -20,7 +20,7 @@ from holdfast.contracts.release import Experiment, Exposure, ServedRequest, Stag
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.ledger import OfProject
-from holdfast.store.sql import AT_MOST, Transaction, canonical, given, into, plain_text, to_json
+from holdfast.store.sql import AT_MOST, Transaction, canonical, changing, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _t, _e, _s = schema.trials.c, schema.exposures.c, schema.served.c
@@ -30,7 +30,7 @@ FIND = select(schema.trials).where(_mine, given(_t, "name"))
 ALL = select(schema.trials).where(_mine).order_by(_t.key.desc())
 # Not a lock that those who only refer to the trial wait for.
 HOLD = select(_t.ended_at).where(_t.key == bindparam("trial")).with_for_update(key_share=True)
-END = update(schema.trials).where(_t.key == bindparam("trial")).values(ended_at=bindparam("now"))
+END = changing(schema.trials, "trial", ended_at=bindparam("now"))
 EXPOSE = into(schema.exposures, "trial", "unit")
 EXPOSURE = select(*rows.EXPOSURE).where(given(_e, "trial", "unit"))
 EXPOSED = select(_e.arm, func.count()).where(given(_e, "trial")).group_by(_e.arm)
@@ -41,11 +41,7 @@ REQUEST = (
     .where(given(_s, "project", "id"))
     .with_for_update(of=schema.served)
 )
-TELL = (
-    update(schema.served)
-    .where(_s.key == bindparam("request"))
-    .values({name: bindparam(name) for name in ("success", "reward", "safety_cost")})
-)
+TELL = changing(schema.served, "request", "success", "reward", "safety_cost")
 SERVED = select(*rows.SERVED).where(given(_s, "trial")).order_by(_s.key).limit(AT_MOST).offset(bindparam("after"))
 SERVED_BY = SERVED.where(given(_s, "arm"))
 MOST = 2**31 - 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -21,7 +22,7 @@ from holdfast.contracts.run import DesiredState
 from holdfast.store import notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
-from holdfast.store.sql import AT_MOST, Transaction, among, canonical, given, into, plain_text, to_json
+from holdfast.store.sql import AT_MOST, Transaction, among, canonical, changing, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _r, _a = schema.rollouts.c, schema.attempts.c
@@ -39,11 +40,7 @@ _is_held = _a.status == "running"
 _is_of_open_step = ~exists().where(schema.steps.c.run == _r.run, schema.steps.c.name == _r.step)
 
 
-def _becomes(*names: str, **values: Any) -> Any:
-    """Changes a rollout: the columns of these names get the parameters of the same name, others a value."""
-    rollout = update(schema.rollouts).where(_r.key == _param("rollout"))
-    return rollout.values({name: _param(name) for name in names} | values)
-
+_becomes = partial(changing, schema.rollouts, "rollout")
 
 # A fence: the attempt still runs and its lease has not run out.
 FENCE = (_a.key == _param("token")) & _is_held & (_a.lease_until > _param("now"))

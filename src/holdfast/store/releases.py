@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, text, update
+from sqlalchemy import bindparam, func, select, text
 
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
 from holdfast.contracts.evidence import Decision, Reason
@@ -19,7 +19,7 @@ from holdfast.contracts.run import LedgerEntry
 from holdfast.store import artifacts, ledger, notifications, rows, schema, sql
 from holdfast.store.db import Db
 from holdfast.store.ledger import LedgerCheckpoints, OfProject
-from holdfast.store.sql import Transaction, from_json, given, into, to_json
+from holdfast.store.sql import Transaction, changing, from_json, given, into, to_json
 from holdfast.store.writer import WriteFuture
 
 Parts = dict[str, Any]
@@ -110,16 +110,8 @@ FIND = select(schema.releases).where(_mine, _policy, given(_c, "number"))
 OF_POLICY = select(schema.releases).where(_mine, _policy).order_by(_c.number.desc())
 AT = OF_POLICY.where(given(_c, "stage"))
 POLICIES = select(_c.policy).where(_mine).distinct().order_by(_c.policy)
-MOVE = (
-    update(schema.releases)
-    .where(_c.key == bindparam("release"))
-    .values({name: bindparam(name) for name in ("stage", "share", "is_known_good", "evidence", "changed_at")})
-)
-REST_ON = (
-    update(schema.releases)
-    .where(_c.key == bindparam("release"))
-    .values(evidence=bindparam("evidence"), changed_at=bindparam("changed_at"))
-)
+MOVE = changing(schema.releases, "release", "stage", "share", "is_known_good", "evidence", "changed_at")
+REST_ON = changing(schema.releases, "release", "evidence", "changed_at")
 BLOB = select(schema.blobs.c.size).where(schema.blobs.c.sha256 == bindparam("sha256"))
 HISTORY = (
     select(schema.ledger)

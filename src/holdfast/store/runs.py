@@ -20,11 +20,11 @@ from sqlalchemy import BindParameter, bindparam, func, select, update
 from holdfast.contracts.commands import WANTS, guarded
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, IllegalMove, NotFound, StaleLease, StoreCorrupt
 from holdfast.contracts.run import LESSON, DesiredState, Process, RunRecord, RunState, StepRecord, WorkerRecord
-from holdfast.store import ledger, notifications, rows, schema
+from holdfast.store import ledger, notifications, rows, schema, sql
 from holdfast.store.db import Db
 from holdfast.store.ledger import OfProject
 from holdfast.store.notifications import ORDERS, Notifications
-from holdfast.store.sql import AT_MOST, Transaction, among, canonical, from_json, given, into, plain_text, to_json
+from holdfast.store.sql import Transaction, from_json, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _c = schema.runs.c
@@ -42,24 +42,19 @@ STARTING_WITH = (
     .limit(3)
 )
 NEWEST = (
-    select(schema.runs).where(given(_c, "project"), _c.key < bindparam("before")).order_by(_c.key.desc()).limit(AT_MOST)
+    select(schema.runs)
+    .where(given(_c, "project"), _c.key < bindparam("before"))
+    .order_by(_c.key.desc())
+    .limit(sql.AT_MOST)
 )
 DESIRED_STATE = select(_c.wanted).where(_c.key == bindparam("run"))
 # One operator at a time.
 STATE = select(_c.state, _c.wanted, _c.driver).where(_c.key == bindparam("run")).with_for_update()
 WANT = _change.values(wanted=bindparam("wanted"))
 BEAT = _change.where(given(_c, "driver")).values(beat_at=bindparam("now"))
-END = _change.values(
-    state=bindparam("state"), ended_at=bindparam("now"), beat_at=bindparam("now"), error=bindparam("error")
-)
-_again: dict[str, Any] = {
-    "state": "running",
-    "wanted": "running",
-    "ended_at": None,
-    "error": None,
-    "beat_at": bindparam("now"),
-}
-RESUME = _change.values(**_again, driver=_c.driver + 1)
+END = sql.changing(schema.runs, "run", "state", "error", ended_at=bindparam("now"), beat_at=bindparam("now"))
+_again: dict[str, Any] = {"state": "running", "wanted": "running", "ended_at": None, "error": None}
+RESUME = _change.values(**_again, beat_at=bindparam("now"), driver=_c.driver + 1)
 # What begins a run and takes it up notes by which process; an end notes none.
 _l = schema.ledger.c
 DRIVEN_BY = select(_l.body).where(given(_l, "run"), _l.kind == "run").order_by(_l.seq.desc()).limit(1)
@@ -245,7 +240,7 @@ _worker = update(schema.workers).where(_workers.id == bindparam("worker"))
 BEAT_WORKER = _worker.values(beat_at=bindparam("now"))
 STOP = _worker.values(beat_at=bindparam("now"), stopped_at=bindparam("now"))
 _my_workers = select(schema.workers).where(given(_workers, "project"))
-NEWEST_WORKERS = _my_workers.order_by(_workers.key.desc()).limit(AT_MOST)
+NEWEST_WORKERS = _my_workers.order_by(_workers.key.desc()).limit(sql.AT_MOST)
 
 
 class Workers(OfProject):
@@ -302,7 +297,7 @@ LAST = select(func.coalesce(func.max(_steps.step), 0)).where(given(_steps, "run"
 NAMED = select(*rows.STEP).where(given(_steps, "run", "name"))
 OF_RUN = select(*rows.STEP).where(given(_steps, "run")).order_by(_steps.step)
 _of_run = given(_l, "run")
-_is_note = among(_l.kind, "update", "step")  # the kinds of entries before durable steps, and since
+_is_note = sql.among(_l.kind, "update", "step")  # the kinds of entries before durable steps, and since
 KEPT = (
     select(_steps.step, _steps.name, _steps.function, _steps.inputs_sha256, _steps.body)
     .select_from(schema.steps.join(schema.runs, _c.key == _steps.run))
@@ -340,7 +335,7 @@ class Steps:
         With the number of the run's driver, one that another has replaced is refused.
         """
         StepRecord(run=run, step=0, name=name, function=function, inputs_sha256=inputs_sha256, at=now, body=result)
-        text = canonical(to_json(result))
+        text = sql.canonical(to_json(result))
         if len(text) > LARGEST:
             why = f"its result has {len(text)} bytes, {LARGEST} are allowed"
             raise BadRecord(f"step {name} of {run}", why=why, remedy="keep the data in a blob and refer to it")

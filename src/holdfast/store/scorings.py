@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Integer, and_, bindparam, delete, func, select, tuple_, update
+from sqlalchemy import Integer, and_, bindparam, delete, func, select, tuple_
 
 from holdfast.contracts.errors import BadInput, Conflict, NotFound, StoreCorrupt
 from holdfast.contracts.release import check_name
@@ -23,7 +23,7 @@ from holdfast.store import ledger, schema
 from holdfast.store.db import Db
 from holdfast.store.rows import scoring
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, canonical, from_json, given, into, to_json
+from holdfast.store.sql import Transaction, canonical, changing, from_json, given, into, to_json
 from holdfast.store.traces import reward_term, signal_values
 from holdfast.store.writer import WriteFuture
 
@@ -48,11 +48,7 @@ UNKNOWN = (
     .where(given(_s, "scoring"), _r.key.is_(None))
     .limit(1)
 )
-END = (
-    update(schema.scorings)
-    .where(_c.key == bindparam("scoring"))
-    .values(rollouts=bindparam("n"), sha256=bindparam("hash"))
-)
+END = changing(schema.scorings, "scoring", rollouts=bindparam("n"), sha256=bindparam("hash"))
 OF_RUN = (
     select(schema.scorings).where(given(schema.scorings, "project", "run"), _c.sha256.is_not(None)).order_by(_c.key)
 )

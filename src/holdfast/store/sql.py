@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from sqlalchemy import BindParameter, ColumnElement, Executable, Table, and_, bindparam, or_
+from sqlalchemy import BindParameter, ColumnElement, Executable, Table, Update, and_, bindparam, or_, update
 from sqlalchemy.dialects.postgresql import Insert, insert  # both engines compile its ON CONFLICT
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql import ClauseElement
@@ -70,6 +70,11 @@ def into(table: Table, *keys: str, but: Sequence[str] = ("key",), **fixed: Any) 
     values: dict[str, Any] = {column.name: bindparam(column.name) for column in table.c if column.name not in but}
     made = insert(table).values({**values, **fixed})
     return made.on_conflict_do_nothing(index_elements=keys) if keys else made
+
+
+def changing(table: Table, key: str, *names: str, **values: Any) -> Update:
+    """UPDATE of the row with this key, a parameter: these columns get the parameter of their name, others a value."""
+    return update(table).where(table.c.key == bindparam(key)).values({name: bindparam(name) for name in names} | values)
 
 
 def given(table: Table | ReadOnlyColumnCollection[str, Any], *names: str) -> ColumnElement[bool]:

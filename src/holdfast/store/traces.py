@@ -25,7 +25,7 @@ from holdfast.store import ledger, notifications, queue, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.queue import ATTEMPT_TURN, FENCE, fenced_insert, stale
 from holdfast.store.runs import Runs
-from holdfast.store.sql import AT_MOST, Transaction, from_json, given, into, plain_text, to_json
+from holdfast.store.sql import AT_MOST, Transaction, changing, from_json, given, into, plain_text, to_json
 from holdfast.store.views import Views
 from holdfast.store.writer import WriteFuture
 
@@ -67,11 +67,7 @@ FINAL = (
     .select_from(schema.rollouts.join(schema.attempts, _a.key == _r.final))
     .where(_r.key == bindparam("rollout"))
 )
-PAY = (
-    update(schema.rollouts)
-    .where(_r.key == bindparam("rollout"))
-    .values(reward=bindparam("paid"), outcome=bindparam("judged"))
-)
+PAY = changing(schema.rollouts, "rollout", reward=bindparam("paid"), outcome=bindparam("judged"))
 _KINDS = {str(kind): kind for kind in SpanKind}
 
 
