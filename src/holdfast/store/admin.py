@@ -37,19 +37,12 @@ TABLE_BYTES = text(
 NEWEST = select(_u.key, _u.id, _u.project, _u.state).order_by(_u.key.desc()).limit(AT_MOST)
 NEWEST_OF = NEWEST.where(given(_u, "project"))
 COUNTS = select(_r.status, func.count()).where(_run).group_by(_r.status)
-OLD = (
-    select(_u.key, _u.id, _u.state, _u.ended_at)
-    .where(given(_u, "project"), _u.state != "running", _u.ended_at < bindparam("before"))
-    .order_by(_u.key)
-)
+_old = select(_u.key, _u.id, _u.state, _u.ended_at)
+OLD = _old.where(given(_u, "project"), _u.state != "running", _u.ended_at < bindparam("before")).order_by(_u.key)
 HELD = select(_r.key).where(_run, _r.status == "running").limit(1)
 # Nobody may take the run up again once the first of it is gone.
-CLOSE = (
-    update(schema.runs)
-    .where(_u.key == bindparam("run"), _u.state != "running")
-    .values(wanted="cancelled")
-    .returning(_u.id)
-)
+_close = update(schema.runs).where(_u.key == bindparam("run"), _u.state != "running").values(wanted="cancelled")
+CLOSE = _close.returning(_u.id)
 SOME = select(_r.key).where(_run).limit(CHUNK)
 REMOVE_BELOW = (
     delete(schema.spans).where(schema.spans.c.attempt.in_(_attempts_of)),

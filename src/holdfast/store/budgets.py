@@ -32,11 +32,8 @@ SAVE = _kept.on_conflict_do_update(
 )
 ADD = fenced_insert(schema.budget_events)
 KEPT = select(*_b).where(_b.attempt == bindparam("token"))
-_source = (
-    schema.budgets.join(schema.attempts, _a.key == _b.attempt)
-    .join(schema.rollouts, _r.key == _a.rollout)
-    .join(schema.runs, _u.key == _r.run)
-)
+_source_all = schema.budgets.join(schema.attempts, _a.key == _b.attempt).join(schema.rollouts, _r.key == _a.rollout)
+_source = _source_all.join(schema.runs, _u.key == _r.run)
 # An attempt that nothing was paid for has failed as much as one that broke off.
 _earned_nothing = and_(_r.final == _a.key, _r.reward <= 0)
 _failed = or_(and_(_a.status != "running", _a.status != "succeeded"), _earned_nothing)
@@ -69,14 +66,8 @@ _totals = (
 )
 BY_TIER = select(_b.tier, *_totals).select_from(_source).where(given(_r, "run")).group_by(_b.tier)
 BY_MODE = select(_b.mode, func.count()).select_from(_source).where(given(_r, "run")).group_by(_b.mode)
-BY_RUN: Select[Any] = (
-    select(_u.id, *_totals)
-    .select_from(_source)
-    .where(given(_u, "project"))
-    .group_by(_u.key, _u.id)
-    .order_by(_u.key.desc())
-    .limit(AT_MOST)
-)
+_by_run = select(_u.id, *_totals).select_from(_source).where(given(_u, "project")).group_by(_u.key, _u.id)
+BY_RUN: Select[Any] = _by_run.order_by(_u.key.desc()).limit(AT_MOST)
 MOST = 2**62
 
 

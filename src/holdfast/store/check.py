@@ -277,12 +277,8 @@ RELEASE_KNOWN = select(_l.policy, _l.number, _l.stage, _l.share, _l.kind).where(
         and_(_l.stage != "live", _l.stage != "canary", _l.share != 0),
     )
 )
-ALONE = (
-    select(_l.policy, _l.stage, func.count())
-    .where(or_(_l.stage == "live", _l.stage == "canary"))
-    .group_by(_l.project, _l.policy, _l.stage)
-    .having(func.count() > 1)
-)
+_alone = select(_l.policy, _l.stage, func.count()).where(or_(_l.stage == "live", _l.stage == "canary"))
+ALONE = _alone.group_by(_l.project, _l.policy, _l.stage).having(func.count() > 1)
 HAS_EVIDENCE = (
     select(_l.policy, _l.number, _l.evidence)
     .select_from(schema.releases.outerjoin(schema.blobs, schema.blobs.c.sha256 == _l.evidence))
@@ -301,11 +297,8 @@ ARMS = [
 ]
 FLAGS = select(schema.flags.c.body, schema.flags.c.name, schema.flags.c.changed_at)
 _f, _o, _d, _c = schema.artefacts.c, schema.judgements.c, schema.labels.c, schema.calibrations.c
-_versions = (
-    select(_d.artefact, _d.criterion, _d.who, func.count().label("n"), func.max(_d.version).label("last"))
-    .group_by(_d.project, _d.artefact, _d.criterion, _d.maker, _d.who)
-    .subquery()
-)
+_versions_all = select(_d.artefact, _d.criterion, _d.who, func.count().label("n"), func.max(_d.version).label("last"))
+_versions = _versions_all.group_by(_d.project, _d.artefact, _d.criterion, _d.maker, _d.who).subquery()
 COUNTED = select(_versions).where(_versions.c.n != _versions.c.last)
 JUDGEMENTS = select(_o.id, *rows.JUDGEMENT)
 ABOUT = select(_f.sha256, _f.body)

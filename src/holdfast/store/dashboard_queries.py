@@ -73,13 +73,8 @@ _parts = (_r.status, _r.split, _r.outcome)  # what is counted apart
 OVER_BETWEEN = select(*_parts, *_sums).where(*_behind, _r.key <= bindparam("to")).group_by(*_parts)
 ALL_PARTS = select(*_parts, *_sums).where(_mine).group_by(*_parts)
 COUNTED = select(func.count()).select_from(schema.rollouts).where(*_behind, _r.key <= bindparam("to"))
-_beyond = (
-    select(_r.split, _r.outcome, _r.reward)
-    .where(_mine, given(_r, "status"), _r.key > bindparam("after"))
-    .order_by(_r.key)
-    .limit(AT_MOST)
-    .subquery()
-)
+_beyond_all = select(_r.split, _r.outcome, _r.reward).where(_mine, given(_r, "status"), _r.key > bindparam("after"))
+_beyond = _beyond_all.order_by(_r.key).limit(AT_MOST).subquery()
 _beyond_paid = _beyond.c.reward
 BEYOND = select(
     _beyond.c.split,
@@ -92,19 +87,12 @@ BEYOND = select(
 COUNTED_AS = select(*_parts, _r.reward).where(_r.key == bindparam("rollout"))
 NAMED_ROLLOUT = select(_r.key, _r.split).where(_mine, given(_r, "name"))
 # The sum and the order keep SQLite from walking an index of all attempts instead of the newest ones.
-CLAIMED = (
-    select(_a.rollout)
-    .where(_a.key > bindparam("after"), (_a.rollout + literal_column("0")) <= bindparam("to"))
-    .order_by(_a.key)
-)
+_claimed = select(_a.rollout).where(_a.key > bindparam("after"), (_a.rollout + literal_column("0")) <= bindparam("to"))
+CLAIMED = _claimed.order_by(_a.key)
 RUN_OF = select(_r.run).where(_r.key == bindparam("rollout"))
 LAST_CLAIM = select(func.coalesce(func.max(_a.key), 0))
-LATE_REWARDS = (
-    select(_l.body)
-    .where(_l.run == bindparam("id"), _l.kind == "reward", _l.seq > bindparam("after"))
-    .order_by(_l.seq)
-    .limit(AT_MOST)
-)
+_late_rewards = select(_l.body).where(_l.run == bindparam("id"), _l.kind == "reward", _l.seq > bindparam("after"))
+LATE_REWARDS = _late_rewards.order_by(_l.seq).limit(AT_MOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,12 +292,8 @@ def _summed(sums: Sums) -> Totals:
 
 
 # Whose an attempt is gets looked up one by one: a join would begin with all rollouts of the project.
-_owner = (
-    select(_u.project)
-    .select_from(schema.rollouts.join(schema.runs, _u.key == _r.run))
-    .where(_r.key == _a.rollout)
-    .scalar_subquery()
-)
+_owner_all = select(_u.project).select_from(schema.rollouts.join(schema.runs, _u.key == _r.run))
+_owner = _owner_all.where(_r.key == _a.rollout).scalar_subquery()
 RECENT_ATTEMPTS = select(_a.started_at, _a.ended_at, _a.status, _owner).order_by(_a.key.desc()).limit(AT_MOST)
 
 
@@ -348,25 +332,14 @@ HELD = (
 )
 LEDGER = select(schema.ledger).where(_l.seq < bindparam("before")).order_by(_l.seq.desc()).limit(AT_MOST)
 LEDGER_OF = LEDGER.where(_l.run == bindparam("id"))
-RELEASED = (
-    select(schema.ledger)
-    .where(_l.seq > bindparam("after"), _l.seq <= bindparam("to"), _l.kind == "release")
-    .order_by(_l.seq)
-)
-KINDS = (
-    select(_l.kind, func.count())
-    .where(_l.seq > bindparam("after"), _l.seq <= bindparam("to"), given(_l, "project"))
-    .group_by(_l.kind)
-)
+_released = select(schema.ledger).where(_l.seq > bindparam("after"), _l.seq <= bindparam("to"), _l.kind == "release")
+RELEASED = _released.order_by(_l.seq)
+_kinds = select(_l.kind, func.count())
+KINDS = _kinds.where(_l.seq > bindparam("after"), _l.seq <= bindparam("to"), given(_l, "project")).group_by(_l.kind)
 STEPS_AFTER = select(*rows.STEP).where(given(_p, "run"), _p.step > bindparam("after")).order_by(_p.step).limit(AT_MOST)
 CHECKPOINTS = select(_k.body).where(given(_k, "run")).order_by(_k.key.desc()).limit(AT_MOST)
-_window = (
-    select(_r.key, _r.reward, _r.final)
-    .where(_mine, given(_r, "status"))
-    .order_by(_r.key.desc())
-    .limit(AT_MOST)
-    .subquery()
-)
+_window_all = select(_r.key, _r.reward, _r.final).where(_mine, given(_r, "status")).order_by(_r.key.desc())
+_window = _window_all.limit(AT_MOST).subquery()
 BUDGETS = (
     select(_b.tier, _b.mode, _a.status, _b.calls, _b.escalations, _b.allowed, _b.spent, _b.overspent, _window.c.reward)
     .add_columns(_window.c.final, _a.key)
@@ -376,11 +349,8 @@ _paid = (
     select(_r.final).where(_mine, _r.status == "succeeded", _before).order_by(_r.key.desc()).limit(AT_MOST).subquery()
 )
 PAID = select(_paid.c.final)
-SIGNALLED = (
-    select(func.count(_g.attempt.distinct()))
-    .select_from(_paid.join(schema.signals, _g.attempt == _paid.c.final))
-    .where(given(_g, "name"))
-)
+_signalled = select(func.count(_g.attempt.distinct()))
+SIGNALLED = _signalled.select_from(_paid.join(schema.signals, _g.attempt == _paid.c.final)).where(given(_g, "name"))
 _asked = (
     select(_s.arm, _s.error, _s.latency_s, _s.success, _s.reward, _s.safety_cost)
     .where(

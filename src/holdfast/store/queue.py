@@ -78,14 +78,8 @@ RIPEN = (
     .values(status="queuing")
 )
 # So may those whose backoff began in what is now the future; seen from the far end, the few first tell it all.
-_furthest = (
-    select(_r.key)
-    .where(given(_r, "run"), _is_waiting, _r.ready_at > _param("trusted"))
-    .order_by(_r.ready_at.desc())
-    .limit(SWEEP_LIMIT)
-    .with_for_update(skip_locked=True)
-    .subquery()
-)
+_furthest_all = select(_r.key).where(given(_r, "run"), _is_waiting, _r.ready_at > _param("trusted"))
+_furthest = _furthest_all.order_by(_r.ready_at.desc()).limit(SWEEP_LIMIT).with_for_update(skip_locked=True).subquery()
 RIPEN_AHEAD = (
     update(schema.rollouts)
     .where(
@@ -156,11 +150,8 @@ _counts = {"faults": _param("tries"), "interruptions": _param("interrupted")}
 RETRY = _becomes("ready_at", "reason", status="requeuing", **_counts)
 GIVE_UP = _becomes("status", "reason", "final", "outcome", ended_at=_param("now"), **_counts)
 # A rollout from before there were steps, or of none, is taken in by the step that asks for it.
-TAKE_IN = (
-    update(schema.rollouts)
-    .where(given(_r, "run", "name"), _r.step.is_(None))
-    .values(step=_param("step"), version=_param("version"))
-)
+_take_in = update(schema.rollouts).where(given(_r, "run", "name"), _r.step.is_(None))
+TAKE_IN = _take_in.values(step=_param("step"), version=_param("version"))
 HAND_BACK = _becomes(status="queuing")
 EXPIRED = (
     select(_a.key, _a.rollout, _a.deadline, _a.worker, _a.beat_at)
@@ -170,16 +161,10 @@ EXPIRED = (
     .with_for_update(skip_locked=True)
 )
 # A lease from what is now the future lasts its ordinary length from now on: whoever lives beats in that time.
-RECALL = (
-    update(schema.attempts)
-    .where(_is_held, _a.lease_until > _param("trusted"), _a.beat_at > _param("trusted"))
-    .values(beat_at=_param("now"), lease_until=_param("now") + (_a.lease_until - _a.beat_at))
-)
-EXPIRE = (
-    update(schema.attempts)
-    .where(_a.key == _param("token"), _is_held)
-    .values(status=_param("status"), ended_at=_param("now"), error=_param("error"))
-)
+_recall = update(schema.attempts).where(_is_held, _a.lease_until > _param("trusted"), _a.beat_at > _param("trusted"))
+RECALL = _recall.values(beat_at=_param("now"), lease_until=_param("now") + (_a.lease_until - _a.beat_at))
+_expire = update(schema.attempts).where(_a.key == _param("token"), _is_held)
+EXPIRE = _expire.values(status=_param("status"), ended_at=_param("now"), error=_param("error"))
 HOLDER = select(_a.key).where(given(_a, "rollout"), _is_held).with_for_update()
 STATE = select(_r.status).where(_r.key == _param("rollout")).with_for_update()
 KEY = select(_r.key).where(given(_r, "run", "name"))

@@ -35,18 +35,10 @@ NAME = _change.values(id=bindparam("id"))
 FIND = select(schema.runs).where(given(schema.runs, "project", "id"))
 # Compared letter by letter: LIKE has wildcards, and in SQLite no capitals.
 _prefix: BindParameter[str] = bindparam("prefix")
-STARTING_WITH = (
-    select(schema.runs)
-    .where(given(_c, "project"), func.substr(_c.id, 1, func.length(_prefix)) == _prefix)
-    .order_by(_c.key)
-    .limit(3)
-)
-NEWEST = (
-    select(schema.runs)
-    .where(given(_c, "project"), _c.key < bindparam("before"))
-    .order_by(_c.key.desc())
-    .limit(sql.AT_MOST)
-)
+_starting_with = select(schema.runs).where(given(_c, "project"), func.substr(_c.id, 1, func.length(_prefix)) == _prefix)
+STARTING_WITH = _starting_with.order_by(_c.key).limit(3)
+_newest = select(schema.runs).where(given(_c, "project"), _c.key < bindparam("before")).order_by(_c.key.desc())
+NEWEST = _newest.limit(sql.AT_MOST)
 DESIRED_STATE = select(_c.wanted).where(_c.key == bindparam("run"))
 # One operator at a time.
 STATE = select(_c.state, _c.wanted, _c.driver).where(_c.key == bindparam("run")).with_for_update()
