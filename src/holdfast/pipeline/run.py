@@ -29,7 +29,7 @@ from holdfast.contracts.rollout import ANSWERED, RolloutState
 from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status, StepRecord, is_gone, this_process
 from holdfast.pipeline.context import Runtime, StepContext
 from holdfast.store.notifications import ORDERS
-from holdfast.store.runs import HELD, Orders, taken_up
+from holdfast.store.runs import HELD, DesiredStates, taken_up
 from holdfast.store.store import Store
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class DurableRun:
         self.step_name: str | None = None  # what is going on, for people
         self._known = {one.name: one for one in self.done}
         self._calls: dict[str, Callable[..., Awaitable[tuple[Any, StepContext]]]] = {}  # how each step is computed
-        self._orders = Orders(store.runs, store.changes)
+        self._orders = DesiredStates(store.runs, store.changes)
         self._observe, self._features = observe, features
         self._began = clock()
         self._told_last = False
