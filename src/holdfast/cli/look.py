@@ -10,13 +10,11 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Limit, RolloutText, RunText, StoreOptions
+from holdfast.cli.options import DEFAULT_STORE, Json, Limit, RolloutText, RunText, StoreOptions, View
 from holdfast.contracts.errors import NotFound
-from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split, outcome_kind
 from holdfast.contracts.run import DesiredState, RunState
 from holdfast.contracts.task import asked_of
@@ -48,7 +46,7 @@ def runs(
         found = list(islice(_runs(opened, status, after), limit + 1))
         page = found[:limit]
         if json:
-            show.print_records(page)
+            show.print_json(page)
         elif page:
             show.print_table(*_run_table(opened, page))
         else:
@@ -89,7 +87,7 @@ def _run_row(
         state = f"running, {run.wanted}"
     took = show.span_of_time((run.ended_at or now) - run.created_at)
     came = (outcomes[OutcomeKind.RIGHT], outcomes[OutcomeKind.WRONG], *middle, bad)
-    return run.id, state, f"{done}/{every}", *came, show.moment(run.created_at)[5:16], took, run.model_ref
+    return run.id, state, f"{done}/{every}", *came, show.local_time(run.created_at)[5:16], took, run.model_ref
 
 
 def rollouts(
@@ -111,7 +109,7 @@ def rollouts(
         found = opened.views.rollouts(run, most=limit + 1, after=last, status=status, split=split, outcome=outcome)
         page = found[:limit]
         if json:
-            show.print_records(page)
+            show.print_json(page)
         else:
             if after is None:
                 print(_summary(opened, run))
@@ -179,7 +177,7 @@ def spans(
         fitting = [span for span in recorded if span.seq > after and kind in (None, span.kind)]
         page = fitting[:limit]
         if json:
-            show.print_records(page)
+            show.print_json(page)
         else:
             if not after:
                 _print_attempt(opened, found, one)
@@ -274,10 +272,10 @@ def ledger(
         found = list(islice(entries, limit + 1))
         page = found[:limit]
         if json:
-            show.print_records(page)
+            show.print_json(page)
         elif page:
             columns = (">seq", "at", "kind", "who", "run", "~what")
-            rows = [(e.seq, show.moment(e.at), e.kind, e.who, e.run, show.pairs(e.body)) for e in page]
+            rows = [(e.seq, show.local_time(e.at), e.kind, e.who, e.run, show.pairs(e.body)) for e in page]
             show.print_table(columns, rows)
         else:
             more = "more " if after else ""
@@ -286,24 +284,18 @@ def ledger(
             show.next_page("ledger", quiet=json, run=run, limit=limit, after=page[-1].seq, **_where(at))
 
 
-def workers(at: StoreOptions, limit: Limit = 50, json: Json = False) -> None:
+def workers(at: StoreOptions, limit: Limit = 50) -> View:
     """List the processes that work, or worked, on rollouts, newest first."""
     with at.existing() as opened:
         found = opened.workers.newest(limit)
-        if json:
-            show.print_records(found)
-        elif found:
-            now = time.time()
-            rows = []
-            for one in found:
-                quiet = show.span_of_time(now - one.beat_at)
-                state = (
-                    "stopped" if one.stopped_at else f"silent {quiet}" if now - one.beat_at > SILENT_S else "working"
-                )
-                rows.append((one.id, state, one.slots, one.host, one.pid, show.moment(one.started_at), quiet))
-            show.print_table(("~worker", "state", ">slots", "~host", ">pid", "started", ">last beat"), rows)
-        else:
-            print(f"no workers yet in project {at.project}; a run brings its own: holdfast optimize --help")
+    if not found:
+        return View([], f"no workers yet in project {at.project}; a run brings its own: holdfast optimize --help")
+    now, rows = time.time(), []
+    for one in found:
+        quiet = show.span_of_time(now - one.beat_at)
+        state = "stopped" if one.stopped_at else f"silent {quiet}" if now - one.beat_at > SILENT_S else "working"
+        rows.append((one.id, state, one.slots, one.host, one.pid, show.local_time(one.started_at), quiet))
+    return View(found, show.table(("~worker", "state", ">slots", "~host", ">pid", "started", ">last beat"), rows))
 
 
 def _where(at: StoreOptions) -> dict[str, object]:
@@ -337,8 +329,7 @@ def adoption(
     newest: Annotated[
         int, Option(metavar="N", min=1, max=1000, help="How many of the newest runs, where none is named.")
     ] = 10,
-    json: Json = False,
-) -> None:
+) -> View:
     """Show how far tools are adopted where they are needed; without a run, in the newest ones."""
     from holdfast.prove.estimate import wilson
     from holdfast.reward.tools import adoption_rates
@@ -349,15 +340,12 @@ def adoption(
         )
         records = [record for run in dict.fromkeys(named) for record in _records(opened, run)]
     found = adoption_rates(records, wilson, by=KEYS[by])
-    if json:
-        show.print_json({"runs": named, "attempts": len(records), "rows": [encode(row) for row in found]})
-    elif not found:
-        print('no decided attempt called a tool, was offered one or needed one; tasks say so by "tools" and "needs"')
-    else:
-        models = {row.model for row in found if row.model is not None}
-        of = f", all of {models.pop()}" if len(models) == 1 else ""
-        print(f"{show.count(len(records), 'attempt')} in {show.count(len(set(named)), 'run')}{of}")
-        _print(found, tuple(key for key in KEYS[by] if key != "model" or not of))
+    data = {"runs": named, "attempts": len(records), "rows": found}
+    if not found:
+        none = 'no decided attempt called a tool, was offered one or needed one; tasks say so by "tools" and "needs"'
+        return View(data, none)
+    counted = f"{show.count(len(records), 'attempt')} in {show.count(len(set(named)), 'run')}"
+    return View(data, lambda: _print(found, KEYS[by], counted))
 
 
 def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
@@ -366,21 +354,25 @@ def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
 
     tools = catalog(store, run)
     with show.progress("reading rollouts", None) as advance:
-        for rollout in _rollouts(store, run):
+        for rollout in every_rollout(store, run):
             advance()
             experience = store.experiences.one(rollout.id) if rollout.final_attempt is not None else None
             if experience is not None:
                 yield record(rollout, experience.spans, tools)
 
 
-def _rollouts(store: Store, run: str) -> Iterator[Rollout]:
+def every_rollout(store: Store, run: str) -> Iterator[Rollout]:
     last = None
     while page := store.views.rollouts(run, most=PAGE, after=last):
         yield from page
         last = page[-1].name
 
 
-def _print(found: tuple[AdoptionRow, ...], keys: tuple[str, ...]) -> None:
+def _print(found: tuple[AdoptionRow, ...], keys: tuple[str, ...], counted: str) -> None:
+    models = {row.model for row in found if row.model is not None}
+    of = f", all of {models.pop()}" if len(models) == 1 else ""
+    print(f"{counted}{of}")
+    keys = tuple(key for key in keys if key != "model" or not of)
     titles = {"tool": "tool", "model": "~model", "version": "~version", "window": "day"}
     columns = [*(titles[key] for key in keys), ">need", ">adopted", "", ">overused", ">formed", ">worked", ">mended"]
     show.print_table(columns, [(*(_key(row, key) for key in keys), *_cells(row)) for row in found])
@@ -414,39 +406,28 @@ def budgets(
     at: StoreOptions,
     run: Annotated[str | None, Argument(metavar="RUN", help="Its id, or the beginning of it.")] = None,
     limit: Limit = 10,
-    json: Json = False,
-) -> None:
+) -> View:
     """Show thinking budgets: by tier of one run, or of each run that has any."""
     with at.existing() as opened:
         if run is not None:
-            _one(opened, opened.runs.get(run).id, limit, json)
-            return
+            return _of_run(opened, opened.runs.get(run).id, limit)
         found = opened.budgets.by_run(most=limit)
-    if json:
-        show.print_json([encode(one) for one in found])
-    elif not found:
-        print('no run has thinking budgets; a config with "thinking_budgets": true asks for them')
-    else:
-        _print_totals("~run", found)
+    if not found:
+        return View([], 'no run has thinking budgets; a config with "thinking_budgets": true asks for them')
+    return View(found, lambda: _print_totals("~run", found))
 
 
-def _one(store: Store, run: str, limit: int, json: bool) -> None:
+def _of_run(store: Store, run: str, limit: int) -> View:
     tiers, modes = store.budgets.by_tier(run), store.budgets.by_mode(run)
     uses = store.budgets.of_run(run, most=limit)
-    if json:
-        told: dict[str, Any] = {"run": run, "tiers": [encode(one) for one in tiers]}
-        told["modes"] = {mode or "unknown": n for mode, n in modes.items()}
-        told["budgets"] = [_told(use) for use in uses]
-        show.print_json(told)
-    elif not tiers:
-        print(f'{run}: no attempt has a thinking budget; "thinking_budgets": true in the config asks for them')
-    else:
-        _print_budgets(run, tiers, modes, uses)
-
-
-def _told(use: BudgetUse) -> dict[str, Any]:
-    came = {"status": use.status.value, "has_failed": use.has_failed, "waste": use.waste}
-    return {"budget": encode(use.budget), **came}
+    data: dict[str, Any] = {"run": run, "tiers": tiers, "modes": {mode or "unknown": n for mode, n in modes.items()}}
+    data["budgets"] = [
+        {"budget": use.budget, "status": use.status, "has_failed": use.has_failed, "waste": use.waste} for use in uses
+    ]
+    if not tiers:
+        none = f'{run}: no attempt has a thinking budget; "thinking_budgets": true in the config asks for them'
+        return View(data, none)
+    return View(data, lambda: _print_budgets(run, tiers, modes, uses))
 
 
 def _print_budgets(run: str, tiers: list[BudgetTotals], modes: Mapping[str | None, int], uses: list[BudgetUse]) -> None:
@@ -492,8 +473,7 @@ def quality(
     logprobs: Annotated[bool, Option("--logprobs/--no-logprobs", help="Whether every model call needs them.")] = True,
     versions: Annotated[str, Option(metavar="NAMES", help="Versions that are fresh enough; without it any are.")] = "",
     limit: Limit = 20,
-    json: Json = False,
-) -> None:
+) -> View:
     """Look through what a run collected: what must not be learnt from, and why."""
     from holdfast.learn.quality import Standards
 
@@ -503,15 +483,9 @@ def quality(
     with at.existing() as opened:
         name = opened.runs.get(run).id
         found = audited(opened, name, standards)
-    if json:
-        findings = [encode(finding) for finding in found.findings]
-        kept_out = {rollout: list(names) for rollout, names in found.quarantined.items()}
-        clean, ready = found.is_clean, list(found.ready)
-        show.print_json({"run": name, "is_clean": clean, "findings": findings, "quarantined": kept_out, "ready": ready})
-    else:
-        _print_quality(name, found, limit)
-    if not found.is_clean:
-        raise typer.Exit(1)
+    data = {"run": name, "is_clean": found.is_clean, "findings": found.findings}
+    data |= {"quarantined": found.quarantined, "ready": found.ready}
+    return View(data, lambda: _print_quality(name, found, limit), int(not found.is_clean))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -522,7 +496,7 @@ def audited(store: Store, run: str, standards: Standards | None = None) -> Quali
     """What the data gates say of everything the run collected for training."""
     from holdfast.learn.quality import audit
 
-    every = list(_rollouts(store, run))
+    every = list(every_rollout(store, run))
     kept = [rollout.input for rollout in every if rollout.split in (Split.VAL, Split.TEST)]
     train = {rollout.id: rollout.input for rollout in every if rollout.split in (Split.TRAIN, None)}
     experiences = []

@@ -202,10 +202,7 @@ def proxy(
     how: dict[str, Any] = {"timeout_s": timeout_ms / 1000, "hold_s": hold_ms / 1000, "most": most, "is_extended": ids}
     remotes = [Upstream(url, keys=keys, **how) for url in upstream]
     prices = dict(map(read_price, price or ()))
-    with (
-        endpoint.listen(host, port, token=token) as listening,
-        at.open(state_folder=state_dir) as opened,
-    ):
+    with endpoint.listen(host, port, token=token) as listening, at.open(state_folder=state_dir) as opened:
         scrubbing = spelt = None
         if scrub:
             from holdfast.collect.proxy.budgets import spell

@@ -14,8 +14,8 @@ from typing import Any
 
 from holdfast.cli.main import say
 from holdfast.cli.options import address_of, who
+from holdfast.cli.release import happened
 from holdfast.cli.show import folded, one_line
-from holdfast.cli.story import happened
 from holdfast.collect import endpoint
 from holdfast.collect.chat_format import spell_byte
 from holdfast.collect.proxy.chat import Chat
