@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.api.show import Shown, TextTable, html, text
+from holdfast.api.stored import Shown, TextTable, html, text
 from holdfast.contracts.errors import BadInput
 from holdfast.store.store import open_store
 from tests.api import scene

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from holdfast.cli import show
 from holdfast.cli.main import COMMANDS, EXIT_CODES, HEADINGS, HIDDEN, SHORT, main
-from holdfast.cli.options import DEFAULT_STORE, existing, place, who, written_whole
+from holdfast.cli.options import DEFAULT_STORE, existing, store_flags, who, written_whole
 from holdfast.contracts import errors
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.store.db import REVISIONS, engine_for
@@ -229,8 +229,8 @@ def test_the_store_may_come_from_the_environment_and_looking_for_one_creates_non
     monkeypatch.setenv("HOLDFAST_STORE", files.fresh())
     assert cli("runs").code == 0
     assert cli("runs", "--store", files.blank()).code == 2  # a flag wins
-    assert place(DEFAULT_STORE, "default") == ""
-    assert place("my store.db", "mine") == " --store 'my store.db' --project mine"
+    assert store_flags(DEFAULT_STORE, "default") == ""
+    assert store_flags("my store.db", "mine") == " --store 'my store.db' --project mine"
 
 
 def test_looking_at_an_older_store_does_not_change_it(files: Files) -> None:
@@ -327,7 +327,7 @@ def test_times_and_sizes_have_their_units(cli: Cli) -> None:
     assert {seconds: show.span_of_time(seconds) for seconds in spans} == spans
     sizes = {0: "0 B", 999: "999 B", 1500: "1.5 kB", 2.5e6: "2.5 MB", 3e9: "3.0 GB", 4e12: "4.0 TB"}
     assert {n: show.size(n) for n in sizes} == sizes
-    assert show.moment(1_000_000.0) == "1970-01-12 13:46:40" and show.moment(None) == "-"  # local time
+    assert show.local_time(1_000_000.0) == "1970-01-12 13:46:40" and show.local_time(None) == "-"  # local time
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_columns_share_the_room(wide: list[int], soft: list[bool], room: int, ex
     [(40, [0, 1, 2, 3]), (37, [0, 1, 3]), (30, [0, 3])],  # the soft one may shrink to 8; the last marked goes first
 )
 def test_a_column_that_can_be_spared_goes_before_any_is_cut(room: int, kept: list[int]) -> None:
-    assert show.keep(("a", "?b", "?>c", "~d"), [16, 4, 4, 20], room) == kept
+    assert show.kept_columns(("a", "?b", "?>c", "~d"), [16, 4, 4, 20], room) == kept
 
 
 def test_a_table_fits_whatever_is_in_it(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
@@ -363,12 +363,9 @@ def test_a_table_fits_whatever_is_in_it(cli: Cli, capsys: pytest.CaptureFixture[
     assert "[red]" in lines[2]
 
 
-def test_the_next_page_is_a_command_that_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
-    show.next_page("rollouts", "run-1", quiet=False, status=None, after="a b", store="x.db")
-    show.next_page("runs", quiet=True, limit=3)
-    shown = capsys.readouterr()
-    assert shown.out == "more: holdfast rollouts run-1 --after 'a b' --store x.db\n"
-    assert shown.err == "more: holdfast runs --limit 3\n"
+def test_the_next_page_is_a_command_that_can_be_pasted() -> None:
+    line = show.next_page("rollouts", "run-1", status=None, after="a b", store="x.db")
+    assert line == "more: holdfast rollouts run-1 --after 'a b' --store x.db"
 
 
 def test_a_command_has_its_purpose_beside_it_or_above_and_is_carried_on_as_a_shell_takes_it() -> None:

@@ -17,7 +17,7 @@ import openai
 import pytest
 import transformers
 
-from holdfast.cli.policy import ORDERS, ROUNDS, Quit, Talk, record
+from holdfast.cli.policy import COMMANDS, ROUNDS, Quit, Talk, record
 from holdfast.cli.serving import loader
 from holdfast.collect.client import Client
 from holdfast.contracts.errors import BadInput, Fault
@@ -409,7 +409,7 @@ async def test_what_a_terminal_would_obey_is_not_printed() -> None:
 
 def test_orders_are_listed_and_others_refused() -> None:
     talk = Conversation().talk
-    assert [line.split()[0] for line in talk.order("/help").splitlines()] == [order.split()[0] for order in ORDERS]
+    assert [line.split()[0] for line in talk.order("/help").splitlines()] == [order.split()[0] for order in COMMANDS]
     assert talk.order("/system Be  brief. ") == "instructions: Be  brief."
     with pytest.raises(Quit):
         talk.order("/quit")

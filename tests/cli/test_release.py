@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.story import happened, headline, lines, outcome, told
+from holdfast.cli.release import decision_lines, happened, headline, outcome, reason_lines
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.run import LedgerEntry
@@ -295,21 +295,23 @@ def test_what_is_not_promoted_stays_where_it_is() -> None:
     decision, now = Decision(open=False, reasons=(LONG,), needs=7), version(Stage.CANDIDATE)
     told_so = "sprout@2: held; it stays candidate; about 7 more episodes may open the gate"
     assert headline("sprout@2", decision, now) == told_so
-    assert list(told("sprout@2", decision, now, "  "))[:2] == [f"  {told_so}", f"    {LONG.code}"]
-    more = list(told("sprout@2", decision, at=" --store s.db"))[-1]
+    assert list(decision_lines("sprout@2", decision, now, "  "))[:2] == [f"  {told_so}", f"    {LONG.code}"]
+    more = list(decision_lines("sprout@2", decision, at=" --store s.db"))[-1]
     assert more == "  holdfast prove more sprout@2 --tasks FILE --store s.db"
     guard = Decision(open=False, reasons=(Reason(code=UNDECIDED, text="no answers yet"),))
-    assert not any("prove more" in line for line in told("sprout@2", guard))  # it waits for callers
+    assert not any("prove more" in line for line in decision_lines("sprout@2", guard))  # it waits for callers
 
 
 def test_every_reason_has_its_code_once_and_is_folded_and_of_an_open_gate_only_the_sum_is_told() -> None:
-    assert list(lines((MET, Reason(code="promotion_allowed", text="400 pairs")))) == ["  success +0.4; all is met"]
-    assert list(lines((SHORT, SHORT))) == ["  guard_undecided", *["    nothing is proved yet"] * 2]
-    found = list(lines((SHORT, LONG)))
+    assert list(reason_lines((MET, Reason(code="promotion_allowed", text="400 pairs")))) == [
+        "  success +0.4; all is met"
+    ]
+    assert list(reason_lines((SHORT, SHORT))) == ["  guard_undecided", *["    nothing is proved yet"] * 2]
+    found = list(reason_lines((SHORT, LONG)))
     assert found[:3] == ["  guard_undecided", "    nothing is proved yet", f"  {LONG.code}"]
     assert max(map(len, found)) <= 79 and len(found) > 6
     assert " ".join(line.strip() for line in found[3:]) == LONG.text.strip()
-    assert list(lines((SHORT,), "")) == ["guard_undecided", "  nothing is proved yet"]
+    assert list(reason_lines((SHORT,), "")) == ["guard_undecided", "  nothing is proved yet"]
 
 
 CLOSED: dict[str, Any] = {"open": False, "reasons": [{"code": "c", "text": "t"}], "needs": None, "schema_version": 2}

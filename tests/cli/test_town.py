@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from holdfast.cli.town import check_writable, warn
-from holdfast.cli.townview import NATURES, badges, moment, town
+from holdfast.cli.town import NATURES, badges, check_writable, clock_time, town, warn
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import weights
 from tests.cli.conftest import Cli, ended, first_line, running, until
@@ -305,4 +304,4 @@ def test_time_troubles_and_needs_are_told() -> None:
     ("tick", "words"), [(0, "day 1, 00:00"), (1439, "day 1, 23:59"), (1440 * 9 + 61, "day 10, 01:01")]
 )
 def test_a_tick_has_a_day_and_a_time(tick: int, words: str) -> None:
-    assert moment(LEGEND, tick) == words
+    assert clock_time(LEGEND, tick) == words

@@ -370,13 +370,13 @@ class ImproveOptions:
         settings = override(settings, model=self.model, agent=self.agent, improve=block)
         return _found(settings, at.store, at.project)
 
-    def in_env(self) -> RunSpec:
+    def in_env(self, env: str) -> RunSpec:
         from holdfast.learn.control import EnvPPO
         from holdfast.pipeline.control import EnvProof, improve_env
 
         proof, algorithm = EnvProof(reward_range=self.reward_range), EnvPPO(budget_s=self.budget)
         iterations = self.iterations or 1
-        return improve_env(self.env, name=self.policy, algorithm=algorithm, proof=proof, iterations=iterations)
+        return improve_env(env, name=self.policy, algorithm=algorithm, proof=proof, iterations=iterations)
 
 
 def improve(
@@ -405,7 +405,7 @@ def improve(
     salt, flags_now = new_salt(), snapshot_at(at.store, at.project, clock=time.time, environment=os.environ)
     key = salt
     # All is checked before the store is touched.
-    spec = how.in_env() if how.env is not None else None
+    spec = None if how.env is None else how.in_env(how.env)
     spec = spec if settings is None else improve_spec(settings, flags_now.features(key))
     with at.open(create=spec is not None and _followed(settings) is None) as opened:
         if resume is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Limit, RolloutText, RunText, StoreOptions, View
+from holdfast.cli.options import DEFAULT_STORE, Limit, RolloutText, RunText, StoreOptions, View
 from holdfast.contracts.errors import NotFound
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split, outcome_kind
 from holdfast.contracts.run import DesiredState, RunState
@@ -39,21 +39,23 @@ def runs(
     status: Annotated[RunState | None, Option(help="Only those in this state.")] = None,
     limit: Limit = 20,
     after: Annotated[str | None, Option(metavar="RUN", help="Begin behind this one.")] = None,
-    json: Json = False,
-) -> None:
+) -> View:
     """List the runs, newest first."""
     with at.existing() as opened:
         found = list(islice(_runs(opened, status, after), limit + 1))
-        page = found[:limit]
-        if json:
-            show.print_json(page)
-        elif page:
-            show.print_table(*_run_table(opened, page))
-        else:
+        if not found:
             what = f"no {status} runs" if status else "no runs yet" if after is None else "no more runs"
-            print(f"{what} in project {at.project}; to begin one: holdfast optimize --config FILE --store {opened.url}")
-        if len(found) > limit:
-            show.next_page("runs", quiet=json, status=status, limit=limit, after=page[-1].id, **_where(at))
+            begin = f"to begin one: holdfast optimize --config FILE --store {opened.url}"
+            return View([], f"{what} in project {at.project}; {begin}")
+        page = found[:limit]
+        table = show.table(*_run_table(opened, page))
+    following = {"status": status, "limit": limit, "after": page[-1].id}
+    return View(page, table, more=_more(at, len(found) > limit, "runs", **following))
+
+
+def _more(at: StoreOptions, is_more: bool, *words: str, **options: object) -> str:
+    """The command that shows the next page, if there is one."""
+    return show.next_page(*words, **options, **_where(at)) if is_more else ""
 
 
 def _runs(store: Store, status: RunState | None, after: str | None) -> Iterator[RunRecord]:
@@ -98,8 +100,7 @@ def rollouts(
     split: Annotated[Split | None, Option(help="Only those of this split.")] = None,
     limit: Limit = 50,
     after: Annotated[str | None, Option(metavar="NAME", help="Begin behind this one.")] = None,
-    json: Json = False,
-) -> None:
+) -> View:
     """List the rollouts of a run, in the order they were queued."""
     with at.existing() as opened:
         from holdfast.store.store import full_name
@@ -107,20 +108,20 @@ def rollouts(
         run = opened.runs.get(run).id
         last = None if after is None else full_name(opened, run, after.removeprefix(f"{run}/"))
         found = opened.views.rollouts(run, most=limit + 1, after=last, status=status, split=split, outcome=outcome)
-        page = found[:limit]
-        if json:
-            show.print_json(page)
-        else:
-            if after is None:
-                print(_summary(opened, run))
-            if page:
-                columns = ("~name", "outcome", "status", "?split", "?>tries", ">reward", "?>took", "~prompt or reason")
-                show.print_table(columns, map(_rollout_row, page))
-            else:
-                print(f"no {'more ' if after else ''}rollouts that fit")
-        if len(found) > limit:
-            given = {"outcome": outcome, "status": status, "split": split, "limit": limit, "after": page[-1].name}
-            show.next_page("rollouts", run, quiet=json, **given, **_where(at))
+        summary = "" if after is not None else _summary(opened, run)
+    page, is_more = found[:limit], len(found) > limit
+    if not page:
+        none = f"no {'more ' if after else ''}rollouts that fit"
+        return View([], f"{summary}\n{none}" if summary else none)
+    following = {"outcome": outcome, "status": status, "split": split, "limit": limit, "after": page[-1].name}
+    return View(page, lambda: _print_rollouts(summary, page), more=_more(at, is_more, "rollouts", run, **following))
+
+
+def _print_rollouts(summary: str, page: list[Rollout]) -> None:
+    if summary:
+        print(summary)
+    columns = ("~name", "outcome", "status", "?split", "?>tries", ">reward", "?>took", "~prompt or reason")
+    show.print_table(columns, map(_rollout_row, page))
 
 
 def _summary(store: Store, run: str) -> str:
@@ -165,8 +166,7 @@ def spans(
     kind: Annotated[SpanKind | None, Option(help="Only spans of this kind.")] = None,
     limit: Limit = 50,
     after: Annotated[int, Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
-    json: Json = False,
-) -> None:
+) -> View:
     """Show what happened in one attempt at a rollout."""
     with at.existing() as opened:
         from holdfast.store.store import find_rollout
@@ -175,23 +175,22 @@ def spans(
         one = _attempt(opened, found, attempt)
         recorded = [] if one is None else opened.traces.spans(one.token)
         fitting = [span for span in recorded if span.seq > after and kind in (None, span.kind)]
-        page = fitting[:limit]
-        if json:
-            show.print_json(page)
-        else:
-            if not after:
-                _print_attempt(opened, found, one)
-            if page:
-                depths = _depths(recorded)
-                show.print_table(
-                    (">seq", "kind", "~name", ">took", "~what"), [_span_row(s, depths[s.seq]) for s in page]
-                )
-                _print_tracebacks(page)
-            elif one is not None:
-                print("no spans that fit" if recorded else "no spans were recorded")
-        if len(fitting) > limit and one is not None:
-            given = {"attempt": one.number, "kind": kind, "limit": limit, "after": page[-1].seq}
-            show.next_page("spans", found.id, quiet=json, **given, **_where(at))
+        lines = [] if after else list(_attempt_lines(opened, found, one))
+    page = fitting[:limit]
+    if one is None or not page:
+        none = [] if one is None else ["no spans that fit" if recorded else "no spans were recorded"]
+        return View(page, "\n".join([*lines, *none]))
+    following = {"attempt": one.number, "kind": kind, "limit": limit, "after": page[-1].seq}
+    more = _more(at, len(fitting) > limit, "spans", found.id, **following)
+    return View(page, lambda: _print_spans(lines, recorded, page), more=more)
+
+
+def _print_spans(lines: list[str], recorded: list[Span], page: list[Span]) -> None:
+    depths = _depths(recorded)
+    for line in lines:
+        print(line)
+    show.print_table((">seq", "kind", "~name", ">took", "~what"), [_span_row(span, depths[span.seq]) for span in page])
+    _print_tracebacks(page)
 
 
 def _attempt(store: Store, rollout: Rollout, number: int | None) -> Attempt | None:
@@ -206,19 +205,19 @@ def _attempt(store: Store, rollout: Rollout, number: int | None) -> Attempt | No
     return next(iter(decided or tries[-1:]), None)
 
 
-def _print_attempt(store: Store, rollout: Rollout, attempt: Attempt | None) -> None:
-    print(f"{rollout.id}: {_ended(rollout)}" + (f", {show.one_line(rollout.reason)}" if rollout.reason else ""))
+def _attempt_lines(store: Store, rollout: Rollout, attempt: Attempt | None) -> Iterator[str]:
+    yield f"{rollout.id}: {_ended(rollout)}" + (f", {show.one_line(rollout.reason)}" if rollout.reason else "")
     if attempt is None:
-        print("nobody has tried it yet")
+        yield "nobody has tried it yet"
         return
     ended = f": {show.one_line(attempt.error)}" if attempt.error else ""
-    print(f"attempt {attempt.number} of {rollout.attempt_count} by {attempt.worker}, {attempt.status}{ended}")
+    yield f"attempt {attempt.number} of {rollout.attempt_count} by {attempt.worker}, {attempt.status}{ended}"
     for signal in store.traces.sheet(attempt.token).signals:
         words = f": {show.one_line(signal.feedback)}" if signal.feedback else ""
-        print(f"reward {signal.name} = {signal.value:.4g} × {signal.weight:.4g} ({signal.source}){words}")
+        yield f"reward {signal.name} = {signal.value:.4g} × {signal.weight:.4g} ({signal.source}){words}"
     output = store.views.output(attempt)
     if output is not None:
-        print(f"output {show.one_line(output)}")
+        yield f"output {show.one_line(output)}"
 
 
 def _depths(recorded: list[Span]) -> dict[int, int]:
@@ -263,25 +262,19 @@ def ledger(
     run: Annotated[str | None, Option(metavar="RUN", help="Only entries about this run, pruned ones included.")] = None,
     limit: Limit = 50,
     after: Annotated[int, Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
-    json: Json = False,
-) -> None:
+) -> View:
     """List who decided what, oldest first."""
     with at.existing() as opened:
         run = opened.runs.get(run).id if run is not None else None
         entries = (entry for entry in opened.ledger.entries(run=run) if entry.seq > after)
         found = list(islice(entries, limit + 1))
-        page = found[:limit]
-        if json:
-            show.print_json(page)
-        elif page:
-            columns = (">seq", "at", "kind", "who", "run", "~what")
-            rows = [(e.seq, show.local_time(e.at), e.kind, e.who, e.run, show.pairs(e.body)) for e in page]
-            show.print_table(columns, rows)
-        else:
-            more = "more " if after else ""
-            print(f"no {more}entries in project {at.project}; a run makes the first: holdfast optimize --help")
-        if len(found) > limit:
-            show.next_page("ledger", quiet=json, run=run, limit=limit, after=page[-1].seq, **_where(at))
+    if not found:
+        none = f"no {'more ' if after else ''}entries in project {at.project}"
+        return View([], f"{none}; a run makes the first: holdfast optimize --help")
+    page = found[:limit]
+    rows = [(one.seq, show.local_time(one.at), one.kind, one.who, one.run, show.pairs(one.body)) for one in page]
+    more = _more(at, len(found) > limit, "ledger", run=run, limit=limit, after=page[-1].seq)
+    return View(page, show.table((">seq", "at", "kind", "who", "run", "~what"), rows), more=more)
 
 
 def workers(at: StoreOptions, limit: Limit = 50) -> View:

@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -62,6 +63,7 @@ class View:
     data: Any
     text: str | Callable[[], object]
     code: int = 0
+    more: str = ""  # the command that shows the next page; with --json it goes to stderr
 
     def show(self, *, json: bool = False) -> None:
         from holdfast.cli.show import print_json
@@ -72,6 +74,8 @@ class View:
             self.text()
         else:
             print(self.text)
+        if self.more:
+            print(self.more, file=sys.stderr if json else sys.stdout)
         if self.code:
             raise typer.Exit(self.code)
 

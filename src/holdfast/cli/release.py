@@ -339,9 +339,9 @@ def explain(version: VersionText, at: StoreOptions) -> View:
         release = find_release(opened, version)
         found = recompute_decision(opened, release)
         lines = explained(release, found, _way_back(opened, release, str(at)))
-    data = {"release": release, "decision": found.decision, "recomputed": found.again, "agrees": found.agrees}
-    data |= {"problems": found.problems, "ledger_entries": found.entries, "history": found.history}
-    return View({**data, "proof": found.proof}, "\n".join(lines), int(not found.agrees))
+    data: dict[str, Any] = {"release": release, "decision": found.decision, "recomputed": found.again}
+    data |= {"agrees": found.agrees, "problems": found.problems, "ledger_entries": found.entries}
+    return View({**data, "history": found.history, "proof": found.proof}, "\n".join(lines), int(not found.agrees))
 
 
 def _way_back(store: Store, release: Release, at: str) -> list[str]:

@@ -182,8 +182,8 @@ def rescore(
     blocks = [{"scorer": one, "gate": gate and not place} for place, one in enumerate(scorer)]
     found = scored_again(run, blocks, name=name, store=at.store, project=at.project)
     data = {"run": found.run.id, "name": found.name, "comparison": asdict(found.comparison), "errors": found.errors}
-    data |= {"old_verdict": found.old_verdict, "new_verdict": found.new_verdict}
-    return View(data, lambda: _print_scorings(found, limit))
+    verdicts = {"old_verdict": found.old_verdict, "new_verdict": found.new_verdict}
+    return View({**data, **verdicts}, lambda: _print_scorings(found, limit))
 
 
 def _print_scorings(found: Rescoring, limit: int) -> None:

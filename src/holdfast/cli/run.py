@@ -121,17 +121,17 @@ def optimize(
         raise BadInput("--config", why=why, remedy="give the file with the run's settings, or --resume RUN")
     key = salt = new_salt()
     flags_now = snapshot_at(store, project, clock=time.time, environment=os.environ)
-    how: dict[str, Any] = {"project": project, "state_folder": state_dir}
-    if config is not None:
-        settings = override(load_settings(config), **flags)
-        spec = optimize_spec(settings, flags_now.features(key))  # all is checked before the store is touched
-        how |= {"poll_s": settings.poll_interval_ms / 1000}
-    with open_store(store, create=resume is None, **how) as opened:
+    settings = None if config is None else override(load_settings(config), **flags)
+    # All is checked before the store is touched.
+    spec = None if settings is None else optimize_spec(settings, flags_now.features(key))
+    how: dict[str, Any] = {} if settings is None else {"poll_s": settings.poll_interval_ms / 1000}
+    with open_store(store, project=project, state_folder=state_dir, create=resume is None, **how) as opened:
         if resume is not None:
             run = opened.runs.get(resume)
             settings, resume, key = override(settings_of(opened, run), **flags), run.id, key_of(run.id)
             flags_now = snapshot_of(opened, clock=time.time, environment=os.environ)
             spec = optimize_spec(settings, flags_now.features(key))
+        assert settings is not None and spec is not None
         status, shown, code = drive(opened, spec, resume, salt)
         off = switched_off(opened, status.run_id, flags_now.off(key), wanted_features(settings))
         report(status, shown, as_json=json, off=off)
@@ -196,7 +196,7 @@ def import_(
         found = import_logs(
             opened, rows, split=split, model=model, scrub=scrub, who=who(), clock=time.time, progress=show.progress
         )
-    data = {"run": found.run, "imported": found.stored, "repeated": found.repeated}
+    data: dict[str, Any] = {"run": found.run, "imported": found.stored, "repeated": found.repeated}
     data |= {"quarantined": dict(sorted(found.quarantined.items())), "scrubbed": dict(sorted(found.scrubbed.items()))}
     data["findings"] = [finding for finding in found.audit.findings if finding.count]
     return View(data, lambda: _tell(found, limit), int(found.is_fruitless))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -144,11 +143,10 @@ def size(n: float) -> str:
     return f"{n:.1f} TB"
 
 
-def next_page(command: str, *words: str, quiet: bool, **options: object) -> None:
-    """The last line of a page that has a page after it. `quiet` keeps it off stdout, which holds JSON."""
+def next_page(command: str, *words: str, **options: object) -> str:
+    """The last line of a page that has a page after it."""
     given = [f"--{key} {shlex.quote(str(value))}" for key, value in options.items() if value is not None]
-    line = " ".join(["more: holdfast", command, *map(shlex.quote, words), *given])
-    print(line, file=sys.stderr if quiet else sys.stdout)
+    return " ".join(["more: holdfast", command, *map(shlex.quote, words), *given])
 
 
 class Bar(Protocol):
