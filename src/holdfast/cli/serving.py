@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -13,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.cli.main import say
-from holdfast.cli.options import address_of, who
+from holdfast.cli.options import address_of, ended_by_sigterm, who
 from holdfast.cli.release import happened
 from holdfast.cli.show import folded, one_line
 from holdfast.collect import endpoint
@@ -49,14 +48,8 @@ class ServiceOptions:
 
 
 def run(store: Store, policy: str, listening: socket.socket, how: ServiceOptions) -> None:
-    def terminate(*_: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, terminate)  # by itself it would end us before the last is written
-    try:
+    with ended_by_sigterm():
         asyncio.run(_serve(store, policy, listening, how))
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def loader(store: Store, upstreams: Upstreams | None) -> Callable[[Release], ChatModel]:

@@ -7,7 +7,6 @@ import os
 import platform
 import secrets
 import shlex
-import signal
 import tempfile
 import time
 from collections import deque
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from holdfast.cli.options import CommandSet, Json, Port, View, address_of, needing, who, written_whole
+from holdfast.cli.options import CommandSet, Json, Port, View, address_of, ended_by_sigterm, needing, who, written_whole
 from holdfast.cli.show import left, print_json, print_table, progress, step, table
 from holdfast.contracts.errors import BadInput
 
@@ -688,17 +687,10 @@ def serve(
         ):
             url = f"http://{address_of(listening)}/"
             print(f"town at {url} (Ctrl-C ends it)\n  operators: {url}#token={link}", flush=True)
-            before = signal.signal(signal.SIGTERM, _terminate)  # by itself it would leave the recording behind
-            try:
+            with ended_by_sigterm():
                 endpoint.server(page(runner, admitted)).run(sockets=[listening])
-            finally:
-                signal.signal(signal.SIGTERM, before)
         if runner.error is not None:
             raise runner.error
-
-
-def _terminate(*_: object) -> None:
-    raise SystemExit(143)
 
 
 def watch_here(life: Life, record: Path | None, *, speed: float, ticks: int | None) -> None:
