@@ -440,13 +440,9 @@ def serve(
         from holdfast.cli.serving import ServiceOptions, run
     with existing(at) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
+        how: dict[str, Any] = {"token": token, "is_recorded": record, "is_guarded": guard, "upstream": upstream}
         key = os.environ.get("OPENAI_API_KEY") or None
-        run(
-            opened,
-            name,
-            listening,
-            ServiceOptions(token=token, is_recorded=record, is_guarded=guard, upstream=upstream, key=key),
-        )
+        run(opened, name, listening, ServiceOptions(**how, key=key, in_words=happened))
 
 
 def existing(at: StoreOptions) -> Store:
