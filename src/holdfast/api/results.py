@@ -15,14 +15,13 @@ import numpy as np
 
 from holdfast.api.inputs import MAX_REGRESSION, UNWATCHED
 from holdfast.api.service import Accepted, promote
-from holdfast.api.stored import Block, Run, Shown, TextTable, decided_of, experience_of, task_key
+from holdfast.api.stored import Block, Run, Shown, TextTable, decided_of, every_rollout, experience_of, task_key
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Outcome, Reason, Verdict
 from holdfast.contracts.evidence import MetricComparison as Compared
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import loads
 from holdfast.contracts.release import Release
-from holdfast.contracts.rollout import Rollout
 from holdfast.pipeline.episodes import SAFETY, episode, missing
 from holdfast.pipeline.improve import IterationResult
 from holdfast.pipeline.prove import episodes_in, looks_in
@@ -320,7 +319,7 @@ def _measured(run: Run) -> _Side:
     """Every rollout with its task and seed; the n-th at the same task is seed n where none is named."""
     with run.place.open() as store:
         decided = {one.rollout: one for one in decided_of(store, run.id, spans=True)}
-        every = _rollouts(store, run.id)
+        every = list(every_rollout(store, run.id))
     versions = {one.version for one in every}
     if len(versions) > 1:
         why = f"ran {len(versions)} versions"
@@ -339,13 +338,6 @@ def _measured(run: Run) -> _Side:
             found.append(made)
     is_watched = any(signal.name == SAFETY for one in decided.values() for signal in one.signals)
     return _Side(frozenset(keys), found, is_watched)
-
-
-def _rollouts(store: Store, run: str) -> list[Rollout]:
-    found: list[Rollout] = []
-    while page := store.views.rollouts(run, most=500, after=found[-1].name if found else None):
-        found += page
-    return found
 
 
 def _range(both: Sequence[Sequence[Episode]], primary: str) -> tuple[float, float]:

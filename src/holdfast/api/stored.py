@@ -233,7 +233,7 @@ def _more(rows: Sequence[Any]) -> list[str]:
 def _line(store: Store, run: RunRecord) -> tuple[str, ...]:
     counts = {"right": 0, "wrong": 0, None: 0}
     failed = 0
-    for one in _pages(store, run.id):
+    for one in every_rollout(store, run.id):
         if one.status in (RolloutState.FAILED, RolloutState.DEAD):
             failed += 1
         elif one.status is RolloutState.SUCCEEDED:
@@ -310,7 +310,7 @@ def _cell(value: Any) -> str:
     return "" if value is None else " ".join(str(value).split())
 
 
-def _pages(store: Store, run: str) -> Iterator[Rollout]:
+def every_rollout(store: Store, run: str) -> Iterator[Rollout]:
     last = None
     while page := store.views.rollouts(run, most=PAGE, after=last):
         yield from page
@@ -326,7 +326,7 @@ def decided_of(store: Store, run: str, *, spans: bool = False) -> Iterator[Score
 
 def _rows(store: Store, run: str) -> Iterator[dict[str, Any]]:
     decided = {one.rollout: one for one in decided_of(store, run)}
-    for one in _pages(store, run):
+    for one in every_rollout(store, run):
         task, found = task_of(one.input), decided.get(one.id)
         is_item = isinstance(task, TaskItem)
         said = [] if found is None else [signal.feedback for signal in found.signals if signal.feedback]
