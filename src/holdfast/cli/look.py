@@ -53,9 +53,9 @@ def runs(
     return View(page, table, more=_more(at, len(found) > limit, "runs", **following))
 
 
-def _more(at: StoreOptions, is_more: bool, *words: str, **options: object) -> str:
+def _more(at: StoreOptions, is_more: bool, command: str, *words: str, **options: object) -> str:
     """The command that shows the next page, if there is one."""
-    return show.next_page(*words, **options, **_where(at)) if is_more else ""
+    return show.next_page(command, *words, **{**options, **_where(at)}) if is_more else ""
 
 
 def _runs(store: Store, status: RunState | None, after: str | None) -> Iterator[RunRecord]:
