@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from math import inf
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -636,14 +637,7 @@ def _folded(text: str, width: int) -> list[Text]:
     """In lines of this width; all but the first stand further right."""
     from rich.text import Text
 
-    rows, row = [], ""
-    for word in text.split():
-        if row and len(row) + 1 + len(word) > width:
-            rows.append(row)
-            row = "      " + word
-        else:
-            row = f"{row} {word}" if row else word
-    return [Text(one[:width]) for one in (*rows, row)]
+    return [Text(line) for line in wrap(text, width, subsequent_indent=" " * 6, break_on_hyphens=False)]
 
 
 def badges(tokens: dict[str, str | None]) -> tuple[list[StaticToken], str]:
