@@ -30,8 +30,7 @@ from holdfast.policies import tokens
 from holdfast.store.store import Store, open_store
 from tests.cli.conftest import PATIENCE_S, Cli, first_line, until
 from tests.cli.conftest import running as running_program
-from tests.collect.proxy.far import WORDS, Far, Step, asking, chunk
-from tests.collect.proxy.street import running, served
+from tests.collect.proxy.far import WORDS, Far, Step, asking, chunk, running, served
 
 CALC: Any = {
     "type": "function",
@@ -83,7 +82,7 @@ def test_the_official_client_streams_with_tools_and_gets_the_upstreams_bytes(tmp
     net, manifest = registry.load("sprout")
     attempt = running(kept)
     with Local(net, name="sprout", version=manifest.sha256[:12]) as local:
-        tee = Tee(endpoint.app(local, name="sprout", spell=spell_byte))
+        tee = Tee(endpoint.app(local, name="sprout", token_bytes=spell_byte))
         received: list[bytes] = []
         with (
             served(lambda: tee) as upstream,  # type: ignore[arg-type, return-value]

@@ -25,7 +25,7 @@ from holdfast.store.db import HEAD, REVISIONS
 from holdfast.store.export import Exported
 from holdfast.store.store import Store, open_store
 from tests.cli.conftest import At, Cli, Group
-from tests.collect.proxy.street import running, served
+from tests.collect.proxy.far import running, served
 from tests.conftest import Clock, Databases, Files
 from tests.store.scene import Scene, begin
 from tests.store.test_admin import first_revision, played, set_revision

@@ -146,7 +146,7 @@ def _references(before: Path, reference: Path, change: Change) -> dict[str, str 
 
 
 def _look(change: Change, references: dict[str, str | float] | None) -> _Seen:
-    from holdfast.reward.diff import minimality, scaffold, tamper
+    from holdfast.reward.diff import minimality, tamper
     from holdfast.reward.diff.edits import compare, outline
     from holdfast.reward.diff.trees import language_of
 
@@ -167,7 +167,7 @@ def _look(change: Change, references: dict[str, str | float] | None) -> _Seen:
         spent = minimality.total_excess(change, references)
         found = minimality.unneeded_scaffolding(change, references)
         vetoes = tamper.inspect(change)
-    value = minimality.multiplier(spent.excess, scaffold.amount(found), reference_cost=spent.reference_cost)
+    value = minimality.multiplier(spent.excess, minimality.scaffold_amount(found), reference_cost=spent.reference_cost)
     return _Seen(
         files=tuple(files),
         spent=spent,
@@ -487,7 +487,7 @@ def _record(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features]
             "score": one.score,
             "reasons": one.reasons,
             "verdicts": [{"part": part.part, "holds": part.holds, "reasons": part.reasons} for part in one.verdicts],
-            "sheet": one.sheet,
+            "sheet": one.breakdown,
             "took_ms": round(took * 1000, 3),
         }
         for one, took in found
