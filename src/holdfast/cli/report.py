@@ -298,15 +298,15 @@ def page(
     cannot be computed again: a proof that does not validate has no page.
     """
     from holdfast.operate import publication
-    from holdfast.operate.proof_view import standing
+    from holdfast.operate.proof_view import status_of
 
     proof = find_proof(what, at.folder)
     with progress("weighing the samples again", None):
         published = publication.read(proof)
-        how = publication.weighing(published, primary=primary, reward_range=reward_range, max_cost=max_cost)
+        how = publication.comparison_config(published, primary=primary, reward_range=reward_range, max_cost=max_cost)
         path, view = _written(published, how, output)
     data = {"page": path, "proof": proof, "run_id": published.run, "outcome": view.verdict.outcome}
-    return View({**data, "standing": standing(view).kind, "tasks": len(view.tasks)}, near(path))
+    return View({**data, "standing": status_of(view).kind, "tasks": len(view.tasks)}, near(path))
 
 
 def write_page(proof: Path, how: ComparisonConfig | None = None) -> Path:
@@ -314,7 +314,7 @@ def write_page(proof: Path, how: ComparisonConfig | None = None) -> Path:
     from holdfast.operate import publication
 
     published = publication.read(proof)
-    return _written(published, how or publication.weighing(published), None)[0]
+    return _written(published, how or publication.comparison_config(published), None)[0]
 
 
 def _written(published: Publication, how: ComparisonConfig, output: Path | None) -> tuple[Path, ProofView]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from holdfast.collect.otlp.take import SpanReceiver
     from holdfast.collect.proxy.span_recorder import TokenPrice
-    from holdfast.operate.serve.app import TownPage
+    from holdfast.operate.app import TownPage
     from holdfast.operate.watchers import AlertWatcher, Sink
     from holdfast.store.store import Store
 
@@ -103,7 +103,7 @@ def _first_token(store: Store, *, host: str, is_near: bool) -> str | None:
 def _town(folder: Path) -> Iterator[TownPage]:
     """Runs a town as long as this process, with tokens made for it alone."""
     from holdfast.cli.town import warn
-    from holdfast.operate.serve.app import TownPage
+    from holdfast.operate.app import TownPage
     from holdfast.workloads.townlife import ROLES, Life, new_recording, read_rules
     from holdfast.workloads.townobserver import AuditFile, StaticToken
     from holdfast.workloads.townpage import Runner
@@ -137,7 +137,7 @@ def _run(
 ) -> None:
     """Until Ctrl-C, or SIGTERM; the watchman looks beside it, and begins again where the store failed it."""
     from holdfast.cli.main import say
-    from holdfast.operate.serve.app import app, server
+    from holdfast.operate.app import app, server
 
     async def looking(watchman: AlertWatcher) -> None:
         while True:
