@@ -87,7 +87,7 @@ def test_rules_decide_and_the_rest_waits_for_a_person(cli: Cli, tmp_path: Path, 
     assert "needs detail.messages" in ran.out and ran.lines[-1] == f"  holdfast label {' '.join(at)}"
     with open_store(at[1]) as store:
         (waits,) = store.judgements.doubts()
-        assert store.judgements.artefact(waits.artefact).output == "6"
+        assert store.judgements.item(waits.artefact).output == "6"
     told = cli(*words, "--json").json
     assert [(one["outcome"], one["holds"]) for one in told] == [
         ("decided", True), ("abstained", None), ("decided", False)
@@ -185,7 +185,7 @@ def waiting(at: At) -> At:
         for n in range(3):
             one = EvalItem(task=f"What is {n} + 1?", output=f"{n + 1}\x1b[31m", context="none")
             about: dict[str, Any] = {"reason": Doubtful.ABSTAINED, "why": "unsure: 0.50", "at": float(n)}
-            store.judgements.doubt(one, ReviewRequest(artefact=one.sha256, criterion=ON, **about)).result()
+            store.judgements.request_review(one, ReviewRequest(artefact=one.sha256, criterion=ON, **about)).result()
     return at
 
 

@@ -111,7 +111,7 @@ def test_it_answers_through_every_change_and_what_it_is_told_is_kept(store: Stor
         assert service.tell(first["id"], success=1) == 200  # again is harmless
         assert service.tell(first["id"], success=0) == 409  # another word is not
         assert service.tell("chatcmpl-none", success=1) == 404
-        found = store.experiences.one(f"{run.id}/{first['id']}")
+        found = store.experiences.get(f"{run.id}/{first['id']}")
         assert found is not None and found.sheet.total == 1.0
         (span,) = found.spans
         assert span.model is not None and span.model.completion_ids and span.model.logprobs
@@ -210,7 +210,7 @@ def test_a_version_whose_model_is_elsewhere_is_served_by_passing_requests_on(
     assert refused == 400 and "no such format" in why["error"]["message"]
     (told,) = prompted(prompts, Routing(live="tiny@1"))
     assert told == "  tiny@1 has prompts (resources:1): agents put them in, nothing is added here"
-    found = prompts.experiences.one(f"{run.id}/{answer['id']}")
+    found = prompts.experiences.get(f"{run.id}/{answer['id']}")
     assert found is not None and found.spans[0].model is not None
     assert list(found.spans[0].model.messages) == HELLO["messages"]
 
@@ -264,7 +264,7 @@ def test_a_promoted_version_answers_200_requests_as_the_model_itself_does(
     with line_of(files, MODEL, f"shelf:{MODEL}") as store, serving(store) as service:
         first, *_ = [is_same(service, *one) for one in zip(REQUESTS, direct, strict=True)]
         assert service.tell(first["id"], success=1) == 200
-        found = store.experiences.one(f"{of_service(store).id}/{first['id']}")
+        found = store.experiences.get(f"{of_service(store).id}/{first['id']}")
     assert found is not None
     (span,) = found.spans
     assert span.model is not None  # what is kept of a conversation is what the caller sent

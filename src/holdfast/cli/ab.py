@@ -16,7 +16,7 @@ from uuid import uuid4
 from typer import Argument, Option
 
 from holdfast.cli import flags, show
-from holdfast.cli.options import CommandSet, StoreOptions, View, Why, who
+from holdfast.cli.options import CommandSet, Output, StoreOptions, Why, who
 from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.release import Experiment, ServedRequest
@@ -52,7 +52,7 @@ def create(
     limit: Annotated[
         list[str] | None, Option(metavar="NAME=X", help="A guardrail, such as errors=0.1 or latency=none.")
     ] = None,
-) -> View:
+) -> Output:
     """Begin an experiment; what it is about is fixed from now on."""
     design = Design(
         metric=metric,  # type: ignore[arg-type]  # it is checked there
@@ -71,16 +71,16 @@ def create(
     with at.open(migrate=False) as opened:
         begun = opened.trials.begin(trial, who=who(), now=now).result()
     following = f"give units their arm with: holdfast ab assign {name} UNIT{at}"
-    return View(begun, f"{begun.name}: begun, {_parts(begun)}\n{following}")
+    return Output(begun, f"{begun.name}: begun, {_parts(begun)}\n{following}")
 
 
 @app.command()
-def assign(name: Name, unit: Unit, at: StoreOptions) -> View:
+def assign(name: Name, unit: Unit, at: StoreOptions) -> Output:
     """Print a unit's arm, and remember that it was given; a unit keeps its first."""
     with at.existing() as opened:
         arm = experiment.assign(_experiment(opened, name), unit)
         exposure = opened.trials.expose(name, unit, arm, now=time.time()).result()
-    return View(exposure, exposure.arm)
+    return Output(exposure, exposure.arm)
 
 
 @app.command()
@@ -95,7 +95,7 @@ def record(
     safety_cost: Annotated[Number, Option(metavar="X", min=0, help="What harm it did.")] = None,
     error: Annotated[bool, Option("--error", help="It failed: there was no answer.")] = False,
     request: Annotated[str | None, Option("--id", metavar="ID", help="Of the request: again is harmless.")] = None,
-) -> View:
+) -> Output:
     """Tell what came of a request of a unit that has its arm."""
     if not error and all(told is None for told in (success, reward, latency, tokens, safety_cost)):
         raise BadInput("ab record", why="nothing is told", remedy="give --success, --failure, --reward, --error …")
@@ -120,29 +120,29 @@ def record(
         )
         is_new = opened.trials.record([served]).result() == 1
     said = f"recorded for {served.arm}" if is_new else "was recorded before, and stays as it was"
-    return View({"recorded": is_new, "served": served}, f"{served.id}: {said}")
+    return Output({"recorded": is_new, "served": served}, f"{served.id}: {said}")
 
 
 @app.command("list")
-def list_(at: StoreOptions) -> View:
+def list_(at: StoreOptions) -> Output:
     """List the experiments, newest first."""
     with at.existing() as opened:
         found = opened.trials.all(KIND)
         units = {trial.name: sum(opened.trials.exposed(trial.name).values()) for trial in found}
     if not found:
-        return View([], f"no experiments in project {at.project}; to begin one: holdfast ab create NAME{at}")
+        return Output([], f"no experiments in project {at.project}; to begin one: holdfast ab create NAME{at}")
     rows = []
     for one in found:
         state, begun = "running" if one.ended_at is None else "ended", show.local_time(one.created_at)[:16]
         rows.append((one.name, state, begun, units[one.name], _parts(one), one.settings.get("why")))
-    return View(found, show.table(("experiment", "state", "begun", ">units", "~arms", "~why"), rows))
+    return Output(found, show.table(("experiment", "state", "begun", ">units", "~arms", "~why"), rows))
 
 
 @app.command("show")
-def show_(name: Name, at: StoreOptions) -> View:
+def show_(name: Name, at: StoreOptions) -> Output:
     """Show the arms: how many units each has, what came of them, and how each metric stands."""
     trial, ruling, served = _ruling(at, name)
-    return View({"trial": trial, "ruling": ruling}, lambda: _print(trial, ruling, served))
+    return Output({"trial": trial, "ruling": ruling}, lambda: _print(trial, ruling, served))
 
 
 def _print(trial: Experiment, ruling: Ruling, served: list[ServedRequest]) -> None:
@@ -160,20 +160,20 @@ def _print(trial: Experiment, ruling: Ruling, served: list[ServedRequest]) -> No
 
 
 @app.command()
-def verdict(name: Name, at: StoreOptions) -> View:
+def verdict(name: Name, at: StoreOptions) -> Output:
     """Tell what to do about it now; ask as often as you like. Exits 1 when the arms were not filled as meant."""
     _, ruling, _ = _ruling(at, name)
     reasons = [f"\n  {reason.code}\n{fold(reason.text, '    ')}" for reason in ruling.reasons]
-    return View(ruling, f"{name}: {_ruled(ruling)}{''.join(reasons)}", int(ruling.call is ExperimentCall.VOID))
+    return Output(ruling, f"{name}: {_ruled(ruling)}{''.join(reasons)}", int(ruling.call is ExperimentCall.VOID))
 
 
 @app.command()
-def end(name: Name, at: StoreOptions, why: Why = BY_HAND) -> View:
+def end(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
     """End an experiment: no unit is given an arm from now on; what is under way may still be recorded."""
     with at.existing() as opened:
         was_over = _experiment(opened, name).ended_at is not None
         ended = opened.trials.end(name, who=who(), why=why, now=time.time()).result()
-    return View(ended, f"{name}: {'ended before' if was_over else 'ended'}, {show.local_time(ended.ended_at)}")
+    return Output(ended, f"{name}: {'ended before' if was_over else 'ended'}, {show.local_time(ended.ended_at)}")
 
 
 def _ruled(ruling: Ruling) -> str:

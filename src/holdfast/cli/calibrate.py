@@ -15,7 +15,7 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import CommandSet, StoreOptions, View, who, written_whole
+from holdfast.cli.options import CommandSet, Output, StoreOptions, who, written_whole
 from holdfast.cli.show import fold, local_time, near, print_table, table
 from holdfast.contracts.errors import BadInput, HoldfastError
 
@@ -78,7 +78,7 @@ def calibrate(
     alpha: Annotated[float, Option(metavar="A", help="The rate that is promised.")] = ALPHA,
     seed: Seed = 0,
     output: Annotated[Path | None, Option(metavar="FILE", help="Write the page there too.")] = None,
-) -> View:
+) -> Output:
     """Measure how often a false promotion is proved when every task is followed by a look. Exits 1 if above α."""
     from holdfast.prove import calibrate as rates
 
@@ -94,7 +94,7 @@ def calibrate(
     if output is not None:
         with written_whole(output) as file:
             file.write(page(found))
-    return View(found, lambda: _print(found), int(not found.is_within))
+    return Output(found, lambda: _print(found), int(not found.is_within))
 
 
 def null(
@@ -110,7 +110,7 @@ def null(
         float | None, Option(metavar="A", help="The rate that is promised; the run's own if not given.")
     ] = None,
     seed: Seed = 0,
-) -> View:
+) -> Output:
     """Draw experiments from the pairs of a version against itself, and count promotions. Exits 1 if too many."""
     import numpy as np
 
@@ -140,7 +140,7 @@ def null(
         tasks=tasks,
         rng=np.random.default_rng(seed),
     )
-    return View(counted, "\n".join(_null_lines(counted, before.size)), int(not counted.is_within))
+    return Output(counted, "\n".join(_null_lines(counted, before.size)), int(not counted.is_within))
 
 
 def page(found: ErrorRates) -> str:
@@ -258,7 +258,7 @@ Known = Annotated[
 
 
 @golden_app.command("record")
-def record_golden(suite: SuiteAt, version: VersionOf, at: StoreOptions, name: Called = None) -> View:
+def record_golden(suite: SuiteAt, version: VersionOf, at: StoreOptions, name: Called = None) -> Output:
     """Do every case once with nothing left to chance, and keep what was seen, done and earned."""
     from holdfast.prove.golden import as_dict, write
     from holdfast.workloads.tooluse.suite import suite_of
@@ -274,11 +274,11 @@ def record_golden(suite: SuiteAt, version: VersionOf, at: StoreOptions, name: Ca
         write(path, made)
     about = fold(f"{made.name} {made.sha256[:12]}: {made.version} on {made.suite}, {len(made.cases)} cases")
     measured = fold(", ".join(f"{name} {value:.4g}" for name, value in made.kpis.items()), "  ")
-    return View(as_dict(made), f"{about}\n{measured}\n  {near(path)}")
+    return Output(as_dict(made), f"{about}\n{measured}\n  {near(path)}")
 
 
 @golden_app.command("replay")
-def replay_golden(golden: Known, version: VersionOf, at: StoreOptions, name: Called = None) -> View:
+def replay_golden(golden: Known, version: VersionOf, at: StoreOptions, name: Called = None) -> Output:
     """Do every case again, and compare with the golden. Exits 1 when something changed that nobody has signed."""
     from holdfast.prove.golden import REPLAY, check, read, signed, write
     from holdfast.workloads.tooluse.suite import suite_of
@@ -305,7 +305,7 @@ def diff_golden(
     name: Known,
     at: StoreOptions,
     other: Annotated[str | None, Argument(metavar="OTHER", help="Another one; its last replay.")] = None,
-) -> View:
+) -> Output:
     """Show what is different between a golden and its last replay, or another golden. Exits 1 as replay does."""
     from holdfast.prove import golden as goldens
 
@@ -324,7 +324,7 @@ def sign_golden(
     name: Known,
     why: Annotated[str, Option(metavar="TEXT", help="Why the change is wanted; kept in the ledger.")],
     at: StoreOptions,
-) -> View:
+) -> Output:
     """Accept the last replay as the new golden, with who and why in the ledger."""
     from holdfast.prove import golden as goldens
 
@@ -338,11 +338,11 @@ def sign_golden(
         last.replace(path)  # the ledger first: what is in place unsigned would be a change that nobody answers for
     data = {"golden": new.name, "sha256": new.sha256, "before": before, "version": new.version}
     said = fold(f"{new.name} {new.sha256[:12]} of {new.version} signed by {who()}")
-    return View({**data, "who": who(), "why": why}, said)
+    return Output({**data, "who": who(), "why": why}, said)
 
 
 @golden_app.command("list")
-def list_goldens(at: StoreOptions) -> View:
+def list_goldens(at: StoreOptions) -> Output:
     """List the goldens, and who signed them."""
     from holdfast.prove import golden as goldens
 
@@ -350,13 +350,13 @@ def list_goldens(at: StoreOptions) -> View:
         folder, by = _folder(opened), goldens.signed(opened)
     found = [goldens.read(path) for path in sorted(folder.glob("*.json")) if not path.stem.endswith(goldens.REPLAY)]
     if not found:
-        return View([], f"no goldens; make one: holdfast golden record SUITE --version VERSION{at}")
+        return Output([], f"no goldens; make one: holdfast golden record SUITE --version VERSION{at}")
     rows: list[tuple[object, ...]] = []
     for one in found:
         measured = (one.kpis.get("success"), local_time(one.recorded_at)[:16], by.get(one.sha256))
         rows.append((one.name, len(one.cases), one.suite, one.version, *measured))
     data = [{**goldens.as_dict(one), "signed_by": by.get(one.sha256)} for one in found]
-    return View(data, table(("name", ">cases", "~suite", "~version", ">success", "recorded", "signed by"), rows))
+    return Output(data, table(("name", ">cases", "~suite", "~version", ">success", "recorded", "signed by"), rows))
 
 
 def _name(name: str) -> str:
@@ -408,14 +408,14 @@ def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
     raise HoldfastError(f"golden {name}", why=why, remedy=f"see 'holdfast rollouts {status.run_id}'")
 
 
-def _compared(one: Golden, two: Golden, findings: tuple[Finding, ...]) -> View:
+def _compared(one: Golden, two: Golden, findings: tuple[Finding, ...]) -> Output:
     from holdfast.prove.golden import diff
 
     changes = diff(one, two)
     data = {"golden": one.sha256, "replay": two.sha256, "version": two.version, "findings": findings}
     data["changes"] = [{"case_id": c.case_id, "what": c.what, "kpis": c.kpis} for c in changes]
     is_blocked = any(found.count and found.blocks for found in findings)
-    return View(data, lambda: _print_changes(one, two, findings, changes, is_blocked), int(is_blocked))
+    return Output(data, lambda: _print_changes(one, two, findings, changes, is_blocked), int(is_blocked))
 
 
 def _print_changes(

@@ -13,7 +13,7 @@ from uuid import uuid4
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import CommandSet, Limit, StoreOptions, View, Why, who
+from holdfast.cli.options import CommandSet, Limit, Output, StoreOptions, Why, who
 from holdfast.cli.show import folded, step
 from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput, NotFound
@@ -46,7 +46,7 @@ def add_token(
     at: StoreOptions,
     role: Annotated[Role, Option(help="viewer looks, operator gives orders, admin makes tokens.")] = Role.VIEWER,
     days: Days = None,
-) -> View:
+) -> Output:
     """Make a token, and show it: this once, for only its hash is kept."""
     from holdfast.operate.auth import digest, mint
 
@@ -58,16 +58,16 @@ def add_token(
 
 
 @tokens_app.command("list")
-def list_tokens(at: StoreOptions) -> View:
+def list_tokens(at: StoreOptions) -> Output:
     """List the tokens, oldest first."""
     now = time.time()
     with at.existing() as opened:
         found = opened.tokens.all()
     if not found:
-        return View([], "no tokens; 'holdfast tokens add LABEL --role operator' makes one")
+        return Output([], "no tokens; 'holdfast tokens add LABEL --role operator' makes one")
     rows = [(one.id, one.label, str(one.role), show.local_time(one.created_at)[:16], _life(one, now)) for one in found]
     data = [{**_record(one), "good": one.is_good(now)} for one in found]
-    return View(data, show.table(("token", "~label", "role", "made", "good"), rows))
+    return Output(data, show.table(("token", "~label", "role", "made", "good"), rows))
 
 
 @tokens_app.command("rotate")
@@ -78,7 +78,7 @@ def rotate_token(
         float, Option(metavar="N", min=0, max=8760, help="How long the old one is good yet.")
     ] = 24.0,
     days: Again = None,
-) -> View:
+) -> Output:
     """Replace a token; the old one is good for a while yet.
 
     The new one has the same label and role, and lives as long as the old one was to.
@@ -95,12 +95,12 @@ def rotate_token(
 
 
 @tokens_app.command("revoke")
-def revoke_token(token: TokenText, at: StoreOptions, why: Why = "by hand") -> View:
+def revoke_token(token: TokenText, at: StoreOptions, why: Why = "by hand") -> Output:
     """Take a token back; whoever uses it is out within a second."""
     _refuse_secret(token)
     with at.existing() as opened:
         kept = opened.tokens.revoke(token, who(), why, time.time()).result()
-    return View(_record(kept), f"{kept.id} of {kept.label} is no good any more")
+    return Output(_record(kept), f"{kept.id} of {kept.label} is no good any more")
 
 
 def _refuse_secret(token: str) -> None:
@@ -113,9 +113,9 @@ def _until(now: float, days: float | None) -> float | None:
     return None if days is None else now + days * DAY_S
 
 
-def _made(kept: Token, made: str) -> View:
+def _made(kept: Token, made: str) -> Output:
     about = f"{kept.id}: {kept.role} {kept.label}, {_life(kept, kept.created_at)}; the token is shown this once:"
-    return View({**_record(kept), "token": made}, f"{about}\n{made}")
+    return Output({**_record(kept), "token": made}, f"{about}\n{made}")
 
 
 def _record(token: Token) -> dict[str, object]:
@@ -150,7 +150,7 @@ def pause(
     mode: Annotated[str, Option(metavar="drain|freeze", help="Let what runs go on, or hand it back.")] = "drain",
     dry_run: DryRun = False,
     id: Identity = None,
-) -> View:
+) -> Output:
     """Begin nothing new until it is resumed.
 
     With --mode freeze, what runs is handed back too, and run anew later.
@@ -166,7 +166,7 @@ def rollback(
     to: Annotated[str | None, Option(metavar="VERSION", help="Else the last known good one.")] = None,
     dry_run: DryRun = False,
     id: Identity = None,
-) -> View:
+) -> Output:
     """Take the canary back, or else the live version.
 
     Services follow at once, and nobody is interrupted.
@@ -200,8 +200,8 @@ COMMANDS = {  # command → what it is about, what it does
 }
 
 
-def _command(name: str, argument: Any) -> Callable[..., View]:
-    def order(subject: str, why: Why, at: StoreOptions, dry_run: DryRun = False, id: Identity = None) -> View:
+def _command(name: str, argument: Any) -> Callable[..., Output]:
+    def order(subject: str, why: Why, at: StoreOptions, dry_run: DryRun = False, id: Identity = None) -> Output:
         action = {"ack": "acknowledge", "cancel": "cancel_rollout" if "/" in subject else "cancel"}.get(name, name)
         return _order(at, action, subject, why, id, dry_run=dry_run)
 
@@ -214,7 +214,7 @@ for _name, (_argument, _help) in COMMANDS.items():
 
 
 @app.command()
-def status(at: StoreOptions, run: RunText = NEWEST) -> View:
+def status(at: StoreOptions, run: RunText = NEWEST) -> Output:
     """Tell what is wanted of a run, and who wanted that.
 
     Also what it may be told now, and what a recovery found.
@@ -224,7 +224,7 @@ def status(at: StoreOptions, run: RunText = NEWEST) -> View:
     with at.existing() as opened:
         found = _newest(opened) if run == NEWEST else opened.runs.get(run)
         told = report(opened, found, principal=f"local:{who()}", now=time.time())
-    return View(told, lambda: _print_status(found, told))
+    return Output(told, lambda: _print_status(found, told))
 
 
 def _print_status(found: RunRecord, told: dict[str, Any]) -> None:
@@ -266,18 +266,18 @@ def alerts(
     at: StoreOptions,
     every: Annotated[bool, Option("--all", help="Also those that were cleared.")] = False,
     limit: Limit = 50,
-) -> View:
+) -> Output:
     """List the alerts that stand, newest first."""
     with at.existing() as opened:
         found = opened.alerts.history(limit) if every else opened.alerts.standing()[:limit]
     if not found:
-        return View([], "no alerts" if every else "no alert stands")
+        return Output([], "no alerts" if every else "no alert stands")
     rows = []
     for one in found:
         code, known = f"{one.code}@{one.run}" if one.run else one.code, one.acknowledged_by or ""
         cleared = "cleared" if one.cleared_at is not None else known
         rows.append((code, str(one.severity), show.local_time(one.at)[:16], cleared, one.message))
-    return View(found, show.table(("alert", "severity", "since", "known to", "~message"), rows))
+    return Output(found, show.table(("alert", "severity", "since", "known to", "~message"), rows))
 
 
 def here() -> Caller:
@@ -302,7 +302,7 @@ def _body(action: str, subject: str, why: str, identity: str | None, args: dict[
 
 def _order(
     at: StoreOptions, action: str, subject: str, why: str, identity: str | None, *, dry_run: bool, **args: str | None
-) -> View:
+) -> Output:
     from holdfast.operate import control
 
     with at.existing() as opened:
@@ -310,7 +310,7 @@ def _order(
         body = {**_body(action, named, why, identity, args), "dry_run": dry_run}
         answer = control.answer(opened, body, here(), now=time.time())
     lines = _foreseen(answer) if dry_run else _answered(answer, str(at))
-    return View(answer, "\n".join(lines), int(dry_run and answer["refused"] is not None))
+    return Output(answer, "\n".join(lines), int(dry_run and answer["refused"] is not None))
 
 
 def _foreseen(answer: dict[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.main import ALIASES, alias_warning, say
-from holdfast.cli.options import CommandSet, View, needing, written_whole
+from holdfast.cli.options import CommandSet, Output, needing, written_whole
 from holdfast.cli.report import ReportsOptions
 from holdfast.cli.show import fold, folded, near, progress, step
 from holdfast.contracts.errors import BadInput
@@ -52,7 +52,7 @@ def doctor(
     system: Annotated[
         str | None, Option(metavar="TEXT", help="Instructions to ask under; models like sprout have usual ones.")
     ] = None,
-) -> View:
+) -> Output:
     """Ask an endpoint some hundreds of short questions, and say whether its answers can be learnt from."""
     from holdfast.cli.policy import usual_instructions
 
@@ -75,7 +75,7 @@ def doctor(
     decision = verdict(found)
     about = {"endpoint": target, "model": asked, "system": system, "decision": decision}
     data = {**about, "findings": [asdict(one) for one in found]}
-    return View(data, lambda: _tell(f"{asked} at {target}", found, decision, system), int(not decision.open))
+    return Output(data, lambda: _tell(f"{asked} at {target}", found, decision, system), int(not decision.open))
 
 
 def _tell(who: str, found: Sequence[DoctorFinding], decision: Decision, system: str | None) -> None:
@@ -169,7 +169,7 @@ def check_aliases(
     output_json: Annotated[Path | None, Option(metavar="FILE", help="Write the report there.")] = None,
     output_md: Annotated[Path | None, Option(metavar="FILE", help="Write it as Markdown there.")] = None,
     repo_root: Annotated[Path, Option(metavar="FOLDER", help="Where the commands are run.")] = Path(),
-) -> View:
+) -> Output:
     """Run the alias checks and report; exits 1 when one fails."""
     if not repo_root.is_dir():
         raise BadInput(f"--repo-root {repo_root}", why="is not a folder", remedy="leave it out to use this one")
@@ -180,7 +180,7 @@ def check_aliases(
     if output_md is not None:
         with written_whole(output_md) as file:
             file.write(markdown(report))
-    return View(report, lambda: _print_checks(report), int(report.summary.failed > 0))
+    return Output(report, lambda: _print_checks(report), int(report.summary.failed > 0))
 
 
 def _print_checks(report: CompatReport) -> None:
@@ -309,8 +309,8 @@ Out = Annotated[
 ]
 
 
-def _command(kind: str) -> Callable[..., View]:
-    def drill(quick: Quick = False, out: Out = None) -> View:
+def _command(kind: str) -> Callable[..., Output]:
+    def drill(quick: Quick = False, out: Out = None) -> Output:
         return _perform(kind, quick, out)
 
     return drill
@@ -320,7 +320,7 @@ for _kind, _help in KINDS.items():
     drill_app.command(_kind, help=f"{_help}\n\n{EXITS}")(_command(_kind))
 
 
-def _perform(kind: str, quick: bool, out: Path | None) -> View:
+def _perform(kind: str, quick: bool, out: Path | None) -> Output:
     from holdfast.operate.drills import perform
     from holdfast.operate.playbook import validate
 
@@ -335,7 +335,7 @@ def _perform(kind: str, quick: bool, out: Path | None) -> View:
     again = ["compute it all again:", *step(f"holdfast drill check {near(artifact)}")]
     data = {**told, "artifact": artifact, "took_s": round(took_s, 1), "problems": problems}
     lines = [*_lines(told, problems, f" in {show.span_of_time(took_s)}"), *again]
-    return View(data, "\n".join(lines), int(bool(problems)))
+    return Output(data, "\n".join(lines), int(bool(problems)))
 
 
 def _practice() -> dict[str, Any]:
@@ -356,7 +356,7 @@ def check_drill(
     file: Annotated[
         Path, Argument(metavar="FILE", help="A drill's playbook.json, or the folder it lies in; of several the newest.")
     ],
-) -> View:
+) -> Output:
     """Compute a drill again, from its store and ledger. Exits 1 where a check or a figure is not so."""
     from holdfast.operate.playbook import NAME, validate
 
@@ -368,7 +368,7 @@ def check_drill(
         told, problems = validate(path)
     last = "true, computed again from its store and ledger" if not problems else "not true, or not passed"
     lines = [*_lines(told, problems, ""), last]
-    return View({"file": path, "ok": not problems, "problems": problems}, "\n".join(lines), int(bool(problems)))
+    return Output({"file": path, "ok": not problems, "problems": problems}, "\n".join(lines), int(bool(problems)))
 
 
 @drill_app.command()
@@ -378,7 +378,7 @@ def gate(
     runbook: Annotated[Path | None, Option(metavar="FILE", help="How it is operated, for people.")] = None,
     incidents: Annotated[Path | None, Option(metavar="FILE", help="What to do when it fails, for people.")] = None,
     out: Annotated[Path | None, Option(metavar="FOLDER", help="Write the evidence bundle there.")] = None,
-) -> View:
+) -> Output:
     """The exit gate: proofs, safety, drills and runbooks.
 
     All of it is computed again: nothing is taken on trust. Exits 1 while it is closed.
@@ -393,7 +393,7 @@ def gate(
         out.mkdir(parents=True, exist_ok=True)
         (out / name(bundle)).write_text(codec.dumps(bundle, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     where = [] if out is None else [f"the evidence bundle lies in {near(out)}"]  # its name would be too wide
-    return View(bundle, "\n".join([*_gate_lines(bundle), *where]), int(not bundle["decision"]["pass"]))
+    return Output(bundle, "\n".join([*_gate_lines(bundle), *where]), int(not bundle["decision"]["pass"]))
 
 
 def _folder(kind: str, out: Path | None) -> Path:

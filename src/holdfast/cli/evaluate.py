@@ -18,7 +18,7 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.look import every_rollout
-from holdfast.cli.options import StoreOptions, View, read_jsonl
+from holdfast.cli.options import Output, StoreOptions, read_jsonl
 from holdfast.cli.reward import BaseUrl, judge_named
 from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
@@ -75,7 +75,7 @@ def diff(
     after: Annotated[Path, Argument(metavar="AFTER", help="The same, changed.")],
     reference: Annotated[Path | None, Option(metavar="PATH", help="The least fix, if one is known.")] = None,
     html: Annotated[Path | None, Option(metavar="FILE", help="Write a page instead.")] = None,
-) -> View:
+) -> Output:
     """Show how a program was changed, node by node: what was inserted, deleted, updated or moved.
 
     Python, JavaScript and TypeScript are compared as trees, so that layout costs nothing; other files line by line.
@@ -86,9 +86,9 @@ def diff(
     least = None if reference is None else _references(before, reference, change)
     seen = _look(change, least)
     if html is None:
-        return View(_told(seen), lambda: _print(seen))
+        return Output(_told(seen), lambda: _print(seen))
     _write(html, _page(change, seen))
-    return View(_told(seen) | {"page": html}, f"{html}\n{_summary(seen)}")
+    return Output(_told(seen) | {"page": html}, f"{html}\n{_summary(seen)}")
 
 
 def _change(before: Path, after: Path) -> Change:
@@ -308,7 +308,7 @@ def evaluate(
         list[str] | None, Option(metavar="NAME", help="Asked after the rules, on what it is calibrated on; several.")
     ] = None,
     base_url: BaseUrl = None,
-) -> View:
+) -> Output:
     """Judge what was done with tasks: rules, judges, minimal diff and safety, and one score for each.
 
     A line has a task with an output and what was expected, or a text before and after, the visible tests, a reference
@@ -337,7 +337,7 @@ def evaluate(
     tripped = _trip(took, at.store, at.project) if trip else []
     data = _record(found, looking.given) | {"parts_p95_ms": {name: p95(times) for name, times in took.items()}}
     has_failed = any(one.decision == "fail" for one, _ in found)
-    return View(data | {"tripped": tripped}, lambda: _tell(found, looking.given, tripped), int(has_failed))
+    return Output(data | {"tripped": tripped}, lambda: _tell(found, looking.given, tripped), int(has_failed))
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import CommandSet, StoreOptions, View, Why, who
+from holdfast.cli.options import CommandSet, Output, StoreOptions, Why, who
 from holdfast.cli.show import fold, step
 from holdfast.contracts.errors import BadInput, Conflict
 from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
@@ -127,19 +127,19 @@ Many = list[str] | None
 
 
 @app.command("list")
-def list_(at: StoreOptions) -> View:
+def list_(at: StoreOptions) -> Output:
     """List the flags."""
     with at.existing() as opened:
         found = opened.flags.all()
     if not found:
         begin = (*step(f"holdfast flags init{at}"), *step(f"holdfast flags set NAME{at}"))
-        return View([], "\n".join((f"no flags in project {at.project}; to begin:", *begin)))
+        return Output([], "\n".join((f"no flags in project {at.project}; to begin:", *begin)))
     rows = [(flag.name, _state(flag), _rules(flag), _required(flag) or None) for flag in found]
-    return View(found, show.table(("flag", "state", "~rules", "~requires"), rows))
+    return Output(found, show.table(("flag", "state", "~rules", "~requires"), rows))
 
 
 @app.command("show")
-def show_(name: Name, at: StoreOptions) -> View:
+def show_(name: Name, at: StoreOptions) -> Output:
     """Show one flag: its variants, its rules in their order, what it requires."""
     with at.existing() as opened:
         flag = opened.flags.get(name)
@@ -151,7 +151,7 @@ def show_(name: Name, at: StoreOptions) -> View:
     lines += [f"  requires {other} = {variant}" for other, variant in flag.requires.items()]
     expires = "never" if flag.expires_at is None else show.local_time(flag.expires_at)
     lines.append(f"  owner {flag.owner or '-'}, expires {expires}, changed {show.local_time(flag.changed_at)}")
-    return View(flag, "\n".join([*lines, *_shared(name)]))
+    return Output(flag, "\n".join([*lines, *_shared(name)]))
 
 
 @app.command("set")
@@ -168,7 +168,7 @@ def set_(
     owner: Annotated[str | None, Option(metavar="NAME", help="Who looks after it; else you.")] = None,
     expires: Annotated[str | None, Option(metavar="DATE", help="2030-01-31, or never.")] = None,
     file: Annotated[Path | None, Option(metavar="FILE", help="All of it, as JSON; - is stdin.")] = None,
-) -> View:
+) -> Output:
     """Make a flag, or change parts of one; what is not given stays. A new one is off until it is enabled."""
     given: dict[str, Any] = {"off": off, "salt": salt, "description": description, "owner": owner}
     given["variants"] = dict(_variant(text) for text in variant) if variant else None
@@ -187,25 +187,25 @@ def set_(
 
 
 @app.command()
-def enable(name: Name, at: StoreOptions, why: Why = BY_HAND) -> View:
+def enable(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
     """Let its rules decide from now on."""
     return _switch(at, name, why, enabled=True)
 
 
 @app.command()
-def disable(name: Name, at: StoreOptions, why: Why = BY_HAND) -> View:
+def disable(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
     """Give everybody its off variant from now on."""
     return _switch(at, name, why, enabled=False)
 
 
 @app.command()
-def kill(name: Name, at: StoreOptions, why: Why = "killed by an operator") -> View:
+def kill(name: Name, at: StoreOptions, why: Why = "killed by an operator") -> Output:
     """Pull the kill switch: off for everybody, whatever else is changed, until it is revived."""
     return _switch(at, name, why, killed=True)
 
 
 @app.command()
-def revive(name: Name, at: StoreOptions, why: Why = BY_HAND) -> View:
+def revive(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
     """Release the kill switch; the flag is again what it was before."""
     return _switch(at, name, why, killed=False)
 
@@ -217,7 +217,7 @@ def rollout(
     at: StoreOptions,
     why: Why = BY_HAND,
     variant: Annotated[str | None, Option(metavar="VARIANT", help="Needed when it has more than two.")] = None,
-) -> View:
+) -> Output:
     """Give a variant to a share of all keys: the last rule without conditions gets this percentage.
 
     Of the flags that holdfast itself asks for, a share is one of runs (budgets, tool rewards, learning: a run has the
@@ -236,7 +236,7 @@ def evaluate(
     key: Annotated[str | None, Option(metavar="KEY", help="Who it is about.")] = None,
     run: Annotated[str | None, Option(metavar="RUN", help="The same for a run, by its key.")] = None,
     attr: Annotated[Many, Option(metavar="NAME=VALUE", help="More about them; several.")] = None,
-) -> View:
+) -> Output:
     """Tell a flag's value for somebody, and why it is that."""
     from holdfast.operate.switches import key_of, snapshot_of
 
@@ -253,11 +253,11 @@ def evaluate(
         context[flags.KEY] = key
     found = flags.evaluate(name, every, context, now=time.time(), environment=os.environ)
     said = fold(f"{name}: {found.variant} = {_as_json(found.value)} ({found.reason}: {found.detail})")
-    return View({"flag": name, **asdict(found)}, said)
+    return Output({"flag": name, **asdict(found)}, said)
 
 
 @app.command()
-def drop(name: Name, at: StoreOptions, why: Why = BY_HAND) -> View:
+def drop(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
     """Remove a flag, once nothing asks for it any more."""
     with at.existing() as opened:
         if others := needed_by(name, {flag.name: flag for flag in opened.flags.all()}):
@@ -267,7 +267,7 @@ def drop(name: Name, at: StoreOptions, why: Why = BY_HAND) -> View:
 
 
 @app.command()
-def init(at: StoreOptions, why: Why = "the flags that a project begins with") -> View:
+def init(at: StoreOptions, why: Why = "the flags that a project begins with") -> Output:
     """Write down the flags of the parts of learning, each as it is in force now; what is there already stays.
 
     All are on, but those whose ENABLE_… variable says no.
@@ -281,13 +281,13 @@ def init(at: StoreOptions, why: Why = "the flags that a project begins with") ->
         said = f"all {len(features(os.environ, owner=who()))} are there already, and stay as they are"
         ways = (("list", "shows them"), ("disable NAME", "turns one off"))
         commands = (line for word, about in ways for line in step(f"holdfast flags {word}{at}", about))
-        return View([], "\n".join((said, *commands)))
+        return Output([], "\n".join((said, *commands)))
     off = [flag.name for flag in made if not flag.enabled]
     which = f"off: {', '.join(off)}" if off else "all of them on"
-    return View(made, fold(f"{show.count(len(made), 'flag')} made, {which}"))
+    return Output(made, fold(f"{show.count(len(made), 'flag')} made, {which}"))
 
 
-def _switch(at: StoreOptions, name: str, why: str, **to: Any) -> View:
+def _switch(at: StoreOptions, name: str, why: str, **to: Any) -> Output:
     with at.existing() as opened:
         before = opened.flags.get(name)
         after = _change(opened, name, lambda flag: replace(flag, **to), why)
@@ -397,5 +397,5 @@ def _required(flag: Flag) -> str:
     )
 
 
-def _answer(flag: Flag, message: str, *more: str) -> View:
-    return View(flag, "\n".join((fold(f"{flag.name}: {message}"), *more)))
+def _answer(flag: Flag, message: str, *more: str) -> Output:
+    return Output(flag, "\n".join((fold(f"{flag.name}: {message}"), *more)))

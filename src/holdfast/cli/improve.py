@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from holdfast.cli.options import StoreOptions, View, check_torch, existing, needing, written_whole
+from holdfast.cli.options import Output, StoreOptions, check_torch, existing, needing, written_whole
 from holdfast.cli.release import decision_lines, headline, reason_lines
 from holdfast.cli.report import write_page
 from holdfast.cli.show import left, near, one_line, print_table, step
@@ -93,7 +93,7 @@ def files(name: str) -> dict[str, str]:
 
 def init(
     folder: Annotated[Path, Argument(metavar="NAME", help="The folder to make; its name is the policy's.")],
-) -> View:
+) -> Output:
     """Write a project of four short files, agent.py, score.py, tasks.jsonl and holdfast.toml, that runs at once.
 
     Nothing that is there is overwritten.
@@ -119,7 +119,7 @@ def init(
     )
     lines = [f"{path!s:<{width}}  {what}" for path, what in zip(made, about, strict=True)]
     lines += ["next:", *step(command, "about a minute")]
-    return View({"files": list(made), "next": command}, "\n".join(lines))
+    return Output({"files": list(made), "next": command}, "\n".join(lines))
 
 
 ENOUGH = 500  # rollouts of practice, before anybody should expect something of it
@@ -132,7 +132,7 @@ def quickstart(
     quick: Annotated[bool, Option("--quick", help="A minute instead of minutes; proves little.")] = False,
     seed: Annotated[int, Option(metavar="N", min=0, max=10**6, help="Other tasks, other chance.")] = 0,
     fresh: Annotated[bool, Option("--fresh", help="Start anew, even if an earlier one can be resumed.")] = False,
-) -> View:
+) -> Output:
     """Train the embedded weak model to use tools, measure it on held-out tasks before and after, and decide.
 
     Baseline, warm-up by examples, practice by GRPO, the same held-out tasks again, and the gate: promoted with its
@@ -179,7 +179,7 @@ def quickstart(
             print(f"next:\n  {again}   # goes on where it stopped")
 
     data = _record(status, found, picture, updates) | {"page": page} | _switched_off(off)
-    return View(data, text, code)
+    return Output(data, text, code)
 
 
 def _switched_off(off: Sequence[Off]) -> dict[str, Any]:
@@ -384,7 +384,7 @@ def improve(
     how: ImproveOptions,
     config: Annotated[Path | None, Argument(metavar="CONFIG", help="The settings; else holdfast.toml.")] = None,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
-) -> View:
+) -> Output:
     """Practise on the `optimize` tasks, prove the candidate on the `validate` tasks, and promote it if that allows it.
     With --env a network learns by playing, and is proved on episodes with seeds of their own.
 
@@ -429,7 +429,7 @@ def improve(
     told = [{name: body.get(name) for name in REPORTED} for body in decided]
     data = {"status": status, "iterations": told, "pages": pages, **_switched_off(off)}
     lines = _improve_lines(status, updates, list(zip(decided, pages, strict=True)), now, str(at), off)
-    return View(data, "\n".join(lines), code)
+    return Output(data, "\n".join(lines), code)
 
 
 REPORTED = ("iteration", "release", "decision", "evidence", "proof", "verdict", "why")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Limit, RolloutText, RunText, StoreOptions, View
+from holdfast.cli.options import DEFAULT_STORE, Limit, Output, RolloutText, RunText, StoreOptions
 from holdfast.contracts.errors import NotFound
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split, outcome_kind
 from holdfast.contracts.run import DesiredState, RunState
@@ -39,18 +39,18 @@ def runs(
     status: Annotated[RunState | None, Option(help="Only those in this state.")] = None,
     limit: Limit = 20,
     after: Annotated[str | None, Option(metavar="RUN", help="Begin behind this one.")] = None,
-) -> View:
+) -> Output:
     """List the runs, newest first."""
     with at.existing() as opened:
         found = list(islice(_runs(opened, status, after), limit + 1))
         if not found:
             what = f"no {status} runs" if status else "no runs yet" if after is None else "no more runs"
             begin = f"to begin one: holdfast optimize --config FILE --store {opened.url}"
-            return View([], f"{what} in project {at.project}; {begin}")
+            return Output([], f"{what} in project {at.project}; {begin}")
         page = found[:limit]
         table = show.table(*_run_table(opened, page))
     following = {"status": status, "limit": limit, "after": page[-1].id}
-    return View(page, table, more=_more(at, len(found) > limit, "runs", **following))
+    return Output(page, table, more=_more(at, len(found) > limit, "runs", **following))
 
 
 def _more(at: StoreOptions, is_more: bool, command: str, *words: str, **options: object) -> str:
@@ -100,7 +100,7 @@ def rollouts(
     split: Annotated[Split | None, Option(help="Only those of this split.")] = None,
     limit: Limit = 50,
     after: Annotated[str | None, Option(metavar="NAME", help="Begin behind this one.")] = None,
-) -> View:
+) -> Output:
     """List the rollouts of a run, in the order they were queued."""
     with at.existing() as opened:
         from holdfast.store.store import full_name
@@ -112,9 +112,9 @@ def rollouts(
     page, is_more = found[:limit], len(found) > limit
     if not page:
         none = f"no {'more ' if after else ''}rollouts that fit"
-        return View([], f"{summary}\n{none}" if summary else none)
+        return Output([], f"{summary}\n{none}" if summary else none)
     following = {"outcome": outcome, "status": status, "split": split, "limit": limit, "after": page[-1].name}
-    return View(page, lambda: _print_rollouts(summary, page), more=_more(at, is_more, "rollouts", run, **following))
+    return Output(page, lambda: _print_rollouts(summary, page), more=_more(at, is_more, "rollouts", run, **following))
 
 
 def _print_rollouts(summary: str, page: list[Rollout]) -> None:
@@ -166,7 +166,7 @@ def spans(
     kind: Annotated[SpanKind | None, Option(help="Only spans of this kind.")] = None,
     limit: Limit = 50,
     after: Annotated[int, Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
-) -> View:
+) -> Output:
     """Show what happened in one attempt at a rollout."""
     with at.existing() as opened:
         from holdfast.store.store import find_rollout
@@ -179,10 +179,10 @@ def spans(
     page = fitting[:limit]
     if one is None or not page:
         none = [] if one is None else ["no spans that fit" if recorded else "no spans were recorded"]
-        return View(page, "\n".join([*lines, *none]))
+        return Output(page, "\n".join([*lines, *none]))
     following = {"attempt": one.number, "kind": kind, "limit": limit, "after": page[-1].seq}
     more = _more(at, len(fitting) > limit, "spans", found.id, **following)
-    return View(page, lambda: _print_spans(lines, recorded, page), more=more)
+    return Output(page, lambda: _print_spans(lines, recorded, page), more=more)
 
 
 def _print_spans(lines: list[str], recorded: list[Span], page: list[Span]) -> None:
@@ -212,7 +212,7 @@ def _attempt_lines(store: Store, rollout: Rollout, attempt: Attempt | None) -> I
         return
     ended = f": {show.one_line(attempt.error)}" if attempt.error else ""
     yield f"attempt {attempt.number} of {rollout.attempt_count} by {attempt.worker}, {attempt.status}{ended}"
-    for signal in store.traces.sheet(attempt.token).signals:
+    for signal in store.traces.breakdown(attempt.token).signals:
         words = f": {show.one_line(signal.feedback)}" if signal.feedback else ""
         yield f"reward {signal.name} = {signal.value:.4g} × {signal.weight:.4g} ({signal.source}){words}"
     output = store.views.output(attempt)
@@ -262,7 +262,7 @@ def ledger(
     run: Annotated[str | None, Option(metavar="RUN", help="Only entries about this run, pruned ones included.")] = None,
     limit: Limit = 50,
     after: Annotated[int, Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
-) -> View:
+) -> Output:
     """List who decided what, oldest first."""
     with at.existing() as opened:
         run = opened.runs.get(run).id if run is not None else None
@@ -270,25 +270,25 @@ def ledger(
         found = list(islice(entries, limit + 1))
     if not found:
         none = f"no {'more ' if after else ''}entries in project {at.project}"
-        return View([], f"{none}; a run makes the first: holdfast optimize --help")
+        return Output([], f"{none}; a run makes the first: holdfast optimize --help")
     page = found[:limit]
     rows = [(one.seq, show.local_time(one.at), one.kind, one.who, one.run, show.pairs(one.body)) for one in page]
     more = _more(at, len(found) > limit, "ledger", run=run, limit=limit, after=page[-1].seq)
-    return View(page, show.table((">seq", "at", "kind", "who", "run", "~what"), rows), more=more)
+    return Output(page, show.table((">seq", "at", "kind", "who", "run", "~what"), rows), more=more)
 
 
-def workers(at: StoreOptions, limit: Limit = 50) -> View:
+def workers(at: StoreOptions, limit: Limit = 50) -> Output:
     """List the processes that work, or worked, on rollouts, newest first."""
     with at.existing() as opened:
         found = opened.workers.newest(limit)
     if not found:
-        return View([], f"no workers yet in project {at.project}; a run brings its own: holdfast optimize --help")
+        return Output([], f"no workers yet in project {at.project}; a run brings its own: holdfast optimize --help")
     now, rows = time.time(), []
     for one in found:
         quiet = show.span_of_time(now - one.beat_at)
         state = "stopped" if one.stopped_at else f"silent {quiet}" if now - one.beat_at > SILENT_S else "working"
         rows.append((one.id, state, one.slots, one.host, one.pid, show.local_time(one.started_at), quiet))
-    return View(found, show.table(("~worker", "state", ">slots", "~host", ">pid", "started", ">last beat"), rows))
+    return Output(found, show.table(("~worker", "state", ">slots", "~host", ">pid", "started", ">last beat"), rows))
 
 
 def _where(at: StoreOptions) -> dict[str, object]:
@@ -322,7 +322,7 @@ def adoption(
     newest: Annotated[
         int, Option(metavar="N", min=1, max=1000, help="How many of the newest runs, where none is named.")
     ] = 10,
-) -> View:
+) -> Output:
     """Show how far tools are adopted where they are needed; without a run, in the newest ones."""
     from holdfast.prove.estimate import wilson
     from holdfast.reward.tools import adoption_rates
@@ -336,9 +336,9 @@ def adoption(
     data = {"runs": named, "attempts": len(records), "rows": found}
     if not found:
         none = 'no decided attempt called a tool, was offered one or needed one; tasks say so by "tools" and "needs"'
-        return View(data, none)
+        return Output(data, none)
     counted = f"{show.count(len(records), 'attempt')} in {show.count(len(set(named)), 'run')}"
-    return View(data, lambda: _print(found, KEYS[by], counted))
+    return Output(data, lambda: _print(found, KEYS[by], counted))
 
 
 def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
@@ -349,7 +349,7 @@ def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
     with show.progress("reading rollouts", None) as advance:
         for rollout in every_rollout(store, run):
             advance()
-            experience = store.experiences.one(rollout.id) if rollout.final_attempt is not None else None
+            experience = store.experiences.get(rollout.id) if rollout.final_attempt is not None else None
             if experience is not None:
                 yield record(rollout, experience.spans, tools)
 
@@ -399,18 +399,18 @@ def budgets(
     at: StoreOptions,
     run: Annotated[str | None, Argument(metavar="RUN", help="Its id, or the beginning of it.")] = None,
     limit: Limit = 10,
-) -> View:
+) -> Output:
     """Show thinking budgets: by tier of one run, or of each run that has any."""
     with at.existing() as opened:
         if run is not None:
             return _of_run(opened, opened.runs.get(run).id, limit)
         found = opened.budgets.by_run(most=limit)
     if not found:
-        return View([], 'no run has thinking budgets; a config with "thinking_budgets": true asks for them')
-    return View(found, lambda: _print_totals("~run", found))
+        return Output([], 'no run has thinking budgets; a config with "thinking_budgets": true asks for them')
+    return Output(found, lambda: _print_totals("~run", found))
 
 
-def _of_run(store: Store, run: str, limit: int) -> View:
+def _of_run(store: Store, run: str, limit: int) -> Output:
     tiers, modes = store.budgets.by_tier(run), store.budgets.by_mode(run)
     uses = store.budgets.of_run(run, most=limit)
     data: dict[str, Any] = {"run": run, "tiers": tiers, "modes": {mode or "unknown": n for mode, n in modes.items()}}
@@ -419,8 +419,8 @@ def _of_run(store: Store, run: str, limit: int) -> View:
     ]
     if not tiers:
         none = f'{run}: no attempt has a thinking budget; "thinking_budgets": true in the config asks for them'
-        return View(data, none)
-    return View(data, lambda: _print_budgets(run, tiers, modes, uses))
+        return Output(data, none)
+    return Output(data, lambda: _print_budgets(run, tiers, modes, uses))
 
 
 def _print_budgets(run: str, tiers: list[BudgetTotals], modes: Mapping[str | None, int], uses: list[BudgetUse]) -> None:
@@ -466,7 +466,7 @@ def quality(
     logprobs: Annotated[bool, Option("--logprobs/--no-logprobs", help="Whether every model call needs them.")] = True,
     versions: Annotated[str, Option(metavar="NAMES", help="Versions that are fresh enough; without it any are.")] = "",
     limit: Limit = 20,
-) -> View:
+) -> Output:
     """Look through what a run collected: what must not be learnt from, and why."""
     from holdfast.learn.quality import Standards
 
@@ -478,7 +478,7 @@ def quality(
         found = audited(opened, name, standards)
     data = {"run": name, "is_clean": found.is_clean, "findings": found.findings}
     data |= {"quarantined": found.quarantined, "ready": found.ready}
-    return View(data, lambda: _print_quality(name, found, limit), int(not found.is_clean))
+    return Output(data, lambda: _print_quality(name, found, limit), int(not found.is_clean))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -495,7 +495,7 @@ def audited(store: Store, run: str, standards: Standards | None = None) -> Quali
     experiences = []
     with show.progress("reading", len(train)) as bar:
         for rollout in train:
-            one = store.experiences.one(rollout)
+            one = store.experiences.get(rollout)
             if one is not None:
                 experiences.append(one)
             bar()

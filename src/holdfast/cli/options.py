@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 
-Command = TypeVar("Command", bound=Callable[..., "View | None"])
+Command = TypeVar("Command", bound=Callable[..., "Output | None"])
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}  # rich help is slow
 DEFAULT_STORE = ".holdfast/training/store.sqlite"
@@ -55,7 +55,7 @@ Why = Annotated[str, Option("--why", metavar="TEXT", help="The reason, kept in t
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Output:
     """What a command has to say: `data` with --json, else `text`, which is printed or prints itself; and its exit code.
 
     Records in the data are encoded wherever they are.
@@ -129,7 +129,7 @@ class CommandSet(typer.Typer):
         return add
 
 
-def _expanded(function: Callable[..., View | None]) -> Callable[..., None]:
+def _expanded(function: Callable[..., Output | None]) -> Callable[..., None]:
     """The function with the fields of dataclasses as parameters of its own; --json stays the last option."""
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, Any] = {
@@ -141,13 +141,13 @@ def _expanded(function: Callable[..., View | None]) -> Callable[..., None]:
         for one in fields(group):
             default = inspect.Parameter.empty if one.default is MISSING else one.default
             parameters.append(inspect.Parameter(one.name, KEYWORD, default=default, annotation=kinds[one.name]))
-    if signature.return_annotation is View:
+    if signature.return_annotation is Output:
         parameters.append(inspect.Parameter("json", KEYWORD, default=False, annotation=Json))
     parameters.sort(key=lambda one: one.name == "json")
 
     @wraps(function)
     def command(**given: Any) -> None:
-        json = {"json": given.pop("json")} if signature.return_annotation is View else {}
+        json = {"json": given.pop("json")} if signature.return_annotation is Output else {}
         for name, group in groups.items():
             given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
         if (view := function(**given)) is not None:

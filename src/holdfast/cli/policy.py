@@ -23,9 +23,9 @@ from holdfast.cli.options import (
     CommandSet,
     Host,
     Json,
+    Output,
     Port,
     StoreOptions,
-    View,
     address_of,
     needing,
     store_flags,
@@ -302,7 +302,7 @@ def pretrain(
     batch: Annotated[int | None, Option(metavar="N", min=1, help="Rows of 512 tokens a step.")] = None,
     seed: Annotated[int, Option(metavar="N", min=0, help="Of its first weights.")] = 0,
     device: Annotated[str, Option(metavar="NAME", help="cpu or cuda.")] = "cpu",
-) -> View:
+) -> Output:
     """Make a model like those in the package, from nothing: minutes on one large GPU, hours on a CPU."""
     with needing("learn"):
         from holdfast.workloads.pretraining import RECIPES, plant
@@ -329,7 +329,7 @@ def pretrain(
         manifest = plant(recipe, output, created_at=time.time(), device=device, observe=observe)
     made = f"{output}: loss {manifest.notes['loss']:.4f} nats a token, sha256 {manifest.sha256[:16]}…"
     following = f'next:\n  holdfast sprout chat --model {output} --say "What is 417 * 23?"'
-    return View({"folder": output, "sha256": manifest.sha256, "notes": manifest.notes}, f"{made}\n{following}")
+    return Output({"folder": output, "sha256": manifest.sha256, "notes": manifest.notes}, f"{made}\n{following}")
 
 
 def usual_instructions(*, tools: bool) -> str:
@@ -439,7 +439,7 @@ def train(
     system: Annotated[str | None, Option(metavar="TEXT", help="The first message of rows that have none.")] = None,
     seed: Annotated[int, Option(metavar="N", min=0, help="Of the split and the order.")] = 0,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
-) -> View:
+) -> Output:
     """Teach a model what the assistant says in examples; the result is a checkpoint of the store.
 
     A row is {"messages": [...], "tools": [...]}, {"prompt": ..., "completion": ...} or {"question": ..., "answer":
@@ -477,7 +477,7 @@ def export(
     version: VersionText,
     folder: Annotated[Path, Argument(metavar="FOLDER", help="Where it goes; nothing may be there.")],
     at: StoreOptions,
-) -> View:
+) -> Output:
     """Write a version as a whole model that transformers and vLLM read, adapters merged into the weights."""
     with needing("learn"):
         from holdfast.policies.loading import export as write
@@ -490,11 +490,11 @@ def export(
     files = sorted(file.name for file in folder.iterdir())
     talk = step(f"holdfast sprout chat --model {near(folder)}", "talk to it")
     lines = [*left(f"{version} written to", folder), "next:", *talk]
-    return View({"version": version, "folder": folder.absolute(), "files": files}, "\n".join(lines))
+    return Output({"version": version, "folder": folder.absolute(), "files": files}, "\n".join(lines))
 
 
 @app.command("show")
-def show_(version: VersionText, at: StoreOptions) -> View:
+def show_(version: VersionText, at: StoreOptions) -> Output:
     """Show what a version is made of: the model it began as, what was trained, and which checkpoints led to it."""
     named = _by_itself(version)
     if named is not None:
@@ -509,7 +509,7 @@ def show_(version: VersionText, at: StoreOptions) -> View:
         if value not in (None, [], {}):
             shown = " → ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else value
             lines += folded(f"{name.replace('_', ' '):<12} {shown}")
-    return View(told, "\n".join(lines))
+    return Output(told, "\n".join(lines))
 
 
 # Finding what is meant -----------------------------------------------------------------------------------------------
@@ -559,14 +559,14 @@ def _columns(given: list[str] | None) -> dict[str, str]:
 # What is told --------------------------------------------------------------------------------------------------------
 
 
-def _drive(store: Store, spec: RunSpec, resume: str | None) -> View:
+def _drive(store: Store, spec: RunSpec, resume: str | None) -> Output:
     from holdfast.cli.drive import drive
     from holdfast.pipeline.sft import result_of
 
     status, _, code = drive(store, spec, resume)
     found = result_of(store, status.run_id) if status.run_state is RunState.COMPLETED else None
     data = {"status": status, "result": None if found is None else _record(found)}
-    return View(data, "\n".join(_lines(store_flags(store.url, store.project), status, found)), code)
+    return Output(data, "\n".join(_lines(store_flags(store.url, store.project), status, found)), code)
 
 
 def _record(found: Taught) -> dict[str, Any]:

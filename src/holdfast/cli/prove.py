@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import calibrate
-from holdfast.cli.options import CommandSet, StoreOptions, View, check_torch, needing, store_flags, who
+from holdfast.cli.options import CommandSet, Output, StoreOptions, check_torch, needing, store_flags, who
 from holdfast.cli.release import metric_name
 from holdfast.cli.show import count, folded, local_time, print_table, progress, step
 from holdfast.contracts.errors import BadInput, NotFound
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 KEPT = ("episodes", "earlier")  # of a look: where its episodes lie
 
 
-def view_of(store: Store, run: RunRecord, code: int = 0) -> View:
+def view_of(store: Store, run: RunRecord, code: int = 0) -> Output:
     """Every look that was taken, and what all episodes come to."""
     from holdfast.pipeline.paired import shown_looks, weighed
 
     with progress("weighing", None):
         looks, found = shown_looks(store, run.id), weighed(store, run.id)
     following = list(_next(store, run, found))
-    return View(_record(run, looks, found), lambda: _print(run, looks, found, following), code)
+    return Output(_record(run, looks, found), lambda: _print(run, looks, found, following), code)
 
 
 def _record(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | None) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def compare(
     base_url: Annotated[str | None, Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
     seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Tries at each task, by either.")] = 2,
     alpha: Annotated[float, Option(metavar="X", help="Chance of calling better what is not.")] = 0.05,
-) -> View:
+) -> Output:
     """Say whether B is better than A: paired by task and seed, with a verdict that holds however often one looks.
 
     Nothing is trained, and no release moves.
@@ -163,7 +163,7 @@ def compare(
         if all(isinstance(one, str) or hasattr(one, "texts") for one in policies):
             given["model"] = model
         found = compared(policies[0], policies[1], str(tasks), **given, **options)
-    return View(comparison_record(found), str(found))
+    return Output(comparison_record(found), str(found))
 
 
 def _policy(given: str, model: str | None, name: str) -> Any:
@@ -218,7 +218,7 @@ def more(
     seeds: Annotated[
         int | None, Option(metavar="N", min=1, max=100, help="The same tasks, N times more each; counts half.")
     ] = None,
-) -> View:
+) -> Output:
     """Measure the same two versions further, add that to the evidence, and ask the gate again.
 
     On further tasks the test goes on where it stood. The same tasks with further seeds are another try, and are
@@ -368,7 +368,7 @@ def run(
     workers: Annotated[int, Option(metavar="N", min=1, max=1024, help="Cases at a time.")] = 64,
     seed: Annotated[int, Option(metavar="N", min=0, help="Other chance.")] = 0,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
-) -> View:
+) -> Output:
     """Let two versions do the same cases with the same chance, look after every batch, and say what is proved.
 
     Looking as often as one likes does not make a false verdict likelier. Ctrl-C stops it; --resume RUN goes on.
@@ -395,7 +395,7 @@ def run(
 @app.command("show")
 def show_run(
     run: Annotated[str, Argument(metavar="RUN", help="A run of 'holdfast prove run'.")], at: StoreOptions
-) -> View:
+) -> Output:
     """Show what a run has proved so far, and every look that was taken."""
     with at.existing() as opened:
         return view_of(opened, _of_kind(opened.runs.get(run)))
@@ -454,7 +454,7 @@ def _of_kind(run: RunRecord) -> RunRecord:
     return of_kind(run, "compares nothing")
 
 
-def _drive(store: Store, spec: RunSpec, resume: str | None) -> View:
+def _drive(store: Store, spec: RunSpec, resume: str | None) -> Output:
     from holdfast.cli.drive import drive
 
     status, _, code = drive(store, spec, resume)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import ApiToken, CommandSet, Host, Port, StoreOptions, View, needing, who
+from holdfast.cli.options import ApiToken, CommandSet, Host, Output, Port, StoreOptions, needing, who
 from holdfast.cli.report import write_page
 from holdfast.cli.show import folded, left, near, step
 from holdfast.contracts.commands import LONGEST_WHY
@@ -52,7 +52,7 @@ def decide(
     ] = False,
     golden: Annotated[str | None, Option(metavar="NAME", help="The last replay of this golden counts too.")] = None,
     to: Annotated[str, Option(metavar="STAGE", help="Where an open gate leads.")] = "shadow",
-) -> View:
+) -> Output:
     """Let the gate decide about a candidate, and act on it.
 
     Closed is exit code 1; either way it is in the ledger.
@@ -170,7 +170,7 @@ def _strict(how: ComparisonConfig, tries: int) -> ComparisonConfig:
     return replace(how, **{**tight, "alpha": tight["alpha"] / 2 ** (tries - 1)}, min_effect=max(how.min_effect, 0.0))
 
 
-def decision_view(found: dict[str, Any], now: Release, at: str) -> View:
+def decision_view(found: dict[str, Any], now: Release, at: str) -> Output:
     decision = decode(Decision, found["decision"])
     page = write_page(Path(found["proof"]))
     lines = [
@@ -179,7 +179,7 @@ def decision_view(found: dict[str, Any], now: Release, at: str) -> View:
         "next:",
         *step(onward(now, decision) + at),
     ]
-    return View({**found, "page": page}, "\n".join(lines), int(not decision.open))
+    return Output({**found, "page": page}, "\n".join(lines), int(not decision.open))
 
 
 app = CommandSet("Versions in service.")
@@ -192,7 +192,7 @@ Why = Annotated[str, Option("--why", metavar="TEXT", help="For the ledger.")]
 
 
 @app.command("list")
-def list_(at: StoreOptions, policy: PolicyText = None) -> View:
+def list_(at: StoreOptions, policy: PolicyText = None) -> Output:
     """List the versions and where each of them is, newest first."""
     with existing(at) as opened:
         policies = opened.releases.policies() if policy is None else [_policy(opened, policy)]
@@ -200,8 +200,8 @@ def list_(at: StoreOptions, policy: PolicyText = None) -> View:
         shares = {name: sum(one.share for one in opened.releases.at(name, Stage.CANARY)) for name in policies}
     if not found:
         register = step(f"holdfast release add SOURCE --policy NAME{at}")
-        return View([], "\n".join([f"no versions in project {at.project}; to register one:", *register]))
-    return View(found, lambda: _print_versions(found, shares))
+        return Output([], "\n".join([f"no versions in project {at.project}; to register one:", *register]))
+    return Output(found, lambda: _print_versions(found, shares))
 
 
 def _print_versions(found: list[Release], shares: dict[str, int]) -> None:
@@ -242,7 +242,7 @@ def add(
     model: Annotated[
         str | None, Option(metavar="SOURCE", help="What resources are given to; PROVIDER/NAME: one elsewhere.")
     ] = None,
-) -> View:
+) -> Output:
     """Register a version as a candidate.
 
     The first of a policy goes live with the next 'promote'. What is there already, and not a candidate, is exit code 1.
@@ -260,7 +260,9 @@ def add(
         ).result()
     is_candidate = release.stage is Stage.CANDIDATE
     added = folded(f"{release.id}: candidate, {_named(release.source)}")
-    return View(release, "\n".join(added if is_candidate else _there_already(release, str(at))), int(not is_candidate))
+    return Output(
+        release, "\n".join(added if is_candidate else _there_already(release, str(at))), int(not is_candidate)
+    )
 
 
 def _named(source: str) -> str:
@@ -281,7 +283,7 @@ def _there_already(release: Release, at: str) -> list[str]:
 
 
 @app.command()
-def retry(version: VersionText, at: StoreOptions, why: Why = "by hand") -> View:
+def retry(version: VersionText, at: StoreOptions, why: Why = "by hand") -> Output:
     """Give one that was taken back or rejected another try.
 
     It is a candidate again, and what it was proved by before counts no more.
@@ -295,11 +297,11 @@ def retry(version: VersionText, at: StoreOptions, why: Why = "by hand") -> View:
     lines = [f"{release.id} is a candidate again, without evidence"]
     if live is not None:
         lines += ["next:", *step(f"holdfast prove run SUITE --baseline {live.id} --candidate {release.id}{at}")]
-    return View(release, "\n".join(lines))
+    return Output(release, "\n".join(lines))
 
 
 @app.command("show")
-def show_(version: VersionText, at: StoreOptions) -> View:
+def show_(version: VersionText, at: StoreOptions) -> Output:
     """Show one version: where it is, and by what evidence."""
     from holdfast.store.store import find_release
 
@@ -309,11 +311,11 @@ def show_(version: VersionText, at: StoreOptions) -> View:
         evidence, guard = evidence_of(opened, release), guard_of(opened, release)
     decision = None if decided is None else decided[0]
     data = {"release": release, "decision": decision, "evidence": evidence, "guard": guard}
-    return View(data, "\n".join(version_lines(release, decided, evidence, guard)))
+    return Output(data, "\n".join(version_lines(release, decided, evidence, guard)))
 
 
 @app.command()
-def history(at: StoreOptions, policy: PolicyText = None) -> View:
+def history(at: StoreOptions, policy: PolicyText = None) -> Output:
     """List what was decided about a policy's versions, oldest first."""
     with existing(at) as opened:
         entries = opened.releases.history(_policy(opened, policy))
@@ -322,11 +324,11 @@ def history(at: StoreOptions, policy: PolicyText = None) -> View:
         what, why = happened(one)
         first, *more = folded(show.one_line(f"{show.local_time(one.at)[:16]} {what}, by {one.who}"), " " * 7)
         lines += [f"{one.seq:>5}  {first.lstrip()}", *more, *folded(show.one_line(why, LONGEST_WHY), " " * 9)]
-    return View(entries, "\n".join(lines))
+    return Output(entries, "\n".join(lines))
 
 
 @app.command()
-def explain(version: VersionText, at: StoreOptions) -> View:
+def explain(version: VersionText, at: StoreOptions) -> Output:
     """Tell why a version is where it is, and decide once more.
 
     From the ledger, and from the samples: the ledger's chain and the hashes of evidence and samples are verified. Exit
@@ -341,7 +343,7 @@ def explain(version: VersionText, at: StoreOptions) -> View:
         lines = explained(release, found, _way_back(opened, release, str(at)))
     data: dict[str, Any] = {"release": release, "decision": found.decision, "recomputed": found.again}
     data |= {"agrees": found.agrees, "problems": found.problems, "ledger_entries": found.entries}
-    return View({**data, "history": found.history, "proof": found.proof}, "\n".join(lines), int(not found.agrees))
+    return Output({**data, "history": found.history, "proof": found.proof}, "\n".join(lines), int(not found.agrees))
 
 
 def _way_back(store: Store, release: Release, at: str) -> list[str]:
@@ -364,7 +366,7 @@ def promote(
     why: Why = "by hand",
     to: Annotated[str | None, Option(metavar="STAGE", help="shadow, canary or live; else one step.")] = None,
     share: Annotated[int | None, Option(metavar="N", min=1, max=100, help="Percent of a canary.")] = None,
-) -> View:
+) -> Output:
     """Take a version a step further, if its evidence allows it.
 
     A refusal is exit code 1, and is in the ledger.
@@ -381,11 +383,11 @@ def promote(
         found = advance(opened, release, to=stage, share=share, who=who(), why=why, now=time.time())
     if isinstance(found, Refusal):
         data = {"release": release, "decision": found.decision}
-        return View(data, "\n".join(decision_lines(release.id, found.decision, release)), 1)
+        return Output(data, "\n".join(decision_lines(release.id, found.decision, release)), 1)
     lines = [f"{found.id} is {found.stage} now{f', with {found.share} %' if found.share else ''}"]
     if release.stage is Stage.CANDIDATE:
         lines += ["next:", *step(f"holdfast release serve {found.policy}{at}")]
-    return View({"release": found, "decision": None}, "\n".join(lines))
+    return Output({"release": found, "decision": None}, "\n".join(lines))
 
 
 @app.command()
@@ -394,7 +396,7 @@ def rollback(
     policy: PolicyText = None,
     why: Why = "by hand",
     to: Annotated[str | None, Option(metavar="VERSION", help="Else the last known good one.")] = None,
-) -> View:
+) -> Output:
     """Take the canary back, or else the live version.
 
     Services follow at once, and nobody is interrupted. With --to a version that was live until it was taken back by
@@ -407,8 +409,8 @@ def rollback(
         failing, live = opened.releases.get(told["taken_back"]), told["live"]
     if failing.stage is Stage.RETIRED:
         data = {"rolled_back": None, "retired": failing.id, "live": live}
-        return View(data, f"{live['id']} is live again; {failing.id} is retired")
-    return View({"rolled_back": failing.id, "live": live}, f"{failing.id} is taken back; {live['id']} is live")
+        return Output(data, f"{live['id']} is live again; {failing.id} is retired")
+    return Output({"rolled_back": failing.id, "live": live}, f"{failing.id} is taken back; {live['id']} is live")
 
 
 @app.command()

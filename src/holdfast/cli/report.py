@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, CommandSet, StoreAt, View
+from holdfast.cli.options import DEFAULT_STORE, CommandSet, Output, StoreAt
 from holdfast.cli.show import fold, near, progress
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode
@@ -219,7 +219,7 @@ def significance(
     max_safety_regression: Bound = 0.05,
     max_p_value: Annotated[float, Option(metavar="P", help="The p-value must not be above it.")] = 0.05,
     min_confidence_level: Annotated[float, Option(metavar="LEVEL", help="0.95 or more.")] = 0.95,
-) -> View:
+) -> Output:
     """Publish all reports of two sets of samples, and the proof. Exits 1 when it fails; it is written all the same."""
     from holdfast.prove.reports.report import ProofCriteria, publish
 
@@ -248,7 +248,7 @@ def significance(
     lines = [near(done.paths["proof"].parent), *(f"  {path.name}" for path in done.paths.values())]
     lines.append(fold(f"proof_status={done.proof['proof_status']}: {done.proof['failure_analysis']['summary']}"))
     data = {"ok": done.is_pass, "files": done.paths, "proof": done.proof}
-    return View(data, "\n".join(lines), int(not done.is_pass))
+    return Output(data, "\n".join(lines), int(not done.is_pass))
 
 
 def safety(
@@ -258,7 +258,7 @@ def safety(
     at: ReportsOptions,
     max_safety_regression: Bound = 0.05,
     output_report: Annotated[Path | None, Option(metavar="FILE", help="A copy of the report goes there.")] = None,
-) -> View:
+) -> Output:
     """Write the safety report alone. Exits 1 when promotion is blocked; it is written all the same."""
     from holdfast.prove.reports.report import ProofCriteria, ReportComparison, head_at, publish_safety
     from holdfast.store.artifacts import write_atomically
@@ -276,7 +276,7 @@ def safety(
     is_ok = data["promotion_allowed"]
     allowed = "yes" if is_ok else f"no: {', '.join(data['reason_codes'])}"
     said = fold(f"promotion_allowed={allowed}; {'; '.join(data['diagnostics'])}")
-    return View({"ok": is_ok, "file": path, "report": data}, f"{near(path)}\n{said}", int(not is_ok))
+    return Output({"ok": is_ok, "file": path, "report": data}, f"{near(path)}\n{said}", int(not is_ok))
 
 
 UNIT = (0.0, 1.0)
@@ -291,7 +291,7 @@ def page(
     ] = None,
     reward_range: Annotated[tuple[float, float], Option(metavar="LOW HIGH", help="All that a reward can be.")] = UNIT,
     max_cost: Annotated[float, Option(metavar="COST", help="The highest safety cost that one episode can have.")] = 1.0,
-) -> View:
+) -> Output:
     """Write a proof's page: the verdict, what would change it, and every figure it rests on.
 
     The page is one file that needs no network and no script, for screens, phones and paper. It shows nothing that
@@ -306,7 +306,7 @@ def page(
         how = publication.comparison_config(published, primary=primary, reward_range=reward_range, max_cost=max_cost)
         path, view = _written(published, how, output)
     data = {"page": path, "proof": proof, "run_id": published.run, "outcome": view.verdict.outcome}
-    return View({**data, "standing": status_of(view).kind, "tasks": len(view.tasks)}, near(path))
+    return Output({**data, "standing": status_of(view).kind, "tasks": len(view.tasks)}, near(path))
 
 
 def write_page(proof: Path, how: ComparisonConfig | None = None) -> Path:
@@ -339,10 +339,10 @@ Yes = Annotated[bool, Option("--yes", help="Really do it; without it, it is only
 
 
 @app.command("list")
-def list_all(at: ReportsOptions) -> View:
+def list_all(at: ReportsOptions) -> Output:
     """List the published runs, newest first, with what their proofs say."""
     runs = _runs(at.folder)
-    return View(runs, lambda: _print_runs(runs)) if runs else View([], f"no reports in {near(at.folder)}")
+    return Output(runs, lambda: _print_runs(runs)) if runs else Output([], f"no reports in {near(at.folder)}")
 
 
 def _print_runs(runs: list[dict[str, Any]]) -> None:
@@ -424,7 +424,7 @@ def _said(proof: Path | None) -> dict[str, Any]:
 def show_one(
     what: Annotated[str, Argument(metavar="RUN|FILE", help="A run, the id of its reports, or a file.")],
     at: ReportsOptions,
-) -> View:
+) -> Output:
     """Show a proof or a report, and whether it is true. Exits 1 when it is not."""
     from holdfast.prove.reports.document import Problem, parse
     from holdfast.prove.reports.validate import validate
@@ -436,7 +436,7 @@ def show_one(
     document = None if isinstance(data, Problem) else data
     is_finite = not any(problem.why == "must be a finite number" for problem in problems)
     told = {"file": path, "document": document if is_finite else None, "problems": _told(problems)}
-    return View(told, lambda: _print_document(path, document, problems), int(bool(problems)))
+    return Output(told, lambda: _print_document(path, document, problems), int(bool(problems)))
 
 
 def _print_document(path: Path, data: dict[str, Any] | None, problems: list[Problem]) -> None:
@@ -477,7 +477,7 @@ def _figure(value: object) -> str:
 @app.command()
 def validate(
     paths: Annotated[list[Path], Argument(metavar="PATH…", help="Reports, proofs, or folders of them.")],
-) -> View:
+) -> Output:
     """Compute every figure and verdict again from the samples. Exits 0 true, 1 not true, 2 not there."""
     from holdfast.prove.reports.validate import validate as problems_of
 
@@ -492,7 +492,7 @@ def validate(
         for file, found in answers
     ]
     is_ok = not any(found for _, found in answers)
-    return View({"ok": is_ok, "files": told}, "\n".join(_answer_lines(answers)), int(not is_ok))
+    return Output({"ok": is_ok, "files": told}, "\n".join(_answer_lines(answers)), int(not is_ok))
 
 
 def _answer_lines(answers: list[tuple[Path, list[Problem]]]) -> Iterator[str]:
@@ -525,7 +525,7 @@ def _files(path: Path) -> list[Path]:
 
 
 @app.command()
-def archive(at: ReportsOptions, yes: Yes = False) -> View:
+def archive(at: ReportsOptions, yes: Yes = False) -> Output:
     """Move reports that are old enough to the archive: copied, compared, and only then removed. Exits 1 when one is
     damaged; it is left alone."""
     from holdfast.prove.reports.validate import RetentionAction
@@ -534,14 +534,14 @@ def archive(at: ReportsOptions, yes: Yes = False) -> View:
 
 
 @app.command()
-def purge(at: ReportsOptions, yes: Yes = False) -> View:
+def purge(at: ReportsOptions, yes: Yes = False) -> Output:
     """Remove archived reports that are past their time; never others. Exits 1 when one is damaged; it is left alone."""
     from holdfast.prove.reports.validate import RetentionAction
 
     return _due(RetentionAction.PURGE, yes, at.folder)
 
 
-def _due(action: RetentionAction, yes: bool, folder: Path) -> View:
+def _due(action: RetentionAction, yes: bool, folder: Path) -> Output:
     from holdfast.prove.reports.validate import carry_out, due
 
     with show.progress("looking", None):
@@ -554,7 +554,7 @@ def _due(action: RetentionAction, yes: bool, folder: Path) -> View:
                 advance(now=step.path.name)
     kept = [_step(step) for step in plan.steps if step not in chosen.steps]
     data = {"action": action, "done": yes, "steps": [_step(step) for step in chosen.steps], "kept": kept}
-    return View(data, lambda: _print_plan(chosen.steps, wrong, action, yes, folder), int(bool(wrong)))
+    return Output(data, lambda: _print_plan(chosen.steps, wrong, action, yes, folder), int(bool(wrong)))
 
 
 def _print_plan(

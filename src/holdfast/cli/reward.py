@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import CommandSet, Json, Limit, RolloutText, StoreOptions, View, needing, read_jsonl, who
+from holdfast.cli.options import CommandSet, Json, Limit, Output, RolloutText, StoreOptions, needing, read_jsonl, who
 from holdfast.cli.show import count, fold, one_line, pairs, print_table
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
@@ -53,7 +53,7 @@ def reward(
         int | None, Option(metavar="T", min=0, help="Of one call of the model, from 0; else of all.")
     ] = None,
     weight: Annotated[float, Option(metavar="X", help="How much it counts in the reward; 0: not at all.")] = 1.0,
-) -> View:
+) -> Output:
     """Attach a reward to a rollout that has ended."""
     from holdfast.store.store import find_rollout
 
@@ -65,14 +65,14 @@ def reward(
     before = f", was {'none' if found.reward is None else f'{found.reward:g}'}" if after.is_new else ""
     told = f"{term.name}{where} = {term.value:g} × {term.weight:g} ({term.source})"
     again = "" if after.is_new else " was told before"
-    return View(after, f"{after.rollout}: {told}{again}; its reward is {after.reward:g}{before}")
+    return Output(after, f"{after.rollout}: {told}{again}; its reward is {after.reward:g}{before}")
 
 
 WIDTH = 80
 GATED = "gated"  # 1: the guard let nothing through
 
 
-def rewards(rollout: RolloutText, at: StoreOptions) -> View:
+def rewards(rollout: RolloutText, at: StoreOptions) -> Output:
     """Show what a rollout was paid for: what it did in each turn, every signal with its weight, and the total."""
     from holdfast.store.store import find_rollout
 
@@ -81,7 +81,7 @@ def rewards(rollout: RolloutText, at: StoreOptions) -> View:
         spans, sheet, output = read_rewards(opened, found)
     total = None if sheet is None else sheet.total
     data = {"rollout": found.id, "output": output, "total": total, "sheet": sheet, "turns": _turns(spans)}
-    return View(data, "\n".join(reward_lines(found, spans, sheet)))
+    return Output(data, "\n".join(reward_lines(found, spans, sheet)))
 
 
 def read_rewards(store: Store, rollout: Rollout) -> tuple[list[Span], RewardBreakdown | None, Any]:
@@ -90,7 +90,11 @@ def read_rewards(store: Store, rollout: Rollout) -> tuple[list[Span], RewardBrea
     decided = [attempt for attempt in tries if attempt.id == rollout.final_attempt] or tries[-1:]
     if not decided:
         return [], None, None
-    return store.traces.spans(decided[0].token), store.traces.sheet(decided[0].token), store.views.output(decided[0])
+    return (
+        store.traces.spans(decided[0].token),
+        store.traces.breakdown(decided[0].token),
+        store.views.output(decided[0]),
+    )
 
 
 def reward_lines(rollout: Rollout, spans: Sequence[Span], sheet: RewardBreakdown | None) -> Iterator[str]:
@@ -172,7 +176,7 @@ def rescore(
     gate: Annotated[bool, Option("--gate/--no-gate", help="The first scorer says whether an answer is right.")] = True,
     name: Annotated[str | None, Option(metavar="NAME", help="What the scoring is called.")] = None,
     limit: Annotated[int, Option(metavar="N", min=0, max=10_000, help="At most so many that changed.")] = 10,
-) -> View:
+) -> Output:
     """Score a run's stored rollouts by other scorers, keep that beside the first scoring, and compare the two.
 
     Told are how far they agree, which rollouts change, and what a proof's verdict would have been.
@@ -183,7 +187,7 @@ def rescore(
     found = scored_again(run, blocks, name=name, store=at.store, project=at.project)
     data = {"run": found.run.id, "name": found.name, "comparison": asdict(found.comparison), "errors": found.errors}
     verdicts = {"old_verdict": found.old_verdict, "new_verdict": found.new_verdict}
-    return View({**data, **verdicts}, lambda: _print_scorings(found, limit))
+    return Output({**data, **verdicts}, lambda: _print_scorings(found, limit))
 
 
 def _print_scorings(found: Rescoring, limit: int) -> None:
@@ -242,7 +246,7 @@ def _ask(opened: Store, waiting: list[ReviewRequest], name: str) -> int:
     done, replies = 0, _replies()
     try:
         for place, doubt in enumerate(waiting, 1):
-            _show(opened.judgements.artefact(doubt.artefact), doubt, f"{place} of {len(waiting)}")
+            _show(opened.judgements.item(doubt.artefact), doubt, f"{place} of {len(waiting)}")
             reply = next(replies, "q")
             while (key := reply[:1].lower()) not in (*KEYS, "s", "q") or reply[1:2].strip():
                 print(HELP)
@@ -326,7 +330,7 @@ def run_judges(
     base_url: BaseUrl = None,
     policy: Annotated[str | None, Option(metavar="NAME", help="Whose answers these are.")] = None,
     role: Annotated[str, Option(metavar="ROLE", help="train or audit: no judge is both for a policy.")] = "audit",
-) -> View:
+) -> Output:
     """Ask: the rules first, then each judge in turn until one is sure. What stays open waits for 'holdfast label'."""
     on, artefacts = _criterion(criterion, own), answers(file)
     if role not in tuple(Role):
@@ -340,7 +344,7 @@ def run_judges(
     if any(is_verifier(name) for name in judge) and (bare := sum(not one.detail.get("messages") for one in artefacts)):
         lacking = f"{bare} of {show.count(len(artefacts), 'answer')} without detail.messages"
         print(f"{lacking}, which is all that the verifier reads", file=sys.stderr)
-    return View([_told(one) for one in opinions], lambda: _print_opinions(on.id, opinions, str(at)))
+    return Output([_told(one) for one in opinions], lambda: _print_opinions(on.id, opinions, str(at)))
 
 
 def _print_opinions(criterion: str, opinions: Sequence[Opinion], at: str) -> None:
@@ -366,7 +370,7 @@ def calibrate_judge(
     labels: Annotated[
         Path | None, Option(metavar="FILE", help="First add these: answers with holds, maker and who.")
     ] = None,
-) -> View:
+) -> Output:
     """Compare a judge with the labels there are, test it for bias and drift, and decide whether it counts."""
     on = _criterion(criterion, own)
     taken = None if labels is None else labelled(labels, on.id)
@@ -378,11 +382,11 @@ def calibrate_judge(
         asked = judge_named(judge, base_url)
         made = asyncio.run(_calibrate(opened, on, asked))
         opened.judgements.calibrate(made, who=who()).result()
-    return View(made, "\n".join(_calibration_lines(made)))
+    return Output(made, "\n".join(_calibration_lines(made)))
 
 
 @judge_app.command("report")
-def report_judges(at: StoreOptions) -> View:
+def report_judges(at: StoreOptions) -> Output:
     """Which judges there are, who made the labels they were measured on, and which of them count."""
     with at.existing() as opened:
         found, asked = opened.judgements.calibrations(), opened.judgements.asked()
@@ -396,7 +400,7 @@ def report_judges(at: StoreOptions) -> View:
     lines += [f"{given.judge} is the {given.role} judge of {given.policy}" for given in roles]
     lines.append(f"{show.count(waiting, 'answer')} to label" + (f": holdfast label{at}" if waiting else ""))
     data = {"calibrations": found, "asked": counts, "waiting": waiting, "appointments": roles}
-    return View(data, "\n".join(lines))
+    return Output(data, "\n".join(lines))
 
 
 @judge_app.command("train")
@@ -404,7 +408,7 @@ def train_verifier(
     output: Annotated[Path, Argument(metavar="FOLDER", help="Where the verifier goes.")],
     tasks: Annotated[int | None, Option(metavar="N", min=4, help="As in the recipe, or so many.")] = None,
     seed: Annotated[int, Option(metavar="N", min=0, help="Of its first weights.")] = 0,
-) -> View:
+) -> Output:
     """Make the embedded verifier again: the models answer, a program says what is right. Minutes on a CPU."""
     with needing("learn"):
         from holdfast.workloads.tooluse.verifier import VerifierRecipe, gathered, plant
@@ -416,7 +420,7 @@ def train_verifier(
         manifest = plant(found, output, recipe, created_at=time.time())
     made = f"{output}: from {manifest.notes['answers']} answers, sha256 {manifest.sha256[:16]}…"
     following = f"next:\n  holdfast judge calibrate --tooluse 300 --judge {shlex.quote(str(output))}"
-    return View({"folder": output, "sha256": manifest.sha256, "notes": manifest.notes}, f"{made}\n{following}")
+    return Output({"folder": output, "sha256": manifest.sha256, "notes": manifest.notes}, f"{made}\n{following}")
 
 
 def _make(folder: Path) -> None:
@@ -443,7 +447,7 @@ async def _opinions(
     for one in artefacts:
         opinion = await cascade(on, one, kept, rules=rules, calibrated=opened.judgements.calibration)
         if (waits := review_request(opinion, now=time.time())) is not None:
-            await opened.judgements.doubt(one, waits)
+            await opened.judgements.request_review(one, waits)
         found.append(opinion)
         advance()
     return found
@@ -457,7 +461,7 @@ async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
     if not known:
         remedy = "add some: --tooluse N, --labels FILE, or holdfast label"
         raise BadInput(f"labels on {on.id}", why="there are none in the store", remedy=remedy)
-    artefacts = [opened.judgements.artefact(sha256) for sha256 in sorted(known)]
+    artefacts = [opened.judgements.item(sha256) for sha256 in sorted(known)]
     before = opened.judgements.of(on.id, judge=asked.name, prompt=asked.prompt(on))
     then = {one.artefact: one.score for one in before if one.score is not None and one.artefact in known}
     given, keeping, failed = [], CachedJudge(asked, opened.judgements), list[str]()
@@ -506,7 +510,7 @@ def _add_tooluse(opened: Store, criterion: str, n: int) -> None:
 
 
 def _keep_labels(opened: Store, artefacts: Sequence[EvalItem], labels: Sequence[Label]) -> None:
-    opened.judgements.keep(artefacts, now=time.time()).result()
+    opened.judgements.save(artefacts, now=time.time()).result()
     opened.judgements.label(labels).result()
 
 

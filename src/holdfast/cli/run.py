@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.main import ALIASES
-from holdfast.cli.options import DEFAULT_STORE, Limit, Project, StoreOptions, View, settings_of, who
+from holdfast.cli.options import DEFAULT_STORE, Limit, Output, Project, StoreOptions, settings_of, who
 from holdfast.contracts.errors import BadInput, IllegalMove
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import RunState
@@ -184,7 +184,7 @@ def import_(
     ] = True,
     yes: Annotated[bool, Option("--yes", help="Really keep what was said as it was said.")] = False,
     limit: Limit = 20,
-) -> View:
+) -> Output:
     """Take in chat logs: scrubbed, through the data gates, each conversation once."""
     if not scrub and not yes:
         remedy = "leave it out, or add --yes"
@@ -199,7 +199,7 @@ def import_(
     data: dict[str, Any] = {"run": found.run, "imported": found.stored, "repeated": found.repeated}
     data |= {"quarantined": dict(sorted(found.quarantined.items())), "scrubbed": dict(sorted(found.scrubbed.items()))}
     data["findings"] = [finding for finding in found.audit.findings if finding.count]
-    return View(data, lambda: _tell(found, limit), int(found.is_fruitless))
+    return Output(data, lambda: _tell(found, limit), int(found.is_fruitless))
 
 
 def _tell(found: Imported, limit: int) -> None:

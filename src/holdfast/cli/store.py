@@ -21,9 +21,9 @@ from holdfast.cli.options import (
     AnyProject,
     CommandSet,
     Limit,
+    Output,
     StoreAt,
     StoreOptions,
-    View,
     existing,
     needing,
     who,
@@ -54,13 +54,13 @@ SETTINGS = "optimize-settings"
 
 def schema(
     name: Annotated[str | None, Argument(help="One of the published names; without it they are listed.")] = None,
-) -> View:
+) -> Output:
     """Print the JSON Schema of a published record."""
     names = sorted([*PUBLISHED, *REPORTS, SETTINGS])
     if name is None:
-        return View(names, "\n".join(names))
+        return Output(names, "\n".join(names))
     found = document(name, names)
-    return View(found, lambda: show.print_json(found))
+    return Output(found, lambda: show.print_json(found))
 
 
 def document(name: str, names: list[str]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def export_traces(
     header: Annotated[
         list[str] | None, Option(metavar="NAME=VALUE", help="Sent along, as for a collector's key.")
     ] = None,
-) -> View:
+) -> Output:
     """Send the spans of every finished attempt, with the same ids each time; a file has a request of JSON a line."""
     headers, is_remote = dict(map(read_header, header or ())), to.startswith(("http://", "https://"))
     if is_remote:
@@ -110,7 +110,7 @@ def export_traces(
                     for batch in conventions.batches(spans):
                         file.write(wire.written(batch, wire.JSON).decode() + "\n")
                         taken += len(batch)
-    return View({"to": to, "spans": taken}, f"{to}: {show.count(taken, 'span')}")
+    return Output({"to": to, "spans": taken}, f"{to}: {show.count(taken, 'span')}")
 
 
 @traces_app.command("import")
@@ -120,7 +120,7 @@ def import_traces(
     scrub: Annotated[
         bool, Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
     ] = True,
-) -> View:
+) -> Output:
     """Take in traces of other tracers from a file; each becomes a finished rollout that can be learnt from."""
     if not file.is_file():
         raise BadInput(f"file {file}", why="there is none", remedy="give lines of OTLP's JSON")
@@ -131,7 +131,7 @@ def import_traces(
         scrubbing = Scrub(key_in(opened.folder)).span if scrub else None
         kept, refused, why = asyncio.run(_take(file, SpanReceiver(opened, clock=time.time, scrub=scrubbing)))
     said = f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else "")
-    return View({"file": file, "kept": kept, "refused": refused, "why": why}, said, int(bool(refused)))
+    return Output({"file": file, "kept": kept, "refused": refused, "why": why}, said, int(bool(refused)))
 
 
 async def _take(file: Path, taker: Any) -> tuple[int, int, str]:
@@ -168,7 +168,9 @@ def _spans(store: Store, rollouts: Iterator[Rollout], advance: Any) -> Iterator[
     for rollout in rollouts:
         for attempt in store.views.attempts(rollout.id):
             if attempt.status is not AttemptState.RUNNING:
-                yield from given(rollout, attempt, store.traces.spans(attempt.token), store.traces.sheet(attempt.token))
+                yield from given(
+                    rollout, attempt, store.traces.spans(attempt.token), store.traces.breakdown(attempt.token)
+                )
         advance(1)
 
 
@@ -187,7 +189,7 @@ app = CommandSet("Look after a store.")
 def check(
     store: StoreAt = DEFAULT_STORE,
     quick: Annotated[bool, Option("--quick", help="Skip the comparison of indexes with tables.")] = False,
-) -> View:
+) -> Output:
     """Look for damage: the file, the life cycle, the ledger's chain, the blobs. Exits 5 when there is any."""
     with existing(store) as opened:
         from holdfast.store import check as checks
@@ -203,11 +205,11 @@ def check(
         lines.append(f"{part.name:<12}{'ok' if not part.problems else show.count(len(part.problems), 'problem')}")
         lines += [f"  {problem}" for problem in part.problems]
     lines.append(f"{answer.store}: {'sound' if answer.ok else 'damaged; keep a copy of it before anything else'}")
-    return View(answer, "\n".join(lines), 0 if answer.ok else 5)
+    return Output(answer, "\n".join(lines), 0 if answer.ok else 5)
 
 
 @app.command()
-def migrate(store: StoreAt = DEFAULT_STORE) -> View:
+def migrate(store: StoreAt = DEFAULT_STORE) -> Output:
     """Bring a store to this version's schema."""
     from holdfast.store import admin
 
@@ -215,18 +217,18 @@ def migrate(store: StoreAt = DEFAULT_STORE) -> View:
         done = admin.migrate(store)
     is_same = done.before == done.after
     said = f"{done.after} already, nothing to do" if is_same else f"{done.before} → {done.after}"
-    return View(done, f"{done.store}: schema {said}")
+    return Output(done, f"{done.store}: schema {said}")
 
 
 @app.command()
-def stats(store: StoreAt = DEFAULT_STORE, project: AnyProject = None, limit: Limit = 20) -> View:
+def stats(store: StoreAt = DEFAULT_STORE, project: AnyProject = None, limit: Limit = 20) -> Output:
     """Count rows, bytes on disk, and the rollouts of the newest runs."""
     with existing(store) as opened:
         from holdfast.store import admin
 
         with show.progress("counting", None):
             found = admin.stats(opened, project=project, most=limit)
-    return View(found, lambda: _print_stats(found))
+    return Output(found, lambda: _print_stats(found))
 
 
 def _print_stats(found: Stats) -> None:
@@ -281,7 +283,7 @@ def prune(
     older_than: Annotated[float, Option(metavar="DAYS", min=0, help="Runs that ended longer ago than this.")],
     at: StoreOptions,
     yes: Annotated[bool, Option("--yes", help="Really remove them; without it they are only listed.")] = False,
-) -> View:
+) -> Output:
     """Remove finished runs with all their rollouts; never a running one, never the ledger."""
     with at.existing() as opened:
         from holdfast.store.admin import Pruned, old_runs
@@ -293,8 +295,8 @@ def prune(
         answer = Pruned(store=opened.url, project=at.project, before=before, removed=yes, runs=tuple(old))
     if not old:
         none = f"no finished runs in project {at.project} ended more than {older_than:g} days ago: nothing to remove"
-        return View(answer, none)
-    return View(answer, lambda: _print_pruned(old, is_done=yes))
+        return Output(answer, none)
+    return Output(answer, lambda: _print_pruned(old, is_done=yes))
 
 
 def _print_pruned(old: list[Old], *, is_done: bool) -> None:

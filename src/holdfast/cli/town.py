@@ -23,7 +23,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from holdfast.cli.options import CommandSet, Json, Port, View, address_of, ended_by_sigterm, needing, who, written_whole
+from holdfast.cli.options import (
+    CommandSet,
+    Json,
+    Output,
+    Port,
+    address_of,
+    ended_by_sigterm,
+    needing,
+    who,
+    written_whole,
+)
 from holdfast.cli.show import left, print_json, print_table, progress, step, table
 from holdfast.contracts.errors import BadInput
 
@@ -65,7 +75,7 @@ def soak(
     seed: Seed = 1,
     rules: RulesAt = None,
     report: Annotated[Path | None, Option(metavar="FILE", help="Write a page about it.")] = None,
-) -> View:
+) -> Output:
     """Let a town live for very long, and see that memory stays flat and residents stay."""
     from holdfast.workloads import townsoak
     from holdfast.workloads.townlife import Life, read_rules
@@ -84,7 +94,7 @@ def soak(
         with written_whole(report) as file:
             file.write(text)
     is_bad = done.grown_mb > MOST_MB or not done.looks[-1].here
-    return View(done.plain(), lambda: _print_soak(done), 130 if done.ticks < ticks else int(is_bad))
+    return Output(done.plain(), lambda: _print_soak(done), 130 if done.ticks < ticks else int(is_bad))
 
 
 def _print_soak(done: Soak) -> None:
@@ -274,7 +284,7 @@ def run(
     days: Annotated[float, Option(metavar="N", min=0.001, max=10_000, help="How long.")] = 1.0,
     save: Annotated[Path | None, Option(metavar="FILE", help="Write a snapshot of the end.")] = None,
     replay: Annotated[Path | None, Option(metavar="FILE", help="Write what it takes to live it again.")] = None,
-) -> View:
+) -> Output:
     """Let scripted residents live for some days, and tell how the town did."""
     from holdfast.workloads.townlife import faults, new_recording, rounded
     from holdfast.workloads.townobserver import TownAlarms
@@ -303,7 +313,7 @@ def run(
     data = {"state": state, "rules": told.sha256, "seed": life.seed, "tick": life.tick, "stages": told["stages"]["on"]}
     data |= {"alerts": [one.message for one in watch.standing], "left": [asdict(one) for one in life.left]}
     data |= {"kpis": rounded(life.kpis), "faults": why_not, "windows": windows}
-    return View(data, lambda: _print_life(life, news[-8:], state, why_not))
+    return Output(data, lambda: _print_life(life, news[-8:], state, why_not))
 
 
 def _print_life(life: Life, news: list[str], state: str, why_not: list[str]) -> None:
@@ -376,7 +386,7 @@ def replay(
     residents: Residents = None,
     tick: Annotated[int | None, Option(metavar="N", min=0, help="Only to, or from, this tick.")] = None,
     speed: Annotated[float, Option(metavar="N", min=0.1, max=4096, help="Of a recording.")] = 32.0,
-) -> View:
+) -> Output:
     """Live a town again and see that it comes to the same end; or play a recording."""
     from holdfast.workloads.townlife import inspect_script, read_rules, rounded
     from holdfast.workloads.townlife import replay as again
@@ -390,7 +400,7 @@ def replay(
     count, word = len(script["commands"]), {True: "the same, bit by bit", False: "NOT the same", None: "not compared"}
     data = {"tick": life.tick, "state": life.env.state.sha256(), "same": is_same, "kpis": rounded(life.kpis)}
     said = f"{life.tick} ticks, {count} commands: {word[is_same]}"
-    return View(data | {"commands": count}, said, int(is_same is False))
+    return Output(data | {"commands": count}, said, int(is_same is False))
 
 
 def _kind(file: Path) -> str:
@@ -405,13 +415,13 @@ def _kind(file: Path) -> str:
     return "replay" if head.startswith(b'{"replay"') else "recording"
 
 
-def _play(file: Path, tick: int, speed: float) -> View:
+def _play(file: Path, tick: int, speed: float) -> Output:
     """As JSON, the first frame."""
     from holdfast.workloads.townlife import open_recording
 
     with open_recording(file) as recording:
         first = next(recording.frames(tick, most=1), None)
-    return View(first, lambda: _print_frames(file, tick, speed))
+    return Output(first, lambda: _print_frames(file, tick, speed))
 
 
 def _print_frames(file: Path, tick: int, speed: float) -> None:
@@ -431,7 +441,7 @@ def _print_frames(file: Path, tick: int, speed: float) -> None:
 
 
 @app.command("inspect")
-def inspect(file: Annotated[Path, Argument(metavar="FILE", help="A snapshot, a replay or a recording.")]) -> View:
+def inspect(file: Annotated[Path, Argument(metavar="FILE", help="A snapshot, a replay or a recording.")]) -> Output:
     """Tell what a file is, and of which town."""
     from holdfast.workloads.townlife import inspect_script, inspect_snapshot, open_recording
 
@@ -445,7 +455,7 @@ def inspect(file: Annotated[Path, Argument(metavar="FILE", help="A snapshot, a r
         with open_recording(file) as recording:
             told = _about(recording)
     told = {"kind": kind, **told}
-    return View(told, table(["what", "~value"], told.items()))
+    return Output(told, table(["what", "~value"], told.items()))
 
 
 def _about(recording: Recording) -> dict[str, Any]:
@@ -458,7 +468,7 @@ def _about(recording: Recording) -> dict[str, Any]:
 @app.command("validate")
 def validate(
     file: Annotated[Path | None, Argument(metavar="[FILE]", help="Rules; without it, the default ones.")] = None,
-) -> View:
+) -> Output:
     """Check a file of rules, and list everything that is wrong with it."""
     from holdfast.workloads.townlife import read_rules, rule_faults
 
@@ -466,16 +476,18 @@ def validate(
     sha256 = None if faults else read_rules(file).sha256
     lines = [f"{fault['where']}: {fault['why']}; {fault['remedy']}" for fault in faults]
     data = {"valid": not faults, "rules": sha256, "faults": faults}
-    return View(data, "\n".join(lines or [f"the rules are whole: {sha256}"]), int(bool(faults)))
+    return Output(data, "\n".join(lines or [f"the rules are whole: {sha256}"]), int(bool(faults)))
 
 
 @app.command("orders")
-def list_commands() -> View:
+def list_commands() -> Output:
     """List what can be ordered of a town that is watched, and who may."""
     from holdfast.workloads.townlife import described
 
     found = described()
-    return View(found, table(["~order", "role", "~what"], [(one["usage"], one["role"], one["what"]) for one in found]))
+    return Output(
+        found, table(["~order", "role", "~what"], [(one["usage"], one["role"], one["what"]) for one in found])
+    )
 
 
 @app.command("bench")
@@ -484,7 +496,7 @@ def bench(
     ticks: Annotated[int, Option(metavar="N", min=1, help="How many.")] = 100,
     seed: Seed = 1,
     rules: RulesAt = None,
-) -> View:
+) -> Output:
     """Measure how fast the town is on one core: scripted residents, compact observations."""
     from holdfast.workloads.townlife import bench as measure
     from holdfast.workloads.townlife import read_rules
@@ -492,7 +504,7 @@ def bench(
     warn()
     with progress("measuring", None):
         told = measure(read_rules(rules), worlds=worlds, ticks=ticks, seed=seed, clock=time.process_time)
-    return View(told, table(["what", ">value"], [(name.replace("_", " "), value) for name, value in told.items()]))
+    return Output(told, table(["what", ">value"], [(name.replace("_", " "), value) for name, value in told.items()]))
 
 
 app.command("soak")(soak)
