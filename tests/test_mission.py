@@ -25,66 +25,37 @@ def test_the_page_is_up_to_date() -> None:
     assert (mission.ROOT / "docs/mission.md").read_text(encoding="utf-8") == mission.page(ROWS)
 
 
+WORKS = {"state": "works", "proof": [TEST]}
+SHOWN = {"state": "works", "command": "make test"}
+HERE = "tests/test_mission.py"
+
+
 @pytest.mark.parametrize(
     ("claim", "complaint"),
     [
-        # a promise that nothing shows
-        ({"state": "works", "proof": [TEST]}, "works, but no command shows it"),
-        # a command and no proof
-        ({"state": "works", "command": "make test"}, "works, but nothing proves it"),
-        # a target that is not in the Makefile
-        ({"state": "works", "command": "make wonders", "proof": [TEST]}, "`make wonders`: the Makefile has no wonders"),
-        # a script that is not there
-        ({"state": "works", "command": "python a.py", "proof": [TEST]}, "`python a.py`: there is no a.py"),
-        # a program of somebody else
+        (WORKS, "works, but no command shows it"),
+        (SHOWN, "works, but nothing proves it"),
+        (WORKS | {"command": "make wonders"}, "`make wonders`: the Makefile has no wonders"),
+        (WORKS | {"command": "python a.py"}, "`python a.py`: there is no a.py"),
         (
-            {"state": "works", "command": "curl x", "proof": [TEST]},
+            WORKS | {"command": "curl x"},
             "`curl x`: neither a holdfast command, nor a make target, nor a script of this repository",
         ),
-        # two commands in the place of one: only the first would be looked at
+        # of two commands in the place of one only the first would be looked at
+        (WORKS | {"command": "make test && make wonders"}, "`make test && make wonders`: more than one command"),
+        (WORKS | {"command": "holdfast prophesy"}, "`holdfast prophesy`: holdfast does not know it"),
         (
-            {"state": "works", "command": "make test && make wonders", "proof": [TEST]},
-            "`make test && make wonders`: more than one command",
-        ),
-        # a command that the command line does not know
-        (
-            {"state": "works", "command": "holdfast prophesy", "proof": [TEST]},
-            "`holdfast prophesy`: holdfast does not know it",
-        ),
-        # a flag that the command does not know
-        (
-            {"state": "works", "command": "holdfast optimize --wonders", "proof": [TEST]},
+            WORKS | {"command": "holdfast optimize --wonders"},
             "`holdfast optimize --wonders`: holdfast does not know it",
         ),
-        # a test that nobody wrote
-        (
-            {"state": "works", "command": "make test", "proof": ["tests/test_mission.py::test_wonders"]},
-            "proof tests/test_mission.py::test_wonders: tests/test_mission.py has no test_wonders",
-        ),
-        # an artifact that nobody made
-        (
-            {"state": "works", "command": "make test", "proof": ["docs/no.md"]},
-            "proof docs/no.md: there is no docs/no.md",
-        ),
+        (SHOWN | {"proof": [f"{HERE}::test_wonders"]}, f"proof {HERE}::test_wonders: {HERE} has no test_wonders"),
+        (SHOWN | {"proof": ["docs/no.md"]}, "proof docs/no.md: there is no docs/no.md"),
         # a whole file of tests proves whatever one likes
-        (
-            {"state": "works", "command": "make test", "proof": ["tests/test_mission.py"]},
-            "proof tests/test_mission.py: a test file without the name of a test",
-        ),
-        # half a thing that does not say which half
-        (
-            {"state": "partly", "command": "make test", "proof": [TEST]},
-            "partly, but does not say in one line what is missing",
-        ),
-        # a whole thing that lacks something
-        (
-            {"state": "works", "command": "make test", "proof": [TEST], "missing": "the half"},
-            "works, but says that something is missing",
-        ),
-        # nothing yet, and something to show for it
+        (SHOWN | {"proof": [HERE]}, f"proof {HERE}: a test file without the name of a test"),
+        (SHOWN | WORKS | {"state": "partly"}, "partly, but does not say in one line what is missing"),
+        (SHOWN | WORKS | {"missing": "the half"}, "works, but says that something is missing"),
         ({"state": "not yet", "command": "make test"}, "not yet, but names a command"),
         ({"state": "not yet", "proof": [TEST]}, "not yet, but names a proof"),
-        # words that are none of ours
         ({"state": "nearly"}, "state 'nearly' is none of works, partly, not yet"),
         ({"state": "not yet", "progress": "68 %"}, "unknown field progress"),
     ],

@@ -28,21 +28,22 @@ TOOLUSE = "holdfast.workloads.tooluse.agent:agent"
 ARITHMETIC = "holdfast.workloads.arithmetic:agent"
 SHORT = Dials(families=("trivial", "chat", "calc"), think=0.0)
 SAMPLING = {"temperature": 1.0, "max_tokens": 24}
-DOCUMENTED = {
-    "executed": bool,
-    "trajectories": int,
-    "samples": int,
-    "mean_total_loss": float,
-    "observed_approx_kl": float,
-    "early_stop_triggered": bool,
-    "parameter_delta_norm": float,
-    "checkpoint": str,
+DOCUMENTED = dict.fromkeys(["executed", "early_stop_triggered"], bool) | dict.fromkeys(["trajectories", "samples"], int)
+DOCUMENTED |= dict.fromkeys(["mean_total_loss", "observed_approx_kl", "parameter_delta_norm"], float) | {
+    "checkpoint": str
 }
+OLDER = """
+schema_version updated_unix_ms run_state run_id project model_ref store_path resources_id total_rollouts
+succeeded failed cancelled dead running waiting rewards elapsed_s error
+"""
 
 
 def items(split: str, count: int, **fields: Any) -> list[dict[str, Any]]:
     found = generate(split, 7, count, SHORT)
     return [{**to_input(task), "sampling": SAMPLING, "max_turns": 2, **fields} for task in found]
+
+
+GREEDY = items("train", 2, sampling={"temperature": 0.0, "max_tokens": 8})  # nothing is sampled
 
 
 @dataclass(frozen=True)
@@ -164,26 +165,7 @@ def test_c_05_without_it_the_status_is_as_before_and_older_ones_can_still_be_rea
     assert ran.summary is None
     record = json.loads((tmp_path / "status.json").read_text())
     older = {name: value for name, value in record.items() if name not in ("rl_optimizer", "lesson", "outcomes")}
-    assert set(older) == {
-        "schema_version",
-        "updated_unix_ms",
-        "run_state",
-        "run_id",
-        "project",
-        "model_ref",
-        "store_path",
-        "resources_id",
-        "total_rollouts",
-        "succeeded",
-        "failed",
-        "cancelled",
-        "dead",
-        "running",
-        "waiting",
-        "rewards",
-        "elapsed_s",
-        "error",
-    }
+    assert set(older) == set(OLDER.split())
     found = decode(Status, older)
     assert (found.rl_optimizer, found.lesson, found.run_id) == (None, None, ran.status.run_id)
 
@@ -193,14 +175,7 @@ def test_c_05_without_it_the_status_is_as_before_and_older_ones_can_still_be_rea
     [
         ({"validate": ["4 + 4?"], "agent": ARITHMETIC}, "no_succeeded_train_rollouts"),
         ({"optimize": ["2 + 2?"], "agent": ARITHMETIC}, "no_trajectories_collected"),  # it asks no model
-        (
-            {
-                "optimize": items("train", 2, sampling={"temperature": 0.0, "max_tokens": 8}),
-                "agent": TOOLUSE,
-                "model": "local/sprout-weak",
-            },
-            "no_ppo_samples_constructed",  # nothing was sampled
-        ),
+        ({"optimize": GREEDY, "agent": TOOLUSE, "model": "local/sprout-weak"}, "no_ppo_samples_constructed"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.api.results import result_of
+from holdfast.api.stored import StoreAddress
 from tests.api import scene
 from tests.endpoint import Endpoint, serving
 
@@ -40,16 +42,9 @@ class Improved:
 @pytest.fixture(scope="session")
 def accepted(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Improved:
     store = tmp_path_factory.mktemp("accepted") / "training" / "store.sqlite"
-    call: dict[str, Any] = {
-        "name": "support",
-        "scorers": [hf.Scorer(scene.correct, gate=True), hf.Scorer(scene.brief, weight=0.1)],
-        "policy": hf.Prompt(system=scene.FAIR),
-        "model": "tiny",
-        "base_url": endpoint.url,
-        "algorithm": hf.Candidates([scene.GOOD, scene.POOR]),
-        "budget": hf.Budget(rollouts=700),
-        "store": store,
-    }
+    call = scene.short(endpoint, store, budget=hf.Budget(rollouts=700))
+    call |= {"scorers": [hf.Scorer(scene.correct, gate=True), hf.Scorer(scene.brief, weight=0.1)]}
+    call |= {"algorithm": hf.Candidates([scene.GOOD, scene.POOR])}
     return Improved(store, hf.improve(scene.agent, scene.questions(230), **call), call)
 
 
@@ -58,15 +53,6 @@ def improved(accepted: Improved, tmp_path: Path) -> Improved:
     """The same in a copy of the store, to be changed at will."""
     folder = shutil.copytree(accepted.store.parent.parent, tmp_path / "copy")
     store = folder / "training" / "store.sqlite"
-    call = accepted.call | {"store": store}
-    from holdfast.api.results import result_of
-
-    run = hf.Run(_place(store), accepted.result.run.id)
+    run = hf.Run(StoreAddress(str(store)), accepted.result.run.id)
     with run.place.open() as opened:
-        return Improved(store, result_of(opened, run), call)
-
-
-def _place(store: Path) -> Any:
-    from holdfast.api.stored import StoreAddress
-
-    return StoreAddress(str(store))
+        return Improved(store, result_of(opened, run), accepted.call | {"store": store})

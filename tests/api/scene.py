@@ -56,27 +56,15 @@ def lenient(task: Any, answer: str) -> float:
     return float(task.expected in answer.replace(",", " ").replace(".", " ").split())
 
 
+def at_endpoint(endpoint: Endpoint, at: Path, system: str = FAIR) -> dict[str, Any]:
+    """What every call on the help desk needs."""
+    how = {"scorers": correct, "policy": hf.Prompt(system=system), "model": "tiny", "base_url": endpoint.url}
+    return {**how, "store": at}
+
+
 def short(endpoint: Endpoint, at: Path, **more: Any) -> dict[str, Any]:
-    call = {
-        "name": "support",
-        "scorers": correct,
-        "policy": hf.Prompt(system=FAIR),
-        "model": "tiny",
-        "base_url": endpoint.url,
-        "algorithm": hf.Candidates([GOOD]),
-        "store": at,
-    }
-    return call | more
+    return {"name": "support", "algorithm": hf.Candidates([GOOD]), **at_endpoint(endpoint, at)} | more
 
 
 def collected(endpoint: Endpoint, at: Path, system: str, count: int = 120, **more: Any) -> hf.Run:
-    return hf.collect(
-        agent,
-        questions(count, held_out=None),
-        scorers=correct,
-        policy=hf.Prompt(system=system),
-        model="tiny",
-        base_url=endpoint.url,
-        store=at,
-        **more,
-    )
+    return hf.collect(agent, questions(count, held_out=None), **at_endpoint(endpoint, at, system), **more)

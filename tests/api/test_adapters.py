@@ -16,6 +16,7 @@ from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.scorer import Trace, resolve
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from tests.api import peers, scene
+from tests.api.scene import at_endpoint, short
 from tests.endpoint import Endpoint
 
 CHAT = [{"role": "user", "content": "What is 2 + 2?"}]
@@ -26,22 +27,17 @@ def task(**given: Any) -> hf.TaskItem:
 
 
 def spans(*calls: tuple[list[dict[str, Any]], str]) -> list[Span]:
-    return [
-        Span(
-            seq=place,
-            kind=SpanKind.MODEL,
-            name="model",
-            started_at=0.0,
-            ended_at=1.0,
-            model=ModelCall(
-                model="m",
-                messages=tuple(messages),
-                response={"role": "assistant", "content": text},
-                completion_ids=(place, 9),
-            ),
-        )
-        for place, (messages, text) in enumerate(calls, 1)
-    ]
+    found = []
+    for place, (messages, text) in enumerate(calls, 1):
+        said = {"role": "assistant", "content": text}
+        call = ModelCall(model="m", messages=tuple(messages), response=said, completion_ids=(place, 9))
+        found.append(Span(seq=place, kind=SpanKind.MODEL, name="model", started_at=0.0, ended_at=1.0, model=call))
+    return found
+
+
+def improved(made: Any, endpoint: Endpoint, at: Path) -> hf.Result:
+    how = short(endpoint, at, scorers=made.scorers, policy=made.policy, seeds=1)
+    return hf.improve(made.agent, made.tasks, **how)
 
 
 # TRL -----------------------------------------------------------------------------------------------------------------
@@ -112,15 +108,8 @@ def test_a_run_is_scored_by_a_trl_function(endpoint: Endpoint, at: Path) -> None
     def exact(completions: Any, answer: Any, **_: Any) -> list[float]:
         return [float(one == other) for one, other in zip(completions, answer, strict=True)]
 
-    run = hf.collect(
-        scene.agent,
-        scene.questions(20, held_out=None),
-        scorers=[hf.adapters.trl(exact, gate=True)],
-        policy=hf.Prompt(system=scene.FAIR),
-        model="tiny",
-        base_url=endpoint.url,
-        store=at,
-    )
+    how = at_endpoint(endpoint, at) | {"scorers": [hf.adapters.trl(exact, gate=True)]}
+    run = hf.collect(scene.agent, scene.questions(20, held_out=None), **how)
     assert [row["outcome"] for row in run.rollouts()].count("right") == 8
 
 
@@ -128,36 +117,19 @@ def test_a_run_is_scored_by_a_trl_function(endpoint: Endpoint, at: Path) -> None
 
 
 def rows(count: int, begin: int = 0) -> list[dict[str, Any]]:
-    return [
-        {
-            "prompt": [
-                {"role": "system", "content": scene.FAIR},
-                {"role": "user", "content": one.input["question"]},
-            ],
-            "answer": one.expected,
-            "info": {"n": place},
-        }
-        for place, one in enumerate(scene.questions(begin + count, held_out=None))
-        if place >= begin
+    system = {"role": "system", "content": scene.FAIR}
+    asked = [
+        ([system, {"role": "user", "content": one.input["question"]}], one.expected)
+        for one in scene.questions(begin + count, held_out=None)
     ]
+    return [{"prompt": prompt, "answer": answer, "info": {"n": n}} for n, (prompt, answer) in enumerate(asked)][begin:]
 
 
 def test_an_environment_with_a_dataset_is_improved_unchanged(endpoint: Endpoint, at: Path) -> None:
     env = peers.DatasetEnv(rows(10), evaluation=rows(20, begin=10))
     made = hf.adapters.verifiers(env, gate="correct")
     assert made.policy == hf.Prompt(system=scene.FAIR) and made.tasks is not None
-    result = hf.improve(
-        made.agent,
-        made.tasks,
-        scorers=made.scorers,
-        policy=made.policy,
-        name="env",
-        algorithm=hf.Candidates([scene.GOOD]),
-        model="tiny",
-        base_url=endpoint.url,
-        seeds=1,
-        store=at,
-    )
+    result = improved(made, endpoint, at)
     assert result.candidate is not None and result.candidate.manifest["texts"] == {"system": scene.GOOD}
     assert result.proof is not None and result.proof.comparisons["success"].difference == pytest.approx(0.5)
     row = result.run.rollouts("outcome == 'right'")[0]
@@ -195,18 +167,7 @@ def test_an_environment_with_a_task_set_is_improved_unchanged(
     ]
     env = peers.TasksetEnv(peers.Taskset([peers.Task(one) for one in data]))
     made = hf.adapters.verifiers(env, gate="exact", held_out=0.5)
-    result = hf.improve(
-        made.agent,
-        made.tasks,
-        scorers=made.scorers,
-        policy=made.policy,
-        name="env",
-        algorithm=hf.Candidates([scene.GOOD]),
-        model="tiny",
-        base_url=endpoint.url,
-        seeds=1,
-        store=at,
-    )
+    result = improved(made, endpoint, at)
     assert result.candidate is not None and result.candidate.manifest["texts"] == {"system": scene.GOOD}
     assert env.opened == env.closed > 0 and not [name for name in os.environ if name.startswith("HOLDFAST_KEY_")]
     assert result.run.rollouts()[0]["answer"]["completion"][0]["role"] == "assistant"
@@ -270,18 +231,7 @@ def test_a_dspy_module_is_improved_unchanged(endpoint: Endpoint, at: Path, monke
     ]
     made = hf.adapters.dspy(peers.Predict(scene.FAIR), metric=exact, examples=examples, held_out=0.5)
     assert made.policy == hf.Prompt({"self": scene.FAIR})
-    result = hf.improve(
-        made.agent,
-        made.tasks,
-        scorers=made.scorers,
-        policy=made.policy,
-        name="program",
-        algorithm=hf.Candidates([scene.GOOD]),
-        model="tiny",
-        base_url=endpoint.url,
-        seeds=1,
-        store=at,
-    )
+    result = improved(made, endpoint, at)
     assert result.candidate is not None and result.candidate.manifest["texts"] == {"self": scene.GOOD}
     assert result.run.rollouts("outcome == 'right'")[0]["answer"].keys() == {"answer"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +40,14 @@ def test_an_agent_with_an_sdk_of_its_own_is_improved_as_it_is(endpoint: Endpoint
         if not client:
             client.append(openai.AsyncOpenAI(base_url=ctx.base_url, api_key=ctx.api_key))
         mine = client[0].with_options(base_url=ctx.base_url, api_key=ctx.api_key)
-        answer = await mine.chat.completions.create(
-            model=ctx.model,
-            messages=[
-                {"role": "system", "content": ctx.prompt("system")},
-                {"role": "user", "content": task.input["question"]},
-            ],
-        )
+        asked = {"system": ctx.prompt("system"), "user": task.input["question"]}
+        messages: Any = [{"role": role, "content": text} for role, text in asked.items()]
+        answer = await mine.chat.completions.create(model=ctx.model, messages=messages)
         assert task.expected is None and task.split is None  # hidden from the agent
         ctx.reward("looked_up", 0.2)
         return str(answer.choices[0].message.content)
 
-    result = hf.improve(
-        agent,
-        scene.questions(40),
-        name="support",
-        scorers=scene.correct,
-        policy=hf.Prompt(system=scene.FAIR),
-        model="tiny",
-        base_url=endpoint.url,
-        algorithm=hf.Candidates([scene.GOOD]),
-        store=at,
-    )
+    result = hf.improve(agent, scene.questions(40), **short(endpoint, at))
     assert not result.is_accepted and result.version is None  # far too few tasks to prove that it is safe
     assert result.candidate is not None and result.release == "support@2"
     assert any("safety" in text for text in result.missing) and str(result).startswith("held: support@2")
@@ -89,17 +76,8 @@ def test_the_same_call_once_more_is_another_try_and_is_believed_half_as_easily(e
 
 
 def test_where_no_candidate_does_better_nothing_is_proved_and_the_reason_is_told(endpoint: Endpoint, at: Path) -> None:
-    result = hf.improve(
-        scene.agent,
-        scene.questions(40),
-        name="support",
-        scorers=scene.correct,
-        policy=hf.Prompt(system=scene.GOOD),
-        model="tiny",
-        base_url=endpoint.url,
-        algorithm=hf.Candidates([scene.POOR]),
-        store=at,
-    )
+    worse = {"policy": hf.Prompt(system=scene.GOOD), "algorithm": hf.Candidates([scene.POOR])}
+    result = hf.improve(scene.agent, scene.questions(40), **short(endpoint, at, **worse))
     assert result.candidate is None and result.proof is None and result.version is None
     assert "none of the candidates did better" in result.missing[0]
     with pytest.raises(BadInput, match="the candidate is held"):
@@ -116,17 +94,7 @@ def test_a_search_of_your_own_proposes_prompts_from_what_was_tried(endpoint: End
             assert {"task", "answer", "reward", "feedback"} == set(history[-1].attempts[0])
             return self.left[len(history) - 1] if len(history) <= len(self.left) else None
 
-    result = hf.improve(
-        scene.agent,
-        scene.questions(60),
-        name="support",
-        scorers=scene.correct,
-        policy=hf.Prompt(system=scene.FAIR),
-        model="tiny",
-        base_url=endpoint.url,
-        algorithm=Search(),
-        store=at,
-    )
+    result = hf.improve(scene.agent, scene.questions(60), **short(endpoint, at, algorithm=Search()))
     assert result.candidate is not None and result.candidate.manifest["texts"] == {"system": scene.GOOD}
 
 
@@ -161,3 +129,30 @@ def test_an_attempt_that_failed_is_no_safer_for_that(endpoint: Endpoint, at: Pat
     result = hf.improve(agent, scene.questions(60), **short(endpoint, at))
     assert result.proof is not None and result.proof.comparisons["safety"].difference < 0.0
     assert any(row["status"] == "failed" for row in result.run.rollouts())
+
+
+def test_a_held_candidate_is_proved_on_further_tasks(endpoint: Endpoint, at: Path) -> None:
+    few = hf.improve(scene.agent, scene.questions(90), **short(endpoint, at))
+    assert not few.is_accepted and few.decision.needs and "result.prove(tasks)" in str(few)
+    with pytest.raises(BadInput, match="all of them are measured already"):
+        few.prove()
+    more = scene.questions(230).select(ids=[f"t{n}" for n in range(90, 230)])
+    result = few.prove(more)
+    assert result.is_accepted and result.version == few.release == "support@2"
+    assert result.proof is not None and few.proof is not None
+    assert result.proof.evidence.episodes > few.proof.evidence.episodes + 30
+    assert result.run.id != few.run.id and result.promote().stage is Stage.LIVE
+    with pytest.raises(BadInput, match="is accepted already"):
+        result.prove(more)
+    with open_store(at, create=False) as store:
+        assert store.releases.recompute() == [] and store.ledger.verify()
+
+
+def test_a_budget_that_left_tasks_out_is_made_up_for(endpoint: Endpoint, at: Path) -> None:
+    call = short(endpoint, at, budget=hf.Budget(rollouts=200))
+    first = hf.improve(scene.agent, scene.questions(230), **call)
+    assert not first.is_accepted and len(first.run.rollouts()) <= 200
+    learnt = scene.questions(230).train[:3]
+    with pytest.raises(BadInput, match="is one that it learnt from"):
+        first.prove([replace(one, split=None).row() for one in learnt])
+    assert first.prove().is_accepted

@@ -11,7 +11,7 @@ import holdfast as hf
 from holdfast.contracts.errors import BadInput
 from tests.api import scene
 from tests.api.conftest import Improved
-from tests.api.scene import collected
+from tests.api.scene import at_endpoint, collected
 from tests.endpoint import Endpoint
 
 
@@ -47,15 +47,8 @@ def test_runs_are_paired_by_task_and_seed_and_what_only_one_has_is_left_out(endp
 
 def test_runs_that_cannot_be_compared_say_why(endpoint: Endpoint, at: Path, accepted: Improved) -> None:
     one = collected(endpoint, at, scene.FAIR, count=4)
-    other = hf.collect(
-        scene.agent,
-        [{"id": "other", "input": {"question": "x: what is twice 4?"}, "expected": "8"}],
-        scorers=scene.correct,
-        policy=hf.Prompt(system=scene.FAIR),
-        model="tiny",
-        base_url=endpoint.url,
-        store=at,
-    )
+    alone = [{"id": "other", "input": {"question": "x: what is twice 4?"}, "expected": "8"}]
+    other = hf.collect(scene.agent, alone, **at_endpoint(endpoint, at))
     with pytest.raises(BadInput, match="no task in common"):
         hf.compare(one, other, store=at)
     with pytest.raises(BadInput, match="ran 3 versions"):
@@ -65,34 +58,16 @@ def test_runs_that_cannot_be_compared_say_why(endpoint: Endpoint, at: Path, acce
 
 
 def test_two_prompts_are_compared_on_tasks_and_nothing_is_registered(endpoint: Endpoint, at: Path) -> None:
-    found = hf.compare(
-        hf.Prompt(system=scene.FAIR),
-        hf.Prompt(system=scene.GOOD),
-        scene.questions(200),
-        agent=scene.agent,
-        scorers=scene.correct,
-        model="tiny",
-        base_url=endpoint.url,
-        seeds=1,
-        store=at,
-    )
+    how = {**at_endpoint(endpoint, at), "policy": None, "agent": scene.agent, "seeds": 1}
+    found = hf.compare(hf.Prompt(system=scene.FAIR), hf.Prompt(system=scene.GOOD), scene.questions(200), **how)
     assert found.is_better is True and found.run is not None and found.run.state == "completed"
     assert found.names == ("prompt (a)", "prompt (b)")
 
 
 def test_two_models_are_compared(endpoint: Endpoint, at: Path) -> None:
     asked = len(endpoint.asked)
-    found = hf.compare(
-        "small",
-        "large",
-        scene.questions(30, held_out=None),
-        agent=scene.agent,
-        policy=hf.Prompt(system=scene.FAIR),
-        scorers=scene.correct,
-        base_url=endpoint.url,
-        store=at,
-        seeds=1,
-    )
+    how = {**at_endpoint(endpoint, at), "model": None, "agent": scene.agent, "seeds": 1}
+    found = hf.compare("small", "large", scene.questions(30, held_out=None), **how)
     assert found.names == ("small", "large") and found.difference == 0.0
     assert {one.body["model"] for one in endpoint.asked[asked:]} == {"small", "large"}
 

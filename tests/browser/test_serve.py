@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, expect
 
 from holdfast.contracts.commands import Alert, Role, Severity
 from holdfast.contracts.run import DesiredState
 from holdfast.store.store import open_store
-from tests.browser.test_proof import CHROMIUM, CONTRAST, FLAGS
+from tests.browser.conftest import CONTRAST, launched
 from tests.operate.room import Room, serving, with_token
 from tests.store.filled import IMAGE, SCRIPT, filled
 
@@ -47,10 +47,8 @@ Show = Callable[..., Page]
 
 @pytest.fixture(scope="module")
 def browser(room: Room, small: Path) -> Iterator[Browser]:  # stores are filled before a loop of Playwright's runs
-    with sync_playwright() as play:
-        started = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with launched() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

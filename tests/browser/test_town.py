@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from holdfast.workloads import townlife
 from holdfast.workloads.townlife import Pseudonymizer
 from holdfast.workloads.townpage import Runner
-from tests.browser.test_proof import CHROMIUM, CONTRAST, FLAGS
+from tests.browser.conftest import CONTRAST
 from tests.workloads.test_townpage import serving
 
 Show = Callable[..., Page]
@@ -28,14 +28,6 @@ DIFFERENT = """() => {
   window.before = now;
   return different;
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as play:
-        started = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

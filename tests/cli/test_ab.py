@@ -13,31 +13,15 @@ from holdfast.contracts.release import Experiment, Exposure, ServedRequest
 from holdfast.operate.release_views import Statistics
 from holdfast.promote.experiment import Design, ExperimentCall, Ruling, assign, verdict
 from holdfast.store.store import Store
-from tests.cli.conftest import Answer, Cli
-
-
-class Ab:
-    """`holdfast ab …` on one store."""
-
-    def __init__(self, cli: Cli, url: str) -> None:
-        self._cli, self._url = cli, url
-
-    def __call__(self, *words: object) -> Answer:
-        return self._cli("ab", *words, "--store", self._url)
-
-    def says(self, *words: object) -> str:
-        ran = self(*words)
-        assert (ran.code, ran.err) == (0, "")
-        return ran.out.rstrip("\n")
+from tests.cli.conftest import Cli, Group
 
 
 @pytest.fixture
-def ab(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch) -> Ab:
-    monkeypatch.setenv("LOGNAME", "ann")
-    return Ab(cli, url)
+def ab(cli: Cli, url: str) -> Group:
+    return Group(cli, "ab", url)
 
 
-def serve(store: Store, name: str, rates: dict[str, float], n: int, lost: float = 0.0, **more: Any) -> None:
+def serve(store: Store, name: str, rates: dict[str, float], n: int, lost: float = 0.0) -> None:
     """Units come, get their arm, and are served with the arm's rate of success; `lost`: treatments nobody notes."""
     rng = np.random.default_rng(5)
     trial = store.trials.get(name)
@@ -49,17 +33,14 @@ def serve(store: Store, name: str, rates: dict[str, float], n: int, lost: float 
             continue
         pending.append(store.trials.expose(name, unit, arm, now=float(number)))
         success = float(rng.random() < rates[arm])
-        served.append(
-            ServedRequest(
-                id=f"{name}-{number}", trial=name, arm=arm, unit=unit, at=float(number), success=success, **more
-            )
-        )
+        about: dict[str, Any] = {"trial": name, "arm": arm, "unit": unit, "at": float(number)}
+        served.append(ServedRequest(id=f"{name}-{number}", success=success, **about))
     for one in pending:
         one.result()
     store.trials.record(served).result()
 
 
-def test_a_unit_keeps_its_arm_and_its_outcome_is_counted(ab: Ab, store: Store) -> None:
+def test_a_unit_keeps_its_arm_and_its_outcome_is_counted(ab: Group, store: Store) -> None:
     said = ab.says("create", "exp", "--why", "is it better?")
     begun = "exp: begun, control 0.5, treatment 0.5\ngive units their arm with: holdfast ab assign exp UNIT --store "
     assert said.startswith(begun)
@@ -77,7 +58,7 @@ def test_a_unit_keeps_its_arm_and_its_outcome_is_counted(ab: Ab, store: Store) -
     assert (entry.kind, entry.who, entry.body["settings"]["why"]) == ("trial", "ann", "is it better?")
 
 
-def test_a_better_treatment_is_promoted_and_the_arms_are_shown(ab: Ab, store: Store) -> None:
+def test_a_better_treatment_is_promoted_and_the_arms_are_shown(ab: Group, store: Store) -> None:
     ab.says("create", "exp", "--why", "is it better?")
     assert ab.says("verdict", "exp").startswith("exp: continue testing, about ")
     serve(store, "exp", {"control": 0.5, "treatment": 0.8}, 600)
@@ -87,34 +68,31 @@ def test_a_better_treatment_is_promoted_and_the_arms_are_shown(ab: Ab, store: St
     ruling = decode(Ruling, ab("verdict", "exp", "--json").json)
     assert (ruling.call, ruling.arm, ruling.needs) == (ExperimentCall.PROMOTE, "treatment", None)
     assert sum(ruling.exposed.values()) == sum(ruling.told.values()) == 600
-    shown = ab("show", "exp").lines
+    shown = ab("show", "exp").page
     assert shown[0].startswith("exp: running, begun ") and shown[1] == "  why: is it better?"
     assert shown[2].split() == ["arm", "part", "units", "requests", "outcomes", "mean", "success"]
     assert shown[3].split()[:3] == ["control", "0.5", str(ruling.exposed["control"])]
     assert decode(Experiment, ab("show", "exp", "--json").json["trial"]) == store.trials.get("exp")
-    assert max(map(len, shown)) <= 80
+    ab.says("end", "exp")  # nobody has to say why, and what was proved stays
+    assert ab("verdict", "exp").lines[0].endswith("; the verdict stays: promote treatment (treatment)")
+    assert [entry.body.get("why") for entry in store.ledger.entries()][-1] == "by hand"
 
 
-def test_a_worse_treatment_is_not_promoted(ab: Ab, store: Store) -> None:
-    ab.says("create", "exp", "--why", "w", "--limit", "success=none")
-    serve(store, "exp", {"control": 0.7, "treatment": 0.4}, 600)
-    assert ab("verdict", "exp", "--json").json["call"] == "keep_control"
-
-
-def test_a_broken_guardrail_takes_even_a_better_treatment_back(ab: Ab, store: Store) -> None:
-    ab.says("create", "exp", "--why", "w", "--limit", "errors=0.1")
+def test_a_worse_treatment_is_not_promoted_and_a_broken_guardrail_takes_even_a_better_one_back(
+    ab: Group, store: Store
+) -> None:
+    ab.says("create", "worse", "--limit", "success=none")
+    serve(store, "worse", {"control": 0.7, "treatment": 0.4}, 600)
+    assert ab("verdict", "worse", "--json").json["call"] == "keep_control"
+    ab.says("create", "exp", "--limit", "errors=0.1")
     serve(store, "exp", {"control": 0.5, "treatment": 0.8}, 300)
-    harm = [
-        ServedRequest(id=f"x{n}", trial="exp", arm="treatment", unit=f"new-{n}", at=1000.0 + n, error=True, success=1.0)
-        for n in range(100)
-    ]
+    about: dict[str, Any] = {"trial": "exp", "arm": "treatment", "error": True, "success": 1.0}
+    harm = [ServedRequest(id=f"x{n}", unit=f"new-{n}", at=1000.0 + n, **about) for n in range(100)]
     store.trials.record(harm).result()
-    ran = ab("verdict", "exp")
-    assert (ran.code, ran.lines[0]) == (0, "exp: rollback (treatment)")
-    assert ran.lines[1] == "  canary_breach_errors"
+    assert ab("verdict", "exp").done().lines[:2] == ["exp: rollback (treatment)", "  canary_breach_errors"]
 
 
-def test_units_that_get_lost_in_one_arm_void_the_experiment_and_exit_1(ab: Ab, store: Store) -> None:
+def test_units_that_get_lost_in_one_arm_void_the_experiment_and_exit_1(ab: Group, store: Store) -> None:
     ab.says("create", "exp", "--why", "w")
     serve(store, "exp", {"control": 0.5, "treatment": 0.8}, 1500, lost=0.3)
     ran = ab("verdict", "exp")
@@ -123,7 +101,7 @@ def test_units_that_get_lost_in_one_arm_void_the_experiment_and_exit_1(ab: Ab, s
     assert ran.lines[2].startswith("    the arms were not filled as meant: control ")
 
 
-def test_an_ended_experiment_takes_no_new_units_and_keeps_its_verdict(ab: Ab) -> None:
+def test_an_ended_experiment_takes_no_new_units_and_keeps_its_verdict(ab: Group) -> None:
     ab.says("create", "exp", "--why", "w")
     arm = ab.says("assign", "exp", "bob")
     assert ab.says("end", "exp", "--why", "enough").startswith("exp: ended, ")
@@ -139,16 +117,7 @@ def test_an_ended_experiment_takes_no_new_units_and_keeps_its_verdict(ab: Ab) ->
     assert ab("create", "exp", "--why", "again").code == 5
 
 
-def test_what_was_proved_stays_when_it_has_ended(ab: Ab, store: Store) -> None:
-    ab.says("create", "exp")  # nobody has to say why
-    serve(store, "exp", {"control": 0.5, "treatment": 0.8}, 600)
-    ab.says("end", "exp")
-    assert ab("verdict", "exp").lines[0].endswith("; the verdict stays: promote treatment (treatment)")
-    whys = [entry.body.get("why") for entry in store.ledger.entries() if entry.body.get("why")]
-    assert whys[-1] == "by hand" and store.trials.get("exp").settings["why"] == "by hand"
-
-
-def test_the_list_has_experiments_only_and_says_how_to_begin(ab: Ab, store: Store) -> None:
+def test_the_list_has_experiments_only_and_says_how_to_begin(ab: Group, store: Store) -> None:
     assert "to begin one: holdfast ab create NAME" in ab.says("list")
     canary = Experiment(name="c", kind="canary", arms={"live": 0.9, "canary": 0.1}, salt="s", created_at=1.0)
     store.trials.begin(canary, who="t", now=1.0).result()
@@ -176,21 +145,22 @@ def test_the_list_has_experiments_only_and_says_how_to_begin(ab: Ab, store: Stor
         (["--limit", "errors=2"], "limits: errors = 2.0: must be above 0 and below 1"),
     ],
 )
-def test_an_impossible_experiment_is_refused_in_one_line(ab: Ab, store: Store, words: list[str], expected: str) -> None:
-    ran = ab("create", "exp", "--why", "w", *words)
-    assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 1)
-    assert expected in ran.err
+def test_an_impossible_experiment_is_refused_in_one_line(
+    ab: Group, store: Store, words: list[str], expected: str
+) -> None:
+    assert expected in ab("create", "exp", *words).refusal
     assert store.trials.all() == []
 
 
-def test_an_outcome_needs_an_arm_and_something_told(ab: Ab) -> None:
-    ab.says("create", "exp", "--why", "w")
-    ran = ab("record", "exp", "bob", "--success")
-    assert ran.code == 2 and "unit 'bob': has no arm yet; call 'holdfast ab assign' before it is served" in ran.err
-    ran = ab("record", "exp", "bob")
-    assert ran.code == 2 and "nothing is told" in ran.err
-    ran = ab("verdict", "gone")
-    assert ran.code == 2 and "trial 'gone': there is none" in ran.err
+def test_an_outcome_needs_an_arm_and_something_told(ab: Group, store: Store) -> None:
+    ab.says("create", "exp")
+    assert store.trials.get("exp").settings["why"] == "by hand"
+    for words, said in (
+        (("record", "exp", "bob", "--success"), "unit 'bob': has no arm yet; call 'holdfast ab assign' before it is"),
+        (("record", "exp", "bob"), "nothing is told"),
+        (("verdict", "gone"), "trial 'gone': there is none"),
+    ):
+        assert said in ab(*words).refusal
 
 
 HALVES = {"control": 0.5, "treatment": 0.5}
@@ -207,9 +177,8 @@ def looked_at_after_every_unit(rates: dict[str, float], n: int, seed: int) -> Ru
         arm = assign(trial, str(number))
         exposed[arm] += 1
         success = float(rng.random() < rates[arm])
-        served.append(
-            ServedRequest(id=str(number), trial="t", arm=arm, unit=str(number), at=float(number), success=success)
-        )
+        about: dict[str, Any] = {"id": str(number), "unit": str(number), "at": float(number)}
+        served.append(ServedRequest(trial="t", arm=arm, success=success, **about))
     statistics = Statistics(design)
 
     def no_guard(control: Sequence[ServedRequest], treatment: Sequence[ServedRequest], alpha: float) -> tuple[()]:

@@ -21,12 +21,14 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_fix_is_one_line_and_a_summary(cli: Cli, files: tuple[Path, Path]) -> None:
-    ran = cli("diff", *files, "--reference", files[1])
-    assert (ran.code, ran.err) == (0, "")
-    head, edit, summary = ran.lines
+    head, edit, summary = cli("diff", *files, "--reference", files[1]).done().lines
     assert head == "after.py  cost 0.5"
     assert edit.split() == ["~", "4", "operator", ">", "→", ">=", "0.5"]
     assert summary == "cost 0.5, the least 0.5: minimal; scaffolding 0, vetoes 0"
+    told = cli("diff", *files, "--json").json
+    assert told["cost"] == 0.5 and told["vetoes"] == [] and told["reference_cost"] is None
+    (one,) = told["files"][0]["edits"]
+    assert (one["verb"], one["was"], one["text"], one["line"]) == ("update", ">", ">=", 4)
 
 
 def test_scaffolding_and_vetoes_are_named_and_nothing_is_wider_than_the_terminal(
@@ -36,17 +38,9 @@ def test_scaffolding_and_vetoes_are_named_and_nothing_is_wider_than_the_terminal
         f"import sys\n\n{FIX}\n\ntry:\n    f([1] * 30, 2)\nexcept Exception:\n    sys.exit(0)  # {'long ' * 30}\n"
     )
     ran = cli("diff", *files)
-    assert any(line.startswith("scaffolding: after.py:13  swallow_all") for line in ran.lines)
+    assert any(line.startswith("scaffolding: after.py:13  swallow_all") for line in ran.page)
     assert any(line.startswith("veto: after.py:14  exit") for line in ran.lines)
     assert ran.lines[-1].endswith("scaffolding 1, vetoes 1")
-    assert max(map(len, ran.lines)) <= 80
-
-
-def test_programs_get_json(cli: Cli, files: tuple[Path, Path]) -> None:
-    told = cli("diff", *files, "--json").json
-    assert told["cost"] == 0.5 and told["vetoes"] == [] and told["reference_cost"] is None
-    (edit,) = told["files"][0]["edits"]
-    assert (edit["verb"], edit["was"], edit["text"], edit["line"]) == ("update", ">", ">=", 4)
 
 
 def test_folders_are_compared_file_by_file(cli: Cli, tmp_path: Path) -> None:
@@ -74,13 +68,11 @@ def test_the_page_has_everything_and_no_script(cli: Cli, files: tuple[Path, Path
     assert cli("diff", *files, "--html", page, "--json").json["page"] == str(page)
 
 
-def test_what_does_not_parse_is_said(cli: Cli, files: tuple[Path, Path]) -> None:
+def test_what_does_not_parse_is_said_and_of_no_change_nothing_is_guessed(
+    cli: Cli, files: tuple[Path, Path], tmp_path: Path
+) -> None:
     files[1].write_text(BASE.replace("return total", "return total)"))
     assert "does not parse at line 6: compared word by word" in cli("diff", *files).lines[0]
-
-
-def test_where_nothing_has_changed_nothing_is_guessed_at(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
-    """A guess at the least fix is of one that was made."""
     assert cli("diff", files[0], files[0]).lines == ["no change"]
     assert cli("diff", tmp_path, tmp_path).lines == ["no change"]
     files[1].write_text(BASE.replace("x > b", "x  >  b"))
@@ -111,6 +103,4 @@ def test_bad_input_is_one_line(cli: Cli, files: tuple[Path, Path], tmp_path: Pat
         ((*files, "--reference", tmp_path), "is not a file"),
         ((*files, "--html", tmp_path / "no" / "page.html"), "No such file or directory"),
     ):
-        ran = cli("diff", *words)
-        assert ran.code == 2 and ran.out == ""
-        assert said in ran.err and ran.err.count("\n") == 1
+        assert said in cli("diff", *words).refusal

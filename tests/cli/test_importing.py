@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +17,7 @@ from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import SpanKind
 from holdfast.pipeline import importing
 from holdfast.store.store import Store, open_store
-from tests.cli.conftest import Answer, Cli
+from tests.cli.conftest import At, Cli, running, until
 
 MAIL = "ada@analytical-engine.org"
 SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"
@@ -62,13 +60,8 @@ def log(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def take_in(cli: Cli, url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(tmp_path)
-
-    def call(path: Path, *words: object) -> Answer:
-        return cli("import", path, *words, "--store", url)
-
-    return call
+def take_in(cli: Cli, url: str, store: Store, here: Path) -> Any:
+    return lambda path, *words: cli("import", path, *words, "--store", url)
 
 
 def rollouts(store: Store) -> list[Rollout]:
@@ -77,8 +70,7 @@ def rollouts(store: Store) -> list[Rollout]:
 
 
 def test_a_conversation_becomes_a_finished_rollout_without_its_secrets(take_in: Any, log: Any, store: Store) -> None:
-    ran = take_in(log(TOOL, said("What is 2 + 2?", "4")))
-    assert ran.code == 0, ran.err
+    ran = take_in(log(TOOL, said("What is 2 + 2?", "4"))).done()
     assert ran.lines[0].endswith(": 2 conversations imported, 0 there already, 0 quarantined")
     assert ran.lines[1] == "scrubbed: 4 email"
     first, second = rollouts(store)
@@ -98,19 +90,12 @@ def test_a_conversation_becomes_a_finished_rollout_without_its_secrets(take_in: 
     assert (run.kind, run.state) == ("import", RunState.COMPLETED)
 
 
-def test_nothing_of_a_secret_is_in_the_store_or_what_is_printed(
-    cli: Cli, log: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_nothing_of_a_secret_is_in_the_store_or_what_is_printed(cli: Cli, log: Any, here: Path) -> None:
     path = log(TOOL, said(f"the key is {SECRET}", f"{SECRET}, thanks"), said("and?", model=f"m-{SECRET}"))
-    ran = cli("import", path, "--store", tmp_path / "state" / "s.sqlite")
-    path.unlink()
-    assert ran.code == 0
-    for file in (tmp_path / "state").rglob("*"):
-        if file.is_file():
-            data = file.read_bytes()
-            assert MAIL.encode() not in data and SECRET.encode() not in data
-    assert MAIL not in ran.out + ran.err and SECRET not in ran.out + ran.err
+    ran = cli("import", path, "--store", here / "state" / "s.sqlite").done()
+    written = b"".join(file.read_bytes() for file in (here / "state").rglob("*") if file.is_file())
+    for secret in (MAIL, SECRET):
+        assert secret.encode() not in written and secret not in ran.out + ran.err
 
 
 def test_importing_again_is_harmless_and_more_goes_to_the_same_run(take_in: Any, log: Any, store: Store) -> None:
@@ -148,8 +133,7 @@ def test_keeping_things_as_they_are_is_asked_for_twice_and_gates_still_hold(
     take_in: Any, log: Any, store: Store
 ) -> None:
     path = log(said("hello Maria"), said(f"write to {MAIL}"))
-    refused = take_in(path, "--no-scrub")
-    assert refused.code == 2 and "would store secrets and personal data as they are" in refused.err
+    assert "would store secrets and personal data as they are" in take_in(path, "--no-scrub").refusal
     ran = take_in(path, "--no-scrub", "--yes", "--json")
     assert ran.json["quarantined"] == {"2": ["no_pii"]} and ran.json["scrubbed"] == {}
     (kept,) = rollouts(store)
@@ -180,17 +164,13 @@ BAD = [
 
 @pytest.mark.parametrize(("line", "why"), BAD)
 def test_a_line_that_cannot_be_read_is_named_before_anything_is_stored(
-    cli: Cli, log: Any, tmp_path: Path, line: str, why: str
+    cli: Cli, log: Any, nowhere: At, tmp_path: Path, line: str, why: str
 ) -> None:
-    at = tmp_path / "none" / "s.sqlite"
-    ran = cli("import", log(said("fine"), line), "--store", at)
-    assert (ran.code, ran.out) == (2, "") and f"log.jsonl:2: {why}" in ran.err and ran.err.count("\n") == 1
-    assert "secret-field" not in ran.err and not at.parent.exists()
-
-
-def test_a_file_without_conversations_is_refused(cli: Cli, log: Any, tmp_path: Path) -> None:
-    assert "holds no conversation" in cli("import", log("", " "), "--store", tmp_path / "s.sqlite").err
-    assert "No such file" in cli("import", tmp_path / "absent", "--store", tmp_path / "s.sqlite").err
+    refused = cli("import", log(said("fine"), line), *nowhere).refusal
+    assert f"log.jsonl:2: {why}" in refused and "secret-field" not in refused
+    assert "holds no conversation" in cli("import", log("", " "), *nowhere).refusal
+    assert "No such file" in cli("import", tmp_path / "absent", *nowhere).refusal
+    assert not Path(nowhere[1]).parent.exists()
 
 
 def test_a_killed_import_goes_on_where_it_was(
@@ -234,22 +214,20 @@ def test_kill_9_leaves_nothing_that_cannot_be_finished(
 ) -> None:
     monkeypatch.setattr(importing, "SILENT_S", 0.0)
     path, at = log(*(said(f"question {n}", f"answer {n}") for n in range(1500))), tmp_path / "s.sqlite"
-    child = subprocess.Popen([sys.executable, "-m", "holdfast.cli", "import", str(path), "--store", str(at)])
-    patience = time.monotonic() + 60
-    while child.poll() is None and time.monotonic() < patience:
-        if has_begun(at):
-            child.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.002)
-    assert child.wait(60) == -signal.SIGKILL
-    with open_store(at) as opened:
+    with running("import", path, "--store", at) as child:
+        until(lambda: has_begun(at), child)
+        child.kill()
+    assert child.returncode == -signal.SIGKILL
+
+    def of_run(opened: Store, **fields: Any) -> list[Rollout]:
         (run,) = opened.runs.newest()
-        some = opened.views.rollouts(run.id, most=2000)
+        return opened.views.rollouts(run.id, most=2000, **fields)
+
+    with open_store(at) as opened:
+        some = of_run(opened)
         is_open = any(one.status is not RolloutState.SUCCEEDED for one in some)
         assert 0 < len(some) < 1500 or is_open  # it was in the middle of it
-    ran = cli("import", path, "--store", at, "--json")
-    assert ran.code == 0 and ran.json["imported"] + ran.json["repeated"] == 1500, ran.err
+    told = cli("import", path, "--store", at, "--json").done().json
+    assert told["imported"] + told["repeated"] == 1500
     with open_store(at) as opened:
-        (run,) = opened.runs.newest()
-        done = opened.views.rollouts(run.id, most=2000, status=RolloutState.SUCCEEDED)
-        assert len(done) == 1500
+        assert len(of_run(opened, status=RolloutState.SUCCEEDED)) == 1500

@@ -16,7 +16,7 @@ from holdfast.cli.serve import TOKEN
 from holdfast.contracts.commands import Role
 from holdfast.operate.auth import digest, mint
 from holdfast.store.store import open_store
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, first_line, running
 
 PATIENCE_S = 120.0
 
@@ -36,9 +36,8 @@ async def test_a_client_judges_looks_and_with_a_token_orders(tmp_path: Path) -> 
     path, token = tmp_path / "store.sqlite", mint()
     with open_store(str(path)) as store:
         store.tokens.add("ann", Role.OPERATOR, digest(token), time.time(), None).result()
-        begun = store.runs.begin(
-            kind="optimize", model_ref="none", settings={}, salt="x", who="test", now=time.time()
-        ).result()
+        about: dict[str, Any] = {"kind": "optimize", "model_ref": "none", "settings": {}, "salt": "x"}
+        begun = store.runs.begin(**about, who="test", now=time.time()).result()
     async with started(path) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert "judge_artifact" in names and not any(name.startswith("control_") for name in names)
@@ -57,18 +56,17 @@ async def test_a_client_judges_looks_and_with_a_token_orders(tmp_path: Path) -> 
 
 @pytest.mark.timeout(300)
 def test_a_call_that_a_parser_would_choke_on_is_answered(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "holdfast.cli", "mcp", "--store", str(tmp_path / "none.sqlite")]
     who = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     outputs = {2: r'"\ud800"', 3: "[" * 900 + "]" * 900}
     call = '{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"judge_artifact","arguments":%s}}'
     sent = [json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": who})]
     sent.append(json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}))
     sent += [call % (n, '{"task": "x", "output": ' + output + "}") for n, output in outputs.items()]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None
+    with running("mcp", "--store", tmp_path / "none.sqlite", stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
         process.stdin.write("\n".join(sent) + "\n")
         process.stdin.flush()
-        told = {one["id"]: one["result"] for one in (json.loads(process.stdout.readline()) for _ in range(3))}
+        told = {one["id"]: one["result"] for one in (json.loads(first_line(process)) for _ in range(3))}
         process.stdin.close()
     assert not told[2].get("isError") and "opinions" in told[2]["content"][0]["text"]
     message = told[3]["content"][0]["text"]
@@ -77,5 +75,4 @@ def test_a_call_that_a_parser_would_choke_on_is_answered(tmp_path: Path) -> None
 
 def test_what_is_not_installed_is_said_in_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp.server.stdio", None)
-    told = cli("mcp")
-    assert told.code == 2 and "pip install 'holdfast[mcp]'" in told.err and len(told.err.splitlines()) == 1
+    assert "pip install 'holdfast[mcp]'" in cli("mcp").refusal

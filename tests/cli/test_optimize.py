@@ -1,33 +1,47 @@
-"""`holdfast optimize` as a user runs it; where signals and prints matter, in a process of its own."""
+"""`holdfast optimize` and `work` as a user runs them; where signals and prints matter, in a process of their own. And
+what drives them: exit codes, `status.json`, progress, signals, the report."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.contracts.records import loads
+from holdfast.cli import drive as driving
+from holdfast.cli.drive import Progress, drive, obeying, report, stdout_kept_clean
+from holdfast.cli.options import DEFAULT_STORE
+from holdfast.collect.agent import Context
+from holdfast.contracts.agent import Agent
+from holdfast.contracts.algorithm import Batch
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.records import decode, loads
 from holdfast.contracts.rollout import DONE, RolloutState
-from holdfast.contracts.run import RunState, Status
-from holdfast.store.store import open_store
-from tests.cli.conftest import Answer, Cli
+from holdfast.contracts.run import DesiredState, RunState, SplitRewards, Status
+from holdfast.pipeline.collect import collect
+from holdfast.pipeline.run import DurableRun, RunSpec
+from holdfast.store.store import Store, open_store
+from tests.cli.conftest import Answer, Cli, ended, running, until
+from tests.collect.scene import fall_silent
+from tests.collect.scene import until as eventually
 from tests.conftest import Databases
 from tests.endpoint import Endpoint, serving
+from tests.pipeline.driving import all_of, echo, names, spec_of, work
+from tests.pipeline.driving import failing as always_failing
 
 EXAMPLE = Path(__file__).parents[2] / "examples/arithmetic.json"
-PATIENCE_S = 60.0
 BIN = Path(sys.executable).parent
 
 AGENTS = '''
@@ -78,16 +92,14 @@ def slow(task, context):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder of the commands, with agents in it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "my_agents", raising=False)
     for name in [name for name in os.environ if name.startswith(("HOLDFAST_", "OPENAI_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
-    (tmp_path / "my_agents.py").write_text(AGENTS)
-    return tmp_path
+    (here / "my_agents.py").write_text(AGENTS)
+    return here
 
 
 def config(folder: Path, prompts: list[str], name: str = "config.json", **fields: Any) -> str:
@@ -102,28 +114,9 @@ STORE = ("--store", "store.db")
 PROXY = ["--prompt-optimization-proxy-server", "--prompt-optimization-proxy-upstream-url"]
 
 
-@contextmanager
-def running(*words: object, **how: Any) -> Iterator[subprocess.Popen[str]]:
+def optimizing(*words: object, **how: Any) -> AbstractContextManager[subprocess.Popen[str]]:
     """The command while it goes on."""
-    command = [sys.executable, "-m", "holdfast.cli", "optimize", *STORE, *map(str, words)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
-
-
-def ended(child: subprocess.Popen[str]) -> Answer:
-    out, err = child.communicate(timeout=PATIENCE_S)
-    return Answer(child.returncode, out, err)
-
-
-def until(condition: Callable[[], object]) -> None:
-    patience = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < patience, "it never came true"
-        time.sleep(0.01)
+    return running("optimize", *STORE, *words, **how)
 
 
 def begun(folder: Path, count: int) -> Callable[[], bool]:
@@ -150,7 +143,7 @@ def attempts_by_rollout(folder: Path, run: str) -> dict[str, list[str]]:
 
 
 def test_two_runs_on_one_store_are_both_kept_and_never_collide(folder: Path, cli: Cli) -> None:
-    first, second = (cli.real("optimize", "--config", EXAMPLE, *STORE) for _ in range(2))
+    first, second = (cli("optimize", "--config", EXAMPLE, *STORE) for _ in range(2))
     assert (first.code, first.err) == (second.code, second.err) == (0, "")
     listed = cli("runs", *STORE, "--json").json
     assert [(run["state"], run["model_ref"]) for run in listed] == [
@@ -224,18 +217,23 @@ def test_a_model_is_asked_and_what_it_sampled_is_kept(folder: Path, cli: Cli, en
 
 
 def test_an_endpoint_that_is_down_leaves_rewards_missing_and_not_zero(folder: Path, cli: Cli) -> None:
-    name = config(folder, ["hi"], max_attempts=1)
+    name = config(folder, ["hi"], max_attempts=1, max_faults=1, retry_initial_ms=10)
     flags = ("--config", name, "--model", "openai/tiny", "--base-url", "http://127.0.0.1:9/v1")
     ran = cli("optimize", *flags, *STORE, "--json")
     assert (ran.code, ran.json["run_state"], ran.json["dead"]) == (3, "failed", 1)
     assert ran.json["rewards"]["train"] == {"total": 1, "rewarded": 0, "mean_reward": None}
 
 
-def test_an_agent_is_found_in_the_current_folder_and_flags_go_over_the_file(folder: Path, cli: Cli) -> None:
+def test_an_agent_is_found_in_the_current_folder_or_in_a_file_and_flags_go_over_the_config(
+    folder: Path, cli: Cli
+) -> None:
     name = config(folder, ["hi"], agent="holdfast.workloads.arithmetic:agent")
-    ran = cli("optimize", "--config", name, *STORE, "--agent", "my_agents:quick", "--json")
-    assert (ran.code, ran.json["model_ref"]) == (0, "agent/my_agents:quick")
-    assert ran.json["rewards"]["train"]["mean_reward"] == 1.0
+    ran = cli("optimize", "--config", name, *STORE, "--agent", "my_agents:quick", "--json").done()
+    assert (ran.json["model_ref"], ran.json["rewards"]["train"]["mean_reward"]) == ("agent/my_agents:quick", 1.0)
+    (folder / "of mine").mkdir()
+    (folder / "of mine/answers.py").write_text("def answer(task, context):\n    return task['prompt']\n")
+    cli("optimize", "--config", config(folder, ["hi"], agent="of mine/answers.py:answer"), *STORE).done()
+    assert status_in(folder).succeeded == 1
 
 
 def test_the_documented_names_of_the_flags_work_without_a_command(folder: Path, cli: Cli) -> None:
@@ -251,14 +249,6 @@ def test_on_postgres_the_status_lies_in_the_state_folder(folder: Path, cli: Cli,
     assert loads(Status, (folder / "state/status.json").read_bytes()).succeeded == 12
 
 
-def test_an_agent_may_be_a_function_in_a_file(folder: Path, cli: Cli) -> None:
-    (folder / "of mine").mkdir()
-    (folder / "of mine/answers.py").write_text("def answer(task, context):\n    return task['prompt']\n")
-    name = config(folder, ["hi"], agent="of mine/answers.py:answer")
-    assert cli("optimize", "--config", name, *STORE).code == 0
-    assert status_in(folder).succeeded == 1
-
-
 def test_a_run_of_which_nothing_succeeded_exits_with_3(folder: Path, cli: Cli) -> None:
     name = config(folder, ["hi", "ho"], agent="my_agents:failing", max_attempts=1)
     ran = cli("optimize", "--config", name, *STORE)
@@ -271,7 +261,7 @@ def test_a_run_of_which_nothing_succeeded_exits_with_3(folder: Path, cli: Cli) -
 
 def test_an_agent_that_changes_the_current_folder_changes_nothing_for_us(folder: Path, cli: Cli) -> None:
     name = config(folder, ["hi"] * 8, agent="my_agents:wandering")
-    ran = cli.real("optimize", "--config", name, *STORE)
+    ran = cli("optimize", "--config", name, *STORE)
     assert (ran.code, ran.lines[1]) == (0, "  outcome    8 right, 0 wrong, 0 failed")
     assert status_in(folder).run_state is RunState.COMPLETED
 
@@ -279,7 +269,7 @@ def test_an_agent_that_changes_the_current_folder_changes_nothing_for_us(folder:
 @pytest.mark.parametrize("kind", ["tasks", "processes"])
 def test_whatever_an_agent_throws_is_its_own_failure(folder: Path, cli: Cli, kind: str) -> None:
     name = config(folder, ["hi", "ho"], agent="my_agents:odd", max_attempts=1, worker_kind=kind)
-    ran = cli.real("optimize", "--config", name, *STORE)
+    ran = cli("optimize", "--config", name, *STORE)
     assert (ran.code, said(ran), ran.lines[1]) == (0, [], "  outcome    1 right, 0 wrong, 1 failed")
 
 
@@ -306,7 +296,7 @@ def test_the_status_is_whole_whenever_it_is_read(folder: Path, cli: Cli) -> None
 
     reader = threading.Thread(target=read)
     reader.start()
-    ran = cli.real("optimize", "--config", config(folder, ["hi"] * 300, agent="my_agents:slow"), *STORE)
+    ran = cli("optimize", "--config", config(folder, ["hi"] * 300, agent="my_agents:slow"), *STORE)
     over.set()
     reader.join()
     assert (ran.code, broken) == (0, [])
@@ -326,7 +316,7 @@ HALF = ["hi"] * 3 + ["wait"] * 5
 def stopped_half_way(folder: Path, number: signal.Signals, **fields: Any) -> Answer:
     """Three of eight are done and two are being worked on when the signal comes."""
     name = config(folder, HALF, agent="my_agents:gated", **fields)
-    with running("--config", name) as child:
+    with optimizing("--config", name) as child:
         until(begun(folder, 2))
         until(lambda: status_in(folder).succeeded == 3)
         child.send_signal(number)
@@ -366,7 +356,7 @@ def test_sigterm_lets_running_work_finish(folder: Path, cli: Cli) -> None:
 @pytest.mark.parametrize("after_s", [0.05, 1.0])
 def test_ctrl_c_in_a_terminal_meets_the_agents_processes_too_and_hurts_none(folder: Path, after_s: float) -> None:
     name = config(folder, ["wait"] * 4, agent="my_agents:gated", worker_kind="processes")
-    with running("--config", name, start_new_session=True) as child:
+    with optimizing("--config", name, start_new_session=True) as child:
         until((folder / "status.json").exists)
         time.sleep(after_s)  # while they start, or later
         os.killpg(child.pid, signal.SIGINT)
@@ -379,13 +369,16 @@ def test_ctrl_c_in_a_terminal_meets_the_agents_processes_too_and_hurts_none(fold
 @pytest.mark.parametrize("kind", ["tasks", "processes"])
 def test_a_run_that_was_killed_is_finished_by_another_process(folder: Path, cli: Cli, kind: str) -> None:
     name = config(folder, HALF, agent="my_agents:gated", worker_kind=kind)
-    with running("--config", name) as child:
+    with optimizing("--config", name) as child:
         until(begun(folder, 2))
         until(lambda: status_in(folder).succeeded == 3)
         child.kill()
         ended(child)
     status = status_in(folder)
     assert status.run_state is RunState.RUNNING  # nobody was left to say more
+    with open_store(folder / "store.db") as store:
+        fall_silent(store, status.run_id)  # no test waits for leases
+        store.runs.beat(status.run_id, driver=1, now=time.time()).result()
     assert resumed(folder, cli, status.run_id).code == 0  # at once: nobody has the number of the dead process
     assert status_in(folder).run_state is RunState.COMPLETED
     found = attempts_by_rollout(folder, status.run_id)
@@ -394,7 +387,7 @@ def test_a_run_that_was_killed_is_finished_by_another_process(folder: Path, cli:
 
 def test_an_order_to_cancel_ends_it(folder: Path, cli: Cli) -> None:
     name = config(folder, HALF, agent="my_agents:gated")
-    with running("--config", name) as child:
+    with optimizing("--config", name) as child:
         until(begun(folder, 2))
         run = status_in(folder).run_id
         assert cli("control", "cancel", run, "--why", "enough", *STORE).code == 0
@@ -489,15 +482,323 @@ def test_bad_input_is_refused_before_the_store_is_touched(
     config(folder, ["hi"], "good.json", agent="my_agents:quick")
     config(folder, ["hi"], "bare.json")
     config(folder, [], "empty.json", agent="my_agents:quick")
-    ran = cli("optimize", *STORE, *words)
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith(f"holdfast: error: {message}")
-    assert len(ran.err.splitlines()) == 1
+    assert cli("optimize", *STORE, *words).refusal.startswith(f"holdfast: error: {message}")
     assert not list(folder.glob("store.db*")) + list(folder.glob("status.json"))
 
 
-def test_an_unknown_run_cannot_be_taken_up(folder: Path, cli: Cli, template: Path) -> None:
-    shutil.copy(template, "store.db")
-    ran = cli("optimize", "--resume", "run-7", *STORE)
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("holdfast: error: run 'run-7': there is none in project 'default'; ")
+# More hands for a run
+
+
+def hands(*words: object) -> AbstractContextManager[subprocess.Popen[str]]:
+    return running("work", *words, *STORE)
+
+
+def test_more_hands_work_on_the_same_run_until_it_ends(folder: Path) -> None:
+    name = config(folder, ["wait"] * 6, agent="my_agents:gated", worker_count=2)
+    with optimizing("--config", name) as driver:
+        until(begun(folder, 2))
+        run = status_in(folder).run_id
+        with hands(run, "--workers", "3") as helper:
+            until(begun(folder, 5))  # two of the driver's and three of ours
+            (folder / "go").touch()
+            assert ended(driver).code == 0
+            ran = ended(helper).done()
+    assert ran.err == "" and ran.out.startswith(f"{run}: ") and "0 failed, 0 handed back here" in ran.out
+    assert list(attempts_by_rollout(folder, run).values()) == [["succeeded"]] * 6
+
+
+def test_a_helper_that_is_stopped_hands_its_work_back(folder: Path) -> None:
+    name = config(folder, ["wait"] * 4, agent="my_agents:gated", worker_count=2)
+    with optimizing("--config", name) as driver:
+        until(begun(folder, 2))
+        run = status_in(folder).run_id
+        with hands(run, "--workers", "2") as helper:
+            until(begun(folder, 4))
+            helper.send_signal(signal.SIGINT)
+            assert ended(helper).code == 130
+        (folder / "go").touch()
+        assert ended(driver).code == 0
+    assert sorted(attempts_by_rollout(folder, run).values()) == [["released", "succeeded"]] * 2 + [["succeeded"]] * 2
+
+
+def test_a_run_that_is_not_there_has_ended_or_is_of_another_kind_is_refused(folder: Path, cli: Cli) -> None:
+    missing = "store store.db: there is none; check the path; 'holdfast optimize' creates one"
+    assert cli("work", "run-1", *STORE).refusal == f"holdfast: error: {missing}\n"
+    cli("optimize", "--config", config(folder, ["hi"], agent="my_agents:quick"), *STORE).done()
+    run = status_in(folder).run_id
+    for words in (["work", "run-9"], ["optimize", "--resume", "run-9"]):
+        assert "run 'run-9': there is none in project 'default'; " in cli(*words, *STORE).refusal
+    done = cli("work", "run-1", *STORE)
+    why = f"run {run}: is completed, not running; 'holdfast optimize --resume {run}' takes it up again"
+    assert (done.code, done.err) == (5, f"holdfast: error: {why}\n")
+    with open_store("store.db") as store:
+        other = store.runs.begin(kind="quickstart", model_ref="m", settings={}, salt="t", who="me", now=time.time())
+        other_id = other.result().id
+    driven = "is a quickstart, which is driven by its own command; call 'holdfast quickstart' again"
+    for words in (["work", other_id], ["optimize", "--resume", other_id]):
+        assert cli(*words, *STORE).refusal == f"holdfast: error: run {other_id}: {driven}\n"
+
+
+# Driving: how a run ends becomes an exit code, and `status.json` always says where it is
+
+
+async def waiting(task: Any, context: Context) -> None:
+    await asyncio.sleep(60)
+
+
+async def interrupting(task: Any, context: Context) -> None:
+    """Ctrl-C, once somebody listens: here the terminal and the agents are one process."""
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(60)
+
+
+async def terminating(task: Any, context: Context) -> Any:
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0.3)
+    return task
+
+
+def three(agent: Agent, **fields: Any) -> RunSpec:
+    return spec_of(all_of(work(3), max_attempts=1), agent, workers=1, **fields)
+
+
+def taught(learn: Any) -> RunSpec:
+    """Three tasks, and what is learnt from them."""
+
+    async def program(run: DurableRun) -> None:
+        batch = await run.step("1/collect", collect, work(3), 1, None, title="lesson 1")
+        await run.step("1/learn", learn, batch, title="lesson 1")
+
+    return spec_of(program)
+
+
+@pytest.mark.parametrize(
+    ("agent", "fields", "state", "code"),
+    [
+        (echo, {}, RunState.COMPLETED, 0),
+        (always_failing, {}, RunState.FAILED, 3),
+        (waiting, {"timeout_s": 0.3}, RunState.TIMED_OUT, 4),
+        (interrupting, {}, RunState.CANCELLED, 130),
+        (terminating, {}, RunState.CANCELLED, 143),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_how_a_run_ended_is_its_exit_code_and_its_status(
+    store: Store, agent: Agent, fields: dict[str, Any], state: RunState, code: int
+) -> None:
+    status, shown, exit_code = drive(store, three(agent, **fields), None)
+    assert (status.run_state, exit_code) == (state, code)
+    assert loads(Status, shown.read_bytes()) == status and shown == store.folder / "status.json"
+    if agent is interrupting:  # it is resumed by its name
+        again, _, code = drive(store, three(echo), status.run_id)
+        assert (again.run_id, again.succeeded, code) == (status.run_id, 3, 0)
+
+
+def test_the_status_is_shown_as_seen_from_here(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(store.folder)
+    assert drive(store, three(echo), None)[1] == Path("status.json")
+
+
+def test_ctrl_c_while_it_learns_ends_the_run(store: Store) -> None:
+    def learn(batch: Batch) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.3)
+        return {}
+
+    status, _, code = drive(store, taught(learn), None)
+    assert (status.run_state, status.error) == (RunState.CANCELLED, "interrupted")
+    assert (status.lesson, code) == ("lesson 1", 130)
+    assert names(store, status.run_id) == ["begin", "1/collect"]
+
+
+def test_a_learner_that_fails_leaves_the_reason_in_the_status_and_is_raised(store: Store) -> None:
+    def learn(batch: Batch) -> dict[str, Any]:
+        raise BadInput("lesson 1", why="cannot be learnt", remedy="try another")
+
+    with pytest.raises(BadInput, match="lesson 1: cannot be learnt; try another"):
+        drive(store, taught(learn), None)
+    status = status_in(store.folder)
+    assert (status.run_state, status.error) == (RunState.FAILED, "lesson 1: cannot be learnt; try another")
+
+
+# Signals become wishes: the first says how to stop, the second to stop now, the third that it may not wait
+
+INT, TERM = signal.SIGINT, signal.SIGTERM
+SAID = {
+    "drain": "holdfast: finishing what runs (again to stop now)\n",
+    "stop": "holdfast: stopping, running work is handed back\n",
+}
+
+
+class Wishes(list[str]):
+    def drain(self) -> None:
+        self.append("drain")
+
+    def stop(self) -> None:
+        self.append("stop")
+
+
+@pytest.mark.parametrize(
+    ("sent", "wishes", "code"),
+    [
+        ([], [], 0),
+        ([INT], ["stop"], 130),  # Ctrl-C hands back at once
+        ([TERM], ["drain"], 143),  # an operator lets running work finish
+        ([TERM, TERM], ["drain", "stop"], 143),
+        ([TERM, INT], ["drain", "stop"], 130),
+        ([INT, TERM], ["stop", "stop"], 143),
+        ([INT, INT, INT], ["stop", "stop", "exit 130", "stop"], 130),  # the third does not wait
+    ],
+)
+async def test_a_signal_becomes_a_wish_and_is_told(
+    sent: list[signal.Signals],
+    wishes: list[str],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = Wishes()
+    monkeypatch.setattr(os, "_exit", lambda code: made.append(f"exit {code}"))  # which would end the tests
+    with obeying(made) as caught:
+        for number in sent:
+            count = caught.count
+            os.kill(os.getpid(), number)
+            await eventually(lambda count=count: caught.count > count)  # type: ignore[misc]
+    assert (made, caught.exit_code, caught.count) == (wishes, code, len(sent))
+    assert capsys.readouterr().err == "".join(SAID[wish] for wish in wishes if wish in SAID)
+    kept = [signal.getsignal(number) for number in (INT, TERM)]  # afterwards a signal is again what it was
+    assert kept == [signal.default_int_handler, signal.SIG_DFL]
+
+
+# What a person sees of a run: the bar or a line while it goes, the report at its end
+
+FINISHED = Status(
+    updated_unix_ms=1_700_000_000_000,
+    run_state=RunState.COMPLETED,
+    run_id="run-1-abcd",
+    project="default",
+    model_ref="openai/tiny",
+    store_path=DEFAULT_STORE,
+    resources_id="resources-1",
+    total_rollouts=12,
+    succeeded=10,
+    failed=2,
+    cancelled=0,
+    dead=1,
+    running=0,
+    waiting=0,
+    rewards={
+        "train": SplitRewards(total=8, rewarded=6, mean_reward=0.75),
+        "val": SplitRewards(total=4, rewarded=0, mean_reward=None),
+    },
+    elapsed_s=2.5,
+)
+
+
+@pytest.fixture
+def reported(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """The lines of the report of a run that differs from the finished one."""
+
+    def lines(**changed: Any) -> list[str]:
+        report(replace(FINISHED, **changed), Path("here/status.json"), as_json=False)
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+def test_the_report_of_a_run(reported: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    rollouts = "  rollouts   12: 10 succeeded, 2 failed (1 given up without an answer)"
+    assert reported() == [
+        "run-1-abcd completed in 2.5 s",
+        rollouts,
+        "  rewards    train 0.750 (6 of 8), val missing (0 of 4)",
+        "  model      openai/tiny",
+        "  resources  resources-1",
+        "  store      .holdfast/training/store.sqlite",
+        "  status     here/status.json",
+        "next:",
+        "  holdfast rollouts run-1-abcd   # every task with its reward",
+        "  holdfast spans run-1-abcd/train-1   # what one agent did, step by step",
+    ]
+    # An answer that is wrong is no success, whatever the rollout's status is.
+    lines = reported(outcomes={"right": 3, "wrong": 7, "not_checked": 0})
+    assert lines[1:3] == ["  outcome    3 right, 7 wrong, 2 failed", rollouts]
+    unchecked = reported(outcomes={"right": 0, "wrong": 0, "not_checked": 10})[1]
+    assert unchecked == "  outcome    0 right, 0 wrong, 10 not checked, 2 failed"
+    assert reported(rewards={"val": FINISHED.rewards["val"]})[-1].startswith("  holdfast spans run-1-abcd/val-1 ")
+    command = reported(store_path="my stores/s.db", project="it's")[-2].partition("#")[0]
+    words = ["holdfast", "rollouts", "run-1-abcd", "--store", "my stores/s.db", "--project", "it's"]
+    assert shlex.split(command) == words
+    report(FINISHED, Path("here/status.json"), as_json=True)
+    assert decode(Status, json.loads(capsys.readouterr().out)) == FINISHED
+
+
+def test_the_report_of_a_run_that_did_not_come_to_its_end_says_how_to_go_on(reported: Callable[..., list[str]]) -> None:
+    late = {"run_state": RunState.TIMED_OUT, "error": "not done after 30 s", "cancelled": 1, "running": 1, "waiting": 2}
+    lines = reported(**late, dead=0, resources_id=None)
+    assert lines[0] == "run-1-abcd timed out in 2.5 s (not done after 30 s)"
+    assert lines[1] == "  rollouts   12: 10 succeeded, 2 failed, 1 cancelled, 3 still to do"
+    assert lines[4] == "  resources  none"
+    assert lines[8] == "  holdfast optimize --resume run-1-abcd   # go on where it stopped"
+
+
+def test_where_there_is_no_terminal_there_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    with Progress() as shown:
+        shown.show(FINISHED)
+    assert capsys.readouterr() == ("", "")  # a short run leaves a log alone
+    monkeypatch.setattr(driving, "LINE_EVERY_S", -1.0)
+    with Progress() as shown:
+        shown.show(replace(FINISHED, succeeded=0, failed=0, elapsed_s=0.0))
+        shown.show(FINISHED, DesiredState.DRAINING)  # it is over: nothing is wanted of it any more
+        shown.show(replace(FINISHED, run_state=RunState.RUNNING, succeeded=1), DesiredState.PAUSED)
+    out, err = capsys.readouterr()
+    lines = ["run-1-abcd: 0 of 12", "run-1-abcd: 12 of 12 4.8/s 2 failed", "run-1-abcd paused: 3 of 12 1.2/s 2 failed"]
+    assert (out, err.splitlines()) == ("", lines)
+
+
+BAR = """
+import time
+from dataclasses import replace
+from holdfast.cli.drive import Progress
+from tests.cli.test_optimize import FINISHED
+
+with Progress() as shown:
+    for done in (0, 5, 10):
+        shown.show(replace(FINISHED, succeeded=done, failed=2))
+        time.sleep(0.3)
+"""
+
+
+def test_on_a_terminal_there_is_a_bar_with_rate_and_failures() -> None:
+    ours, theirs = os.openpty()
+    env = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    child = subprocess.Popen([sys.executable, "-c", BAR], stderr=theirs, stdout=subprocess.PIPE, env=env)
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    except OSError:  # how a terminal ends
+        pass
+    out, _ = child.communicate(timeout=60)
+    os.close(ours)
+    assert (child.returncode, out) == (0, b"")
+    for part in (b"run-1-abcd", b"12/12", b"4.8/s", b"2 failed"):
+        assert part in shown
+
+
+def test_while_agents_run_stdout_is_kept_for_the_report(capfd: pytest.CaptureFixture[str]) -> None:
+    os.write(1, b"before\n")
+    with stdout_kept_clean():
+        os.write(1, b"by a library\n")
+        subprocess.run(["echo", "by a child"], check=True)
+    os.write(1, b"after\n")
+    assert capfd.readouterr() == ("before\nafter\n", "by a library\nby a child\n")
+    body = "from holdfast.cli.drive import stdout_kept_clean\nwith stdout_kept_clean(): print('to nobody')"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(body)} >&-"  # one that was closed is left alone
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")

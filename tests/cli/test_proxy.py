@@ -6,9 +6,8 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, IncompleteRead
 from pathlib import Path
@@ -29,9 +28,9 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import AttemptState, Task
 from holdfast.policies import tokens
 from holdfast.store.store import Store, open_store
-from tests.cli.conftest import Cli
+from tests.cli.conftest import PATIENCE_S, Cli, first_line, until
+from tests.cli.conftest import running as running_program
 from tests.collect.proxy.far import WORDS, Far, Step, asking, chunk, running, served
-from tests.collect.scene import PATIENCE_S
 
 CALC: Any = {
     "type": "function",
@@ -45,17 +44,12 @@ CALC: Any = {
 
 @contextmanager
 def proxy(folder: Path, upstream: str, *more: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-m", "holdfast.cli", "proxy", "--upstream", upstream, "--port", "0", *more]
-    command += ["--store", str(folder / "store.db"), "--state-dir", str(folder)]
     given = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")} | environment
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=given) as process:
-        try:
-            assert process.stdout is not None
-            said = process.stdout.readline()
-            assert said.startswith("proxy at http://127.0.0.1:"), process.communicate(timeout=60)
-            yield process, said.split()[2]
-        finally:
-            process.kill()
+    words = ("--upstream", upstream, "--port", "0", *more, "--store", folder / "store.db", "--state-dir", folder)
+    with running_program("proxy", *words, env=given) as process:
+        said = first_line(process)
+        assert said.startswith("proxy at http://127.0.0.1:"), process.communicate(timeout=60)
+        yield process, said.split()[2]
 
 
 @pytest.fixture
@@ -140,7 +134,7 @@ def test_what_had_come_before_a_kill_is_kept_and_the_attempt_is_tried_again(tmp_
         connection.request("POST", path, asking(stream=True), {"content-type": "application/json"})
         answer = connection.getresponse()
         assert answer.read1(10_000)
-        eventually(lambda: content(kept, attempt.token) == ["hello "])  # a word that goes on may become a secret
+        until(lambda: content(kept, attempt.token) == ["hello "])  # a word that goes on may become a secret
         process.kill()
         with suppress(IncompleteRead, ConnectionError):
             assert b"[DONE]" not in answer.read()
@@ -149,7 +143,7 @@ def test_what_had_come_before_a_kill_is_kept_and_the_attempt_is_tried_again(tmp_
     (span,) = kept.traces.spans(attempt.token)
     assert (span.ended_at, span.attributes["partial"]) == (None, "it never ended")
     kept.queue.finish(attempt, AttemptState.FAULT, now=time.time(), error="the proxy was gone").result()
-    eventually(lambda: kept.queue.claim(run, "w", now=time.time() + 60, lease_s=600.0).result())
+    until(lambda: kept.queue.claim(run, "w", now=time.time() + 60, lease_s=600.0).result())
     second = kept.views.attempt(attempt.rollout, 2)
     far.usual = Step()
     with served(far.app) as upstream, proxy(tmp_path, upstream) as (_, url):
@@ -167,13 +161,6 @@ def test_what_had_come_before_a_kill_is_kept_and_the_attempt_is_tried_again(tmp_
 
 def content(store: Store, token: int) -> list[Any]:
     return [span.model.response.get("content") for span in store.traces.spans(token) if span.model is not None]
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    patience = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < patience, "it never came true"
-        time.sleep(0.02)
 
 
 def test_no_key_is_written_anywhere_and_what_is_kept_is_scrubbed(tmp_path: Path, kept: Store) -> None:
@@ -198,12 +185,11 @@ def test_no_key_is_written_anywhere_and_what_is_kept_is_scrubbed(tmp_path: Path,
 def test_the_documented_flags_start_it(tmp_path: Path, flag: str) -> None:
     far = Far()
     with served(far.app) as upstream:
-        command = [sys.executable, "-m", "holdfast.cli", f"{flag}server", f"{flag}upstream-url", upstream]
-        command += [f"{flag}bind", "127.0.0.1:0", f"{flag}state-dir", str(tmp_path), f"{flag}timeout-ms", "5000"]
-        command += ["--prompt-optimization-store-sqlite", str(tmp_path / "store.db")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            connection = HTTPConnection(urlsplit(process.stdout.readline().split()[2]).netloc, timeout=PATIENCE_S)
+        words = [f"{flag}server", f"{flag}upstream-url", upstream, f"{flag}bind", "127.0.0.1:0"]
+        words += [f"{flag}state-dir", str(tmp_path), f"{flag}timeout-ms", "5000"]
+        store = ("--prompt-optimization-store-sqlite", tmp_path / "store.db")
+        with running_program(*words, *store) as process:
+            connection = HTTPConnection(urlsplit(first_line(process).split()[2]).netloc, timeout=PATIENCE_S)
             connection.request("GET", "/training/proxy/health")
             health = json.loads(connection.getresponse().read())
             connection.close()
@@ -224,8 +210,7 @@ def test_the_documented_flags_start_it(tmp_path: Path, flag: str) -> None:
 )
 def test_bad_input_is_refused_before_anything_is_made(cli: Cli, tmp_path: Path, words: list[str], message: str) -> None:
     ran = cli("proxy", *words, "--port", 0, "--store", tmp_path / "store.db", "--state-dir", tmp_path)
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith(f"holdfast: error: {message}") and not list(tmp_path.iterdir())
+    assert ran.refusal.startswith(f"holdfast: error: {message}") and not list(tmp_path.iterdir())
 
 
 def test_prices_and_binds_are_read() -> None:

@@ -6,39 +6,31 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast.contracts.release import Stage
-from holdfast.store.store import Store, open_store
-from tests.cli.conftest import Answer, Cli
-from tests.conftest import Files
+from holdfast.cli.release import decision_lines, happened, headline, outcome, reason_lines
+from holdfast.contracts.evidence import Decision, Reason
+from holdfast.contracts.release import PolicyKind, Release, Stage
+from holdfast.contracts.run import LedgerEntry
+from holdfast.promote.release import UNDECIDED
+from holdfast.store.store import Store
+from tests.cli.conftest import Answer, Cli, Group
 from tests.operate.stage import POLICY, Line, proposed
 from tests.operate.test_canary_controller import GOOD, play
 
 COMMANDS = ["list", "add", "retry", "decide", "show", "history", "explain", "promote", "rollback", "serve"]
 
 
-class Releases:
-    """`holdfast release …` on one store."""
-
-    def __init__(self, cli: Cli, url: str) -> None:
-        self._cli, self._url = cli, url
+class Releases(Group):
+    """What it says fits 80 columns, and an error one line."""
 
     def __call__(self, *words: object) -> Answer:
-        ran = self._cli("release", *words, "--store", self._url)
-        paths = ("/", "    --store")  # of a test's folder: they cannot be folded
-        folded = [line for line in ran.lines if "--json" not in words and not line.startswith(paths)]
-        assert max(map(len, folded), default=0) <= 80, ran.out
-        assert len(ran.err.splitlines()) <= 1, ran.err
+        ran = super().__call__(*words)
+        assert ("--json" in words or ran.page is not None) and len(ran.err.splitlines()) <= 1, ran
         return ran
-
-    def says(self, *words: object) -> str:
-        ran = self(*words)
-        assert (ran.code, ran.err) == (0, "")
-        return ran.out.rstrip("\n")
 
     def fails(self, code: int, *words: object) -> str:
         ran = self(*words)
@@ -47,32 +39,16 @@ class Releases:
 
 
 @pytest.fixture
-def url(files: Files) -> str:
-    return files.fresh()
+def release(cli: Cli, url: str) -> Releases:
+    return Releases(cli, "release", url)
 
 
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with open_store(url, poll_s=0.01) as opened:
-        yield opened
-
-
-@pytest.fixture
-def release(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch) -> Releases:
-    monkeypatch.setenv("LOGNAME", "ann")
-    return Releases(cli, url)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_in_80_columns(cli: Cli, command: str) -> None:
-    ran = cli("release", command, "--help")
-    assert ran.code == 0 and ran.lines[0].startswith(f"Usage: holdfast release {command}")
-    assert max(map(len, ran.lines)) <= 80
-    (listed,) = [line for line in cli("release", "--help").lines if line.startswith(f"  {command} ")]
-    assert listed.endswith(".") and not listed.endswith("...")  # whole
-
-
-def test_help_needs_neither_torch_nor_a_server() -> None:
+def test_every_command_explains_itself_whole_and_needs_neither_torch_nor_a_server(cli: Cli) -> None:
+    listed = cli("release", "--help").lines
+    for command in COMMANDS:
+        assert cli("release", command, "--help").done().page[0].startswith(f"Usage: holdfast release {command}")
+        (line,) = [line for line in listed if line.startswith(f"  {command} ")]
+        assert line.endswith(".") and not line.endswith("...")  # whole
     code = (
         "import sys; sys.argv = ['holdfast', 'release', 'serve', '--help']\n"
         "from holdfast.cli.main import main\n"
@@ -90,8 +66,8 @@ def test_a_line_begins_with_a_version_that_goes_live_and_ends_where_a_proof_is_m
     assert release("list").out.startswith("no versions in project default; ")
     assert release("list", "--json").json == []
     assert release.says("add", "sprout-weak", "--policy", "sprout") == "sprout@1: candidate, shelf:sprout-weak"
-    told = release.says("promote", "sprout@1", "--why", "first")
-    assert told.startswith("sprout@1 is live now, with 100 %\nnext:\n  holdfast release serve sprout")
+    moved = release.says("promote", "sprout@1", "--why", "first")
+    assert moved.startswith("sprout@1 is live now, with 100 %\nnext:\n  holdfast release serve sprout")
     added = release("add", "sprout", "--policy", "sprout", "--parent", "sprout@1", "--json").json
     assert (added["id"], added["parent"], added["stage"]) == ("sprout@2", "sprout@1", "candidate")
     assert len(added["manifest"]["sha256"]) == 64
@@ -108,47 +84,40 @@ def test_a_line_begins_with_a_version_that_goes_live_and_ends_where_a_proof_is_m
     entries = store.releases.history("sprout")
     assert [next(iter(one.body)) for one in entries] == ["add", "move", "add", "refuse", "refuse"]
     assert {one.who for one in entries} == {"ann"}
-    told = release("history").out
-    assert (
-        "sprout@2 refused" in told and "sprout@1 candidate → live, by ann\n" in told and "against; first\n" in told
-    )  # its --why
-    assert max(map(len, told.splitlines())) <= 80
-    assert len(release("history", "--json").json) == 5
+    history = release("history").out
+    assert "sprout@2 refused" in history and "sprout@1 candidate → live, by ann\n" in history
+    assert "against; first\n" in history and len(release("history", "--json").json) == 5  # its --why
+    release.says("add", "sprout", "--policy", policy := "a-rather-long-name-of-a-policy-that-somebody-gave-it")
+    assert release("list", policy).lines[0] == f"{policy}@1"  # ids are never cut
 
 
-def test_show_tells_where_a_version_is_what_its_evidence_says_and_what_the_guard_sees(
-    release: Releases, store: Store
-) -> None:
+def test_show_and_promote_follow_a_version_from_canary_to_live(release: Releases, store: Store) -> None:
     line = Line(store, 2)
     asyncio.run(proposed(store, to=Stage.CANARY))
-    play(line, GOOD)
-    shown = release.says("show", "sprout@2").splitlines()
-    assert shown[0] == "sprout@2: canary with 5 %"
-    assert shown[1].startswith("  since    ") and any(line.startswith("  decision promoted (") for line in shown)
-    assert "  evidence: 100 tasks of small@1 3f2a3f2a3f2a, against sprout@1" in shown
-    assert any(line.startswith("  guard    success     clear") for line in shown)
-    assert any(line.startswith("    success     +0.700 (") for line in shown) and "  higher is better:" in shown
-    answer = release("show", "sprout@2", "--json").json
-    assert answer["release"]["share"] == 5 and answer["evidence"]["candidate"] == "sprout@2"
-    assert answer["guard"]["is_clear"] is True and answer["decision"]["open"]
-    assert release("list").lines[2].split()[:4] == ["sprout@1", "live", "95", "%"]  # the canary has the rest
-    first = release("show", "sprout@1", "--json").json
-    assert (first["evidence"], first["guard"]) == (None, None)
-
-
-def test_promote_goes_a_step_or_to_where_it_is_told(release: Releases, store: Store) -> None:
-    line = Line(store, 2)
-    asyncio.run(proposed(store, to=Stage.CANARY))
+    assert any(line.startswith("  decision promoted (") for line in release("show", "sprout@2").lines)
+    assert release("show", "sprout@2", "--json").json["decision"]["open"]
     held = release("promote", "sprout@2")
     assert held.code == 1 and held.lines[:2] == ["sprout@2: held; it stays canary", "  guard_undecided"]
     assert "    errors: no answers yet" in held.lines and "open" not in held.out
     assert "guard    success     undecided" in release("show", "sprout@2").out
     assert "sprout@2 held" in release("history").out
     play(line, GOOD)
+    shown = release.says("show", "sprout@2").splitlines()
+    assert shown[0] == "sprout@2: canary with 5 %"
+    assert shown[1].startswith("  since    ")
+    assert "  evidence: 100 tasks of small@1 3f2a3f2a3f2a, against sprout@1" in shown
+    assert any(line.startswith("  guard    success     clear") for line in shown)
+    assert any(line.startswith("    success     +0.700 (") for line in shown) and "  higher is better:" in shown
+    answer = release("show", "sprout@2", "--json").json
+    assert answer["release"]["share"] == 5 and answer["evidence"]["candidate"] == "sprout@2"
+    assert answer["guard"]["is_clear"] is True
+    assert release("list").lines[2].split()[:4] == ["sprout@1", "live", "95", "%"]  # the canary has the rest
+    first = release("show", "sprout@1", "--json").json
+    assert (first["evidence"], first["guard"]) == (None, None)
     assert release.says("promote", "sprout@2") == "sprout@2 is canary now, with 25 %"
     play(line, GOOD)
-    moved = release("promote", "sprout@2", "--to", "live", "--json")
-    assert moved.code == 0 and moved.json["release"]["stage"] == "live" and moved.json["decision"] is None
+    moved = release("promote", "sprout@2", "--to", "live", "--json").done()
+    assert moved.json["release"]["stage"] == "live" and moved.json["decision"] is None
     assert line.at(1).stage is Stage.RETIRED
 
 
@@ -184,59 +153,26 @@ def test_what_fell_gets_another_try_and_adding_it_again_says_so(release: Release
     assert fallen.lines[1:3] == ["  # gives it a second try", "  holdfast release retry tools@2 \\"]  # and --store
     assert release("add", "sprout", "--policy", "tools", "--json").json["stage"] == "rejected"
     assert "'holdfast release retry tools@2' gives it a second try" in release.fails(2, "promote", "tools@2")
-    told = release.says("retry", "too@2", "--why", "it was the data").splitlines()
-    assert told[0] == "tools@2 is a candidate again, without evidence"
-    assert told[2].startswith("  holdfast prove run SUITE --baseline tools@1")
+    retried = release.says("retry", "too@2", "--why", "it was the data").splitlines()
+    assert retried[0] == "tools@2 is a candidate again, without evidence"
+    assert retried[2].startswith("  holdfast prove run SUITE --baseline tools@1")
     assert store.releases.history("tools")[-1].body["why"] == "it was the data"
     assert "tools@2 gets a second try" in release("history").out
 
 
-def test_ids_are_never_cut(release: Releases, store: Store) -> None:
-    release.says("add", "sprout", "--policy", policy := "a-rather-long-name-of-a-policy-that-somebody-gave-it")
-    assert release("list").lines[0] == f"{policy}@1"
-
-
-def test_explain_decides_once_more_and_says_whether_it_is_the_same(release: Releases, store: Store) -> None:
+def test_explain_decides_once_more_and_names_what_was_changed(release: Releases, store: Store, url: str) -> None:
     line = Line(store, 2)
     made = asyncio.run(proposed(store))
-    told = release("explain", "sprout@2")
-    assert told.code == 0 and told.lines[0] == "sprout@2 is live; it answers the callers"
-    assert "take it back:\n  # then sprout@1 answers\n  holdfast release rollback sprout" in told.out
-    assert "decided once more from 400 stored episodes: open; it is the same" in told.out
-    assert "entries, the chain holds" in told.out
+    ran = release("explain", "sprout@2").done()
+    assert ran.lines[0] == "sprout@2 is live; it answers the callers"
+    assert "take it back:\n  # then sprout@1 answers\n  holdfast release rollback sprout" in ran.out
+    assert "decided once more from 400 stored episodes: open; it is the same" in ran.out
+    assert "entries, the chain holds" in ran.out
     answer = release("explain", "sprout@2", "--json").json
     assert answer["agrees"] is True and answer["recomputed"] == answer["decision"] and answer["proof"] == made["proof"]
     line.back(2, 1)
     assert "take it back" not in release("explain", "sprout@2").out
-    back = release("explain", "sprout@1")
-    assert back.code == 0 and "sprout@2 taken back, sprout@1 live, by test" in back.out
-
-
-def test_explain_shows_refusals_with_their_codes(release: Releases, store: Store) -> None:
-    Line(store, 2)
-    made = asyncio.run(proposed(store, rate=0.1))
-    told = release("explain", "sprout@2")
-    assert told.code == 0 and "closed" in told.out
-    for reason in made["decision"]["reasons"]:
-        assert f"    {reason['code']}" in told.lines
-
-
-def test_explain_ends_with_1_where_the_samples_lead_elsewhere(release: Releases, store: Store) -> None:
-    from holdfast.contracts.evidence import Decision, Reason
-
-    line = Line(store, 2)
-    made = asyncio.run(proposed(store, rate=0.1))
-    waved = Decision(open=True, reasons=(Reason(code="open", text="trust me"),))
-    line.go(2, Stage.LIVE, evidence=made["evidence"], decision=waved)
-    told = release("explain", "sprout@2")
-    assert told.code == 1 and "it DIFFERS" in told.out
-    answer = release("explain", "sprout@2", "--json")
-    assert answer.code == 1 and answer.json["agrees"] is False
-
-
-def test_explain_names_what_was_changed(release: Releases, store: Store, url: str) -> None:
-    Line(store, 2)
-    made = asyncio.run(proposed(store))
+    assert "sprout@2 taken back, sprout@1 live, by test" in release("explain", "sprout@1").done().out
     path = store.blobs.path(made["evidence"])
     path.chmod(0o600)
     path.write_bytes(path.read_bytes() + b" ")
@@ -246,6 +182,20 @@ def test_explain_names_what_was_changed(release: Releases, store: Store, url: st
             connection.execute(f"DROP TRIGGER {name}")
         connection.execute("UPDATE ledger SET who = 'mallory' WHERE seq = 2")
     assert release.fails(5, "explain", "sprout@2").startswith("ledger: entry 2 was changed after it was written")
+
+
+def test_explain_shows_refusals_with_their_codes_and_ends_with_1_where_the_samples_lead_elsewhere(
+    release: Releases, store: Store
+) -> None:
+    line = Line(store, 2)
+    made = asyncio.run(proposed(store, rate=0.1))
+    ran = release("explain", "sprout@2").done()
+    assert "closed" in ran.out
+    assert all(f"    {reason['code']}" in ran.lines for reason in made["decision"]["reasons"])
+    waved = Decision(open=True, reasons=(Reason(code="open", text="trust me"),))
+    line.go(2, Stage.LIVE, evidence=made["evidence"], decision=waved)
+    ran, answer = release("explain", "sprout@2"), release("explain", "sprout@2", "--json")
+    assert ran.code == answer.code == 1 and "it DIFFERS" in ran.out and answer.json["agrees"] is False
 
 
 @pytest.mark.parametrize(
@@ -282,7 +232,7 @@ def test_what_cannot_be_done_is_one_line_with_its_exit_code(
     assert [one for one in store.ledger.entries() if one.kind != "refusal"] == entries
 
 
-def test_with_several_policies_one_has_to_be_named(release: Releases, store: Store) -> None:
+def test_with_several_policies_one_has_to_be_named(release: Releases) -> None:
     assert release.fails(2, "rollback") == "POLICY: there is none; propose a version first"
     for policy in ("sprout", "town"):
         release.says("add", "sprout", "--policy", policy)
@@ -294,14 +244,94 @@ def test_with_several_policies_one_has_to_be_named(release: Releases, store: Sto
 def test_a_store_that_is_not_there_is_not_made_by_looking(cli: Cli, tmp_path: Path) -> None:
     missing = tmp_path / "none.sqlite"
     assert "'holdfast release add' makes one" in cli("release", "list", "--store", missing).err
-    for words in (
-        ["list"],
-        ["retry", "a@1"],
-        ["show", "a@1"],
-        ["history"],
-        ["explain", "a@1"],
-        ["promote", "a@1"],
-        ["rollback"],
-    ):
-        ran = cli("release", *words, "--store", missing)
+    for words in ("list", "retry a@1", "show a@1", "history", "explain a@1", "promote a@1", "rollback"):
+        ran = cli("release", *words.split(), "--store", missing)
         assert ran.code in (2, 5) and str(missing) in ran.err and not missing.exists()
+
+
+# A decision in 80 columns: in one word, with what may still open it, and each reason with its code
+
+LONG = Reason(code="checkpoint_promotion_blocked_safety_regression", text="safety is worse " * 20)
+MET = Reason(code="promotion_allowed", text="success +0.4; all is met")
+SHORT = Reason(code="guard_undecided", text="nothing is proved yet")
+
+
+def version(stage: Stage, share: int = 0) -> Release:
+    about: dict[str, Any] = {"project": "default", "policy": "sprout", "number": 2, "kind": PolicyKind.WEIGHTS}
+    about |= {"source": "shelf:sprout", "created_at": 0.0, "changed_at": 0.0}
+    return Release(id="sprout@2", stage=stage, share=share, **about)
+
+
+@pytest.mark.parametrize(
+    ("decision", "word", "line"),
+    [
+        (Decision(open=True, reasons=(SHORT,)), "promoted", ""),
+        (Decision(open=False, reasons=(LONG,)), "refused", ""),
+        (Decision(open=False, reasons=(SHORT,)), "held", ""),  # a guard goes on looking
+        (Decision(open=False, reasons=(SHORT,), needs=40), "held", "; about 40 more answers may decide it"),
+        (Decision(open=False, reasons=(LONG,), needs=120), "held", "; about 120 more episodes may open the gate"),
+    ],
+)
+def test_what_became_of_a_version_is_one_word(decision: Decision, word: str, line: str) -> None:
+    assert outcome(decision) == word
+    assert headline("sprout@2", decision) == f"sprout@2: {word}{line}"
+
+
+@pytest.mark.parametrize(
+    ("now", "line"),
+    [
+        (version(Stage.SHADOW), "sprout@2: promoted to shadow; it serves nobody yet"),
+        (version(Stage.CANARY, 5), "sprout@2: promoted to canary; it answers 5 % of the callers"),
+        (version(Stage.LIVE, 100), "sprout@2: promoted to live; it answers the callers"),
+        (version(Stage.CANDIDATE), "sprout@2: accepted; it stays candidate"),
+        (version(Stage.RETIRED), "sprout@2: promoted; it is retired by now"),
+    ],
+)
+def test_where_a_promoted_version_is_now_is_said(now: Release, line: str) -> None:
+    assert headline("sprout@2", Decision(open=True, reasons=(MET,)), now) == line
+
+
+def test_what_is_not_promoted_stays_where_it_is() -> None:
+    decision, now = Decision(open=False, reasons=(LONG,), needs=7), version(Stage.CANDIDATE)
+    told_so = "sprout@2: held; it stays candidate; about 7 more episodes may open the gate"
+    assert headline("sprout@2", decision, now) == told_so
+    assert list(decision_lines("sprout@2", decision, now, "  "))[:2] == [f"  {told_so}", f"    {LONG.code}"]
+    more = list(decision_lines("sprout@2", decision, at=" --store s.db"))[-1]
+    assert more == "  holdfast prove more sprout@2 --tasks FILE --store s.db"
+    guard = Decision(open=False, reasons=(Reason(code=UNDECIDED, text="no answers yet"),))
+    assert not any("prove more" in line for line in decision_lines("sprout@2", guard))  # it waits for callers
+
+
+def test_every_reason_has_its_code_once_and_is_folded_and_of_an_open_gate_only_the_sum_is_told() -> None:
+    assert list(reason_lines((MET, Reason(code="promotion_allowed", text="400 pairs")))) == [
+        "  success +0.4; all is met"
+    ]
+    assert list(reason_lines((SHORT, SHORT))) == ["  guard_undecided", *["    nothing is proved yet"] * 2]
+    found = list(reason_lines((SHORT, LONG)))
+    assert found[:3] == ["  guard_undecided", "    nothing is proved yet", f"  {LONG.code}"]
+    assert max(map(len, found)) <= 79 and len(found) > 6
+    assert " ".join(line.strip() for line in found[3:]) == LONG.text.strip()
+    assert list(reason_lines((SHORT,), "")) == ["guard_undecided", "  nothing is proved yet"]
+
+
+CLOSED: dict[str, Any] = {"open": False, "reasons": [{"code": "c", "text": "t"}], "needs": None, "schema_version": 2}
+OPEN = {**CLOSED, "open": True, "reasons": [{"code": "c", "text": "all hold"}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "what", "why"),
+    [
+        ({"add": "a@1", "source": "shelf:sprout"}, "a@1 registered", "shelf:sprout"),
+        ({"refuse": "a@1", "decision": CLOSED}, "a@1 refused", "c: t"),
+        ({"refuse": "a@1", "decision": {**CLOSED, "needs": 40}}, "a@1 held", "c: t"),
+        ({"accept": "a@1", "decision": OPEN}, "a@1 accepted", "all hold"),
+        ({"roll_back": "a@2", "to": "a@1", "why": "odd"}, "a@2 taken back, a@1 live", "odd"),
+        ({"restore": "a@2", "retired": "a@1", "why": "a slip"}, "a@2 live again, a@1 retired", "a slip"),
+        ({"move": "a@2", "from": "rolled_back", "to": "candidate", "why": "new"}, "a@2 gets a second try", "new"),
+        ({"move": "a@2", "from": "shadow", "to": "canary", "share": 5, "why": ""}, "a@2 shadow → canary 5 %", ""),
+        ({"move": "a@2", "from": "canary", "to": "live", "share": 100, "why": ""}, "a@2 canary → live", ""),
+    ],
+)
+def test_every_entry_of_the_ledger_says_what_happened_and_why(body: dict[str, Any], what: str, why: str) -> None:
+    about: dict[str, Any] = {"seq": 1, "at": 0.0, "project": "p", "run": None, "previous": "", "sha256": ""}
+    assert happened(LedgerEntry(who="ann", kind="release", body=body, **about)) == (what, why)

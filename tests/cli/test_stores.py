@@ -1,4 +1,4 @@
-"""`holdfast store …` on real stores, sound and damaged."""
+"""`holdfast store …` on real stores, sound and damaged; traces out of one and into another; published schemas."""
 
 from __future__ import annotations
 
@@ -9,82 +9,58 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from starlette.applications import Starlette
 
-from holdfast.contracts.records import decode
-from holdfast.contracts.rollout import AttemptState
+from holdfast.cli.store import REPORTS, SETTINGS
+from holdfast.collect.otlp.take import SpanReceiver, routes
+from holdfast.contracts.records import PUBLISHED, decode, schema
+from holdfast.contracts.reward import RewardTerm
+from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.run import RunState
+from holdfast.contracts.settings import OptimizeSettings
+from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.store.admin import Migration, Pruned, Stats
 from holdfast.store.check import Checked
 from holdfast.store.db import HEAD, REVISIONS
 from holdfast.store.export import Exported
-from holdfast.store.store import Store
-from tests.cli.conftest import Cli
+from holdfast.store.store import Store, open_store
+from tests.cli.conftest import At, Cli, Group
+from tests.collect.proxy.far import running, served
 from tests.conftest import Clock, Databases, Files
 from tests.store.scene import Scene, begin
 from tests.store.test_admin import first_revision, played, set_revision
 from tests.store.test_check import damage
 
-PARTS = [
-    "runs",
-    "leases",
-    "rollouts",
-    "attempts",
-    "spans",
-    "signals",
-    "budgets",
-    "steps",
-    "scorings",
-    "checkpoints",
-    "releases",
-    "trials",
-    "labels",
-    "guards",
-    "sources",
-    "arms",
-    "flags",
-    "judgements",
-    "orders",
-    "recorded",
-    "scored",
-    "recount",
-    "ledger",
-    "blobs",
-    "weights",
-]
+PARTS = """
+runs leases rollouts attempts spans signals budgets steps scorings checkpoints releases trials labels guards sources
+arms flags judgements orders recorded scored recount ledger blobs weights
+"""
 
 
 @pytest.fixture(params=["files", "databases"], ids=["sqlite", "postgres"])
-def places(request: pytest.FixtureRequest) -> Files | Databases:
-    found: Files | Databases = request.getfixturevalue(request.param)
-    return found
+def both(request: pytest.FixtureRequest) -> str:
+    """An empty store of each engine in turn."""
+    places: Files | Databases = request.getfixturevalue(request.param)
+    return places.fresh()
 
 
-@pytest.fixture
-def at(url: str) -> tuple[str, str]:
-    return "--store", url
-
-
-def test_a_sound_store_is_called_sound(cli: Cli, scene: Scene, at: tuple[str, str]) -> None:
-    scene.enqueue("t")
-    ran = cli("store", "check", *at)
-    names = (["file", "references"] if scene.store.db.engine.name == "sqlite" else []) + PARTS
-    assert ran.code == 0
-    assert [line.split() for line in ran.lines[:-1]] == [[name, "ok"] for name in names]
-    assert ran.lines[-1] == f"{scene.store.url}: sound"
-    quick = cli("store", "check", "--quick", "--json", *at)
-    assert quick.code == 0 and decode(Checked, quick.json).ok
-    jsonschema.validate(quick.json, cli("schema", "store-check").json)
-
-
-def test_damage_is_listed_and_exits_5(cli: Cli, scene: Scene, at: tuple[str, str]) -> None:
-    scene.enqueue("t")
-    damage(scene.store, "UPDATE rollouts SET ended_at = 1")
-    ran = cli("store", "check", *at)
-    assert ran.code == 5
-    place = ran.lines.index("rollouts    1 problem")
-    assert ran.lines[place + 1] == "  rollout run-1-a/t: is queuing, and its time of ending says otherwise"
-    assert ran.lines[-1] == f"{scene.store.url}: damaged; keep a copy of it before anything else"
-    ran = cli("store", "check", "--json", *at)
+def test_a_sound_store_is_called_sound_and_damage_is_listed(cli: Cli, both: str, clock: Clock, tmp_path: Path) -> None:
+    check = Group(cli, "store", both)
+    with open_store(both, state_folder=tmp_path) as store:
+        Scene(store, clock, begin(store, clock)).enqueue("t")
+        *lines, last = check("check").done().lines
+        names = (["file", "references"] if store.db.engine.name == "sqlite" else []) + PARTS.split()
+        assert [line.split() for line in lines] == [[name, "ok"] for name in names] and last == f"{store.url}: sound"
+        quick = check("check", "--quick", "--json").done()
+        assert decode(Checked, quick.json).ok
+        jsonschema.validate(quick.json, cli("schema", "store-check").json)
+        damage(store, "UPDATE rollouts SET ended_at = 1")
+        ran = check("check")
+        assert ran.code == 5
+        place = ran.lines.index("rollouts    1 problem")
+        assert ran.lines[place + 1] == "  rollout run-1-a/t: is queuing, and its time of ending says otherwise"
+        assert ran.lines[-1] == f"{store.url}: damaged; keep a copy of it before anything else"
+    ran = check("check", "--json")
     assert ran.code == 5 and not ran.json["ok"]
 
 
@@ -95,62 +71,53 @@ def test_damage_is_listed_and_exits_5(cli: Cli, scene: Scene, at: tuple[str, str
         (b"", 2, "there is none; check the path; 'holdfast optimize' creates one"),
     ],
 )
-@pytest.mark.parametrize("command", [["check"], ["migrate"], ["stats"], ["export"], ["prune", "--older-than", "1"]])
+@pytest.mark.parametrize("command", ["check", "migrate", "stats", "export", "prune --older-than 1"])
 def test_a_file_that_is_no_store_is_refused(
-    cli: Cli, tmp_path: Path, command: list[str], content: bytes, code: int, said: str
+    cli: Cli, tmp_path: Path, command: str, content: bytes, code: int, said: str
 ) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
-    ran = cli("store", *command, "--store", path)
+    ran = cli("store", *command.split(), "--store", path)
     assert (ran.code, ran.out, ran.err) == (code, "", f"holdfast: error: store {path}: {said}\n")
     assert path.read_bytes() == content
 
 
-def test_a_database_of_another_program_is_refused(cli: Cli, tmp_path: Path) -> None:
+def test_a_store_of_another_program_or_a_newer_version_is_refused(cli: Cli, tmp_path: Path, files: Files) -> None:
     path = tmp_path / "other.db"
     sqlite3.connect(path).execute("CREATE TABLE songs (name)").connection.close()
     ran = cli("store", "migrate", "--store", path)
     expected = "this database belongs to another program; give another path or database"
     assert (ran.code, ran.err) == (5, f"holdfast: error: store {path}: {expected}\n")
+    newer = files.fresh()
+    set_revision(newer, "9999")
+    said = f"its schema is 9999, this version knows up to {HEAD}; install the newer holdfast that wrote it"
+    for words in (["store", "migrate"], ["store", "check"], ["runs"]):
+        ran = cli(*words, "--store", newer)
+        assert (ran.code, ran.err) == (5, f"holdfast: error: store {newer}: {said}\n")
 
 
-def test_migrate_says_what_it_did(cli: Cli, store: Store, at: tuple[str, str]) -> None:
-    ran = cli("store", "migrate", *at)
-    assert (ran.code, ran.out) == (0, f"{store.url}: schema {HEAD} already, nothing to do\n")
-    found = decode(Migration, cli("store", "migrate", "--json", *at).json)
-    assert found == Migration(store=store.url, before=HEAD, after=HEAD)
-
-
-def test_an_older_store_is_brought_up_to_date(cli: Cli, files: Files) -> None:
+def test_migrate_says_what_it_did(cli: Cli, url: str, files: Files) -> None:
+    found = decode(Migration, cli("store", "migrate", "--json", "--store", url).json)
+    assert (found.before, found.after) == (HEAD, HEAD)
+    assert cli("store", "migrate", "--store", url).out == f"{found.store}: schema {HEAD} already, nothing to do\n"
     path = first_revision(files.blank())
     assert cli("store", "check", "--store", path).code == 5
-    ran = cli("store", "migrate", "--store", path)
-    assert (ran.code, ran.out) == (0, f"{path}: schema {REVISIONS[0]} → {HEAD}\n")
-    assert cli("store", "check", "--store", path).code == 0
+    assert cli("store", "migrate", "--store", path).done().out == f"{path}: schema {REVISIONS[0]} → {HEAD}\n"
+    cli("store", "check", "--store", path).done()
 
 
-def test_a_newer_store_is_refused_by_every_command(cli: Cli, files: Files) -> None:
-    path = files.fresh()
-    set_revision(path, "9999")
-    said = (
-        f"store {path}: its schema is 9999, this version knows up to {HEAD}; install the newer holdfast that wrote it"
-    )
-    for words in (["store", "migrate"], ["store", "check"], ["runs"]):
-        ran = cli(*words, "--store", path)
-        assert (ran.code, ran.err) == (5, f"holdfast: error: {said}\n")
-
-
-def test_stats_are_shown_in_80_columns_and_as_json(cli: Cli, store: Store, clock: Clock, at: tuple[str, str]) -> None:
-    played(store, clock, "a", 3)
-    scene = played(store, clock, "b", 1, end=None)
-    scene.enqueue("open", max_attempts=1)
-    scene.finish(scene.claim(), AttemptState.FAILED)
-    ran = cli("store", "stats", *at)
-    assert ran.code == 0
-    assert max(map(len, ran.lines[1:])) <= 80
-    assert ran.lines[0].startswith(f"{store.url}: schema {HEAD}, ")
-    assert ["spans", "8"] in [line.split() for line in ran.lines]
-    assert [line.split() for line in ran.lines[-3:]] == [
+def test_stats_are_shown_in_80_columns_and_as_json(cli: Cli, url: str, clock: Clock, tmp_path: Path) -> None:
+    at = ("--store", url)
+    assert cli("store", "stats", *at).done().lines[-1].split() == ["ledger", "0"]  # an empty store has stats too
+    with open_store(url, state_folder=tmp_path) as store:
+        played(store, clock, "a", 3)
+        scene = played(store, clock, "b", 1, end=None)
+        scene.enqueue("open", max_attempts=1)
+        scene.finish(scene.claim(), AttemptState.FAILED)
+        shown = cli("store", "stats", *at).done().lines
+        assert max(map(len, shown[1:])) <= 80 and shown[0].startswith(f"{store.url}: schema {HEAD}, ")
+    assert ["spans", "8"] in [line.split() for line in shown]
+    assert [line.split() for line in shown[-3:]] == [
         ["run", "project", "state", "succeeded", "failed"],
         ["run-2-b", "default", "running", "1", "1"],
         ["run-1-a", "default", "completed", "3", "0"],
@@ -162,34 +129,24 @@ def test_stats_are_shown_in_80_columns_and_as_json(cli: Cli, store: Store, clock
     assert cli("store", "stats", "--json", "--project", "other", *at).json["runs"] == []
 
 
-def test_an_empty_store_has_stats_too(cli: Cli, store: Store, at: tuple[str, str]) -> None:
-    ran = cli("store", "stats", *at)
-    assert ran.code == 0 and ran.lines[-1].split() == ["ledger", "0"]
-
-
-def test_an_export_goes_to_stdout_or_whole_into_a_file(
-    cli: Cli, store: Store, clock: Clock, at: tuple[str, str], tmp_path: Path
-) -> None:
-    played(store, clock, "a", 2)
-    ran = cli("store", "export", *at)
-    kinds = [json.loads(line)["kind"] for line in ran.lines]
+def test_an_export_goes_to_stdout_or_whole_into_a_file(cli: Cli, url: str, clock: Clock, tmp_path: Path) -> None:
+    with open_store(url, state_folder=tmp_path) as store:
+        played(store, clock, "a", 2)
+    kinds = [json.loads(line)["kind"] for line in cli("store", "export", "--store", url).done().lines]
     each = ["rollout", "attempt", "span", "span", "signal"]
-    assert (ran.code, kinds) == (0, ["header", "run", *each, *each, "ledger-entry", "ledger-entry", "end"])
+    assert kinds == ["header", "run", *each, *each, "ledger-entry", "ledger-entry", "end"]
     path = tmp_path / "out" / "store.jsonl"
-    ran = cli("store", "export", "--output", path, *at)
     counts = "1 header, 1 run, 2 rollout, 2 attempt, 4 span, 2 signal, 2 ledger-entry"
-    assert (ran.code, ran.out) == (0, f"{path}: {counts}\n")
+    assert cli("store", "export", "--output", path, "--store", url).done().out == f"{path}: {counts}\n"
     assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == kinds
-    answer = decode(Exported, cli("store", "export", "--output", path, "--json", *at).json)
+    answer = decode(Exported, cli("store", "export", "--output", path, "--json", "--store", url).json)
     assert (answer.output, answer.lines["rollout"]) == (str(path), 2)
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_an_export_can_be_narrowed(cli: Cli, store: Store, clock: Clock, at: tuple[str, str]) -> None:
-    played(store, clock, "a", 1)
-    played(store, clock, "b", 1)
-    other = Store(store.db, "other", store.folder)
-    played(other, clock, "c", 1)
+def test_an_export_can_be_narrowed(cli: Cli, store: Store, clock: Clock, at: At) -> None:
+    for salt, one in (("a", store), ("b", store), ("c", Store(store.db, "other", store.folder))):
+        played(one, clock, salt, 1)
 
     def runs(*words: object) -> list[str]:
         lines = map(json.loads, cli("store", "export", *words, *at).lines)
@@ -199,54 +156,135 @@ def test_an_export_can_be_narrowed(cli: Cli, store: Store, clock: Clock, at: tup
     assert runs("--project", "other") == ["run-3-c"]
     assert runs("--run", "run-2") == ["run-2-b"]
     assert runs("--run", "run-3", "--project", "other") == ["run-3-c"]
-    ran = cli("store", "export", "--run", "run-3", *at)
-    expected = "run 'run-3': there is none in project 'default'; 'holdfast runs' lists them"
-    assert (ran.code, ran.out, ran.err) == (2, "", f"holdfast: error: {expected}\n")
+    assert "run 'run-3': there is none in project 'default'" in cli("store", "export", "--run", "run-3", *at).refusal
 
 
-def test_pruning_is_a_dry_run_until_one_says_yes(
-    cli: Cli, store: Store, at: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOGNAME", "ann")
-    old, recent = Clock(time.time() - 40 * 86_400), Clock(time.time() - 86_400)
-    played(store, old, "old", 3)
-    played(store, recent, "recent", 1)
-    begin(store, old, salt="running")
-    ran = cli("store", "prune", "--older-than", 30, *at)
-    assert ran.code == 0
-    assert [line.split()[0] for line in ran.lines] == ["run", "run-1-old", "1"]
-    assert ran.lines[-1] == "1 run would go; add --yes to remove them"
-    assert max(map(len, ran.lines)) <= 80
-    assert len(store.runs.newest()) == 3
-    ran = cli("store", "prune", "--older-than", 30, "--yes", *at)
-    assert ran.lines[-1] == "1 run removed; the ledger keeps a note, and the room they took is used again"
-    assert [run.id for run in store.runs.newest()] == ["run-3-running", "run-2-recent"]
-    assert list(store.ledger.entries())[-1].who == "ann"
-    ran = cli("store", "prune", "--older-than", 30, "--yes", *at)
-    expected = "no finished runs in project default ended more than 30 days ago: nothing to remove"
-    assert (ran.code, ran.out) == (0, f"{expected}\n")
-
-
-def test_pruning_answers_in_json_and_keeps_to_its_project(cli: Cli, store: Store, at: tuple[str, str]) -> None:
-    played(store, Clock(time.time() - 100), "a", 2, end=RunState.CANCELLED)
-    data = cli("store", "prune", "--older-than", 0, "--json", *at).json
-    jsonschema.validate(data, cli("schema", "store-prune").json)
-    answer = decode(Pruned, data)
-    assert (answer.removed, [(one.run, one.rollouts) for one in answer.runs]) == (False, [("run-1-a", 2)])
-    assert cli("store", "prune", "--older-than", 0, "--json", "--project", "other", *at).json["runs"] == []
-    assert cli("store", "prune", "--older-than", 0, "--yes", "--json", *at).json["removed"]
-    assert store.runs.newest() == []
+def test_pruning_is_a_dry_run_until_one_says_yes(cli: Cli, url: str, tmp_path: Path) -> None:
+    old, recent, prune = Clock(time.time() - 40 * 86_400), Clock(time.time() - 86_400), Group(cli, "store", url)
+    with open_store(url, state_folder=tmp_path) as store:
+        played(store, old, "old", 3, end=RunState.CANCELLED)
+        played(store, recent, "recent", 1)
+        begin(store, old, salt="running")
+        shown = prune("prune", "--older-than", 30).done().page
+        assert [line.split()[0] for line in shown] == ["run", "run-1-old", "1"]
+        assert shown[-1] == "1 run would go; add --yes to remove them"
+        assert len(store.runs.newest()) == 3
+        data = prune("prune", "--older-than", 30, "--json").json
+        jsonschema.validate(data, cli("schema", "store-prune").json)
+        answer = decode(Pruned, data)
+        assert (answer.removed, [(one.run, one.rollouts) for one in answer.runs]) == (False, [("run-1-old", 3)])
+        assert prune("prune", "--older-than", 0, "--json", "--project", "other").json["runs"] == []
+        gone = prune("prune", "--older-than", 30, "--yes").lines[-1]
+        assert gone == "1 run removed; the ledger keeps a note, and the room they took is used again"
+        assert [run.id for run in store.runs.newest()] == ["run-3-running", "run-2-recent"]
+        assert list(store.ledger.entries())[-1].who == "ann"
+        said = prune("prune", "--older-than", 30, "--yes").done().out
+        assert said == "no finished runs in project default ended more than 30 days ago: nothing to remove\n"
+        assert prune("prune", "--older-than", 0, "--yes", "--json").json["removed"]
+        assert [run.id for run in store.runs.newest()] == ["run-3-running"]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["prune"], "Missing option '--older-than'."),
-        (["prune", "--older-than", "-1"], "Invalid value for '--older-than'"),
-        (["prune", "--older-than", "soon"], "Invalid value for '--older-than'"),
-        (["bogus"], "No such command 'bogus'."),
+        ("", "Missing option '--older-than'."),
+        ("--older-than -1", "Invalid value for '--older-than'"),
+        ("--older-than soon", "Invalid value for '--older-than'"),
     ],
 )
-def test_a_wrong_command_line_exits_2(cli: Cli, words: list[str], said: str) -> None:
-    ran = cli("store", *words)
+def test_days_to_prune_by_are_a_number(cli: Cli, words: str, said: str) -> None:
+    ran = cli("store", "prune", *words.split())
     assert ran.code == 2 and said in ran.err
+
+
+# Schemas: everything that leaves the process has one
+
+NAMES = sorted([*PUBLISHED, *REPORTS, SETTINGS])
+
+
+def test_every_published_name_has_a_valid_schema(cli: Cli) -> None:
+    assert cli("schema").lines == cli("schema", "--json").json == NAMES
+    for name in NAMES:
+        document = cli("schema", name).json
+        jsonschema.Draft202012Validator.check_schema(document)
+        assert document["type"] == "object"
+        assert name not in PUBLISHED or document == schema(PUBLISHED[name])
+    settings = OptimizeSettings.model_validate({"optimize": ["hello"]})
+    document = cli("schema", SETTINGS).json
+    jsonschema.validate(json.loads(json.dumps(settings.record())), document)
+    assert list(document["properties"])[:2] == ["optimize", "validate"]
+    for name, remedy in (("rolout", "did you mean rollout?"), ("zzz", "'holdfast schema' lists the names")):
+        assert cli("schema", name).refusal == f"holdfast: error: schema {name!r}: is not published; {remedy}\n"
+
+
+# Traces, through a file and through a collector
+
+CALL = ModelCall(
+    model="m",
+    messages=({"role": "user", "content": "Write to ada.lovelace@posteo.de"},),
+    response={"role": "assistant", "content": "Done."},
+    finish_reason="stop",
+    prompt_ids=(1, 2),
+    completion_ids=(3,),
+    logprobs=(-0.25,),
+)
+
+
+@pytest.fixture
+def told(files: Files) -> str:
+    """A store with one finished rollout."""
+    address = files.fresh()
+    with open_store(address) as store:
+        attempt, now = running(store), time.time()
+        span = Span(seq=1, kind=SpanKind.MODEL, name="model.m", started_at=now, ended_at=now + 1, model=CALL)
+        store.traces.add(attempt, [span], now=now).result()
+        store.traces.score(attempt, [RewardTerm(name="s", value=0.5, source="rule:s")], now=now).result()
+        store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=0.5).result()
+    return address
+
+
+def taken(store: Store) -> tuple[float | None, list[Span]]:
+    (run,) = store.runs.newest()
+    (rollout,) = store.views.rollouts(run.id)
+    assert (run.kind, rollout.status) == ("otlp", RolloutState.SUCCEEDED)
+    (attempt,) = store.views.attempts(rollout.id)
+    return rollout.reward, store.traces.spans(attempt.token)
+
+
+def test_a_file_takes_spans_from_one_store_to_another(cli: Cli, told: str, files: Files, tmp_path: Path) -> None:
+    file, other, scrubbed = tmp_path / "traces.jsonl", files.fresh(), files.fresh()
+    assert cli("traces", "export", "run-1", "--to", file, "--store", told).done().out == f"{file}: 2 spans\n"
+    ran = cli("traces", "import", file, "--store", other, "--no-scrub", "--json")
+    assert ran.json == {"file": str(file), "kept": 2, "refused": 0, "why": ""}
+    with open_store(other) as store:
+        reward, (_, model) = taken(store)
+    assert reward == 0.5 and model.model == CALL
+    cli("traces", "export", "run-1/t1", "--to", file, "--store", told).done()
+    cli("traces", "import", file, "--store", scrubbed).done()  # what is taken in is scrubbed unless told otherwise
+    with open_store(scrubbed) as store:
+        _, (_, model) = taken(store)
+    assert "ada.lovelace@posteo.de" not in repr(model) and "<email:" in repr(model)
+
+
+def test_a_collector_gets_them_with_the_headers_it_asks_for(cli: Cli, told: str, store: Store) -> None:
+    taking = routes(SpanReceiver(store, clock=time.time), token="tell-nobody")
+    with served(lambda: Starlette(routes=taking)) as at:
+        words = ("traces", "export", "run-1", "--store", told, "--to")
+        refused = cli(*words, at)
+        ran = cli(*words, at, "--header", "authorization=Bearer tell-nobody", "--json")
+    assert refused.code == 1 and "HTTP 401" in refused.err and "tell-nobody" not in refused.err
+    assert ran.json == {"to": at, "spans": 2} and len(taken(store)[1]) == 2
+    said = cli(*words, "http://me:tell-nobody@127.0.0.1:9").refusal  # an address with a password
+    assert "127.0.0.1:9" in said and "--header" in said and "tell-nobody" not in said
+
+
+def test_what_cannot_be_taken_is_one_line(cli: Cli, told: str, tmp_path: Path) -> None:
+    file, traces = tmp_path / "traces.jsonl", Group(cli, "traces", told)
+    assert "run 'run-9'" in traces("export", "run-9", "--to", file).refusal and not file.exists()
+    assert "NAME=VALUE" in traces("export", "run-1", "--to", file, "--header", "nonsense").refusal
+    assert "there is none" in traces("import", file).refusal
+    file.write_text('{"resourceSpans": []}\n{')
+    assert f"{file}:2" in traces("import", file).refusal
+    file.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "no ids"}]}]}]}))
+    ran = traces("import", file)
+    assert ran.code == 1 and "1 refused: spans without ids" in ran.out  # which is no success

@@ -1,14 +1,28 @@
-"""`holdfast town`: a run that is kept, lived again and looked at; watching; rules that are refused."""
+"""`holdfast town`: a run that is kept, lived again and looked at; watching, learning and soaking; what is refused."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import pty
 import re
+import select
+import signal
+import sys
+import time
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
-from tests.cli.conftest import Cli
+from holdfast.cli.town import NATURES, badges, check_writable, clock_time, town, warn
+from holdfast.contracts.errors import BadInput
+from holdfast.policies import weights
+from tests.cli.conftest import Cli, ended, first_line, running, until
+from tests.town.small import ROWS, VENUES
 
 FEW = ("--residents", "12")
 
@@ -83,21 +97,33 @@ def test_validate_lists_everything_that_is_wrong(cli: Cli, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("run", "--rules", "none.toml"), "none.toml"),
-        (("run", "--save", "nowhere/a.npz"), "nowhere/a.npz: its folder does not exist; make it first"),
-        (("run", "--from", "none.npz"), "No such file"),
-        (("replay", "none"), "none: No such file"),
-        (("inspect", "none"), "none: No such file"),
-        (("watch", "--web", "--host", "0.0.0.0"), "everyone who reaches this machine could watch; give --token"),
-        (("watch", "--web", "--operator", "short"), "token of operator: is too short"),
+        ("run --rules none.toml", "none.toml"),
+        ("run --save nowhere/a.npz", "nowhere/a.npz: its folder does not exist; make it first"),
+        ("run --from none.npz", "No such file"),
+        ("replay none", "none: No such file"),
+        ("inspect none", "none: No such file"),
+        ("watch --web --host 0.0.0.0", "everyone who reaches this machine could watch; give --token"),
+        ("watch --web --operator short", "token of operator: is too short"),
+        ("soak --ticks 1000 --report none/soak.md", "its folder does not exist"),
+        ("learn --quick --out nowhere/kept", "nowhere/kept: its folder does not exist; make it first"),
+        ("learn --quick --out /proc/kept", "/proc/kept: cannot be written: "),
+        ("learn --quick --picture /proc/kept.png", "/proc/kept.png: cannot be written: "),
+        ("learn --quick --picture a.gif", "picture a.gif: is of no format that can be drawn; end it in .png or .svg"),
+        ("learn --quick --rules none.toml", "none.toml"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_code_2(
-    words: tuple[str, ...], message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_done_is_one_line_and_code_2(words: str, message: str, cli: Cli, here: Path) -> None:
+    assert message in cli("town", *words.split()).refusal
+
+
+def test_only_a_town_that_is_not_compiled_yet_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    ran = cli("town", *words)
-    assert ran.code == 2 and message in ran.err and len(ran.err.splitlines()) == 1
+    for is_cold, said in ((False, ""), (True, "compiling the rules of the town, once")):
+        monkeypatch.setattr("holdfast.workloads.townlife.is_cold", lambda is_cold=is_cold: is_cold)
+        warn()
+        assert capsys.readouterr().err.startswith(said)
+    check_writable(None, Path("a"))
 
 
 def test_orders_are_listed_with_their_roles(cli: Cli) -> None:
@@ -106,8 +132,13 @@ def test_orders_are_listed_with_their_roles(cli: Cli) -> None:
     assert {one["name"] for one in cli("town", "orders", "--json").json} >= {"rain", "kill", "inspect"}
 
 
-def test_bench_tells_figures(cli: Cli) -> None:
+def test_bench_and_soak_tell_metrics_and_write_a_page(cli: Cli, tmp_path: Path) -> None:
     assert cli("town", "bench", "--worlds", 2, "--ticks", 5, "--json").json["agent_steps_per_s"] > 0
+    soaked = cli("town", "soak", "--ticks", 1000, "--report", tmp_path / "soak.md", "--json").done().json
+    assert soaked["ticks"] == 1000 and soaked["lost_events"] == 0
+    assert len(soaked["looks"]) == 20 and soaked["looks"][-1]["memory_mb"] > 10
+    page = (tmp_path / "soak.md").read_text()
+    assert "`holdfast town soak --ticks 1000 --seed 1`" in page and soaked["looks"][-1]["state"] in page
 
 
 def test_watching_writes_windows_to_the_log_of_stages_as_a_run_does(cli: Cli, tmp_path: Path) -> None:
@@ -118,3 +149,159 @@ def test_watching_writes_windows_to_the_log_of_stages_as_a_run_does(cli: Cli, tm
     ran = cli("town", "run", "--days", 0.01, *FEW, "--stages", log, "--json")
     assert ran.json["stages"] == (["needs", "work"] if all(one["green"] for one in kept) else ["needs"])
     assert "give --stages FILE" in cli("town", "watch", "--unlock", "ties").err
+
+
+# Learning
+
+WORDS = ("town", "learn", "--quick")
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    """A hamlet whose days are short: so are its exams."""
+    venues = "".join(f"[[venue]]\nid = '{one['id']}'\nkind = '{one['kind']}'\narea = {one['area']}\n" for one in VENUES)
+    job = "[[job]]\nid = 'a'\nvenue = 'office'\nstart = 0\nend = 40\nwage = 1.0\nslots = 4\n"
+    path = tmp_path / "hamlet.toml"
+    path.write_text(f"residents = 4\nticks_per_day = 48\n[map]\nrows = '''{ROWS}'''\n{venues}{job}")
+    return path
+
+
+EXAMINED = {"learnt", "random", "scripted", "untaught"}
+
+
+def test_a_lesson_is_told_and_kept(cli: Cli, rules: Path, here: Path) -> None:
+    ran = cli(*WORDS, "--rules", rules, "--updates", 2, "--out", here / "kept")
+    assert ran.code in (0, 1)  # two updates prove nothing, and need not
+    assert {line.split()[0] for line in ran.page[1:5]} == EXAMINED
+    assert ran.lines[5].startswith("paid a day: ") and ran.lines[6].startswith("on the way  ")
+    assert "2 updates" in ran.out and "steps" in ran.err
+    told = json.loads((here / "kept/lesson.json").read_text())
+    assert told["updates"] == 2 and told["moved"] > 0 and set(told["scores"]) == EXAMINED
+    assert (here / "kept/curve.png").read_bytes().startswith(b"\x89PNG")
+    manifest = weights.read(here / "kept")
+    assert manifest.kind == "actor-critic" and manifest.step == 2 and manifest.data == told["rules"]
+    ran = cli(*WORDS, "--rules", rules, "--updates", 1)  # nobody says where
+    (kept,) = (here / ".holdfast/town").iterdir()
+    assert weights.read(kept).step == 1 and f"kept in  .holdfast/town/{kept.name}" in ran.lines
+    assert "next:" in ran.lines and any("holdfast town learn --minutes 10" in line for line in ran.lines)
+
+
+def test_ctrl_c_ends_the_lesson_and_keeps_what_was_learnt(rules: Path, tmp_path: Path) -> None:
+    words = ("--rules", rules, "--updates", 100_000, "--seed", 2, "--out", tmp_path / "kept", "--json")
+    with running(*WORDS, *words) as taught:
+        until((tmp_path / "kept/manifest.json").exists, taught)  # the first look, before the first update
+        taught.send_signal(signal.SIGINT)
+        out, err = taught.communicate(timeout=150)
+    assert taught.returncode == 130 and "ended; examining" in err and "Traceback" not in err
+    told = json.loads(out)
+    assert told["is_whole"] is False and weights.read(tmp_path / "kept").step == told["updates"]
+
+
+# Watching: lines where there is no terminal, Ctrl-C where there is one, and a page until it is told to end
+
+
+def test_watching_without_a_terminal_prints_what_happens(cli: Cli) -> None:
+    told = cli("town", "watch", "--ticks", 300, *FEW)
+    assert told.code == 0 and all(re.match(r"day 1, \d\d:\d\d  \w", line) for line in told.lines) and told.lines
+
+
+def test_ctrl_c_ends_watching_and_leaves_the_terminal_as_it_was() -> None:
+    child, screen = pty.fork()
+    if child == 0:
+        os.environ.update(TERM="xterm-256color", COLUMNS="80", LINES="26")
+        words = ["-m", "holdfast.cli", "town", "watch", "--residents", "12", "--speed", "30"]
+        os.execv(sys.executable, [sys.executable, *words])
+    seen, until, again = b"", time.monotonic() + 300, 0.0
+    while time.monotonic() < until:
+        if not select.select([screen], [], [], 0.5)[0]:
+            continue
+        try:
+            seen += os.read(screen, 65536)
+        except OSError:  # the other side is closed
+            break
+        if time.monotonic() > again and "▀".encode() in seen and b"harbour" in seen:
+            again = time.monotonic() + 20  # a terminal that is just being set up may lose what is typed
+            os.write(screen, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (
+        seen.rstrip().endswith(b"the town goes on without you") and b"\x1b[?1049l" in seen and b"Traceback" not in seen
+    )
+
+
+@pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGTERM])
+def test_the_page_is_served_until_it_is_told_to_end(with_signal: signal.Signals, tmp_path: Path) -> None:
+    words = ("--web", "--port", "0", *FEW, "--audit", tmp_path / "audit.jsonl")
+    with running("town", "watch", *words, env=os.environ | {"TMPDIR": str(tmp_path)}) as served:
+        address = re.match(r"town at (http://127\.0\.0\.1:\d+/)", first_line(served))
+        assert address is not None and "#token=" in first_line(served)
+        with urllib.request.urlopen(f"{address[1]}status", timeout=60) as answer:
+            assert json.load(answer)["role"] == "viewer"
+        served.send_signal(with_signal)
+        ran = ended(served)
+    assert ran.code in (130, 143, -with_signal, 0) and "Traceback" not in ran.err
+    assert not list(tmp_path.glob("town-*"))  # its recording went with it
+
+
+def test_a_badge_is_made_up_where_none_is_given() -> None:
+    none: dict[str, str | None] = {"viewer": None, "operator": None, "admin": None}
+    found, link = badges(none)
+    assert [(one.role, one.token) for one in found] == [("operator", link)] and len(link) >= 12
+    found, link = badges(none | {"viewer": "viewer-token", "admin": "admin-token"})
+    assert [one.role for one in found] == ["viewer", "admin"] and link == "admin-token"
+    with pytest.raises(BadInput):
+        badges(none | {"admin": "x"})
+
+
+# The town in 80 columns: who is where, in colour and without, and what is told beside it
+
+LEGEND: dict[str, Any] = {
+    "town": "hamlet", "day": 1440, "width": 6, "height": 4,
+    "glyphs": "######" + "#_b_+=" + '#_"__=' + "######",
+    "legend": {"walls": "#", "doors": "+", "ground": '._="', "entry": "=", "objects": {"b": "bed"}},
+    "needs": ["hunger", "energy"], "troubles": ["rain", "festival"],
+}  # fmt: skip
+FRAME: dict[str, Any] = {
+    "tick": 1440 + 605, "at": [7, 15, -1], "nature": [0, 1, 0], "needs": [255, 0, 127, 255, 0, 0],
+    "until": [9999, 0], "kpis": {"alive": 0.5, "chats": None},
+}  # fmt: skip
+
+
+def shown(**how: Any) -> str:
+    console = Console(file=io.StringIO(), width=80, color_system="truecolor" if how.get("is_coloured", True) else None,
+                      force_terminal=True, highlight=False)  # fmt: skip
+    console.print(town(LEGEND, FRAME, **how))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_two_tiles_are_one_character_in_the_colours_of_who_stands_there() -> None:
+    text = shown()
+    assert text.count("▀") == 6 * 2
+    for colour in NATURES[:2]:
+        red, green, blue = (int(colour[k : k + 2], 16) for k in (1, 3, 5))
+        assert f"{red};{green};{blue}" in text
+
+
+def test_without_colours_the_one_who_tells_more_is_seen() -> None:
+    lines = [line[:6] for line in shown(is_coloured=False).splitlines()]
+    assert lines == ["#@o###", "###@##"]
+
+
+def test_time_troubles_and_needs_are_told() -> None:
+    lines = [line[7:].rstrip() for line in shown(is_coloured=False).splitlines()]
+    assert lines == ["hamlet · day 2, 10:05", "rain"]  # of a map of two rows, no more than that
+    tall = LEGEND | {"height": 40, "glyphs": LEGEND["glyphs"] * 10}
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    news = [{"tick": 1440 + 600, "text": "Ada and Ben have a very good and quite long talk."}]
+    console.print(town(tall, FRAME, news=news, alerts=["exits"], state="8×", is_coloured=False))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "8×, rain" in text and "! exits" in text and "10:00 Ada and Ben have a very" in text
+    assert "hunger   ━━━━━━━━━╌╌╌  75%" in text  # of the two who are there
+    assert "here                   50%" in text and "talks a day              -" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("tick", "words"), [(0, "day 1, 00:00"), (1439, "day 1, 23:59"), (1440 * 9 + 61, "day 10, 01:01")]
+)
+def test_a_tick_has_a_day_and_a_time(tick: int, words: str) -> None:
+    assert clock_time(LEGEND, tick) == words

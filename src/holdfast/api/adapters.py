@@ -45,12 +45,7 @@ class Adapted:
 
 
 def trl(
-    reward_func: Any,
-    *,
-    weight: float = 1.0,
-    gate: bool = False,
-    name: str | None = None,
-    expected: str | None = None,
+    reward_func: Any, *, weight: float = 1.0, gate: bool = False, name: str | None = None, expected: str | None = None
 ) -> Scorer:
     """A reward function as TRL's GRPOTrainer takes it, as a scorer. It is called with one completion at a time.
 

@@ -7,13 +7,15 @@ them is read by `results`.
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
-from holdfast.api.driving import Started
-from holdfast.api.env import start_env
+from holdfast.api.driving import Setup, Started, begin, drive_spec, launch, prepare, run_spec, runtime_for
 from holdfast.api.inputs import (
     Budget,
     Options,
@@ -27,23 +29,30 @@ from holdfast.api.inputs import (
     task_set,
     weighing_of,
 )
-from holdfast.api.more import prove_more
-from holdfast.api.results import WAIVED, Comparison, Result, compare_stored, comparison_of, result_of
-from holdfast.api.setup import Setup, launch, prepare
-from holdfast.api.stored import Run, StoreAddress, run_of
+from holdfast.api.results import WAIVED, Comparison, Proof, Result, compare_stored, comparison_of, result_of
+from holdfast.api.stored import Run, StoreAddress, run_of, who
 from holdfast.collect.agent import Context
 from holdfast.collect.tasks import TaskSet
 from holdfast.contracts.agent import Agent, is_async
 from holdfast.contracts.algorithm import Algorithm, Work
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Decision, Evidence
 from holdfast.contracts.policy import Policy
+from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Stage, check_name
 from holdfast.contracts.rollout import Split
+from holdfast.contracts.task import TaskItem, canonical
 from holdfast.learn.candidates import Candidates, Proposals, within
 from holdfast.pipeline import improve as loop
 from holdfast.pipeline.collect import collect as collect_step
+from holdfast.pipeline.control import EnvProof, improve_env
+from holdfast.pipeline.more import candidate_of, end_of, samples_of, unfinished_after
+from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, measured, policies_of
+from holdfast.pipeline.paired import compare as compare_step
+from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
 from holdfast.pipeline.prove import HeldOut, ProveConfig, prove
 from holdfast.pipeline.run import DurableRun as Driven
+from holdfast.pipeline.versions import resolve
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import Criteria
 from holdfast.prove.comparison import ComparisonConfig
@@ -239,11 +248,7 @@ def _by_advantages(given: Any) -> Any:
 
 
 def _divided(
-    base: Policy,
-    algorithm: Any,
-    tasks: TaskSet,
-    rollouts: int | None,
-    options: Options,
+    base: Policy, algorithm: Any, tasks: TaskSet, rollouts: int | None, options: Options
 ) -> tuple[Any, Sequence[HeldOut]]:
     """The algorithm and the held-out tasks, within a number of rollouts; two thirds of them at most are the proof's."""
     proving = held_out(tasks)
@@ -299,14 +304,7 @@ def collect(
     chosen = options_of({"seeds": 1, **options}, "seeds")
     base = policy_from(policy, model)
     setup = prepare(
-        {},
-        agent=agent,
-        tasks=tasks,
-        scorers=scorers,
-        safety=safety,
-        policies=[base],
-        base_url=base_url,
-        options=chosen,
+        {}, agent=agent, tasks=tasks, scorers=scorers, safety=safety, policies=[base], base_url=base_url, options=chosen
     )
     program = partial(_collect, setup, base)
     return launch(setup, "collect", program, lambda store, run: Run(run.place, run.id), model or base.version).wait()
@@ -434,3 +432,139 @@ def _either(a: Agent, b: Agent) -> Agent:
         return await chosen(row, ctx) if is_async(chosen) else await asyncio.to_thread(chosen, row, ctx)
 
     return later if is_async(a) or is_async(b) else now
+
+
+# In an environment of Gymnasium --------------------------------------------------------------------------------------
+
+
+def start_env(
+    env: Any, policy: Any, *, name: str | None, algorithm: Any, given: dict[str, Any], options: Options
+) -> Started[Result]:
+    """`given` is what belongs to agents and tasks: an environment has none of it."""
+    if strange := [key for key, value in given.items() if value is not None]:
+        why = "is for agents and tasks, and an environment has neither"
+        raise BadInput(strange[0], why=why, remedy="leave it out, or leave env out")
+    chosen = options_of(options, "alpha", "min_effect", "reward_range", "iterations", "stage")
+    proof = EnvProof(alpha=chosen["alpha"], min_effect=chosen["min_effect"], reward_range=chosen.get("reward_range"))
+    spec = improve_env(
+        env,
+        policy,
+        name=name,
+        algorithm=algorithm,
+        proof=proof,
+        iterations=chosen["iterations"],
+        stage=None if chosen["stage"] is None else Stage(chosen["stage"]),
+        seed=chosen["seed"],
+    )
+    return begin(StoreAddress(str(chosen["store"]), chosen["project"]), spec, result_of)
+
+
+# A way on for a candidate that is held: further tasks, measured by the process that has the agent and the scorers ----
+
+
+def prove_more(setup: Setup, spec: loop.Spec, result: Result, tasks: Any) -> Result:
+    assert result.release is not None
+    with setup.place.open() as store:
+        evaluation = _evaluation(setup, spec, result, tasks, store)
+        policies = policies_of(store, evaluation)
+        files = store.files
+    runtime = runtime_for(setup.agent, setup.score, policies, setup.base_url, setup.options, files)
+    again = replace(setup, runtime=runtime, settings=evaluation.settings)
+    made = run_spec(again, KIND, partial(compare_step, evaluation, policies), f"{result.release}, further tasks")
+    return drive_spec(again, made, partial(_decided, setup, spec, result, evaluation)).wait()
+
+
+def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store: Store) -> PairedEvaluation:
+    assert result.release is not None
+    last, unfinished = end_of(store, result.run.id, result.release)
+    iteration = int(result.details["iteration"]) if last == result.run.id and "iteration" in result.details else None
+    so_far = measured(store, last, iteration=iteration)
+    evidence = loads(Evidence, store.blobs.get(str(result.details["evidence"])))
+    kept = samples_of(store, store.releases.get(result.release)) or {}
+    fresh = _fresh(setup, tasks, {one.task for one in so_far.before})
+    name, version, sha256 = kept["suite"]
+    suite = (name, version, loop.sha256_of([sha256, *(one.record() for one in fresh)]))
+    options = setup.options
+    source = {
+        "api": setup.settings["api"],
+        "root": result.run.id,
+        "tasks": [one.record() for one in fresh],
+        "seeds": list(spec.prove.seeds),
+        "evidence": list(suite),
+        "agent": setup.settings["agent"],
+        "scorers": setup.settings["scorers"],
+    }
+    made = PairedEvaluation(
+        tasks=tuple(fresh),
+        seeds=tuple(spec.prove.seeds),
+        suite=suite,
+        baseline=resolve(store, evidence.baseline),
+        candidate=resolve(store, evidence.candidate),
+        how=comparison_config_from(
+            kept["weighing"]
+        ),  # as it was judged: stricter than asked, if it was not the first try
+        batch=spec.prove.batch,
+        stop_early=True,
+        least=spec.prove.least,
+        seed=options["seed"],
+        workers=options["workers"],
+        timeout_s=options["timeout_s"],
+        source=described(source),
+        continues=Continued(run=last, iteration=iteration, planned=so_far.planned, looks=so_far.looks),
+    )
+    if unfinished is not None and store.whole(unfinished.settings) != json.loads(json.dumps(made.settings)):
+        raise unfinished_after(last, unfinished, "finish it first, by the same call that began it")
+    return made
+
+
+def _fresh(setup: Setup, given: Any, done: set[str]) -> list[HeldOut]:
+    """The tasks that nobody has measured yet. What was learnt from proves nothing."""
+    offered: Sequence[TaskItem] = setup.tasks.held_out
+    if given is not None:
+        found = task_set(given)
+        offered = found.held_out or found.train
+    taught = {canonical(one.input) for one in setup.tasks.train}
+    seen = {canonical(one.input) for one in setup.tasks.held_out if one.id in done}
+    fresh = []
+    for one in offered:
+        text = canonical(one.input)
+        if text in taught:
+            raise BadInput(f"task {one.id}", why="is one that it learnt from", remedy="leave it out")
+        if one.id in done or text in seen:
+            continue
+        seen.add(text)
+        fresh.append(HeldOut(id=one.id, input=one.row()))
+    if not fresh:
+        remedy = "give others, as in result.prove(hf.tasks(…))"
+        raise BadInput("tasks", why="all of them are measured already", remedy=remedy)
+    return fresh
+
+
+def _decided(
+    setup: Setup, spec: loop.Spec, result: Result, evaluation: PairedEvaluation, store: Store, run: Run
+) -> Result:
+    """All that is measured by now, judged as it was judged before."""
+    assert result.release is not None
+    last = loads(Evidence, store.blobs.get(str(result.details["evidence"])))
+    release = store.releases.get(result.release)
+    kept = samples_of(store, release) or {}
+    candidate = candidate_of(store, release, last, measured(store, run.id), run=run.id, suite=evaluation.suite)
+    request = PromotionRequest(
+        candidate=candidate,
+        how=evaluation.how,
+        criteria=criteria_from(kept["criteria"]),
+        reports=store.reports,
+        now=time.time(),
+        to=spec.stage,
+    )
+    told = asyncio.run(promote(store, request, clock=time.time, who=who()))
+    evidence = loads(Evidence, store.blobs.get(str(told["evidence"])))
+    return Result(
+        run,
+        decode(Decision, told["decision"]),
+        result.candidate,
+        Proof(evidence, Path(told["proof"])),
+        result.release,
+        told,
+        result.more,
+    )

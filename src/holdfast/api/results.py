@@ -15,15 +15,13 @@ import numpy as np
 
 from holdfast.api.inputs import MAX_REGRESSION, UNWATCHED
 from holdfast.api.service import Accepted, promote
-from holdfast.api.show import Block, Shown, TextTable
-from holdfast.api.stored import Run, decided_of, experience_of, task_key
+from holdfast.api.stored import Block, Run, Shown, TextTable, decided_of, every_rollout, experience_of, task_key
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Outcome, Reason, Verdict
 from holdfast.contracts.evidence import MetricComparison as Compared
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import loads
 from holdfast.contracts.release import Release
-from holdfast.contracts.rollout import Rollout
 from holdfast.pipeline.context import SAFETY
 from holdfast.pipeline.improve import IterationResult
 from holdfast.pipeline.prove import episode, episodes_in, looks_in, missing
@@ -35,7 +33,7 @@ NOTHING_LEARNT = "nothing_learnt"
 WAIVED = "safety_waived"  # in the manifest of evidence and of a release
 
 
-def figures(comparisons: Iterable[Compared]) -> TextTable:
+def metrics_table(comparisons: Iterable[Compared]) -> TextTable:
     """One row for each metric; above 0 the candidate is better."""
     rows = [
         (
@@ -78,15 +76,15 @@ class Proof(Shown):
         """Why safety was not measured; None: it was."""
         return self.evidence.manifest.get(WAIVED)
 
-    def figures(self) -> TextTable:
+    def metrics(self) -> TextTable:
         """Every metric that was measured."""
         found = self.comparisons.values()
-        return figures(one for one in found if self.waived is None or one.metric != "safety")
+        return metrics_table(one for one in found if self.waived is None or one.metric != "safety")
 
     def blocks(self) -> Sequence[Block]:
         found = self.evidence
         told: list[Block] = [f"{found.candidate} against {found.baseline} on {found.suite}"]
-        told.append(self.figures())
+        told.append(self.metrics())
         if found.verdict is not None:
             told.append(f"verdict: {found.verdict.outcome}")
             told += [f"  {reason}" for reason in found.verdict.reasons]
@@ -158,7 +156,7 @@ class Result(Shown):
             more = f"; about {self.decision.needs} more episodes may decide it" if self.decision.needs else ""
             told = [f"held: {named}{more} ({self.run.id})"]
         if self.proof is not None:
-            told += [self.proof.figures(), *_waived(self.proof.waived)]
+            told += [self.proof.metrics(), *_waived(self.proof.waived)]
         for reason in self.decision.reasons:
             if reason.code != ALLOWED:
                 told.append(f"  {reason.text}")
@@ -211,7 +209,7 @@ class Comparison(Shown):
     """Two things on the same tasks with the same chance: b less a. Nothing was trained."""
 
     names: tuple[str, str]
-    weighed: ComparisonResult
+    result: ComparisonResult
     how: ComparisonConfig
     left_out: int = 0  # tasks that only one of the two has
     unfinished: Mapping[str, int] = field(default_factory=dict)  # by side, attempts that never came back
@@ -221,7 +219,7 @@ class Comparison(Shown):
     @property
     def verdict(self) -> Verdict:
         """Valid however often it was looked at."""
-        return self.weighed.verdict
+        return self.result.verdict
 
     @property
     def is_better(self) -> bool | None:
@@ -230,7 +228,7 @@ class Comparison(Shown):
 
     @property
     def comparisons(self) -> Mapping[str, Compared]:
-        return self.weighed.comparisons
+        return self.result.comparisons
 
     @property
     def difference(self) -> float:
@@ -244,7 +242,7 @@ class Comparison(Shown):
         if self.verdict.outcome is Outcome.HOLD:
             told = [f"whether {b} is better than {a} in {self.how.primary} is not decided yet{needs}"]
         shown = [one for one in self.comparisons.values() if self.waived is None or one.metric != "safety"]
-        told.append(figures(shown))
+        told.append(metrics_table(shown))
         told += [f"  {reason}" for reason in self.verdict.reasons if self.waived is None or "safety" not in reason]
         if self.left_out:
             told.append(f"{self.left_out} tasks are left out: only one of the two has them")
@@ -321,7 +319,7 @@ def _measured(run: Run) -> _Side:
     """Every rollout with its task and seed; the n-th at the same task is seed n where none is named."""
     with run.place.open() as store:
         decided = {one.rollout: one for one in decided_of(store, run.id, spans=True)}
-        every = _rollouts(store, run.id)
+        every = list(every_rollout(store, run.id))
     versions = {one.version for one in every}
     if len(versions) > 1:
         why = f"ran {len(versions)} versions"
@@ -340,13 +338,6 @@ def _measured(run: Run) -> _Side:
             found.append(made)
     is_watched = any(signal.name == SAFETY for one in decided.values() for signal in one.signals)
     return _Side(frozenset(keys), found, is_watched)
-
-
-def _rollouts(store: Store, run: str) -> list[Rollout]:
-    found: list[Rollout] = []
-    while page := store.views.rollouts(run, most=500, after=found[-1].name if found else None):
-        found += page
-    return found
 
 
 def _range(both: Sequence[Sequence[Episode]], primary: str) -> tuple[float, float]:

@@ -78,12 +78,7 @@ def _adopted(store: Store, release: Release, baseline: str) -> None:
 
 
 def rollback(
-    name: str,
-    *,
-    to: str | None = None,
-    why: str = "by hand",
-    store: str | Path | None = None,
-    project: str = "default",
+    name: str, *, to: str | None = None, why: str = "by hand", store: str | Path | None = None, project: str = "default"
 ) -> Release:
     """Take the canary back, or else the live version; the one that is live then.
 

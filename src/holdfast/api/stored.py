@@ -1,4 +1,8 @@
-"""What is stored already: runs, their rollouts as a table, and another scoring of them. No agent is run here."""
+"""What is stored already: runs, their rollouts as a table, and another scoring of them; and how such things look.
+
+No agent is run here. What is shown is a list of blocks, sentences and grids of cells: text of at most 80 columns, the
+same in a rich terminal, HTML in a notebook.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,18 @@ import operator
 import os
 import re
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from html import escape
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 from holdfast.api.inputs import TaskScore, default_store, described, scorers_from
-from holdfast.api.show import Block, Shown, TextTable
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode, Verdict
 from holdfast.contracts.experience import Experience, ScoredRollout
@@ -34,10 +40,109 @@ from holdfast.reward.rescore import rescore as score_again
 from holdfast.reward.scorers import combine
 from holdfast.store.store import Store, open_store
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
 PAGE = 500
 SHOWN = 20  # rows of a table that are printed
 ARMS = ("baseline", "candidate")
 PROVING = re.compile(r"(?P<proof>.*-)?(?P<arm>baseline|candidate)-(?P<place>\d+)-(?P<seed>\d+)")  # names of rollouts
+
+
+# How things look ----------------------------------------------------------------------------------------------------
+
+WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """Rows under columns; a column whose name begins with ">" is set to the right."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+Block = str | TextTable
+
+
+class Shown:
+    """Whatever says of itself in blocks what there is to see."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def blocks(self) -> Sequence[Block]: ...
+
+    def __str__(self) -> str:
+        return text(self.blocks())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        return Text(str(self))
+
+    def _repr_html_(self) -> str:
+        return html(self.blocks())
+
+
+def text(blocks: Sequence[Block]) -> str:
+    found: list[str] = []
+    for block in blocks:
+        if isinstance(block, TextTable):
+            found += _grid(block)
+        else:
+            indent = len(block) - len(block.lstrip())
+            found += wrap(
+                block, WIDTH, subsequent_indent=" " * (indent + 2), break_on_hyphens=False, break_long_words=False
+            ) or [""]
+    return "\n".join(found)
+
+
+def _grid(grid: TextTable) -> list[str]:
+    names = [name.removeprefix(">") for name in grid.columns]
+    cells = [names, *grid.rows]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(names))]
+    while sum(widths) + 2 * (len(widths) - 1) > WIDTH - 2 and max(widths) > 8:
+        widths[widths.index(max(widths))] -= 1
+    lines = []
+    for row in cells:
+        shown = []
+        for at, cell in enumerate(row):
+            cut = cell if len(cell) <= widths[at] else cell[: widths[at] - 1] + "…"
+            shown.append(cut.rjust(widths[at]) if grid.columns[at].startswith(">") else cut.ljust(widths[at]))
+        lines.append(("  " + "  ".join(shown)).rstrip())
+    return lines
+
+
+def html(blocks: Sequence[Block]) -> str:
+    found = []
+    for block in blocks:
+        if isinstance(block, str):
+            found.append(f"<div>{escape(block)}</div>")
+            continue
+        right = [name.startswith(">") for name in block.columns]
+        align = ["right" if one else "left" for one in right]
+        head = "".join(
+            f'<th style="text-align:{side}">{escape(name.removeprefix(">"))}</th>'
+            for name, side in zip(block.columns, align, strict=True)
+        )
+        body = "".join(
+            "<tr>"
+            + "".join(
+                f'<td style="text-align:{side}">{escape(cell)}</td>' for cell, side in zip(row, align, strict=True)
+            )
+            + "</tr>"
+            for row in block.rows
+        )
+        found.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    return "".join(found)
+
+
+# Runs ---------------------------------------------------------------------------------------------------------------
 
 
 def who() -> str:
@@ -127,7 +232,7 @@ def _more(rows: Sequence[Any]) -> list[str]:
 def _line(store: Store, run: RunRecord) -> tuple[str, ...]:
     counts = {"right": 0, "wrong": 0, None: 0}
     failed = 0
-    for one in _pages(store, run.id):
+    for one in every_rollout(store, run.id):
         if one.status in (RolloutState.FAILED, RolloutState.DEAD):
             failed += 1
         elif one.status is RolloutState.SUCCEEDED:
@@ -204,7 +309,7 @@ def _cell(value: Any) -> str:
     return "" if value is None else " ".join(str(value).split())
 
 
-def _pages(store: Store, run: str) -> Iterator[Rollout]:
+def every_rollout(store: Store, run: str) -> Iterator[Rollout]:
     last = None
     while page := store.views.rollouts(run, most=PAGE, after=last):
         yield from page
@@ -220,7 +325,7 @@ def decided_of(store: Store, run: str, *, spans: bool = False) -> Iterator[Score
 
 def _rows(store: Store, run: str) -> Iterator[dict[str, Any]]:
     decided = {one.rollout: one for one in decided_of(store, run)}
-    for one in _pages(store, run):
+    for one in every_rollout(store, run):
         task, found = task_of(one.input), decided.get(one.id)
         is_item = isinstance(task, TaskItem)
         said = [] if found is None else [signal.feedback for signal in found.signals if signal.feedback]
@@ -462,9 +567,7 @@ def _verdict(
     primary = "success" if any(one.success is not None for one in every) else "reward"
     rewards, costs = [one.reward for one in every], [one.safety_cost for one in every]
     how = ComparisonConfig(
-        primary=primary,
-        reward_range=(min([0.0, *rewards]), max([1.0, *rewards])),
-        max_cost=max([1.0, *costs]),
+        primary=primary, reward_range=(min([0.0, *rewards]), max([1.0, *rewards])), max_cost=max([1.0, *costs])
     )
     found: Verdict | None = judged(sides[ARMS[0]], sides[ARMS[1]], how).get("verdict")
     return found

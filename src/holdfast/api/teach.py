@@ -8,14 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from holdfast.api.driving import Started
-from holdfast.api.setup import check_there
+from holdfast.api.driving import begin
 from holdfast.api.stored import Run, StoreAddress
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
+    from holdfast.contracts.artifacts import Artifacts
     from holdfast.pipeline.sft import Taught
     from holdfast.policies.model import Model
+    from holdfast.store.store import Store
 
 
 class SftOptions(TypedDict, total=False):
@@ -61,7 +62,7 @@ def sft(
 
     needs_torch()
     from holdfast.learn.sft import SFT
-    from holdfast.pipeline.sft import result_of, sft_spec
+    from holdfast.pipeline.sft import sft_spec
     from holdfast.policies.model import Model
 
     given: Any = policy
@@ -74,19 +75,17 @@ def sft(
         )
     name, place = (run.id, run.place) if isinstance(run, Run) else (run, StoreAddress.of(store, project))
     spec = sft_spec(policy, examples, run=name, least=least, columns=columns, system=system, how=SFT(**how))
-    opened = place.open(create=run is None and policy.checkpoint is None)
-    try:
-        if name is not None:
-            opened.runs.get(name)  # it is there
-        check_there(policy, opened)
-        started: Started[Taught] = Started(place, opened, spec, lambda store, run: result_of(store, run.id))
-        home = opened.files
-    except BaseException:
-        opened.close()
-        raise
-    taught = started.wait()
+    create = run is None and policy.checkpoint is None
+    taught, home = begin(place, spec, _taught, create=create, policies=[policy], run=name).wait()
     print(described(taught), file=sys.stderr)
     return replace(taught.policy, artifacts=home)
+
+
+def _taught(store: Store, run: Run) -> tuple[Taught, Artifacts]:
+    """What came of it, and where its weights lie."""
+    from holdfast.pipeline.sft import result_of
+
+    return result_of(store, run.id), store.files
 
 
 def described(taught: Taught) -> str:

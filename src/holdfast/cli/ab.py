@@ -13,14 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
-import typer
 from typer import Argument, Option
 
 from holdfast.cli import flags, show
-from holdfast.cli.options import CommandSet, Json, StoreOptions, Why, who
+from holdfast.cli.options import CommandSet, Output, StoreOptions, Why, who
 from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.records import encode
 from holdfast.contracts.release import Experiment, ServedRequest
 from holdfast.promote import experiment
 from holdfast.promote.experiment import KIND, Design, ExperimentCall, design_of, settings_of
@@ -54,10 +52,8 @@ def create(
     limit: Annotated[
         list[str] | None, Option(metavar="NAME=X", help="A guardrail, such as errors=0.1 or latency=none.")
     ] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Begin an experiment; what it is about is fixed from now on."""
-
     design = Design(
         metric=metric,  # type: ignore[arg-type]  # it is checked there
         alpha=alpha,
@@ -74,23 +70,17 @@ def create(
     )
     with at.open(migrate=False) as opened:
         begun = opened.trials.begin(trial, who=who(), now=now).result()
-    if json:
-        show.print_record(begun)
-    else:
-        print(f"{begun.name}: begun, {_parts(begun)}")
-        print(f"give units their arm with: holdfast ab assign {name} UNIT{at}")
+    following = f"give units their arm with: holdfast ab assign {name} UNIT{at}"
+    return Output(begun, f"{begun.name}: begun, {_parts(begun)}\n{following}")
 
 
 @app.command()
-def assign(name: Name, unit: Unit, at: StoreOptions, json: Json = False) -> None:
+def assign(name: Name, unit: Unit, at: StoreOptions) -> Output:
     """Print a unit's arm, and remember that it was given; a unit keeps its first."""
     with at.existing() as opened:
         arm = experiment.assign(_experiment(opened, name), unit)
         exposure = opened.trials.expose(name, unit, arm, now=time.time()).result()
-    if json:
-        show.print_record(exposure)
-    else:
-        print(exposure.arm)
+    return Output(exposure, exposure.arm)
 
 
 @app.command()
@@ -105,8 +95,7 @@ def record(
     safety_cost: Annotated[Number, Option(metavar="X", min=0, help="What harm it did.")] = None,
     error: Annotated[bool, Option("--error", help="It failed: there was no answer.")] = False,
     request: Annotated[str | None, Option("--id", metavar="ID", help="Of the request: again is harmless.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Tell what came of a request of a unit that has its arm."""
     if not error and all(told is None for told in (success, reward, latency, tokens, safety_cost)):
         raise BadInput("ab record", why="nothing is told", remedy="give --success, --failure, --reward, --error …")
@@ -130,39 +119,35 @@ def record(
             safety_cost=safety_cost,
         )
         is_new = opened.trials.record([served]).result() == 1
-    if json:
-        show.print_json({"recorded": is_new, "served": encode(served)})
-    else:
-        print(f"{served.id}: {f'recorded for {served.arm}' if is_new else 'was recorded before, and stays as it was'}")
+    said = f"recorded for {served.arm}" if is_new else "was recorded before, and stays as it was"
+    return Output({"recorded": is_new, "served": served}, f"{served.id}: {said}")
 
 
 @app.command("list")
-def list_(at: StoreOptions, json: Json = False) -> None:
+def list_(at: StoreOptions) -> Output:
     """List the experiments, newest first."""
     with at.existing() as opened:
         found = opened.trials.all(KIND)
         units = {trial.name: sum(opened.trials.exposed(trial.name).values()) for trial in found}
-    if json:
-        show.print_records(found)
-    elif found:
-        rows = []
-        for one in found:
-            state, begun = "running" if one.ended_at is None else "ended", show.moment(one.created_at)[:16]
-            rows.append((one.name, state, begun, units[one.name], _parts(one), one.settings.get("why")))
-        show.print_table(("experiment", "state", "begun", ">units", "~arms", "~why"), rows)
-    else:
-        print(f"no experiments in project {at.project}; to begin one: holdfast ab create NAME{at}")
+    if not found:
+        return Output([], f"no experiments in project {at.project}; to begin one: holdfast ab create NAME{at}")
+    rows = []
+    for one in found:
+        state, begun = "running" if one.ended_at is None else "ended", show.local_time(one.created_at)[:16]
+        rows.append((one.name, state, begun, units[one.name], _parts(one), one.settings.get("why")))
+    return Output(found, show.table(("experiment", "state", "begun", ">units", "~arms", "~why"), rows))
 
 
 @app.command("show")
-def show_(name: Name, at: StoreOptions, json: Json = False) -> None:
+def show_(name: Name, at: StoreOptions) -> Output:
     """Show the arms: how many units each has, what came of them, and how each metric stands."""
-    trial, ruling, served = _look(at, name)
-    if json:
-        show.print_json({"trial": encode(trial), "ruling": encode(ruling)})
-        return
-    state = "running" if trial.ended_at is None else f"ended {show.moment(trial.ended_at)}"
-    print(f"{name}: {state}, begun {show.moment(trial.created_at)}")
+    trial, ruling, served = _ruling(at, name)
+    return Output({"trial": trial, "ruling": ruling}, lambda: _print(trial, ruling, served))
+
+
+def _print(trial: Experiment, ruling: Ruling, served: list[ServedRequest]) -> None:
+    state = "running" if trial.ended_at is None else f"ended {show.local_time(trial.ended_at)}"
+    print(f"{trial.name}: {state}, begun {show.local_time(trial.created_at)}")
     print(fold(f"why: {show.one_line(trial.settings.get('why') or None)}", "  "))
     asked = Counter(one.arm for one in served)
     rows = [
@@ -175,30 +160,20 @@ def show_(name: Name, at: StoreOptions, json: Json = False) -> None:
 
 
 @app.command()
-def verdict(name: Name, at: StoreOptions, json: Json = False) -> None:
+def verdict(name: Name, at: StoreOptions) -> Output:
     """Tell what to do about it now; ask as often as you like. Exits 1 when the arms were not filled as meant."""
-    _, ruling, _ = _look(at, name)
-    if json:
-        show.print_record(ruling)
-    else:
-        print(f"{name}: {_ruled(ruling)}")
-        for reason in ruling.reasons:
-            print(f"  {reason.code}")
-            print(fold(reason.text, "    "))
-    if ruling.call is ExperimentCall.VOID:
-        raise typer.Exit(1)
+    _, ruling, _ = _ruling(at, name)
+    reasons = [f"\n  {reason.code}\n{fold(reason.text, '    ')}" for reason in ruling.reasons]
+    return Output(ruling, f"{name}: {_ruled(ruling)}{''.join(reasons)}", int(ruling.call is ExperimentCall.VOID))
 
 
 @app.command()
-def end(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
+def end(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
     """End an experiment: no unit is given an arm from now on; what is under way may still be recorded."""
     with at.existing() as opened:
         was_over = _experiment(opened, name).ended_at is not None
         ended = opened.trials.end(name, who=who(), why=why, now=time.time()).result()
-    if json:
-        show.print_record(ended)
-    else:
-        print(f"{name}: {'ended before' if was_over else 'ended'}, {show.moment(ended.ended_at)}")
+    return Output(ended, f"{name}: {'ended before' if was_over else 'ended'}, {show.local_time(ended.ended_at)}")
 
 
 def _ruled(ruling: Ruling) -> str:
@@ -209,10 +184,10 @@ def _ruled(ruling: Ruling) -> str:
         more = "" if ruling.needs is None else f", about {show.count(ruling.needs, 'more unit')}"
         return f"{call}{more}"
     stays = "it stays undecided" if ruling.call is ExperimentCall.CONTINUE else f"the verdict stays: {call}"
-    return f"ended {show.moment(ruling.ended_at)}; {stays}"
+    return f"ended {show.local_time(ruling.ended_at)}; {stays}"
 
 
-def _look(at: StoreOptions, name: str) -> tuple[Experiment, Ruling, list[ServedRequest]]:
+def _ruling(at: StoreOptions, name: str) -> tuple[Experiment, Ruling, list[ServedRequest]]:
     from holdfast.operate.release_views import Statistics
 
     with at.existing() as opened:

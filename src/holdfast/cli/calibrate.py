@@ -6,7 +6,7 @@ What is counted is the business of `prove.calibrate` and `prove.golden`; the pag
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,10 +15,9 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import CommandSet, Json, StoreOptions, who, written_whole
-from holdfast.cli.show import fold, moment, near, print_json, print_table
+from holdfast.cli.options import CommandSet, Output, StoreOptions, who, written_whole
+from holdfast.cli.show import fold, local_time, near, print_table, table
 from holdfast.contracts.errors import BadInput, HoldfastError
-from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding, Interval
@@ -79,8 +78,7 @@ def calibrate(
     alpha: Annotated[float, Option(metavar="A", help="The rate that is promised.")] = ALPHA,
     seed: Seed = 0,
     output: Annotated[Path | None, Option(metavar="FILE", help="Write the page there too.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Measure how often a false promotion is proved when every task is followed by a look. Exits 1 if above α."""
     from holdfast.prove import calibrate as rates
 
@@ -96,12 +94,7 @@ def calibrate(
     if output is not None:
         with written_whole(output) as file:
             file.write(page(found))
-    if json:
-        show.print_record(found)
-    else:
-        _print(found)
-    if not found.is_within:
-        raise typer.Exit(1)
+    return Output(found, lambda: _print(found), int(not found.is_within))
 
 
 def null(
@@ -117,8 +110,7 @@ def null(
         float | None, Option(metavar="A", help="The rate that is promised; the run's own if not given.")
     ] = None,
     seed: Seed = 0,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Draw experiments from the pairs of a version against itself, and count promotions. Exits 1 if too many."""
     import numpy as np
 
@@ -148,12 +140,7 @@ def null(
         tasks=tasks,
         rng=np.random.default_rng(seed),
     )
-    if json:
-        show.print_record(counted)
-    else:
-        _print_null(counted, before.size)
-    if not counted.is_within:
-        raise typer.Exit(1)
+    return Output(counted, "\n".join(_null_lines(counted, before.size)), int(not counted.is_within))
 
 
 def page(found: ErrorRates) -> str:
@@ -198,19 +185,19 @@ def _print(found: ErrorRates) -> None:
     )
 
 
-def _print_null(counted: Null, episodes: int) -> None:
+def _null_lines(counted: Null, episodes: int) -> Iterator[str]:
     from holdfast.prove.calibrate import WANTED_PAIRS
 
     if episodes < WANTED_PAIRS:
-        print(f"{episodes:,} paired episodes, and {WANTED_PAIRS:,} are wanted: a rate of this few is a rough one")
+        yield f"{episodes:,} paired episodes, and {WANTED_PAIRS:,} are wanted: a rate of this few is a rough one"
     if not counted.is_disjoint:
         enough = counted.tasks * counted.repetitions
-        print(f"{counted.pool:,} tasks, and {enough:,} are needed: repetitions share some, and are not independent")
-    print(f"{counted.repetitions} experiments of {counted.tasks} tasks, with a look after each")
-    print(f"promoted  {counted.promoted} ({counted.rate:.1%}, 99 % interval {_interval(counted.interval)})")
-    print(f"rejected  {counted.rejected}")
+        yield f"{counted.pool:,} tasks, and {enough:,} are needed: repetitions share some, and are not independent"
+    yield f"{counted.repetitions} experiments of {counted.tasks} tasks, with a look after each"
+    yield f"promoted  {counted.promoted} ({counted.rate:.1%}, 99 % interval {_interval(counted.interval)})"
+    yield f"rejected  {counted.rejected}"
     says = "within" if counted.is_within else "above"
-    print(f"{says} α = {counted.alpha:g}: chance explains up to {counted.most} promotions")
+    yield f"{says} α = {counted.alpha:g}: chance explains up to {counted.most} promotions"
 
 
 def _null_cells(row: ErrorRate) -> tuple[str, ...]:
@@ -271,9 +258,7 @@ Known = Annotated[
 
 
 @golden_app.command("record")
-def record_golden(
-    suite: SuiteAt, version: VersionOf, at: StoreOptions, name: Called = None, json: Json = False
-) -> None:
+def record_golden(suite: SuiteAt, version: VersionOf, at: StoreOptions, name: Called = None) -> Output:
     """Do every case once with nothing left to chance, and keep what was seen, done and earned."""
     from holdfast.prove.golden import as_dict, write
     from holdfast.workloads.tooluse.suite import suite_of
@@ -287,18 +272,15 @@ def record_golden(
             raise BadInput(f"golden {called}", why=f"is there already, in {near(path)}", remedy=remedy)
         made = replace(_replayed(opened, cases, version, called), suite_at=_whole(suite))
         write(path, made)
-    if json:
-        print_json(as_dict(made))
-        return
-    print(fold(f"{made.name} {made.sha256[:12]}: {made.version} on {made.suite}, {len(made.cases)} cases"))
-    print(fold(", ".join(f"{name} {value:.4g}" for name, value in made.kpis.items()), "  "))
-    print(f"  {near(path)}")
+    about = fold(f"{made.name} {made.sha256[:12]}: {made.version} on {made.suite}, {len(made.cases)} cases")
+    measured = fold(", ".join(f"{name} {value:.4g}" for name, value in made.kpis.items()), "  ")
+    return Output(as_dict(made), f"{about}\n{measured}\n  {near(path)}")
 
 
 @golden_app.command("replay")
-def replay_golden(golden: Known, version: VersionOf, at: StoreOptions, name: Called = None, json: Json = False) -> None:
+def replay_golden(golden: Known, version: VersionOf, at: StoreOptions, name: Called = None) -> Output:
     """Do every case again, and compare with the golden. Exits 1 when something changed that nobody has signed."""
-    from holdfast.prove.golden import REPLAY, check, diff, read, signed, write
+    from holdfast.prove.golden import REPLAY, check, read, signed, write
     from holdfast.workloads.tooluse.suite import suite_of
 
     with at.open(create=False) as opened:
@@ -315,9 +297,7 @@ def replay_golden(golden: Known, version: VersionOf, at: StoreOptions, name: Cal
         made = replace(_replayed(opened, cases, version, called), suite_at=_whole(suite))
         write(_folder(opened) / f"{called}{REPLAY}.json", made)
         findings = check(kept, made, signed=signed(opened))
-    _compare(kept, made, findings, diff(kept, made), json)
-    if any(one.count and one.blocks for one in findings):
-        raise typer.Exit(1)
+    return _compared(kept, made, findings)
 
 
 @golden_app.command("diff")
@@ -325,8 +305,7 @@ def diff_golden(
     name: Known,
     at: StoreOptions,
     other: Annotated[str | None, Argument(metavar="OTHER", help="Another one; its last replay.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Show what is different between a golden and its last replay, or another golden. Exits 1 as replay does."""
     from holdfast.prove import golden as goldens
 
@@ -337,9 +316,7 @@ def diff_golden(
         file = f"{called}{goldens.REPLAY}" if other is None else _known(other, folder)
         two = goldens.read(folder / f"{file}.json")
         findings = goldens.check(one, two, signed=goldens.signed(opened))
-    _compare(one, two, findings, goldens.diff(one, two), json)
-    if any(found.count and found.blocks for found in findings):
-        raise typer.Exit(1)
+    return _compared(one, two, findings)
 
 
 @golden_app.command("sign")
@@ -347,8 +324,7 @@ def sign_golden(
     name: Known,
     why: Annotated[str, Option(metavar="TEXT", help="Why the change is wanted; kept in the ledger.")],
     at: StoreOptions,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Accept the last replay as the new golden, with who and why in the ledger."""
     from holdfast.prove import golden as goldens
 
@@ -360,40 +336,27 @@ def sign_golden(
         before = None if new.sha256 == kept.sha256 else kept.sha256
         goldens.sign(opened, new, who=who(), why=why, now=time.time(), before=before).result()
         last.replace(path)  # the ledger first: what is in place unsigned would be a change that nobody answers for
-    if json:
-        told = {"golden": new.name, "sha256": new.sha256, "before": before, "version": new.version}
-        print_json({**told, "who": who(), "why": why})
-    else:
-        print(fold(f"{new.name} {new.sha256[:12]} of {new.version} signed by {who()}"))
+    data = {"golden": new.name, "sha256": new.sha256, "before": before, "version": new.version}
+    said = fold(f"{new.name} {new.sha256[:12]} of {new.version} signed by {who()}")
+    return Output({**data, "who": who(), "why": why}, said)
 
 
 @golden_app.command("list")
-def list_goldens(at: StoreOptions, json: Json = False) -> None:
+def list_goldens(at: StoreOptions) -> Output:
     """List the goldens, and who signed them."""
     from holdfast.prove import golden as goldens
 
     with at.existing() as opened:
         folder, by = _folder(opened), goldens.signed(opened)
     found = [goldens.read(path) for path in sorted(folder.glob("*.json")) if not path.stem.endswith(goldens.REPLAY)]
-    if json:
-        print_json([{**goldens.as_dict(one), "signed_by": by.get(one.sha256)} for one in found])
-        return
     if not found:
-        print(f"no goldens; make one: holdfast golden record SUITE --version VERSION{at}")
-        return
-    rows = [
-        (
-            g.name,
-            len(g.cases),
-            g.suite,
-            g.version,
-            g.kpis.get("success"),
-            moment(g.recorded_at)[:16],
-            by.get(g.sha256),
-        )
-        for g in found
-    ]
-    print_table(("name", ">cases", "~suite", "~version", ">success", "recorded", "signed by"), rows)
+        return Output([], f"no goldens; make one: holdfast golden record SUITE --version VERSION{at}")
+    rows: list[tuple[object, ...]] = []
+    for one in found:
+        measured = (one.kpis.get("success"), local_time(one.recorded_at)[:16], by.get(one.sha256))
+        rows.append((one.name, len(one.cases), one.suite, one.version, *measured))
+    data = [{**goldens.as_dict(one), "signed_by": by.get(one.sha256)} for one in found]
+    return Output(data, table(("name", ">cases", "~suite", "~version", ">success", "recorded", "signed by"), rows))
 
 
 def _name(name: str) -> str:
@@ -445,14 +408,19 @@ def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
     raise HoldfastError(f"golden {name}", why=why, remedy=f"see 'holdfast rollouts {status.run_id}'")
 
 
-def _compare(
-    one: Golden, two: Golden, findings: tuple[Finding, ...], changes: tuple[GoldenChange, ...], json: bool
+def _compared(one: Golden, two: Golden, findings: tuple[Finding, ...]) -> Output:
+    from holdfast.prove.golden import diff
+
+    changes = diff(one, two)
+    data = {"golden": one.sha256, "replay": two.sha256, "version": two.version, "findings": findings}
+    data["changes"] = [{"case_id": c.case_id, "what": c.what, "kpis": c.kpis} for c in changes]
+    is_blocked = any(found.count and found.blocks for found in findings)
+    return Output(data, lambda: _print_changes(one, two, findings, changes, is_blocked), int(is_blocked))
+
+
+def _print_changes(
+    one: Golden, two: Golden, findings: tuple[Finding, ...], changes: tuple[GoldenChange, ...], is_blocked: bool
 ) -> None:
-    if json:
-        told = [{"case_id": c.case_id, "what": list(c.what), "kpis": dict(c.kpis)} for c in changes]
-        versions = {"golden": one.sha256, "replay": two.sha256, "version": two.version}
-        print_json({**versions, "findings": [encode(found) for found in findings], "changes": told})
-        return
     print(fold(f"{one.name}: {one.version} ({one.sha256[:12]}) against {two.version} ({two.sha256[:12]})") + "\n")
     print_table(
         ("check", ">changed", ">of", "", "~first"),
@@ -464,8 +432,7 @@ def _compare(
         print_table(("~case", "changed", "~from → to"), rows)
     if len(changes) > SHOWN:
         print(f"and {len(changes) - SHOWN} more: --json has them all")
-    blocking = any(found.count and found.blocks for found in findings)
-    if blocking:
+    if is_blocked:
         print(f"\nif this is wanted: holdfast golden sign {one.name} --why '…'")
 
 

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
-import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import CommandSet, Json, Limit, StoreOptions, Why, who
+from holdfast.cli.options import CommandSet, Limit, Output, StoreOptions, Why, who
 from holdfast.cli.show import folded, step
 from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput, NotFound
@@ -47,8 +46,7 @@ def add_token(
     at: StoreOptions,
     role: Annotated[Role, Option(help="viewer looks, operator gives orders, admin makes tokens.")] = Role.VIEWER,
     days: Days = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Make a token, and show it: this once, for only its hash is kept."""
     from holdfast.operate.auth import digest, mint
 
@@ -56,22 +54,20 @@ def add_token(
     made, now = mint(), time.time()
     with at.existing() as opened:
         kept = opened.tokens.add(label, role, digest(made), now, _until(now, days), who=who()).result()
-    _made(kept, made, json=json)
+    return _made(kept, made)
 
 
 @tokens_app.command("list")
-def list_tokens(at: StoreOptions, json: Json = False) -> None:
+def list_tokens(at: StoreOptions) -> Output:
     """List the tokens, oldest first."""
     now = time.time()
     with at.existing() as opened:
         found = opened.tokens.all()
-    if json:
-        show.print_json([{**_told(one), "good": one.is_good(now)} for one in found])
-    elif found:
-        rows = [(one.id, one.label, str(one.role), show.moment(one.created_at)[:16], _life(one, now)) for one in found]
-        show.print_table(("token", "~label", "role", "made", "good"), rows)
-    else:
-        print("no tokens; 'holdfast tokens add LABEL --role operator' makes one")
+    if not found:
+        return Output([], "no tokens; 'holdfast tokens add LABEL --role operator' makes one")
+    rows = [(one.id, one.label, str(one.role), show.local_time(one.created_at)[:16], _life(one, now)) for one in found]
+    data = [{**_record(one), "good": one.is_good(now)} for one in found]
+    return Output(data, show.table(("token", "~label", "role", "made", "good"), rows))
 
 
 @tokens_app.command("rotate")
@@ -82,8 +78,7 @@ def rotate_token(
         float, Option(metavar="N", min=0, max=8760, help="How long the old one is good yet.")
     ] = 24.0,
     days: Again = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Replace a token; the old one is good for a while yet.
 
     The new one has the same label and role, and lives as long as the old one was to.
@@ -96,19 +91,16 @@ def rotate_token(
         kept = opened.tokens.rotate(
             token, digest(made), who(), now, grace_s=grace_hours * 3600, expires_at=_until(now, days)
         ).result()
-    _made(kept, made, json=json)
+    return _made(kept, made)
 
 
 @tokens_app.command("revoke")
-def revoke_token(token: TokenText, at: StoreOptions, why: Why = "by hand", json: Json = False) -> None:
+def revoke_token(token: TokenText, at: StoreOptions, why: Why = "by hand") -> Output:
     """Take a token back; whoever uses it is out within a second."""
     _refuse_secret(token)
     with at.existing() as opened:
         kept = opened.tokens.revoke(token, who(), why, time.time()).result()
-    if json:
-        show.print_json(_told(kept))
-    else:
-        print(f"{kept.id} of {kept.label} is no good any more")
+    return Output(_record(kept), f"{kept.id} of {kept.label} is no good any more")
 
 
 def _refuse_secret(token: str) -> None:
@@ -121,15 +113,12 @@ def _until(now: float, days: float | None) -> float | None:
     return None if days is None else now + days * DAY_S
 
 
-def _made(kept: Token, made: str, *, json: bool) -> None:
-    if json:
-        show.print_json({**_told(kept), "token": made})
-        return
-    print(f"{kept.id}: {kept.role} {kept.label}, {_life(kept, kept.created_at)}; the token is shown this once:")
-    print(made)
+def _made(kept: Token, made: str) -> Output:
+    about = f"{kept.id}: {kept.role} {kept.label}, {_life(kept, kept.created_at)}; the token is shown this once:"
+    return Output({**_record(kept), "token": made}, f"{about}\n{made}")
 
 
-def _told(token: Token) -> dict[str, object]:
+def _record(token: Token) -> dict[str, object]:
     """A token's record without its hash."""
     times = {"created_at": token.created_at, "expires_at": token.expires_at, "revoked_at": token.revoked_at}
     return {"id": token.id, "label": token.label, "role": str(token.role), **times}
@@ -137,10 +126,10 @@ def _told(token: Token) -> dict[str, object]:
 
 def _life(token: Token, now: float) -> str:
     if token.revoked_at is not None:
-        return f"revoked {show.moment(token.revoked_at)[:16]}"
+        return f"revoked {show.local_time(token.revoked_at)[:16]}"
     if token.expires_at is None:
         return "for good"
-    return f"{'until' if token.is_good(now) else 'until then:'} {show.moment(token.expires_at)[:16]}"
+    return f"{'until' if token.is_good(now) else 'until then:'} {show.local_time(token.expires_at)[:16]}"
 
 
 app = CommandSet("Orders, obeyed once and kept.")
@@ -161,13 +150,12 @@ def pause(
     mode: Annotated[str, Option(metavar="drain|freeze", help="Let what runs go on, or hand it back.")] = "drain",
     dry_run: DryRun = False,
     id: Identity = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Begin nothing new until it is resumed.
 
     With --mode freeze, what runs is handed back too, and run anew later.
     """
-    _order(at, "pause", run, why, id, dry_run=dry_run, json=json, mode=mode)
+    return _order(at, "pause", run, why, id, dry_run=dry_run, mode=mode)
 
 
 @app.command()
@@ -178,16 +166,15 @@ def rollback(
     to: Annotated[str | None, Option(metavar="VERSION", help="Else the last known good one.")] = None,
     dry_run: DryRun = False,
     id: Identity = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Take the canary back, or else the live version.
 
     Services follow at once, and nobody is interrupted.
     """
-    _order(at, "rollback", policy, why, id, dry_run=dry_run, json=json, to=to)
+    return _order(at, "rollback", policy, why, id, dry_run=dry_run, to=to)
 
 
-ORDERS = {  # command → what it is about, what it does
+COMMANDS = {  # command → what it is about, what it does
     "resume": (RunText, "Let a paused, frozen or draining run go on."),
     "drain": (RunText, "Begin nothing new; when what runs is done, the run stops."),
     "cancel": (
@@ -213,23 +200,21 @@ ORDERS = {  # command → what it is about, what it does
 }
 
 
-def _command(name: str, argument: Any) -> Callable[..., None]:
-    def order(
-        subject: str, why: Why, at: StoreOptions, dry_run: DryRun = False, id: Identity = None, json: Json = False
-    ) -> None:
+def _command(name: str, argument: Any) -> Callable[..., Output]:
+    def order(subject: str, why: Why, at: StoreOptions, dry_run: DryRun = False, id: Identity = None) -> Output:
         action = {"ack": "acknowledge", "cancel": "cancel_rollout" if "/" in subject else "cancel"}.get(name, name)
-        _order(at, action, subject, why, id, dry_run=dry_run, json=json)
+        return _order(at, action, subject, why, id, dry_run=dry_run)
 
     order.__annotations__["subject"] = argument
     return order
 
 
-for _name, (_argument, _help) in ORDERS.items():
+for _name, (_argument, _help) in COMMANDS.items():
     app.command(_name, help=_help)(_command(_name, _argument))
 
 
 @app.command()
-def status(at: StoreOptions, run: RunText = NEWEST, json: Json = False) -> None:
+def status(at: StoreOptions, run: RunText = NEWEST) -> Output:
     """Tell what is wanted of a run, and who wanted that.
 
     Also what it may be told now, and what a recovery found.
@@ -239,13 +224,14 @@ def status(at: StoreOptions, run: RunText = NEWEST, json: Json = False) -> None:
     with at.existing() as opened:
         found = _newest(opened) if run == NEWEST else opened.runs.get(run)
         told = report(opened, found, principal=f"local:{who()}", now=time.time())
-    if json:
-        show.print_json(told)
-        return
+    return Output(told, lambda: _print_status(found, told))
+
+
+def _print_status(found: RunRecord, told: dict[str, Any]) -> None:
     control, training = told["control_state"], told["training_status"]
     print(f"{found.id}: {_standing(found, training['running'])}")
     if control["last_action"] is not None:
-        ordered = show.moment(control["updated_unix_ms"] / 1000)
+        ordered = show.local_time(control["updated_unix_ms"] / 1000)
         lines = folded(f"last order: {control['last_action']} by {control['principal']}, {ordered}: {told['why']}")
         print("\n".join(lines))
     came = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in training["outcomes"].items() if n)
@@ -254,11 +240,11 @@ def status(at: StoreOptions, run: RunText = NEWEST, json: Json = False) -> None:
     print(f"rollouts: {training['total_rollouts']}; {', '.join(f'{training[name]} {name}' for name in counted)}")
     if told["recovery_crash_detected"]:
         print(f"recovered from a crash; checkpoint: {told['recovery_checkpoint_source'] or 'none was needed'}")
-    orders = [SAID.get(order, order) for order in told["allowed_actions"] if order != ALREADY[found.wanted]]
+    orders = [SPELT.get(order, order) for order in told["allowed_actions"] if order != ALREADY[found.wanted]]
     print(f"may be told: {', '.join(orders) or 'nothing any more'}")
 
 
-SAID = {"freeze": "pause --mode freeze"}
+SPELT = {"freeze": "pause --mode freeze"}
 ALREADY = {
     DesiredState.RUNNING: "resume",
     DesiredState.PAUSED: "pause",
@@ -280,23 +266,18 @@ def alerts(
     at: StoreOptions,
     every: Annotated[bool, Option("--all", help="Also those that were cleared.")] = False,
     limit: Limit = 50,
-    json: Json = False,
-) -> None:
+) -> Output:
     """List the alerts that stand, newest first."""
     with at.existing() as opened:
         found = opened.alerts.history(limit) if every else opened.alerts.standing()[:limit]
-    if json:
-        show.print_records(found)
-        return
     if not found:
-        print("no alerts" if every else "no alert stands")
-        return
+        return Output([], "no alerts" if every else "no alert stands")
     rows = []
     for one in found:
         code, known = f"{one.code}@{one.run}" if one.run else one.code, one.acknowledged_by or ""
         cleared = "cleared" if one.cleared_at is not None else known
-        rows.append((code, str(one.severity), show.moment(one.at)[:16], cleared, one.message))
-    show.print_table(("alert", "severity", "since", "known to", "~message"), rows)
+        rows.append((code, str(one.severity), show.local_time(one.at)[:16], cleared, one.message))
+    return Output(found, show.table(("alert", "severity", "since", "known to", "~message"), rows))
 
 
 def here() -> Caller:
@@ -320,30 +301,16 @@ def _body(action: str, subject: str, why: str, identity: str | None, args: dict[
 
 
 def _order(
-    at: StoreOptions,
-    action: str,
-    subject: str,
-    why: str,
-    identity: str | None,
-    *,
-    dry_run: bool,
-    json: bool,
-    **args: str | None,
-) -> None:
+    at: StoreOptions, action: str, subject: str, why: str, identity: str | None, *, dry_run: bool, **args: str | None
+) -> Output:
     from holdfast.operate import control
 
     with at.existing() as opened:
         named = _newest(opened).id if subject == NEWEST else subject
         body = {**_body(action, named, why, identity, args), "dry_run": dry_run}
         answer = control.answer(opened, body, here(), now=time.time())
-    if json:
-        show.print_json(answer)
-    elif dry_run:
-        print("\n".join(_foreseen(answer)))
-    else:
-        print("\n".join(_answered(answer, str(at))))
-    if dry_run and answer["refused"] is not None:
-        raise typer.Exit(1)
+    lines = _foreseen(answer) if dry_run else _answered(answer, str(at))
+    return Output(answer, "\n".join(lines), int(dry_run and answer["refused"] is not None))
 
 
 def _foreseen(answer: dict[str, Any]) -> list[str]:

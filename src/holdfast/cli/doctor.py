@@ -14,16 +14,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.main import ALIASES, alias_warning, say
-from holdfast.cli.options import CommandSet, Json, needing, written_whole
+from holdfast.cli.options import CommandSet, Output, needing, written_whole
 from holdfast.cli.report import ReportsOptions
 from holdfast.cli.show import fold, folded, near, progress, step
 from holdfast.contracts.errors import BadInput
@@ -54,8 +52,7 @@ def doctor(
     system: Annotated[
         str | None, Option(metavar="TEXT", help="Instructions to ask under; models like sprout have usual ones.")
     ] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Ask an endpoint some hundreds of short questions, and say whether its answers can be learnt from."""
     from holdfast.cli.policy import usual_instructions
 
@@ -75,14 +72,9 @@ def doctor(
     else:
         asked, found = asyncio.run(examined(target, model, timeout, **how))
     decision = verdict(found)
-    if json:
-        rows = [asdict(one) for one in found]
-        told = {"endpoint": target, "model": asked, "system": system}
-        show.print_json({**told, "decision": encode(decision), "findings": rows})
-    else:
-        _tell(f"{asked} at {target}", found, decision, system)
-    if not decision.open:
-        raise typer.Exit(1)
+    about = {"endpoint": target, "model": asked, "system": system, "decision": decision}
+    data = {**about, "findings": [asdict(one) for one in found]}
+    return Output(data, lambda: _tell(f"{asked} at {target}", found, decision, system), int(not decision.open))
 
 
 def _tell(who: str, found: Sequence[DoctorFinding], decision: Decision, system: str | None) -> None:
@@ -175,26 +167,23 @@ def check_aliases(
     output_json: Annotated[Path | None, Option(metavar="FILE", help="Write the report there.")] = None,
     output_md: Annotated[Path | None, Option(metavar="FILE", help="Write it as Markdown there.")] = None,
     repo_root: Annotated[Path, Option(metavar="FOLDER", help="Where the commands are run.")] = Path(),
-    json: Json = False,
-) -> None:
+) -> Output:
     """Run the alias checks and report; exits 1 when one fails."""
     if not repo_root.is_dir():
         raise BadInput(f"--repo-root {repo_root}", why="is not a folder", remedy="leave it out to use this one")
     report = run_checks(repo_root.resolve())
-    data = encode(report)
     if output_json is not None:
         with written_whole(output_json) as file:
-            file.write(codec.dumps(data, indent=2) + "\n")
+            file.write(codec.dumps(encode(report), indent=2) + "\n")
     if output_md is not None:
         with written_whole(output_md) as file:
             file.write(markdown(report))
-    if json:
-        show.print_json(data)
-    else:
-        show.print_table(("check", "status", "~command"), [(c.name, c.status, c.cmd) for c in report.commands])
-        print(f"{report.summary.passed} of {report.summary.total} passed")
-    if report.summary.failed:
-        raise typer.Exit(1)
+    return Output(report, lambda: _print_checks(report), int(report.summary.failed > 0))
+
+
+def _print_checks(report: CompatReport) -> None:
+    show.print_table(("check", "status", "~command"), [(c.name, c.status, c.cmd) for c in report.commands])
+    print(f"{report.summary.passed} of {report.summary.total} passed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,9 +307,9 @@ Out = Annotated[
 ]
 
 
-def _command(kind: str) -> Callable[..., None]:
-    def drill(quick: Quick = False, out: Out = None, json: Json = False) -> None:
-        _perform(kind, quick, out, json)
+def _command(kind: str) -> Callable[..., Output]:
+    def drill(quick: Quick = False, out: Out = None) -> Output:
+        return _perform(kind, quick, out)
 
     return drill
 
@@ -329,7 +318,7 @@ for _kind, _help in KINDS.items():
     drill_app.command(_kind, help=f"{_help}\n\n{EXITS}")(_command(_kind))
 
 
-def _perform(kind: str, quick: bool, out: Path | None, json: bool) -> None:
+def _perform(kind: str, quick: bool, out: Path | None) -> Output:
     from holdfast.operate.drills import perform
     from holdfast.operate.playbook import validate
 
@@ -341,12 +330,10 @@ def _perform(kind: str, quick: bool, out: Path | None, json: bool) -> None:
         )
         took_s = time.monotonic() - began
         told, problems = validate(artifact)
-    if json:
-        show.print_json({**told, "artifact": str(artifact), "took_s": round(took_s, 1), "problems": list(problems)})
-    else:
-        _print(told, problems, f" in {show.span_of_time(took_s)}")
-        print("\n".join(["compute it all again:", *step(f"holdfast drill check {near(artifact)}")]))
-    raise typer.Exit(1 if problems else 0)
+    again = ["compute it all again:", *step(f"holdfast drill check {near(artifact)}")]
+    data = {**told, "artifact": artifact, "took_s": round(took_s, 1), "problems": problems}
+    lines = [*_lines(told, problems, f" in {show.span_of_time(took_s)}"), *again]
+    return Output(data, "\n".join(lines), int(bool(problems)))
 
 
 def _practice() -> dict[str, Any]:
@@ -367,8 +354,7 @@ def check_drill(
     file: Annotated[
         Path, Argument(metavar="FILE", help="A drill's playbook.json, or the folder it lies in; of several the newest.")
     ],
-    json: Json = False,
-) -> None:
+) -> Output:
     """Compute a drill again, from its store and ledger. Exits 1 where a check or a figure is not so."""
     from holdfast.operate.playbook import NAME, validate
 
@@ -378,12 +364,9 @@ def check_drill(
         say(f"{show.count(len(several), 'drill')} in {near(file)}; this is the newest, {path.parent.name}")
     with show.progress("computing again", None):
         told, problems = validate(path)
-    if json:
-        show.print_json({"file": str(path), "ok": not problems, "problems": list(problems)})
-    else:
-        _print(told, problems, "")
-        print("true, computed again from its store and ledger" if not problems else "not true, or not passed")
-    raise typer.Exit(1 if problems else 0)
+    last = "true, computed again from its store and ledger" if not problems else "not true, or not passed"
+    lines = [*_lines(told, problems, ""), last]
+    return Output({"file": path, "ok": not problems, "problems": problems}, "\n".join(lines), int(bool(problems)))
 
 
 @drill_app.command()
@@ -393,8 +376,7 @@ def gate(
     runbook: Annotated[Path | None, Option(metavar="FILE", help="How it is operated, for people.")] = None,
     incidents: Annotated[Path | None, Option(metavar="FILE", help="What to do when it fails, for people.")] = None,
     out: Annotated[Path | None, Option(metavar="FOLDER", help="Write the evidence bundle there.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """The exit gate: proofs, safety, drills and runbooks.
 
     All of it is computed again: nothing is taken on trust. Exits 1 while it is closed.
@@ -404,18 +386,12 @@ def gate(
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out}", why="is a file", remedy="name a folder")
     with show.progress("computing again", None):
-        shelf = at.folder
-        bundle = gather(shelf, drills, runbook=runbook, incidents=incidents, now=time.time())
+        bundle = gather(at.folder, drills, runbook=runbook, incidents=incidents, now=time.time())
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        (out / name(bundle)).write_text(dumps(bundle, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    if json:
-        show.print_json(bundle)
-    else:
-        _print_gate(bundle)
-        if out is not None:
-            print(f"the evidence bundle lies in {near(out)}")  # its name alone would be wider than the page
-    raise typer.Exit(0 if bundle["decision"]["pass"] else 1)
+        (out / name(bundle)).write_text(codec.dumps(bundle, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    where = [] if out is None else [f"the evidence bundle lies in {near(out)}"]  # its name would be too wide
+    return Output(bundle, "\n".join([*_gate_lines(bundle), *where]), int(not bundle["decision"]["pass"]))
 
 
 def _folder(kind: str, out: Path | None) -> Path:
@@ -430,21 +406,23 @@ def _folder(kind: str, out: Path | None) -> Path:
     return folder.absolute()
 
 
-def _print(told: Mapping[str, Any], problems: tuple[str, ...], took: str) -> None:
+def _lines(told: Mapping[str, Any], problems: tuple[str, ...], took: str) -> Iterator[str]:
     """One page of 80 columns."""
     outcome = "passed" if not problems else "FAILED"
-    print(f"{told.get('drill', '?')} drill {told.get('run_id', '?')}: {outcome}{took}")
+    yield f"{told.get('drill', '?')} drill {told.get('run_id', '?')}: {outcome}{took}"
     for one in told.get("checks") or ():
-        print(f"  {'yes' if one['holds'] else 'NO ':<3}  {one['name']}")
-        print("\n".join(folded(show.one_line(one["found"]), "         ")))
+        yield from _check_lines(one["name"], one["holds"], one["found"])
     if measured := told.get("measured"):
-        figures = ", ".join(f"{name} {value:.3f}" for name, value in measured.items())
-        print("\n".join(folded(f"measured: {figures}")))
+        yield from folded("measured: " + ", ".join(f"{name} {value:.3f}" for name, value in measured.items()))
     for problem in problems:
-        print("\n".join(folded(f"- {show.one_line(problem)}", "  ")))
+        yield from folded(f"- {show.one_line(problem)}", "  ")
 
 
-def _print_gate(bundle: Mapping[str, Any]) -> None:
+def _check_lines(name: str, holds: bool, found: object) -> list[str]:
+    return [f"  {'yes' if holds else 'NO ':<3}  {name}", *folded(show.one_line(found), "         ")]
+
+
+def _gate_lines(bundle: Mapping[str, Any]) -> Iterator[str]:
     operations, benchmark, safety = bundle["operations"], bundle["benchmark"], bundle["safety"]
     counts = "{pass_reports} pass, {fail_reports} fail, {invalid_files} invalid".format(**benchmark)
     regression, codes = safety["observed_regression"], bundle["decision"]["reason_codes"]
@@ -457,9 +435,8 @@ def _print_gate(bundle: Mapping[str, Any]) -> None:
         ("operations", operations["pass"], "; ".join(shown) or "pause, rollback and recovery are proved"),
         ("runbooks", None not in refs, "; ".join(one or "missing" for one in refs)),
     ]
-    print(f"exit gate: {'closed' if codes else 'open'}")
-    for title, holds, found in rows:
-        print(f"  {'yes' if holds else 'NO ':<3}  {title}")
-        print("\n".join(folded(show.one_line(found), "         ")))
+    yield f"exit gate: {'closed' if codes else 'open'}"
+    for row in rows:
+        yield from _check_lines(*row)
     if codes:
-        print("\n".join(folded("reasons  " + ", ".join(codes))))
+        yield from folded("reasons  " + ", ".join(codes))

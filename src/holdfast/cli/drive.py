@@ -107,10 +107,6 @@ def switched_off_lines(off: Sequence[Off], at: str) -> list[str]:
     return told
 
 
-def switched_off_records(off: Sequence[Off]) -> list[dict[str, Any]]:
-    return [asdict(one) for one in off]
-
-
 LINE_EVERY_S = 10.0
 
 
@@ -184,7 +180,7 @@ def report(status: Status, path: Path, *, as_json: bool, off: Sequence[Off] = ()
     """`off` are the features that flags kept from it."""
     if as_json:
         told = encode(status)
-        print(json.dumps({**told, "switched_off": switched_off_records(off)} if off else told, indent=2))
+        print(json.dumps({**told, "switched_off": [asdict(one) for one in off]} if off else told, indent=2))
         return
     cut = f", {status.cancelled} cancelled" if status.cancelled else ""
     dead = f" ({status.dead} given up without an answer)" if status.dead else ""

@@ -10,19 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from json import loads
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import Json, StoreOptions
+from holdfast.cli.look import every_rollout
+from holdfast.cli.options import Output, StoreOptions, read_jsonl
 from holdfast.cli.reward import BaseUrl, judge_named
 from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -76,8 +75,7 @@ def diff(
     after: Annotated[Path, Argument(metavar="AFTER", help="The same, changed.")],
     reference: Annotated[Path | None, Option(metavar="PATH", help="The least fix, if one is known.")] = None,
     html: Annotated[Path | None, Option(metavar="FILE", help="Write a page instead.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Show how a program was changed, node by node: what was inserted, deleted, updated or moved.
 
     Python, JavaScript and TypeScript are compared as trees, so that layout costs nothing; other files line by line.
@@ -87,15 +85,10 @@ def diff(
     change = _change(before, after)
     least = None if reference is None else _references(before, reference, change)
     seen = _look(change, least)
-    if html is not None:
-        _write(html, _page(change, seen))
-    if json:
-        show.print_json(_told(seen) | ({} if html is None else {"page": str(html)}))
-    elif html is not None:
-        print(html)
-        print(_summary(seen))
-    else:
-        _print(seen)
+    if html is None:
+        return Output(_told(seen), lambda: _print(seen))
+    _write(html, _page(change, seen))
+    return Output(_told(seen) | {"page": html}, f"{html}\n{_summary(seen)}")
 
 
 def _change(before: Path, after: Path) -> Change:
@@ -301,10 +294,8 @@ def _write(path: Path, text: str) -> None:
         raise BadInput(f"--html {path}", why=str(error.strerror), remedy="name a file that can be written") from None
 
 
-EVALUATE_LARGEST = 64 * 2**20  # of a file, in bytes
 OUTCOMES = ("success", "exact_match")  # the first of them that a sheet has is what the hidden check said
 FEATURES = {"minimal diff": "minimal_diff", "judges": "judges", "tools": "tool_rewards"}  # of the parts
-PAGE = 200
 SHOWN = 3  # reasons of one result; all of them are in the JSON
 
 
@@ -317,8 +308,7 @@ def evaluate(
         list[str] | None, Option(metavar="NAME", help="Asked after the rules, on what it is calibrated on; several.")
     ] = None,
     base_url: BaseUrl = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Judge what was done with tasks: rules, judges, minimal diff and safety, and one score for each.
 
     A line has a task with an output and what was expected, or a text before and after, the visible tests, a reference
@@ -345,14 +335,9 @@ def evaluate(
     if not found:
         raise BadInput(what, why="has no finished result", remedy="give a file of results, or a run that has some")
     tripped = _trip(took, at.store, at.project) if trip else []
-    if json:
-        limits = {name: p95(times) for name, times in took.items()}
-        show.print_json(_record(found, looking.given) | {"parts_p95_ms": limits, "tripped": tripped})
-    else:
-        _tell(found, looking.given)
-        for message in tripped:
-            print(f"switched off: {message}")
-    raise typer.Exit(1 if any(one.decision == "fail" for one, _ in found) else 0)
+    data = _record(found, looking.given) | {"parts_p95_ms": {name: p95(times) for name, times in took.items()}}
+    has_failed = any(one.decision == "fail" for one, _ in found)
+    return Output(data | {"tripped": tripped}, lambda: _tell(found, looking.given, tripped), int(has_failed))
 
 
 @dataclass(slots=True)
@@ -461,39 +446,14 @@ def _from_file(path: Path, limit: int) -> list[TaskResult]:
     """All lines are read before anything is judged: a bad one is named with its number."""
     from holdfast.reward.evaluation import result_from
 
-    try:
-        if path.stat().st_size > EVALUATE_LARGEST:
-            raise BadInput(str(path), why=f"is larger than {EVALUATE_LARGEST // 2**20} MB", remedy="split it")
-        # Only "\n" ends a line: JSON may hold what else Unicode breaks lines at. Editors may put a mark in front.
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    except OSError as error:
-        raise BadInput(str(path), why=error.strerror or str(error), remedy="give a file that can be read") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(str(path), why="is not UTF-8 text", remedy="give one JSON object a line") from error
-    found: list[TaskResult] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or len(found) >= limit:
-            continue
-        try:
-            given = loads(line)
-        except (ValueError, RecursionError) as error:  # no JSON, a number of thousands of digits, a deep nest
-            why = f"is not JSON: {str(error)[:80]}"
-            raise BadInput(f"{path}:{number}", why=why, remedy="give one JSON object a line") from error
-        found.append(result_from(given, f"{path}:{number}"))
-    return found
+    return [result_from(given, where) for where, given in islice(read_jsonl(path), limit)]
 
 
 def _from_run(store: Store, run: str, limit: int) -> Iterator[tuple[str, TaskResult]]:
     """Its finished rollouts with their ids, in the order they were enqueued."""
-    after, left = None, limit
-    while left > 0:
-        page = store.views.rollouts(run, after=after, most=min(PAGE, left))
-        for rollout in page:
-            if (result := _of_rollout(store, rollout)) is not None:
-                yield rollout.id, result
-        if len(page) < min(PAGE, left):
-            return
-        after, left = page[-1].name, left - len(page)
+    for rollout in islice(every_rollout(store, run), limit):
+        if (result := _of_rollout(store, rollout)) is not None:
+            yield rollout.id, result
 
 
 def _of_rollout(store: Store, rollout: Rollout) -> TaskResult | None:
@@ -525,11 +485,9 @@ def _record(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features]
             "task": one.task,
             "decision": one.decision,
             "score": one.score,
-            "reasons": list(one.reasons),
-            "verdicts": [
-                {"part": part.part, "holds": part.holds, "reasons": list(part.reasons)} for part in one.verdicts
-            ],
-            "sheet": None if one.breakdown is None else encode(one.breakdown),
+            "reasons": one.reasons,
+            "verdicts": [{"part": part.part, "holds": part.holds, "reasons": part.reasons} for part in one.verdicts],
+            "sheet": one.breakdown,
             "took_ms": round(took * 1000, 3),
         }
         for one, took in found
@@ -551,7 +509,7 @@ def _summary_evaluate(found: Sequence[tuple[Evaluation, float]]) -> dict[str, An
     }
 
 
-def _tell(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features]) -> None:
+def _tell(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features], tripped: Sequence[str]) -> None:
     """At most 80 columns."""
     for one, _ in found:
         score = "  -  " if one.score is None else f"{one.score:.3f}"
@@ -573,3 +531,5 @@ def _tell(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features]) 
         if count
     ]:
         print(f"switched off by flags: {', '.join(off)}", file=sys.stderr)
+    for message in tripped:
+        print(f"switched off: {message}")

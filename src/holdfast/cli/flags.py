@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import datetime
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import CommandSet, Json, StoreOptions, Why, who
+from holdfast.cli.options import CommandSet, Output, StoreOptions, Why, who
 from holdfast.cli.show import fold, step
 from holdfast.contracts.errors import BadInput, Conflict
 from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
@@ -128,39 +127,31 @@ Many = list[str] | None
 
 
 @app.command("list")
-def list_(at: StoreOptions, json: Json = False) -> None:
+def list_(at: StoreOptions) -> Output:
     """List the flags."""
     with at.existing() as opened:
         found = opened.flags.all()
-    if json:
-        show.print_records(found)
-    elif found:
-        rows = [(flag.name, _state(flag), _rules(flag), _required(flag) or None) for flag in found]
-        show.print_table(("flag", "state", "~rules", "~requires"), rows)
-    else:
-        print(f"no flags in project {at.project}; to begin:")
-        print("\n".join((*step(f"holdfast flags init{at}"), *step(f"holdfast flags set NAME{at}"))))
+    if not found:
+        begin = (*step(f"holdfast flags init{at}"), *step(f"holdfast flags set NAME{at}"))
+        return Output([], "\n".join((f"no flags in project {at.project}; to begin:", *begin)))
+    rows = [(flag.name, _state(flag), _rules(flag), _required(flag) or None) for flag in found]
+    return Output(found, show.table(("flag", "state", "~rules", "~requires"), rows))
 
 
 @app.command("show")
-def show_(name: Name, at: StoreOptions, json: Json = False) -> None:
+def show_(name: Name, at: StoreOptions) -> Output:
     """Show one flag: its variants, its rules in their order, what it requires."""
     with at.existing() as opened:
         flag = opened.flags.get(name)
-    if json:
-        show.print_record(flag)
-        return
-    print(fold(f"{flag.name}: {_state(flag)}" + (f"; {show.one_line(flag.description)}" if flag.description else "")))
+    about = f"; {show.one_line(flag.description)}" if flag.description else ""
+    lines = [fold(f"{flag.name}: {_state(flag)}{about}")]
     for variant, value in flag.variants.items():
-        print(f"  variant {variant} = {_written_flags(value)}" + ("  (off)" if variant == flag.off else ""))
-    for number, rule in enumerate(flag.rules, 1):
-        print(f"  rule {number}: {text_of(rule)}")
-    for other, variant in flag.requires.items():
-        print(f"  requires {other} = {variant}")
-    expires = "never" if flag.expires_at is None else show.moment(flag.expires_at)
-    print(f"  owner {flag.owner or '-'}, expires {expires}, changed {show.moment(flag.changed_at)}")
-    if shared := _shared(name):
-        print(f"  {shared}")
+        lines.append(f"  variant {variant} = {_as_json(value)}" + ("  (off)" if variant == flag.off else ""))
+    lines += [f"  rule {number}: {text_of(rule)}" for number, rule in enumerate(flag.rules, 1)]
+    lines += [f"  requires {other} = {variant}" for other, variant in flag.requires.items()]
+    expires = "never" if flag.expires_at is None else show.local_time(flag.expires_at)
+    lines.append(f"  owner {flag.owner or '-'}, expires {expires}, changed {show.local_time(flag.changed_at)}")
+    return Output(flag, "\n".join([*lines, *_shared(name)]))
 
 
 @app.command("set")
@@ -177,8 +168,7 @@ def set_(
     owner: Annotated[str | None, Option(metavar="NAME", help="Who looks after it; else you.")] = None,
     expires: Annotated[str | None, Option(metavar="DATE", help="2030-01-31, or never.")] = None,
     file: Annotated[Path | None, Option(metavar="FILE", help="All of it, as JSON; - is stdin.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Make a flag, or change parts of one; what is not given stays. A new one is off until it is enabled."""
     given: dict[str, Any] = {"off": off, "salt": salt, "description": description, "owner": owner}
     given["variants"] = dict(_variant(text) for text in variant) if variant else None
@@ -193,31 +183,31 @@ def set_(
         flag = whole or (replace(before[name], **given) if name in before else _made(name, given))
         check(flag, before)
         after = opened.flags.put(flag, who=who(), why=why, now=time.time(), seen=before.get(name)).result()
-    _answer(after, f"{'changed' if name in before else 'made'}, {_state(after)}: {_rules(after)}", json=json)
+    return _answer(after, f"{'changed' if name in before else 'made'}, {_state(after)}: {_rules(after)}")
 
 
 @app.command()
-def enable(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
+def enable(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
     """Let its rules decide from now on."""
-    _switch(at, name, why, json=json, enabled=True)
+    return _switch(at, name, why, enabled=True)
 
 
 @app.command()
-def disable(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
+def disable(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
     """Give everybody its off variant from now on."""
-    _switch(at, name, why, json=json, enabled=False)
+    return _switch(at, name, why, enabled=False)
 
 
 @app.command()
-def kill(name: Name, at: StoreOptions, why: Why = "killed by an operator", json: Json = False) -> None:
+def kill(name: Name, at: StoreOptions, why: Why = "killed by an operator") -> Output:
     """Pull the kill switch: off for everybody, whatever else is changed, until it is revived."""
-    _switch(at, name, why, json=json, killed=True)
+    return _switch(at, name, why, killed=True)
 
 
 @app.command()
-def revive(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
+def revive(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
     """Release the kill switch; the flag is again what it was before."""
-    _switch(at, name, why, json=json, killed=False)
+    return _switch(at, name, why, killed=False)
 
 
 @app.command()
@@ -227,8 +217,7 @@ def rollout(
     at: StoreOptions,
     why: Why = BY_HAND,
     variant: Annotated[str | None, Option(metavar="VARIANT", help="Needed when it has more than two.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Give a variant to a share of all keys: the last rule without conditions gets this percentage.
 
     Of the flags that holdfast itself asks for, a share is one of runs (budgets, tool rewards, learning: a run has the
@@ -237,9 +226,7 @@ def rollout(
     share = percent_of(percent)
     with at.existing() as opened:
         after = _change(opened, name, lambda flag: _ramped(flag, variant, share), why)
-    _answer(after, f"{_state(after)}: {_rules(after)}", json=json)
-    if not json and (shared := _shared(name)):
-        print(f"  {shared}")
+    return _answer(after, f"{_state(after)}: {_rules(after)}", *_shared(name))
 
 
 @app.command("eval")
@@ -249,8 +236,7 @@ def evaluate(
     key: Annotated[str | None, Option(metavar="KEY", help="Who it is about.")] = None,
     run: Annotated[str | None, Option(metavar="RUN", help="The same for a run, by its key.")] = None,
     attr: Annotated[Many, Option(metavar="NAME=VALUE", help="More about them; several.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Tell a flag's value for somebody, and why it is that."""
     from holdfast.operate.switches import key_of, snapshot_of
 
@@ -266,24 +252,22 @@ def evaluate(
     if key is not None:
         context[flags.KEY] = key
     found = flags.evaluate(name, every, context, now=time.time(), environment=os.environ)
-    if json:
-        show.print_json({"flag": name, **asdict(found)})
-    else:
-        print(fold(f"{name}: {found.variant} = {_written_flags(found.value)} ({found.reason}: {found.detail})"))
+    said = fold(f"{name}: {found.variant} = {_as_json(found.value)} ({found.reason}: {found.detail})")
+    return Output({"flag": name, **asdict(found)}, said)
 
 
 @app.command()
-def drop(name: Name, at: StoreOptions, why: Why = BY_HAND, json: Json = False) -> None:
+def drop(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
     """Remove a flag, once nothing asks for it any more."""
     with at.existing() as opened:
         if others := needed_by(name, {flag.name: flag for flag in opened.flags.all()}):
             raise BadInput(f"flag {name}", why=f"{', '.join(others)} requires it", remedy="change or drop that first")
         before = opened.flags.drop(name, who=who(), why=why, now=time.time()).result()
-    _answer(before, f"dropped, was {_state(before)}", json=json)
+    return _answer(before, f"dropped, was {_state(before)}")
 
 
 @app.command()
-def init(at: StoreOptions, why: Why = "the flags that a project begins with", json: Json = False) -> None:
+def init(at: StoreOptions, why: Why = "the flags that a project begins with") -> Output:
     """Write down the flags of the parts of learning, each as it is in force now; what is there already stays.
 
     All are on, but those whose ENABLE_… variable says no.
@@ -293,32 +277,26 @@ def init(at: StoreOptions, why: Why = "the flags that a project begins with", js
         new = [flag for flag in features(os.environ, owner=who()) if flag.name not in before]
         pending = [opened.flags.put(flag, who=who(), why=why, now=time.time()) for flag in new]
         made = [one.result() for one in pending]
-    if json:
-        show.print_records(made)
-    elif not made:
-        print(f"all {len(features(os.environ, owner=who()))} are there already, and stay as they are")
-        print(
-            "\n".join(
-                (
-                    *step(f"holdfast flags list{at}", "shows them"),
-                    *step(f"holdfast flags disable NAME{at}", "turns one off"),
-                )
-            )
-        )
-    else:
-        off = [flag.name for flag in made if not flag.enabled]
-        print(fold(f"{show.count(len(made), 'flag')} made, " + (f"off: {', '.join(off)}" if off else "all of them on")))
+    if not made:
+        said = f"all {len(features(os.environ, owner=who()))} are there already, and stay as they are"
+        ways = (("list", "shows them"), ("disable NAME", "turns one off"))
+        commands = (line for word, about in ways for line in step(f"holdfast flags {word}{at}", about))
+        return Output([], "\n".join((said, *commands)))
+    off = [flag.name for flag in made if not flag.enabled]
+    which = f"off: {', '.join(off)}" if off else "all of them on"
+    return Output(made, fold(f"{show.count(len(made), 'flag')} made, {which}"))
 
 
-def _switch(at: StoreOptions, name: str, why: str, *, json: bool, **to: Any) -> None:
+def _switch(at: StoreOptions, name: str, why: str, **to: Any) -> Output:
     with at.existing() as opened:
         before = opened.flags.get(name)
         after = _change(opened, name, lambda flag: replace(flag, **to), why)
         every = {flag.name: flag for flag in opened.flags.all()}
-    _answer(after, f"{_state(after)}, was {_state(before)}", json=json)
-    for other, variant in after.requires.items() if to.get("enabled") and not json else ():
+    waits = []
+    for other, variant in after.requires.items() if to.get("enabled") else ():
         if other in every and variant != every[other].off and not (every[other].enabled and not every[other].killed):
-            print(fold(f"it stays off until {other} = {variant}, which is {_state(every[other])}"))
+            waits.append(fold(f"it stays off until {other} = {variant}, which is {_state(every[other])}"))
+    return _answer(after, f"{_state(after)}, was {_state(before)}", *waits)
 
 
 def _change(store: Store, name: str, change: Callable[[Flag], Flag], why: str) -> Flag:
@@ -397,18 +375,17 @@ def _state(flag: Flag) -> str:
     return "expired" if flag.expires_at is not None and time.time() >= flag.expires_at else "on"
 
 
-def _shared(name: str) -> str:
+def _shared(name: str) -> list[str]:
     """Whom a share of one of holdfast's own flags is a share of; empty: whoever asks gives keys of their own."""
-    return f"a share is one of {' and of '.join(KEYED[name])}" if name in KEYED else ""
+    return [f"  a share is one of {' and of '.join(KEYED[name])}"] if name in KEYED else []
 
 
 def _rules(flag: Flag) -> str:
     return "; ".join(map(text_of, flag.rules)) or "no rules"
 
 
-def _written_flags(value: Any) -> str:
-    """As JSON, on one line."""
-    return show.one_line(dumps(value, ensure_ascii=False))
+def _as_json(value: Any) -> str:
+    return show.one_line(json.dumps(value, ensure_ascii=False))
 
 
 def _required(flag: Flag) -> str:
@@ -420,8 +397,5 @@ def _required(flag: Flag) -> str:
     )
 
 
-def _answer(flag: Flag, said: str, *, json: bool) -> None:
-    if json:
-        show.print_record(flag)
-    else:
-        print(fold(f"{flag.name}: {said}"))
+def _answer(flag: Flag, message: str, *more: str) -> Output:
+    return Output(flag, "\n".join((fold(f"{flag.name}: {message}"), *more)))

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
-from holdfast.cli.options import Json, StoreOptions, check_torch, existing, needing, written_whole
+from holdfast.cli.options import Output, StoreOptions, check_torch, existing, needing, written_whole
+from holdfast.cli.release import decision_lines, headline, reason_lines
 from holdfast.cli.report import write_page
-from holdfast.cli.show import left, near, one_line, print_json, print_table, step
-from holdfast.cli.story import headline, lines, told
+from holdfast.cli.show import left, near, one_line, print_table, step
 from holdfast.contracts.errors import BadInput, Lost, NotFound
 from holdfast.contracts.evidence import Decision
-from holdfast.contracts.records import decode, encode
+from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Stage, check_name
 from holdfast.contracts.run import DesiredState, RunState
 
@@ -94,8 +93,7 @@ def files(name: str) -> dict[str, str]:
 
 def init(
     folder: Annotated[Path, Argument(metavar="NAME", help="The folder to make; its name is the policy's.")],
-    json: Json = False,
-) -> None:
+) -> Output:
     """Write a project of four short files, agent.py, score.py, tasks.jsonl and holdfast.toml, that runs at once.
 
     Nothing that is there is overwritten.
@@ -115,14 +113,13 @@ def init(
         with written_whole(path) as file:
             file.write(text)
     command = f"holdfast improve {shlex.quote(str(folder / CONFIG))}"
-    if json:
-        print_json({"files": [str(path) for path in made], "next": command})
-        return
-    width = max(len(str(path)) for path in made)
-    for path, what in zip(made, ("the agent", "what an answer is worth", "the tasks", "the settings"), strict=True):
-        print(f"{path!s:<{width}}  {what}")
-    print("next:")
-    print("\n".join(step(command, "about a minute")))
+    width, about = (
+        max(len(str(path)) for path in made),
+        ("the agent", "what an answer is worth", "the tasks", "the settings"),
+    )
+    lines = [f"{path!s:<{width}}  {what}" for path, what in zip(made, about, strict=True)]
+    lines += ["next:", *step(command, "about a minute")]
+    return Output({"files": list(made), "next": command}, "\n".join(lines))
 
 
 ENOUGH = 500  # rollouts of practice, before anybody should expect something of it
@@ -135,15 +132,14 @@ def quickstart(
     quick: Annotated[bool, Option("--quick", help="A minute instead of minutes; proves little.")] = False,
     seed: Annotated[int, Option(metavar="N", min=0, max=10**6, help="Other tasks, other chance.")] = 0,
     fresh: Annotated[bool, Option("--fresh", help="Start anew, even if an earlier one can be resumed.")] = False,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Train the embedded weak model to use tools, measure it on held-out tasks before and after, and decide.
 
     Baseline, warm-up by examples, practice by GRPO, the same held-out tasks again, and the gate: promoted with its
     reasons, or held with the episodes still needed. Ctrl-C stops it; a second call goes on where it stopped.
     """
     check_torch("quickstart")
-    from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_lines, switched_off_records
+    from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_lines
     from holdfast.operate.switches import key_of, snapshot_of
     from holdfast.workloads.tooluse.quickstart import QUICK, WEIGHING, Quickstart, spec_for
     from holdfast.workloads.tooluse.results import turned
@@ -159,7 +155,7 @@ def quickstart(
         except Lost as lost:
             remedy = f"restore it from a copy, or begin anew: {again} --fresh"
             raise Lost(lost.what, why=lost.why, remedy=remedy) from lost
-        found, picture, page, sheet, right = None, None, None, list[str](), list[tuple[str, str]]()
+        found, picture, page, breakdown, right = None, None, None, list[str](), list[tuple[str, str]]()
         updates = opened.steps.of_run(status.run_id)
         off = switched_off(opened, status.run_id, flags_now.off(key), ("tool_rewards",))
         if status.run_state is RunState.COMPLETED:
@@ -167,22 +163,27 @@ def quickstart(
             proposed = _proposed(updates)
             page = None if proposed is None else write_page(Path(proposed["proof"]), WEIGHING)
             right = turned(opened, updates)
-            sheet = [] if json else _sheet(opened, right)
-    if json:
-        report = _record(encode(status), found, picture, updates) | {"page": None if page is None else str(page)}
-        print_json(report | ({"switched_off": switched_off_records(off)} if off else {}))
-        raise typer.Exit(code)
-    if off:
-        print("\n".join(switched_off_lines(off, str(at))))
-    if found is not None and picture is not None:
-        _tell(status, found, updates)
-        print("\n".join(["", *sheet] if sheet else []))
-        _onward(status, picture, updates, page, opened.folder, right)
-    else:
-        left = "" if status.error is None else f" ({status.error})"
-        print(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{left}")
-        print(f"next:\n  {again}   # goes on where it stopped")
-    raise typer.Exit(code)
+            breakdown = _breakdown(opened, right)
+        folder = opened.folder
+
+    def text() -> None:
+        if off:
+            print("\n".join(switched_off_lines(off, str(at))))
+        if found is not None and picture is not None:
+            _tell(status, found, updates)
+            print("\n".join(["", *breakdown] if breakdown else []))
+            _onward(status, picture, updates, page, folder, right)
+        else:
+            why = "" if status.error is None else f" ({status.error})"
+            print(f"{status.run_id} {status.run_state.replace('_', ' ')} at {status.lesson}{why}")
+            print(f"next:\n  {again}   # goes on where it stopped")
+
+    data = _record(status, found, picture, updates) | {"page": page} | _switched_off(off)
+    return Output(data, text, code)
+
+
+def _switched_off(off: Sequence[Off]) -> dict[str, Any]:
+    return {"switched_off": [asdict(one) for one in off]} if off else {}
 
 
 def _unfinished(store: Store, settings: Quickstart) -> str | None:
@@ -217,22 +218,17 @@ def _proposed(updates: list[StepRecord]) -> Mapping[str, Any] | None:
     return next((update.body for update in updates if "decision" in update.body), None)
 
 
-def _record(status: Any, found: Results | None, picture: Path | None, updates: list[StepRecord]) -> dict[str, Any]:
-    report = None
+def _record(status: Status, found: Results | None, picture: Path | None, updates: list[StepRecord]) -> dict[str, Any]:
+    results, decided = None, _proposed(updates)
     if found is not None:
-        report = asdict(found) | {"is_lifted": {name: change.is_lifted for name, change in found.changes.items()}}
-    return {
-        "status": status,
-        "results": report,
-        "picture": None if picture is None else str(picture),
-        "checkpoint": _newest(updates),
-        "proposed": {name: proposed.get(name) for name in ("release", "decision", "evidence", "proof")}
-        if (proposed := _proposed(updates)) is not None
-        else None,
-    }
+        results = asdict(found) | {"is_lifted": {name: change.is_lifted for name, change in found.changes.items()}}
+    if decided is not None:
+        decided = {name: decided.get(name) for name in ("release", "decision", "evidence", "proof")}
+    about = {"status": status, "results": results, "picture": picture, "checkpoint": _newest(updates)}
+    return {**about, "proposed": decided}
 
 
-def _sheet(store: Store, right: list[tuple[str, str]]) -> list[str]:
+def _breakdown(store: Store, right: list[tuple[str, str]]) -> list[str]:
     """What a rollout was paid for that was wrong before and is right now, of those the one with the most tool calls."""
     from holdfast.cli.reward import read_rewards, reward_lines
 
@@ -282,7 +278,7 @@ def _tell(status: Status, found: Results, updates: list[StepRecord]) -> None:
     if proposed is not None:
         decision = decode(Decision, dict(proposed["decision"]))
         print(f"\nthe gate  {headline(proposed['release'], decision)}")
-        print("\n".join(lines(decision.reasons)))
+        print("\n".join(reason_lines(decision.reasons)))
 
 
 def _onward(
@@ -325,95 +321,118 @@ def _cells(rate: SuccessRate) -> tuple[str, str]:
     return f"{rate.value:.2f}", f"{rate.interval.low:.2f}-{rate.interval.high:.2f}"
 
 
-def improve(
-    at: StoreOptions,
-    config: Annotated[Path | None, Argument(metavar="CONFIG", help="The settings; else holdfast.toml.")] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImproveOptions:
+    """What is to be improved, and how far; each option goes over what the settings say."""
+
     env: Annotated[
         str | None, Option(metavar="NAME", help="An environment of Gymnasium, for a network, in place of CONFIG.")
-    ] = None,
+    ] = None
     reward_range: Annotated[
         tuple[float, float] | None, Option(metavar="LOW HIGH", help="All that an episode of it can return.")
-    ] = None,
+    ] = None
     model: Annotated[
         str | None, Option(metavar="local/NAME", help="To begin with: a model, a checkpoint, a release.")
-    ] = None,
-    agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None,
-    policy: Annotated[str | None, Option(metavar="NAME", help="Which line of versions is improved.")] = None,
-    iterations: Annotated[int | None, Option(metavar="N", min=1, max=10_000, help="How many.")] = None,
-    follow: Annotated[
-        str | None, Option(metavar="RUN", help="Learn from this run's conversations as they arrive.")
-    ] = None,
+    ] = None
+    agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None
+    policy: Annotated[str | None, Option(metavar="NAME", help="Which line of versions is improved.")] = None
+    iterations: Annotated[int | None, Option(metavar="N", min=1, max=10_000, help="How many.")] = None
+    follow: Annotated[str | None, Option(metavar="RUN", help="Learn from this run's conversations as they arrive.")] = (
+        None
+    )
     budget: Annotated[
         float | None, Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
-    ] = None,
+    ] = None
+
+    def check(self, config: Path | None, resume: str | None) -> None:
+        """That one thing is to be done, and that every option means something for it."""
+        ways = (("CONFIG", config), ("--env", self.env), ("--resume", resume))
+        given = [name for name, value in ways if value is not None]
+        if len(given) != 1:
+            why = f"and {given[1]} were both given" if given else "is missing"
+            remedy = "give the file with the settings, --env NAME or --resume RUN"
+            raise BadInput(given[0] if given else "CONFIG", why=why, remedy=remedy)
+        if resume is not None and any(getattr(self, one.name) is not None for one in fields(self)):
+            raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
+        if self.env is None and self.reward_range is not None:
+            raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
+        for name in ("model", "agent", "follow"):
+            if self.env is not None and getattr(self, name) is not None:
+                raise BadInput(f"--{name}", why="means nothing to a network in an environment", remedy="leave it out")
+
+    def settings(self, config: Path, at: StoreOptions) -> OptimizeSettings:
+        """Those of the file with the given options in their place."""
+        from holdfast.contracts.settings import ImproveBlock, load_settings, override
+
+        settings = load_settings(config)
+        flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
+        block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
+        settings = override(settings, model=self.model, agent=self.agent, improve=block)
+        return _found(settings, at.store, at.project)
+
+    def in_env(self, env: str) -> RunSpec:
+        from holdfast.learn.control import EnvPPO
+        from holdfast.pipeline.control import EnvProof, improve_env
+
+        proof, algorithm = EnvProof(reward_range=self.reward_range), EnvPPO(budget_s=self.budget)
+        iterations = self.iterations or 1
+        return improve_env(env, name=self.policy, algorithm=algorithm, proof=proof, iterations=iterations)
+
+
+def improve(
+    at: StoreOptions,
+    how: ImproveOptions,
+    config: Annotated[Path | None, Argument(metavar="CONFIG", help="The settings; else holdfast.toml.")] = None,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Practise on the `optimize` tasks, prove the candidate on the `validate` tasks, and promote it if that allows it.
     With --env a network learns by playing, and is proved on episodes with seeds of their own.
 
     What is live is what the next iteration begins with. A candidate that is not proved better and no less safe is
     held or refused, with the reason and, where more would help, the number of episodes still needed.
     """
-    from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_records, wanted_features
-    from holdfast.contracts.settings import ImproveBlock, load_settings
+    from holdfast.cli.drive import drive, new_salt, switched_off, wanted_features
+    from holdfast.contracts.settings import ImproveBlock
     from holdfast.operate.switches import key_of, snapshot_at
 
     with needing("learn"):
         from holdfast.pipeline.control import env_spec_from
         from holdfast.pipeline.spec import comparison_config, improve_spec
-    if config is None and env is None and resume is None and Path(CONFIG).is_file():
+    if config is None and how.env is None and resume is None and Path(CONFIG).is_file():
         config = Path(CONFIG)
-    flags = {"policy": policy, "iterations": iterations, "follow": follow, "budget_s": budget}
-    _check(config, env, resume, {"model": model, "agent": agent, **flags}, reward_range)
-    settings = None if config is None else _with(load_settings(config), model, agent, flags)
-    settings = None if settings is None else _found(settings, at.store, at.project)
+    how.check(config, resume)
+    settings = None if config is None else how.settings(config, at)
     salt, flags_now = new_salt(), snapshot_at(at.store, at.project, clock=time.time, environment=os.environ)
     key = salt
     # All is checked before the store is touched.
-    spec = None if settings is None else improve_spec(settings, flags_now.features(key))
-    if env is not None:
-        spec = _in_env(env, policy, iterations or 1, budget, reward_range)
-    is_new = spec is not None and (settings is None or _followed(settings) is None)
-    with at.open(create=is_new) as opened:
+    spec = None if how.env is None else how.in_env(how.env)
+    spec = spec if settings is None else improve_spec(settings, flags_now.features(key))
+    with at.open(create=spec is not None and _followed(settings) is None) as opened:
         if resume is not None:
             run = opened.runs.get(resume)
             settings, resume, key = _of(opened, run), run.id, key_of(run.id)
-            spec = (
-                env_spec_from(opened.whole(run.settings))
-                if settings is None
-                else improve_spec(settings, flags_now.features(key))
-            )
+            if settings is None:
+                spec = env_spec_from(opened.whole(run.settings))
+            else:
+                spec = improve_spec(settings, flags_now.features(key))
         assert spec is not None
-        if settings is not None and (other := _followed(settings)) is not None:
+        if (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
         status, _, code = drive(opened, spec, resume, salt)
         updates = opened.steps.of_run(status.run_id)
         decided = [update.body for update in updates if "proposed" in update.body]
-        how = None if settings is None else comparison_config((settings.improve or ImproveBlock()).prove)
-        pages = [str(write_page(Path(body["proof"]), how)) if "proof" in body else None for body in decided]
+        prove = None if settings is None else comparison_config((settings.improve or ImproveBlock()).prove)
+        pages = [write_page(Path(body["proof"]), prove) if "proof" in body else None for body in decided]
         now = {body["release"]: opened.releases.get(body["release"]) for body in decided if "release" in body}
-        off = switched_off(
-            opened, status.run_id, flags_now.off(key), () if settings is None else wanted_features(settings)
-        )
-    if json:
-        told = [{name: body.get(name) for name in TOLD} for body in decided]
-        seen = {"switched_off": switched_off_records(off)} if off else {}
-        print_json({"status": encode(status), "iterations": told, "pages": pages, **seen})
-    else:
-        _tell_improve(status, updates, list(zip(decided, pages, strict=True)), now, str(at), off)
-    raise typer.Exit(code)
+        wanted = () if settings is None else wanted_features(settings)
+        off = switched_off(opened, status.run_id, flags_now.off(key), wanted)
+    told = [{name: body.get(name) for name in REPORTED} for body in decided]
+    data = {"status": status, "iterations": told, "pages": pages, **_switched_off(off)}
+    lines = _improve_lines(status, updates, list(zip(decided, pages, strict=True)), now, str(at), off)
+    return Output(data, "\n".join(lines), code)
 
 
-TOLD = ("iteration", "release", "decision", "evidence", "proof", "verdict", "why")
-
-
-def _with(settings: OptimizeSettings, model: str | None, agent: str | None, flags: dict[str, Any]) -> OptimizeSettings:
-    """The settings with the given options in place of the file's."""
-    from holdfast.contracts.settings import ImproveBlock, override
-
-    block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
-    return override(settings, model=model, agent=agent, improve=block)
+REPORTED = ("iteration", "release", "decision", "evidence", "proof", "verdict", "why")
 
 
 def _found(settings: OptimizeSettings, store: str, project: str) -> OptimizeSettings:
@@ -432,38 +451,6 @@ def _found(settings: OptimizeSettings, store: str, project: str) -> OptimizeSett
         return settings.model_copy(update={"model": f"{LOCAL}/{weights_of(opened, name)}"})
 
 
-def _check(
-    config: Path | None,
-    env: str | None,
-    resume: str | None,
-    flags: Mapping[str, Any],
-    reward_range: tuple[float, float] | None,
-) -> None:
-    """That one thing is to be done, and that every option means something for it."""
-    given = [name for name, value in (("CONFIG", config), ("--env", env), ("--resume", resume)) if value is not None]
-    if len(given) != 1:
-        why = f"and {given[1]} were both given" if given else "is missing"
-        remedy = "give the file with the settings, --env NAME or --resume RUN"
-        raise BadInput(given[0] if given else "CONFIG", why=why, remedy=remedy)
-    if resume is not None and any(value is not None for value in (*flags.values(), reward_range)):
-        raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
-    if env is None and reward_range is not None:
-        raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
-    for name in ("model", "agent", "follow"):
-        if env is not None and flags[name] is not None:
-            raise BadInput(f"--{name}", why="means nothing to a network in an environment", remedy="leave it out")
-
-
-def _in_env(
-    env: str, name: str | None, iterations: int, budget_s: float | None, reward_range: tuple[float, float] | None
-) -> RunSpec:
-    from holdfast.learn.control import EnvPPO
-    from holdfast.pipeline.control import EnvProof, improve_env
-
-    proof, algorithm = EnvProof(reward_range=reward_range), EnvPPO(budget_s=budget_s)
-    return improve_env(env, name=name, algorithm=algorithm, proof=proof, iterations=iterations)
-
-
 def _of(store: Store, run: RunRecord) -> OptimizeSettings | None:
     """None: of a run in an environment."""
     from holdfast.contracts.settings import settings_from
@@ -476,46 +463,43 @@ def _of(store: Store, run: RunRecord) -> OptimizeSettings | None:
     return settings_from(store.whole(run.settings), f"settings of {run.id}")
 
 
-def _followed(settings: OptimizeSettings) -> str | None:
-    return None if settings.improve is None else settings.improve.follow
+def _followed(settings: OptimizeSettings | None) -> str | None:
+    return None if settings is None or settings.improve is None else settings.improve.follow
 
 
-def _tell_improve(
+def _improve_lines(
     status: Status,
     updates: list[StepRecord],
-    decided: list[tuple[Any, str | None]],
+    decided: list[tuple[Any, Path | None]],
     now: Mapping[str, Release],
     at: str,
     off: Sequence[Off],
-) -> None:
+) -> Iterator[str]:
     """At most 80 columns. `decided` has each iteration with its page, `now` where its version is."""
     from holdfast.cli.drive import switched_off_lines
 
-    print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s")
-    if off:
-        print("\n".join(switched_off_lines(off, at)))
+    yield f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s"
+    yield from switched_off_lines(off, at)
     if status.error is not None:
-        print(f"{status.error}, at {status.lesson}\nnext:")
-        print("\n".join(step(f"holdfast improve --resume {status.run_id}{at}")))
+        yield from (f"{status.error}, at {status.lesson}", "next:")
+        yield from step(f"holdfast improve --resume {status.run_id}{at}")
         return
     practised = [update.body for update in updates if "learning_s" in update.body]
     rewards = [body["reward"] for body in practised if body.get("reward") is not None]
     if rewards:
-        print(f"practice: {len(practised)} steps, mean reward {rewards[0]:.3f} → {rewards[-1]:.3f}")
+        yield f"practice: {len(practised)} steps, mean reward {rewards[0]:.3f} → {rewards[-1]:.3f}"
     for body, page in decided:
-        print(f"\niteration {body['iteration'] + 1}")
+        yield f"\niteration {body['iteration'] + 1}"
         if "decision" not in body:
-            print(f"  {body['why']}")
+            yield f"  {body['why']}"
             continue
-        decision = decode(Decision, body["decision"])
-        print("\n".join(told(body["release"], decision, now[body["release"]], "  ", at)))
-        if page is not None:
-            print("\n".join(left("page", page, "  ")))
+        yield from decision_lines(body["release"], decode(Decision, body["decision"]), now[body["release"]], "  ", at)
+        yield from () if page is None else left("page", page, "  ")
     if made := [body for body, _ in decided if "release" in body]:
-        print("next:")
+        yield "next:"
         last = now[made[-1]["release"]]
         if last.stage is Stage.CANDIDATE and decode(Decision, made[-1]["decision"]).open:
-            print("\n".join(step(f"holdfast release promote {last.id}{at}", "into service")))
+            yield from step(f"holdfast release promote {last.id}{at}", "into service")
         elif last.stage is not Stage.CANDIDATE and last.kind is not PolicyKind.NETWORK:  # which acts elsewhere
-            print("\n".join(step(f"holdfast release serve {last.policy}{at}", "the live version")))
-        print("\n".join(step(f"holdfast release explain {last.id}{at}", "why, from the ledger")))
+            yield from step(f"holdfast release serve {last.policy}{at}", "the live version")
+        yield from step(f"holdfast release explain {last.id}{at}", "why, from the ledger")

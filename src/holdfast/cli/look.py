@@ -10,13 +10,11 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, Json, Limit, RolloutText, RunText, StoreOptions
+from holdfast.cli.options import DEFAULT_STORE, Limit, Output, RolloutText, RunText, StoreOptions
 from holdfast.contracts.errors import NotFound
-from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split, outcome_kind
 from holdfast.contracts.run import DesiredState, RunState
 from holdfast.contracts.task import asked_of
@@ -41,21 +39,23 @@ def runs(
     status: Annotated[RunState | None, Option(help="Only those in this state.")] = None,
     limit: Limit = 20,
     after: Annotated[str | None, Option(metavar="RUN", help="Begin behind this one.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """List the runs, newest first."""
     with at.existing() as opened:
         found = list(islice(_runs(opened, status, after), limit + 1))
-        page = found[:limit]
-        if json:
-            show.print_records(page)
-        elif page:
-            show.print_table(*_run_table(opened, page))
-        else:
+        if not found:
             what = f"no {status} runs" if status else "no runs yet" if after is None else "no more runs"
-            print(f"{what} in project {at.project}; to begin one: holdfast optimize --config FILE --store {opened.url}")
-        if len(found) > limit:
-            show.next_page("runs", quiet=json, status=status, limit=limit, after=page[-1].id, **_where(at))
+            begin = f"to begin one: holdfast optimize --config FILE --store {opened.url}"
+            return Output([], f"{what} in project {at.project}; {begin}")
+        page = found[:limit]
+        table = show.table(*_run_table(opened, page))
+    following = {"status": status, "limit": limit, "after": page[-1].id}
+    return Output(page, table, more=_more(at, len(found) > limit, "runs", **following))
+
+
+def _more(at: StoreOptions, is_more: bool, command: str, *words: str, **options: object) -> str:
+    """The command that shows the next page, if there is one."""
+    return show.next_page(command, *words, **{**options, **_where(at)}) if is_more else ""
 
 
 def _runs(store: Store, status: RunState | None, after: str | None) -> Iterator[RunRecord]:
@@ -89,7 +89,7 @@ def _run_row(
         state = f"running, {run.wanted}"
     took = show.span_of_time((run.ended_at or now) - run.created_at)
     came = (outcomes[OutcomeKind.RIGHT], outcomes[OutcomeKind.WRONG], *middle, bad)
-    return run.id, state, f"{done}/{every}", *came, show.moment(run.created_at)[5:16], took, run.model_ref
+    return run.id, state, f"{done}/{every}", *came, show.local_time(run.created_at)[5:16], took, run.model_ref
 
 
 def rollouts(
@@ -100,8 +100,7 @@ def rollouts(
     split: Annotated[Split | None, Option(help="Only those of this split.")] = None,
     limit: Limit = 50,
     after: Annotated[str | None, Option(metavar="NAME", help="Begin behind this one.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """List the rollouts of a run, in the order they were queued."""
     with at.existing() as opened:
         from holdfast.store.store import full_name
@@ -109,20 +108,20 @@ def rollouts(
         run = opened.runs.get(run).id
         last = None if after is None else full_name(opened, run, after.removeprefix(f"{run}/"))
         found = opened.views.rollouts(run, most=limit + 1, after=last, status=status, split=split, outcome=outcome)
-        page = found[:limit]
-        if json:
-            show.print_records(page)
-        else:
-            if after is None:
-                print(_summary(opened, run))
-            if page:
-                columns = ("~name", "outcome", "status", "?split", "?>tries", ">reward", "?>took", "~prompt or reason")
-                show.print_table(columns, map(_rollout_row, page))
-            else:
-                print(f"no {'more ' if after else ''}rollouts that fit")
-        if len(found) > limit:
-            given = {"outcome": outcome, "status": status, "split": split, "limit": limit, "after": page[-1].name}
-            show.next_page("rollouts", run, quiet=json, **given, **_where(at))
+        summary = "" if after is not None else _summary(opened, run)
+    page, is_more = found[:limit], len(found) > limit
+    if not page:
+        none = f"no {'more ' if after else ''}rollouts that fit"
+        return Output([], f"{summary}\n{none}" if summary else none)
+    following = {"outcome": outcome, "status": status, "split": split, "limit": limit, "after": page[-1].name}
+    return Output(page, lambda: _print_rollouts(summary, page), more=_more(at, is_more, "rollouts", run, **following))
+
+
+def _print_rollouts(summary: str, page: list[Rollout]) -> None:
+    if summary:
+        print(summary)
+    columns = ("~name", "outcome", "status", "?split", "?>tries", ">reward", "?>took", "~prompt or reason")
+    show.print_table(columns, map(_rollout_row, page))
 
 
 def _summary(store: Store, run: str) -> str:
@@ -167,8 +166,7 @@ def spans(
     kind: Annotated[SpanKind | None, Option(help="Only spans of this kind.")] = None,
     limit: Limit = 50,
     after: Annotated[int, Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Show what happened in one attempt at a rollout."""
     with at.existing() as opened:
         from holdfast.store.store import find_rollout
@@ -177,23 +175,22 @@ def spans(
         one = _attempt(opened, found, attempt)
         recorded = [] if one is None else opened.traces.spans(one.token)
         fitting = [span for span in recorded if span.seq > after and kind in (None, span.kind)]
-        page = fitting[:limit]
-        if json:
-            show.print_records(page)
-        else:
-            if not after:
-                _print_attempt(opened, found, one)
-            if page:
-                depths = _depths(recorded)
-                show.print_table(
-                    (">seq", "kind", "~name", ">took", "~what"), [_span_row(s, depths[s.seq]) for s in page]
-                )
-                _print_tracebacks(page)
-            elif one is not None:
-                print("no spans that fit" if recorded else "no spans were recorded")
-        if len(fitting) > limit and one is not None:
-            given = {"attempt": one.number, "kind": kind, "limit": limit, "after": page[-1].seq}
-            show.next_page("spans", found.id, quiet=json, **given, **_where(at))
+        lines = [] if after else list(_attempt_lines(opened, found, one))
+    page = fitting[:limit]
+    if one is None or not page:
+        none = [] if one is None else ["no spans that fit" if recorded else "no spans were recorded"]
+        return Output(page, "\n".join([*lines, *none]))
+    following = {"attempt": one.number, "kind": kind, "limit": limit, "after": page[-1].seq}
+    more = _more(at, len(fitting) > limit, "spans", found.id, **following)
+    return Output(page, lambda: _print_spans(lines, recorded, page), more=more)
+
+
+def _print_spans(lines: list[str], recorded: list[Span], page: list[Span]) -> None:
+    depths = _depths(recorded)
+    for line in lines:
+        print(line)
+    show.print_table((">seq", "kind", "~name", ">took", "~what"), [_span_row(span, depths[span.seq]) for span in page])
+    _print_tracebacks(page)
 
 
 def _attempt(store: Store, rollout: Rollout, number: int | None) -> Attempt | None:
@@ -208,19 +205,19 @@ def _attempt(store: Store, rollout: Rollout, number: int | None) -> Attempt | No
     return next(iter(decided or tries[-1:]), None)
 
 
-def _print_attempt(store: Store, rollout: Rollout, attempt: Attempt | None) -> None:
-    print(f"{rollout.id}: {_ended(rollout)}" + (f", {show.one_line(rollout.reason)}" if rollout.reason else ""))
+def _attempt_lines(store: Store, rollout: Rollout, attempt: Attempt | None) -> Iterator[str]:
+    yield f"{rollout.id}: {_ended(rollout)}" + (f", {show.one_line(rollout.reason)}" if rollout.reason else "")
     if attempt is None:
-        print("nobody has tried it yet")
+        yield "nobody has tried it yet"
         return
     ended = f": {show.one_line(attempt.error)}" if attempt.error else ""
-    print(f"attempt {attempt.number} of {rollout.attempt_count} by {attempt.worker}, {attempt.status}{ended}")
+    yield f"attempt {attempt.number} of {rollout.attempt_count} by {attempt.worker}, {attempt.status}{ended}"
     for signal in store.traces.breakdown(attempt.token).signals:
         words = f": {show.one_line(signal.feedback)}" if signal.feedback else ""
-        print(f"reward {signal.name} = {signal.value:.4g} × {signal.weight:.4g} ({signal.source}){words}")
+        yield f"reward {signal.name} = {signal.value:.4g} × {signal.weight:.4g} ({signal.source}){words}"
     output = store.views.output(attempt)
     if output is not None:
-        print(f"output {show.one_line(output)}")
+        yield f"output {show.one_line(output)}"
 
 
 def _depths(recorded: list[Span]) -> dict[int, int]:
@@ -265,45 +262,33 @@ def ledger(
     run: Annotated[str | None, Option(metavar="RUN", help="Only entries about this run, pruned ones included.")] = None,
     limit: Limit = 50,
     after: Annotated[int, Option(metavar="SEQ", min=0, help="Begin behind this one.")] = 0,
-    json: Json = False,
-) -> None:
+) -> Output:
     """List who decided what, oldest first."""
     with at.existing() as opened:
         run = opened.runs.get(run).id if run is not None else None
         entries = (entry for entry in opened.ledger.entries(run=run) if entry.seq > after)
         found = list(islice(entries, limit + 1))
-        page = found[:limit]
-        if json:
-            show.print_records(page)
-        elif page:
-            columns = (">seq", "at", "kind", "who", "run", "~what")
-            rows = [(e.seq, show.moment(e.at), e.kind, e.who, e.run, show.pairs(e.body)) for e in page]
-            show.print_table(columns, rows)
-        else:
-            more = "more " if after else ""
-            print(f"no {more}entries in project {at.project}; a run makes the first: holdfast optimize --help")
-        if len(found) > limit:
-            show.next_page("ledger", quiet=json, run=run, limit=limit, after=page[-1].seq, **_where(at))
+    if not found:
+        none = f"no {'more ' if after else ''}entries in project {at.project}"
+        return Output([], f"{none}; a run makes the first: holdfast optimize --help")
+    page = found[:limit]
+    rows = [(one.seq, show.local_time(one.at), one.kind, one.who, one.run, show.pairs(one.body)) for one in page]
+    more = _more(at, len(found) > limit, "ledger", run=run, limit=limit, after=page[-1].seq)
+    return Output(page, show.table((">seq", "at", "kind", "who", "run", "~what"), rows), more=more)
 
 
-def workers(at: StoreOptions, limit: Limit = 50, json: Json = False) -> None:
+def workers(at: StoreOptions, limit: Limit = 50) -> Output:
     """List the processes that work, or worked, on rollouts, newest first."""
     with at.existing() as opened:
         found = opened.workers.newest(limit)
-        if json:
-            show.print_records(found)
-        elif found:
-            now = time.time()
-            rows = []
-            for one in found:
-                quiet = show.span_of_time(now - one.beat_at)
-                state = (
-                    "stopped" if one.stopped_at else f"silent {quiet}" if now - one.beat_at > SILENT_S else "working"
-                )
-                rows.append((one.id, state, one.slots, one.host, one.pid, show.moment(one.started_at), quiet))
-            show.print_table(("~worker", "state", ">slots", "~host", ">pid", "started", ">last beat"), rows)
-        else:
-            print(f"no workers yet in project {at.project}; a run brings its own: holdfast optimize --help")
+    if not found:
+        return Output([], f"no workers yet in project {at.project}; a run brings its own: holdfast optimize --help")
+    now, rows = time.time(), []
+    for one in found:
+        quiet = show.span_of_time(now - one.beat_at)
+        state = "stopped" if one.stopped_at else f"silent {quiet}" if now - one.beat_at > SILENT_S else "working"
+        rows.append((one.id, state, one.slots, one.host, one.pid, show.local_time(one.started_at), quiet))
+    return Output(found, show.table(("~worker", "state", ">slots", "~host", ">pid", "started", ">last beat"), rows))
 
 
 def _where(at: StoreOptions) -> dict[str, object]:
@@ -337,8 +322,7 @@ def adoption(
     newest: Annotated[
         int, Option(metavar="N", min=1, max=1000, help="How many of the newest runs, where none is named.")
     ] = 10,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Show how far tools are adopted where they are needed; without a run, in the newest ones."""
     from holdfast.prove.estimate import wilson
     from holdfast.reward.tools import adoption_rates
@@ -349,15 +333,12 @@ def adoption(
         )
         records = [record for run in dict.fromkeys(named) for record in _records(opened, run)]
     found = adoption_rates(records, wilson, by=KEYS[by])
-    if json:
-        show.print_json({"runs": named, "attempts": len(records), "rows": [encode(row) for row in found]})
-    elif not found:
-        print('no decided attempt called a tool, was offered one or needed one; tasks say so by "tools" and "needs"')
-    else:
-        models = {row.model for row in found if row.model is not None}
-        of = f", all of {models.pop()}" if len(models) == 1 else ""
-        print(f"{show.count(len(records), 'attempt')} in {show.count(len(set(named)), 'run')}{of}")
-        _print(found, tuple(key for key in KEYS[by] if key != "model" or not of))
+    data = {"runs": named, "attempts": len(records), "rows": found}
+    if not found:
+        none = 'no decided attempt called a tool, was offered one or needed one; tasks say so by "tools" and "needs"'
+        return Output(data, none)
+    counted = f"{show.count(len(records), 'attempt')} in {show.count(len(set(named)), 'run')}"
+    return Output(data, lambda: _print(found, KEYS[by], counted))
 
 
 def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
@@ -366,21 +347,25 @@ def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
 
     tools = catalog(store, run)
     with show.progress("reading rollouts", None) as advance:
-        for rollout in _rollouts(store, run):
+        for rollout in every_rollout(store, run):
             advance()
             experience = store.experiences.get(rollout.id) if rollout.final_attempt is not None else None
             if experience is not None:
                 yield record(rollout, experience.spans, tools)
 
 
-def _rollouts(store: Store, run: str) -> Iterator[Rollout]:
+def every_rollout(store: Store, run: str) -> Iterator[Rollout]:
     last = None
     while page := store.views.rollouts(run, most=PAGE, after=last):
         yield from page
         last = page[-1].name
 
 
-def _print(found: tuple[AdoptionRow, ...], keys: tuple[str, ...]) -> None:
+def _print(found: tuple[AdoptionRow, ...], keys: tuple[str, ...], counted: str) -> None:
+    models = {row.model for row in found if row.model is not None}
+    of = f", all of {models.pop()}" if len(models) == 1 else ""
+    print(f"{counted}{of}")
+    keys = tuple(key for key in keys if key != "model" or not of)
     titles = {"tool": "tool", "model": "~model", "version": "~version", "window": "day"}
     columns = [*(titles[key] for key in keys), ">need", ">adopted", "", ">overused", ">formed", ">worked", ">mended"]
     show.print_table(columns, [(*(_key(row, key) for key in keys), *_cells(row)) for row in found])
@@ -414,39 +399,28 @@ def budgets(
     at: StoreOptions,
     run: Annotated[str | None, Argument(metavar="RUN", help="Its id, or the beginning of it.")] = None,
     limit: Limit = 10,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Show thinking budgets: by tier of one run, or of each run that has any."""
     with at.existing() as opened:
         if run is not None:
-            _one(opened, opened.runs.get(run).id, limit, json)
-            return
+            return _of_run(opened, opened.runs.get(run).id, limit)
         found = opened.budgets.by_run(most=limit)
-    if json:
-        show.print_json([encode(one) for one in found])
-    elif not found:
-        print('no run has thinking budgets; a config with "thinking_budgets": true asks for them')
-    else:
-        _print_totals("~run", found)
+    if not found:
+        return Output([], 'no run has thinking budgets; a config with "thinking_budgets": true asks for them')
+    return Output(found, lambda: _print_totals("~run", found))
 
 
-def _one(store: Store, run: str, limit: int, json: bool) -> None:
+def _of_run(store: Store, run: str, limit: int) -> Output:
     tiers, modes = store.budgets.by_tier(run), store.budgets.by_mode(run)
     uses = store.budgets.of_run(run, most=limit)
-    if json:
-        told: dict[str, Any] = {"run": run, "tiers": [encode(one) for one in tiers]}
-        told["modes"] = {mode or "unknown": n for mode, n in modes.items()}
-        told["budgets"] = [_told(use) for use in uses]
-        show.print_json(told)
-    elif not tiers:
-        print(f'{run}: no attempt has a thinking budget; "thinking_budgets": true in the config asks for them')
-    else:
-        _print_budgets(run, tiers, modes, uses)
-
-
-def _told(use: BudgetUse) -> dict[str, Any]:
-    came = {"status": use.status.value, "has_failed": use.has_failed, "waste": use.waste}
-    return {"budget": encode(use.budget), **came}
+    data: dict[str, Any] = {"run": run, "tiers": tiers, "modes": {mode or "unknown": n for mode, n in modes.items()}}
+    data["budgets"] = [
+        {"budget": use.budget, "status": use.status, "has_failed": use.has_failed, "waste": use.waste} for use in uses
+    ]
+    if not tiers:
+        none = f'{run}: no attempt has a thinking budget; "thinking_budgets": true in the config asks for them'
+        return Output(data, none)
+    return Output(data, lambda: _print_budgets(run, tiers, modes, uses))
 
 
 def _print_budgets(run: str, tiers: list[BudgetTotals], modes: Mapping[str | None, int], uses: list[BudgetUse]) -> None:
@@ -492,8 +466,7 @@ def quality(
     logprobs: Annotated[bool, Option("--logprobs/--no-logprobs", help="Whether every model call needs them.")] = True,
     versions: Annotated[str, Option(metavar="NAMES", help="Versions that are fresh enough; without it any are.")] = "",
     limit: Limit = 20,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Look through what a run collected: what must not be learnt from, and why."""
     from holdfast.learn.quality import Standards
 
@@ -503,15 +476,9 @@ def quality(
     with at.existing() as opened:
         name = opened.runs.get(run).id
         found = audited(opened, name, standards)
-    if json:
-        findings = [encode(finding) for finding in found.findings]
-        kept_out = {rollout: list(names) for rollout, names in found.quarantined.items()}
-        clean, ready = found.is_clean, list(found.ready)
-        show.print_json({"run": name, "is_clean": clean, "findings": findings, "quarantined": kept_out, "ready": ready})
-    else:
-        _print_quality(name, found, limit)
-    if not found.is_clean:
-        raise typer.Exit(1)
+    data = {"run": name, "is_clean": found.is_clean, "findings": found.findings}
+    data |= {"quarantined": found.quarantined, "ready": found.ready}
+    return Output(data, lambda: _print_quality(name, found, limit), int(not found.is_clean))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -522,7 +489,7 @@ def audited(store: Store, run: str, standards: Standards | None = None) -> Quali
     """What the data gates say of everything the run collected for training."""
     from holdfast.learn.quality import audit
 
-    every = list(_rollouts(store, run))
+    every = list(every_rollout(store, run))
     kept = [rollout.input for rollout in every if rollout.split in (Split.VAL, Split.TEST)]
     train = {rollout.id: rollout.input for rollout in every if rollout.split in (Split.TRAIN, None)}
     experiences = []

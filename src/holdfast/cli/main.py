@@ -20,7 +20,7 @@ from holdfast.contracts.errors import HoldfastError
 
 CANONICAL = "--prompt-optimization-"
 CONTROL = "--prompt-optimization-control-"
-ORDERS = ("status", "pause", "resume", "cancel")
+ACTIONS = ("status", "pause", "resume", "cancel")
 ALIASES = {
     "--train-config": "--prompt-optimization-config",
     "--train-store-sqlite": "--prompt-optimization-store-sqlite",
@@ -68,7 +68,7 @@ def _ordered(words: Sequence[str]) -> list[str] | None:
     for word in left:
         flag, equals, value = word.partition("=")
         name = flag.removeprefix(CONTROL) if flag.startswith(CONTROL) else ""
-        if name in ORDERS and not action and not equals:
+        if name in ACTIONS and not action and not equals:
             action = name
         elif name == "json" and not equals:
             others.append("--json")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import shlex
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 
-Command = TypeVar("Command", bound=Callable[..., None])
+Command = TypeVar("Command", bound=Callable[..., "Output | None"])
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}  # rich help is slow
 DEFAULT_STORE = ".holdfast/training/store.sqlite"
@@ -51,12 +54,39 @@ ApiToken = Annotated[
 Why = Annotated[str, Option("--why", metavar="TEXT", help="The reason, kept in the ledger.")]
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a command has to say: `data` with --json, else `text`, which is printed or prints itself; and its exit code.
+
+    Records in the data are encoded wherever they are.
+    """
+
+    data: Any
+    text: str | Callable[[], object]
+    code: int = 0
+    more: str = ""  # the command that shows the next page; with --json it goes to stderr
+
+    def show(self, *, json: bool = False) -> None:
+        from holdfast.cli.show import print_json
+
+        if json:
+            print_json(self.data)
+        elif callable(self.text):
+            self.text()
+        else:
+            print(self.text)
+        if self.more:
+            print(self.more, file=sys.stderr if json else sys.stdout)
+        if self.code:
+            raise typer.Exit(self.code)
+
+
 def existing(store: str, project: str = "default") -> Store:
     """The store, as it is: nothing is created or migrated by looking."""
     return StoreOptions(store, project).existing()
 
 
-def place(store: str, project: str) -> str:
+def store_flags(store: str, project: str) -> str:
     """The options that find the store again; none where it is the usual one."""
     at = "" if store == DEFAULT_STORE else f" --store {shlex.quote(store)}"
     return at + ("" if project == "default" else f" --project {shlex.quote(project)}")
@@ -70,7 +100,7 @@ class StoreOptions:
     project: Project = "default"
 
     def __str__(self) -> str:
-        return place(self.store, self.project)
+        return store_flags(self.store, self.project)
 
     def open(self, **how: Any) -> Store:
         from holdfast.store.store import open_store
@@ -83,7 +113,8 @@ class StoreOptions:
 
 
 class CommandSet(typer.Typer):
-    """A group of commands. A parameter whose type is a dataclass stands for the options that its fields are."""
+    """A group of commands. A parameter whose type is a dataclass stands for the options that its fields are; a command
+    that returns a view has the option --json."""
 
     def __init__(self, help: str) -> None:
         super().__init__(help=help, add_completion=False, no_args_is_help=True, **PLAIN)
@@ -98,29 +129,31 @@ class CommandSet(typer.Typer):
         return add
 
 
-def _expanded(function: Callable[..., None]) -> Callable[..., None]:
+def _expanded(function: Callable[..., Output | None]) -> Callable[..., None]:
     """The function with the fields of dataclasses as parameters of its own; --json stays the last option."""
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, Any] = {
         name: one.annotation for name, one in signature.parameters.items() if is_dataclass(one.annotation)
     }
-    if not groups:
-        return function
     parameters = [one.replace(kind=KEYWORD) for name, one in signature.parameters.items() if name not in groups]
     for group in groups.values():
         kinds = get_type_hints(group, include_extras=True)
         for one in fields(group):
             default = inspect.Parameter.empty if one.default is MISSING else one.default
             parameters.append(inspect.Parameter(one.name, KEYWORD, default=default, annotation=kinds[one.name]))
+    if signature.return_annotation is Output:
+        parameters.append(inspect.Parameter("json", KEYWORD, default=False, annotation=Json))
     parameters.sort(key=lambda one: one.name == "json")
 
     @wraps(function)
     def command(**given: Any) -> None:
+        json = {"json": given.pop("json")} if signature.return_annotation is Output else {}
         for name, group in groups.items():
             given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
-        function(**given)
+        if (view := function(**given)) is not None:
+            view.show(**json)
 
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     return command
 
@@ -157,6 +190,20 @@ def address_of(listening: socket) -> str:
 
 
 @contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block by an exception: by itself it would end us before the last is written."""
+
+    def terminate(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def needing(extra: str) -> Iterator[None]:
     """Turns a missing package into one line that says what to install."""
     try:
@@ -189,6 +236,29 @@ def written_whole(path: Path) -> Iterator[TextIO]:
     except OSError as error:
         why = f"cannot be written: {error.strerror or error}"
         raise BadInput(f"file {path}", why=why, remedy="make room, or choose another place") from error
+
+
+LARGEST = 64 * 2**20  # bytes of a file of lines
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[str, Any]]:
+    """Every line of JSON with where it is; one that cannot be read is named."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise BadInput(str(path), why=f"is larger than {LARGEST // 2**20} MB", remedy="split it")
+        # Only "\n" ends a line: JSON may hold what else Unicode breaks lines at. Editors may put a mark in front.
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
+    except OSError as error:
+        raise BadInput(str(path), why=error.strerror or str(error), remedy="give a file that can be read") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(str(path), why="is not UTF-8 text", remedy="give one JSON object a line") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield f"{path}:{number}", json.loads(line)
+            except (ValueError, RecursionError) as error:  # no JSON, a number of thousands of digits, a deep nest
+                why = f"is not JSON: {str(error)[:80]}"
+                raise BadInput(f"{path}:{number}", why=why, remedy="give one JSON object a line") from error
 
 
 def _umask() -> int:

@@ -16,15 +16,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
-from holdfast.cli.options import ApiToken, CommandSet, Host, Json, Port, StoreOptions, address_of, needing, place
-from holdfast.cli.show import fold, folded, left, near, print_json, progress, step
+from holdfast.cli.options import (
+    ApiToken,
+    CommandSet,
+    Host,
+    Json,
+    Output,
+    Port,
+    StoreOptions,
+    address_of,
+    needing,
+    store_flags,
+)
+from holdfast.cli.show import fold, folded, left, near, progress, step
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, HoldfastError
-from holdfast.contracts.records import encode
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import ModelCall
 
@@ -38,7 +47,7 @@ if TYPE_CHECKING:
 
 
 ROUNDS = 8  # answers to one question: a model that calls tools for ever is stopped
-ORDERS = {
+COMMANDS = {
     "/system TEXT": "give it other instructions; without text, take them away",
     "/tools [on|off|NAMES]": "which tools it has",
     "/think [on|off|N]": "ask it to think first, forbid it, or let it use at most N tokens",
@@ -80,7 +89,7 @@ class Talk:
             "/tools": self._order_tools,
             "/think": self._order_think,
             "/new": self._order_new,
-            "/help": lambda words: "\n".join(f"{order:<22} {what}" for order, what in ORDERS.items()),
+            "/help": lambda words: "\n".join(f"{order:<22} {what}" for order, what in COMMANDS.items()),
             "/quit": self._order_quit,
         }.get(name)
         if obey is None:
@@ -219,10 +228,7 @@ ModelOption = Annotated[str, Option("--model", metavar="MODEL", help="sprout, ti
 @app.command("serve")
 @sprout_app.command("serve")
 def serve_model(
-    model: ModelOption = "sprout",
-    host: Host = "127.0.0.1",
-    port: Port = PORT,
-    token: ApiToken = None,
+    model: ModelOption = "sprout", host: Host = "127.0.0.1", port: Port = PORT, token: ApiToken = None
 ) -> None:
     """Put a model behind an OpenAI-compatible endpoint, until Ctrl-C."""
     with needing("serve"):
@@ -296,8 +302,7 @@ def pretrain(
     batch: Annotated[int | None, Option(metavar="N", min=1, help="Rows of 512 tokens a step.")] = None,
     seed: Annotated[int, Option(metavar="N", min=0, help="Of its first weights.")] = 0,
     device: Annotated[str, Option(metavar="NAME", help="cpu or cuda.")] = "cpu",
-    json: Json = False,
-) -> None:
+) -> Output:
     """Make a model like those in the package, from nothing: minutes on one large GPU, hours on a CPU."""
     with needing("learn"):
         from holdfast.workloads.pretraining import RECIPES, plant
@@ -322,11 +327,9 @@ def pretrain(
             done = step
 
         manifest = plant(recipe, output, created_at=time.time(), device=device, observe=observe)
-    if json:
-        print_json({"folder": str(output), "sha256": manifest.sha256, "notes": manifest.notes})
-        return
-    print(f"{output}: loss {manifest.notes['loss']:.4f} nats a token, sha256 {manifest.sha256[:16]}…")
-    print(f'next:\n  holdfast sprout chat --model {output} --say "What is 417 * 23?"')
+    made = f"{output}: loss {manifest.notes['loss']:.4f} nats a token, sha256 {manifest.sha256[:16]}…"
+    following = f'next:\n  holdfast sprout chat --model {output} --say "What is 417 * 23?"'
+    return Output({"folder": output, "sha256": manifest.sha256, "notes": manifest.notes}, f"{made}\n{following}")
 
 
 def usual_instructions(*, tools: bool) -> str:
@@ -436,14 +439,12 @@ def train(
     system: Annotated[str | None, Option(metavar="TEXT", help="The first message of rows that have none.")] = None,
     seed: Annotated[int, Option(metavar="N", min=0, help="Of the split and the order.")] = 0,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Teach a model what the assistant says in examples; the result is a checkpoint of the store.
 
     A row is {"messages": [...], "tools": [...]}, {"prompt": ..., "completion": ...} or {"question": ..., "answer":
     ...}. Ctrl-C stops it; --resume goes on from the last checkpoint.
     """
-
     with needing("learn"):
         from holdfast.learn.sft import SFT
         from holdfast.pipeline.sft import KIND, resumed_spec, sft_spec
@@ -455,28 +456,20 @@ def train(
             run = opened.runs.get(resume)
             if run.kind != KIND:
                 raise BadInput(f"run {run.id}", why=f"is of the kind {run.kind}", remedy="resume it by its own command")
-            _drive(opened, resumed_spec(run.settings), run.id, json)
-    how = SFT(
-        lr=lr,
-        epochs=epochs,
-        batch=batch,
-        max_tokens=max_tokens,
-        held_out=held_out,
-        skip=skip,
-        save_every=save_every,
-        seed=seed,
-    )
-    given: dict[str, Any] = {"run": from_run, "least": least, "columns": _columns(column), "system": system, "how": how}
+            return _drive(opened, resumed_spec(run.settings), run.id)
+    given: dict[str, Any] = {"lr": lr, "epochs": epochs, "batch": batch, "max_tokens": max_tokens, "seed": seed}
+    how = SFT(**given, held_out=held_out, skip=skip, save_every=save_every)
+    given = {"run": from_run, "least": least, "columns": _columns(column), "system": system, "how": how}
     named = _by_itself(str(model))
     if named is not None and from_run is None:
         spec = sft_spec(_with_lora(named, lora), examples, **given)  # checked before a store is made
         with at.open() as opened:
-            _drive(opened, spec, None, json)
+            return _drive(opened, spec, None)
     with at.open(create=False) as opened:
         if from_run is not None:
             given["run"] = opened.runs.get(from_run).id
         policy = named or _policy(opened, str(model))
-        _drive(opened, sft_spec(_with_lora(policy, lora), examples, **given), None, json)
+        return _drive(opened, sft_spec(_with_lora(policy, lora), examples, **given), None)
 
 
 @app.command()
@@ -484,8 +477,7 @@ def export(
     version: VersionText,
     folder: Annotated[Path, Argument(metavar="FOLDER", help="Where it goes; nothing may be there.")],
     at: StoreOptions,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Write a version as a whole model that transformers and vLLM read, adapters merged into the weights."""
     with needing("learn"):
         from holdfast.policies.model import export as write
@@ -495,22 +487,14 @@ def export(
     else:
         with at.existing() as opened:
             write(_policy(opened, version), opened.files, folder)
-    if json:
-        print_json(
-            {
-                "version": version,
-                "folder": str(folder.absolute()),
-                "files": sorted(file.name for file in folder.iterdir()),
-            }
-        )
-        return
-    print("\n".join(left(f"{version} written to", folder)))
-    print("next:")
-    print("\n".join(step(f"holdfast sprout chat --model {near(folder)}", "talk to it")))
+    files = sorted(file.name for file in folder.iterdir())
+    talk = step(f"holdfast sprout chat --model {near(folder)}", "talk to it")
+    lines = [*left(f"{version} written to", folder), "next:", *talk]
+    return Output({"version": version, "folder": folder.absolute(), "files": files}, "\n".join(lines))
 
 
 @app.command("show")
-def show_(version: VersionText, at: StoreOptions, json: Json = False) -> None:
+def show_(version: VersionText, at: StoreOptions) -> Output:
     """Show what a version is made of: the model it began as, what was trained, and which checkpoints led to it."""
     named = _by_itself(version)
     if named is not None:
@@ -520,13 +504,12 @@ def show_(version: VersionText, at: StoreOptions, json: Json = False) -> None:
             policy = _policy(opened, version)
             line = [] if policy.checkpoint is None else opened.checkpoints.lineage(policy.checkpoint)
             told = _told(policy, opened.files, [one.id for one in line])
-    if json:
-        print_json(told)
-        return
+    lines = []
     for name, value in told.items():
         if value not in (None, [], {}):
             shown = " → ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else value
-            print("\n".join(folded(f"{name.replace('_', ' '):<12} {shown}")))
+            lines += folded(f"{name.replace('_', ' '):<12} {shown}")
+    return Output(told, "\n".join(lines))
 
 
 # Finding what is meant -----------------------------------------------------------------------------------------------
@@ -575,17 +558,14 @@ def _columns(given: list[str] | None) -> dict[str, str]:
 # What is told --------------------------------------------------------------------------------------------------------
 
 
-def _drive(store: Store, spec: RunSpec, resume: str | None, json: bool) -> None:
+def _drive(store: Store, spec: RunSpec, resume: str | None) -> Output:
     from holdfast.cli.drive import drive
     from holdfast.pipeline.sft import result_of
 
     status, _, code = drive(store, spec, resume)
     found = result_of(store, status.run_id) if status.run_state is RunState.COMPLETED else None
-    if json:
-        print_json({"status": encode(status), "result": None if found is None else _record(found)})
-    else:
-        _print(store, status, found)
-    raise typer.Exit(code)
+    data = {"status": status, "result": None if found is None else _record(found)}
+    return Output(data, "\n".join(_lines(store_flags(store.url, store.project), status, found)), code)
 
 
 def _record(found: Taught) -> dict[str, Any]:
@@ -600,31 +580,29 @@ def _record(found: Taught) -> dict[str, Any]:
     }
 
 
-def _print(store: Store, status: Status, found: Taught | None) -> None:
-    at = place(store.url, store.project)
+def _lines(at: str, status: Status, found: Taught | None) -> Iterator[str]:
     why = f" ({status.error}, at {status.lesson})" if status.error else ""
-    line = f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s{why}"
-    print("\n".join(folded(line)))
+    yield from folded(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s{why}")
     if found is None:
-        print("next:")
-        print("\n".join(step(f"holdfast policy train --resume {status.run_id}{at}", "go on where it stopped")))
+        yield "next:"
+        yield from step(f"holdfast policy train --resume {status.run_id}{at}", "go on where it stopped")
         return
     data = found.prepared
     counted = f"{data.sequences} to learn from with {data.tokens:,} tokens of the assistant's, {data.held_out} held out"
-    print("\n".join(folded(f"examples    {counted}", "  ")))
+    yield from folded(f"examples    {counted}", "  ")
     for reason, count in data.skipped.items():
-        print("\n".join(folded(f"left out    {count}: {reason} (first: {data.first[reason]})", "  ")))
+        yield from folded(f"left out    {count}: {reason} (first: {data.first[reason]})", "  ")
     if found.policy.checkpoint is None or found.why is not None:
-        print("\n".join(folded(f"learnt      nothing: {found.why}", "  ")))
+        yield from folded(f"learnt      nothing: {found.why}", "  ")
         return
-    print(f"  learnt      {found.updates} updates, {found.taken_back} taken back")
+    yield f"  learnt      {found.updates} updates, {found.taken_back} taken back"
     if found.before is not None and found.after is not None:
         worse = ": it is worse; try fewer epochs or a smaller --lr" if found.after > found.before else ""
-        print("\n".join(folded(f"held out    loss {found.before:.4f} → {found.after:.4f} nats a token{worse}", "  ")))
-    print("\n".join(folded(f"version     {found.policy.checkpoint}", "  ")))
-    print("next:")
-    print("\n".join(step(f"holdfast policy export {found.policy.checkpoint} FOLDER{at}", "for other programs")))
-    print("\n".join(step(f"holdfast release add {found.policy.checkpoint} --policy NAME{at}", "into service")))
+        yield from folded(f"held out    loss {found.before:.4f} → {found.after:.4f} nats a token{worse}", "  ")
+    yield from folded(f"version     {found.policy.checkpoint}", "  ")
+    yield "next:"
+    yield from step(f"holdfast policy export {found.policy.checkpoint} FOLDER{at}", "for other programs")
+    yield from step(f"holdfast release add {found.policy.checkpoint} --policy NAME{at}", "into service")
 
 
 def _told(policy: Model, files: Artifacts | None, line: list[str]) -> dict[str, Any]:

@@ -13,16 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from holdfast.cli import calibrate
-from holdfast.cli.options import CommandSet, Json, StoreOptions, check_torch, needing, place, who
-from holdfast.cli.show import count, folded, moment, print_json, print_table, progress, step
-from holdfast.cli.story import name as name_of
+from holdfast.cli.options import CommandSet, Output, StoreOptions, check_torch, needing, store_flags, who
+from holdfast.cli.release import metric_name
+from holdfast.cli.show import count, folded, local_time, print_table, progress, step
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.evidence import Outcome
-from holdfast.contracts.records import encode
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import RunState
 
@@ -42,39 +40,29 @@ if TYPE_CHECKING:
 KEPT = ("episodes", "earlier")  # of a look: where its episodes lie
 
 
-def tell(store: Store, run: RunRecord, json: bool) -> None:
+def view_of(store: Store, run: RunRecord, code: int = 0) -> Output:
     """Every look that was taken, and what all episodes come to."""
     from holdfast.pipeline.paired import comparison_of, shown_looks
 
     with progress("weighing", None):
         looks, found = shown_looks(store, run.id), comparison_of(store, run.id)
-    if json:
-        print_json(_record(run, looks, found))
-    else:
-        _print(store, run, looks, found)
+    following = list(_next(store, run, found))
+    return Output(_record(run, looks, found), lambda: _print(run, looks, found, following), code)
 
 
 def _record(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | None) -> dict[str, Any]:
-    told = None
+    proof = None
     if found is not None:
-        told = {
-            "verdict": encode(found.verdict),
-            "tasks": len(found.tasks),
-            "comparisons": {name: encode(one) for name, one in found.comparisons.items()},
-            "adjusted": dict(found.adjusted),
-            "bands": {name: encode(band) for name, band in found.bands.items()},
-            "effect": found.effect,
-            "improvement": found.improvement,
-            "missing": dict(found.missing),
-        }
+        names = ("verdict", "comparisons", "adjusted", "bands", "effect", "improvement", "missing")
+        proof = {"tasks": len(found.tasks), **{name: getattr(found, name) for name in names}}
     looks = [{name: value for name, value in one.body.items() if name not in KEPT} for one in taken]
-    return {"run": encode(run), "looks": looks, "proof": told}
+    return {"run": run, "looks": looks, "proof": proof}
 
 
-def _print(store: Store, run: RunRecord, taken: list[StepRecord], found: ComparisonResult | None) -> None:
+def _print(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | None, following: list[str]) -> None:
     """At most 80 columns."""
     error = f" ({run.error})" if run.error else ""
-    print("\n".join(folded(f"{run.id} {run.state.replace('_', ' ')}{error}, begun {moment(run.created_at)}")))
+    print("\n".join(folded(f"{run.id} {run.state.replace('_', ' ')}{error}, begun {local_time(run.created_at)}")))
     print("\n".join(folded(run.model_ref, "  ")))
     if found is None:
         print("\nnothing to compare yet")
@@ -90,28 +78,27 @@ def _print(store: Store, run: RunRecord, taken: list[StepRecord], found: Compari
         print()
         print_table(
             ("higher is better", ">difference", "95 %", ">p", ">p (Holm)"),
-            [(name_of(name), *_cells(one), _p(found.adjusted[name])) for name, one in found.comparisons.items()],
+            [(metric_name(name), *_cells(one), _p(found.adjusted[name])) for name, one in found.comparisons.items()],
         )
         print()
         for name, band in found.bands.items():
             held = "holds" if band.within else "does not hold"
             print(f"  with other {'seeds' if name == 'seed' else 'sample sizes'} the finding {held}")
-    print("next:")
-    for command, about in _next(store, run, found):
-        print("\n".join(step(f"{command}{place(store.url, store.project)}", about)))
+    print("\n".join(["next:", *following]))
 
 
-def _next(store: Store, run: RunRecord, found: ComparisonResult | None) -> Iterator[tuple[str, str]]:
+def _next(store: Store, run: RunRecord, found: ComparisonResult | None) -> Iterator[str]:
+    at = store_flags(store.url, store.project)
     if run.state is not RunState.COMPLETED:
-        yield f"holdfast prove run --resume {run.id}", "go on where it stopped"
+        yield from step(f"holdfast prove run --resume {run.id}{at}", "go on where it stopped")
     elif (command := _decide(store, run)) is not None:
-        yield command, "let the gate decide"
+        yield from step(f"{command}{at}", "let the gate decide")
     is_held = found is not None and found.verdict.outcome is Outcome.HOLD
     if run.state is RunState.COMPLETED and is_held and not run.settings.get("is_null"):
-        yield f"holdfast prove more {run.id}", "add episodes to these"
+        yield from step(f"holdfast prove more {run.id}{at}", "add episodes to these")
     if run.settings.get("is_null"):
-        yield f"holdfast prove null {run.id}", "how often it would have promoted"
-    yield f"holdfast rollouts {run.id} --limit 5", "every try with its reward"
+        yield from step(f"holdfast prove null {run.id}{at}", "how often it would have promoted")
+    yield from step(f"holdfast rollouts {run.id} --limit 5{at}", "every try with its reward")
 
 
 def _decide(store: Store, run: RunRecord) -> str | None:
@@ -155,8 +142,7 @@ def compare(
     base_url: Annotated[str | None, Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
     seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Tries at each task, by either.")] = 2,
     alpha: Annotated[float, Option(metavar="X", help="Chance of calling better what is not.")] = 0.05,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Say whether B is better than A: paired by task and seed, with a verdict that holds however often one looks.
 
     Nothing is trained, and no release moves.
@@ -177,10 +163,7 @@ def compare(
         if all(isinstance(one, str) or hasattr(one, "texts") for one in policies):
             given["model"] = model
         found = compared(policies[0], policies[1], str(tasks), **given, **options)
-    if json:
-        print_json(comparison_record(found))
-    else:
-        print(found)
+    return Output(comparison_record(found), str(found))
 
 
 def _policy(given: str, model: str | None, name: str) -> Any:
@@ -214,10 +197,10 @@ def comparison_record(found: Comparison) -> dict[str, Any]:
         "is_better": found.is_better,
         "metric": found.how.primary,
         "difference": found.difference,
-        "verdict": encode(found.verdict),
-        "comparisons": {name: encode(one) for name, one in found.comparisons.items()},
+        "verdict": found.verdict,
+        "comparisons": found.comparisons,
         "left_out": found.left_out,
-        "unfinished": dict(found.unfinished),
+        "unfinished": found.unfinished,
         "run": None if found.run is None else found.run.id,
     }
 
@@ -235,15 +218,14 @@ def more(
     seeds: Annotated[
         int | None, Option(metavar="N", min=1, max=100, help="The same tasks, N times more each; counts half.")
     ] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Measure the same two versions further, add that to the evidence, and ask the gate again.
 
     On further tasks the test goes on where it stood. The same tasks with further seeds are another try, and are
     believed half as easily. Without either option: as many generated tasks again, or else as many seeds again.
     """
     from holdfast.cli.drive import drive, new_salt
-    from holdfast.cli.release import tell_decision
+    from holdfast.cli.release import decision_view
 
     if tasks is not None and seeds is not None:
         why = "and --seeds were both given"
@@ -259,12 +241,11 @@ def more(
         status, _, code = drive(opened, spec, None, salt)
         run = opened.runs.get(status.run_id)
         if code or release is None or not _is_decided(opened, release, found):
-            tell(opened, run, json)
-            raise typer.Exit(code)
+            return view_of(opened, run, code)
         measured = compared(opened, run.id, None, _suites())
         request = request_again(opened, release, measured, now=time.time())
         told = asyncio.run(promote(opened, request, clock=time.time, who=who()))
-        tell_decision({"run": measured.run, **told}, opened.releases.get(release.id), str(at), json)
+        return decision_view({"run": measured.run, **told}, opened.releases.get(release.id), str(at))
 
 
 def spec_of(store: Store, run: RunRecord) -> RunSpec:
@@ -387,13 +368,11 @@ def run(
     workers: Annotated[int, Option(metavar="N", min=1, max=1024, help="Cases at a time.")] = 64,
     seed: Annotated[int, Option(metavar="N", min=0, help="Other chance.")] = 0,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Let two versions do the same cases with the same chance, look after every batch, and say what is proved.
 
     Looking as often as one likes does not make a false verdict likelier. Ctrl-C stops it; --resume RUN goes on.
     """
-
     _check_prove(suite, baseline, candidate, null=null, resume=resume)
     check_torch("this run")
     from holdfast.prove.comparison import ComparisonConfig
@@ -402,7 +381,7 @@ def run(
     if resume is not None:
         with at.open(create=False) as opened:
             found = _of_kind(opened.runs.get(resume))
-            _drive(opened, spec_of(opened, found), found.id, json)
+            return _drive(opened, spec_of(opened, found), found.id)
     how = ComparisonConfig(
         primary=primary, alpha=alpha, min_effect=min_effect, max_safety_regression=max_safety_regression
     )
@@ -410,18 +389,16 @@ def run(
     cases = _suite(str(suite), seeds)
     with at.open() as opened:
         made = _evaluation_prove(opened, cases, str(suite), str(baseline), candidate, given)
-        _drive(opened, evaluation_spec(opened, made), None, json)
+        return _drive(opened, evaluation_spec(opened, made), None)
 
 
 @app.command("show")
 def show_run(
-    run: Annotated[str, Argument(metavar="RUN", help="A run of 'holdfast prove run'.")],
-    at: StoreOptions,
-    json: Json = False,
-) -> None:
+    run: Annotated[str, Argument(metavar="RUN", help="A run of 'holdfast prove run'.")], at: StoreOptions
+) -> Output:
     """Show what a run has proved so far, and every look that was taken."""
     with at.existing() as opened:
-        tell(opened, _of_kind(opened.runs.get(run)), json)
+        return view_of(opened, _of_kind(opened.runs.get(run)))
 
 
 def _check_prove(
@@ -477,9 +454,8 @@ def _of_kind(run: RunRecord) -> RunRecord:
     return of_kind(run, "compares nothing")
 
 
-def _drive(store: Store, spec: RunSpec, resume: str | None, json: bool) -> None:
+def _drive(store: Store, spec: RunSpec, resume: str | None) -> Output:
     from holdfast.cli.drive import drive
 
     status, _, code = drive(store, spec, resume)
-    tell(store, store.runs.get(status.run_id), json)
-    raise typer.Exit(code)
+    return view_of(store, store.runs.get(status.run_id), code)

@@ -1,6 +1,6 @@
-"""`holdfast release …`: list, explain, decide, promote, roll back, retry and serve versions.
+"""`holdfast release …`: list, explain, decide, promote, roll back, retry and serve versions; and the lines about one.
 
-The lines about a version are in `story`; flags and A/B experiments have files of their own.
+Flags and A/B experiments have files of their own.
 """
 
 from __future__ import annotations
@@ -8,29 +8,31 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
-from holdfast.cli import show, story
-from holdfast.cli.options import ApiToken, CommandSet, Host, Json, Port, StoreOptions, needing, who
+from holdfast.cli import show
+from holdfast.cli.options import ApiToken, CommandSet, Host, Output, Port, StoreOptions, needing, who
 from holdfast.cli.report import write_page
-from holdfast.cli.show import folded, left, near, print_json, step
-from holdfast.cli.story import explained, happened, onward, told
+from holdfast.cli.show import folded, left, near, step
 from holdfast.contracts.commands import LONGEST_WHY
 from holdfast.contracts.errors import BadInput, NotFound
-from holdfast.contracts.evidence import Decision
-from holdfast.contracts.records import decode, encode
+from holdfast.contracts.evidence import Decision, Evidence, MetricComparison, Reason
+from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.promote.gate import Criteria, SpreadLimits
-from holdfast.promote.release import rollback_target
+from holdfast.promote.gate import ALLOWED, NAMES, Criteria, SpreadLimits
+from holdfast.promote.release import UNDECIDED, rollback_target
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding
     from holdfast.contracts.release import Release
+    from holdfast.contracts.run import LedgerEntry
+    from holdfast.operate.publication import RecomputedDecision
     from holdfast.pipeline.more import CandidateEvidence
     from holdfast.pipeline.promote import PromotionRequest
     from holdfast.prove.comparison import ComparisonConfig
@@ -50,8 +52,7 @@ def decide(
     ] = False,
     golden: Annotated[str | None, Option(metavar="NAME", help="The last replay of this golden counts too.")] = None,
     to: Annotated[str, Option(metavar="STAGE", help="Where an open gate leads.")] = "shadow",
-    json: Json = False,
-) -> None:
+) -> Output:
     """Let the gate decide about a candidate, and act on it.
 
     Closed is exit code 1; either way it is in the ledger.
@@ -76,7 +77,7 @@ def decide(
         measured = compared(opened, run, release.id, evaluation_from)
         request = _request(opened, release, measured, findings, untrained, Stage(to))
         found = asyncio.run(promote(opened, request, clock=time.time, who=who()))
-        tell_decision(found, opened.releases.get(release.id), str(at), json)
+        return decision_view(found, opened.releases.get(release.id), str(at))
 
 
 def _findings(store: Store, release: Release, audit: str | None, golden: str | None) -> tuple[Any, Any]:
@@ -169,17 +170,16 @@ def _strict(how: ComparisonConfig, tries: int) -> ComparisonConfig:
     return replace(how, **{**tight, "alpha": tight["alpha"] / 2 ** (tries - 1)}, min_effect=max(how.min_effect, 0.0))
 
 
-def tell_decision(found: dict[str, Any], now: Release, at: str, json: bool) -> None:
+def decision_view(found: dict[str, Any], now: Release, at: str) -> Output:
     decision = decode(Decision, found["decision"])
     page = write_page(Path(found["proof"]))
-    if json:
-        print_json({**found, "page": str(page)})
-    else:
-        for line in told(now.id, decision, now, at=at):
-            print(line)
-        print("\n".join(left("page", page)))
-        print("\n".join(["next:", *step(onward(now, decision) + at)]))
-    raise typer.Exit(0 if decision.open else 1)
+    lines = [
+        *decision_lines(now.id, decision, now, at=at),
+        *left("page", page),
+        "next:",
+        *step(onward(now, decision) + at),
+    ]
+    return Output({**found, "page": page}, "\n".join(lines), int(not decision.open))
 
 
 app = CommandSet("Versions in service.")
@@ -192,22 +192,22 @@ Why = Annotated[str, Option("--why", metavar="TEXT", help="For the ledger.")]
 
 
 @app.command("list")
-def list_(at: StoreOptions, policy: PolicyText = None, json: Json = False) -> None:
+def list_(at: StoreOptions, policy: PolicyText = None) -> Output:
     """List the versions and where each of them is, newest first."""
     with existing(at) as opened:
         policies = opened.releases.policies() if policy is None else [_policy(opened, policy)]
         found = [release for name in policies for release in opened.releases.of_policy(name)]
-        if json:
-            show.print_records(found)
-            return
-        if not found:
-            print(f"no versions in project {at.project}; to register one:")
-            print("\n".join(step(f"holdfast release add SOURCE --policy NAME{at}")))
-            return
         shares = {name: sum(one.share for one in opened.releases.at(name, Stage.CANARY)) for name in policies}
-        _table([_row(release, shares[release.policy]) for release in found])
-        if any(release.is_known_good for release in found):
-            print("\nknown good: was live and nothing was found against it; a rollback leads there")
+    if not found:
+        register = step(f"holdfast release add SOURCE --policy NAME{at}")
+        return Output([], "\n".join([f"no versions in project {at.project}; to register one:", *register]))
+    return Output(found, lambda: _print_versions(found, shares))
+
+
+def _print_versions(found: list[Release], shares: dict[str, int]) -> None:
+    _table([_row(release, shares[release.policy]) for release in found])
+    if any(release.is_known_good for release in found):
+        print("\nknown good: was live and nothing was found against it; a rollback leads there")
 
 
 def _row(release: Release, canary_share: int) -> tuple[str, ...]:
@@ -242,8 +242,7 @@ def add(
     model: Annotated[
         str | None, Option(metavar="SOURCE", help="What resources are given to; PROVIDER/NAME: one elsewhere.")
     ] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Register a version as a candidate.
 
     The first of a policy goes live with the next 'promote'. What is there already, and not a candidate, is exit code 1.
@@ -259,13 +258,11 @@ def add(
         release = opened.releases.add(
             policy=policy, kind=kind, source=named, parent=parent, manifest=manifest, who=who(), now=time.time()
         ).result()
-    if json:
-        show.print_record(release)
-    elif release.stage is Stage.CANDIDATE:
-        print("\n".join(folded(f"{release.id}: candidate, {_named(release.source)}")))
-    else:
-        print("\n".join(_standing(release, str(at))))
-    raise typer.Exit(0 if release.stage is Stage.CANDIDATE else 1)
+    is_candidate = release.stage is Stage.CANDIDATE
+    added = folded(f"{release.id}: candidate, {_named(release.source)}")
+    return Output(
+        release, "\n".join(added if is_candidate else _there_already(release, str(at))), int(not is_candidate)
+    )
 
 
 def _named(source: str) -> str:
@@ -273,7 +270,7 @@ def _named(source: str) -> str:
     return f"weights:{near(Path(rest))}" if kind == "weights" else source
 
 
-def _standing(release: Release, at: str) -> list[str]:
+def _there_already(release: Release, at: str) -> list[str]:
     from holdfast.operate.canary_controller import FALLEN
 
     told = f"{release.id} is there already, and {release.stage.replace('_', ' ')}"
@@ -286,7 +283,7 @@ def _standing(release: Release, at: str) -> list[str]:
 
 
 @app.command()
-def retry(version: VersionText, at: StoreOptions, why: Why = "by hand", json: Json = False) -> None:
+def retry(version: VersionText, at: StoreOptions, why: Why = "by hand") -> Output:
     """Give one that was taken back or rejected another try.
 
     It is a candidate again, and what it was proved by before counts no more.
@@ -297,50 +294,41 @@ def retry(version: VersionText, at: StoreOptions, why: Why = "by hand", json: Js
     with existing(at) as opened:
         release = try_again(opened, find_release(opened, version), who=who(), why=why, now=time.time())
         live = opened.releases.live(release.policy)
-        if json:
-            show.print_record(release)
-            return
-        print(f"{release.id} is a candidate again, without evidence")
-        if live is not None:
-            command = f"holdfast prove run SUITE --baseline {live.id} --candidate {release.id}{at}"
-            print("\n".join(["next:", *step(command)]))
+    lines = [f"{release.id} is a candidate again, without evidence"]
+    if live is not None:
+        lines += ["next:", *step(f"holdfast prove run SUITE --baseline {live.id} --candidate {release.id}{at}")]
+    return Output(release, "\n".join(lines))
 
 
 @app.command("show")
-def show_(version: VersionText, at: StoreOptions, json: Json = False) -> None:
+def show_(version: VersionText, at: StoreOptions) -> Output:
     """Show one version: where it is, and by what evidence."""
     from holdfast.store.store import find_release
 
     with existing(at) as opened:
         release = find_release(opened, version)
-        decided = story.last_decision(opened, release)
-        evidence, guard = story.evidence_of(opened, release), story.guard_of(opened, release)
-        if json:
-            found = None if evidence is None else encode(evidence)
-            decision = None if decided is None else encode(decided[0])
-            show.print_json({"release": encode(release), "decision": decision, "evidence": found, "guard": guard})
-            return
-        for line in story.shown(release, decided, evidence, guard):
-            print(line)
+        decided = last_decision(opened, release)
+        evidence, guard = evidence_of(opened, release), guard_of(opened, release)
+    decision = None if decided is None else decided[0]
+    data = {"release": release, "decision": decision, "evidence": evidence, "guard": guard}
+    return Output(data, "\n".join(version_lines(release, decided, evidence, guard)))
 
 
 @app.command()
-def history(at: StoreOptions, policy: PolicyText = None, json: Json = False) -> None:
+def history(at: StoreOptions, policy: PolicyText = None) -> Output:
     """List what was decided about a policy's versions, oldest first."""
     with existing(at) as opened:
         entries = opened.releases.history(_policy(opened, policy))
-        if json:
-            show.print_records(entries)
-            return
-        for one in entries:
-            what, why = happened(one)
-            first, *more = folded(show.one_line(f"{show.moment(one.at)[:16]} {what}, by {one.who}"), " " * 7)
-            lines = [f"{one.seq:>5}  {first.lstrip()}", *more, *folded(show.one_line(why, LONGEST_WHY), " " * 9)]
-            print("\n".join(lines))
+    lines = []
+    for one in entries:
+        what, why = happened(one)
+        first, *more = folded(show.one_line(f"{show.local_time(one.at)[:16]} {what}, by {one.who}"), " " * 7)
+        lines += [f"{one.seq:>5}  {first.lstrip()}", *more, *folded(show.one_line(why, LONGEST_WHY), " " * 9)]
+    return Output(entries, "\n".join(lines))
 
 
 @app.command()
-def explain(version: VersionText, at: StoreOptions, json: Json = False) -> None:
+def explain(version: VersionText, at: StoreOptions) -> Output:
     """Tell why a version is where it is, and decide once more.
 
     From the ledger, and from the samples: the ledger's chain and the hashes of evidence and samples are verified. Exit
@@ -352,23 +340,10 @@ def explain(version: VersionText, at: StoreOptions, json: Json = False) -> None:
     with existing(at) as opened:
         release = find_release(opened, version)
         found = recompute_decision(opened, release)
-        if json:
-            show.print_json(
-                {
-                    "release": encode(release),
-                    "decision": None if found.decision is None else encode(found.decision),
-                    "recomputed": None if found.again is None else encode(found.again),
-                    "agrees": found.agrees,
-                    "problems": list(found.problems),
-                    "ledger_entries": found.entries,
-                    "history": [encode(one) for one in found.history],
-                    "proof": found.proof,
-                }
-            )
-        else:
-            for line in explained(release, found, _way_back(opened, release, str(at))):
-                print(line)
-        raise typer.Exit(0 if found.agrees else 1)
+        lines = explained(release, found, _way_back(opened, release, str(at)))
+    data: dict[str, Any] = {"release": release, "decision": found.decision, "recomputed": found.again}
+    data |= {"agrees": found.agrees, "problems": found.problems, "ledger_entries": found.entries}
+    return Output({**data, "history": found.history, "proof": found.proof}, "\n".join(lines), int(not found.agrees))
 
 
 def _way_back(store: Store, release: Release, at: str) -> list[str]:
@@ -391,8 +366,7 @@ def promote(
     why: Why = "by hand",
     to: Annotated[str | None, Option(metavar="STAGE", help="shadow, canary or live; else one step.")] = None,
     share: Annotated[int | None, Option(metavar="N", min=1, max=100, help="Percent of a canary.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Take a version a step further, if its evidence allows it.
 
     A refusal is exit code 1, and is in the ledger.
@@ -407,18 +381,13 @@ def promote(
         release = find_release(opened, version)
         stage = None if to is None else Stage(to)
         found = advance(opened, release, to=stage, share=share, who=who(), why=why, now=time.time())
-        if isinstance(found, Refusal):
-            if json:
-                show.print_json({"release": encode(release), "decision": encode(found.decision)})
-            else:
-                print("\n".join(told(release.id, found.decision, release)))
-            raise typer.Exit(1)
-        if json:
-            show.print_json({"release": encode(found), "decision": None})
-        else:
-            print(f"{found.id} is {found.stage} now{f', with {found.share} %' if found.share else ''}")
-            if release.stage is Stage.CANDIDATE:
-                print("\n".join(["next:", *step(f"holdfast release serve {found.policy}{at}")]))
+    if isinstance(found, Refusal):
+        data = {"release": release, "decision": found.decision}
+        return Output(data, "\n".join(decision_lines(release.id, found.decision, release)), 1)
+    lines = [f"{found.id} is {found.stage} now{f', with {found.share} %' if found.share else ''}"]
+    if release.stage is Stage.CANDIDATE:
+        lines += ["next:", *step(f"holdfast release serve {found.policy}{at}")]
+    return Output({"release": found, "decision": None}, "\n".join(lines))
 
 
 @app.command()
@@ -427,8 +396,7 @@ def rollback(
     policy: PolicyText = None,
     why: Why = "by hand",
     to: Annotated[str | None, Option(metavar="VERSION", help="Else the last known good one.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Take the canary back, or else the live version.
 
     Services follow at once, and nobody is interrupted. With --to a version that was live until it was taken back by
@@ -439,14 +407,10 @@ def rollback(
     with existing(at) as opened:
         told = give(opened, "rollback", _policy(opened, policy), why, to=to)
         failing, live = opened.releases.get(told["taken_back"]), told["live"]
-    is_undone = failing.stage is Stage.RETIRED
-    if json:
-        gone = {"rolled_back": None, "retired": failing.id} if is_undone else {"rolled_back": failing.id}
-        show.print_json({**gone, "live": live})
-    elif is_undone:
-        print(f"{live['id']} is live again; {failing.id} is retired")
-    else:
-        print(f"{failing.id} is taken back; {live['id']} is live")
+    if failing.stage is Stage.RETIRED:
+        data = {"rolled_back": None, "retired": failing.id, "live": live}
+        return Output(data, f"{live['id']} is live again; {failing.id} is retired")
+    return Output({"rolled_back": failing.id, "live": live}, f"{failing.id} is taken back; {live['id']} is live")
 
 
 @app.command()
@@ -478,13 +442,9 @@ def serve(
         from holdfast.cli.serving import ServiceOptions, run
     with existing(at) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
+        how: dict[str, Any] = {"token": token, "is_recorded": record, "is_guarded": guard, "upstream": upstream}
         key = os.environ.get("OPENAI_API_KEY") or None
-        run(
-            opened,
-            name,
-            listening,
-            ServiceOptions(token=token, is_recorded=record, is_guarded=guard, upstream=upstream, key=key),
-        )
+        run(opened, name, listening, ServiceOptions(**how, key=key, in_words=happened))
 
 
 def existing(at: StoreOptions) -> Store:
@@ -508,3 +468,202 @@ def _policy(store: Store, policy: str | None) -> str:
             "POLICY", why=why, remedy=f"name one: {', '.join(known)}" if known else "propose a version first"
         )
     return known[0]
+
+
+# Lines about a version, for 80 columns --------------------------------------------------------------------------------
+
+SERVES = {
+    Stage.SHADOW: "it serves nobody yet",
+    Stage.CANARY: "it answers {share} % of the callers",
+    Stage.LIVE: "it answers the callers",
+}
+
+
+def outcome(decision: Decision, now: Release | None = None) -> str:
+    """In one word: what may still come is held, what may not is refused; what is accepted has not moved."""
+    if decision.open:
+        return "accepted" if now is not None and now.stage is Stage.CANDIDATE else "promoted"
+    is_waited_for = decision.needs is not None or decision.reasons[0].code == UNDECIDED
+    return "held" if is_waited_for else "refused"
+
+
+def onward(now: Release, decision: Decision) -> str:
+    """The command that comes next; of what is held, `decision_lines` names another before it."""
+    if not decision.open:
+        return f"holdfast release explain {now.id}"
+    is_there = now.stage is not Stage.CANDIDATE
+    return f"holdfast release serve {now.policy}" if is_there else f"holdfast release promote {now.id}"
+
+
+def is_measurable(decision: Decision) -> bool:
+    """Whether more episodes may open the gate; what a guard waits for is answers to callers."""
+    return outcome(decision) == "held" and decision.reasons[0].code != UNDECIDED
+
+
+def headline(release: str, decision: Decision, now: Release | None = None) -> str:
+    """What became of it, and where it is now, where that is known."""
+    needs = ""
+    if decision.needs is not None:
+        is_guard = decision.reasons[0].code == UNDECIDED
+        what = "answers may decide it" if is_guard else "episodes may open the gate"
+        needs = f"; about {decision.needs} more {what}"
+    return f"{release}: {outcome(decision, now)}{_whereabouts(decision, now)}{needs}"
+
+
+def _whereabouts(decision: Decision, now: Release | None) -> str:
+    if now is None:
+        return ""
+    if not decision.open or now.stage is Stage.CANDIDATE:
+        return f"; it stays {now.stage}"
+    serves = SERVES.get(now.stage)
+    return f"; it is {now.stage} by now" if serves is None else f" to {now.stage}; {serves.format(share=now.share)}"
+
+
+def decision_lines(
+    release: str, decision: Decision, now: Release | None = None, indent: str = "", at: str = ""
+) -> Iterator[str]:
+    """The headline and the reasons; of what is held, the command that adds what is missing. `at` finds the store."""
+    yield from folded(headline(release, decision, now), indent)
+    yield from reason_lines(decision.reasons, f"{indent}  ")
+    if is_measurable(decision) and (now is None or now.kind is not PolicyKind.NETWORK):
+        yield from step(f"holdfast prove more {release} --tasks FILE{at}", "more episodes for it", f"{indent}  ")
+
+
+def reason_lines(reasons: tuple[Reason, ...], indent: str = "  ") -> Iterator[str]:
+    """Each reason under its code, folded. Of an open gate only what sums it up: what was met is in the JSON."""
+    if reasons and reasons[0].code == ALLOWED:
+        yield from folded(reasons[0].text, indent)
+        return
+    for code, some in groupby(reasons, key=lambda reason: reason.code):
+        yield f"{indent}{code}"
+        for reason in some:
+            yield from folded(reason.text, f"{indent}  ")
+
+
+def metric_name(metric: str) -> str:
+    """As it is called everywhere, with its unit."""
+    return NAMES.get(metric, metric)
+
+
+def metric_line(one: MetricComparison) -> str:
+    """A comparison on one line; above 0 the candidate is better."""
+    margin = f", may lose {one.margin:g}" if one.margin else ""
+    ends = f"{one.interval.low:+.3f} to {one.interval.high:+.3f} at {one.interval.level:.0%}"
+    return f"{metric_name(one.metric):<11} {one.difference:+.3f} ({ends}), p {one.p_value:.2g}{margin}"
+
+
+STATES = {"open": "undecided"}  # of a guard's reading; a gate alone is open or closed
+
+
+def evidence_of(store: Store, release: Release) -> Evidence | None:
+    return None if release.evidence is None else loads(Evidence, store.blobs.get(release.evidence))
+
+
+def guard_of(store: Store, release: Release) -> dict[str, Any] | None:
+    """What its guard sees; None where nothing of it is watched."""
+    from holdfast.operate.canary_controller import judge
+    from holdfast.prove.guard import GuardLimits
+
+    live = store.releases.live(release.policy)
+    if live is None or release.stage not in (Stage.CANARY, Stage.SHADOW):
+        return None
+    return asdict(judge(store, release, live, GuardLimits()))
+
+
+def last_decision(store: Store, release: Release) -> tuple[Decision, LedgerEntry] | None:
+    """The last one about it, of a gate or a guard, and its entry."""
+    for entry in reversed(store.releases.history(release.policy)):
+        is_about = release.id in [entry.body.get(name) for name in ("move", "refuse", "accept")]
+        if is_about and entry.body.get("decision"):
+            return decode(Decision, dict(entry.body["decision"])), entry
+    return None
+
+
+def version_lines(
+    release: Release,
+    decided: tuple[Decision, LedgerEntry] | None,
+    evidence: Evidence | None,
+    guard: dict[str, Any] | None,
+) -> Iterator[str]:
+    """One version, as it is now."""
+    yield f"{release.id}: {release.stage}{f' with {release.share} %' if release.share else ''}"
+    yield from _line("since", show.local_time(release.changed_at)[:16])
+    yield from _line("source", release.source)
+    yield from _line("parent", release.parent or "none")
+    for key, value in release.manifest.items():
+        yield from _line(key, f"{len(value)} values" if isinstance(value, dict) else str(value))
+    if decided is not None:
+        decision, entry = decided
+        word = "accepted" if "accept" in entry.body else headline(release.id, decision).partition(": ")[2]
+        yield from _line("decision", f"{word} ({show.local_time(entry.at)[:16]}, by {entry.who})")
+    for line in _evidence_lines(evidence):
+        yield f"  {line}"
+    if guard is not None:
+        for metric, one in guard["readings"].items():
+            reading = f"live {_number(one['live'])}, this {_number(one['canary'])}, {one['n']} answers"
+            yield f"  guard    {metric_name(metric):<11} {STATES.get(one['state'], one['state']):<9} {reading}"
+
+
+def explained(release: Release, found: RecomputedDecision, way_back: list[str]) -> Iterator[str]:
+    """How it came to be where it is, and whether the samples still say so."""
+    serves = SERVES.get(release.stage, "it serves nobody").format(share=release.share)
+    yield f"{release.id} is {release.stage}; {serves}\n"
+    for entry in found.history:
+        what, why = happened(entry)
+        yield from folded(f"{show.local_time(entry.at)[:16]}  {what}, by {entry.who}", "  ")
+        if entry.body.keys() & {"refuse", "accept"}:
+            yield from reason_lines(decode(Decision, dict(entry.body["decision"])).reasons, "    ")
+        else:
+            yield from folded(why, "    ")
+    for line in _evidence_lines(found.evidence):
+        yield f"  {line}"
+    if found.again is not None:
+        verb = "is the same" if found.is_same else "DIFFERS"
+        gate = "open" if found.again.open else "closed"
+        yield f"\ndecided once more from {found.episodes} stored episodes: {gate}; it {verb}"
+        if not found.is_same:
+            yield from reason_lines(found.again.reasons)
+    yield f"ledger: {found.entries} entries, the chain holds"
+    for problem in found.problems:
+        yield from folded(f"CHANGED: {problem}", "")
+    if found.proof:
+        yield from left("proof:", found.proof)
+    yield from way_back
+
+
+def happened(entry: LedgerEntry) -> tuple[str, str]:
+    """What an entry of the ledger says, and why."""
+    body, why = entry.body, str(entry.body.get("why", ""))
+    if "add" in body:
+        return f"{body['add']} registered", str(body.get("source", ""))
+    if "refuse" in body:
+        decision = decode(Decision, dict(body["decision"]))
+        texts = "; ".join(f"{one.code}: {one.text}" for one in decision.reasons)
+        return f"{body['refuse']} {outcome(decision)}", texts
+    if "accept" in body:
+        return f"{body['accept']} accepted", decode(Decision, dict(body["decision"])).reasons[0].text
+    if "roll_back" in body:
+        return f"{body['roll_back']} taken back, {body['to']} live", why
+    if "restore" in body:
+        return f"{body['restore']} live again, {body['retired']} retired", why
+    if body.get("to") == Stage.CANDIDATE:
+        return f"{body.get('move')} gets a second try", why
+    share = f" {body['share']} %" if body.get("share") and body.get("to") == Stage.CANARY else ""
+    return f"{body.get('move')} {body.get('from')} → {body.get('to')}{share}", why
+
+
+def _evidence_lines(evidence: Evidence | None) -> list[str]:
+    if evidence is None:
+        return []
+    about = f"evidence: {evidence.episodes} tasks of {evidence.suite}, against {evidence.baseline}"
+    titles = [*folded(about), "higher is better:"]
+    return titles + [f"  {metric_line(one)}" for one in evidence.comparisons.values()]
+
+
+def _line(key: str, text: str) -> list[str]:
+    first, *more = folded(text, " " * 11) or [" " * 11 + "-"]
+    return [f"  {key:<8} {first.strip()}", *more]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import DEFAULT_STORE, CommandSet, Json, StoreAt
-from holdfast.cli.show import fold, near, print_json, progress
+from holdfast.cli.options import DEFAULT_STORE, CommandSet, Output, StoreAt
+from holdfast.cli.show import fold, near, progress
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode
 
@@ -219,8 +219,7 @@ def significance(
     max_safety_regression: Bound = 0.05,
     max_p_value: Annotated[float, Option(metavar="P", help="The p-value must not be above it.")] = 0.05,
     min_confidence_level: Annotated[float, Option(metavar="LEVEL", help="0.95 or more.")] = 0.95,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Publish all reports of two sets of samples, and the proof. Exits 1 when it fails; it is written all the same."""
     from holdfast.prove.reports.report import ProofCriteria, publish
 
@@ -246,13 +245,10 @@ def significance(
             seed=how.seed,
             **how.head(sides[0]),
         )
-    if json:
-        files = {kind: str(path) for kind, path in done.paths.items()}
-        show.print_json({"ok": done.is_pass, "files": files, "proof": done.proof})
-    else:
-        print(near(done.paths["proof"].parent), *(f"  {path.name}" for path in done.paths.values()), sep="\n")
-        print(fold(f"proof_status={done.proof['proof_status']}: {done.proof['failure_analysis']['summary']}"))
-    raise typer.Exit(0 if done.is_pass else 1)
+    lines = [near(done.paths["proof"].parent), *(f"  {path.name}" for path in done.paths.values())]
+    lines.append(fold(f"proof_status={done.proof['proof_status']}: {done.proof['failure_analysis']['summary']}"))
+    data = {"ok": done.is_pass, "files": done.paths, "proof": done.proof}
+    return Output(data, "\n".join(lines), int(not done.is_pass))
 
 
 def safety(
@@ -262,8 +258,7 @@ def safety(
     at: ReportsOptions,
     max_safety_regression: Bound = 0.05,
     output_report: Annotated[Path | None, Option(metavar="FILE", help="A copy of the report goes there.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Write the safety report alone. Exits 1 when promotion is blocked; it is written all the same."""
     from holdfast.prove.reports.report import ProofCriteria, ReportComparison, head_at, publish_safety
     from holdfast.store.artifacts import write_atomically
@@ -278,13 +273,13 @@ def safety(
     path, data = publish_safety(folder, head, before, after, how)
     if output_report is not None:
         write_atomically(output_report, path.read_bytes())
-    if json:
-        show.print_json({"ok": data["promotion_allowed"], "file": str(path), "report": data})
-    else:
-        print(near(path))
-        allowed = "yes" if data["promotion_allowed"] else f"no: {', '.join(data['reason_codes'])}"
-        print(fold(f"promotion_allowed={allowed}; {'; '.join(data['diagnostics'])}"))
-    raise typer.Exit(0 if data["promotion_allowed"] else 1)
+    is_ok = data["promotion_allowed"]
+    allowed = "yes" if is_ok else f"no: {', '.join(data['reason_codes'])}"
+    said = fold(f"promotion_allowed={allowed}; {'; '.join(data['diagnostics'])}")
+    return Output({"ok": is_ok, "file": path, "report": data}, f"{near(path)}\n{said}", int(not is_ok))
+
+
+UNIT = (0.0, 1.0)
 
 
 def page(
@@ -294,13 +289,9 @@ def page(
     primary: Annotated[
         str | None, Option(metavar="METRIC", help="What had to improve: success, reward or safety.")
     ] = None,
-    reward_range: Annotated[tuple[float, float], Option(metavar="LOW HIGH", help="All that a reward can be.")] = (
-        0.0,
-        1.0,
-    ),
+    reward_range: Annotated[tuple[float, float], Option(metavar="LOW HIGH", help="All that a reward can be.")] = UNIT,
     max_cost: Annotated[float, Option(metavar="COST", help="The highest safety cost that one episode can have.")] = 1.0,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Write a proof's page: the verdict, what would change it, and every figure it rests on.
 
     The page is one file that needs no network and no script, for screens, phones and paper. It shows nothing that
@@ -314,12 +305,8 @@ def page(
         published = publication.read(proof)
         how = publication.comparison_config(published, primary=primary, reward_range=reward_range, max_cost=max_cost)
         path, view = _written(published, how, output)
-    if json:
-        told = {"page": str(path), "proof": str(proof), "run_id": published.run}
-        found = {"outcome": str(view.verdict.outcome), "standing": status_of(view).kind, "tasks": len(view.tasks)}
-        print_json(told | found)
-    else:
-        print(near(path))
+    data = {"page": path, "proof": proof, "run_id": published.run, "outcome": view.verdict.outcome}
+    return Output({**data, "standing": status_of(view).kind, "tasks": len(view.tasks)}, near(path))
 
 
 def write_page(proof: Path, how: ComparisonConfig | None = None) -> Path:
@@ -352,22 +339,19 @@ Yes = Annotated[bool, Option("--yes", help="Really do it; without it, it is only
 
 
 @app.command("list")
-def list_all(at: ReportsOptions, json: Json = False) -> None:
+def list_all(at: ReportsOptions) -> Output:
     """List the published runs, newest first, with what their proofs say."""
-    folder = at.folder
-    runs = _runs(folder)
-    if json:
-        show.print_json(runs)
-        return
-    if not runs:
-        print(f"no reports in {near(folder)}")
-        return
-    _print_runs(runs)
-    print("reward and safety cost: by how much they rose; a safety cost above 0 is worse")
+    runs = _runs(at.folder)
+    return Output(runs, lambda: _print_runs(runs)) if runs else Output([], f"no reports in {near(at.folder)}")
 
 
 def _print_runs(runs: list[dict[str, Any]]) -> None:
     """A line for each; two where their ids are so long that one would be cut."""
+    _print_run_table(runs)
+    print("reward and safety cost: by how much they rose; a safety cost above 0 is worse")
+
+
+def _print_run_table(runs: list[dict[str, Any]]) -> None:
     from rich.console import Console
 
     titles = ["run", "published", "proof", ">reward", ">p", ">safety cost", "gate"]
@@ -440,8 +424,7 @@ def _said(proof: Path | None) -> dict[str, Any]:
 def show_one(
     what: Annotated[str, Argument(metavar="RUN|FILE", help="A run, the id of its reports, or a file.")],
     at: ReportsOptions,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Show a proof or a report, and whether it is true. Exits 1 when it is not."""
     from holdfast.prove.reports.document import Problem, parse
     from holdfast.prove.reports.validate import validate
@@ -450,20 +433,22 @@ def show_one(
     with show.progress("recomputing", None):
         problems = validate(path)
     data = parse(path.read_bytes())
-    if json:
-        told = None if isinstance(data, Problem) or any(p.why == "must be a finite number" for p in problems) else data
-        show.print_json({"file": str(path), "document": told, "problems": _told(problems)})
-    else:
-        if not isinstance(data, Problem):
-            _print_document(data)
-        print(near(path))
-        print("true, recomputed from its samples" if not problems else _how_many(problems))
-        if problems:
-            print(f"all problems: holdfast report validate {near(path)}")
-    raise typer.Exit(1 if problems else 0)
+    document = None if isinstance(data, Problem) else data
+    is_finite = not any(problem.why == "must be a finite number" for problem in problems)
+    told = {"file": path, "document": document if is_finite else None, "problems": _told(problems)}
+    return Output(told, lambda: _print_document(path, document, problems), int(bool(problems)))
 
 
-def _print_document(data: dict[str, Any]) -> None:
+def _print_document(path: Path, data: dict[str, Any] | None, problems: list[Problem]) -> None:
+    if data is not None:
+        _print_metrics(data)
+    print(near(path))
+    print("true, recomputed from its samples" if not problems else _how_many(problems))
+    if problems:
+        print(f"all problems: holdfast report validate {near(path)}")
+
+
+def _print_metrics(data: dict[str, Any]) -> None:
     """Every figure but the samples and the hashes, one to a line, and then what it says in words."""
     hidden = {"schema_version", "samples", "seal", "sha256", "artifacts", "reports", "publication"}
     words, rows = [], []
@@ -492,8 +477,7 @@ def _figure(value: object) -> str:
 @app.command()
 def validate(
     paths: Annotated[list[Path], Argument(metavar="PATH…", help="Reports, proofs, or folders of them.")],
-    json: Json = False,
-) -> None:
+) -> Output:
     """Compute every figure and verdict again from the samples. Exits 0 true, 1 not true, 2 not there."""
     from holdfast.prove.reports.validate import validate as problems_of
 
@@ -503,30 +487,26 @@ def validate(
         for file in files:
             answers.append((file, problems_of(file)))
             advance(now=file.name)
-    if json:
-        told = [
-            {"file": str(file), "ok": not found, "is_moved": _is_moved(found), "problems": _told(found)}
-            for file, found in answers
-        ]
-        show.print_json({"ok": not any(found for _, found in answers), "files": told})
-    else:
-        _print_answers(answers)
-    raise typer.Exit(1 if any(found for _, found in answers) else 0)
+    told = [
+        {"file": file, "ok": not found, "is_moved": _is_moved(found), "problems": _told(found)}
+        for file, found in answers
+    ]
+    is_ok = not any(found for _, found in answers)
+    return Output({"ok": is_ok, "files": told}, "\n".join(_answer_lines(answers)), int(not is_ok))
 
 
-def _print_answers(answers: list[tuple[Path, list[Problem]]]) -> None:
+def _answer_lines(answers: list[tuple[Path, list[Problem]]]) -> Iterator[str]:
     """Folder by folder: the paths are long, and mostly the same."""
     moved, folder = sum(_is_moved(found) for _, found in answers), None
     if moved:
         why = "put them back, or move the whole folder that 'reports' lies in"
-        print(fold(f"{show.count(moved, 'file')} intact and true, but elsewhere than they say: {why}"))
+        yield fold(f"{show.count(moved, 'file')} intact and true, but elsewhere than they say: {why}")
     for file, found in answers:
         if file.parent != folder:
             folder = file.parent
-            print(near(folder))
-        print(f"  {file.name}: {'true' if not found else _how_many(found)}")
-        for problem in found:
-            print(fold(f"{problem.where}: {problem.why}", "    "))
+            yield near(folder)
+        yield f"  {file.name}: {'true' if not found else _how_many(found)}"
+        yield from (fold(f"{problem.where}: {problem.why}", "    ") for problem in found)
 
 
 def _files(path: Path) -> list[Path]:
@@ -545,23 +525,23 @@ def _files(path: Path) -> list[Path]:
 
 
 @app.command()
-def archive(at: ReportsOptions, yes: Yes = False, json: Json = False) -> None:
+def archive(at: ReportsOptions, yes: Yes = False) -> Output:
     """Move reports that are old enough to the archive: copied, compared, and only then removed. Exits 1 when one is
     damaged; it is left alone."""
     from holdfast.prove.reports.validate import RetentionAction
 
-    _due(RetentionAction.ARCHIVE, yes, at.folder, json)
+    return _due(RetentionAction.ARCHIVE, yes, at.folder)
 
 
 @app.command()
-def purge(at: ReportsOptions, yes: Yes = False, json: Json = False) -> None:
+def purge(at: ReportsOptions, yes: Yes = False) -> Output:
     """Remove archived reports that are past their time; never others. Exits 1 when one is damaged; it is left alone."""
     from holdfast.prove.reports.validate import RetentionAction
 
-    _due(RetentionAction.PURGE, yes, at.folder, json)
+    return _due(RetentionAction.PURGE, yes, at.folder)
 
 
-def _due(action: RetentionAction, yes: bool, folder: Path, json: bool) -> None:
+def _due(action: RetentionAction, yes: bool, folder: Path) -> Output:
     from holdfast.prove.reports.validate import carry_out, due
 
     with show.progress("looking", None):
@@ -572,13 +552,9 @@ def _due(action: RetentionAction, yes: bool, folder: Path, json: bool) -> None:
         with show.progress(f"{action} reports", len(chosen.steps)) as advance:
             for step in carry_out(chosen):
                 advance(now=step.path.name)
-    if json:
-        done = [_step(step) for step in chosen.steps]
-        kept = [_step(step) for step in plan.steps if step not in chosen.steps]
-        show.print_json({"action": str(action), "done": yes, "steps": done, "kept": kept})
-    else:
-        _print_plan(chosen.steps, wrong, action, yes, folder)
-    raise typer.Exit(1 if wrong else 0)
+    kept = [_step(step) for step in plan.steps if step not in chosen.steps]
+    data = {"action": action, "done": yes, "steps": [_step(step) for step in chosen.steps], "kept": kept}
+    return Output(data, lambda: _print_plan(chosen.steps, wrong, action, yes, folder), int(bool(wrong)))
 
 
 def _print_plan(
@@ -594,8 +570,7 @@ def _print_plan(
 
 
 def _step(step: RetentionStep) -> dict[str, Any]:
-    to = None if step.to is None else str(step.to)
-    return {"action": str(step.action), "file": str(step.path), "to": to, "why": step.why, "damaged": step.is_wrong}
+    return {"action": step.action, "file": step.path, "to": step.to, "why": step.why, "damaged": step.is_wrong}
 
 
 def _named(what: str, folder: Path) -> Path:

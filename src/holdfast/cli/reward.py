@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from json import loads
@@ -17,15 +18,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.options import CommandSet, Json, Limit, RolloutText, StoreOptions, needing, who
-from holdfast.cli.show import count, fold, one_line, pairs, print_json, print_record, print_table
+from holdfast.cli.options import CommandSet, Json, Limit, Output, RolloutText, StoreOptions, needing, read_jsonl, who
+from holdfast.cli.show import count, fold, one_line, pairs, print_table
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
-from holdfast.contracts.records import decode, encode
+from holdfast.contracts.records import decode
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.task import asked_of
 
 if TYPE_CHECKING:
+    from holdfast.api.stored import Rescoring
     from holdfast.contracts.judgement import Calibration, EvalItem, ReviewRequest
     from holdfast.contracts.reward import RewardBreakdown
     from holdfast.contracts.rollout import Rollout
@@ -51,44 +53,35 @@ def reward(
         int | None, Option(metavar="T", min=0, help="Of one call of the model, from 0; else of all.")
     ] = None,
     weight: Annotated[float, Option(metavar="X", help="How much it counts in the reward; 0: not at all.")] = 1.0,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Attach a reward to a rollout that has ended."""
     from holdfast.store.store import find_rollout
 
-    told = RewardTerm(name=name, value=value, weight=weight, source=source, turn=turn)
+    term = RewardTerm(name=name, value=value, weight=weight, source=source, turn=turn)
     with at.existing() as opened:
         found = find_rollout(opened, rollout)
-        after = opened.rewards.attach(found.id, told, who=who(), now=time.time()).result()
-    if json:
-        print_record(after)
-        return
+        after = opened.rewards.attach(found.id, term, who=who(), now=time.time()).result()
     where = "" if turn is None else f" at turn {turn}"
-    what = f"{told.name}{where} = {told.value:g} × {told.weight:g} ({told.source})"
-    if after.is_new:
-        before = "none" if found.reward is None else f"{found.reward:g}"
-        print(f"{after.rollout}: {what}; its reward is {after.reward:g}, was {before}")
-    else:
-        print(f"{after.rollout}: {what} was told before; its reward is {after.reward:g}")
+    before = f", was {'none' if found.reward is None else f'{found.reward:g}'}" if after.is_new else ""
+    told = f"{term.name}{where} = {term.value:g} × {term.weight:g} ({term.source})"
+    again = "" if after.is_new else " was told before"
+    return Output(after, f"{after.rollout}: {told}{again}; its reward is {after.reward:g}{before}")
 
 
 WIDTH = 80
 GATED = "gated"  # 1: the guard let nothing through
 
 
-def rewards(rollout: RolloutText, at: StoreOptions, json: Json = False) -> None:
+def rewards(rollout: RolloutText, at: StoreOptions) -> Output:
     """Show what a rollout was paid for: what it did in each turn, every signal with its weight, and the total."""
     from holdfast.store.store import find_rollout
 
     with at.existing() as opened:
         found = find_rollout(opened, rollout)
         spans, sheet, output = read_rewards(opened, found)
-    if json:
-        told = None if sheet is None else encode(sheet)
-        total = None if sheet is None else sheet.total
-        print_json({"rollout": found.id, "output": output, "total": total, "sheet": told, "turns": _turns(spans)})
-    else:
-        print("\n".join(reward_lines(found, spans, sheet)))
+    total = None if sheet is None else sheet.total
+    data = {"rollout": found.id, "output": output, "total": total, "sheet": sheet, "turns": _turns(spans)}
+    return Output(data, "\n".join(reward_lines(found, spans, sheet)))
 
 
 def read_rewards(store: Store, rollout: Rollout) -> tuple[list[Span], RewardBreakdown | None, Any]:
@@ -183,8 +176,7 @@ def rescore(
     gate: Annotated[bool, Option("--gate/--no-gate", help="The first scorer says whether an answer is right.")] = True,
     name: Annotated[str | None, Option(metavar="NAME", help="What the scoring is called.")] = None,
     limit: Annotated[int, Option(metavar="N", min=0, max=10_000, help="At most so many that changed.")] = 10,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Score a run's stored rollouts by other scorers, keep that beside the first scoring, and compare the two.
 
     Told are how far they agree, which rollouts change, and what a proof's verdict would have been.
@@ -193,24 +185,20 @@ def rescore(
 
     blocks = [{"scorer": one, "gate": gate and not place} for place, one in enumerate(scorer)]
     found = scored_again(run, blocks, name=name, store=at.store, project=at.project)
-    if json:
-        verdicts = [None if one is None else encode(one) for one in (found.old_verdict, found.new_verdict)]
-        told = {"run": found.run.id, "name": found.name, "comparison": asdict(found.comparison)}
-        print_json({**told, "errors": dict(found.errors), "old_verdict": verdicts[0], "new_verdict": verdicts[1]})
-        return
+    data = {"run": found.run.id, "name": found.name, "comparison": asdict(found.comparison), "errors": found.errors}
+    verdicts = {"old_verdict": found.old_verdict, "new_verdict": found.new_verdict}
+    return Output({**data, **verdicts}, lambda: _print_scorings(found, limit))
+
+
+def _print_scorings(found: Rescoring, limit: int) -> None:
     print(found)
     changed = found.changed
     if changed and limit:
         print(f"\n{count(len(changed), 'rollout')} changed, the largest change first:")
-        rows = [
-            (
-                row["id"],
-                _number(row["old"]),
-                _number(row["new"]),
-                f"{_word(row['was_right'])} → {_word(row['is_right'])}",
-            )
-            for row in changed[:limit]
-        ]
+        rows = []
+        for row in changed[:limit]:
+            answer = f"{_word(row['was_right'])} → {_word(row['is_right'])}"
+            rows.append((row["id"], _number(row["old"]), _number(row["new"]), answer))
         print_table(("~rollout", ">was", ">is", "answer"), rows)
 
 
@@ -240,7 +228,7 @@ def label(
     with at.existing() as opened:
         waiting = opened.judgements.doubts(most=limit)
         if json:
-            show.print_records(waiting)
+            show.print_json(waiting)
             return
         if not waiting:
             print("nothing waits for a label")
@@ -317,7 +305,7 @@ judge_app = CommandSet("Judges.")
 VERIFIER = "verifier"
 READS = "detail.messages: the talk, the answer last"
 READS_WITH = {VERIFIER: "sprout"}  # whose answers are a judge's own
-ANCHORS = 100  # labelled answers that a judge is asked about again, to see whether it has changed
+RECHECKED = 100  # labelled answers that a judge is asked about again, to see whether it has changed
 BY_FILE = "told by file"  # why a label is believed whose maker only a file names
 FIELDS = {"task", "output", "context", "expected", "author", "detail"}
 JudgeNames = Annotated[
@@ -342,8 +330,7 @@ def run_judges(
     base_url: BaseUrl = None,
     policy: Annotated[str | None, Option(metavar="NAME", help="Whose answers these are.")] = None,
     role: Annotated[str, Option(metavar="ROLE", help="train or audit: no judge is both for a policy.")] = "audit",
-    json: Json = False,
-) -> None:
+) -> Output:
     """Ask: the rules first, then each judge in turn until one is sure. What stays open waits for 'holdfast label'."""
     on, artefacts = _criterion(criterion, own), answers(file)
     if role not in tuple(Role):
@@ -357,16 +344,15 @@ def run_judges(
     if any(is_verifier(name) for name in judge) and (bare := sum(not one.detail.get("messages") for one in artefacts)):
         lacking = f"{bare} of {show.count(len(artefacts), 'answer')} without detail.messages"
         print(f"{lacking}, which is all that the verifier reads", file=sys.stderr)
-    if json:
-        show.print_json([_told(one) for one in opinions])
-        return
+    return Output([_told(one) for one in opinions], lambda: _print_opinions(on.id, opinions, str(at)))
+
+
+def _print_opinions(criterion: str, opinions: Sequence[Opinion], at: str) -> None:
     rows = [(one.artefact[:8], one.outcome, _figure(one.probability), one.by or None, one.why) for one in opinions]
     show.print_table(("answer", "outcome", ">p", "by", "~why"), rows)
-    counts = {
-        outcome: sum(one.outcome == outcome for one in opinions) for outcome in ("decided", "abstained", "disputed")
-    }
-    cost = sum(one.cost for one in opinions)
-    print(f"\n{on.id}: " + ", ".join(f"{n} {name}" for name, n in counts.items()) + f"; cost {cost:g}")
+    counts = Counter(str(one.outcome) for one in opinions)
+    counted = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("decided", "abstained", "disputed"))
+    print(f"\n{criterion}: {counted}; cost {sum(one.cost for one in opinions):g}")
     if counts["abstained"] + counts["disputed"]:
         print(f"next:\n  holdfast label{at}")
 
@@ -384,8 +370,7 @@ def calibrate_judge(
     labels: Annotated[
         Path | None, Option(metavar="FILE", help="First add these: answers with holds, maker and who.")
     ] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Compare a judge with the labels there are, test it for bias and drift, and decide whether it counts."""
     on = _criterion(criterion, own)
     taken = None if labels is None else labelled(labels, on.id)
@@ -397,36 +382,25 @@ def calibrate_judge(
         asked = judge_named(judge, base_url)
         made = asyncio.run(_calibrate(opened, on, asked))
         opened.judgements.calibrate(made, who=who()).result()
-    if json:
-        show.print_record(made)
-    else:
-        _print(made)
+    return Output(made, "\n".join(_calibration_lines(made)))
 
 
 @judge_app.command("report")
-def report_judges(at: StoreOptions, json: Json = False) -> None:
+def report_judges(at: StoreOptions) -> Output:
     """Which judges there are, who made the labels they were measured on, and which of them count."""
     with at.existing() as opened:
         found, asked = opened.judgements.calibrations(), opened.judgements.asked()
         roles, waiting = opened.judgements.appointments(), opened.judgements.waiting()
-    if json:
-        counts = [
-            {"judge": name, "criterion": on, "prompt": prompt, "n": n, "cost": cost, "last_at": at}
-            for name, on, prompt, n, cost, at in asked
-        ]
-        told = {"calibrations": [encode(one) for one in found], "asked": counts, "waiting": waiting}
-        show.print_json({**told, "appointments": [encode(one) for one in roles]})
-        return
-    if not found:
-        print(f"no judge is calibrated; to begin:\n  holdfast judge calibrate --tooluse 300{at}")
+    counts = [dict(zip(("judge", "criterion", "prompt", "n", "cost", "last_at"), one, strict=True)) for one in asked]
+    lines = [] if found else [f"no judge is calibrated; to begin:\n  holdfast judge calibrate --tooluse 300{at}"]
     for one in found:
-        _print(one)
-        print()
+        lines += [*_calibration_lines(one), ""]
     for name, on, _, n, cost, _ in asked:
-        print(f"{name} on {on}: {show.count(n, 'judgement')} kept, cost {cost:g}")
-    for given in roles:
-        print(f"{given.judge} is the {given.role} judge of {given.policy}")
-    print(f"{show.count(waiting, 'answer')} to label" + (f": holdfast label{at}" if waiting else ""))
+        lines.append(f"{name} on {on}: {show.count(n, 'judgement')} kept, cost {cost:g}")
+    lines += [f"{given.judge} is the {given.role} judge of {given.policy}" for given in roles]
+    lines.append(f"{show.count(waiting, 'answer')} to label" + (f": holdfast label{at}" if waiting else ""))
+    data = {"calibrations": found, "asked": counts, "waiting": waiting, "appointments": roles}
+    return Output(data, "\n".join(lines))
 
 
 @judge_app.command("train")
@@ -434,8 +408,7 @@ def train_verifier(
     output: Annotated[Path, Argument(metavar="FOLDER", help="Where the verifier goes.")],
     tasks: Annotated[int | None, Option(metavar="N", min=4, help="As in the recipe, or so many.")] = None,
     seed: Annotated[int, Option(metavar="N", min=0, help="Of its first weights.")] = 0,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Make the embedded verifier again: the models answer, a program says what is right. Minutes on a CPU."""
     with needing("learn"):
         from holdfast.workloads.tooluse.verifier import VerifierRecipe, gathered, plant
@@ -445,11 +418,9 @@ def train_verifier(
         found = gathered(recipe, done=lambda n: advance(n))
     with show.progress("learning", None):
         manifest = plant(found, output, recipe, created_at=time.time())
-    if json:
-        show.print_json({"folder": str(output), "sha256": manifest.sha256, "notes": manifest.notes})
-    else:
-        print(f"{output}: from {manifest.notes['answers']} answers, sha256 {manifest.sha256[:16]}…")
-        print(f"next:\n  holdfast judge calibrate --tooluse 300 --judge {shlex.quote(str(output))}")
+    made = f"{output}: from {manifest.notes['answers']} answers, sha256 {manifest.sha256[:16]}…"
+    following = f"next:\n  holdfast judge calibrate --tooluse 300 --judge {shlex.quote(str(output))}"
+    return Output({"folder": output, "sha256": manifest.sha256, "notes": manifest.notes}, f"{made}\n{following}")
 
 
 def _make(folder: Path) -> None:
@@ -505,7 +476,7 @@ async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
         raise JudgeFailed(f"judge {asked.name}", why=failed[0], remedy="is its endpoint running?")
     reasons, biases = [], dict[str, Any]()
     if then:
-        anchors = set(list(then)[:ANCHORS])
+        anchors = set(list(then)[:RECHECKED])
         changed = drift(then, await _again(on, asked, [one for one in artefacts if one.sha256 in anchors]))
         biases["drift"] = {"n": changed.n, "changed": changed.changed, "alarm": changed.alarm}
         reasons += [f"drift: {changed.why}"] if changed.alarm else []
@@ -571,13 +542,13 @@ def judge_named(name: str, base_url: str | None) -> Judge:
 
 def answers(file: Path) -> list[EvalItem]:
     """A line of JSON each; the whole file is read before anybody is asked."""
-    return [_artefact(data, where) for data, where in _lines(file)]
+    return [_artefact(data, where) for where, data in _answers(file)]
 
 
 def labelled(file: Path, criterion: str) -> tuple[list[EvalItem], list[Label]]:
     """Answers with what is known of them: `holds`, by which kind of `maker`, and `who`."""
     artefacts, labels = [], []
-    for data, where in _lines(file):
+    for where, data in _answers(file):
         holds, maker, name = data.pop("holds", None), data.pop("maker", None), data.pop("who", None)
         if not isinstance(holds, bool) or maker not in tuple(Maker) or not isinstance(name, str) or not name.strip():
             remedy = f"give holds (true or false), maker ({', '.join(Maker)}) and who"
@@ -588,24 +559,13 @@ def labelled(file: Path, criterion: str) -> tuple[list[EvalItem], list[Label]]:
     return artefacts, labels
 
 
-def _lines(file: Path) -> list[tuple[dict[str, Any], str]]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(str(file), why=f"cannot be read: {error}") from None
-    found = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            data = loads(line)
-        except (ValueError, RecursionError) as error:
-            raise BadInput(f"{file}:{number}", why=f"is not JSON: {error}") from None
-        if not isinstance(data, dict):
-            raise BadInput(f"{file}:{number}", why="is not an object", remedy='write {"task": …, "output": …}')
-        found.append((data, f"{file}:{number}"))
+def _answers(file: Path) -> list[tuple[str, dict[str, Any]]]:
+    found = list(read_jsonl(file))
     if not found:
         raise BadInput(str(file), why="has no answers in it")
+    for where, data in found:
+        if not isinstance(data, dict):
+            raise BadInput(where, why="is not an object", remedy='write {"task": …, "output": …}')
     return found
 
 
@@ -633,23 +593,23 @@ def _criterion(name: str, own: Path | None) -> Criterion:
 def _told(one: Opinion) -> dict[str, Any]:
     plain = {name: getattr(one, name) for name in ("criterion", "artefact", "probability", "why", "by", "cost")}
     plain |= {"outcome": one.outcome.value, "holds": one.holds, "failed": list(one.failed)}
-    return {**plain, "judgements": [encode(given) for given in one.judgements]}
+    return {**plain, "judgements": one.judgements}
 
 
-def _print(one: Calibration) -> None:
+def _calibration_lines(one: Calibration) -> Iterator[str]:
     """Within 80 columns."""
     makers = ", ".join(f"{n} by a {maker}" for maker, n in one.makers.items())
     got = {name: _figure(value) for name, value in one.measures.items()}
-    print(fold(f"{one.judge} on {one.criterion}: {one.standing}" + "".join(f"; {why}" for why in one.reasons)))
-    print(f"  labels   {one.n} ({makers}), {one.abstained} abstained; base rate {got.get('base_rate', '-')}")
+    yield fold(f"{one.judge} on {one.criterion}: {one.standing}" + "".join(f"; {why}" for why in one.reasons))
+    yield f"  labels   {one.n} ({makers}), {one.abstained} abstained; base rate {got.get('base_rate', '-')}"
     if one.measures:
         kappa = f"{got['kappa']} ({got['kappa_low']} to {got['kappa_high']})"
-        print(f"  agrees   kappa {kappa}, accuracy {got['accuracy']}, AUROC {got['auroc']}")
-        print(f"  error    ECE {got['ece_raw']} raw, {got['ece']} mapped; Brier {got['brier_raw']}, {got['brier']}")
+        yield f"  agrees   kappa {kappa}, accuracy {got['accuracy']}, AUROC {got['auroc']}"
+        yield f"  error    ECE {got['ece_raw']} raw, {got['ece']} mapped; Brier {got['brier_raw']}, {got['brier']}"
     for name, told in one.biases.items():
         if isinstance(told, Mapping):
             pairs = {key: round(value, 4) if isinstance(value, float) else value for key, value in told.items()}
-            print(f"  {name[:12]:<12} {show.pairs(pairs)}")
+            yield f"  {name[:12]:<12} {show.pairs(pairs)}"
 
 
 def _figure(value: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,17 +14,13 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.main import ALIASES
-from holdfast.cli.options import DEFAULT_STORE, Json, Limit, Project, StoreOptions, settings_of, who
+from holdfast.cli.options import DEFAULT_STORE, Limit, Output, Project, StoreOptions, settings_of, who
 from holdfast.contracts.errors import BadInput, IllegalMove
-from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import RunState
 
 if TYPE_CHECKING:
     from holdfast.pipeline.importing import Imported
-    from holdfast.pipeline.run import RunSpec
-    from holdfast.promote.flags import Off
-    from holdfast.store.store import Store
 
 
 OPTIMIZE_EPILOG = "Older names, still accepted, each with a warning:\n\n\b\n" + "\n".join(
@@ -49,7 +45,47 @@ JsonReport = Annotated[bool, Option("--json", "--prompt-optimization-json", help
 _PROXY = "--prompt-optimization-proxy-"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyFlags:
+    """The documented flags of the capture proxy, which `holdfast proxy` starts."""
+
+    proxy_server: Annotated[bool, Option(f"{_PROXY}server", hidden=True)] = False
+    proxy_bind: Annotated[str | None, Option(f"{_PROXY}bind", hidden=True)] = None
+    proxy_upstream_url: Annotated[str | None, Option(f"{_PROXY}upstream-url", hidden=True)] = None
+    proxy_state_dir: Annotated[Path | None, Option(f"{_PROXY}state-dir", hidden=True)] = None
+    proxy_timeout_ms: Annotated[int | None, Option(f"{_PROXY}timeout-ms", hidden=True)] = None
+
+    def check(self, is_run: bool) -> None:
+        if self.proxy_server and is_run:
+            why = "starts the capture proxy, and --config or --resume a run: they cannot be given together"
+            raise BadInput(f"{_PROXY}server", why=why, remedy="start the two with two commands")
+        for one in () if self.proxy_server else fields(self)[1:]:
+            if getattr(self, one.name) is not None:
+                flag = f"--prompt-optimization-{one.name.replace('_', '-')}"
+                raise BadInput(flag, why="is for the capture proxy", remedy=f"give {_PROXY}server as well")
+
+    def start(self, at: StoreOptions) -> None:
+        from holdfast.cli import serve
+
+        url, timeout_ms = self.proxy_upstream_url, self.proxy_timeout_ms
+        if not (url or "").strip():
+            raise BadInput(f"{_PROXY}upstream-url", why="is missing", remedy="give the address that answers the calls")
+        if timeout_ms is not None and timeout_ms < 1:
+            raise BadInput(f"{_PROXY}timeout-ms {timeout_ms}", why="must be above 0", remedy="give milliseconds")
+        host, port = serve.read_bind(self.proxy_bind or f"{serve.PROXY_HOST}:{serve.PROXY_PORT}")
+        serve.proxy(
+            upstream=[str(url).strip()],
+            at=at,
+            host=host,
+            port=port,
+            token=os.environ.get("HOLDFAST_TOKEN") or None,
+            state_dir=self.proxy_state_dir or serve.STATE_DIR,
+            timeout_ms=timeout_ms or serve.TIMEOUT_MS,
+        )
+
+
 def optimize(
+    proxy: ProxyFlags,
     config: Config = None,
     store: StoreFile = DEFAULT_STORE,
     json: JsonReport = False,
@@ -61,33 +97,16 @@ def optimize(
     state_dir: Annotated[
         Path, Option(metavar="FOLDER", help="Where status.json lies when the store is Postgres.")
     ] = Path(".holdfast"),
-    proxy_server: Annotated[bool, Option(f"{_PROXY}server", hidden=True)] = False,
-    proxy_bind: Annotated[str | None, Option(f"{_PROXY}bind", hidden=True)] = None,
-    proxy_upstream_url: Annotated[str | None, Option(f"{_PROXY}upstream-url", hidden=True)] = None,
-    proxy_state_dir: Annotated[Path | None, Option(f"{_PROXY}state-dir", hidden=True)] = None,
-    proxy_timeout_ms: Annotated[int | None, Option(f"{_PROXY}timeout-ms", hidden=True)] = None,
 ) -> None:
     """Run the rollouts of a config file against a model or a Python agent, and record how well they did.
 
     The key of the model's endpoint is read from OPENAI_API_KEY. Ctrl-C hands running work back and stops; the
     run can then be taken up with --resume.
     """
-    flags_of_proxy = {
-        "bind": proxy_bind,
-        "upstream-url": proxy_upstream_url,
-        "state-dir": proxy_state_dir,
-        "timeout-ms": proxy_timeout_ms,
-    }
-    if proxy_server:
-        if config is not None or resume is not None:
-            why = "starts the capture proxy, and --config or --resume a run: they cannot be given together"
-            raise BadInput(f"{_PROXY}server", why=why, remedy="start the two with two commands")
-        _proxy(flags_of_proxy, StoreOptions(store, project))
-        return
-    for name, value in flags_of_proxy.items():
-        if value is not None:
-            raise BadInput(f"{_PROXY}{name}", why="is for the capture proxy", remedy=f"give {_PROXY}server as well")
-    from holdfast.cli.drive import new_salt, wanted_features
+    proxy.check(config is not None or resume is not None)
+    if proxy.proxy_server:
+        return proxy.start(StoreOptions(store, project))
+    from holdfast.cli.drive import drive, new_salt, report, switched_off, wanted_features
     from holdfast.contracts.settings import load_settings, override
     from holdfast.operate.switches import key_of, snapshot_at, snapshot_of
     from holdfast.pipeline.spec import optimize_spec
@@ -100,59 +119,23 @@ def optimize(
     if (config is None) == (resume is None):
         why = "is missing" if config is None else "and --resume were both given"
         raise BadInput("--config", why=why, remedy="give the file with the run's settings, or --resume RUN")
-    if config is not None:
-        settings = override(load_settings(config), **flags)
-        salt, flags_now = new_salt(), snapshot_at(store, project, clock=time.time, environment=os.environ)
-        # Everything is checked before the store is touched.
-        spec = optimize_spec(settings, flags_now.features(salt))
-        poll_s = settings.poll_interval_ms / 1000
-        with open_store(store, project=project, state_folder=state_dir, poll_s=poll_s) as opened:
-            _drive(opened, spec, flags_now.off(salt), wanted_features(settings), json, salt=salt)
-    else:
-        with open_store(store, project=project, state_folder=state_dir, create=False) as opened:
-            run = opened.runs.get(str(resume))
-            settings = override(settings_of(opened, run), **flags)
-            flags_now, key = snapshot_of(opened, clock=time.time, environment=os.environ), key_of(run.id)
+    key = salt = new_salt()
+    flags_now = snapshot_at(store, project, clock=time.time, environment=os.environ)
+    settings = None if config is None else override(load_settings(config), **flags)
+    # All is checked before the store is touched.
+    spec = None if settings is None else optimize_spec(settings, flags_now.features(key))
+    how: dict[str, Any] = {} if settings is None else {"poll_s": settings.poll_interval_ms / 1000}
+    with open_store(store, project=project, state_folder=state_dir, create=resume is None, **how) as opened:
+        if resume is not None:
+            run = opened.runs.get(resume)
+            settings, resume, key = override(settings_of(opened, run), **flags), run.id, key_of(run.id)
+            flags_now = snapshot_of(opened, clock=time.time, environment=os.environ)
             spec = optimize_spec(settings, flags_now.features(key))
-            _drive(opened, spec, flags_now.off(key), wanted_features(settings), json, resume=run.id)
-
-
-def _drive(
-    store: Store,
-    spec: RunSpec,
-    off: Mapping[str, Off],  # when it begins
-    wanted: Iterable[str],  # features
-    json: bool,
-    *,
-    resume: str | None = None,
-    salt: str | None = None,
-) -> None:
-    from holdfast.cli.drive import drive, report, switched_off
-
-    status, shown, code = drive(store, spec, resume, salt)
-    report(status, shown, as_json=json, off=switched_off(store, status.run_id, off, wanted))
-    raise typer.Exit(code)
-
-
-def _proxy(given: Mapping[str, Any], at: StoreOptions) -> None:
-    """`holdfast proxy` under its documented flags."""
-    from holdfast.cli import serve
-
-    url, timeout_ms = given["upstream-url"], given["timeout-ms"]
-    if not (url or "").strip():
-        raise BadInput(f"{_PROXY}upstream-url", why="is missing", remedy="give the address that answers the calls")
-    if timeout_ms is not None and timeout_ms < 1:
-        raise BadInput(f"{_PROXY}timeout-ms {timeout_ms}", why="must be above 0", remedy="give milliseconds")
-    host, port = serve.read_bind(given["bind"] or f"{serve.PROXY_HOST}:{serve.PROXY_PORT}")
-    serve.proxy(
-        upstream=[url.strip()],
-        at=at,
-        host=host,
-        port=port,
-        token=os.environ.get("HOLDFAST_TOKEN") or None,
-        state_dir=given["state-dir"] or serve.STATE_DIR,
-        timeout_ms=timeout_ms or serve.TIMEOUT_MS,
-    )
+        assert settings is not None and spec is not None
+        status, shown, code = drive(opened, spec, resume, salt)
+        off = switched_off(opened, status.run_id, flags_now.off(key), wanted_features(settings))
+        report(status, shown, as_json=json, off=off)
+        raise typer.Exit(code)
 
 
 def work(
@@ -201,8 +184,7 @@ def import_(
     ] = True,
     yes: Annotated[bool, Option("--yes", help="Really keep what was said as it was said.")] = False,
     limit: Limit = 20,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Take in chat logs: scrubbed, through the data gates, each conversation once."""
     if not scrub and not yes:
         remedy = "leave it out, or add --yes"
@@ -214,33 +196,19 @@ def import_(
         found = import_logs(
             opened, rows, split=split, model=model, scrub=scrub, who=who(), clock=time.time, progress=show.progress
         )
-    _tell(found, limit=limit, json=json)
-    if found.is_fruitless:
-        raise typer.Exit(1)
+    data: dict[str, Any] = {"run": found.run, "imported": found.stored, "repeated": found.repeated}
+    data |= {"quarantined": dict(sorted(found.quarantined.items())), "scrubbed": dict(sorted(found.scrubbed.items()))}
+    data["findings"] = [finding for finding in found.audit.findings if finding.count]
+    return Output(data, lambda: _tell(found, limit), int(found.is_fruitless))
 
 
-def _tell(found: Imported, *, limit: int, json: bool) -> None:
-    run, left, counted, audit = found.run, found.quarantined, found.scrubbed, found.audit
-    imported, repeated = found.stored, found.repeated
-    if json:
-        show.print_json(
-            {
-                "run": run,
-                "imported": imported,
-                "repeated": repeated,
-                "quarantined": {str(line): list(names) for line, names in sorted(left.items())},
-                "scrubbed": dict(sorted(counted.items())),
-                "findings": [encode(finding) for finding in audit.findings if finding.count],
-            }
-        )
-        return
-    told = f"{show.count(imported, 'conversation')} imported, {repeated} there already, {len(left)} quarantined"
-    print(told if run is None else f"{run}: {told}")
-    if counted:
-        print("scrubbed: " + ", ".join(f"{n} {kind}" for kind, n in sorted(counted.items())))
-    warned = [
-        (finding.name, finding.severity, finding.count, finding.of) for finding in audit.findings if finding.count
-    ]
+def _tell(found: Imported, limit: int) -> None:
+    left, counted = found.quarantined, f"{show.count(found.stored, 'conversation')} imported"
+    counted += f", {found.repeated} there already, {len(left)} quarantined"
+    print(counted if found.run is None else f"{found.run}: {counted}")
+    if found.scrubbed:
+        print("scrubbed: " + ", ".join(f"{n} {kind}" for kind, n in sorted(found.scrubbed.items())))
+    warned = [(one.name, one.severity, one.count, one.of) for one in found.audit.findings if one.count]
     if warned:
         print()
         show.print_table(("gate", "severity", ">failed", ">of"), warned)

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import secrets
-import signal
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from holdfast.cli.options import ApiToken, Host, Port, StoreOptions, address_of, needing, who
+from holdfast.cli.options import ApiToken, Host, Port, StoreOptions, address_of, ended_by_sigterm, needing, who
 from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
 
@@ -103,14 +102,14 @@ def _first_token(store: Store, *, host: str, is_near: bool) -> str | None:
 @contextmanager
 def _town(folder: Path) -> Iterator[TownPage]:
     """Runs a town as long as this process, with tokens made for it alone."""
+    from holdfast.cli.town import warn
     from holdfast.operate.app import TownPage
-    from holdfast.workloads.townlife import ROLES, Life, is_cold, new_recording, read_rules
+    from holdfast.workloads.townlife import ROLES, Life, new_recording, read_rules
     from holdfast.workloads.townobserver import AuditFile, StaticToken
     from holdfast.workloads.townpage import Runner
     from holdfast.workloads.townpage import app as page
 
-    if is_cold():
-        typer.echo("compiling the rules of the town, once; this takes about a minute …", err=True)
+    warn()
     tokens = {role: secrets.token_urlsafe(24) for role in ROLES}
     badges = [StaticToken(role=role, token=token, label=role) for role, token in tokens.items()]
     life = Life(read_rules(), seed=1)
@@ -202,10 +201,7 @@ def proxy(
     how: dict[str, Any] = {"timeout_s": timeout_ms / 1000, "hold_s": hold_ms / 1000, "most": most, "is_extended": ids}
     remotes = [Upstream(url, keys=keys, **how) for url in upstream]
     prices = dict(map(read_price, price or ()))
-    with (
-        endpoint.listen(host, port, token=token) as listening,
-        at.open(state_folder=state_dir) as opened,
-    ):
+    with endpoint.listen(host, port, token=token) as listening, at.open(state_folder=state_dir) as opened:
         scrubbing = spelt = None
         if scrub:
             from holdfast.collect.proxy.budgets import own_token_bytes
@@ -244,15 +240,8 @@ def _serve(application: Starlette, taker: SpanReceiver, listening: socket.socket
             await taker.close()
             await application.state.proxy.close()
 
-    def terminate(*_: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, terminate)  # by itself it would end us before the last is written
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve())
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with ended_by_sigterm(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve())
 
 
 def read_price(text: str) -> tuple[str, TokenPrice]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -13,16 +12,15 @@ from functools import partial
 from typing import Any
 
 from holdfast.cli.main import say
-from holdfast.cli.options import address_of, who
+from holdfast.cli.options import address_of, ended_by_sigterm, who
 from holdfast.cli.show import folded, one_line
-from holdfast.cli.story import happened
 from holdfast.collect import endpoint
 from holdfast.collect.chat_format import spell_byte
 from holdfast.collect.proxy.dialect import Chat
 from holdfast.collect.proxy.upstream import Relay, Upstream, Upstreams
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.release import Release
-from holdfast.contracts.run import RunState
+from holdfast.contracts.run import LedgerEntry, RunState
 from holdfast.operate.canary_controller import WHO, Looked, run_controller
 from holdfast.operate.service import KIND, Capture, ChatModel, Service
 from holdfast.pipeline.versions import endpoint_model, open_local, resolve
@@ -46,17 +44,12 @@ class ServiceOptions:
     is_guarded: bool
     upstream: str | None = None  # the address that models elsewhere answer from
     key: str | None = None  # what the upstream asks for
+    in_words: Callable[[LedgerEntry], tuple[str, str]]  # what an entry of the ledger says, and why
 
 
 def run(store: Store, policy: str, listening: socket.socket, how: ServiceOptions) -> None:
-    def terminate(*_: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, terminate)  # by itself it would end us before the last is written
-    try:
+    with ended_by_sigterm():
         asyncio.run(_serve(store, policy, listening, how))
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def loader(store: Store, upstreams: Upstreams | None) -> Callable[[Release], ChatModel]:
@@ -110,7 +103,7 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
     if how.is_guarded:
         watching = partial(run_controller, store, policy, GuardLimits(), clock=time.time, observe=_tell)
         beside.append(asyncio.create_task(_go_on("guard", watching)))
-    news = News(store, policy, is_guarded=how.is_guarded)
+    news = News(store, policy, how)
     beside.append(asyncio.create_task(_go_on("news", news.tell)))
     if run_id is not None:
         beside.append(asyncio.create_task(_go_on("recording", partial(_keep_beating, store, run_id, driver))))
@@ -179,8 +172,8 @@ async def _keep_beating(store: Store, run: str, driver: int) -> None:
 class News:
     """A line for each change of what answers that is not our own guard's, as the ledger has it."""
 
-    def __init__(self, store: Store, policy: str, *, is_guarded: bool) -> None:
-        self._store, self._policy, self._is_guarded = store, policy, is_guarded
+    def __init__(self, store: Store, policy: str, how: ServiceOptions) -> None:
+        self._store, self._policy, self._how = store, policy, how
         self._last = max((one.seq for one in store.releases.history(policy)), default=0)
 
     async def tell(self) -> None:
@@ -189,8 +182,10 @@ class News:
             for entry in await asyncio.to_thread(self._store.releases.history, self._policy):
                 if entry.seq > self._last:
                     self._last = entry.seq
-                    if not (entry.body.keys() & {"add", "refuse", "accept"} or (self._is_guarded and entry.who == WHO)):
-                        what, why = happened(entry)
+                    if not (
+                        entry.body.keys() & {"add", "refuse", "accept"} or (self._how.is_guarded and entry.who == WHO)
+                    ):
+                        what, why = self._how.in_words(entry)
                         print("\n".join(folded(one_line(f"{what}, by {entry.who} ({why})"))), flush=True)
             await self._store.changes.after(RELEASES, seen)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,16 +27,16 @@ LONGEST_TEXT = 200  # more of a text than any terminal row shows is not even loo
 
 
 def print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2, allow_nan=False))
+    print(json.dumps(plain(data), indent=2, allow_nan=False))
 
 
-def print_record(record: object) -> None:
-    print_json(encode(record))
-
-
-def print_records(records: Iterable[object]) -> None:
-    """A JSON list of published records, each with its schema version."""
-    print_json([encode(record) for record in records])
+def plain(data: Any) -> Any:
+    """As JSON has it: published records are encoded, with their schema version."""
+    if isinstance(data, Mapping):
+        return {key: plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [plain(one) for one in data]
+    return encode(data) if is_dataclass(data) else str(data) if isinstance(data, Path) else data
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -50,7 +51,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     cells = [[one_line(cell) for cell in row] for row in rows]
     names = [title.lstrip(">~?") for title in columns]
     wide = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
-    kept = keep(columns, wide, console.width)
+    kept = kept_columns(columns, wide, console.width)
     columns, names = [columns[place] for place in kept], [names[place] for place in kept]
     wide = [wide[place] for place in kept]
     cells = [[row[place] for place in kept] for row in cells]
@@ -64,7 +65,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     console.print(table)
 
 
-def keep(columns: Sequence[str], wide: Sequence[int], room: int) -> list[int]:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Callable[[], None]:
+    """The table of a view, printed when it is shown."""
+    return partial(print_table, columns, list(rows))
+
+
+def kept_columns(columns: Sequence[str], wide: Sequence[int], room: int) -> list[int]:
     """The places of the columns that are shown: those marked `?` only where nothing has to be cut for them."""
     kept = list(range(len(columns)))
     for place in reversed(range(len(columns))):
@@ -104,7 +110,7 @@ def printable(line: str) -> str:
     return "".join(letter if letter.isprintable() else "�" for letter in line)
 
 
-def moment(at: float | None) -> str:
+def local_time(at: float | None) -> str:
     """Unix seconds as local time."""
     return "-" if at is None else f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
 
@@ -137,11 +143,10 @@ def size(n: float) -> str:
     return f"{n:.1f} TB"
 
 
-def next_page(command: str, *words: str, quiet: bool, **options: object) -> None:
-    """The last line of a page that has a page after it. `quiet` keeps it off stdout, which holds JSON."""
+def next_page(command: str, *words: str, **options: object) -> str:
+    """The last line of a page that has a page after it."""
     given = [f"--{key} {shlex.quote(str(value))}" for key, value in options.items() if value is not None]
-    line = " ".join(["more: holdfast", command, *map(shlex.quote, words), *given])
-    print(line, file=sys.stderr if quiet else sys.stdout)
+    return " ".join(["more: holdfast", command, *map(shlex.quote, words), *given])
 
 
 class Bar(Protocol):

@@ -12,16 +12,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import typer
 from typer import Argument, Option
 
 from holdfast.cli import show
+from holdfast.cli.look import every_rollout
 from holdfast.cli.options import (
     DEFAULT_STORE,
     AnyProject,
     CommandSet,
-    Json,
     Limit,
+    Output,
     StoreAt,
     StoreOptions,
     existing,
@@ -29,16 +29,15 @@ from holdfast.cli.options import (
     who,
     written_whole,
 )
-from holdfast.cli.show import print_json
 from holdfast.contracts import records
 from holdfast.contracts.errors import BadInput, NotFound
-from holdfast.contracts.records import PUBLISHED, encode
+from holdfast.contracts.records import PUBLISHED
 from holdfast.contracts.rollout import AttemptState
 
 if TYPE_CHECKING:
     from holdfast.collect.otlp.wire import OtelSpan
     from holdfast.contracts.rollout import Rollout
-    from holdfast.store.admin import Old
+    from holdfast.store.admin import Old, Stats
     from holdfast.store.store import Store
 
 
@@ -55,16 +54,13 @@ SETTINGS = "optimize-settings"
 
 def schema(
     name: Annotated[str | None, Argument(help="One of the published names; without it they are listed.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Print the JSON Schema of a published record."""
     names = sorted([*PUBLISHED, *REPORTS, SETTINGS])
-    if name is not None:
-        print_json(document(name, names))
-    elif json:
-        print_json(names)
-    else:
-        print("\n".join(names))
+    if name is None:
+        return Output(names, "\n".join(names))
+    found = document(name, names)
+    return Output(found, lambda: show.print_json(found))
 
 
 def document(name: str, names: list[str]) -> dict[str, Any]:
@@ -83,7 +79,6 @@ def document(name: str, names: list[str]) -> dict[str, Any]:
 
 
 traces_app = CommandSet("OpenTelemetry in and out. A proxy that runs also takes spans, at POST /v1/traces.")
-PAGE = 100
 
 
 @traces_app.command("export")
@@ -94,8 +89,7 @@ def export_traces(
     header: Annotated[
         list[str] | None, Option(metavar="NAME=VALUE", help="Sent along, as for a collector's key.")
     ] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Send the spans of every finished attempt, with the same ids each time; a file has a request of JSON a line."""
     headers, is_remote = dict(map(read_header, header or ())), to.startswith(("http://", "https://"))
     if is_remote:
@@ -116,10 +110,7 @@ def export_traces(
                     for batch in conventions.batches(spans):
                         file.write(wire.written(batch, wire.JSON).decode() + "\n")
                         taken += len(batch)
-    if json:
-        show.print_json({"to": to, "spans": taken})
-    else:
-        print(f"{to}: {show.count(taken, 'span')}")
+    return Output({"to": to, "spans": taken}, f"{to}: {show.count(taken, 'span')}")
 
 
 @traces_app.command("import")
@@ -129,10 +120,8 @@ def import_traces(
     scrub: Annotated[
         bool, Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
     ] = True,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Take in traces of other tracers from a file; each becomes a finished rollout that can be learnt from."""
-
     if not file.is_file():
         raise BadInput(f"file {file}", why="there is none", remedy="give lines of OTLP's JSON")
     with needing("serve"), at.open() as opened:
@@ -141,12 +130,8 @@ def import_traces(
 
         scrubbing = Scrub(key_in(opened.folder)).span if scrub else None
         kept, refused, why = asyncio.run(_take(file, SpanReceiver(opened, clock=time.time, scrub=scrubbing)))
-    if json:
-        show.print_json({"file": str(file), "kept": kept, "refused": refused, "why": why})
-    else:
-        print(f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else ""))
-    if refused:
-        raise typer.Exit(1)
+    said = f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else "")
+    return Output({"file": file, "kept": kept, "refused": refused, "why": why}, said, int(bool(refused)))
 
 
 async def _take(file: Path, taker: Any) -> tuple[int, int, str]:
@@ -174,13 +159,7 @@ async def _take(file: Path, taker: Any) -> tuple[int, int, str]:
 def _rollouts(store: Store, what: str) -> Iterator[Rollout]:
     from holdfast.store.store import find_rollout
 
-    if "/" in what:
-        yield find_rollout(store, what)
-        return
-    run, last = store.runs.get(what).id, None
-    while page := store.views.rollouts(run, most=PAGE, after=last):
-        yield from page
-        last = page[-1].name
+    return iter([find_rollout(store, what)]) if "/" in what else every_rollout(store, store.runs.get(what).id)
 
 
 def _spans(store: Store, rollouts: Iterator[Rollout], advance: Any) -> Iterator[OtelSpan]:
@@ -210,8 +189,7 @@ app = CommandSet("Look after a store.")
 def check(
     store: StoreAt = DEFAULT_STORE,
     quick: Annotated[bool, Option("--quick", help="Skip the comparison of indexes with tables.")] = False,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Look for damage: the file, the life cycle, the ledger's chain, the blobs. Exits 5 when there is any."""
     with existing(store) as opened:
         from holdfast.store import check as checks
@@ -222,44 +200,38 @@ def check(
                 found.append(part)
                 advance(now=part.name)
         answer = checks.Checked(store=opened.url, ok=not any(part.problems for part in found), parts=tuple(found))
-    if json:
-        show.print_record(answer)
-    else:
-        for part in found:
-            print(f"{part.name:<12}{'ok' if not part.problems else show.count(len(part.problems), 'problem')}")
-            for problem in part.problems:
-                print(f"  {problem}")
-        print(f"{answer.store}: {'sound' if answer.ok else 'damaged; keep a copy of it before anything else'}")
-    if not answer.ok:
-        raise typer.Exit(5)
+    lines = []
+    for part in found:
+        lines.append(f"{part.name:<12}{'ok' if not part.problems else show.count(len(part.problems), 'problem')}")
+        lines += [f"  {problem}" for problem in part.problems]
+    lines.append(f"{answer.store}: {'sound' if answer.ok else 'damaged; keep a copy of it before anything else'}")
+    return Output(answer, "\n".join(lines), 0 if answer.ok else 5)
 
 
 @app.command()
-def migrate(store: StoreAt = DEFAULT_STORE, json: Json = False) -> None:
+def migrate(store: StoreAt = DEFAULT_STORE) -> Output:
     """Bring a store to this version's schema."""
     from holdfast.store import admin
 
     with show.progress("migrating", None):
         done = admin.migrate(store)
-    if json:
-        show.print_record(done)
-    elif done.before == done.after:
-        print(f"{done.store}: schema {done.after} already, nothing to do")
-    else:
-        print(f"{done.store}: schema {done.before} → {done.after}")
+    is_same = done.before == done.after
+    said = f"{done.after} already, nothing to do" if is_same else f"{done.before} → {done.after}"
+    return Output(done, f"{done.store}: schema {said}")
 
 
 @app.command()
-def stats(store: StoreAt = DEFAULT_STORE, project: AnyProject = None, limit: Limit = 20, json: Json = False) -> None:
+def stats(store: StoreAt = DEFAULT_STORE, project: AnyProject = None, limit: Limit = 20) -> Output:
     """Count rows, bytes on disk, and the rollouts of the newest runs."""
     with existing(store) as opened:
         from holdfast.store import admin
 
         with show.progress("counting", None):
             found = admin.stats(opened, project=project, most=limit)
-    if json:
-        show.print_record(found)
-        return
+    return Output(found, lambda: _print_stats(found))
+
+
+def _print_stats(found: Stats) -> None:
     free = f", {show.size(found.bytes_free)} of it free" if found.bytes_free else ""
     print(f"{found.store}: schema {found.schema}, {show.size(found.bytes_database)}{free}")
     print(f"blobs: {show.size(found.bytes_blobs)}\n")
@@ -291,7 +263,7 @@ def export(
         with written_whole(output) as file:
             lines = _export(opened, file, project, run)
     if json:
-        show.print_json(encode(Exported(output=str(output), lines=lines)))
+        show.print_json(Exported(output=str(output), lines=lines))
     else:
         print(f"{output}: " + ", ".join(f"{n} {kind}" for kind, n in lines.items()))
 
@@ -311,8 +283,7 @@ def prune(
     older_than: Annotated[float, Option(metavar="DAYS", min=0, help="Runs that ended longer ago than this.")],
     at: StoreOptions,
     yes: Annotated[bool, Option("--yes", help="Really remove them; without it they are only listed.")] = False,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Remove finished runs with all their rollouts; never a running one, never the ledger."""
     with at.existing() as opened:
         from holdfast.store.admin import Pruned, old_runs
@@ -322,21 +293,17 @@ def prune(
         if yes:
             _remove(opened, old)
         answer = Pruned(store=opened.url, project=at.project, before=before, removed=yes, runs=tuple(old))
-    if json:
-        show.print_record(answer)
-        return
     if not old:
-        print(f"no finished runs in project {at.project} ended more than {older_than:g} days ago: nothing to remove")
-        return
-    show.print_table(
-        ("run", "state", "ended", ">rollouts"), [(o.run, o.state, show.moment(o.ended_at), o.rollouts) for o in old]
-    )
-    done = (
-        "removed; the ledger keeps a note, and the room they took is used again"
-        if yes
-        else "would go; add --yes to remove them"
-    )
-    print(f"{show.count(len(old), 'run')} {done}")
+        none = f"no finished runs in project {at.project} ended more than {older_than:g} days ago: nothing to remove"
+        return Output(answer, none)
+    return Output(answer, lambda: _print_pruned(old, is_done=yes))
+
+
+def _print_pruned(old: list[Old], *, is_done: bool) -> None:
+    rows = [(one.run, one.state, show.local_time(one.ended_at), one.rollouts) for one in old]
+    show.print_table(("run", "state", "ended", ">rollouts"), rows)
+    removed = "removed; the ledger keeps a note, and the room they took is used again"
+    print(f"{show.count(len(old), 'run')} {removed if is_done else 'would go; add --yes to remove them'}")
 
 
 def _remove(store: Store, old: list[Old]) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast town`: run a town, watch it, replay it, teach its residents, and inspect what was kept."""
+"""`holdfast town`: run a town, watch it in 80 columns or as a page, replay it, teach its residents."""
 
 from __future__ import annotations
 
@@ -9,27 +9,42 @@ import secrets
 import shlex
 import tempfile
 import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from holdfast.cli.options import CommandSet, Json, Port, needing, who, written_whole
-from holdfast.cli.show import left, print_json, print_table, progress, step
+from holdfast.cli.options import (
+    CommandSet,
+    Json,
+    Output,
+    Port,
+    address_of,
+    ended_by_sigterm,
+    needing,
+    who,
+    written_whole,
+)
+from holdfast.cli.show import left, print_json, print_table, progress, step, table
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from rich.table import Table
+    from rich.text import Text
 
     from holdfast.workloads.townlife import Life, Recording, Rules
-    from holdfast.workloads.townobserver import AuditFile
+    from holdfast.workloads.townobserver import AuditFile, StaticToken, TownAlarms
     from holdfast.workloads.townschool import TownTrainer, TrainingRound
+    from holdfast.workloads.townsoak import Soak
 
 
 RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
@@ -60,8 +75,7 @@ def soak(
     seed: Seed = 1,
     rules: RulesAt = None,
     report: Annotated[Path | None, Option(metavar="FILE", help="Write a page about it.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Let a town live for very long, and see that memory stays flat and residents stay."""
     from holdfast.workloads import townsoak
     from holdfast.workloads.townlife import Life, read_rules
@@ -79,17 +93,15 @@ def soak(
         text = townsoak.page(done, command=given, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=machine)
         with written_whole(report) as file:
             file.write(text)
-    if json:
-        print_json(done.plain())
-    else:
-        rows = [(look.tick, look.seconds, look.memory_mb, look.here, look.state[:12]) for look in done.looks]
-        print_table([">tick", ">s", ">mb", ">here", "state"], rows)
-        print(f"memory grew by {done.grown_mb:.1f} MB; {done.green} of {done.windows} windows were green")
-        print(f"left: {', '.join(f'{count} for {cause}' for cause, count in done.left_for.items()) or 'nobody'}")
-    if done.ticks < ticks:
-        raise typer.Exit(130)
-    if done.grown_mb > MOST_MB or not done.looks[-1].here:
-        raise typer.Exit(1)
+    is_bad = done.grown_mb > MOST_MB or not done.looks[-1].here
+    return Output(done.plain(), lambda: _print_soak(done), 130 if done.ticks < ticks else int(is_bad))
+
+
+def _print_soak(done: Soak) -> None:
+    rows = [(look.tick, look.seconds, look.memory_mb, look.here, look.state[:12]) for look in done.looks]
+    print_table([">tick", ">s", ">mb", ">here", "state"], rows)
+    print(f"memory grew by {done.grown_mb:.1f} MB; {done.green} of {done.windows} windows were green")
+    print(f"left: {', '.join(f'{count} for {cause}' for cause, count in done.left_for.items()) or 'nobody'}")
 
 
 def memory_mb() -> float:
@@ -272,8 +284,7 @@ def run(
     days: Annotated[float, Option(metavar="N", min=0.001, max=10_000, help="How long.")] = 1.0,
     save: Annotated[Path | None, Option(metavar="FILE", help="Write a snapshot of the end.")] = None,
     replay: Annotated[Path | None, Option(metavar="FILE", help="Write what it takes to live it again.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Let scripted residents live for some days, and tell how the town did."""
     from holdfast.workloads.townlife import faults, new_recording, rounded
     from holdfast.workloads.townobserver import TownAlarms
@@ -299,18 +310,14 @@ def run(
     if replay is not None:
         life.write_script(replay)
     why_not = list(faults(life.kpis))
-    if json:
-        kept = {
-            "state": state,
-            "rules": told.sha256,
-            "seed": life.seed,
-            "tick": life.tick,
-            "stages": told["stages"]["on"],
-        }
-        kept |= {"alerts": [one.message for one in watch.standing], "left": [asdict(one) for one in life.left]}
-        print_json(kept | {"kpis": rounded(life.kpis), "faults": why_not, "windows": windows})
-        return
-    for text in news[-8:]:
+    data = {"state": state, "rules": told.sha256, "seed": life.seed, "tick": life.tick, "stages": told["stages"]["on"]}
+    data |= {"alerts": [one.message for one in watch.standing], "left": [asdict(one) for one in life.left]}
+    data |= {"kpis": rounded(life.kpis), "faults": why_not, "windows": windows}
+    return Output(data, lambda: _print_life(life, news[-8:], state, why_not))
+
+
+def _print_life(life: Life, news: list[str], state: str, why_not: list[str]) -> None:
+    for text in news:
         print(text)
     rows = [
         (name.replace("_", " "), value if value is None or name not in SHARES else f"{value * 100:.3g} %")
@@ -364,14 +371,12 @@ def watch(
     ),
 ) -> None:
     """Watch a town live: in the terminal, or, with --web, as a page in a browser. Ctrl-C ends it."""
-    from holdfast.cli.townview import look, serve
-
     life = _life(how)
     if web:
         given = {"viewer": token, "operator": operator, "admin": admin}
         serve(life, how.record, address=(host, port), tokens=given, audit=audit, speed=speed)
     else:
-        look(life, how.record, speed=speed, ticks=ticks)
+        watch_here(life, how.record, speed=speed, ticks=ticks)
 
 
 @app.command("replay")
@@ -381,27 +386,21 @@ def replay(
     residents: Residents = None,
     tick: Annotated[int | None, Option(metavar="N", min=0, help="Only to, or from, this tick.")] = None,
     speed: Annotated[float, Option(metavar="N", min=0.1, max=4096, help="Of a recording.")] = 32.0,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Live a town again and see that it comes to the same end; or play a recording."""
     from holdfast.workloads.townlife import inspect_script, read_rules, rounded
     from holdfast.workloads.townlife import replay as again
 
     if _kind(file) == "recording":
-        _play(file, tick or 0, speed, json)
-        return
+        return _play(file, tick or 0, speed)
     script = inspect_script(file)
     warn()
     with progress("living again", min(script["ticks"], tick or script["ticks"])) as advance:
         life, is_same = again(file, read_rules(rules, residents=residents), upto=tick, each=advance)
-    if json:
-        told = {"tick": life.tick, "state": life.env.state.sha256(), "same": is_same, "kpis": rounded(life.kpis)}
-        print_json(told | {"commands": len(script["commands"])})
-    else:
-        words = {True: "the same, bit by bit", False: "NOT the same", None: "not compared"}
-        print(f"{life.tick} ticks, {len(script['commands'])} commands: {words[is_same]}")
-    if is_same is False:
-        raise typer.Exit(1)
+    count, word = len(script["commands"]), {True: "the same, bit by bit", False: "NOT the same", None: "not compared"}
+    data = {"tick": life.tick, "state": life.env.state.sha256(), "same": is_same, "kpis": rounded(life.kpis)}
+    said = f"{life.tick} ticks, {count} commands: {word[is_same]}"
+    return Output(data | {"commands": count}, said, int(is_same is False))
 
 
 def _kind(file: Path) -> str:
@@ -416,29 +415,33 @@ def _kind(file: Path) -> str:
     return "replay" if head.startswith(b'{"replay"') else "recording"
 
 
-def _play(file: Path, tick: int, speed: float, json: bool) -> None:
+def _play(file: Path, tick: int, speed: float) -> Output:
+    """As JSON, the first frame."""
+    from holdfast.workloads.townlife import open_recording
+
+    with open_recording(file) as recording:
+        first = next(recording.frames(tick, most=1), None)
+    return Output(first, lambda: _print_frames(file, tick, speed))
+
+
+def _print_frames(file: Path, tick: int, speed: float) -> None:
     from rich.console import Console
 
-    from holdfast.cli.townview import animate, moment
     from holdfast.workloads.townlife import open_recording
 
     console = Console(highlight=False)
     with open_recording(file) as recording:
         frames = recording.frames(tick, most=10**9)
-        if json:
-            print_json(next(frames, None))
-        elif console.is_terminal:
+        if console.is_terminal:
             animate(console, recording.legend, lambda: next(frames), speed=speed, ticks=None)
         else:
             for frame in frames:
                 for line in frame.get("lines", ()):
-                    print(f"{moment(recording.legend, line['tick'])}  {line['text']}")
+                    print(f"{clock_time(recording.legend, line['tick'])}  {line['text']}")
 
 
 @app.command("inspect")
-def inspect(
-    file: Annotated[Path, Argument(metavar="FILE", help="A snapshot, a replay or a recording.")], json: Json = False
-) -> None:
+def inspect(file: Annotated[Path, Argument(metavar="FILE", help="A snapshot, a replay or a recording.")]) -> Output:
     """Tell what a file is, and of which town."""
     from holdfast.workloads.townlife import inspect_script, inspect_snapshot, open_recording
 
@@ -452,10 +455,7 @@ def inspect(
         with open_recording(file) as recording:
             told = _about(recording)
     told = {"kind": kind, **told}
-    if json:
-        print_json(told)
-    else:
-        print_table(["what", "~value"], list(told.items()))
+    return Output(told, table(["what", "~value"], told.items()))
 
 
 def _about(recording: Recording) -> dict[str, Any]:
@@ -468,34 +468,26 @@ def _about(recording: Recording) -> dict[str, Any]:
 @app.command("validate")
 def validate(
     file: Annotated[Path | None, Argument(metavar="[FILE]", help="Rules; without it, the default ones.")] = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Check a file of rules, and list everything that is wrong with it."""
     from holdfast.workloads.townlife import read_rules, rule_faults
 
     faults = rule_faults(file)
     sha256 = None if faults else read_rules(file).sha256
-    if json:
-        print_json({"valid": not faults, "rules": sha256, "faults": faults})
-    elif faults:
-        for fault in faults:
-            print(f"{fault['where']}: {fault['why']}; {fault['remedy']}")
-    else:
-        print(f"the rules are whole: {sha256}")
-    if faults:
-        raise typer.Exit(1)
+    lines = [f"{fault['where']}: {fault['why']}; {fault['remedy']}" for fault in faults]
+    data = {"valid": not faults, "rules": sha256, "faults": faults}
+    return Output(data, "\n".join(lines or [f"the rules are whole: {sha256}"]), int(bool(faults)))
 
 
 @app.command("orders")
-def orders(json: Json = False) -> None:
+def list_commands() -> Output:
     """List what can be ordered of a town that is watched, and who may."""
     from holdfast.workloads.townlife import described
 
-    told = described()
-    if json:
-        print_json(told)
-    else:
-        print_table(["~order", "role", "~what"], [(one["usage"], one["role"], one["what"]) for one in told])
+    found = described()
+    return Output(
+        found, table(["~order", "role", "~what"], [(one["usage"], one["role"], one["what"]) for one in found])
+    )
 
 
 @app.command("bench")
@@ -504,8 +496,7 @@ def bench(
     ticks: Annotated[int, Option(metavar="N", min=1, help="How many.")] = 100,
     seed: Seed = 1,
     rules: RulesAt = None,
-    json: Json = False,
-) -> None:
+) -> Output:
     """Measure how fast the town is on one core: scripted residents, compact observations."""
     from holdfast.workloads.townlife import bench as measure
     from holdfast.workloads.townlife import read_rules
@@ -513,11 +504,269 @@ def bench(
     warn()
     with progress("measuring", None):
         told = measure(read_rules(rules), worlds=worlds, ticks=ticks, seed=seed, clock=time.process_time)
-    if json:
-        print_json(told)
-    else:
-        print_table(["what", ">value"], [(name.replace("_", " "), value) for name, value in told.items()])
+    return Output(told, table(["what", ">value"], [(name.replace("_", " "), value) for name, value in told.items()]))
 
 
 app.command("soak")(soak)
 app.command("learn")(learn)
+
+
+# On a terminal of 80 columns, line by line in a pipe, or as a page ---------------------------------------------------
+
+NATURES = ("#4f9fe0", "#e0709f", "#e09a3f", "#5fb878", "#a98fe0", "#9aa8b0")
+GROUND = {
+    "wall": "#5f6f78", "door": "#9a8050", "road": "#3a4348", "grass": "#2b4a38", "floor": "#262f34", "out": "#1c2428",
+    "thing": "#6f7f88",
+}  # fmt: skip
+NEEDS = {"hunger": "#e98c50", "hygiene": "#5fb0dd", "energy": "#d9bf46", "social": "#d884c6"}
+BESIDE = 30  # columns
+SHOWN = (
+    ("alive", "here", "{:.0%}"),
+    ("needs_met", "needs met", "{:.0%}"),
+    ("attendance", "at work", "{:.0%}"),
+    ("chats", "talks a day", "{:.1f}"),
+    ("queue_wait", "in line, min", "{:.0f}"),
+    ("lateness", "late a day", "{:.2f}"),
+    ("exits", "left a day", "{:.3f}"),
+)
+
+
+def clock_time(legend: Mapping[str, Any], tick: int) -> str:
+    minutes = tick % legend["day"] * 1440 // legend["day"]
+    return f"day {tick // legend['day'] + 1}, {minutes // 60:02}:{minutes % 60:02}"
+
+
+def town(
+    legend: Mapping[str, Any],
+    frame: Mapping[str, Any],
+    *,
+    news: Sequence[Mapping[str, Any]] = (),
+    alerts: Sequence[str] = (),
+    state: str = "",
+    is_coloured: bool = True,
+) -> Table:
+    """Everything at one moment; `frame` is a folded one."""
+    from rich.table import Table
+
+    shown = Table.grid(padding=(0, 1))
+    shown.add_column(width=legend["width"], no_wrap=True)
+    shown.add_column(width=BESIDE, no_wrap=True, overflow="ellipsis")
+    drawn = _coloured(legend, frame) if is_coloured else _plain(legend, frame)
+    rows = (legend["height"] + 1) // 2
+    shown.add_row(drawn, _beside(legend, frame, news, alerts, state, rows))
+    return shown
+
+
+def _tiles(legend: Mapping[str, Any]) -> list[str]:
+    table = legend["legend"]
+    kinds = []
+    for glyph in legend["glyphs"]:
+        if glyph in table["walls"]:
+            kinds.append("wall")
+        elif glyph in table["doors"]:
+            kinds.append("door")
+        elif glyph in table["objects"]:
+            kinds.append("thing")
+        else:
+            kinds.append({table["entry"]: "road", '"': "grass", "_": "floor"}.get(glyph, "out"))
+    return kinds
+
+
+def _coloured(legend: Mapping[str, Any], frame: Mapping[str, Any]) -> Text:
+    """▀ has the upper tile's colour before that of the lower one."""
+    from rich.text import Text
+
+    width, height = legend["width"], legend["height"]
+    colours = [GROUND[kind] for kind in _tiles(legend)]
+    for place, tile in enumerate(frame["at"]):
+        if tile >= 0:
+            colours[tile] = NATURES[frame["nature"][place] % len(NATURES)]
+    drawn = Text()
+    for y in range(0, height, 2):
+        for x in range(width):
+            low = colours[(y + 1) * width + x] if y + 1 < height else GROUND["out"]
+            drawn.append("▀", style=f"{colours[y * width + x]} on {low}")
+        drawn.append("\n")
+    drawn.rstrip()
+    return drawn
+
+
+def _plain(legend: Mapping[str, Any], frame: Mapping[str, Any]) -> Text:
+    """For terminals without colours: of two tiles, the one with more to tell."""
+    from rich.text import Text
+
+    width, height = legend["width"], legend["height"]
+    signs = {"wall": "#", "door": "+", "road": ".", "grass": '"', "floor": " ", "out": " ", "thing": "o"}
+    ranks = ' ."+#o@'
+    glyphs = [signs[kind] for kind in _tiles(legend)]
+    for tile in frame["at"]:
+        if tile >= 0:
+            glyphs[tile] = "@"
+    rows = []
+    for y in range(0, height, 2):
+        pairs = ((glyphs[y * width + x], glyphs[min(y + 1, height - 1) * width + x]) for x in range(width))
+        rows.append("".join(max(pair, key=ranks.index) for pair in pairs))
+    return Text("\n".join(rows))
+
+
+def _beside(
+    legend: Mapping[str, Any],
+    frame: Mapping[str, Any],
+    news: Sequence[Mapping[str, Any]],
+    alerts: Sequence[str],
+    state: str,
+    rows: int,
+) -> Text:
+    from rich.text import Text
+
+    lines = [Text(f"{legend['town']} · {clock_time(legend, frame['tick'])}", style="bold")]
+    troubles = [name for name, until in zip(legend["troubles"], frame["until"], strict=True) if until > frame["tick"]]
+    lines.append(Text(", ".join(filter(None, (state, *troubles))) or "a quiet hour", style="yellow"))
+    here = [place for place, tile in enumerate(frame["at"]) if tile >= 0]
+    for k, need in enumerate(legend["needs"]):
+        mean = sum(frame["needs"][len(legend["needs"]) * place + k] for place in here) / (255 * max(1, len(here)))
+        filled = round(mean * 12)
+        bar = (
+            Text(f"{need:8} ").append("━" * filled, style=NEEDS.get(need, "")).append("╌" * (12 - filled), style="dim")
+        )
+        lines.append(bar.append(f" {mean:4.0%}"))
+    numbers = frame.get("kpis", {})
+    for name, title, form in SHOWN:
+        value = numbers.get(name)
+        lines.append(Text(f"{title:14}{'-' if value is None else form.format(value):>12}"))
+    lines += [Text(f"! {one}", style="bold red") for one in alerts[:2]]
+    lines.append(Text("─" * (BESIDE - 1), style="dim"))
+    told: list[Text] = []
+    for line in reversed(news):
+        told = [*_folded(f"{clock_time(legend, line['tick'])[-5:]} {line['text']}", BESIDE), *told]
+        if len(told) >= rows - len(lines):
+            break
+    lines += told[-max(0, rows - len(lines)) :] if rows > len(lines) else []
+    return Text("\n").join(lines[:rows])
+
+
+def _folded(text: str, width: int) -> list[Text]:
+    """In lines of this width; all but the first stand further right."""
+    from rich.text import Text
+
+    return [Text(line) for line in wrap(text, width, subsequent_indent=" " * 6, break_on_hyphens=False)]
+
+
+def badges(tokens: dict[str, str | None]) -> tuple[list[StaticToken], str]:
+    """Whom to let in, and the token for the link that is printed; an operator's is made up where none is given."""
+    from holdfast.workloads.townobserver import StaticToken
+
+    made = tokens["admin"] or tokens["operator"] or secrets.token_urlsafe(12)
+    if not (tokens["admin"] or tokens["operator"]):
+        tokens = tokens | {"operator": made}
+    return [StaticToken(role=role, token=text, label=role) for role, text in tokens.items() if text], made
+
+
+def serve(
+    life: Life,
+    record: Path | None,
+    *,
+    address: tuple[str, int],
+    tokens: dict[str, str | None],
+    audit: Path,
+    speed: float,
+) -> None:
+    with needing("serve"):
+        from holdfast.collect import endpoint
+        from holdfast.workloads.townobserver import AuditFile
+        from holdfast.workloads.townpage import Runner
+        from holdfast.workloads.townpage import app as page
+    from holdfast.workloads.townlife import new_recording
+
+    if tokens["viewer"] is None and not endpoint.is_loopback(address[0]):
+        why = "everyone who reaches this machine could watch"
+        raise BadInput(f"host {address[0]}", why=why, remedy="give --token, or listen at 127.0.0.1")
+    admitted, link = badges(tokens)
+    with (
+        endpoint.listen(*address, token=tokens["viewer"]) as listening,
+        tempfile.TemporaryDirectory(prefix="town-") as folder,
+    ):
+        # The recording is closed after the town has ended: it writes to it until then.
+        with (
+            new_recording(record or Path(folder) / "town.frames", life) as recording,
+            Runner(life, recording, audit=AuditFile(audit), speed=speed) as runner,
+        ):
+            url = f"http://{address_of(listening)}/"
+            print(f"town at {url} (Ctrl-C ends it)\n  operators: {url}#token={link}", flush=True)
+            with ended_by_sigterm():
+                endpoint.server(page(runner, admitted)).run(sockets=[listening])
+        if runner.error is not None:
+            raise runner.error
+
+
+def watch_here(life: Life, record: Path | None, *, speed: float, ticks: int | None) -> None:
+    from rich.console import Console
+
+    from holdfast.workloads.townlife import new_recording
+    from holdfast.workloads.townobserver import TownAlarms
+
+    alarms = TownAlarms()
+    console = Console(highlight=False)
+    with nullcontext() if record is None else new_recording(record, life) as recording:
+
+        def step() -> dict[str, Any]:
+            moment = life.step()
+            if moment.window is not None:
+                alarms.look(moment.window, moment.tick)
+            frame = life.frame()
+            if recording is not None:
+                recording.add(frame)
+            return frame
+
+        if console.is_terminal:
+            animate(console, life.legend(), step, speed=speed, ticks=ticks, alerts=alarms)
+        else:
+            tell_lines(life, step, ticks)
+
+
+def tell_lines(life: Life, step: Callable[[], dict[str, Any]], ticks: int | None) -> None:
+    """Where nobody looks at a screen: a line for each thing that is told, as fast as it goes."""
+    legend, done = life.legend(), 0
+    while ticks is None or done < ticks:
+        for line in step().get("lines", ()):
+            print(f"{clock_time(legend, line['tick'])}  {line['text']}", flush=True)
+        done += 1
+
+
+def animate(
+    console: Any,
+    legend: dict[str, Any],
+    step: Callable[[], dict[str, Any]],
+    *,
+    speed: float,
+    ticks: int | None,
+    alerts: TownAlarms | None = None,
+) -> None:
+    """Frame after frame on the terminal, until the last, or Ctrl-C; the terminal is left as it was."""
+    from rich.live import Live
+
+    from holdfast.workloads.townlife import fold
+
+    is_coloured = console.color_system is not None and not console.no_color
+    news: deque[Any] = deque(maxlen=30)
+    seen: dict[str, Any] | None = None
+    done, due = 0, time.monotonic()
+    each = max(1, round(speed / 15))
+    try:
+        with Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
+            while ticks is None or done < ticks:
+                for _ in range(each):
+                    frame = step()
+                    seen = fold(seen, frame)
+                    news.extend(frame.get("lines", ()))
+                    done += 1
+                assert seen is not None
+                told = [alert.code for alert in alerts.standing] if alerts is not None else []
+                shown = town(legend, seen, news=news, alerts=told, state=f"{speed:g}×", is_coloured=is_coloured)
+                live.update(shown, refresh=True)
+                due = max(due + each / speed, time.monotonic() - 0.5)
+                time.sleep(max(0.0, due - time.monotonic()))
+    except StopIteration:
+        pass
+    except KeyboardInterrupt:
+        console.print("the town goes on without you")
