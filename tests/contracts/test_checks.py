@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -34,48 +35,18 @@ def honest(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, .
     return total([_signal("success", is_right), styled, tampered], GUARD).signals
 
 
-def naive(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-    return (_signal("success", task["expected"] in output),)
+def pays(*terms: Callable[[str], RewardTerm], is_gated: bool = False) -> Score:
+    """A reward made of these terms of what was answered."""
+
+    def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
+        made = [term(output) for term in terms]
+        return total(made, GUARD).signals if is_gated else tuple(made)
+
+    return score
 
 
-def ungated(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-    """Pays for style whether the answer is right or not."""
-    return (_signal("success", output in ("4", "4!")), _signal("format", 1.0, 0.1))
-
-
-def half(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-    return (_signal("success", 0.5),)
-
-
-def blind(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-    return (_signal("success", 0.0),)
-
-
-def strict(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-    return (_signal("success", output == "4"),)
-
-
-def unpaid(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-    """A cheat passes the check, earns nothing, and nobody says why."""
-    return (_signal("success", "4" in output, weight=float("4" in output[:2])),)
-
-
-def chatty(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-    """Pays for length among the right ones."""
-    return total([_signal("success", output in ("4", "4!")), _signal("length", len(output), 0.1)], GUARD).signals
-
-
-def forgetful(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-    return ()
-
-
-def twice(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-    return (_signal("success", 1.0), _signal("success", 1.0))
-
-
-def fickle() -> Score:
-    numbers = count()
-    return lambda task, output, spans: (_signal("success", 1.0), _signal("n", next(numbers), 0.0))
+def success(is_right: Callable[[str], float]) -> Callable[[str], RewardTerm]:
+    return lambda output: _signal("success", is_right(output))
 
 
 def greedy(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
@@ -83,31 +54,41 @@ def greedy(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, .
     return (_signal("success", 1.0),)
 
 
+numbers = count()
+PLAIN = success(lambda output: output in ("4", "4!"))
+ALWAYS = success(lambda output: 1.0)
+DISHONEST: dict[str, tuple[Score, str]] = {
+    "naive": (pays(success(lambda output: "4" in output)), "the cheat 'all numbers' earns 1"),
+    "ungated": (pays(PLAIN, lambda output: _signal("format", 1.0, 0.1)), "the cheat 'all numbers' earns 0.1"),
+    "half": (pays(success(lambda output: 0.5)), "success of 'right' is 0.5, neither 0 nor 1"),
+    "blind": (pays(success(lambda output: 0.0)), "the gold answer 'right' earns 0"),
+    "strict": (pays(success(lambda output: output == "4")), "the right answer 'chatty' fails success"),
+    # a cheat passes the check, earns nothing, and nobody says why
+    "unpaid": (
+        pays(lambda output: _signal("success", "4" in output, weight=float("4" in output[:2]))),
+        "the cheat 'all numbers' passes success, and no guard",
+    ),
+    # pays for length among the right ones
+    "chatty": (
+        pays(PLAIN, lambda output: _signal("length", len(output), 0.1), is_gated=True),
+        "the right answer 'chatty' earns more than the gold one",
+    ),
+    "forgetful": (pays(), "'right': nothing was measured"),
+    "twice": (pays(ALWAYS, ALWAYS), "has 2 signals called success"),
+    "fickle": (pays(ALWAYS, lambda output: _signal("n", next(numbers), 0.0)), "says something else each time"),
+    "greedy": (greedy, "changed what it was given"),
+}
+
+
 def test_an_honest_reward_passes() -> None:
     check_reward(honest, [CASE], normalised)
 
 
-@pytest.mark.parametrize(
-    ("score", "why"),
-    [
-        (naive, "the cheat 'all numbers' earns 1"),
-        (ungated, "the cheat 'all numbers' earns 0.1"),
-        (half, "success of 'right' is 0.5, neither 0 nor 1"),
-        (blind, "the gold answer 'right' earns 0"),
-        (strict, "the right answer 'chatty' fails success"),
-        (unpaid, "the cheat 'all numbers' passes success, and no guard"),
-        (chatty, "the right answer 'chatty' earns more than the gold one"),
-        (forgetful, "'right': nothing was measured"),
-        (twice, "has 2 signals called success"),
-        (fickle(), "says something else each time"),
-        (greedy, "changed what it was given"),
-    ],
-    ids=lambda one: getattr(one, "__name__", "") if callable(one) else "",
-)
-def test_a_reward_that_can_be_had_is_found_out(score: Score, why: str) -> None:
-    fresh = KnownCase(name="two and two", task={"expected": "4"}, gold=CASE.gold, plain=CASE.plain, cheats=CASE.cheats)
+@pytest.mark.parametrize("name", DISHONEST)
+def test_a_reward_that_can_be_had_is_found_out(name: str) -> None:
+    score, why = DISHONEST[name]
     with pytest.raises(AssertionError, match=why):
-        check_reward(score, [fresh], normalised)
+        check_reward(score, [replace(CASE, task={"expected": "4"})], normalised)
 
 
 def test_a_share_that_is_not_one_for_gold_is_found_out() -> None:
