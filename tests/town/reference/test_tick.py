@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from numpy.typing import NDArray
 from holdfast.town.env import Env, Seen
 from holdfast.town.kernel import KINDS
 from holdfast.town.rules import CAUSES, NEEDS, STAGES, Rules, load, merged
-from holdfast.town.state import TownState
+from holdfast.town.state import COUNTS, PERSON, THING, TOWN, TownState
 from tests.town.reference.life import begin
 from tests.town.reference.tick import possible, tick
-from tests.town.reference.world import Layout, difference, read
+from tests.town.reference.world import Layout, Person, Thing, Tie, Town, World, difference, read
 from tests.town.small import small
 
 Choose = Callable[[Env, Seen, int], NDArray[np.int64]]
@@ -157,3 +158,35 @@ def test_a_small_town_lives_for_long_as_the_reference_says_and_everything_happen
 def test_what_a_stage_keeps_off_is_off_in_both(stages: int) -> None:
     env = Env(small({**HARSH, "stages": {"on": STAGES[:stages]}}))
     assert follow(env, env.reset(2), 200, mixed, masks_every=7).total() > 20
+
+
+# That the comparison leaves nothing out
+
+
+def names(record: type) -> set[str]:
+    return {one.name for one in fields(record)}
+
+
+def test_every_field_of_every_record_is_read_and_a_difference_is_told_by_name() -> None:
+    ties = {name for name in PERSON.names or () if name.startswith("tie_")}
+    spare = {"spare"}  # bytes that fill up a record
+    assert len(ties) == len(fields(Tie)) == 5
+    assert names(Person) == set(PERSON.names or ()) - ties - spare | {"ties"}
+    assert names(Thing) == set(THING.names or ()) - spare
+    assert names(Town) == set(TOWN.names or ()) - set(COUNTS) - spare | {"count"}
+    env = Env(small())
+    for _ in range(120):
+        env.step(env.scripted())
+    changes: dict[str, Callable[[World], object]] = {
+        "people[2].need": lambda world: world.people[2].need.update(hunger=1),
+        "town.count": lambda world: world.town.count.update(moves=-1),
+        "things[3].stock": lambda world: setattr(world.things[3], "stock", 99),
+        "slots": lambda world: world.slots.__setitem__(5, 4),
+        "events": lambda world: world.events.pop(),
+        "town.events": lambda world: world.tell("chat", 1, 2, 3),
+    }
+    for where, change in changes.items():
+        other = read(env.state, env.rules)
+        assert difference(read(env.state, env.rules), other) is None
+        change(other)
+        assert str(difference(read(env.state, env.rules), other)).startswith(f"tick 120: {where}: kernel")
