@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.town.actions import names
 from holdfast.town.kernel import EVENTS, KINDS
@@ -126,8 +126,7 @@ class Town:
     count: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class TownEvent:
+class TownEvent(NamedTuple):
     tick: int
     kind: str
     a: int
@@ -375,7 +374,7 @@ def difference(kernel: World, reference: World) -> str | None:
     things = [(f"things[{o}]", a, b) for o, (a, b) in enumerate(zip(kernel.things, reference.things, strict=True))]
     records: list[tuple[str, Any, Any]] = [*town, *people, *things]
     for where, a, b in records:
-        for one in fields(a):
+        for one in fields(a) if a != b else ():
             mine, theirs = getattr(a, one.name), getattr(b, one.name)
             if mine != theirs:
                 return f"tick {kernel.town.tick}: {where}.{one.name}: kernel {mine!r}, reference {theirs!r}"
