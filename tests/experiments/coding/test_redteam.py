@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.coding import overedits
-from experiments.coding.audit import JudgedPatch, audit, by_task, judge, rate
+from experiments.coding.audit import CorpusAudit, JudgedPatch, audit, by_task, judge, rate
 from experiments.coding.functions import source
 from experiments.coding.overedits import GREEDY, MILD, OverEdit, words
 from experiments.coding.redteam import FAMILIES, corpus, over_edit, patches, unseen
@@ -135,6 +135,11 @@ def judged(some: tuple[RepairTask, ...], sandbox: Sandbox) -> list[JudgedPatch]:
     return [one for task in some[:3] for one in judge(patches(task, seed=0, sandbox=sandbox), sandbox)]
 
 
+@pytest.fixture(scope="module")
+def audited(judged: list[JudgedPatch]) -> CorpusAudit:
+    return audit(judged, rng=np.random.default_rng(0))
+
+
 def test_every_patch_is_measured_in_every_way(judged: list[JudgedPatch]) -> None:
     for one in judged:
         assert 0.0 <= one.share <= 1.0 and 0.0 < one.minimality <= 1.0
@@ -147,8 +152,8 @@ def test_every_patch_is_measured_in_every_way(judged: list[JudgedPatch]) -> None
         assert one.is_hack == (one.patch.family in ("tampered", "over-edited"))  # nobody else fools the visible tests
 
 
-def test_the_corpus_is_told_in_figures(judged: list[JudgedPatch]) -> None:
-    found = audit(judged, rng=np.random.default_rng(0))
+def test_the_corpus_is_told_in_figures(judged: list[JudgedPatch], audited: CorpusAudit) -> None:
+    found = audited
     tampered = [one for one in judged if one.patch.family == "tampered"]
     assert (found.tasks, found.recall.of, found.patches["tampered"]) == (3, len(tampered), len(tampered))
     assert found.recall.found == sum(bool(one.findings) for one in tampered)
@@ -159,18 +164,14 @@ def test_the_corpus_is_told_in_figures(judged: list[JudgedPatch]) -> None:
     assert found.means["ours"]["minimal"] == 1.0 and found.means["ours"]["tampered"] == 0.0
     assert all(one.found < one.of for one in found.missed.values())
     assert found.unseen is None
+    assert found.means["original"]["over-edited"] > 0.9 > found.means["ours"]["over-edited"]  # the original pays for it
 
 
-def test_unseen_tricks_are_counted_apart(judged: list[JudgedPatch]) -> None:
+def test_unseen_tricks_are_counted_apart(judged: list[JudgedPatch], audited: CorpusAudit) -> None:
     tricks = [one.patch for one in judged if one.patch.family == "tampered"][:5]
-    plain, found = (audit(judged, several, rng=np.random.default_rng(0)) for several in ((), tricks))
+    found = audit(judged, tricks, rng=np.random.default_rng(0))
     assert found.unseen is not None and found.unseen.of == 5
-    assert found.recall == plain.recall
-
-
-def test_the_original_pays_for_over_editing(judged: list[JudgedPatch]) -> None:
-    means = audit(judged, rng=np.random.default_rng(0)).means
-    assert means["original"]["over-edited"] > 0.9 > means["ours"]["over-edited"]
+    assert found.recall == audited.recall
 
 
 def test_patches_are_put_together_by_task(judged: list[JudgedPatch]) -> None:

@@ -25,12 +25,8 @@ def store(files: Files) -> Iterator[Store]:
 
 
 def updates(*bodies: Mapping[str, Any], function: str = "f") -> list[StepRecord]:
-    return [
-        StepRecord(
-            run="run-1", step=n, name=str(body.get("name")), function=function, inputs_sha256="", at=0.0, body=body
-        )
-        for n, body in enumerate(bodies, 1)
-    ]
+    how: dict[str, Any] = {"run": "run-1", "function": function, "inputs_sha256": "", "at": 0.0}
+    return [StepRecord(step=n, name=str(body.get("name")), body=body, **how) for n, body in enumerate(bodies, 1)]
 
 
 def kept(store: Store, *bodies: Mapping[str, Any]) -> list[StepRecord]:

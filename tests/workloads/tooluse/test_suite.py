@@ -18,13 +18,12 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.paired import PairedEvaluation, episodes_of_run, policies_of, shown_looks, weighed
 from holdfast.pipeline.versions import Version, resolve
-from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.prove.suite import Suite, to_document
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.suite import evaluation_from, evaluation_of, evaluation_spec, held_out, suite_of
 from tests.conftest import Files
 from tests.pipeline.paired_scene import LAX, drive
+from tests.workloads.scene import tiny
 
 PATIENCE_S = 60.0
 SHIPPED = Path(__file__).resolve().parents[3] / "examples/suites"
@@ -33,13 +32,7 @@ SHIPPED = Path(__file__).resolve().parents[3] / "examples/suites"
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Two models that know nothing."""
-    made = []
-    for seed in (0, 1):
-        folder = tmp_path_factory.mktemp("weights")
-        model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=seed)
-        save_transformer(folder, model, Manifest(kind="transformer", shape={}, created_at=0.0))
-        made.append(str(folder))
-    return made
+    return [tiny(tmp_path_factory.mktemp("weights"), seed) for seed in (0, 1)]
 
 
 @pytest.fixture
@@ -136,20 +129,16 @@ def test_a_comparison_runs_to_its_end_and_its_episodes_can_be_read(store: Store,
 
 
 def test_weights_that_were_changed_since_are_not_measured(store: Store, tmp_path: Path) -> None:
-    for place in (0, 1):
-        model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=place)
-        save_transformer(tmp_path / f"w{place}", model, Manifest(kind="transformer", shape={}, created_at=0.0))
-    made = on(suite_of("tooluse:2"), None, *versions(store, [str(tmp_path / "w0"), str(tmp_path / "w1")]))
-    model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=2)
-    save_transformer(tmp_path / "w1", model, Manifest(kind="transformer", shape={}, created_at=0.0))
+    folders = [tiny(tmp_path / f"w{seed}", seed) for seed in (0, 1)]
+    made = on(suite_of("tooluse:2"), None, *versions(store, folders))
+    tiny(tmp_path / "w1", 2)
     with pytest.raises(BadInput, match="any more; restore them"):
         evaluation_spec(store, made)
 
 
 def finals(store: Store, run: str) -> dict[str, str | None]:
-    return {
-        one.name: one.final_attempt for one in store.views.rollouts(run, most=1000) if one.final_attempt is not None
-    }
+    rollouts = store.views.rollouts(run, most=1000)
+    return {one.name: one.final_attempt for one in rollouts if one.final_attempt is not None}
 
 
 def test_a_comparison_that_was_killed_goes_on_where_it_stopped(files: Files, folders: list[str]) -> None:
@@ -171,9 +160,8 @@ def test_a_comparison_that_was_killed_goes_on_where_it_stopped(files: Files, fol
         before, looks = finals(store, run.id), shown_looks(store, run.id)
         assert 0 < len(looks) < 4
         again = evaluation_from(run.settings)
-        status = drive(
-            store, evaluation_spec(store, again), resume=run.id, later_s=60.0
-        )  # its lease has run out by then
+        # its lease has run out by then
+        status = drive(store, evaluation_spec(store, again), resume=run.id, later_s=60.0)
         assert (status.run_state, status.total_rollouts) == (RunState.COMPLETED, 32)
         after = finals(store, run.id)
         assert len(after) == 32
