@@ -13,16 +13,7 @@ from hypothesis import strategies as st
 from holdfast.contracts.budget import Assessment, ThinkingBudget, Trigger
 from holdfast.contracts.commands import Alert
 from holdfast.contracts.evidence import Decision, Evidence, Interval, Outcome, Scores, Verdict
-from holdfast.contracts.experience import (
-    AdvantageBatch,
-    Group,
-    Step,
-    Trajectory,
-    advance,
-    begin,
-    terminate,
-    truncate,
-)
+from holdfast.contracts.experience import AdvantageBatch, Group, Step, Trajectory, advance, begin, terminate, truncate
 from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
 from holdfast.contracts.judgement import Calibration, Grade, Judgement, JudgeStatus
 from holdfast.contracts.records import PUBLISHED

@@ -12,15 +12,7 @@ import pytest
 from holdfast.contracts.checks import KnownAnswer, KnownCase
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import Reward
-from holdfast.contracts.scorer import (
-    Trace,
-    check_scorer,
-    check_scorers,
-    is_answer,
-    prompt_of,
-    refuse_blocking,
-    resolve,
-)
+from holdfast.contracts.scorer import Trace, check_scorer, check_scorers, is_answer, prompt_of, refuse_blocking, resolve
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
 
 TASKS = [{"id": f"t{n}", "question": f"What is {n} + {n}?", "expected": str(n + n)} for n in range(20)]

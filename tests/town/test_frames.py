@@ -145,9 +145,7 @@ def test_a_moment_before_the_first_or_after_the_last_is_the_nearest(
     assert [next(iter(recorded[0].frames(tick)))["tick"] for tick in (0, 10_000)] == [1, 100]
 
 
-def test_a_line_that_was_cut_off_ends_the_recording_before_it(
-    recorded: tuple[Recording, list[frames.Picture]],
-) -> None:
+def test_a_line_that_was_cut_off_ends_the_recording_before_it(recorded: tuple[Recording, list[frames.Picture]]) -> None:
     path = recorded[0].path
     path.write_bytes(path.read_bytes()[:-30])
     with Recording(path) as cut:

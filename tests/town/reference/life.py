@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
-
 from holdfast.town.rules import CAUSES, ITEMS, MOST_TIES, NEEDS, TRAITS, TROUBLES, Rules
-from holdfast.town.state import COUNTS
+from holdfast.town.state import COUNTS, PERSON, TOWN
 from tests.town.reference.places import abort, leave_queue
 from tests.town.reference.rewards import potential
 from tests.town.reference.ties import both, rivalry
@@ -316,12 +313,13 @@ def begin(rules: Rules, seed: int) -> World:
     """The first morning: everybody is at home and has work."""
     layout = Layout(rules)
     stock = [rules["stock"].get(kind, {}).get("start", 0) for kind in layout.kind_of[: layout.things]]
-    things = [Thing(-1, 0, many, None, None, None, 0) for many in stock]
-    numbers = {one.name: 0 for one in fields(Town)}
+    free = {"used_at": -1, "held_until": 0, "holder": None, "held_for": None, "last_user": None, "waiting": 0}
+    things = [Thing(stock=many, **free) for many in stock]
+    numbers = dict.fromkeys(set(TOWN.names or ()) - {*COUNTS, "spare"}, 0)
     troubles = {name: dict.fromkeys(TROUBLES, 0) for name in ("until", "ready")}
-    none: dict[str, None] = dict.fromkeys(("meeting_a", "meeting_b", "meeting_place"))
+    none = dict.fromkeys(("meeting_a", "meeting_b", "meeting_place"))
     count = {**dict.fromkeys(COUNTS, 0), "delivered": sum(stock)}
-    town = Town(**{**numbers, **troubles, **none, "count": count, "seed": seed, "mortal": 1})  # type: ignore[arg-type]
+    town = Town(**{**numbers, **troubles, **none, "count": count, "seed": seed, "mortal": 1})
     w = World(rules, layout, town, [_nobody() for _ in range(rules["residents"])], things, {}, [])
     w.slots = [NEVER] * rules["lifecycle"]["slots"]
     beds = layout.of_type("bed")
@@ -335,5 +333,5 @@ def begin(rules: Rules, seed: int) -> World:
 
 
 def _nobody() -> Person:
-    blank: dict[str, Any] = {one.name: 0 for one in fields(Person)}
-    return Person(**{**blank, "ties": [None] * MOST_TIES, "shift": "off"})
+    names = [name for name in PERSON.names or () if name != "spare" and not name.startswith("tie_")]
+    return Person(**{**dict.fromkeys(names, 0), "ties": [None] * MOST_TIES, "shift": "off"})

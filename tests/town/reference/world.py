@@ -7,7 +7,8 @@ It is some hundred times slower than the kernels; what residents see and how the
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from holdfast.town.actions import names
@@ -31,99 +32,19 @@ class Tie:
     chats: int = 0  # of this day
 
 
-@dataclass(slots=True)
-class Person:
-    """A resident, or the place of one who has left. None stands where there is none."""
+class Person(SimpleNamespace):
+    """A resident, or the place of one who has left: the fields of `PERSON` by their names, its ties together.
 
-    born: int
-    money: int
-    left_at: int | None
-    respawn_at: int
-    queue_since: int
-    chat_at: int
-    jobless_since: int  # the last wage, or hour in which there was no work to be had
-    hire_at: int
-    met_at: int | None
-    refill_at: int
-    paid: int
-    earned: int
-    chat_gain: int
-    shaped: int
-    reward: int
-    returned: int
-    need: dict[str, int]
-    trait: dict[str, int]
-    tile: int
-    left: int
-    low_ticks: int
-    neglect: int
-    worked: int
-    away: int
-    waited: int
-    item: dict[str, int]
-    home: int | None
-    job: int | None
-    job_slot: int | None
-    slot: int
-    doing: str | None
-    using: int | None
-    queue: int | None
-    goal: int | None
-    blocked: int
-    blocker: int | None
-    tokens: int
-    avoided: int
-    avoided_at: int
-    last_action: int
-    behind: int | None
-    absent: list[int]
-    alive: int
-    profile: int
-    shift: str
-    unpaid: int
-    goal_kind: str | None
-    success: int
-    cause: str | None
-    fresh: int
-    was_late: int
-    switches: int
-    ties: list[Tie | None]
+    None stands where there is none.
+    """
 
 
-@dataclass(slots=True)
-class Thing:
-    used_at: int
-    held_until: int
-    stock: int
-    holder: int | None
-    held_for: int | None
-    last_user: int | None
-    waiting: int
+class Thing(SimpleNamespace):
+    """The fields of `THING`."""
 
 
-@dataclass(slots=True)
-class Town:
-    seed: int
-    tick: int
-    treasury: int
-    outside: int
-    births: int
-    exit_ready: int
-    calm_at: int
-    trouble_ready: int
-    meeting_until: int
-    events: int
-    until: dict[str, int]
-    ready: dict[str, int]
-    time: int  # the tick of the day
-    exits_today: int
-    job_exits_today: int
-    meeting_a: int | None
-    meeting_b: int | None
-    meeting_place: int | None
-    met: int
-    mortal: int
-    count: dict[str, int]
+class Town(SimpleNamespace):
+    """The fields of `TOWN`, its counts together."""
 
 
 class TownEvent(NamedTuple):
@@ -374,10 +295,10 @@ def difference(kernel: World, reference: World) -> str | None:
     things = [(f"things[{o}]", a, b) for o, (a, b) in enumerate(zip(kernel.things, reference.things, strict=True))]
     records: list[tuple[str, Any, Any]] = [*town, *people, *things]
     for where, a, b in records:
-        for one in fields(a) if a != b else ():
-            mine, theirs = getattr(a, one.name), getattr(b, one.name)
+        for name in sorted({*vars(a), *vars(b)}) if a != b else ():
+            mine, theirs = vars(a).get(name, "nothing"), vars(b).get(name, "nothing")
             if mine != theirs:
-                return f"tick {kernel.town.tick}: {where}.{one.name}: kernel {mine!r}, reference {theirs!r}"
+                return f"tick {kernel.town.tick}: {where}.{name}: kernel {mine!r}, reference {theirs!r}"
     for name in ("who", "slots", "events"):
         mine, theirs = getattr(kernel, name), getattr(reference, name)
         if mine != theirs:
