@@ -47,11 +47,15 @@ def test_an_honest_gate_has_no_findings() -> None:
     assert checks(right) == {}
 
 
+def forgetful(task: Any, answer: Any) -> None:
+    float(answer == task["expected"])
+
+
 async def said_later(task: Any, answer: Any) -> Reward:
     return right(task, answer)
 
 
-def test_an_async_gate_is_tried_too_also_where_a_loop_runs() -> None:
+def test_an_async_gate_is_tried_too() -> None:
     assert checks(said_later) == {}
 
 
@@ -60,60 +64,37 @@ async def test_it_can_be_tried_from_within_a_loop() -> None:
     assert resolve(3) == 3
 
 
-def generous(task: Any, answer: Any) -> Reward:
-    return Reward(1.0)
-
-
-def echoing(task: Any, answer: Any) -> Reward:
-    return Reward(float(str(task["expected"]) == answer or str(answer) == task["question"]))
-
-
-def any_answer(task: Any, answer: Any) -> Reward:
-    return Reward(float(any(str(answer) == one["expected"] for one in TASKS)))
-
-
-def wrong_case(task: Any, answer: Any) -> Reward:
-    return Reward(float(f"{answer}!" == task["expected"]))
+def changing(task: Any, answer: Any) -> Reward:
+    task["seen"] = True
+    return right(task, answer)
 
 
 def raising(task: Any, answer: Any) -> Reward:
     raise KeyError(task["id"])
 
 
-def percent(task: Any, answer: Any) -> Reward:
-    return Reward(100.0 * (str(answer) == task["expected"]))
+def pays(is_paid: Any) -> Any:
+    return lambda task, answer: Reward(float(is_paid(task, answer)))
 
 
-def fickle(task: Any, answer: Any) -> Reward:
-    return Reward(random.random())
-
-
-def changing(task: Any, answer: Any) -> Reward:
-    task["seen"] = True
-    return right(task, answer)
-
-
-def forgetful(task: Any, answer: Any) -> None:
-    float(answer == task["expected"])
-
-
-def no_reward(task: Any, answer: Any) -> str:
-    return "yes"
-
-
+generous = pays(lambda task, answer: 1.0)
+wrong_case = pays(lambda task, answer: f"{answer}!" == task["expected"])
+percent = pays(lambda task, answer: 100.0 * (str(answer) == task["expected"]))
+fickle = pays(lambda task, answer: random.random())
 BROKEN: list[tuple[Any, str]] = [
     (generous, "empty"),  # pays everything
     (generous, "other"),
     (generous, "prompt"),
-    (echoing, "prompt"),  # the question is taken for an answer
-    (any_answer, "other"),
+    # the question is taken for an answer
+    (pays(lambda task, answer: str(task["expected"]) == answer or str(answer) == task["question"]), "prompt"),
+    (pays(lambda task, answer: any(str(answer) == one["expected"] for one in TASKS)), "other"),
     (wrong_case, "gold"),  # nobody could ever be right
     (raising, "raises"),
     (percent, "range"),
     (fickle, "deterministic"),
     (changing, "changes"),
     (forgetful, "silent"),  # no return
-    (no_reward, "raises"),
+    (lambda task, answer: "yes", "raises"),
 ]
 
 
@@ -238,14 +219,9 @@ def call(text: str) -> ModelCall:
 
 def test_a_trace_offers_calls_tools_and_messages_in_order() -> None:
     tool = ToolCall(tool="look", arguments={})
-    trace = Trace(
-        (
-            span(3, SpanKind.MODEL, model=call("second")),
-            span(1, SpanKind.MODEL, model=call("first")),
-            span(2, SpanKind.TOOL, tool=tool),
-            span(4, SpanKind.MODEL, model=call("cut"), attributes={PARTIAL: "closed"}),
-        )
-    )
+    calls = [span(seq, SpanKind.MODEL, model=call(text)) for seq, text in ((3, "second"), (1, "first"))]
+    cut = span(4, SpanKind.MODEL, model=call("cut"), attributes={PARTIAL: "closed"})
+    trace = Trace((*calls, span(2, SpanKind.TOOL, tool=tool), cut))
     assert [one.response["content"] for one in trace.calls] == ["first", "second"]
     assert trace.tools == (tool,)
     assert [one["content"] for one in trace.messages] == ["hi", "second"]

@@ -280,6 +280,7 @@ async def test_status_tells_how_the_town_is_and_what_the_role_may_order(site: tu
     url, runner = site
     runner.speed = FASTEST
     await until(lambda: runner.life.tick > 760)
+    runner.speed = 200.0
     _, viewer = await ask(f"{url}/status")
     _, admin = await ask(f"{url}/status", token="admin-token")
     assert {one["name"] for one in viewer["commands"]} == {"inspect", "queues"}
