@@ -9,9 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.town.compiled_rules import NUMBER, NUMBERS, Law, law
-from holdfast.town.conditions import DEPTH, Bad, compile_condition, holds
-from holdfast.town.rules import ASKED, FAR, NAMES, Grid, Rules, distances, load, read
+from holdfast.town.compiled_rules import NUMBER, NUMBERS, CompiledRules, compile_rules
+from holdfast.town.rules import (
+    ASKED,
+    DEPTH,
+    FAR,
+    NAMES,
+    Bad,
+    Grid,
+    Rules,
+    compile_condition,
+    distances,
+    holds,
+    load,
+    read,
+)
 from tests.town.reference.world import Layout
 from tests.town.small import small
 
@@ -22,22 +34,24 @@ def rules(request: pytest.FixtureRequest) -> Rules:
 
 
 @pytest.fixture(scope="module")
-def numbers(rules: Rules) -> Law:
-    return law(rules)
+def numbers(rules: Rules) -> CompiledRules:
+    return compile_rules(rules)
 
 
 def test_money_and_needs_are_whole_numbers_of_their_units() -> None:
-    n = law(load(override={"economy": {"rent": 0.8}, "queues": {"hold": 8}, "lifecycle": {"neglect_share": 0.25}})).n
+    n = compile_rules(
+        load(override={"economy": {"rent": 0.8}, "queues": {"hold": 8}, "lifecycle": {"neglect_share": 0.25}})
+    ).n
     assert [int(n[name]) for name in ("rent", "hold", "neglect_ticks", "day", "hour")] == [8000, 8, 360, 1440, 60]
     assert all(NUMBER[name] == np.int64 for name in NUMBERS)
 
 
-def test_one_record_fits_all_rules(rules: Rules, numbers: Law) -> None:
+def test_one_record_fits_all_rules(rules: Rules, numbers: CompiledRules) -> None:
     assert numbers.n.dtype == NUMBER
     assert numbers.n["residents"] == rules["residents"]
 
 
-def test_things_stand_where_the_map_draws_them(rules: Rules, numbers: Law) -> None:
+def test_things_stand_where_the_map_draws_them(rules: Rules, numbers: CompiledRules) -> None:
     types = list(dict.fromkeys(rules["map"]["objects"].values()))
     for place, (kind, tile) in enumerate(rules.grid.objects):
         assert (numbers.place["tile"][place], types[numbers.place["kind"][place]]) == (tile, kind)
@@ -47,7 +61,7 @@ def test_things_stand_where_the_map_draws_them(rules: Rules, numbers: Law) -> No
         assert all(numbers.place["kind"][first : first + count] == number), kind
 
 
-def test_work_spots_and_meeting_places_are_where_the_reference_finds_them(rules: Rules, numbers: Law) -> None:
+def test_work_spots_and_meeting_places_are_where_the_reference_finds_them(rules: Rules, numbers: CompiledRules) -> None:
     layout = Layout(rules)
     assert numbers.place["tile"].tolist() == layout.tile_of
     assert numbers.n["first_meeting"] == layout.first_meeting
@@ -59,7 +73,7 @@ def test_work_spots_and_meeting_places_are_where_the_reference_finds_them(rules:
             assert layout.walkable[tile] and layout.venue[tile]["id"] == entry["venue"]
 
 
-def test_ways_lead_beside_a_thing_and_onto_a_spot(rules: Rules, numbers: Law) -> None:
+def test_ways_lead_beside_a_thing_and_onto_a_spot(rules: Rules, numbers: CompiledRules) -> None:
     for place in (0, int(numbers.n["things"]) - 1, int(numbers.n["things"]), int(numbers.n["places"]) - 1):
         tile = int(numbers.place["tile"][place])
         ends = rules.grid.beside(tile) if place < numbers.n["things"] else [tile]
@@ -70,7 +84,7 @@ def test_ways_lead_beside_a_thing_and_onto_a_spot(rules: Rules, numbers: Law) ->
     assert (numbers.far[:, walls] == FAR).all()
 
 
-def test_who_is_on_a_thing_is_at_it_and_a_step_further_from_all_else(rules: Rules, numbers: Law) -> None:
+def test_who_is_on_a_thing_is_at_it_and_a_step_further_from_all_else(rules: Rules, numbers: CompiledRules) -> None:
     for place in (0, int(numbers.n["things"]) - 1):
         tile = int(numbers.place["tile"][place])
         others = np.arange(int(numbers.n["places"])) != place
@@ -79,7 +93,7 @@ def test_who_is_on_a_thing_is_at_it_and_a_step_further_from_all_else(rules: Rule
         assert np.array_equal(numbers.far[others, tile], nearest[others] + 1)
 
 
-def test_the_nearest_of_a_type_is_the_nearest(rules: Rules, numbers: Law) -> None:
+def test_the_nearest_of_a_type_is_the_nearest(rules: Rules, numbers: CompiledRules) -> None:
     first, count = int(numbers.n["type_first"][0]), int(numbers.n["type_count"][0])
     for tile in np.flatnonzero(rules.grid.walkable)[::37]:
         nearest = int(numbers.tile["nearest"][tile, 0])
@@ -88,16 +102,16 @@ def test_the_nearest_of_a_type_is_the_nearest(rules: Rules, numbers: Law) -> Non
 
 def test_what_happens_bit_by_bit_is_divided_by_its_ticks() -> None:
     entry = {"id": "nap", "object": "bed", "duration": 100, "per_tick": True, "effects": {"energy": 0.5}}
-    n = law(load(override={"affordance": [entry, *load()["affordance"][1:]]})).n
+    n = compile_rules(load(override={"affordance": [entry, *load()["affordance"][1:]]})).n
     assert n["aff_effect"][0].tolist() == [0, 0, 5000, 0]
 
 
-def test_the_shares_of_natures_add_up(numbers: Law, rules: Rules) -> None:
+def test_the_shares_of_natures_add_up(numbers: CompiledRules, rules: Rules) -> None:
     upto = numbers.n["profile_upto"][: len(rules["profile"])]
     assert abs(int(upto[-1]) - 2**32) <= 2 and all(np.diff(upto) > 0)
 
 
-def test_the_clock_goes_round(numbers: Law) -> None:
+def test_the_clock_goes_round(numbers: CompiledRules) -> None:
     assert np.allclose((numbers.clock**2).sum(axis=1), 1, atol=1e-6)
     assert numbers.clock[0].tolist() == [0, 1]
 

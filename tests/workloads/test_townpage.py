@@ -157,7 +157,7 @@ async def test_an_operator_pauses_speeds_up_and_brings_rain_and_it_is_written_do
         status, said = await order("rain", "2", ticks=30)
         assert status == 200 and said["said"] == "rain for 30 ticks"
         assert (await order("rain", "2", ticks=30))[1] == said | {"again": True}
-        assert (await order("blackout"))[1]["deeds"] and len(runner.life.commands) == 1
+        assert (await order("blackout"))[1]["actions"] and len(runner.life.commands) == 1
         for args in ({"ticks_per_s": 0}, {"ticks_per_s": "fast"}, {}):
             assert (await order("speed", "3", **args))[0] == 400
         await order("speed", "4", ticks_per_s=500)

@@ -310,7 +310,7 @@ class Life:
     # Ordering --------------------------------------------------------------------------------------------------------
 
     def _world(self) -> console.TownView:
-        return console.TownView(rules=self.rules, law=self.env.law, state=self.env.state)
+        return console.TownView(rules=self.rules, compiled=self.env.law, state=self.env.state)
 
     def plan(self, name: str, args: Mapping[str, Any]) -> console.CommandPlan:
         """What an order would do now. Residents are numbered as they are shown."""
@@ -333,16 +333,16 @@ class Life:
         seats = self._seats(name, args)
         with self._refusing(name):
             plan = console.plan(self._world(), name, seats)
-            console.do(self._world(), plan.deeds)
-        if plan.deeds:
+            console.do(self._world(), plan.actions)
+        if plan.actions:
             self.commands.append(CommandAtTick(tick=self.tick, name=name, args=seats))
         return self.told(plan, name, args)
 
     def told(self, plan: console.CommandPlan, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to an order; with a pseudonymizer, without seats."""
         if self.veil.key is None:
-            return {"said": plan.said, "deeds": [asdict(deed) for deed in plan.deeds], "told": plan.told}
-        return {"said": f"{name} is done" if plan.deeds else name, "deeds": [], "told": None}
+            return {"said": plan.summary, "actions": [asdict(one) for one in plan.actions], "told": plan.answer}
+        return {"said": f"{name} is done" if plan.actions else name, "actions": [], "told": None}
 
     def _seats(self, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
         if self.veil.key is None or name not in COMMANDS:

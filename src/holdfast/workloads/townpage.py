@@ -213,7 +213,7 @@ class Runner:
 
     def _look(self, name: str, args: Mapping[str, Any]) -> Mapping[str, Any]:
         if name in OWN:
-            return {"said": name, "deeds": []}
+            return {"said": name, "actions": []}
         return self.life.told(self.life.plan(name, args), name, args)
 
     def _do(self, name: str, args: Mapping[str, Any]) -> Mapping[str, Any]:
