@@ -28,8 +28,7 @@ from holdfast.policies.weights import read, transformer
 from holdfast.prove.reports.validate import validate
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.dialogues import corpus
-from holdfast.workloads.tooluse.quickstart import QUICK, Quickstart
-from holdfast.workloads.tooluse.results import turned
+from holdfast.workloads.tooluse.quickstart import QUICK, Quickstart, turned
 from holdfast.workloads.tooluse.tasks import generate
 from tests.cli.conftest import Cli
 from tests.collect.scene import fall_silent

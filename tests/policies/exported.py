@@ -23,7 +23,7 @@ from holdfast.policies.engine import Local
 from holdfast.policies.loading import export, load
 from holdfast.policies.model import Model
 from holdfast.store.store import Store
-from holdfast.workloads.tooluse.dialogues import dialogue
+from tests.workloads.scene import dialogue
 
 COUNT = 50
 SHOWN = [dialogue(10**7 + place, "strong") for place in range(COUNT)]

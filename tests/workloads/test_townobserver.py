@@ -289,15 +289,15 @@ def test_each_alert_fires_and_clears(limit: Any) -> None:
     watch = TownAlarms()
     edge = limit.above if limit.above is not None else limit.below
     side = 1 if limit.above is not None else -1
-    assert watch.look({limit.kpi: edge}, 720) == []  # at the limit is not beyond it
-    (raised,) = watch.look({limit.kpi: edge + side * 0.01}, 1440)
-    assert raised.code == limit.alert and watch.standing == [raised]
+    assert watch.update({limit.kpi: edge}, 720) == []  # at the limit is not beyond it
+    (raised,) = watch.update({limit.kpi: edge + side * 0.01}, 1440)
+    assert raised.code == limit.alert and watch.active == [raised]
     assert (raised.severity is Severity.CRITICAL) == limit.is_critical
     if limit.clear != edge:
-        assert watch.look({limit.kpi: (edge + limit.clear) / 2}, 2160) == []  # between the two nothing changes
-    assert watch.look({limit.kpi: None}, 2880) == []  # nor where nothing was measured
-    (cleared,) = watch.look({limit.kpi: limit.clear}, 3600)
-    assert cleared.cleared_at == 3600 * 60 and watch.standing == []
+        assert watch.update({limit.kpi: (edge + limit.clear) / 2}, 2160) == []  # between the two nothing changes
+    assert watch.update({limit.kpi: None}, 2880) == []  # nor where nothing was measured
+    (cleared,) = watch.update({limit.kpi: limit.clear}, 3600)
+    assert cleared.cleared_at == 3600 * 60 and watch.active == []
 
 
 # Stages -------------------------------------------------------------------------------------------------------------

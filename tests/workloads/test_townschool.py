@@ -11,6 +11,7 @@ import pytest
 from holdfast.contracts.errors import BadInput
 from holdfast.learn.ppo import Settings
 from holdfast.workloads.townlife import Env, Life, Rules, read_rules
+from holdfast.workloads.townobserver import Soak, page, soak
 from holdfast.workloads.townschool import (
     EvalPoint,
     TownTrainer,
@@ -22,7 +23,6 @@ from holdfast.workloads.townschool import (
     load,
     returns,
 )
-from holdfast.workloads.townsoak import Soak, page, soak
 from tests.town.small import small
 
 SHORT = TrainingPlan(

@@ -63,20 +63,20 @@ def soak(
     json: Json = False,
 ) -> None:
     """Let a town live for very long, and see that memory stays flat and residents stay."""
-    from holdfast.workloads import townsoak
+    from holdfast.workloads import townobserver
     from holdfast.workloads.townlife import Life, read_rules
 
     told = read_rules(rules)
     check_writable(report)
     warn()
     with progress("living", ticks) as advance:
-        done = townsoak.soak(
+        done = townobserver.soak(
             Life(told, seed=seed), ticks, looks=20, memory_mb=memory_mb, clock=time.monotonic, each=advance
         )
     if report is not None:
         given = f"holdfast town soak --ticks {ticks} --seed {seed}" + (f" --rules {rules}" if rules else "")
         machine = f"Python {platform.python_version()} on {platform.machine()}"
-        text = townsoak.page(done, command=given, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=machine)
+        text = townobserver.page(done, command=given, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=machine)
         with written_whole(report) as file:
             file.write(text)
     if json:

@@ -31,41 +31,10 @@ LEDGER = 5  # of those who left, the last so many are remembered
 LIMITS, ROLES, COMMANDS, WINDOW = health.LIMITS, console.ROLES, console.COMMANDS, health.WINDOW
 
 __all__ = [
-    "COMMANDS",
-    "KEY_EVERY",
-    "LEDGER",
-    "LIMITS",
-    "NEEDS",
-    "ROLES",
-    "STAGES",
-    "TROUBLES",
-    "WINDOW",
-    "Env",
-    "Left",
-    "Life",
-    "Pseudonymizer",
-    "Recording",
-    "Rules",
-    "Seen",
-    "TownMoment",
-    "TownState",
-    "bench",
-    "command_docs",
-    "described",
-    "faults",
-    "fold",
-    "inspect_script",
-    "inspect_snapshot",
-    "is_cold",
-    "new_recording",
-    "open_recording",
-    "read_rules",
-    "replay",
-    "rounded",
-    "rule_faults",
-    "schema",
-    "unlocked",
-    "word",
+    "COMMANDS", "KEY_EVERY", "LEDGER", "LIMITS", "NEEDS", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Env", "Left",
+    "Life", "Pseudonymizer", "Recording", "Rules", "Seen", "TownMoment", "TownState", "bench", "command_docs",
+    "described", "faults", "fold", "inspect_script", "inspect_snapshot", "is_cold", "new_recording", "open_recording",
+    "read_rules", "replay", "rounded", "rule_faults", "schema", "unlocked", "word",
 ]  # fmt: skip
 
 faults, unlocked, word, described = health.faults, health.unlocked, talk.doing, console.described
@@ -336,9 +305,9 @@ class Life:
             console.do(self._world(), plan.actions)
         if plan.actions:
             self.commands.append(CommandAtTick(tick=self.tick, name=name, args=seats))
-        return self.told(plan, name, args)
+        return self.answer(plan, name, args)
 
-    def told(self, plan: console.CommandPlan, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, plan: console.CommandPlan, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to an order; with a pseudonymizer, without seats."""
         if self.veil.key is None:
             return {"said": plan.summary, "actions": [asdict(one) for one in plan.actions], "told": plan.answer}

@@ -196,7 +196,7 @@ class TrainingRound:
 
 
 class TownTrainer:
-    """Trains one policy: `teach` makes one update, `look` evaluates, `finish` compares."""
+    """Trains one policy: `teach` makes one update, `evaluate` measures, `finish` compares."""
 
     def __init__(self, rules: Rules, course: TrainingPlan, *, seed: int) -> None:
         self.rules, self.course, self.seed = rules, course, seed
@@ -218,7 +218,7 @@ class TownTrainer:
         self.seconds += clock() - began
         return update
 
-    def look(self) -> EvalPoint:
+    def evaluate(self) -> EvalPoint:
         paid = returns_of(self._exam, self.net, self._ticks, seed=self.seed)
         found = _score(paid.reshape(-1, 1), self.seed)  # of residents: there are few towns
         point = EvalPoint(
@@ -281,7 +281,7 @@ def learn(
 ) -> Iterator[Update | EvalPoint]:
     """Updates for so long or so many times, with evaluations at even distances; yields each as it happens."""
     course, began = school.course, school.seconds
-    yield school.look()
+    yield school.evaluate()
     looked = 1
     while True:
         update = school.teach(clock)
@@ -290,7 +290,7 @@ def learn(
         if most is not None:
             done = max(done, update.number / most)
         if done >= looked / course.exams:
-            yield school.look()
+            yield school.evaluate()
             looked = int(done * course.exams) + 1
         if done >= 1.0:
             return

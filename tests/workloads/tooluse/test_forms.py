@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from holdfast.workloads.tooluse.forms import FORMS, TEMPLATES, iso, number, weekday_of, word
+from holdfast.workloads.tooluse.tasks import FORMS, TEMPLATES, iso, number, weekday_of, word
 from holdfast.workloads.tooluse.tools import WEEKDAYS, Toolbox, ToolWorld
 
 

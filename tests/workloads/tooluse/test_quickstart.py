@@ -28,9 +28,8 @@ from holdfast.policies.model import Model
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.dialogues import corpus
-from holdfast.workloads.tooluse.forms import TEMPLATES
 from holdfast.workloads.tooluse.quickstart import QUICK, Quickstart, WarmUp, given, marked, practice_tasks, spec_for
-from holdfast.workloads.tooluse.tasks import SPLITS, generate, to_input
+from holdfast.workloads.tooluse.tasks import SPLITS, TEMPLATES, generate, to_input
 from tests.conftest import Files
 from tests.learn.telling import Telling
 from tests.pipeline.scene import ran, scripted

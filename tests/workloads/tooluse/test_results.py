@@ -12,7 +12,7 @@ import pytest
 from holdfast.contracts.evidence import Interval
 from holdfast.contracts.run import LESSON, StepRecord
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.tooluse.results import RATES, RateChange, Results, SuccessRate, curve, results, turned
+from holdfast.workloads.tooluse.quickstart import RATES, RateChange, Results, SuccessRate, curve, results, turned
 from tests.conftest import Files
 
 Counted = tuple[int, int]  # how many, of how many
