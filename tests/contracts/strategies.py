@@ -42,6 +42,14 @@ def many(strategy: Strategy, least: int = 0, most: int = 2, **kwargs: Any) -> St
     return st.lists(strategy, min_size=least, max_size=max(least, most), **kwargs).map(tuple)
 
 
+def beyond(bounds: Mapping[str, Any]) -> list[Any]:
+    """Values that a field with these bounds must not have."""
+    least = {"minimum": -1, "maximum": 1, "exclusiveMinimum": 0, "exclusiveMaximum": 0}
+    found: list[Any] = [bounds[name] + more for name, more in least.items() if name in bounds]
+    found += ["A" * 64, "a" * 63] if "pattern" in bounds else []
+    return [*found, []] if "minItems" in bounds else found
+
+
 def of(hint: Any, bounds: Mapping[str, Any]) -> Strategy:
     """Values of a field with this type and these keywords of JSON Schema."""
     args = get_args(hint)

@@ -30,7 +30,7 @@ from holdfast.contracts.rollout import Claim, Split, Task
 from holdfast.contracts.run import RunState, Status, WorkerRecord
 from holdfast.contracts.shapes import Unfit, shape
 from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, Turn
-from tests.contracts.strategies import RECORDS
+from tests.contracts.strategies import RECORDS, beyond
 
 MODULES = [f"holdfast.contracts.{module.name}" for module in pkgutil.iter_modules(holdfast.contracts.__path__)]
 STDLIB_ONLY = [name for name in MODULES if not name.endswith((".settings", ".checks"))]
@@ -79,8 +79,7 @@ def ways_to_break(cls: Any, written: dict[str, Any]) -> Iterator[dict[str, Any]]
             yield {**written, name: ["wrong", ["type"]]}
             takes_object = any(one.get("type") == "object" for one in (rule, *rule.get("anyOf", ())))
             yield {**written, name: "type" if takes_object else {"wrong": {"type": 1}}}
-        if "minimum" in rule:
-            yield {**written, name: rule["minimum"] - 1}
+        yield from ({**written, name: value} for value in beyond(rule))
     yield {**written, "extra": 1}
 
 
@@ -292,7 +291,8 @@ BOUNDS: list[tuple[dict[str, Any], str]] = [
         Task.max_faults Turn.index Trajectory.padding Checkpoint.global_step Checkpoint.episode_count
         MetricComparison.margin Episode.safety_cost Episode.latency_s Episode.tokens Band.p_value_spread
         Band.delta_spread Band.most_p_value_spread Band.most_delta_spread Finding.count Finding.of Evidence.episodes
-        ServedRequest.safety_cost ThinkingBudget.ceiling ThinkingBudget.cap ThinkingBudget.allowed ThinkingBudget.spent
+        ServedRequest.latency_s ServedRequest.safety_cost
+        ThinkingBudget.ceiling ThinkingBudget.cap ThinkingBudget.allowed ThinkingBudget.spent
         ThinkingBudget.overspent ThinkingBudget.calls ThinkingBudget.escalations BudgetEvent.tokens BudgetEvent.allowed
         BudgetEvent.spent BudgetEvent.overspent Judgement.tokens Judgement.cost Judgement.latency_s
         Calibration.n Calibration.abstained"""),

@@ -59,6 +59,7 @@ from holdfast.contracts.reward import Reward, RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Backoff, Task
 from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import DECISIONS, ModelCall, Span, SpanKind, ToolCall, Turn
+from tests.contracts.strategies import beyond
 
 NAN, INF = float("nan"), float("inf")
 SHA, HASH = "0123456789abcdef" * 4, "a" * 64
@@ -144,92 +145,66 @@ ONCE = "must be there, each of them once"
 NAME = "must be 1 to 200 characters without '/' or outer spaces"
 LEARNT = "the first step, and no other, is begun"
 CUT = "is empty, out of order or beyond"
-BAD = {BLANK: ("", " ", "\t\n"), FINITE: (NAN, INF, -INF), "must not be negative": (-1,)}
-BY_RULE = [  # a record, and its fields that must not be blank, must be finite, must not be negative
-    (Scores, "version metric", "", ""),
-    (MetricComparison, "metric baseline candidate method", "difference", ""),
-    (Reason, "code text", "", ""),
-    (Evidence, "suite", "", "episodes"),
-    (Trajectory, "", "created_at", "padding"),
-    (AdvantageBatch, "id trajectory", "created_at", ""),
-    (Triplet, "", "reward", ""),
-    (Traits, "", "", "tool_count"),
-    (ThinkingBudget, "", "", "spent"),
-    (BudgetEvent, "", "confidence", "tokens"),
-    (Command, "id action subject who why", "at", ""),
-    (Alert, "code message", "", ""),
-    (Token, "label", "", ""),
-    (Experiment, "name kind salt", "", ""),
-    (ServedRequest, "id trial arm unit", "", ""),
-    (EvalItem, "task", "", ""),
-    (Judgement, "judge criterion", "at", ""),
-    (Label, "who criterion", "at", ""),
-    (ReviewRequest, "criterion", "at", ""),
-    (Calibration, "judge", "", "n"),
-    (Checkpoint, "id algorithm policy_version parent", "mean_reward created_at", "global_step episode_count"),
-    (Release, "source", "", ""),
-    (RewardTerm, "name source", "", ""),
-    (StepRecord, "", "at", "step"),
-    (Turn, "", "", "index"),
-]
+FILLED: dict[type, str] = {  # fields that must not be blank
+    Scores: "version metric",
+    MetricComparison: "metric baseline candidate method",
+    Reason: "code text",
+    Evidence: "suite",
+    AdvantageBatch: "id trajectory",
+    Command: "id action subject who why",
+    Alert: "code message",
+    Token: "label",
+    Experiment: "name kind salt",
+    ServedRequest: "id trial arm unit",
+    EvalItem: "task",
+    Judgement: "judge criterion",
+    Label: "who criterion",
+    ReviewRequest: "criterion",
+    Calibration: "judge",
+    Checkpoint: "id algorithm policy_version parent",
+    Release: "source",
+    RewardTerm: "name source",
+    Trajectory: "id",
+    JudgeAssignment: "policy judge",
+    Artifact: "uri",
+}
 
 
-@pytest.mark.parametrize(("cls", "blank", "finite", "negative"), BY_RULE, ids=[row[0].__name__ for row in BY_RULE])
-def test_a_field_that_breaks_its_rule_is_refused_by_name(cls: type, blank: str, finite: str, negative: str) -> None:
-    for names, (why, values) in zip((blank, finite, negative), BAD.items(), strict=True):
-        for name, value in itertools.product(names.split(), values):
-            with pytest.raises(BadRecord) as refusal:
+def test_a_blank_field_is_refused_by_name() -> None:
+    for cls, names in FILLED.items():
+        for name, value in itertools.product(names.split(), ("", " ", "\t\n")):
+            with pytest.raises(BadRecord, match=f"{name}: must not be blank"):
                 made(cls, **{name: value})
-            assert name in str(refusal.value) and why in str(refusal.value)
+
+
+UNCHECKED = {(Flag, "expires_at"), (Flag, "changed_at")}
+OWN = (Reward, Backoff)  # they check their numbers in their own way: see the table
+
+
+@pytest.mark.parametrize("cls", [cls for cls in VALID if cls not in OWN])
+def test_a_number_that_is_none_and_what_is_beyond_the_declared_bounds_is_refused_by_name(cls: type) -> None:
+    for f in fields(cls):
+        strange = (NAN, INF, -INF, True) if f.type in ("float", "float | None") else ()
+        for value in () if (cls, f.name) in UNCHECKED else (*strange, *beyond(f.metadata)):
+            with pytest.raises(BadRecord) as refusal:
+                made(cls, **{f.name: value})
+            assert f.name in str(refusal.value) or cls in (Interval, Token, Release), value
 
 
 REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (Interval, {"low": 2.0}, "interval 2.0 to 1.0: the ends must be finite and in order"),
     (Interval, {"low": -INF}, "interval -inf to 1.0: the ends must be finite and in order"),
     (Interval, {"high": NAN}, "interval 0.0 to nan: the ends must be finite and in order"),
-    (Interval, {"level": 1.0}, "interval: level = 1.0: must be above 0 and below 1"),
-    (Interval, {"level": 0.0}, "interval: level = 0.0: must be above 0 and below 1"),
-    (Scores, {"tasks": (), "values": ()}, f"scores of v1: tasks: {ONCE}"),
-    (Scores, {"tasks": ("a", "a")}, f"scores of v1: tasks: {ONCE}"),
-    (Scores, {"seeds": ()}, f"scores of v1: seeds: {ONCE}"),
-    (Scores, {"seeds": (1, 1)}, f"scores of v1: seeds: {ONCE}"),
     (Scores, {"values": ((0.0, 0.5),)}, "scores of v1: values: 1 rows for 2 tasks"),
     (Scores, {"values": ((0.0, 0.5), (1.0,))}, "scores of v1: task b: 1 values for 2 seeds"),
     (Scores, {"values": ((0.0, NAN), (1.0, 1.0))}, "scores of v1: task a: must be finite; leave the task out as miss"),
-    (MetricComparison, {"p_value": 1.5}, "comparison of v2 with v1: p_value = 1.5: must be between 0 and 1"),
-    (MetricComparison, {"p_value": NAN}, "comparison of v2 with v1: p_value = nan: must be between 0 and 1"),
-    (MetricComparison, {"pairs": 0}, "comparison of v2 with v1: pairs = 0: must be at least 1"),
-    (MetricComparison, {"margin": -0.1}, "comparison of v2 with v1: margin = -0.1: must be finite and not negative"),
-    (MetricComparison, {"margin": INF}, "comparison of v2 with v1: margin = inf: must be finite and not negative"),
-    (Verdict, {"reasons": ()}, "verdict promote: must give a reason"),
     (Verdict, {"outcome": Outcome.REJECT, "reasons": ("",)}, "verdict reject: a reason must not be blank"),
     (Verdict, {"outcome": Outcome.HOLD}, "verdict hold: needs = None: goes with hold, and hold needs it"),
     (Verdict, {"needs": 5}, "verdict promote: needs = 5: goes with hold, and hold needs it"),
     (Verdict, {"outcome": Outcome.HOLD, "needs": 0}, "verdict hold: needs = 0: must be at least 1"),
-    (Decision, {"reasons": ()}, "closed decision: must give a reason"),
-    (Decision, {"open": True, "reasons": ()}, "open decision: must give a reason"),
-    (Decision, {"open": True, "needs": 5}, "decision: needs = 5: at least 1, and only while closed"),
-    (Decision, {"needs": 0}, "decision: needs = 0: at least 1, and only while closed"),
+    (Decision, {"open": True, "needs": 5}, "decision: needs = 5: goes with a closed gate only"),
     (Episode, {"task": " "}, "episode of   with seed 7: the task must not be blank"),
-    (Episode, {"reward": NAN}, "episode of add with seed 7: reward = nan: must be a finite number"),
-    (Episode, {"reward": True}, "episode of add with seed 7: reward = True: must be a finite number"),
-    (Episode, {"success": 1.1}, f"episode of add with seed 7: success = 1.1: {RANGE}"),
-    (Episode, {"success": True}, f"episode of add with seed 7: success = True: {RANGE}"),
-    (Episode, {"safety_cost": -1.0}, f"episode of add with seed 7: safety_cost = -1.0: {RANGE}"),
-    (Episode, {"latency_s": INF}, f"episode of add with seed 7: latency_s = inf: {RANGE}"),
-    (Episode, {"tokens": -1}, f"episode of add with seed 7: tokens = -1: {RANGE}"),
-    (Band, {"of": 1}, "band seed: of = 1: must be at least 2"),
-    (Band, {"delta_spread": -0.1}, "band seed: delta_spread = -0.1: must be finite and not negative"),
-    (Band, {"most_p_value_spread": NAN}, "band seed: most_p_value_spread = nan: must be finite and not negative"),
-    (Finding, {"count": -1}, "finding pii: -1 of 3: must not be negative"),
-    (Finding, {"of": -1}, "finding pii: 0 of -1: must not be negative"),
     (Evidence, {"candidate": "v1"}, "evidence: candidate v1: is compared with itself"),
-    (Trajectory, {"id": " "}, "trajectory: the id must not be blank"),
-    (Trajectory, {"discount": 1.1}, "trajectory t: discount = 1.1: must be between 0 and 1"),
-    (Trajectory, {"discount": -0.1}, "trajectory t: discount = -0.1: must be between 0 and 1"),
-    (Trajectory, {"discount": NAN}, "trajectory t: discount = nan: must be between 0 and 1"),
-    (Trajectory, {"steps": ()}, "trajectory t: 0 steps: needs one decision and what came of it, two at least"),
-    (Trajectory, {"steps": (begin(0),)}, "trajectory t: 1 steps: needs one decision and what came of it, two at leas"),
     (Trajectory, {"steps": (NEXT, LAST)}, f"trajectory t: steps[0]: is advanced; {LEARNT}"),
     (Trajectory, {"steps": (FIRST, FIRST, LAST)}, f"trajectory t: steps[1]: is begun; {LEARNT}"),
     (Trajectory, {"steps": (FIRST, terminate(1.0, 1), LAST)}, "steps[1]: is terminated; only the last step may end"),
@@ -237,45 +212,29 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (Trajectory, {"steps": (begin(0), LAST)}, "steps[0]: has no action; every step but the last takes one"),
     (Trajectory, {"steps": (FIRST, NEXT)}, "steps[1]: the last step has an action; add the step it led to, or leave"),
     (Trajectory, {"steps": (FIRST, advance(1e308, 1).act("b"), terminate(1e308, 2))}, "total return: the rewards add"),
-    (Group, {"trajectories": ()}, "group k: has no trajectories"),
     (Group, {"trajectories": (EPISODE, replace(EPISODE, id="u", task="x"))}, "group k: trajectory u is of task x"),
     (Group, {"trajectories": (replace(EPISODE, task=None),)}, "group k: trajectory t is of task None"),
     (Group, {"trajectories": (EPISODE, replace(EPISODE, padding=1))}, "group k: holds a trajectory twice"),
-    (AdvantageBatch, {"advantages": (), "returns": ()}, "advantages b: is empty"),
     (AdvantageBatch, {"returns": (1.0,)}, "advantages b: 1 returns for 2 advantages"),
     (AdvantageBatch, {"value_targets": (1.0,)}, "advantages b: 1 value targets for 2 advantages"),
     (AdvantageBatch, {"advantages": (0.5, NAN)}, f"advantages b: advantages: {FINITE}"),
     (AdvantageBatch, {"returns": (INF, 1.0)}, f"advantages b: returns: {FINITE}"),
     (AdvantageBatch, {"value_targets": (1.0, -INF)}, f"advantages b: value_targets: {FINITE}"),
-    (Assessment, {"confidence": 1.5}, "assessment: confidence = 1.5: must be from 0 to 1"),
-    (Assessment, {"confidence": NAN}, "assessment: confidence = nan: must be from 0 to 1"),
-    (ThinkingBudget, {"events": 0}, "budget of a: events = 0: must be at least 1"),
     (ThinkingBudget, {"allowed": 4001}, "4001 tokens are not between its ceiling 2000 and its cap 4000"),
     (ThinkingBudget, {"allowed": 1999}, "1999 tokens are not between its ceiling 2000 and its cap 4000"),
     (ThinkingBudget, {"spent": 1, "overspent": 2}, "budget of a: 2 of 1 tokens cannot be too many"),
-    (ThinkingBudget, {"created_at": NAN}, "budget of a: its times must be finite"),
-    (BudgetEvent, {"seq": 0}, "event 0 of the budget of a: they are numbered from 1"),
     (Command, {"id": "a\tb"}, "command 'a\\tb': id: must be at most 100 letters to be seen"),
     (Command, {"id": "x" * 101}, f"command '{'x' * 100}': id: must be at most 100 letters to be seen"),
     (Overrides, {"enabled": 1}, "enabled: must be true or false"),
     (Overrides, {"update_interval_rollouts": 0}, "update_interval_rollouts = 0: must be a whole number above 0"),
     (Overrides, {"max_rollouts_per_update": True}, "max_rollouts_per_update = True: must be a whole number above 0"),
-    (Alert, {"at": INF}, "alert stalled: times inf to None are not finite and in order"),
-    (Alert, {"cleared_at": 4.0}, "alert stalled: times 5.0 to 4.0 are not finite and in order"),
-    (Alert, {"cleared_at": INF}, "alert stalled: times 5.0 to inf are not finite and in order"),
+    (Alert, {"cleared_at": 4.0}, "alert stalled: times 5.0 to 4.0 are not in order"),
     (Token, {"expires_at": 10.0}, "token tok-1: must expire after it was made"),
-    (Token, {"created_at": NAN}, "token tok-1: must expire after it was made"),
     (Experiment, {"arms": {}}, ARMS),
     (Experiment, {"arms": {"a": 1.0}}, ARMS),  # nothing to compare with
     (Experiment, {"arms": {"a": 0.5, "b": 0.6}}, ARMS),
     (Experiment, {"arms": {"a": 1.5, "b": -0.5}}, ARMS),
     (Experiment, {"arms": {"a": NAN, "b": 1.0}}, ARMS),
-    (ServedRequest, {"latency_s": -0.1}, f"served request r1: latency_s = -0.1: {RANGE}"),
-    (ServedRequest, {"latency_s": INF}, f"served request r1: latency_s = inf: {RANGE}"),
-    (ServedRequest, {"success": 1.5}, f"served request r1: success = 1.5: {RANGE}"),
-    (ServedRequest, {"success": True}, f"served request r1: success = True: {RANGE}"),  # a flag is not a number
-    (ServedRequest, {"reward": NAN}, f"served request r1: reward = nan: {RANGE}"),
-    (ServedRequest, {"safety_cost": -1.0}, f"served request r1: safety_cost = -1.0: {RANGE}"),
     (Flag, {"name": ""}, "flag '': a name has no blanks in it, and is not empty"),
     (Flag, {"name": "two words"}, "flag 'two words': a name has no blanks in it, and is not empty"),
     (Flag, {"name": "tab\t"}, "flag 'tab\\t': a name has no blanks in it, and is not empty"),
@@ -285,46 +244,22 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (Flag, {"off": "gone"}, "flag 'beta': variant 'gone': is not one of its variants; use on, off"),
     (Flag, {"rules": (FlagRule(variant="x"),)}, "flag 'beta': variant 'x': is not one of its variants; use on, off"),
     (Flag, {"requires": {"beta": "on"}}, "flag 'beta': requires: itself"),
-    (FlagRule, {"percent": -0.1}, "rule for on: percent = -0.1: must be from 0 to 100"),
-    (FlagRule, {"percent": 100.1}, "rule for on: percent = 100.1: must be from 0 to 100"),
-    (FlagRule, {"percent": NAN}, "rule for on: percent = nan: must be from 0 to 100"),
     (
         Condition,
         {"operator": "like"},
         "operator 'like': is unknown; use equals, in, not_in, prefix, suffix, above, bel",
     ),
-    (Judgement, {"prompt": "A" * 64}, "must be 64 lower-case hex digits"),
-    (Judgement, {"artefact": "a"}, "artefact = 'a': must be 64 lower-case hex digits"),
     (Judgement, {"grade": None}, "a grade and a score go together"),
     (Judgement, {"score": None}, "a grade and a score go together"),
-    (Judgement, {"score": 1.1}, "score = 1.1: must be from 0 to 1"),
-    (Judgement, {"score": NAN}, "score = nan: must be from 0 to 1"),
-    (Judgement, {"tokens": -1}, "tokens = -1: must be finite and not negative"),
-    (Judgement, {"cost": NAN}, "cost = nan: must be finite and not negative"),
-    (Judgement, {"latency_s": -0.1}, "latency_s = -0.1: must be finite and not negative"),
-    (Label, {"version": 0}, "version = 0: they are numbered from 1"),
-    (Label, {"artefact": "x" * 64}, "must be 64 lower-case hex digits"),
-    (Calibration, {"labels": ""}, "must be 64 lower-case hex digits"),
     (Calibration, {"xs": (0.0,)}, "its map must rise"),
     (Calibration, {"ys": (0.9, 0.1)}, "its map must rise"),
     (Calibration, {"ys": (0.1, 1.1)}, "its map must be finite, with values from 0 to 1"),
     (Calibration, {"xs": (1.0, 0.0)}, "its map must rise"),
     (Calibration, {"standing": JudgeStatus.DIAGNOSTIC}, "diagnostic only says why"),
     (Calibration, {"reasons": ("kappa",)}, "diagnostic only says why"),  # trusted, with something against it
-    (JudgeAssignment, {"judge": ""}, "needs both names, and a finite time"),
-    (JudgeAssignment, {"at": NAN}, "needs both names, and a finite time"),
-    (Artifact, {"uri": " "}, "artifact: the uri must not be blank"),
-    (Artifact, {"sha256": "abc"}, "artifact f: sha256 = 'abc': must be 64 lower-case hex digits"),
-    (Artifact, {"sha256": SHA.upper()}, "must be 64 lower-case hex digits"),  # the same hash would have two names
     (Release, {"number": 4}, "release sprout@3: must be called sprout@4"),
     (Release, {"policy": "oak"}, "release sprout@3: must be called oak@3"),
-    (Release, {"policy": " ", "id": " @3"}, f"release  @3: policy and source {BLANK}"),
-    (Release, {"share": -1}, "release sprout@3: share = -1: must be from 0 to 100"),
-    (Release, {"share": 101}, "release sprout@3: share = 101: must be from 0 to 100"),
-    (RewardTerm, {"value": NAN}, "signal match: value nan and weight 1.0 must be finite"),
-    (RewardTerm, {"weight": INF}, "signal match: value 1.0 and weight inf must be finite"),
-    (RewardTerm, {"turn": -1}, "signal match: turn = -1: must be between 0 and 2147483647"),
-    (RewardTerm, {"turn": 2**31}, "signal match: turn = 2147483648: must be between 0 and 2147483647"),
+    (Release, {"policy": " ", "id": " @3"}, f"release  @3: policy: {BLANK}"),
     (Reward, {"value": NAN}, "reward: value: is not a finite number"),
     (Reward, {"value": INF}, "reward: value: is not a finite number"),
     (Reward, {"value": 10**400}, "reward: value: is not a finite number"),  # no float is so large
@@ -341,19 +276,11 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (Task, {"name": " a"}, f"task name ' a': {NAME}"),
     (Task, {"name": "a/b"}, f"task name 'a/b': {NAME}"),  # the run's own separator
     (Task, {"name": "x" * 201}, NAME),
-    (Task, {"max_attempts": 0}, "task t: max_attempts = 0: must be at least 1"),
-    (Task, {"timeout_s": 0.0}, "task t: timeout_s = 0.0: must be a finite number above 0"),
-    (Task, {"timeout_s": INF}, "task t: timeout_s = inf: must be a finite number above 0"),  # that is None
     (Backoff, {"initial_s": -1.0}, "backoff -1.0 to 5.0 s: must be 0 <= initial <= cap, and finite"),
     (Backoff, {"initial_s": 6.0}, "backoff 6.0 to 5.0 s: must be 0 <= initial <= cap, and finite"),
     (Backoff, {"cap_s": INF}, "backoff 1.0 to inf s: must be 0 <= initial <= cap, and finite"),
-    (Span, {"seq": 0}, "span s: seq = 0: must be at least 1"),
-    (Span, {"started_at": NAN}, "span s: times nan to None are not finite and in order"),
-    (Span, {"ended_at": 0.5}, "span s: times 1.0 to 0.5 are not finite and in order"),
-    (Span, {"ended_at": INF}, "span s: times 1.0 to inf are not finite and in order"),
-    (Span, {"ended_at": NAN}, "span s: times 1.0 to nan are not finite and in order"),
+    (Span, {"ended_at": 0.5}, "span s: times 1.0 to 0.5 are not in order"),
     (Span, {"parent": 2}, "span s: parent = 2: must be an earlier span than 2"),  # within itself
-    (Span, {"parent": 0}, "span s: parent = 0: must be an earlier span than 2"),
     (Span, {"kind": SpanKind.MODEL}, "span s: kind model does not fit its model or tool call"),
     (Span, {"model": CALL}, "span s: kind telemetry does not fit its model or tool call"),
     (Span, {"kind": SpanKind.TOOL, "model": CALL, "tool": TOOL}, "span s: kind tool does not fit its model or tool"),

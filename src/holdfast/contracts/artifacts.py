@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.contracts.checks import require
-from holdfast.contracts.errors import BadRecord, Lost
+from holdfast.contracts.errors import HEX, Lost, check_fields
 
 MANIFEST = "manifest.json"
 
@@ -25,13 +25,10 @@ class Artifact:
     """Where the bytes lie, and the hash that proves them."""
 
     uri: str
-    sha256: str = field(metadata={"pattern": "^[0-9a-f]{64}$"})
+    sha256: str = field(metadata=HEX)
 
     def __post_init__(self) -> None:
-        if not self.uri.strip():
-            raise BadRecord("artifact", why="the uri must not be blank")
-        if len(self.sha256) != 64 or not set(self.sha256) <= set("0123456789abcdef"):
-            raise BadRecord(f"artifact {self.uri}: sha256 = {self.sha256!r}", why="must be 64 lower-case hex digits")
+        check_fields(f"artifact {self.uri}", self, filled=("uri",))
 
 
 class Artifacts(Protocol):

@@ -50,7 +50,7 @@ class Step:
     span: int | None = field(default=None, metadata={"minimum": 1})  # seq of the deciding span: token ids lie there
 
     def __post_init__(self) -> None:
-        check_fields(f"{self.kind} step", self, finite=("reward", "logprob", "value"))
+        check_fields(f"{self.kind} step", self)
         if (self.reward is None) != (self.kind is StepKind.BEGUN):
             raise BadRecord(f"{self.kind} step: reward = {self.reward}", why="every step has one but the begun one")
         if self.kind in ENDS and self.action is not None:
@@ -61,8 +61,6 @@ class Step:
             )
         if self.action is None and (self.logprob is not None or self.span is not None):
             raise BadRecord(f"{self.kind} step", why="has a logprob or a span, but no action")
-        if self.span is not None and self.span < 1:
-            raise BadRecord(f"{self.kind} step: span = {self.span}", why="must be at least 1")
 
     def act(
         self, action: Any, logprob: float | None = None, value: float | None = None, *, span: int | None = None
@@ -121,15 +119,7 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         where = f"trajectory {self.id}"
-        if not self.id.strip():
-            raise BadRecord("trajectory", why="the id must not be blank")
-        if not 0.0 <= self.discount <= 1.0:
-            raise BadRecord(f"{where}: discount = {self.discount}", why="must be between 0 and 1")
-        check_fields(where, self, natural=("padding",), finite=("created_at",))
-        if len(self.steps) < 2:
-            raise BadRecord(
-                f"{where}: {len(self.steps)} steps", why="needs one decision and what came of it, two at least"
-            )
+        check_fields(where, self, filled=("id",))
         for index, step in enumerate(self.steps):
             _check_place(f"{where}: steps[{index}]", step, first=index == 0, last=index == len(self.steps) - 1)
         if not isfinite(self.total_return):
@@ -191,8 +181,7 @@ class Group:
     trajectories: tuple[Trajectory, ...] = field(metadata={"minItems": 1})
 
     def __post_init__(self) -> None:
-        if not self.trajectories:
-            raise BadRecord(f"group {self.task}", why="has no trajectories")
+        check_fields(f"group {self.task}", self)
         for trajectory in self.trajectories:
             if trajectory.task != self.task:
                 raise BadRecord(f"group {self.task}", why=f"trajectory {trajectory.id} is of task {trajectory.task}")
@@ -217,10 +206,7 @@ class AdvantageBatch:
 
     def __post_init__(self) -> None:
         where, count = f"advantages {self.id}", len(self.advantages)
-        if not self.id.strip() or not self.trajectory.strip():
-            raise BadRecord(where, why=f"id and trajectory {self.trajectory!r} must not be blank")
-        if not count:
-            raise BadRecord(where, why="is empty")
+        check_fields(where, self, filled=("id", "trajectory"))
         if len(self.returns) != count:
             raise BadRecord(where, why=f"{len(self.returns)} returns for {count} advantages")
         if self.value_targets and len(self.value_targets) != count:
@@ -228,7 +214,6 @@ class AdvantageBatch:
         for name in ("advantages", "returns", "value_targets"):
             if not all(map(isfinite, getattr(self, name))):
                 raise BadRecord(f"{where}: {name}", why="must be finite")
-        check_fields(where, self, finite=("created_at",))
 
 
 # Attributes are asked in this order; where a span has none of them, its model or tool call answers.
@@ -263,8 +248,7 @@ class Triplet:
     reward: float | None = None  # None: nothing was measured
 
     def __post_init__(self) -> None:
-        if self.reward is not None and not isfinite(self.reward):
-            raise BadRecord(f"triplet: reward = {self.reward}", why="must be finite")
+        check_fields("triplet", self)
 
 
 def triplets(spans: Iterable[Span]) -> tuple[Triplet, ...]:

@@ -158,6 +158,4 @@ class Checkpoint:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        where, filled = f"checkpoint {self.id}", ("id", "algorithm", "policy_version", "parent")
-        counts, numbers = ("global_step", "episode_count"), ("mean_reward", "created_at")
-        check_fields(where, self, filled=filled, natural=counts, finite=numbers)
+        check_fields(f"checkpoint {self.id}", self, filled=("id", "algorithm", "policy_version", "parent"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.errors import BadRecord, check_fields
 
 MAX_TURN = 2**31 - 1  # what a column can hold
 CHECKED = ("success", "exact_match")  # the signals that say whether an attempt was right; the first that is there
@@ -77,12 +77,7 @@ class RewardTerm:
     feedback: str | None = None  # what the scorer says in words; it counts for nothing
 
     def __post_init__(self) -> None:
-        if not self.name.strip() or not self.source.strip():
-            raise BadRecord(f"signal {self.name!r}", why=f"name and source {self.source!r} must not be blank")
-        if not (isfinite(self.value) and isfinite(self.weight)):
-            raise BadRecord(f"signal {self.name}", why=f"value {self.value} and weight {self.weight} must be finite")
-        if self.turn is not None and not 0 <= self.turn <= MAX_TURN:
-            raise BadRecord(f"signal {self.name}: turn = {self.turn}", why=f"must be between 0 and {MAX_TURN}")
+        check_fields(f"signal {self.name}", self, filled=("name", "source"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,11 +128,7 @@ class Task:
     def __post_init__(self) -> None:
         if not is_task_name(self.name):
             raise BadRecord(f"task name {self.name!r}", why=TASK_NAME_RULE)
-        if self.max_attempts < 1:
-            raise BadRecord(f"task {self.name}: max_attempts = {self.max_attempts}", why="must be at least 1")
-        check_fields(f"task {self.name}", self, natural=("max_faults",))
-        if self.timeout_s is not None and not (isfinite(self.timeout_s) and self.timeout_s > 0):
-            raise BadRecord(f"task {self.name}: timeout_s = {self.timeout_s}", why="must be a finite number above 0")
+        check_fields(f"task {self.name}", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
