@@ -22,7 +22,7 @@ from holdfast.cli.improve import _unfinished
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.contracts.evidence import Evidence
 from holdfast.contracts.records import loads
-from holdfast.contracts.run import LESSON, DesiredState, RunState, Status
+from holdfast.contracts.run import LEGACY_STEP, DesiredState, RunState, Status
 from holdfast.policies.registry import load
 from holdfast.policies.weights import read, transformer
 from holdfast.prove.reports.validate import validate
@@ -229,7 +229,7 @@ def test_a_checkpoint_that_is_gone_can_be_restored_or_begun_without(cli: Cli, tm
             kind="quickstart", model_ref="m", settings=asdict(QUICK), salt="s", who="test", now=now
         ).result()
         body = {"phase": "warm-up", "is_warm": False, "checkpoint": "c-1"}  # of a version before durable steps
-        store.steps.add(run.id, "lesson-1", body, function=LESSON, inputs_sha256="", now=now).result()
+        store.steps.add(run.id, "lesson-1", body, function=LEGACY_STEP, inputs_sha256="", now=now).result()
         store.runs.end(run.id, RunState.CANCELLED, who="test", now=now, error=None, driver=1).result()
     ran = cli("quickstart", "--quick", "--store", path)
     assert (ran.code, ran.out) == (StoreError.exit_code, ""), ran.err

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import Tracer
-from holdfast.contracts.errors import BadInput, BadRecord, StoreFull, told
+from holdfast.contracts.errors import BadInput, BadRecord, StoreFull, error_line
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from tests.conftest import Clock
 
@@ -187,7 +187,7 @@ class Mute(Exception):
     ],
 )
 def test_an_exception_is_told_in_one_text(error: BaseException, text: str) -> None:
-    assert told(error) == text
+    assert error_line(error) == text
 
 
 def test_what_another_thread_records_is_within_the_outermost_span(trace: Tracer, spans: list[Span]) -> None:

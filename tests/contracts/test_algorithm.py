@@ -148,7 +148,7 @@ class Worth(Telling):
             for n, (task, one) in enumerate(zip(tasks, work, strict=True))
         ]
 
-    def keep(self, value: Any) -> str:
+    def save_blob(self, value: Any) -> str:
         KEPT[sha256 := hashlib.sha256(json.dumps(value).encode()).hexdigest()] = value
         return sha256
 

@@ -10,7 +10,7 @@ from itertools import product
 
 import pytest
 
-from holdfast.contracts.commands import GUARDS, ORDERS, WANTS, Role, Severity, check_why, guarded
+from holdfast.contracts.commands import GUARDS, RUN_COMMANDS, WANTS, Role, Severity, check_why, guarded
 from holdfast.contracts.errors import BadInput, IllegalMove
 from holdfast.contracts.release import MOVES, SHARES, PolicyKind, Release, Stage, check_name
 from holdfast.contracts.release import move as move_release
@@ -187,14 +187,14 @@ def test_a_reason_is_there_and_is_no_book() -> None:
 def test_the_table_of_orders_has_a_letter_for_every_state_every_wish_and_every_order() -> None:
     assert set(GUARDS) == set(RunState)
     assert all(set(row) == set(DesiredState) for row in GUARDS.values())
-    assert {len(letters) for row in GUARDS.values() for letters in row.values()} == {len(ORDERS)}
+    assert {len(letters) for row in GUARDS.values() for letters in row.values()} == {len(RUN_COMMANDS)}
     assert set(WANTS.values()) == set(DesiredState)
 
 
 @pytest.mark.parametrize(("state", "wanted"), list(product(RunState, DesiredState)), ids=str)
 def test_what_a_run_may_be_told(state: RunState, wanted: DesiredState) -> None:
     """In words, against the table."""
-    for order in ORDERS:
+    for order in RUN_COMMANDS:
         if wanted is DesiredState.CANCELLED and not (order == "cancel" or (order == "recover" and state == "running")):
             expected = "run r: is cancelled; start a new run"  # cancelled is for good
         elif state is RunState.COMPLETED:

@@ -47,7 +47,7 @@ class Telling:
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
         self.checkpoints.append(checkpoint)
 
-    def keep(self, value: Any) -> str:
+    def save_blob(self, value: Any) -> str:
         self.blobs.append(value)
         return f"blob-{len(self.blobs)}"
 

@@ -60,7 +60,7 @@ class Context:
     def now(self) -> float:
         return 0.0
 
-    def keep(self, value: Any) -> str:
+    def save_blob(self, value: Any) -> str:
         text = json.dumps(value)
         name = hashlib.sha256(text.encode()).hexdigest()
         self.blobs[name] = text

@@ -50,8 +50,8 @@ async def test_what_is_too_large_for_a_result_is_kept_by_its_hash_and_verified_w
     found: list[Any] = []
 
     def keep(*, ctx: StepContext) -> str:
-        assert ctx.keep({"b": 1, "a": 2}) == ctx.keep({"a": 2, "b": 1})  # the same content, the same hash
-        return ctx.keep({"a": 2, "b": 1})
+        assert ctx.save_blob({"b": 1, "a": 2}) == ctx.save_blob({"a": 2, "b": 1})  # the same content, the same hash
+        return ctx.save_blob({"a": 2, "b": 1})
 
     def read(sha256: str, *, ctx: StepContext) -> dict[str, Any]:
         found.append(ctx.read(sha256))
@@ -147,7 +147,7 @@ async def test_a_batch_may_be_of_another_run(opened: Store) -> None:
     seen: list[Any] = []
 
     def read(*, ctx: StepContext) -> dict[str, Any]:
-        ids = ctx.keep([f"{other.run_id}/t3", f"{other.run_id}/t1"])
+        ids = ctx.save_blob([f"{other.run_id}/t3", f"{other.run_id}/t1"])
         found = ctx.experiences(Batch(run=other.run_id, step=ctx.name, count=2, ids=ids))
         seen.extend((one.rollout, one.run, one.split, one.sheet and one.sheet.total) for one in found)
         return {}

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy
 
 from holdfast.contracts.errors import BadRecord, Conflict, NotFound, StaleLease, StoreCorrupt
-from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.store import ledger, schema
 from holdfast.store.check import check
 from holdfast.store.db import MIGRATING, engine_for
@@ -212,11 +212,11 @@ def learnt(store: Store, clock: Clock) -> str:
         ("""UPDATE steps SET body = '{"success":1.0}' WHERE step = 2 AND run = 1""", 2, "was changed after"),
         ("UPDATE steps SET name = '7/learn' WHERE step = 2 AND run = 1", 2, "was changed after"),
         ("UPDATE steps SET function = 'pipeline.prove' WHERE step = 2 AND run = 1", 2, "was changed after"),
-        (f"UPDATE steps SET function = '{LESSON}' WHERE step = 2 AND run = 1", 2, "was changed after"),
+        (f"UPDATE steps SET function = '{LEGACY_STEP}' WHERE step = 2 AND run = 1", 2, "was changed after"),
         ("UPDATE steps SET inputs_sha256 = 'cd' WHERE step = 2 AND run = 1", 2, "was changed after"),
         ("DELETE FROM steps WHERE step = 3 AND run = 1", 3, "is in the ledger, and not in the store"),
         ("INSERT INTO steps VALUES (1, 4, 'x', 'f', '', 1.0, '{}')", 4, "is not in the ledger"),
-        (f"INSERT INTO steps VALUES (1, 0, 'x', '{LESSON}', '', 1.0, '{{}}')", 0, "is not in the ledger"),
+        (f"INSERT INTO steps VALUES (1, 0, 'x', '{LEGACY_STEP}', '', 1.0, '{{}}')", 0, "is not in the ledger"),
     ],
 )
 def test_a_change_behind_its_back_is_found_with_the_step(
@@ -242,7 +242,7 @@ def test_what_was_removed_and_added_again_is_not_what_it_was(store: Store, clock
 
 def lesson(run: int, step: int, body: str = "{}") -> str:
     """A row as the migration makes it of a learning update."""
-    return f"INSERT INTO steps VALUES ({run}, {step}, 'lesson-{step}', '{LESSON}', '', 1.0, '{body}')"
+    return f"INSERT INTO steps VALUES ({run}, {step}, 'lesson-{step}', '{LEGACY_STEP}', '', 1.0, '{body}')"
 
 
 def test_lessons_from_before_they_were_noted_are_taken_as_they_are(store: Store, clock: Clock) -> None:
@@ -359,7 +359,7 @@ def test_the_updates_of_an_earlier_store_become_steps_that_verify(earlier_url: s
     earlier.close()
     with open_store(earlier_url) as store:
         first, second = store.steps.of_run("run-1-a")
-        assert (first.step, first.name, first.function, first.inputs_sha256) == (1, "lesson-1", LESSON, "")
+        assert (first.step, first.name, first.function, first.inputs_sha256) == (1, "lesson-1", LEGACY_STEP, "")
         assert (first.body, second.body) == ({"loss": 0.5}, {"checkpoint": "c-2", "phase": "practice"})
         store.steps.verify("run-1-a")
         assert [problem for part in check(store) for problem in part.problems] == []

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from holdfast.contracts.checks import require
-from holdfast.contracts.errors import BadInput, BadRecord, told
+from holdfast.contracts.errors import BadInput, BadRecord, error_line
 from holdfast.contracts.shapes import Unfit, shape
 
 
@@ -58,7 +58,7 @@ def _module(what: str, source: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # foreign code may throw anything
-        raise BadInput(what, why=f"importing {source} failed: {told(error)}") from error
+        raise BadInput(what, why=f"importing {source} failed: {error_line(error)}") from error
 
 
 def _search_first(folder: Path) -> None:
@@ -155,4 +155,4 @@ async def _attempt(agent: Agent, task: Any, ctx: Any) -> Any:
         output = agent(shown, ctx) if is_async(agent) else await asyncio.to_thread(agent, shown, ctx)
         return answer_of(await output if inspect.isawaitable(output) else output)
     except Exception as error:  # foreign code may raise anything
-        raise AssertionError(f"task {task!r:.60}: {told(error)}") from error
+        raise AssertionError(f"task {task!r:.60}: {error_line(error)}") from error

@@ -174,7 +174,7 @@ class LearnContext(Protocol):
         """Record it together with the step; its files are on disk already."""
         ...
 
-    def keep(self, value: Any) -> str:
+    def save_blob(self, value: Any) -> str:
         """Data that is too large for a step's result, as a blob: its hash."""
         ...
 

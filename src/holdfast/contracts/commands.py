@@ -137,7 +137,7 @@ WANTS: Mapping[str, DesiredState] = {  # order → what is wanted from then on
     "drain": DesiredState.DRAINING,
     "cancel": DesiredState.CANCELLED,
 }
-ORDERS = (*WANTS, "recover")
+RUN_COMMANDS = (*WANTS, "recover")
 REASONS: Mapping[str, tuple[str, str]] = {  # letter → why not, and the remedy
     "c": ("is cancelled", "start a new run"),
     "d": ("is completed", "there is nothing left to order"),
@@ -176,7 +176,7 @@ GUARDS: Mapping[RunState, Mapping[DesiredState, str]] = {
 
 def guarded(run: str, state: RunState, wanted: DesiredState, order: str) -> str:
     """The order's letter, one of "+=?", or IllegalMove with the reason."""
-    letter = GUARDS[state][wanted][ORDERS.index(order)]
+    letter = GUARDS[state][wanted][RUN_COMMANDS.index(order)]
     if letter in REASONS:
         why, remedy = REASONS[letter]
         raise IllegalMove(f"run {run}", why=why.format(state=state), remedy=remedy)

@@ -152,7 +152,7 @@ class Interrupted(BaseException):
     """Raised inside an agent that was cancelled or ran out of time."""
 
 
-def told(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An exception in one line of text, even when its own text cannot be had."""
     try:
         text = str(error)

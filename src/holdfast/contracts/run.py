@@ -140,7 +140,7 @@ class ResourceVersion:
     created_at: float
 
 
-LESSON = "lesson"  # the function of steps that versions before durable steps recorded
+LEGACY_STEP = "lesson"  # the function of steps that versions before durable steps recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 
 from holdfast.contracts import experience
 from holdfast.contracts.checks import KnownCase, require
-from holdfast.contracts.errors import BadInput, HoldfastError, told
+from holdfast.contracts.errors import BadInput, HoldfastError, error_line
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, ToolCall
 
@@ -109,10 +109,10 @@ def resolve(value: Any) -> Any:
 def told_error(error: BaseException) -> str:
     """An exception of a scorer in one line, with the file and line that raised it; our own errors say enough."""
     if isinstance(error, HoldfastError):
-        return told(error)
+        return error_line(error)
     frames = extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return told(error) + where
+    return error_line(error) + where
 
 
 # The kit for whoever writes a scorer
@@ -290,10 +290,10 @@ class _Trial:
         """Which form of the gold answer the scorer pays most."""
         given = [self._ask(task, gold, label, counts=False) for gold in golds]
         worth = [one.value if isinstance(one, Reward) else None for one in given]
-        told = [value for value in worth if value is not None]
-        if not told:  # all forms raise, or nothing is measured: the tries that count will tell
+        known = [value for value in worth if value is not None]
+        if not known:  # all forms raise, or nothing is measured: the tries that count will tell
             return 0
-        best = max(told)
+        best = max(known)
         form = worth.index(best)
         self._number(best, label)
         self.measured += 1

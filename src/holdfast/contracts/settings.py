@@ -531,11 +531,11 @@ def _explain(error: ErrorDetails) -> tuple[str, str, str]:
         return whole, "is not a pair", "give two numbers, as in [0, 1]"
     if kind == "literal_error":
         return what, "is not one of its values", f"use {context['expected'].replace(chr(39), '')}"
-    wanted = WANTED[kind]
+    wanted = EXPECTED[kind]
     return what, f"is {_kind(found)}, not {wanted}", f"give {wanted}"
 
 
-WANTED = {
+EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
     "string_type": "text",

@@ -225,7 +225,7 @@ class Proposals:
         rewards = [one.reward for one in experiences if one.reward is not None]
         mean = sum(rewards) / len(rewards) if rewards else None
         kept = {"prompt": state.data["next"], "reward": mean, "attempts": [_attempt(one) for one in experiences]}
-        tried = [*state.data["tried"], ctx.keep(kept)]
+        tried = [*state.data["tried"], ctx.save_blob(kept)]
         best = state.data["best"]
         is_best = mean is not None and (best is None or mean > best)
         told = _told(state, experiences, self.held_out, mean) | {"phase": "proposals"}

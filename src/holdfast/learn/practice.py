@@ -302,7 +302,7 @@ class GRPO:
 def brief(told: Mapping[str, Any], ctx: LearnContext) -> dict[str, Any]:
     """The same, small enough for a step's result: the reasons of many rollouts are kept beside it."""
     reasons = told.get("reasons", {})
-    return dict(told) if len(reasons) <= INLINE else {**told, "reasons": {"blob": ctx.keep(reasons)}}
+    return dict(told) if len(reasons) <= INLINE else {**told, "reasons": {"blob": ctx.save_blob(reasons)}}
 
 
 def sift(

@@ -388,7 +388,7 @@ class TurnPPO:
         told["no_gradient"] = dict(Counter(reasons.values()).most_common())
         candidate = self._kept(summary, ctx) if model is not None else None
         body: dict[str, Any] = {"phase": "rl_optimizer", "rl_optimizer": told}
-        body["reasons"] = reasons if len(reasons) <= INLINE else {"blob": ctx.keep(reasons)}
+        body["reasons"] = reasons if len(reasons) <= INLINE else {"blob": ctx.save_blob(reasons)}
         if candidate is not None:
             body["checkpoint"] = candidate.checkpoint
             told |= {

@@ -230,7 +230,7 @@ class StepContext:
 
     # What is kept ----------------------------------------------------------------------------------------------------
 
-    def keep(self, value: Any) -> str:
+    def save_blob(self, value: Any) -> str:
         """Data that is too large for a step's result, as a blob: its hash."""
         text = json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":"))
         return self.store.blobs.put(text.encode(), now=self.now())

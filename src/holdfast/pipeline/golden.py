@@ -84,7 +84,7 @@ def record(replay: Replay, batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
         sampling=GREEDY,
         now=ctx.now(),
     )
-    return {"phase": KIND, "golden": ctx.keep(encode(golden))}
+    return {"phase": KIND, "golden": ctx.save_blob(encode(golden))}
 
 
 def golden_in(store: Store, steps: Sequence[StepRecord]) -> Golden | None:

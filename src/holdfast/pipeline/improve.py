@@ -23,7 +23,7 @@ from holdfast.contracts.policy import Policy, policy_from, policy_record
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import CHECKED
-from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.episodes import is_checked
@@ -187,7 +187,7 @@ def start(spec: Spec, done: Sequence[StepRecord], base: Version, iteration: int,
     if made:
         data["trainer"] = known[-1]["phase"]
     if any("followed" in body for body in known):
-        data["taken"] = [ctx.keep([f"{spec.algorithm.follow}/{name}" for body in known for name in body["followed"]])]  # type: ignore[attr-defined]
+        data["taken"] = [ctx.save_blob([f"{spec.algorithm.follow}/{name}" for body in known for name in body["followed"]])]  # type: ignore[attr-defined]
     candidate = base.policy.at(made[-1]) if made else state.candidate  # type: ignore[attr-defined]
     step = state.step + len(known)
     metrics = {**state.metrics, "iteration": iteration} if state.metrics else {}
@@ -309,7 +309,7 @@ def sha256_of(items: Sequence[Any]) -> str:
 
 
 def _lessons(done: Sequence[StepRecord]) -> list[StepRecord]:
-    return [one for one in done if one.function == LESSON]
+    return [one for one in done if one.function == LEGACY_STEP]
 
 
 def finished(done: Sequence[StepRecord]) -> int:

@@ -20,7 +20,7 @@ from holdfast.contracts.evidence import Episode
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
-from holdfast.contracts.run import LESSON, RunRecord, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, RunRecord, StepRecord
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.proof import weighing_from
 from holdfast.pipeline.prove import ARMS, HeldOut, Look, ProveConfig, episodes_in, judged, looks_in, prove
@@ -158,7 +158,7 @@ def paired_spec(evaluation: PairedEvaluation, policies: tuple[Policy, Policy], r
 
 async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy], run: DurableRun) -> Look:
     """Look after look; the last one. What was measured before is the first step's to gather."""
-    lessons = [step for step in run.done if step.function == LESSON]
+    lessons = [step for step in run.done if step.function == LEGACY_STEP]
     done, earlier = len(lessons), evaluation.continues
     if lessons:
         planned = min(len(evaluation.tasks), done * evaluation.batch) * len(evaluation.seeds)
@@ -199,7 +199,7 @@ def _gather(earlier: Continued, config: ProveConfig, ctx: StepContext) -> Look:
         iteration=0,
         planned=found.planned,
         missing=found.lost,
-        episodes=ctx.keep({arm: [encode(one) for one in some] for arm, some in both.items()}),
+        episodes=ctx.save_blob({arm: [encode(one) for one in some] for arm, some in both.items()}),
         **{"tasks": 0, **judged(found.before, found.after, config.how)},
     )
 

@@ -205,7 +205,7 @@ def _analyse(
             found = [replace(one, latency_s=None) for one in found]
         imputed = missing(found, places[arm], config.how, is_candidate=arm == CANDIDATE)
         new[arm], lost[arm] = [*found, *imputed], len(imputed) + (0 if before is None else int(before["missing"][arm]))
-    kept = ctx.keep({arm: [encode(one) for one in some] for arm, some in new.items()})
+    kept = ctx.save_blob({arm: [encode(one) for one in some] for arm, some in new.items()})
     old = _read(ctx.store, earlier)
     both = [[*old[arm], *new[arm]] for arm in ARMS]
     planned = len(places[BASELINE]) + (0 if before is None else int(before["planned"]))

@@ -19,7 +19,7 @@ from holdfast.contracts.budget import Tier
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.rollout import Attempt, OutcomeKind, Rollout, RolloutState, Split, outcome_kind, statuses_of
-from holdfast.contracts.run import LESSON, LedgerEntry, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, LedgerEntry, StepRecord
 from holdfast.store import rows, schema
 from holdfast.store.budgets import BudgetTotals
 from holdfast.store.db import Db
@@ -331,7 +331,7 @@ class Figures:
             for row in found:
                 whole = rows.step(row, run)
                 tail.after = whole.step
-                if whole.function == LESSON or "phase" in whole.body:
+                if whole.function == LEGACY_STEP or "phase" in whole.body:
                     tail.found.append(replace(whole, body=_slim(whole.body)))
             tail.is_whole = len(found) < STEPS
             return list(tail.found), tail.is_whole

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import bindparam, func, select
 
 from holdfast.contracts.errors import BadRecord, Conflict, StoreCorrupt
-from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.store import ledger, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
@@ -169,5 +169,5 @@ def _is_old(view: Transaction, run: str) -> bool:
 
 def _hashed(name: str, function: str, inputs_sha256: str, body: str) -> str:
     """Of the whole row; of those before durable steps, of the result alone."""
-    text = body if function == LESSON else f"{name}\n{function}\n{inputs_sha256}\n{body}"
+    text = body if function == LEGACY_STEP else f"{name}\n{function}\n{inputs_sha256}\n{body}"
     return hashlib.sha256(text.encode()).hexdigest()

@@ -11,7 +11,7 @@ import pytest
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import Split, Task
-from holdfast.contracts.run import LESSON
+from holdfast.contracts.run import LEGACY_STEP
 from holdfast.operate.look import conversation, lessons, standings, views
 from holdfast.operate.serve.panels import PANELS
 from holdfast.store.store import Store
@@ -172,7 +172,7 @@ def test_the_run_that_learnt_is_the_newest_with_a_curve(lived_in: Store, file_st
     for place, body in enumerate(({"loss": 1.0}, {"difference": 0.4})):
         how: dict[str, Any] = {"kind": "prove", "model_ref": "m", "settings": {}, "who": "ann"}
         run = file_store.runs.begin(**how, salt=str(place), now=float(place)).result()
-        file_store.steps.add(run.id, "lesson-1", body, function=LESSON, who="ann", now=1.0).result()
+        file_store.steps.add(run.id, "lesson-1", body, function=LEGACY_STEP, who="ann", now=1.0).result()
     told = views.runs(file_store, now=9.0)
     assert told["learnt"] == told["runs"][1]["id"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.evidence import Interval
-from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.quickstart import RATES, RateChange, Results, SuccessRate, curve, results, turned
 from tests.conftest import Files
@@ -76,13 +76,13 @@ def found(store: Store) -> Found:
 @pytest.mark.parametrize("phases", [[], ["baseline"], ["trained"]])
 def test_there_is_no_result_before_both_measurements(store: Store, phases: list[str]) -> None:
     bodies = [measured(phase, (1, 2)) for phase in phases]
-    for some in (kept(store, *bodies), updates(*bodies, function=LESSON)):
+    for some in (kept(store, *bodies), updates(*bodies, function=LEGACY_STEP)):
         assert results(store, some, rng=np.random.default_rng(0)) is None
 
 
 def test_a_run_of_a_version_before_durable_steps_is_read_as_well(store: Store, found: Found) -> None:
     both = measured("baseline", (0, 10)), measured("trained", (8, 10), calc=(1, 2))
-    old = results(store, updates(*both, function=LESSON), rng=np.random.default_rng(0))
+    old = results(store, updates(*both, function=LEGACY_STEP), rng=np.random.default_rng(0))
     assert old == found(*both)
 
 

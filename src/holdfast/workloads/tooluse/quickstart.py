@@ -24,7 +24,7 @@ from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.examples import portions, sequences
 from holdfast.learn.practice import BEGAN, GRPO, Stages, mean_reward
@@ -283,7 +283,7 @@ class Resumed(Stages):
 
 def resumed(settings: Quickstart, done: Sequence[StepRecord]) -> AlgorithmState | None:
     """The last checkpoint and the stage of a run that an older version began."""
-    bodies = [one.body for one in done if one.function == LESSON]
+    bodies = [one.body for one in done if one.function == LEGACY_STEP]
     made = [str(body["checkpoint"]) for body in bodies if "checkpoint" in body]
     warm = [body for body in bodies if body.get("phase") == WARM_UP]
     practised = sum(body.get("phase") == PRACTICE for body in bodies)
@@ -367,7 +367,7 @@ class Results:
 def measured(store: Store, steps: Sequence[StepRecord]) -> MeasuredVersions | None:
     """What the run has kept of both versions; None while one of them is missing. Versions before durable steps kept
     each in a body of its own."""
-    old = {str(one.body.get("phase")): one.body for one in steps if one.function == LESSON}
+    old = {str(one.body.get("phase")): one.body for one in steps if one.function == LEGACY_STEP}
     if BASELINE in old and TRAINED in old:
         before, after = (old[name]["marks"] for name in (BASELINE, TRAINED))
         return MeasuredVersions(
