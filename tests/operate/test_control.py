@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.commands import GUARDS, RUN_COMMANDS, REASONS, Command, Forbidden, Role
+from holdfast.contracts.commands import GUARDS, REASONS, RUN_COMMANDS, Command, Forbidden, Role
 from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, IllegalMove, NotFound
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import Task

@@ -56,7 +56,8 @@ def check_fields(where: str, record: Any, *, filled: Iterable[str] = ()) -> None
         value = getattr(record, name)
         if value is not None and not value.strip():
             raise BadRecord(f"{where}: {name}", why="must not be blank")
-    for name, holds, why in _bounds(type(record)):
+    kind: Any = type(record)
+    for name, holds, why in _bounds(kind):
         value = getattr(record, name)
         if value is not None and not holds(value):
             raise BadRecord(f"{where}: {name} = {value!r:.80}", why=why)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from holdfast.contracts.artifacts import manifest_of
-from holdfast.contracts.commands import GUARDS, RUN_COMMANDS, REASONS, WANTS
+from holdfast.contracts.commands import GUARDS, REASONS, RUN_COMMANDS, WANTS
 from holdfast.contracts.errors import IllegalMove, NotFound, StoreCorrupt
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import encode

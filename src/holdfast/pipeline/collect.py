@@ -55,7 +55,7 @@ async def _follow(tail: RolloutTail, ctx: StepContext) -> Batch:
             arrived = await asyncio.to_thread(_arrived, store, tail.run, taken, max(least, most))
             if is_over or len(arrived) >= least:
                 arrived = arrived[:most]
-                blob = await asyncio.to_thread(ctx.keep, arrived)
+                blob = await asyncio.to_thread(ctx.save_blob, arrived)
                 return Batch(run=tail.run, step=ctx.name, count=len(arrived), ids=blob)
         pending = [asyncio.ensure_future(store.changes.after(topic, at)) for topic, at in seen.items()]
         try:

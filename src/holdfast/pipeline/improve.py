@@ -187,7 +187,8 @@ def start(spec: Spec, done: Sequence[StepRecord], base: Version, iteration: int,
     if made:
         data["trainer"] = known[-1]["phase"]
     if any("followed" in body for body in known):
-        data["taken"] = [ctx.save_blob([f"{spec.algorithm.follow}/{name}" for body in known for name in body["followed"]])]  # type: ignore[attr-defined]
+        names = [f"{spec.algorithm.follow}/{name}" for body in known for name in body["followed"]]  # type: ignore[attr-defined]
+        data["taken"] = [ctx.save_blob(names)]
     candidate = base.policy.at(made[-1]) if made else state.candidate  # type: ignore[attr-defined]
     step = state.step + len(known)
     metrics = {**state.metrics, "iteration": iteration} if state.metrics else {}
