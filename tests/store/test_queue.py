@@ -390,5 +390,5 @@ def test_a_rollout_of_no_step_is_taken_in_by_the_one_that_asks_for_it(scene: Sce
 
 
 def test_negative_bounds_are_refused(scene: Scene) -> None:
-    with pytest.raises(BadRecord, match="max_faults = -1: must not be negative"):
+    with pytest.raises(BadRecord, match="max_faults = -1: must be at least 0"):
         scene.enqueue("t", max_faults=-1)

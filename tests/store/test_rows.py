@@ -125,7 +125,7 @@ HASH = "a" * 64
         (rows.judgement, ("m", "c@1", HASH, "a", "yes", 0.5, "", 0, 0.0, 0.0, 1.0), "64 lower-case hex digits"),
         (rows.judgement, ("m", "c@1", HASH, HASH, "yes", None, "", 0, 0.0, 0.0, 1.0), "go together"),
         (rows.label, (HASH, "c@1", "human", "ann", 1, 1, "", 1.0), "human"),
-        (rows.label, (HASH, "c@1", "person", "ann", 0, 1, "", 1.0), "numbered from 1"),
+        (rows.label, (HASH, "c@1", "person", "ann", 0, 1, "", 1.0), "version = 0: must be at least 1"),
         (rows.doubt, (HASH, "c@1", "bored", "", 1.0), "bored"),
         (rows.appointment, ("p", "m", "both", 1.0), "both"),
         (rows.artefact, ("{}",), "task"),
