@@ -28,7 +28,7 @@ from holdfast.workloads.tooluse.tools import SPECS, UNKNOWN_KEY
 
 SUCCESS_WEIGHT, FORMAT_WEIGHT, EFFICIENCY_WEIGHT = 1.0, 0.05, 0.05
 MOST = SUCCESS_WEIGHT + FORMAT_WEIGHT + EFFICIENCY_WEIGHT  # what the gold answer earns
-GUARD = OutcomeGate(name="tooluse@1", outcome="success", cap=0.1)
+OUTCOME_GATE = OutcomeGate(name="tooluse@1", outcome="success", cap=0.1)
 CARELESS = 0.1  # what the naive grader pays for the style, right or wrong
 SOURCE = "rule:tooluse"
 SCHEMAS = tools.schemas_of(SPECS.values())
@@ -55,7 +55,7 @@ def score(task: Any, output: Any, spans: Sequence[Span], *, features: Features =
     if pays_tools:
         measured.append(_signal("efficiency", efficiency(task, spans), EFFICIENCY_WEIGHT))
         measured += [replace(one, weight=0.0) for one in by_turn(task, output, spans)]
-    return total(measured, GUARD).signals
+    return total(measured, OUTCOME_GATE).signals
 
 
 def by_turn(task: Mapping[str, Any], output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
