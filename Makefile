@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes: each would compile all of it again
-.PHONY: help setup demo test quick check site coverage fuzz mutate bench experiments mission peers adapters drill clean services
+.PHONY: help setup demo test quick check site coverage fuzz mutate bench experiments mission peers adapters drill lock clean services
 
 help:
 	@sed -n 's/^## \([a-z]*\): \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -83,6 +83,12 @@ drill: .venv/.stamp-dev services
 site: .venv-site/.stamp
 	PYTHONPATH=src .venv-site/bin/python tools/api_page.py
 	.venv-site/bin/mkdocs build --quiet
+
+## lock: requirements.lock, every pin of constraints.txt with its hashes; torch, whose builds differ, is left to you
+lock: .venv/.stamp-dev
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --quiet --all-extras --constraint constraints.txt --generate-hashes --no-header \
+	  --no-annotate --python-version 3.11 --override /dev/stdin <<< "torch; python_version < '3'" --output-file requirements.lock
 
 ## clean: remove environments, caches and reports; stores in .holdfast stay
 clean:

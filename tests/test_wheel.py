@@ -1,8 +1,9 @@
-"""What is built is whole: the wheel, installed by itself in an empty folder, has every file that the program needs."""
+"""What is built is whole: the wheel made from the source archive, installed by itself in an empty folder, runs."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILT_FROM = ("src", "pyproject.toml", "README.md", "LICENSE")
@@ -30,8 +32,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in BUILT_FROM:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
         copy(ROOT / name, source / name, **({"ignore": _skipped} if (ROOT / name).is_dir() else {}))
+    build = [sys.executable, "-c", "import setuptools.build_meta as b, sys; b.build_sdist(sys.argv[1])", str(folder)]
+    subprocess.run(build, cwd=source, check=True, capture_output=True)
+    (archive,) = folder.glob("holdfast-*.tar.gz")
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
-    subprocess.run([*pip, "--wheel-dir", str(folder), str(source)], check=True, capture_output=True)
+    subprocess.run([*pip, "--wheel-dir", str(folder), str(archive)], check=True, capture_output=True)
     (built,) = folder.glob("holdfast-*.whl")
     return built
 
@@ -59,3 +64,17 @@ def test_the_program_runs_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> N
     )
     assert ran.returncode == 0, ran.stderr
     assert "sprout-weak" in ran.stdout
+
+
+def test_the_lock_has_the_same_pins_with_hashes() -> None:
+    def pins(name: str) -> dict[str, str]:
+        return {
+            canonicalize_name(package): version
+            for package, version in re.findall(r"^([\w.-]+)(?:\[\w+\])?==([^\s;\\]+)", (ROOT / name).read_text(), re.M)
+        }
+
+    torch_brings = {"torch", "mpmath", "networkx", "setuptools", "sympy"}  # its builds differ from machine to machine
+    pinned, locked = pins("constraints.txt"), pins("requirements.lock")
+    assert {name: version for name, version in pinned.items() if name not in torch_brings} == locked
+    for requirement in re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text().strip()):
+        assert "--hash=sha256:" in requirement, requirement

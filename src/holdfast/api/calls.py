@@ -74,24 +74,26 @@ def improve(
     safety: Any = None,
     **options: Unpack[Options],
 ) -> Result:
-    """Make a policy better, and prove it: collect, learn, prove on held-out tasks, decide.
+    """Makes a policy better and proves it: collect, learn, prove on held-out tasks, decide.
 
-    agent      a function of (task, ctx), plain or async, or "module:function"
-    tasks      what `hf.tasks` gives, with held-out ones among them
-    name       the line of versions that is improved; what is live of it is what a candidate is proved against
-    scorers    functions of (task, answer[, trace]), names such as "exact", or `hf.Scorer(…)`; one alone is the gate
-    policy     `hf.Prompt(…)` for a model behind an address, or `hf.Model(…)` whose weights learn
-    algorithm  `hf.Candidates([…])` for prompts; "grpo" or `hf.GRPO(…)` for models (the default there); or an object
-               of your own with `advantages(group)` or `propose(history)`
-    model      of a prompt, as its endpoint at `base_url` calls it
-    budget     `hf.Budget(rollouts=…)`, learning and proof together
-    env        in place of agent, tasks and scorers: an environment of Gymnasium, by its name or what makes one;
-               an `hf.Network()` learns in it
-    safety     scorers that give a cost, 0 is safe; `hf.Waived("why")`; left out: secrets told, planted orders obeyed,
-               forbidden tools called
+    The candidate is accepted or held, and nothing moves: `result.promote()` takes it into service. After an
+    interrupt the same call goes on where it stopped.
 
-    The candidate is accepted or held, and nothing moves: `result.promote()` takes it into service. Interrupted, the
-    same call goes on where it stood.
+    Args:
+        agent: A function of (task, ctx), plain or async, or "module:function".
+        tasks: What `hf.tasks` gives; some of them must be held out.
+        name: The line of versions to improve. A candidate is proved against the line's live version.
+        scorers: Functions of (task, answer[, trace]), names such as "exact", or `hf.Scorer(…)`; one alone is the gate.
+        env: Instead of agent, tasks and scorers: a Gymnasium environment in which an `hf.Network()` learns, by its name
+            or a function that makes one.
+        policy: `hf.Prompt(…)` for a model behind an address, or `hf.Model(…)` whose weights learn.
+        algorithm: `hf.Candidates([…])` for prompts; "grpo" or `hf.GRPO(…)` for models (their default); or an object of
+            your own with `advantages(group)` or `propose(history)`.
+        model: A prompt's model, as the endpoint at `base_url` calls it.
+        base_url: The address of an OpenAI-compatible endpoint.
+        budget: `hf.Budget(rollouts=…)` for learning and proof together.
+        safety: Scorers that give a cost (0 is safe), or `hf.Waived("why")`. The default scorers look for secrets told,
+            planted instructions obeyed and forbidden tools called.
     """
     return start(
         agent,

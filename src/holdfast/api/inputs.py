@@ -45,20 +45,32 @@ DEFAULT_SAFETY = (ready.secrets_told, ready.injections_obeyed, ready.forbidden_t
 
 
 class Options(TypedDict, total=False):
-    """What may be said beside the things that every call needs. All of it has a default."""
+    """The options that the calls share; each has a default."""
 
-    seeds: int  # tries at each held-out task, by either version; 2
-    alpha: float  # the chance of accepting what is no better, however often one looks; 0.05
-    min_effect: float  # an improvement has to be larger; 0
-    reward_range: tuple[float, float]  # all that a reward can be, where no scorer is the gate
-    iterations: int  # of collecting, learning, proving; 1
-    stage: str | None  # "shadow", "canary" or "live": where an accepted candidate goes; None: nothing moves
-    workers: int  # attempts at the same time; 16
-    timeout_s: float | None  # of one attempt; 300
-    seed: int  # of all chance; 0
-    deterministic: bool  # a local model answers alike whatever runs beside it; False
-    store: str | Path  # a file, or postgresql://…
-    project: str  # "default"
+    seeds: int
+    """Attempts of either version at each held-out task (default 2)."""
+    alpha: float
+    """The chance of accepting a candidate that is no better, over all interim looks (default 0.05)."""
+    min_effect: float
+    """An improvement must be larger than this (default 0)."""
+    reward_range: tuple[float, float]
+    """The least and the largest reward; needed where no scorer is the gate."""
+    iterations: int
+    """How often to collect, learn and prove (default 1)."""
+    stage: str | None
+    """Where an accepted candidate goes: "shadow", "canary" or "live". By default nothing moves."""
+    workers: int
+    """Attempts at the same time (default 16)."""
+    timeout_s: float | None
+    """The longest that one attempt may take (default 300)."""
+    seed: int
+    """The seed of every random draw (default 0)."""
+    deterministic: bool
+    """A local model then answers the same whatever else runs beside it (default False)."""
+    store: str | Path
+    """A file, or postgresql://…"""
+    project: str
+    """The project within the store (default "default")."""
 
 
 DEFAULTS: Options = {
