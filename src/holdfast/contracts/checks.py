@@ -47,9 +47,8 @@ def check_reward(score: Score, cases: Sequence[KnownCase], share: Share, *, outc
     """
     require(bool(cases), "no cases: nothing was checked")
     for case in cases:
-        require(
-            bool(case.cheats), f"{case.name}: has no cheats: a reward that was never tempted is not known to be honest"
-        )
+        says = f"{case.name}: has no cheats: a reward that was never tempted is not known to be honest"
+        require(bool(case.cheats), says)
         gold = _sheet(score, case, case.gold)
         earned = gold.total or 0.0
         require(earned > 0.0, f"{case.name}: the gold answer {case.gold.name!r} earns {earned:g}")

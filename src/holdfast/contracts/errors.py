@@ -66,10 +66,8 @@ def check_fields(where: str, record: Any, *, filled: Iterable[str] = ()) -> None
 @cache
 def _bounds(cls: Any) -> list[tuple[str, Callable[[Any], Any], str]]:
     """The name of each number and of each field with a bound, whether a value is within it, and the error."""
-    found = [(one, one.type in ("float", "float | None")) for one in fields(cls)]
-    return [
-        (f.name, _within(f.metadata), _why(f.metadata, is_number)) for f, is_number in found if is_number or f.metadata
-    ]
+    found = [(f.name, f.metadata, f.type in ("float", "float | None")) for f in fields(cls)]
+    return [(name, _within(rules), _why(rules, is_float)) for name, rules, is_float in found if rules or is_float]
 
 
 def _within(rules: Mapping[str, Any]) -> Callable[[Any], Any]:

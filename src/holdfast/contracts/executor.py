@@ -151,15 +151,8 @@ class _Trial:
             self._require(executor.is_ready(), "it was prepared and is not ready")
         self._count += 1
         heard = self._heard = queue.Queue()  # of this attempt: what an earlier one still says is no answer
-        given = Assignment(
-            rollout="kit/t",
-            attempt=f"kit/t:attempt-{self._count}",
-            number=1,
-            split=None,
-            input=dict(task),
-            resources={},
-            seed=7,
-        )
+        names: dict[str, Any] = {"rollout": "kit/t", "attempt": f"kit/t:attempt-{self._count}", "number": 1}
+        given = Assignment(**names, split=None, input=dict(task), resources={}, seed=7)
         return executor.begin(given, heard.put, lambda outcome, error: heard.put((outcome, error)))
 
     def _outcome(self) -> Outcome:

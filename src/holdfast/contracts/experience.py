@@ -56,9 +56,8 @@ class Step:
         if self.kind in ENDS and self.action is not None:
             raise BadRecord(f"{self.kind} step", why="has an action, but the episode ended there")
         if self.kind is StepKind.TERMINATED and self.value is not None:
-            raise BadRecord(
-                f"terminated step: value = {self.value}", why="nothing follows, so it is 0 and not estimated"
-            )
+            why = "nothing follows, so it is 0 and not estimated"
+            raise BadRecord(f"terminated step: value = {self.value}", why=why)
         if self.action is None and (self.logprob is not None or self.span is not None):
             raise BadRecord(f"{self.kind} step", why="has a logprob or a span, but no action")
 
@@ -111,9 +110,7 @@ class Trajectory:
     task: str | None = None  # what was tried: trajectories with the same key can be compared in a group
     steps: tuple[Step, ...] = field(metadata={"minItems": 2})
     discount: float = field(default=0.99, metadata={"minimum": 0, "maximum": 1})
-    padding: int = field(
-        default=0, metadata={"minimum": 0}
-    )  # how many transitions are missing on the right; no fake steps
+    padding: int = field(default=0, metadata={"minimum": 0})  # transitions missing on the right; no fake steps
     created_at: float  # unix seconds
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -150,9 +147,8 @@ def _check_place(where: str, step: Step, *, first: bool, last: bool) -> None:
     if step.kind in ENDS and not last:
         raise BadRecord(where, why=f"is {step.kind}", remedy="only the last step may end the episode")
     if last and step.action is not None:
-        raise BadRecord(
-            where, why="the last step has an action", remedy="add the step it led to, or leave the action out"
-        )
+        remedy = "add the step it led to, or leave the action out"
+        raise BadRecord(where, why="the last step has an action", remedy=remedy)
     if not last and step.action is None:
         raise BadRecord(where, why="has no action", remedy="every step but the last takes one")
 
@@ -312,9 +308,8 @@ def trajectory(
     ordered = _in_order(spans)
     cut = _cut(ordered, SpanKind.MODEL) or _cut(ordered, SpanKind.TOOL)
     if not cut:
-        raise BadRecord(
-            where, why=f"has no decision among its {len(ordered)} spans", remedy="record model or tool calls"
-        )
+        why = f"has no decision among its {len(ordered)} spans"
+        raise BadRecord(where, why=why, remedy="record model or tool calls")
     return Trajectory(
         id=f"{rollout_id}::{attempt_id}",
         rollout=rollout_id,
@@ -330,9 +325,8 @@ def _in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
     ordered = tuple(sorted(spans, key=lambda span: span.seq))
     for one, other in pairwise(ordered):
         if one.seq == other.seq:
-            raise BadRecord(
-                f"span {other.name}: seq = {other.seq}", why="is there twice", remedy="give one attempt's spans"
-            )
+            what = f"span {other.name}: seq = {other.seq}"
+            raise BadRecord(what, why="is there twice", remedy="give one attempt's spans")
     return ordered
 
 

@@ -125,9 +125,8 @@ def check_scorer(scorer: ScoreFunction, cases: Sequence[KnownCase]) -> None:
     """
     require(bool(cases), "no cases: nothing was checked")
     for case in cases:
-        require(
-            bool(case.cheats), f"{case.name}: has no cheats: a scorer that was never tempted is not known to be fair"
-        )
+        says = f"{case.name}: has no cheats: a scorer that was never tempted is not known to be fair"
+        require(bool(case.cheats), says)
         for answer in (case.gold, *case.plain, *case.cheats):
             where = f"{case.name}: {answer.name!r}"
             before = deepcopy((case.task, answer.output))

@@ -131,9 +131,8 @@ class Span:
             raise BadRecord(f"span {self.name}", why=f"times {self.started_at} to {self.ended_at} are not in order")
         if self.parent is not None and not 1 <= self.parent < self.seq:
             raise BadRecord(f"span {self.name}: parent = {self.parent}", why=f"must be an earlier span than {self.seq}")
-        if (self.model is not None) != (self.kind is SpanKind.MODEL) or (self.tool is not None) != (
-            self.kind is SpanKind.TOOL
-        ):
+        calls = (self.model is not None, self.tool is not None)
+        if calls != (self.kind is SpanKind.MODEL, self.kind is SpanKind.TOOL):
             raise BadRecord(f"span {self.name}", why=f"kind {self.kind} does not fit its model or tool call")
 
     @property

@@ -218,10 +218,8 @@ class Life:
             if said is not None:
                 self._pending["says"].append([self._places[said[0]], said[1]])
         self._playing, beats = talk.due(self._playing, self.tick)
-        lines += tuple(
-            talk.Line(tick=beat.tick, kind="vignette", text=beat.text, a=beat.seat, b=-1, priority=True)
-            for beat in beats
-        )
+        how: dict[str, Any] = {"kind": "vignette", "b": -1, "priority": True}
+        lines += tuple(talk.Line(tick=beat.tick, text=beat.text, a=beat.seat, **how) for beat in beats)
         self._pending["lines"] += [self._line(line) for line in lines]
         for kept in self._pending.values():
             del kept[:-64]  # who looks seldom sees the newest
@@ -327,19 +325,9 @@ class Life:
 
     def save(self, path: Path) -> str:
         """Saves the whole world and the state of the narration."""
-        given = [asdict(one) for one in self.commands]
-        return record.save(
-            path,
-            self.env.state,
-            self.rules,
-            {
-                "limiter": self._limiter.plain(),
-                "vignettes": self._playing.plain(),
-                "seen": self._seen,
-                "seed": self.seed,
-                "commands": given,
-            },
-        )
+        notes = {"limiter": self._limiter.plain(), "vignettes": self._playing.plain(), "seen": self._seen}
+        notes |= {"seed": self.seed, "commands": [asdict(one) for one in self.commands]}
+        return record.save(path, self.env.state, self.rules, notes)
 
     def restore(self, path: Path) -> None:
         """Goes on from a snapshot; a new window and a new key frame begin."""
@@ -358,13 +346,8 @@ class Life:
 
     def script(self) -> ReplayScript:
         """The seed and the commands: enough to run it again."""
-        return ReplayScript(
-            seed=self.seed,
-            rules=self.rules.sha256,
-            commands=tuple(self.commands),
-            ticks=self.tick,
-            state=self.env.state.sha256(),
-        )
+        hashes = {"rules": self.rules.sha256, "state": self.env.state.sha256()}
+        return ReplayScript(seed=self.seed, commands=tuple(self.commands), ticks=self.tick, **hashes)
 
     def write_script(self, path: Path) -> None:
         record.write_script(path, self.script())

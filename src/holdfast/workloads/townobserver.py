@@ -398,15 +398,8 @@ def soak(
 
     def look() -> None:
         state, here = life.env.state, int((life.env.state.people["alive"][0] == 1).sum())
-        seen.append(
-            SoakSample(
-                tick=life.tick,
-                seconds=round(clock() - began, 1),
-                memory_mb=memory_mb(),
-                here=here,
-                state=state.sha256(),
-            )
-        )
+        seconds, name = round(clock() - began, 1), state.sha256()
+        seen.append(SoakSample(tick=life.tick, seconds=seconds, memory_mb=memory_mb(), here=here, state=name))
 
     try:
         for done in range(1, ticks + 1):

@@ -234,9 +234,8 @@ class TownTrainer:
 
     def finish(self, *, is_whole: bool = True, each: Callable[[str], None] = lambda name: None) -> TrainingRound:
         """Compares with a random, a scripted and an untrained policy in further towns; `each` gets the name of each."""
-        final = TownVectorEnv(
-            self.rules, worlds=self.course.final_worlds, days=self.course.days + 1, fixed=HELD_OUT + 1
-        )
+        days, worlds = self.course.days + 1, self.course.final_worlds
+        final = TownVectorEnv(self.rules, worlds=worlds, days=days, fixed=HELD_OUT + 1)
         untaught = ActorCritic(self.net.body, seed=self.seed)
         exams: dict[str, Callable[[], Numbers]] = {
             "learnt": lambda: returns_of(final, self.net, self._ticks, seed=self.seed),

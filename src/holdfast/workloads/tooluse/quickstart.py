@@ -50,13 +50,9 @@ MAX_TURNS = 5
 TIMEOUT_S = 120.0
 # With 200 tasks, two seeds differ by about 0.05 for no reason at all: the documented bands are for larger suites.
 APART = SpreadLimits(p_value=0.05, delta=0.15)
-COMPARISON = ComparisonConfig(
-    reward_range=(0.0, MOST),
-    seed_p_value_spread=APART.p_value,
-    seed_delta_spread=APART.delta,
-    sample_p_value_spread=APART.p_value,
-    sample_delta_spread=APART.delta,
-)
+SPREADS = {f"{what}_p_value_spread": APART.p_value for what in ("seed", "sample")}
+SPREADS |= {f"{what}_delta_spread": APART.delta for what in ("seed", "sample")}
+COMPARISON = ComparisonConfig(reward_range=(0.0, MOST), **SPREADS)
 CRITERIA = Criteria(min_reward_delta=0.05, max_seed_spread=APART, max_sample_spread=APART)
 WARM_UP, PRACTICE, MARKS = "warm-up", "grpo", "marks"
 
@@ -249,9 +245,8 @@ class WarmUp:
         return {**told, "checkpoint": candidate.checkpoint}, candidate
 
     def _trainer(self, model: Any) -> Trainer:
-        return Trainer(
-            model, Settings(pace=OptimizerConfig(learning_rate=self.settings.warm_up_rate)), seed=self.settings.seed
-        )
+        pace = OptimizerConfig(learning_rate=self.settings.warm_up_rate)
+        return Trainer(model, Settings(pace=pace), seed=self.settings.seed)
 
 
 def _algorithm(settings: Quickstart, earlier: AlgorithmState | None) -> Stages | Resumed:
@@ -369,10 +364,8 @@ def measured(store: Store, steps: Sequence[StepRecord]) -> MeasuredVersions | No
     each in a body of its own."""
     old = {str(one.body.get("phase")): one.body for one in steps if one.function == LEGACY_STEP}
     if BASELINE in old and TRAINED in old:
-        before, after = (old[name]["marks"] for name in (BASELINE, TRAINED))
-        return MeasuredVersions(
-            int(old[BASELINE]["tries"]), before, after, *(old[name]["episodes"] for name in (BASELINE, TRAINED))
-        )
+        kept = [old[name][part] for part in ("marks", "episodes") for name in (BASELINE, TRAINED)]
+        return MeasuredVersions(int(old[BASELINE]["tries"]), *kept)
     marks = next((one.body for one in steps if one.name == MARKS), {})
     looked = [one.body for one in steps if one.body.get("phase") == PHASE and "look" in one.body]
     if not all(arm in marks for arm in ARMS) or not looked:
@@ -463,6 +456,5 @@ def _solved(episodes: Sequence[Episodic]) -> dict[str, float]:
 def _rate(counted: Sequence[int], tries: int) -> SuccessRate:
     """Several tries at one task are not independent: the interval is that of as many trials as there are tasks."""
     right, of = counted
-    return SuccessRate(
-        right=right, of=of, interval=wilson(right / tries, of / tries) if of else Interval(low=0.0, high=1.0)
-    )
+    interval = wilson(right / tries, of / tries) if of else Interval(low=0.0, high=1.0)
+    return SuccessRate(right=right, of=of, interval=interval)
