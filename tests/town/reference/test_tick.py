@@ -14,9 +14,7 @@ from holdfast.town.env import Env, Seen
 from holdfast.town.kernel import KINDS
 from holdfast.town.rules import CAUSES, NEEDS, STAGES, TROUBLES, Rules, load, merged
 from holdfast.town.state import TownState
-from tests.town.reference.life import begin
-from tests.town.reference.tick import possible, tick
-from tests.town.reference.world import Layout, World, difference, read
+from tests.town.reference.world import Layout, World, begin, difference, possible, read, tick
 from tests.town.small import small
 
 Choose = Callable[[Env, Seen, int], NDArray[np.int64]]
