@@ -144,7 +144,7 @@ def quickstart(
     check_torch("quickstart")
     from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_lines, switched_off_records
     from holdfast.operate.switches import key_of, snapshot_of
-    from holdfast.workloads.tooluse.quickstart import QUICK, WEIGHING, Quickstart, spec_for, turned
+    from holdfast.workloads.tooluse.quickstart import COMPARISON, QUICK, Quickstart, spec_for, turned
 
     settings = replace(QUICK if quick else Quickstart(), seed=seed)
     again = f"holdfast quickstart{' --quick' if quick else ''}{f' --seed {seed}' if seed else ''}{at}"
@@ -163,7 +163,7 @@ def quickstart(
         if status.run_state is RunState.COMPLETED:
             found, picture = _results(opened, status)
             proposed = _proposed(updates)
-            page = None if proposed is None else write_page(Path(proposed["proof"]), WEIGHING)
+            page = None if proposed is None else write_page(Path(proposed["proof"]), COMPARISON)
             right = turned(opened, updates)
             sheet = [] if json else _sheet(opened, right)
     if json:

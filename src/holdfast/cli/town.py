@@ -293,7 +293,7 @@ def run(
                 recording.add(life.frame())
             if moment.window is not None:
                 windows.append(rounded(moment.window) | {"tick": moment.tick, "faults": list(faults(moment.window))})
-                watch.look(moment.window, moment.tick)
+                watch.update(moment.window, moment.tick)
             advance()
     state = life.save(save) if save is not None else life.env.state.sha256()
     if replay is not None:
@@ -307,7 +307,7 @@ def run(
             "tick": life.tick,
             "stages": told["stages"]["on"],
         }
-        kept |= {"alerts": [one.message for one in watch.standing], "left": [asdict(one) for one in life.left]}
+        kept |= {"alerts": [one.message for one in watch.active], "left": [asdict(one) for one in life.left]}
         print_json(kept | {"kpis": rounded(life.kpis), "faults": why_not, "windows": windows})
         return
     for text in news[-8:]:

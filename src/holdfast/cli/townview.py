@@ -228,7 +228,7 @@ def look(life: Life, record: Path | None, *, speed: float, ticks: int | None) ->
         def step() -> dict[str, Any]:
             moment = life.step()
             if moment.window is not None:
-                alarms.look(moment.window, moment.tick)
+                alarms.update(moment.window, moment.tick)
             frame = life.frame()
             if recording is not None:
                 recording.add(frame)
@@ -277,7 +277,7 @@ def animate(
                     news.extend(frame.get("lines", ()))
                     done += 1
                 assert seen is not None
-                told = [alert.code for alert in alerts.standing] if alerts is not None else []
+                told = [alert.code for alert in alerts.active] if alerts is not None else []
                 shown = town(legend, seen, news=news, alerts=told, state=f"{speed:g}×", is_coloured=is_coloured)
                 live.update(shown, refresh=True)
                 due = max(due + each / speed, time.monotonic() - 0.5)

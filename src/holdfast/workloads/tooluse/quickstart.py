@@ -50,7 +50,7 @@ MAX_TURNS = 5
 TIMEOUT_S = 120.0
 # With 200 tasks, two seeds differ by about 0.05 for no reason at all: the documented bands are for larger suites.
 APART = SpreadLimits(p_value=0.05, delta=0.15)
-SPREADS = {f"{what}_p_value_spread": APART.p_value for what in ("seed", "sample")}
+SPREADS: dict[str, Any] = {f"{what}_p_value_spread": APART.p_value for what in ("seed", "sample")}
 SPREADS |= {f"{what}_delta_spread": APART.delta for what in ("seed", "sample")}
 COMPARISON = ComparisonConfig(reward_range=(0.0, MOST), **SPREADS)
 CRITERIA = Criteria(min_reward_delta=0.05, max_seed_spread=APART, max_sample_spread=APART)
