@@ -89,8 +89,7 @@ class Agent(Protocol):
     """Answers a task with any JSON, or an awaitable of it.
 
     An exception is a failed try, and is data. An attempt that our infrastructure ended is tried again with the same
-    seed, and many attempts run at once: an agent keeps nothing of one for another.
-    """
+    seed, and many attempts run at once: an agent keeps nothing of one for another."""
 
     def __call__(self, task: Any, ctx: Any, /) -> Any: ...
 
@@ -129,8 +128,7 @@ def check_agent(agent: Agent, tasks: Sequence[Any], context: Callable[[Any], Any
     """It can be called, answers in JSON, and says the same of a task again and beside others.
 
     `context` makes a new one for each attempt at a task, with the same seed and a model that says the same to the same
-    messages. What fails is an AssertionError that names the task.
-    """
+    messages. What fails is an AssertionError that names the task."""
     require(len(tasks) > 1, "fewer than two tasks: whether attempts disturb one another was not checked")
     try:
         refuse_uncallable(agent, type(agent).__name__)

@@ -46,8 +46,7 @@ class Artifacts(Protocol):
 def content_hash(path: Path) -> str:
     """Of a file, its bytes; of a folder, the file that its manifest names, found to be as the manifest says.
 
-    OSError where something is missing, ValueError where it is damaged.
-    """
+    OSError where something is missing, ValueError where it is damaged."""
     if not path.is_dir():
         return _sha256(path)
     manifest = manifest_of(path)
@@ -77,8 +76,7 @@ def _sha256(path: Path) -> str:
 def check_artifacts(connect: Callable[[], Artifacts], scratch: Path) -> None:
     """What was put is got by anybody, is never other bytes than were put, and can be put right by putting it again.
 
-    `connect` opens the same place anew, as another process would. `scratch` is an empty folder for sources.
-    """
+    `connect` opens the same place anew, as another process would. `scratch` is an empty folder for sources."""
     for kind, source in (("file", _file), ("folder", _folder)):
         here, uri = connect(), f"kit/{kind}"
         ref = here.put(source(scratch / "one", b"one"), uri)

@@ -81,8 +81,7 @@ class Scores:
 class MetricComparison:
     """A candidate against a baseline on the same tasks; above 0 the candidate is better, for every metric.
 
-    What is better when it is less (a cost, a latency) is compared with its sign turned round.
-    """
+    What is better when it is less (a cost, a latency) is compared with its sign turned round."""
 
     SCHEMA: ClassVar[int] = 1
 

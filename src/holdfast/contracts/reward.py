@@ -19,8 +19,7 @@ class Reward:
     """What a scorer gives for one answer. The value counts; terms and turns say how it came about.
 
     Numbers of other libraries become plain floats here, so that whatever is wrong with them is found where they are
-    made and no later.
-    """
+    made and no later."""
 
     value: float
     terms: Mapping[str, float] = field(default_factory=dict)  # named parts, kept beside the value

@@ -68,8 +68,7 @@ class ScoreFunction(Protocol):
     """Something that says what an answer is worth. It sees what is hidden from the agent.
 
     The task has `id`, `input`, `expected`, `family` and `metadata`. None means that nothing could be measured: missing
-    is not zero. A scorer is deterministic and changes nothing that it is given.
-    """
+    is not zero. A scorer is deterministic and changes nothing that it is given."""
 
     def __call__(self, task: Any, answer: Any, trace: Trace, /) -> Reward | Awaitable[Reward | None] | None: ...
 
@@ -119,10 +118,7 @@ def told_error(error: BaseException) -> str:
 
 
 def check_scorer(scorer: ScoreFunction, cases: Sequence[KnownCase]) -> None:
-    """Gold answers earn 1, cheats 0, plain ones something between; said twice the same, and nothing is changed.
-
-    What fails is an AssertionError that names case and answer.
-    """
+    """Gold answers earn 1, cheats 0, plain ones something between; said twice the same, and nothing is changed."""
     require(bool(cases), "no cases: nothing was checked")
     for case in cases:
         says = f"{case.name}: has no cheats: a scorer that was never tempted is not known to be fair"
@@ -153,8 +149,7 @@ def check_scorers(
     A gate pays 1 to what is expected, and less to an empty answer, to another task's answer and to the task's own
     prompt. Every scorer gives finite numbers, the same ones each time, without raising. Some attributes are read where
     a scorer has them: `name`, `gate`, `takes_trace`; `gold_is_answer` (False: what is expected is a rubric or a test
-    suite, never an answer); `asks_model` and `is_group` (not tried: it costs money, or needs a whole group).
-    """
+    suite, never an answer); `asks_model` and `is_group` (not tried: it costs money, or needs a whole group)."""
     step = max(1.0, len(tasks) / most)
     sample = [tasks[int(place * step)] for place in range(min(len(tasks), most))]
     found = [finding for one in scorers for finding in _Trial(one, sample).findings()]

@@ -385,8 +385,7 @@ BLOCKS = {
 def load_settings(path: str | Path) -> OptimizeSettings:
     """From a .toml file, or from JSON under any other name; BadInput for the first thing that is wrong.
 
-    Files that it names are looked for beside it: the tasks always, agents and scorers where they are there.
-    """
+    Files that it names are looked for beside it: the tasks always, agents and scorers where they are there."""
     return _beside(settings_from(_parse(Path(path)), str(path)), Path(path).parent)
 
 

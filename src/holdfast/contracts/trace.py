@@ -33,8 +33,7 @@ class ModelCall:
     `scrubbed` are ranges, from start up to before end, counted over prompt_ids and then completion_ids
     (over completion_ids alone where there are no prompt_ids). What was said there is not kept: the ids are NEUTRAL, and
     in the completion they are `forced` with log-prob 0. Equal ids in such ranges do not say that the texts were equal,
-    and what follows one was decided after something else than what is there now: nothing may be merged across it.
-    """
+    and what follows one was decided after something else than what is there now: nothing may be merged across it."""
 
     SCHEMA: ClassVar[int] = 1
 

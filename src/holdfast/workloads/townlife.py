@@ -366,8 +366,7 @@ def replay(
     each: Callable[[], None] | None = None,
 ) -> tuple[Life, bool | None]:
     """Runs a script again and says whether it ended in the same state; None where the script has no final state,
-    or was not run to its end.
-    """
+    or was not run to its end."""
     with explained():
         script = record.read_script(path)
         if script.rules != rules.sha256:

@@ -65,8 +65,7 @@ class AuditFile:
     """A file of JSON lines, each with a seal over itself and the seal before.
 
     Several processes may write to one: each looks, while it holds the file, what the others have added since. A line
-    that was never ended, as of a process that was killed, is kept aside, and that it was is an entry of its own.
-    """
+    that was never ended, as of a process that was killed, is kept aside, and that it was is an entry of its own."""
 
     def __init__(self, path: Path | None) -> None:
         self.path, self.count = path, 0

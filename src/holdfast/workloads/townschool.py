@@ -36,8 +36,7 @@ class TownVectorEnv:
 
     A seat's episode ends when its resident has to leave. While nobody sits there, there is only waiting, worth nothing,
     in an episode of its own. When the days are over, all are truncated, and the next towns begin. With a `fixed` seed
-    they are always the same towns.
-    """
+    they are always the same towns."""
 
     def __init__(self, rules: Rules, *, worlds: int, days: int = 1, fixed: int | None = None) -> None:
         self.env = Env(rules, worlds=worlds, days=days)

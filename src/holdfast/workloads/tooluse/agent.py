@@ -31,8 +31,7 @@ async def agent(task: Any, context: Context) -> str:
     """The final answer; empty where the model was still calling tools when its turns were over.
 
     Beside the task itself, the input may have `sampling` (an object that is handed to the model as it is) and
-    `max_turns`. A resource named `system_prompt` stands before the task's own instructions.
-    """
+    `max_turns`. A resource named `system_prompt` stands before the task's own instructions."""
     given = from_input(task)
     sampling, max_turns = _dials(task)
     box, messages = Toolbox(given.world, given.tools), _opening(given, context)

@@ -186,8 +186,7 @@ def _beside(made: PairedEvaluation, evidence: Sequence[str]) -> PairedEvaluation
 def more_of_suite(found: CandidateEvidence, source: str | None, seeds: int | None) -> PairedEvaluation:
     """Further cases of a suite that nobody has measured, or those of before with further seeds.
 
-    Where neither is said: as many generated ones again, and of a suite in a file as many seeds again.
-    """
+    Where neither is said: as many generated ones again, and of a suite in a file as many seeds again."""
     suites = [_kept(run.settings) for run in found.runs]
     first, known = suites[0], list({case.case_id: case for suite in suites for case in suite.cases}.values())
     kept = found.runs[0].settings["suite"].get("source")
