@@ -30,8 +30,7 @@ from holdfast.contracts.rollout import AttemptState, Task
 from holdfast.policies import tokens
 from holdfast.store.store import Store, open_store
 from tests.cli.conftest import Cli
-from tests.collect.proxy.far import WORDS, Far, Step, asking, chunk
-from tests.collect.proxy.street import running, served
+from tests.collect.proxy.far import WORDS, Far, Step, asking, chunk, running, served
 from tests.collect.scene import PATIENCE_S
 
 CALC: Any = {
@@ -89,7 +88,7 @@ def test_the_official_client_streams_with_tools_and_gets_the_upstreams_bytes(tmp
     net, manifest = registry.load("sprout")
     attempt = running(kept)
     with Local(net, name="sprout", version=manifest.sha256[:12]) as local:
-        tee = Tee(endpoint.app(local, name="sprout", spell=spell_byte))
+        tee = Tee(endpoint.app(local, name="sprout", token_bytes=spell_byte))
         received: list[bytes] = []
         with (
             served(lambda: tee) as upstream,  # type: ignore[arg-type, return-value]

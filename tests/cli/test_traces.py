@@ -15,7 +15,7 @@ from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.store.store import Store, open_store
 from tests.cli.conftest import Cli
-from tests.collect.proxy.street import running, served
+from tests.collect.proxy.far import running, served
 from tests.conftest import Files
 
 CALL = ModelCall(

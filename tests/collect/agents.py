@@ -117,23 +117,16 @@ async def _ask(task: Any, context: Context) -> str:
 
 def _use_sdks(task: Any, context: Context) -> list[str]:
     """As an agent does that has never heard of us: address and key are the environment's."""
-    import anthropic
     import openai
 
     hello: Any = [{"role": "user", "content": "hello"}]
     with openai.OpenAI() as client:
         first = client.chat.completions.create(model="any", messages=hello).choices[0].message.content
+    import anthropic  # here: one that found no model does not wait for it
+
     with anthropic.Anthropic() as other:
         second = other.messages.create(model="any", messages=hello, max_tokens=9).content[0]
     return [first or "", second.text if second.type == "text" else ""]
-
-
-def _use_a_client(task: Any, context: Context) -> str:
-    import openai
-
-    with openai.OpenAI(base_url=context.base_url, api_key=context.api_key) as client:
-        reply = client.chat.completions.create(model=context.model, messages=[{"role": "user", "content": "hello"}])
-    return reply.choices[0].message.content or ""
 
 
 DEEDS = {
@@ -155,7 +148,6 @@ DEEDS = {
     "threads": _talk_from_many_threads,
     "ask": _ask,
     "sdk": _use_sdks,
-    "client": _use_a_client,
     "where": lambda task, context: [
         context.base_url,
         *(os.environ.get(f"{house}_BASE_URL") for house in ("OPENAI", "ANTHROPIC")),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,13 @@ def bench(store: Store) -> Iterator[Bench]:
 @pytest.fixture
 def file_store(files: Files) -> Iterator[Store]:
     with open_store(files.fresh(), poll_s=0.01) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def shared_store(tmp_path_factory: pytest.TempPathFactory, template: Path) -> Iterator[Store]:
+    """One store for all tests of a file: each begins a run of its own."""
+    with open_store(shutil.copy(template, tmp_path_factory.mktemp("shared") / "store.db"), poll_s=0.01) as opened:
         yield opened
 
 

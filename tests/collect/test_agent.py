@@ -1,4 +1,4 @@
-"""Agents: how they are found, told apart and served by their context."""
+"""Agents: how they are found, told apart and served by their context; the tracer; the agent that asks one question."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ import pytest
 from holdfast.collect.agent import Context, OneModel, Tracer, load_agent
 from holdfast.collect.client import Client
 from holdfast.collect.executors import LoopThread
+from holdfast.collect.questions import answer, check, exact_match, prompt_of
 from holdfast.collect.thinking import BudgetTracker
 from holdfast.contracts.agent import is_async
 from holdfast.contracts.budget import BudgetChange
-from holdfast.contracts.errors import BadInput, Interrupted
-from holdfast.contracts.trace import ModelCall, Span, SpanKind
+from holdfast.contracts.checks import KnownAnswer, KnownCase, check_reward
+from holdfast.contracts.errors import BadInput, BadRecord, Interrupted, StoreFull
+from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
+from holdfast.reward.breakdown import normalised
 from tests.collect.scene import PATIENCE_S, assignment
+from tests.conftest import Clock
 
 
 async def echoing(messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
@@ -128,11 +132,6 @@ def test_files_of_one_name_in_two_folders_are_two_agents(folder: Path) -> None:
     assert [agent({}, context()) for agent in agents] == ["a", "b"]
 
 
-def test_a_file_that_is_not_there_is_named(folder: Path) -> None:
-    with pytest.raises(BadInput, match=r"there is no file gone/a\.py; check the path"):
-        load_agent("gone/a.py:answer")
-
-
 def test_an_agent_that_does_not_say_what_it_takes_is_taken_as_it_is() -> None:
     assert load_agent("builtins:dict.update")
 
@@ -162,6 +161,7 @@ def test_a_reference_names_module_and_function(reference: str) -> None:
 @pytest.mark.parametrize(
     ("reference", "why"),
     [
+        ("gone/a.py:f", "there is no file gone/a.py; check the path"),
         ("absent:f", "cannot import absent: No module named 'absent'; check the name and the folder"),
         ("importing:f", "cannot import importing: No module named 'no_such_library'; check the name and the folder"),
         ("raising:f", "importing raising failed: ZeroDivisionError: division by zero"),
@@ -199,11 +199,6 @@ def test_what_a_module_prints_while_it_is_imported_does_not_reach_stdout(
 
 
 # What the context gives
-
-
-def test_the_context_shows_the_resources_of_its_assignment() -> None:
-    given = context(assignment=assignment(resources={"system_prompt": "Be brief."}))
-    assert given.resources["system_prompt"] == "Be brief."
 
 
 def test_a_prompt_is_a_text_of_the_version_in_force() -> None:
@@ -272,14 +267,10 @@ async def test_asking_without_a_model_says_what_to_give() -> None:
     assert str(caught.value) == "this agent: needs a model and none was given; give --model and --base-url"
 
 
-def test_a_plain_agent_waits_for_what_runs_on_the_shared_loop(host: LoopThread) -> None:
-    given = context(complete=echoing, loop=host.loop)
-    assert given.wait(given.ask([{"role": "user", "content": "hi"}])).response["content"] == "echo: hi"
-
-
-def test_a_plain_agent_waits_on_a_loop_of_its_own_where_none_is_shared() -> None:
-    given = context(complete=echoing)
-    assert given.wait(given.ask([{"role": "user", "content": "hi"}])).response["content"] == "echo: hi"
+def test_a_plain_agent_waits_for_what_runs_on_the_shared_loop_or_on_one_of_its_own(host: LoopThread) -> None:
+    for loop in (host.loop, None):
+        given = context(complete=echoing, loop=loop)
+        assert given.wait(given.ask([{"role": "user", "content": "hi"}])).response["content"] == "echo: hi"
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), TimeoutError("late"), Interrupted("enough")])
@@ -343,26 +334,16 @@ def thinking_about(task: Any, model: Thinker, spans: list[Span]) -> tuple[Contex
     return context(spans, complete=model, budget=BudgetTracker("a", task, kept.append, time.time)), kept
 
 
-async def test_with_a_budget_a_call_may_think_what_is_left_of_it() -> None:
+async def test_with_a_budget_a_call_may_think_what_is_left_of_it_or_less() -> None:
     model, spans = Thinker(), list[Span]()
     given, kept = thinking_about("hi", model, spans)
-    for _ in range(2):
-        await given.ask([{"role": "user", "content": "hi"}], temperature=0.5)
-    assert [sampling for _, sampling in model.asked] == [
-        {"temperature": 0.5, "thinking": 500},
-        {"temperature": 0.5, "thinking": 0},
-    ]
+    for wanted in ({"thinking": 100}, {"thinking": 9000}, {}):
+        await given.ask([{"role": "user", "content": "hi"}], temperature=0.5, **wanted)
+    granted = (100, 400, 0)
+    assert [sampling for _, sampling in model.asked] == [{"temperature": 0.5, "thinking": most} for most in granted]
     told = [span.attributes["thinking"] for span in spans]
-    assert [(one["granted"], one["used"], one["mode"]) for one in told] == [(500, 500, "hard"), (0, 0, "hard")]
-    assert (kept[-1].budget.spent, kept[-1].budget.overspent, kept[-1].budget.calls) == (500, 0, 2)
-
-
-async def test_an_agent_may_take_less_of_its_budget_and_never_more() -> None:
-    model = Thinker()
-    given, _ = thinking_about("hi", model, [])
-    for wanted in (100, 9000):
-        await given.ask([{"role": "user", "content": "hi"}], thinking=wanted)
-    assert [sampling["thinking"] for _, sampling in model.asked] == [100, 400]
+    assert [(one["granted"], one["used"], one["mode"]) for one in told] == [(most, most, "hard") for most in granted]
+    assert (kept[-1].budget.spent, kept[-1].budget.overspent, kept[-1].budget.calls) == (500, 0, 3)
 
 
 async def test_a_call_that_fails_gives_its_tokens_back() -> None:
@@ -396,3 +377,221 @@ async def test_without_budgets_the_mode_is_told_where_thinking_was_limited() -> 
     await given.ask([{"role": "user", "content": "hi"}], thinking=7)
     await given.ask([{"role": "user", "content": "hi"}])
     assert [span.attributes for span in spans] == [{"thinking": {"granted": 7, "mode": "hard", "used": 7}}, {}]
+
+
+@pytest.fixture
+def spans() -> list[Span]:
+    return []
+
+
+@pytest.fixture
+def trace(spans: list[Span], clock: Clock) -> Tracer:
+    return Tracer(spans.append, lambda: clock.now)
+
+
+def test_spans_are_numbered_when_they_begin_and_recorded_when_they_end(
+    trace: Tracer, spans: list[Span], clock: Clock
+) -> None:
+    began = clock.now
+    with trace.span("outer", place="here") as notes:
+        clock.advance(1)
+        with trace.span("inner"):
+            clock.advance(1)
+        notes["found"] = 3
+    assert [(span.seq, span.name, span.parent) for span in spans] == [(2, "inner", 1), (1, "outer", None)]
+    assert [(span.started_at - began, span.ended_at - began) for span in spans] == [(1, 2), (0, 2)]
+    assert spans[1].attributes == {"place": "here", "found": 3}
+    assert trace.spans == spans
+
+
+def test_each_kind_of_happening_has_its_kind_of_span(trace: Tracer, spans: list[Span]) -> None:
+    trace.message("user", "hello")
+    trace.event("cache.miss", size=3)
+    trace.tool(ToolCall(tool="calculator", arguments={"left": 1}))
+    trace.model(ModelCall(model="m", messages=(), response={}), started_at=1.0)
+    with trace.span("thinking"):
+        pass
+    assert [(span.kind, span.is_decision) for span in spans] == [
+        (SpanKind.MESSAGE, False),
+        (SpanKind.TELEMETRY, False),
+        (SpanKind.TOOL, True),
+        (SpanKind.MODEL, True),
+        (SpanKind.TELEMETRY, False),
+    ]
+    assert spans[0].attributes == {"role": "user", "text": "hello"}
+
+
+def test_tasks_have_their_own_nesting(trace: Tracer, spans: list[Span]) -> None:
+    async def branch(name: str, pause_s: float) -> None:
+        with trace.span(name):
+            await asyncio.sleep(pause_s)
+            trace.event(f"in {name}")
+
+    async def both() -> None:
+        await asyncio.gather(branch("slow", 0.02), branch("quick", 0.01))
+
+    asyncio.run(both())
+    seq = {span.name: span.seq for span in spans}
+    parent = {span.name: span.parent for span in spans}
+    assert parent == {"slow": None, "quick": None, "in slow": seq["slow"], "in quick": seq["quick"]}
+
+
+def test_threads_may_record_at_the_same_time(trace: Tracer, spans: list[Span]) -> None:
+    def busy() -> None:
+        for _ in range(200):
+            trace.event("tick")
+
+    threads = [threading.Thread(target=busy) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(span.seq for span in spans) == list(range(1, 801))
+
+
+def test_a_clock_that_jumps_back_does_not_lose_the_span(trace: Tracer, spans: list[Span], clock: Clock) -> None:
+    with trace.span("backwards"):
+        clock.advance(-3600)
+    assert spans[0].ended_at == spans[0].started_at
+
+
+def test_a_reward_of_the_agents_world_becomes_a_signal_of_plain_numbers_and_no_span(
+    trace: Tracer, spans: list[Span]
+) -> None:
+    trace.reward("points", Fraction(), weight=Fraction(), turn=1)  # type: ignore[arg-type]
+    (signal,) = trace.signals
+    assert (signal.name, signal.value, signal.weight, signal.source, signal.turn) == ("points", 0.25, 0.25, "agent", 1)
+    assert type(signal.value) is type(signal.weight) is float
+    assert spans == []
+
+
+class Fraction:
+    """A number of another library."""
+
+    def __float__(self) -> float:
+        return 0.25
+
+
+class Custom:
+    def __repr__(self) -> str:
+        return "Custom()"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Custom(), "= Custom(): is of type Custom, not a JSON value"),
+        ([1, float("nan")], "[1] = nan: is not finite"),
+        ({1: 2}, "[1]: has a key that is not text"),
+    ],
+)
+def test_what_no_store_could_keep_is_refused_where_the_agent_learns_of_it(
+    trace: Tracer, spans: list[Span], value: Any, message: str
+) -> None:
+    with pytest.raises(BadRecord) as caught:
+        trace.event("look", found=value)
+    assert str(caught.value).startswith(f"Span.attributes['found']{' ' if message[0] == '=' else ''}{message}")
+    with pytest.raises(BadRecord) as caught:
+        trace.tool(ToolCall(tool="search", arguments={}, result=value))
+    assert message in str(caught.value)
+    assert spans == trace.spans == []
+
+
+def test_a_span_that_could_not_be_recorded_is_not_shown_to_the_scorer_either(clock: Clock) -> None:
+    def full(span: Span) -> None:
+        raise StoreFull("disk")
+
+    trace = Tracer(full, lambda: clock.now)
+    with pytest.raises(StoreFull):
+        trace.event("look")
+    assert trace.spans == []
+
+
+def test_an_instant_is_within_its_span_and_that_of_another_thread_within_the_outermost(
+    trace: Tracer, spans: list[Span]
+) -> None:
+    with trace.span("agent.run"):
+        with trace.span("step"):
+            trace.event("inner")
+        thread = threading.Thread(target=lambda: trace.event("there"))
+        thread.start()
+        thread.join()
+    trace.event("after")
+    seen = [(span.name, span.parent) for span in spans]
+    assert seen == [("inner", 2), ("step", 1), ("there", 1), ("agent.run", None), ("after", None)]
+
+
+@pytest.mark.parametrize("task", ["What is 2 + 2?", {"prompt": "What is 2 + 2?"}, {"prompt": "What is 2 + 2?", "x": 1}])
+def test_a_task_is_a_text_or_an_object_with_one(task: Any) -> None:
+    assert prompt_of(task) == "What is 2 + 2?"
+
+
+@pytest.mark.parametrize("task", [None, 4, [], {}, "", "  ", {"prompt": ""}, {"prompt": 4}, {"question": "?"}])
+def test_a_task_without_a_prompt_is_refused_with_its_place(task: Any) -> None:
+    with pytest.raises(BadInput) as caught:
+        prompt_of(task, "validate[3]")
+    says = 'validate[3]: has no prompt; give a string, or an object with a "prompt" string'
+    assert str(caught.value) == says
+
+
+@pytest.mark.parametrize("expected", [4, 4.0, True, ["4"], {}])
+def test_an_expectation_that_no_answer_could_match_is_refused(expected: Any) -> None:
+    with pytest.raises(BadInput) as caught:
+        check({"prompt": "2 + 2?", "expected": expected}, "optimize[0]", is_asked=False)
+    why = "is not text, so no answer could match it; quote it"
+    assert str(caught.value) == f"optimize[0].expected = {expected!r}: {why}"
+
+
+@pytest.mark.parametrize(
+    "task", ["2 + 2?", {"prompt": "2 + 2?"}, {"prompt": "?", "expected": "4"}, {"prompt": "?", "expected": None}]
+)
+def test_a_task_that_can_be_asked_and_scored_passes(task: Any) -> None:
+    check(task, "optimize[0]", is_asked=True)
+
+
+def test_only_a_task_that_a_model_is_asked_needs_a_prompt() -> None:
+    check({"board": "x.o"}, "optimize[0]", is_asked=False)
+    with pytest.raises(BadInput, match="has no prompt"):
+        check({"board": "x.o"}, "optimize[0]", is_asked=True)
+
+
+def asked(task: Any, resources: Mapping[str, Any], content: Any = "4") -> tuple[list[Any], str]:
+    """The messages the model saw, and what the agent made of its answer."""
+    seen: list[Any] = []
+
+    async def model(messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
+        seen.extend(messages)
+        return ModelCall(model="m", messages=tuple(messages), response={"role": "assistant", "content": content})
+
+    trace = Tracer(lambda span: None, time.time)
+    context = Context(assignment=assignment(task, resources=resources), trace=trace, complete=model)
+    return seen, asyncio.run(answer(task, context))
+
+
+def test_the_model_is_asked_once_with_the_system_prompt_in_force() -> None:
+    messages, found = asked({"prompt": "2 + 2?"}, {"system_prompt": "Be brief."})
+    assert messages == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
+    assert found == "4"
+
+
+def test_without_a_system_prompt_the_question_stands_alone_and_no_answer_is_an_empty_one() -> None:
+    assert asked("2 + 2?", {"style": "kind"}, content=None) == ([{"role": "user", "content": "2 + 2?"}], "")
+
+
+@pytest.mark.parametrize("task", ["6 * 7?", {"prompt": "6 * 7?"}, {"prompt": "6 * 7?", "expected": None}])
+def test_where_nothing_was_expected_there_is_no_score_and_not_a_zero(task: Any) -> None:
+    assert exact_match(task, "42", ()) == ()
+
+
+def test_the_comparison_passes_the_kit_before_it_may_judge_anyone() -> None:
+    cheats = ("5", "4 or 5", "The answer is 4.", "4\n4", "", None, ["4"])
+    case = KnownCase(
+        name="sum",
+        task={"prompt": "What is 2 + 2?", "expected": "4"},
+        gold=KnownAnswer(name="right", output="4"),
+        cheats=tuple(KnownAnswer(name=repr(output), output=output) for output in cheats),
+        plain=(KnownAnswer(name="with spaces", output=" 4 "), KnownAnswer(name="a number", output=4)),
+    )
+    (signal,) = exact_match(case.task, "4", ())
+    assert (signal.name, signal.source) == ("exact_match", "rule:exact_match")
+    check_reward(exact_match, [case], normalised, outcome="exact_match")

@@ -12,22 +12,28 @@ from typing import Any
 
 import pytest
 
-from holdfast.collect.client import EXTRAS, Client, ModelRefused
+from holdfast.collect.client import EXTRAS, Client, ModelRefused, checked, hidden
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
-from tests.collect.scene import PATIENCE_S
 from tests.endpoint import Endpoint, Scripted, completion, serving
 
 HELLO = [{"role": "user", "content": "hello"}]
 AT_ONCE = Backoff(initial_s=0.0, cap_s=0.0)
 
 
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
+@pytest.fixture(scope="module")
+def shared_endpoint() -> Iterator[Endpoint]:
     with serving() as found:
         yield found
+
+
+@pytest.fixture
+def endpoint(shared_endpoint: Endpoint) -> Endpoint:
+    """The one server of this file, as if it were new."""
+    vars(shared_endpoint).update(vars(Endpoint(url=shared_endpoint.url)))
+    return shared_endpoint
 
 
 def client_of(endpoint: Endpoint, **how: Any) -> Client:
@@ -55,18 +61,9 @@ def test_ids_and_log_probs_are_kept_as_they_were_sampled(endpoint: Endpoint) -> 
         logprobs=(-0.5, -0.25, 0.0),
         sampling={"temperature": 0.5, "return_token_ids": True},
     )
-
-
-def test_the_request_carries_model_messages_and_sampling(endpoint: Endpoint) -> None:
-    ask(endpoint, sampling={"temperature": 0.5})
     (asked,) = endpoint.asked
-    extras = {"logprobs": True, "return_token_ids": True}
-    assert asked.body == {"model": "tiny", "messages": HELLO, "temperature": 0.5, **extras}
-
-
-def test_what_was_not_asked_for_by_the_agent_is_not_recorded_as_its_sampling(endpoint: Endpoint) -> None:
-    assert ask(endpoint, sampling={"temperature": 0.5}).sampling == {"temperature": 0.5}
-    ask(endpoint, sampling={"logprobs": False})
+    assert asked.body == {"model": "tiny", "messages": HELLO, "temperature": 0.5, **EXTRAS}
+    assert ask(endpoint, sampling={"logprobs": False}).sampling == {"logprobs": False}
     assert endpoint.asked[-1].body["logprobs"] is False  # what the agent says goes
 
 
@@ -91,17 +88,6 @@ def test_an_endpoint_that_gives_no_ids_is_asked_once_and_then_left_alone(endpoin
 def test_the_key_travels_in_the_header(endpoint: Endpoint, key: str | None, header: str | None) -> None:
     ask(endpoint, api_key=key)
     assert endpoint.asked[0].headers.get("Authorization") == header
-
-
-def test_a_base_url_may_end_with_a_slash(endpoint: Endpoint) -> None:
-    assert asyncio.run(Client("tiny", endpoint.url + "/")(HELLO)).model == "tiny@1"
-
-
-def test_a_base_url_is_http() -> None:
-    with pytest.raises(BadInput) as caught:
-        Client("tiny", "localhost:8000/v1")
-    says = "base URL 'localhost:8000/v1': is not http:// or https://; for example http://127.0.0.1:8000/v1"
-    assert str(caught.value) == says
 
 
 def test_no_redirect_is_followed_and_the_key_stays_here(endpoint: Endpoint) -> None:
@@ -151,13 +137,10 @@ def logprobs(*values: float) -> dict[str, Any]:
     return {"token_ids": [1] * len(values), "logprobs": {"content": [{"logprob": value} for value in values]}}
 
 
-def test_a_probability_a_hair_above_one_is_one(endpoint: Endpoint) -> None:
-    endpoint.reply = lambda body: completion("yes", choice=logprobs(2e-7, -1.0))
-    assert ask(endpoint).logprobs == (0.0, -1.0)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), 0.7])
 def test_what_is_no_log_prob_is_refused_and_never_becomes_certainty(endpoint: Endpoint, value: float) -> None:
+    endpoint.reply = lambda body: completion("yes", choice=logprobs(2e-7, -1.0))
+    assert ask(endpoint).logprobs == (0.0, -1.0)  # a hair above one is rounding
     endpoint.reply = lambda body: completion("yes", choice=logprobs(-1.0, value))
     with pytest.raises(Fault, match="not a chat completion .*logprobs: must be finite and at most 0"):
         ask(endpoint)
@@ -191,7 +174,7 @@ def test_an_endpoint_that_is_not_there_is_a_fault() -> None:
 
 
 def test_an_endpoint_that_takes_too_long_is_a_fault(endpoint: Endpoint) -> None:
-    endpoint.script.extend([Scripted(body={}, pause_s=PATIENCE_S)] * 2)
+    endpoint.script.extend([Scripted(body={}, pause_s=2.0)] * 2)
     with pytest.raises(Fault, match=r"TimeoutError.* \(2 tries\)"):
         ask(endpoint, timeout_s=0.2, tries=2)
 
@@ -214,8 +197,11 @@ def test_a_request_that_is_refused_is_the_agents_own_error(endpoint: Endpoint, s
     with pytest.raises(ModelRefused) as caught:
         ask(endpoint)
     assert str(caught.value) == f"model tiny: HTTP {status}: too long"
-    assert not isinstance(caught.value, Fault)
-    assert len(endpoint.asked) == 1
+    assert not isinstance(caught.value, Fault) and len(endpoint.asked) == 1
+    endpoint.script.append(Scripted(status, {"error": {"message": "x" * 5000}}))
+    with pytest.raises(ModelRefused) as caught:
+        ask(endpoint)
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -256,13 +242,6 @@ def test_an_answer_that_is_no_completion_is_a_fault_and_not_the_agents(endpoint:
     with pytest.raises(Fault, match="not a chat completion"):
         ask(endpoint)
     assert len(endpoint.asked) == 1
-
-
-def test_a_long_complaint_is_cut(endpoint: Endpoint) -> None:
-    endpoint.script.append(Scripted(400, {"error": {"message": "x" * 5000}}))
-    with pytest.raises(ModelRefused) as caught:
-        ask(endpoint)
-    assert len(str(caught.value)) < 400
 
 
 # Connections
@@ -350,3 +329,44 @@ def test_thinking_tokens_are_those_that_the_endpoint_counted(endpoint: Endpoint)
     usage = {"prompt_tokens": 4, "completion_tokens": 3, "completion_tokens_details": {"reasoning_tokens": 2}}
     endpoint.reply = lambda body: completion("hi", usage=usage)
     assert ask(endpoint).thinking_tokens == 2
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h", "https://api.example.com/v1", "http://127.0.0.1:8000/v1", "http://[::1]:80", "http://bücher.de"]
+)
+def test_an_address_is_taken_without_the_slash_at_its_end(url: str) -> None:
+    assert checked("endpoint", url) == checked("endpoint", f"{url}/") == url
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("ftp://h", "is not http:// or https://"),
+        ("me:tell-nobody@h", "is not http:// or https://"),
+        ("http://me:tell-nobody@h/v1", "a name or a password"),
+        ("http://tell-nobody@h", "a name or a password"),
+        ("http://h/x?key=tell-nobody", "a query or a fragment"),
+        ("http://h/x#tell-nobody", "a query or a fragment"),
+        ("http://h:99999", "a port from 1 to 65535"),
+        ("http://h:x", "a port from 1 to 65535"),
+        ("http://h:0", "no address of a host"),
+        ("http://", "no address of a host"),
+        ("http:///v1", "no address of a host"),
+        ("http://u%40h", "no address of a host"),
+        ("http://h/ x", "a letter in it"),
+        ("http://h/\r\nX: y", "a letter in it"),
+        ("http://h\\x", "a letter in it"),
+    ],
+)
+def test_what_is_none_is_refused_and_its_secrets_are_not_shown(url: str, why: str) -> None:
+    with pytest.raises(BadInput, match=why) as caught:
+        checked("endpoint", url)
+    assert "tell-nobody" not in str(caught.value)
+    with pytest.raises(BadInput, match=f"base URL .*{why}.*; for example http://127.0.0.1:8000/v1"):
+        Client("tiny", url)
+
+
+def test_what_is_said_back_of_a_secret_is_hidden() -> None:
+    said = "bad key 'Bearer sk-tell-nobody' (sk-tell-nobody)"
+    assert hidden(said, "Bearer sk-tell-nobody", None, "") == "bad key '…' (…)"
+    assert hidden("a key", "key") == "a key"  # too short to be one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -13,17 +14,23 @@ from http.client import HTTPConnection
 from random import Random
 from typing import Any
 
+import jsonschema
 import openai
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request as Asked
+from starlette.responses import Response
 
 from holdfast.collect.chat_format import Piece, spell_byte
 from holdfast.collect.client import Client, ModelRefused
 from holdfast.collect.endpoint import REQUEST, WAIT_S, app, listen, server
+from holdfast.collect.openapi import JSON, TEXT, ApiOperation, ApiRoute, document, obj, refusals
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, StoreFull
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
+from tests.collect.fuzz import fuzz
 from tests.collect.scene import PATIENCE_S
 
 HELLO: list[Any] = [{"role": "user", "content": "What is 2+2?"}]
@@ -114,7 +121,7 @@ class Speaker(Script):
 @contextmanager
 def serving(complete: Complete, **how: Any) -> Iterator[str]:
     """The endpoint while the block lasts; gives its base URL."""
-    how = {"name": "script", "spell": spell_byte, "clock": lambda: 1000.0, **how}
+    how = {"name": "script", "token_bytes": spell_byte, "clock": lambda: 1000.0, **how}
     listening = listen("127.0.0.1", 0, token=how.get("token"))
     serves = server(app(complete, **how), wait_s=how.get("wait_s", WAIT_S))
     thread = threading.Thread(target=serves.run, kwargs={"sockets": [listening]}, name="endpoint")
@@ -227,11 +234,6 @@ def test_a_tool_is_called_and_its_result_read(script: Script, client: openai.Ope
     assert second.prompt_ids[: len(so_far)] == so_far  # the second turn begins with what was sampled in the first
 
 
-def test_tools_that_must_not_be_used_are_not_mentioned(script: Script, client: openai.OpenAI) -> None:
-    client.chat.completions.create(model="script", messages=HELLO, tools=[CALC], tool_choice="none")
-    assert script.asked == [{}]
-
-
 def test_several_choices_are_several_calls(script: Script, client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="script", messages=HELLO, n=3, seed=5)
     assert [choice.message.content for choice in answer.choices] == [f"Vier, würde ich sagen. {n}" for n in (5, 6, 7)]
@@ -290,25 +292,6 @@ def test_models_and_health_are_told(url: str, client: openai.OpenAI) -> None:
     assert post(url.removesuffix("/v1"), None, "/health") == (200, {"status": "ok", "model": "script"})
 
 
-def test_a_bad_request_names_its_field(script: Script, client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(model="script", messages=HELLO, temperature=3)
-    assert caught.value.body == {
-        "message": "temperature = 3: is not possible; give 0 to 2",
-        "type": "invalid_request_error",
-        "param": "temperature",
-        "code": None,
-    }
-    with pytest.raises(openai.BadRequestError, match="messages\\[0\\].role = 'bot'"):
-        client.chat.completions.create(model="script", messages=[{"role": "bot", "content": "x"}])  # type: ignore[list-item]
-    assert script.asked == []
-
-
-def test_an_unknown_model_is_not_found(script: Script, client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="model 'gpt': is not served here; there is 'script'"):
-        client.chat.completions.create(model="gpt", messages=HELLO)
-
-
 @pytest.mark.parametrize(
     ("body", "path", "headers", "status", "says"),
     [
@@ -318,7 +301,10 @@ def test_an_unknown_model_is_not_found(script: Script, client: openai.OpenAI) ->
         (b'{"a":' + b"[" * 200 + b"]" * 200 + b"}", "/chat/completions", {}, 400, "request: is nested deeper than 100"),
         ([], "/chat/completions", {}, 400, "request: is a list, not an object"),
         ({}, "/chat/completions", {}, 400, "model: is missing"),
+        ({"model": "gpt", "messages": HELLO}, "/chat/completions", {}, 404, "model 'gpt': is not served here"),
+        ({"model": "script", "messages": HELLO, "temperature": 3}, "/chat/completions", {}, 400, "temperature = 3: "),
         ({}, "/completions", {}, 404, "Not Found"),
+        ({"id": "chatcmpl-1", "success": 1}, "/feedback", {}, 404, "Not Found"),  # nobody listens
         (None, "/chat/completions", {}, 405, "Method Not Allowed"),
         ({}, "/chat/completions", {"Content_Type": "text/plain"}, 415, "Content-Type must be application/json"),
         *(
@@ -338,7 +324,7 @@ def test_what_cannot_be_answered_has_its_status_and_openais_shape(
 ) -> None:
     answered, content = post(url, body, path, **headers)
     assert answered == status
-    assert content["error"]["message"].startswith(says)
+    assert content["error"]["message"].startswith(says) and script.asked == []
     assert set(content["error"]) == {"message", "type", "param", "code"}
 
 
@@ -548,7 +534,7 @@ def test_an_address_in_use_is_said() -> None:
 
 
 @dataclass
-class Told:
+class Listener:
     """Who is told what came of answers; it knows one of them."""
 
     said: list[tuple[str, Mapping[str, float]]] = field(default_factory=list)
@@ -562,14 +548,14 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def counter() -> Iterator[tuple[Told, str]]:
-    told = Told()
+def counter() -> Iterator[tuple[Listener, str]]:
+    told = Listener()
     with serving(Script(), feedback=told) as url:
         yield told, url
 
 
 @pytest.fixture
-def told(counter: tuple[Told, str]) -> Told:
+def told(counter: tuple[Listener, str]) -> Listener:
     counter[0].said.clear()
     counter[0].raises = None
     return counter[0]
@@ -585,7 +571,7 @@ def told(counter: tuple[Told, str]) -> Told:
     ],
 )
 def test_what_came_of_an_answer_is_told(
-    told: Told, counter: tuple[Told, str], given: dict[str, Any], said: dict[str, float]
+    told: Listener, counter: tuple[Listener, str], given: dict[str, Any], said: dict[str, float]
 ) -> None:
     status, answer = post(counter[1], {"id": "chatcmpl-1", **given}, "/feedback")
     assert (status, answer) == (200, {"id": "chatcmpl-1", "object": "feedback", "taken": True})
@@ -614,7 +600,7 @@ def test_what_came_of_an_answer_is_told(
     ],
 )
 def test_feedback_that_says_nothing_sound_is_refused(
-    told: Told, counter: tuple[Told, str], body: Any, says: str
+    told: Listener, counter: tuple[Listener, str], body: Any, says: str
 ) -> None:
     status, answer = post(counter[1], body, "/feedback")
     assert status == 400 and says in answer["error"]["message"]
@@ -622,7 +608,7 @@ def test_feedback_that_says_nothing_sound_is_refused(
     assert told.said == []
 
 
-def test_feedback_on_what_is_not_known_is_not_found(told: Told, counter: tuple[Told, str]) -> None:
+def test_feedback_on_what_is_not_known_is_not_found(told: Listener, counter: tuple[Listener, str]) -> None:
     status, answer = post(counter[1], {"id": "chatcmpl-2", "success": 1}, "/feedback")
     assert status == 404 and answer["error"]["code"] == "not_found"
     assert answer["error"]["message"] == "answer 'chatcmpl-2': is not known, or nothing is compared at the moment"
@@ -637,14 +623,14 @@ def test_feedback_on_what_is_not_known_is_not_found(told: Told, counter: tuple[T
     ],
 )
 def test_feedback_that_contradicts_or_cannot_be_kept_has_a_status(
-    told: Told, counter: tuple[Told, str], error: Exception, status: int
+    told: Listener, counter: tuple[Listener, str], error: Exception, status: int
 ) -> None:
     told.raises = error
     answered, answer = post(counter[1], {"id": "chatcmpl-1", "success": 0}, "/feedback")
     assert answered == status and answer["error"]["message"] == str(error)
 
 
-def test_feedback_asks_for_the_token_and_for_json(told: Told, counter: tuple[Told, str]) -> None:
+def test_feedback_asks_for_the_token_and_for_json(told: Listener, counter: tuple[Listener, str]) -> None:
     good = {"id": "chatcmpl-1", "success": 1}
     with serving(Script(), feedback=told, token="s3cret") as url:
         assert post(url, good, "/feedback")[0] == 401
@@ -653,10 +639,6 @@ def test_feedback_asks_for_the_token_and_for_json(told: Told, counter: tuple[Tol
         assert post(url, good, "/feedback", Authorization="Bearer s3cret")[0] == 200
     assert post(counter[1], good, "/feedback", Content_Type="text/plain")[0] == 415
     assert post(counter[1], good, "/feedback", Host="evil.example")[0] == 403
-
-
-def test_where_nobody_listens_to_feedback_there_is_no_such_place(script: Script, url: str) -> None:
-    assert post(url, {"id": "chatcmpl-1", "success": 1}, "/feedback")[0] == 404
 
 
 def test_who_answers_knows_the_id_that_the_caller_will_see() -> None:
@@ -670,3 +652,89 @@ def test_who_answers_knows_the_id_that_the_caller_will_see() -> None:
     with serving(Knowing()) as url:
         answers = [post(url, {"model": "script", "messages": HELLO})[1]["id"] for _ in range(2)]
     assert seen == answers and len(set(seen)) == 2
+
+
+KEY = "sk-planted-0123456789abcdefghijklmnop"
+
+
+async def nothing(request: Asked) -> Response:
+    return Response()
+
+
+def place(path: str, **more: Any) -> ApiRoute:
+    told = ApiOperation(
+        name="ask", says="Ask", gives={200: ("an answer", {JSON: obj(text=TEXT)}), **refusals(400)}, **more
+    )
+    return ApiRoute(path, nothing, told, method="POST")
+
+
+def test_a_route_is_told_with_what_is_in_its_path_its_headers_and_its_body() -> None:
+    named = [{"name": "x-id", "in": "header", "required": True, "schema": TEXT}]
+    made = document(
+        "t",
+        "says",
+        [place("/a/{name:path}/{n:int}/ask", takes={JSON: obj()}, headers=named), place("/ask", headers=named)],
+        has_token=False,
+    )
+    assert made["openapi"].startswith("3.1") and "security" not in made
+    below, plain = made["paths"]["/a/{name}/{n}/ask"]["post"], made["paths"]["/ask"]["post"]
+    assert [(one["name"], one["in"]) for one in below["parameters"]] == [("name", "path"), ("n", "path")]
+    assert below["requestBody"]["content"][JSON]["schema"]["type"] == "object"
+    assert plain["parameters"] == named and "requestBody" not in plain
+    assert below["operationId"] != plain["operationId"]
+    assert set(plain["responses"]) == {"200", "400"}
+
+
+def test_a_token_is_told_of_and_where_none_is_asked_for() -> None:
+    made = document("t", "", [place("/closed"), place("/open", is_open=True)], has_token=True)
+    assert made["security"] == [{"token": []}] and made["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert made["paths"]["/open"]["post"]["security"] == [] and "security" not in made["paths"]["/closed"]["post"]
+
+
+def told_by(application: Starlette) -> None:
+    for route in application.routes:
+        assert isinstance(route, ApiRoute), f"{route} is served, and nobody is told"
+
+
+def test_all_that_the_endpoint_serves_is_told() -> None:
+    told_by(app(Script(), name="m", feedback=Listener()))
+
+
+def fetched_document(url: str, **headers: str) -> tuple[int, Any]:
+    connection = HTTPConnection(url.removeprefix("http://").partition("/")[0], timeout=60)
+    connection.request("GET", "/openapi.json", headers=headers)
+    answer = connection.getresponse()
+    try:
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def test_every_form_is_a_schema_and_the_document_asks_for_the_token_too() -> None:
+    with serving(Script(), feedback=Listener(), token="tok") as url:
+        assert fetched_document(url)[0] == 401
+        status, made = fetched_document(url, Authorization="Bearer tok")
+    assert status == 200
+    for path in made["paths"].values():
+        for operation in path.values():
+            forms = [one["content"] for one in (*operation["responses"].values(), operation.get("requestBody")) if one]
+            for form in (media["schema"] for content in forms for media in content.values()):
+                jsonschema.Draft202012Validator.check_schema(form)
+
+
+def test_nothing_that_is_asked_breaks_the_endpoint_or_gets_an_answer_that_it_does_not_tell_of(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    known = {"model": "script", "messages": HELLO, "id": "chatcmpl-1"}
+    known |= dict.fromkeys(("stream_options", "top_logprobs", "max_completion_tokens"))  # wrong only beside others
+    with caplog.at_level(logging.INFO), serving(Script(), feedback=Listener()) as url:
+        headers = {"Authorization": f"Bearer {KEY}", "x-api-key": KEY}
+        seen = fuzz(url.removesuffix("/v1"), tries=15, headers=headers, known=known)
+    chat, feedback = seen["POST /v1/chat/completions"], seen["POST /v1/feedback"]
+    assert chat[200] >= 3 and chat[400] >= 12 and feedback[200] >= 3 and feedback[400] >= 12  # else nothing was tried
+    assert set(seen) == {f"GET {path}" for path in ("/v1/models", "/health", "/openapi.json")} | {
+        f"POST /v1/{name}" for name in ("chat/completions", "feedback")
+    }
+    told = capfd.readouterr()
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith(("holdfast", "uvicorn"))]
+    assert not [text for text in (told.out, told.err, *ours) if KEY in text]

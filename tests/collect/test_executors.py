@@ -9,14 +9,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from holdfast.collect.agent import Context
-from holdfast.collect.executors import AgentRuntime, AsyncAttempt, LoopExecutor, ThreadExecutor, break_into
+from holdfast.collect.executors import AgentRuntime, AsyncAttempt, InProcess, break_into
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.errors import Fault
 from holdfast.contracts.executor import Outcome
@@ -38,10 +40,10 @@ async def answering(task: Any, context: Context) -> Any:
 
 
 AGENTS: dict[str, tuple[Agent, type]] = {
-    "async": (answering, LoopExecutor),
-    "object": (Async(), LoopExecutor),
-    "plain": (lambda task, context: f"plain {task}", ThreadExecutor),
-    "awaitable": (lambda task, context: answering(task, context), ThreadExecutor),
+    "async": (answering, InProcess),
+    "object": (Async(), InProcess),
+    "plain": (lambda task, context: f"plain {task}", InProcess),
+    "awaitable": (lambda task, context: answering(task, context), InProcess),
 }
 
 
@@ -53,8 +55,7 @@ async def test_every_kind_of_agent_answers_and_is_scored(kind: str) -> None:
         assert isinstance(sitting.place, place)
         for task in ("one", "two"):  # a seat is used again and again
             outcome = await sitting.run(task)
-            assert outcome is not None
-            assert (outcome.state, outcome.reward) == (AttemptState.SUCCEEDED, 1.0)
+            assert outcome is not None and (outcome.state, outcome.reward) == (AttemptState.SUCCEEDED, 1.0)
             assert outcome.output == f"{'plain' if kind == 'plain' else 'async'} {task}"
     assert [span.name for span in sitting.spans] == ["agent.run", "agent.run"]
 
@@ -97,8 +98,7 @@ async def test_an_async_scorer_is_awaited(agent: Agent) -> None:
 
     with home_of(agent, score) as home:
         outcome = await Sitting(home.executor()).run("task")
-    assert outcome is not None
-    assert outcome.reward == 1.0
+    assert outcome is not None and outcome.reward == 1.0
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
@@ -147,24 +147,6 @@ async def ends_when_interrupted(agent: Agent, began: threading.Event | Block) ->
         return home
 
 
-async def test_an_async_agent_that_waits_is_cancelled() -> None:
-    began, ended = threading.Event(), threading.Event()
-    seen: list[Context] = []
-
-    async def waiting(task: Any, context: Context) -> None:
-        seen.append(context)
-        began.set()
-        try:
-            await asyncio.sleep(PATIENCE_S)
-        finally:
-            ended.set()
-
-    home = await ends_when_interrupted(waiting, began)
-    assert ended.is_set()
-    assert seen[0].cancelled.is_set()
-    assert home.left_behind == 0
-
-
 async def test_an_async_agent_that_spins_is_broken_into() -> None:
     began = threading.Event()
 
@@ -179,24 +161,8 @@ async def test_an_async_agent_that_spins_is_broken_into() -> None:
         with interrupted_once(began, sitting) as running:
             assert await running is None
         outcome = await sitting.run("second")
-    assert outcome is not None
-    assert outcome.output == "the loop goes on"
+    assert outcome is not None and outcome.output == "the loop goes on"
     assert (home.current, home.left_behind) == (loop, 0)
-
-
-async def test_a_task_that_an_agent_started_and_that_spins_is_broken_into_as_well() -> None:
-    began = threading.Event()
-
-    async def spin() -> None:
-        began.set()
-        while True:
-            pass
-
-    async def spinning(task: Any, context: Context) -> None:
-        await asyncio.gather(asyncio.sleep(0), spin())
-
-    home = await ends_when_interrupted(spinning, began)
-    assert home.left_behind == 0
 
 
 @pytest.mark.usefixtures("untraced")
@@ -214,8 +180,7 @@ async def test_a_loop_that_is_blocked_inside_c_is_left_behind_and_the_others_go_
             assert await running is None
         assert home.left_behind == 1
         outcome = await sitting.run("second")
-        assert outcome is not None
-        assert outcome.output == "second is done"
+        assert outcome is not None and outcome.output == "second is done"
         assert stuck.thread.is_alive()
         block.release()
         await until(lambda: not stuck.thread.is_alive())  # it ends as soon as it can
@@ -243,64 +208,72 @@ async def test_those_who_shared_a_loop_that_is_left_behind_are_sent_away_at_once
         block.release()
 
 
-async def test_an_agent_that_swallows_its_cancellation_is_not_waited_for() -> None:
-    began, release, ended = threading.Event(), threading.Event(), threading.Event()
+@dataclass
+class Signs:
+    began: threading.Event = field(default_factory=threading.Event)
+    release: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
 
-    async def deaf(task: Any, context: Context) -> str:
-        if task == "second":
-            return "the loop goes on"
-        began.set()
-        while not release.is_set():
-            try:
-                await asyncio.sleep(0.01)
-            except asyncio.CancelledError:
-                continue
-        ended.set()
-        return "never heard"
+    async def wait(self) -> None:
+        self.began.set()
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        finally:
+            self.ended.set()
 
-    with home_of(deaf) as home:
-        sitting, loop = Sitting(home.executor()), home.current
-        with interrupted_once(began, sitting) as running:
-            assert await running is None
-        outcome = await sitting.run("second")
-        assert outcome is not None
-        assert outcome.output == "the loop goes on"
-        assert home.current is loop
-        release.set()
-        await until(ended.is_set)
-
-
-async def test_an_agent_that_swallows_everything_and_spins_keeps_its_loop() -> None:
-    began, release = threading.Event(), threading.Event()
-
-    async def stubborn(task: Any, context: Context) -> None:
-        began.set()
-        while not release.is_set():
-            try:
-                while not release.is_set():
-                    pass
-            except BaseException:
-                continue
-
-    home = await ends_when_interrupted(stubborn, began)
-    assert home.left_behind == 1
-    release.set()
-
-
-async def test_a_plain_agent_that_spins_is_broken_into() -> None:
-    began, ended = threading.Event(), threading.Event()
-
-    def spinning(task: Any, context: Context) -> None:
-        began.set()
+    def spin(self) -> None:
+        self.began.set()
         try:
             while True:
                 pass
         finally:
-            ended.set()
+            self.ended.set()
 
-    home = await ends_when_interrupted(spinning, began)
-    assert ended.is_set()
-    assert home.left_behind == 0
+    async def spin_async(self) -> None:
+        self.spin()
+
+    def refuse(self) -> None:
+        """Swallows everything and spins."""
+        self.began.set()
+        while not self.release.is_set():
+            try:
+                while not self.release.is_set():
+                    pass
+            except BaseException:
+                continue
+        self.ended.set()
+
+
+async def deaf(signs: Signs, task: Any, context: Context) -> str:
+    """Swallows its cancellation until it is released."""
+    if task == "second":
+        return "the loop goes on"
+    signs.began.set()
+    while not signs.release.is_set():
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.01)
+    signs.ended.set()
+    return "never heard"
+
+
+async def test_an_agent_that_swallows_its_cancellation_is_not_waited_for() -> None:
+    signs = Signs()
+    with home_of(partial(deaf, signs)) as home:
+        sitting, loop = Sitting(home.executor()), home.current
+        with interrupted_once(signs.began, sitting) as running:
+            assert await running is None
+        outcome = await sitting.run("second")
+        assert outcome is not None and outcome.output == "the loop goes on"
+        assert home.current is loop
+        signs.release.set()
+        await until(signs.ended.is_set)
+
+
+async def test_closing_a_home_ends_its_loop_even_with_a_deaf_agent_on_it() -> None:
+    signs = Signs()
+    home = await ends_when_interrupted(partial(deaf, signs), signs.began)
+    await until(lambda: not home.current.thread.is_alive())
+    signs.release.set()
 
 
 @pytest.mark.usefixtures("untraced")
@@ -311,57 +284,56 @@ async def test_a_plain_agent_that_sleeps_inside_c_is_left_behind() -> None:
     block.release()
 
 
-async def test_a_plain_agent_that_looks_whether_it_is_still_wanted_can_tidy_up() -> None:
-    began, tidied = threading.Event(), threading.Event()
-
-    def looking(task: Any, context: Context) -> str:
-        began.set()
-        try:
-            context.cancelled.wait(PATIENCE_S)
-            return "half an answer"
-        finally:
-            tidied.set()
-
-    await ends_when_interrupted(looking, began)
-    await until(tidied.is_set)
-
-
-async def endless(began: threading.Event, ended: threading.Event) -> None:
-    began.set()
+async def waits(signs: Signs, task: Any, context: Context) -> None:
     try:
-        await asyncio.sleep(PATIENCE_S)
+        await signs.wait()
     finally:
-        ended.set()
+        assert context.cancelled.is_set()
 
 
-async def test_a_plain_agent_that_waits_for_an_awaitable_is_interrupted_and_so_is_that() -> None:
-    began, ended = threading.Event(), threading.Event()
-
-    home = await ends_when_interrupted(lambda task, context: context.wait(endless(began, ended)), began)
-    await until(ended.is_set, PATIENCE_S / 2)
-    assert home.left_behind == 0
+async def starts_a_task_that_spins(signs: Signs, task: Any, context: Context) -> None:
+    await asyncio.gather(asyncio.sleep(0), signs.spin_async())
 
 
-async def test_a_plain_agent_that_gives_an_awaitable_is_interrupted_and_so_is_that() -> None:
-    began, ended = threading.Event(), threading.Event()
-
-    home = await ends_when_interrupted(lambda task, context: endless(began, ended), began)
-    await until(ended.is_set, PATIENCE_S / 2)
-    assert home.left_behind == 0
+async def answers_late(signs: Signs, task: Any, context: Context) -> str:
+    with suppress(asyncio.CancelledError):
+        await signs.wait()
+    return "half an answer"
 
 
-async def test_what_an_agent_says_after_it_was_told_to_stop_is_no_answer() -> None:
-    began = threading.Event()
+async def refuses(signs: Signs, task: Any, context: Context) -> None:
+    signs.refuse()
 
-    async def quick(task: Any, context: Context) -> str:
-        began.set()
-        try:
-            await asyncio.sleep(PATIENCE_S)
-        except asyncio.CancelledError:
-            return "half an answer"
-        return "a whole one"
 
-    await ends_when_interrupted(quick, began)
+def looks_whether_it_is_wanted(signs: Signs, task: Any, context: Context) -> str:
+    signs.began.set()
+    try:
+        context.cancelled.wait(PATIENCE_S)
+        return "half an answer"
+    finally:
+        signs.ended.set()
+
+
+@pytest.mark.parametrize(
+    ("agent", "left_behind"),
+    [
+        (waits, 0),
+        (starts_a_task_that_spins, 0),
+        (answers_late, 0),  # what it says then is no answer
+        (refuses, 1),  # it keeps its loop
+        (lambda signs, task, context: signs.spin(), 0),
+        (looks_whether_it_is_wanted, 0),
+        (lambda signs, task, context: context.wait(signs.wait()), 0),
+        (lambda signs, task, context: signs.wait(), 0),
+    ],
+    ids=["waits", "task", "late", "refuses", "spins", "looks", "wait", "awaitable"],
+)
+async def test_an_agent_that_is_interrupted_ends_and_so_does_what_it_waited_for(agent: Any, left_behind: int) -> None:
+    signs = Signs()
+    home = await ends_when_interrupted(partial(agent, signs), signs.began)
+    assert home.left_behind == left_behind
+    signs.release.set()
+    await until(signs.ended.is_set, PATIENCE_S / 2)
 
 
 async def test_interrupting_an_idle_seat_does_not_touch_what_runs_on_it_next() -> None:
@@ -369,8 +341,7 @@ async def test_interrupting_an_idle_seat_does_not_touch_what_runs_on_it_next() -
         sitting = Sitting(home.executor())
         sitting.seat.interrupt()
         outcome = await sitting.run("task")
-    assert outcome is not None
-    assert outcome.output == "async task"
+    assert outcome is not None and outcome.output == "async task"
 
 
 # Agents share a loop
@@ -402,8 +373,7 @@ async def test_what_one_agent_throws_at_the_shared_loop_ends_nobody_else(
         outcome = await running
         again = await wild.run("steady")
     for found in (outcome, again):
-        assert found is not None
-        assert found.output == "steady is done"
+        assert found is not None and found.output == "steady is done"
 
 
 @pytest.mark.usefixtures("untraced")
@@ -465,22 +435,6 @@ async def test_a_block_that_nobody_can_be_named_for_excuses_nobody() -> None:
 
 
 # Ends
-
-
-async def test_closing_a_home_ends_its_loop_even_with_a_deaf_agent_on_it() -> None:
-    began, release = threading.Event(), threading.Event()
-
-    async def deaf(task: Any, context: Context) -> None:
-        began.set()
-        while not release.is_set():
-            try:
-                await asyncio.sleep(0.01)
-            except asyncio.CancelledError:
-                continue
-
-    home = await ends_when_interrupted(deaf, began)
-    await until(lambda: not home.current.thread.is_alive())
-    release.set()
 
 
 @pytest.mark.usefixtures("untraced")

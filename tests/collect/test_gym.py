@@ -1,16 +1,29 @@
-"""Any Gymnasium environment as worlds."""
+"""Gymnasium environments as vector environments, and episodes in them, each recorded once."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from holdfast.collect.gym import RETURNS, CartPoles, Gym, describe, vector_env
-from holdfast.contracts.errors import BadInput
+from holdfast.collect.episodes import EpisodePlayer, record
+from holdfast.collect.gym import POOL, RETURNS, CartPoles, Gym, describe, vector_env
+from holdfast.contracts.envs import Bools, Choose, Observation
+from holdfast.contracts.errors import BadInput, Interrupted
+from holdfast.contracts.executor import Outcome
+from holdfast.contracts.reward import RewardTerm
+from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
+from holdfast.contracts.run import DesiredState
+from holdfast.store.store import Store
 from tests.collect.environments import Corridor, Fixed, Sealed, Signpost
+from tests.collect.scene import fall_silent
 
 
 def test_a_name_makes_environments_and_cartpole_is_our_own() -> None:
@@ -41,11 +54,9 @@ def test_masks_come_from_the_environment_and_follow_its_state() -> None:
     made = Gym(Corridor, 2)
     assert made.reset(0).mask is not None
     mask = made.step(np.array([1, 1])).observation.mask
-    assert mask is not None
-    assert mask.tolist() == [[True, True], [True, True]]
+    assert mask is not None and mask.tolist() == [[True, True], [True, True]]
     mask = made.step(np.array([0, 1])).observation.mask
-    assert mask is not None
-    assert mask.tolist() == [[False, True], [False, True]]
+    assert mask is not None and mask.tolist() == [[False, True], [False, True]]
 
 
 def test_numbers_are_cut_to_the_bounds_and_shaped_as_the_environment_wants_them() -> None:
@@ -102,3 +113,204 @@ def test_no_episode_returns_more_or_less_than_is_known_of_its_environment(name: 
         so_far += result.reward
         assert (low <= so_far).all() and (so_far <= high).all()
         so_far[result.terminated | result.truncated] = 0.0
+
+
+def balance(observation: NDArray[np.float32]) -> int:
+    x, x_dot, angle, angle_dot = observation
+    return int(angle + 0.3 * angle_dot + 0.05 * x + 0.1 * x_dot > 0.0)
+
+
+@pytest.mark.parametrize("skill", [0.0, 1.0], ids=["at random", "balanced to the limit"])
+def test_each_pole_is_gymnasiums_with_its_own_seed(skill: float) -> None:
+    poles, rng = CartPoles(3), np.random.default_rng(1)
+    theirs = [gymnasium.make("CartPole-v1") for _ in range(3)]
+    seen = np.array([env.reset(seed=40 + i)[0] for i, env in enumerate(theirs)])
+    assert np.array_equal(poles.reset(40).values, seen)
+    ends = {"terminated": 0, "truncated": 0}
+    for _ in range(1_100 if skill else 800):
+        actions = np.array([balance(row) if rng.random() < skill else int(rng.integers(2)) for row in seen])
+        result = poles.step(actions)
+        for i, env in enumerate(theirs):
+            after, reward, terminated, truncated, _ = env.step(actions[i])
+            assert result.final[i] == pytest.approx(after, abs=1e-6)
+            assert (result.reward[i], result.terminated[i], result.truncated[i]) == (reward, terminated, truncated)
+            ends["terminated"] += terminated
+            ends["truncated"] += truncated
+            seen[i] = env.reset()[0] if terminated or truncated else after
+        assert result.observation.values == pytest.approx(seen, abs=1e-6)
+    if skill:
+        assert ends == {"terminated": 0, "truncated": 6}
+    else:
+        assert ends["terminated"] > 3 * POOL  # so the pool of starts was drawn anew
+
+
+def test_restored_poles_go_on_through_new_starts() -> None:
+    poles, other = CartPoles(2), CartPoles(2)
+    poles.reset(3)
+    push = np.ones(2, np.int64)
+    for _ in range(10 * POOL - 5):  # falling takes about ten steps, so the pool is nearly used up
+        poles.step(push)
+    other.restore(poles.state())
+    for _ in range(10 * POOL):
+        assert np.array_equal(poles.step(push).observation.values, other.step(push).observation.values)
+
+
+STEP = "0/prove/0"
+
+
+class Leaning:
+    """Pushes the cart to where the pole leans."""
+
+    def __call__(self, observation: Any, mask: Any = None) -> int:
+        return int(observation[2] > 0)
+
+    def reset(self) -> None:
+        """It remembers nothing."""
+
+    def many(self, count: int) -> Choose:
+        def choose(observation: Observation, first: Bools, /) -> NDArray[Any]:
+            assert len(observation.values) == len(first) == count
+            return (observation.values[:, 2] > 0).astype(np.int64)
+
+        return choose
+
+
+def player(**changed: Any) -> EpisodePlayer:
+    made = {"env": "CartPole-v1", "make": partial(vector_env, "CartPole-v1"), "most_steps": 500}
+    return EpisodePlayer(**{**made, "reward_range": (0.0, 500.0), "success_at": 40.0, **changed})
+
+
+def tasks(*seeds: int) -> list[Mapping[str, Any]]:
+    return [{"env": "CartPole-v1", "seed": seed} for seed in seeds]
+
+
+def by_hand(seed: int) -> float:
+    env, total, is_over = gymnasium.make("CartPole-v1"), 0.0, False
+    seen, _ = env.reset(seed=seed)
+    while not is_over:
+        seen, reward, terminated, truncated, _ = env.step(int(seen[2] > 0))
+        total, is_over = total + float(reward), terminated or truncated
+    return total
+
+
+def test_an_episode_is_the_one_gymnasium_plays_with_its_seed() -> None:
+    """In any order, with gaps, more than are played side by side, and one twice."""
+    seeds = [7, 3, *range(100, 170), 3]
+    found = player().play(Leaning(), tasks(*seeds), lambda: None)
+    assert [one.output["return"] for one in found] == [by_hand(seed) for seed in seeds]
+    assert all(one.output["steps"] == one.reward and one.output["ended"] == "terminated" for one in found)
+
+
+def test_a_return_from_the_threshold_on_counts_as_solved_and_pays_nothing_more() -> None:
+    [one] = player(success_at=by_hand(3)).play(Leaning(), tasks(3), lambda: None)
+    assert {signal.name: (signal.value, signal.weight) for signal in one.signals} == {
+        "return": (by_hand(3), 1.0),
+        "success": (1.0, 0.0),
+    }
+    [one] = player(success_at=by_hand(3) + 1).play(Leaning(), tasks(3), lambda: None)
+    assert [signal.value for signal in one.signals if signal.name == "success"] == [0.0]
+
+
+def test_an_episode_is_cut_at_its_longest() -> None:
+    [one] = player(most_steps=5).play(Leaning(), tasks(3), lambda: None)
+    assert one.output == {"return": 5.0, "steps": 5, "ended": "truncated"}
+
+
+def test_a_return_out_of_its_range_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"reward_range = 0 to 3: .* returned \d+"):
+        player(reward_range=(0.0, 3.0)).play(Leaning(), tasks(3), lambda: None)
+
+
+def test_what_an_environment_throws_is_said_with_its_name() -> None:
+    def fails() -> Any:
+        class Broken(Signpost):
+            def step(self, action: Any) -> Any:
+                raise ZeroDivisionError("no way on")
+
+        return Broken()
+
+    with pytest.raises(BadInput, match="environment broken: ZeroDivisionError: no way on"):
+        player(env="broken", make=partial(vector_env, fails)).play(Pointing(), tasks(3), lambda: None)
+
+
+class Pointing(Leaning):
+    def many(self, count: int) -> Choose:
+        return lambda observation, first, /: np.zeros(count, np.int64)
+
+
+def test_a_run_that_is_to_end_is_heeded_between_pieces() -> None:
+    def stop() -> None:
+        raise Interrupted("the run was stopped")
+
+    with pytest.raises(Interrupted):
+        player().play(Leaning(), tasks(1), stop)
+
+
+# Recorded ------------------------------------------------------------------------------------------------------------
+
+
+async def run_with(store: Store, count: int) -> tuple[str, dict[str, Outcome]]:
+    run = await store.runs.begin(
+        kind="improve", model_ref="m", settings={}, salt="ab", who="test", now=time.time(), queue_limit=None
+    )
+    names = [f"episode-{n}" for n in range(count)]
+    queued = [Task(name=name, input={"seed": n}, split=Split.VAL, step=STEP) for n, name in enumerate(names)]
+    await store.queue.enqueue(run.id, queued, now=time.time())
+    return run.id, {name: outcome(n) for n, name in enumerate(names)}
+
+
+def outcome(value: float) -> Outcome:
+    signals = (
+        RewardTerm(name="return", value=value, source="env"),
+        RewardTerm(name="success", value=float(value > 1), weight=0.0, source="env:threshold"),
+    )
+    return Outcome(state=AttemptState.SUCCEEDED, output={"return": value}, signals=signals)
+
+
+async def recorded(store: Store, run: str, outcomes: Mapping[str, Outcome]) -> None:
+    async def go_on() -> None:
+        while await store.queue.sweep(now=time.time()):
+            continue
+
+    going = record(store, run, STEP, outcomes, clock=time.time, go_on=go_on, wait_s=0.01)
+    await asyncio.wait_for(going, 60.0)
+
+
+async def test_each_episode_is_one_rollout_with_its_return_and_outcome(store: Store) -> None:
+    run, outcomes = await run_with(store, 3)
+    await recorded(store, run, outcomes)
+    await recorded(store, run, outcomes)  # as after a kill before the step was recorded
+    found = store.views.rollouts(run)
+    assert [(one.reward, one.outcome, one.status, one.attempt_count) for one in found] == [
+        (0.0, "wrong", RolloutState.SUCCEEDED, 1),
+        (1.0, "wrong", RolloutState.SUCCEEDED, 1),
+        (2.0, "right", RolloutState.SUCCEEDED, 1),
+    ]
+
+
+async def test_what_a_killed_process_still_holds_is_recorded_once_it_is_written_off(file_store: Store) -> None:
+    run, outcomes = await run_with(file_store, 2)
+    await file_store.queue.claim(run, "killed", now=time.time(), lease_s=60.0, most=1)
+    fall_silent(file_store, run)
+    await recorded(file_store, run, outcomes)
+    assert [one.reward for one in file_store.views.rollouts(run)] == [0.0, 1.0]
+    assert [len(file_store.views.attempts(one.id)) for one in file_store.views.rollouts(run)] == [2, 1]
+
+
+async def test_a_paused_run_records_nothing_until_it_goes_on(file_store: Store) -> None:
+    run, outcomes = await run_with(file_store, 1)
+    await file_store.runs.want(run, DesiredState.PAUSED, who="test", why="a test", now=time.time())
+    going = asyncio.create_task(recorded(file_store, run, outcomes))
+    await asyncio.sleep(0.1)
+    assert not going.done() and file_store.views.rollouts(run)[0].status is RolloutState.QUEUING
+    await file_store.runs.want(run, DesiredState.RUNNING, who="test", why="a test", now=time.time())
+    await going
+    assert file_store.views.rollouts(run)[0].status is RolloutState.SUCCEEDED
+
+
+async def test_what_no_step_asked_for_is_cancelled_and_not_made_up(file_store: Store) -> None:
+    run, outcomes = await run_with(file_store, 1)
+    await file_store.queue.enqueue(run, [Task(name="stray", input=1, step="other")], now=time.time())
+    await recorded(file_store, run, outcomes)
+    stray = file_store.views.rollout(f"{run}/stray")
+    assert (stray.status, stray.reward) == (RolloutState.CANCELLED, None)

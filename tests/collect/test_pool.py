@@ -21,7 +21,7 @@ from holdfast.collect import pool as pool_module
 from holdfast.collect.agent import Context, OneModel, no_model
 from holdfast.collect.client import Client
 from holdfast.collect.executors import AgentRuntime, Slot
-from holdfast.collect.pool import Pool
+from holdfast.collect.pool import Pool, PoolStats
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.errors import Fault, StoreError
@@ -69,6 +69,22 @@ class Gate:
         return self.running.total()
 
 
+async def begun(bench: Bench, tasks: int, size: int, **how: Any) -> tuple[Gate, Pool, asyncio.Task[PoolStats]]:
+    """A pool that has taken up as many tasks as it has slots."""
+    gate = Gate()
+    bench.enqueue(*range(tasks), **how.pop("fields", {}))
+    pool = bench.pool(gate, size, **how)
+    working = asyncio.create_task(pool.work())
+    await until(lambda: gate.now_running == size)
+    return gate, pool, working
+
+
+async def worked_off(bench: Bench, pool: Pool, working: asyncio.Task[PoolStats]) -> PoolStats:
+    await until(lambda: bench.store.views.is_done(bench.run))
+    pool.drain()
+    return await working
+
+
 # Working off
 
 
@@ -106,17 +122,11 @@ async def test_as_many_agents_run_at_once_as_there_are_seats(file_bench: Bench, 
 
 
 async def test_free_seats_are_filled_by_one_claim(file_bench: Bench) -> None:
-    gate = Gate()
-    file_bench.enqueue(*range(8))
-    pool = file_bench.pool(gate, 8)
-    working = asyncio.create_task(pool.work())
-    await until(lambda: gate.now_running == 8)
+    gate, pool, working = await begun(file_bench, 8, 8)
     gate.let_go.set()
-    await until(lambda: file_bench.store.views.is_done(file_bench.run))
-    pool.drain()
-    await working
-    begun = {file_bench.attempts(f"t{n}")[0].started_at for n in range(1, 9)}
-    assert len(begun) <= 2  # seats may become ready in two steps, and not in eight
+    await worked_off(file_bench, pool, working)
+    started = {file_bench.attempts(f"t{n}")[0].started_at for n in range(1, 9)}
+    assert len(started) <= 2  # seats may become ready in two steps, and not in eight
 
 
 async def test_a_pool_takes_up_what_is_enqueued_while_it_waits(bench: Bench) -> None:
@@ -124,9 +134,7 @@ async def test_a_pool_takes_up_what_is_enqueued_while_it_waits(bench: Bench) -> 
     working = asyncio.create_task(pool.work())
     await asyncio.sleep(0.2)
     bench.enqueue("late")
-    await until(lambda: bench.store.views.is_done(bench.run))
-    pool.drain()
-    assert (await working).succeeded == 1
+    assert (await worked_off(bench, pool, working)).succeeded == 1
 
 
 async def test_two_pools_share_a_run_and_do_nothing_twice(bench: Bench) -> None:
@@ -141,54 +149,48 @@ async def test_two_pools_share_a_run_and_do_nothing_twice(bench: Bench) -> None:
     assert all(len(bench.attempts(f"t{n}")) == 1 for n in range(1, 61))
 
 
-async def test_processes_work_a_run_off_as_well(file_bench: Bench) -> None:
-    file_bench.enqueue(*[{"do": "tell"}] * 6)
-    recipe = ProcessRecipe("tests.collect.agents:do", no_score, no_model)
-    tally = await file_bench.work_off(file_bench.pool_of(lambda: Slot(ProcessExecutor(recipe)), 2))
-    assert tally.succeeded == 6
-    assert len({file_bench.output(f"t{n}")["pid"] for n in range(1, 7)}) <= 2
-    assert file_bench.rollout().reward == 1.0  # what the agent's world gave
-
-
-async def test_a_pool_is_listed_while_it_works_and_says_when_it_stopped(bench: Bench) -> None:
-    pool = bench.pool(echo, 3)
+async def test_a_pool_is_listed_while_it_works_and_says_when_it_stopped(file_bench: Bench) -> None:
+    pool = file_bench.pool(echo, 3)
     working = asyncio.create_task(pool.work())
-    await until(bench.store.workers.newest)
-    (worker,) = bench.store.workers.newest()
+    await until(file_bench.store.workers.newest)
+    (worker,) = file_bench.store.workers.newest()
     assert (worker.id, worker.slots, worker.stopped_at) == (pool.worker, 3, None)
-    await until(lambda: bench.store.workers.newest()[0].beat_at > worker.started_at)
+    await until(lambda: file_bench.store.workers.newest()[0].beat_at > worker.started_at)
     pool.drain()
     await working
-    assert bench.store.workers.newest()[0].stopped_at is not None
+    assert file_bench.store.workers.newest()[0].stopped_at is not None
 
 
-@pytest.mark.parametrize("text", ["nul \x00 inside", "half \ud83d a pair", "é – ∑ 🌊", "two\nlines\t"])
-async def test_any_text_of_an_agent_can_be_kept(bench: Bench, text: str) -> None:
+async def test_any_text_of_an_agent_can_be_kept(bench: Bench) -> None:
     async def agent(task: Any, context: Context) -> Any:
+        text = task[0]
         context.trace.event("said", text=text)
-        if task == "raise":
+        if len(task) > 1:
             raise ValueError(text)
         return {"text": text, text: 1}
 
-    bench.enqueue("say", "raise", max_attempts=1)
+    texts = ["nul \x00 inside", "half \ud83d a pair", "é – ∑ 🌊", "two\nlines\t"]
+    bench.enqueue(*([text] for text in texts), *([text, "raise"] for text in texts), max_attempts=1)
     await bench.work_off(bench.pool(agent))
-    assert bench.output("t1") == {"text": text, text: 1}
-    assert bench.store.traces.spans(bench.attempts("t1")[0].token)[1].attributes["text"] == text
-    assert bench.rollout("t2").status is RolloutState.FAILED
-    assert (bench.attempts("t2")[0].error or "").startswith("ValueError: ")
+    for n, text in enumerate(texts, 1):
+        assert bench.output(f"t{n}") == {"text": text, text: 1}
+        assert bench.store.traces.spans(bench.attempts(f"t{n}")[0].token)[1].attributes["text"] == text
+        assert bench.rollout(f"t{n + 4}").status is RolloutState.FAILED
+        assert (bench.attempts(f"t{n + 4}")[0].error or "").startswith("ValueError: ")
 
 
-@pytest.mark.parametrize("found", [10**5000, float("nan"), object()], ids=["digits", "nan", "object"])
-async def test_what_no_store_can_keep_is_the_agents_failure_and_nobody_elses(file_bench: Bench, found: Any) -> None:
+async def test_what_no_store_can_keep_is_the_agents_failure_and_nobody_elses(file_bench: Bench) -> None:
+    odd = {"digits": 10**5000, "nan": float("nan"), "object": object()}
+
     async def agent(task: Any, context: Context) -> str:
-        if task == "odd":
-            context.trace.event("look", found=found)
+        if task in odd:
+            context.trace.event("look", found=odd[task])
         return "fine"
 
-    file_bench.enqueue("odd", "even", max_attempts=1)
+    file_bench.enqueue(*odd, "even", max_attempts=1)
     await file_bench.work_off(file_bench.pool(agent))
-    assert file_bench.rollout("t1").status is RolloutState.FAILED
-    assert file_bench.rollout("t2").status is RolloutState.SUCCEEDED
+    ended = [str(file_bench.rollout(f"t{n}").status) for n in (1, 2, 3, 4)]
+    assert ended == ["failed", "failed", "failed", "succeeded"]
 
 
 # What an agent is given
@@ -218,8 +220,12 @@ async def test_every_attempt_has_its_own_random_key_and_the_same_one_in_every_ru
         bench.close()
 
 
-async def test_an_agent_gets_the_resources_in_force_and_keeps_its_changes_to_itself(bench: Bench) -> None:
-    version = bench.store.versions.publish({"prompt": "brief", "shots": [1]}, now=time.time()).result()
+async def shown(task: Any, context: Context) -> Any:
+    return [dict(context.resources), context.assignment.split, context.assignment.number]
+
+
+async def test_an_agent_gets_the_resources_in_force_and_keeps_its_changes_to_itself(file_bench: Bench) -> None:
+    version = file_bench.store.versions.publish({"prompt": "brief", "shots": [1]}, now=time.time()).result()
     seen: list[Any] = []
 
     async def agent(task: Any, context: Context) -> None:
@@ -227,45 +233,41 @@ async def test_an_agent_gets_the_resources_in_force_and_keeps_its_changes_to_its
         context.resources["prompt"] = "mine"  # type: ignore[index]
         context.resources["shots"].append(2)
 
-    bench.enqueue("a", "b", resources=version.version)
-    await bench.work_off(bench.pool(agent, 1))
+    file_bench.enqueue("a", "b", resources=version.version)
+    await file_bench.work_off(file_bench.pool(agent, 1))
     assert seen == [{"prompt": "brief", "shots": [1]}] * 2
-
-
-async def test_a_task_without_a_version_gets_no_resources(file_bench: Bench) -> None:
-    async def agent(task: Any, context: Context) -> Any:
-        return [dict(context.resources), context.assignment.split, context.assignment.number]
-
-    file_bench.enqueue("a")
-    await file_bench.work_off(file_bench.pool(agent))
-    assert file_bench.output() == [{}, None, 1]
+    plain = Bench(file_bench.store)
+    plain.enqueue("a")  # without a version there are none
+    await plain.work_off(plain.pool(shown))
+    plain.close()
+    assert plain.output() == [{}, None, 1]
 
 
 # Failing
 
 
-async def test_a_failing_agent_is_tried_again_and_then_has_failed(bench: Bench) -> None:
+async def test_a_failing_agent_is_tried_again_and_then_has_failed(file_bench: Bench) -> None:
     async def failing(task: Any, context: Context) -> None:
         raise ValueError(f"try {context.assignment.number}")
 
-    bench.enqueue("a", max_attempts=2)
-    tally = await bench.work_off(bench.pool(failing, score=ones))
-    assert bench.states() == ["failed", "failed"]
-    rollout = bench.rollout()
+    file_bench.enqueue("a", max_attempts=2)
+    tally = await file_bench.work_off(file_bench.pool(failing, score=ones))
+    assert file_bench.states() == ["failed", "failed"]
+    rollout = file_bench.rollout()
     assert (rollout.status, rollout.reward) == (RolloutState.FAILED, None)
     line = failing.__code__.co_firstlineno + 1
     assert rollout.reason == f"failed: ValueError: try 2 (test_pool.py:{line}, in failing) (attempt 2 of 2)"
     assert tally.failed == 2
 
 
-async def test_a_scorer_that_fails_leaves_the_reward_missing(bench: Bench) -> None:
+async def test_a_scorer_that_fails_leaves_the_reward_missing(file_bench: Bench) -> None:
     def broken(*arguments: Any) -> Any:
         raise ValueError("no judge")
 
-    bench.enqueue("a", max_attempts=1, max_faults=1)  # a fault of ours uses up no try of the agent's
-    await bench.work_off(bench.pool(echo, score=broken))
-    assert bench.states() == ["fault", "fault"]
-    rollout = bench.rollout()
+    file_bench.enqueue("a", max_attempts=1, max_faults=1)  # a fault of ours uses up no try of the agent's
+    await file_bench.work_off(file_bench.pool(echo, score=broken))
+    assert file_bench.states() == ["fault", "fault"]
+    rollout = file_bench.rollout()
     assert (rollout.status, rollout.reward) == (RolloutState.DEAD, None)
     line = broken.__code__.co_firstlineno + 1
     where = f"(test_pool.py:{line}, in broken)"
@@ -304,13 +306,13 @@ async def test_a_lease_is_renewed_while_its_agent_blocks(file_bench: Bench, kind
     assert file_bench.states() == ["succeeded"]
 
 
-async def test_an_attempt_over_its_limit_times_out_is_tried_again_and_then_given_up(bench: Bench) -> None:
+async def test_an_attempt_over_its_limit_times_out_is_tried_again_and_then_given_up(file_bench: Bench) -> None:
     gate = Gate()
-    bench.enqueue("a", max_attempts=2, timeout_s=0.4)
-    await bench.work_off(bench.pool(gate, score=ones, pace=LIMITED))
+    file_bench.enqueue("a", max_attempts=2, timeout_s=0.4)
+    await file_bench.work_off(file_bench.pool(gate, score=ones, pace=LIMITED))
     assert gate.cancelled == ["t1:attempt-1", "t1:attempt-2"]
-    assert bench.states() == ["timeout", "timeout"]
-    rollout = bench.rollout()
+    assert file_bench.states() == ["timeout", "timeout"]
+    rollout = file_bench.rollout()
     assert (rollout.status, rollout.reward) == (RolloutState.FAILED, None)
     assert rollout.reason == "timeout: reached its wall-clock limit (attempt 2 of 2)"
 
@@ -343,23 +345,6 @@ async def test_the_victim_of_a_blocked_loop_is_handed_back_and_it_does_not_count
     assert (file_bench.rollout("t1").faults, file_bench.rollout("t2").faults) == (1, 0)
 
 
-@pytest.mark.usefixtures("early_look", "short_grace", "untraced")
-async def test_an_agent_that_blocks_by_a_task_of_its_own_is_not_taken_for_a_victim(file_bench: Bench) -> None:
-    release = threading.Event()
-
-    async def block() -> None:
-        release.wait(PATIENCE_S)
-
-    async def agent(task: Any, context: Context) -> None:
-        await asyncio.gather(block())
-
-    file_bench.enqueue("a", max_attempts=1, timeout_s=1.2)
-    await file_bench.work_off(file_bench.pool(agent, pace=LIMITED))
-    release.set()
-    assert file_bench.states() == ["timeout"]
-    assert file_bench.rollout().status is RolloutState.FAILED
-
-
 @pytest.mark.parametrize("because", ["the run is paused", "all seats are taken"])
 async def test_a_retry_that_could_not_be_taken_up_is_as_soon_as_it_can(file_bench: Bench, because: str) -> None:
     gate, queue = Gate(), file_bench.store.queue
@@ -378,9 +363,7 @@ async def test_a_retry_that_could_not_be_taken_up_is_as_soon_as_it_can(file_benc
     assert file_bench.states() == ["failed"]
     file_bench.order(DesiredState.RUNNING)
     gate.let_go.set()
-    await until(lambda: file_bench.store.views.is_done(file_bench.run))
-    pool.drain()
-    await working
+    await worked_off(file_bench, pool, working)
     assert file_bench.rollout("t1").status is file_bench.rollout("t2").status is RolloutState.SUCCEEDED
 
 
@@ -410,51 +393,54 @@ def operator(url: str, store: Store) -> Any:
         yield opened
 
 
+@pytest.fixture
+def file_operator(file_store: Store) -> Any:
+    with open_store(file_store.url, poll_s=0.01) as opened:
+        yield opened
+
+
+SLOW = pool_module.PoolTiming(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)  # an order itself must be enough
+
+
 def order(operator: Store, bench: Bench, wanted: DesiredState) -> None:
     operator.runs.want(bench.run, wanted, who="test", why="because", now=time.time()).result()
 
 
-async def test_a_paused_run_starts_nothing_new_and_goes_on_when_it_is_told(bench: Bench, operator: Store) -> None:
-    gate = Gate()
-    bench.enqueue(*range(4))
-    pool = bench.pool(gate, 1)
-    working = asyncio.create_task(pool.work())
-    await until(lambda: gate.now_running == 1)
-    order(operator, bench, DesiredState.PAUSED)
+async def test_a_paused_run_starts_nothing_new_and_goes_on_when_it_is_told(
+    file_bench: Bench, file_operator: Store
+) -> None:
+    gate, pool, working = await begun(file_bench, 4, 1)
+    order(file_operator, file_bench, DesiredState.PAUSED)
     await until(lambda: pool.wanted is DesiredState.PAUSED)
     gate.let_go.set()
-    await until(lambda: bench.rollout("t1").status is RolloutState.SUCCEEDED)  # what runs goes on
+    await until(lambda: file_bench.rollout("t1").status is RolloutState.SUCCEEDED)  # what runs goes on
     await asyncio.sleep(0.3)
     assert gate.begun == ["t1:attempt-1"]
-    order(operator, bench, DesiredState.RUNNING)
-    await until(lambda: bench.store.views.is_done(bench.run))
-    pool.drain()
-    assert (await working).succeeded == 4
+    order(file_operator, file_bench, DesiredState.RUNNING)
+    assert (await worked_off(file_bench, pool, working)).succeeded == 4
 
 
-async def test_a_draining_run_finishes_what_runs_and_starts_nothing_new(bench: Bench, operator: Store) -> None:
-    gate = Gate()
-    bench.enqueue(*range(4))
-    pool = bench.pool(gate, 2)
-    working = asyncio.create_task(pool.work())
-    await until(lambda: gate.now_running == 2)
-    order(operator, bench, DesiredState.DRAINING)
-    await until(lambda: pool.wanted is DesiredState.DRAINING)
+@pytest.mark.parametrize("by", ["the run", "the pool"])
+async def test_draining_finishes_what_runs_and_starts_nothing_new(
+    file_bench: Bench, file_operator: Store, by: str
+) -> None:
+    gate, pool, working = await begun(file_bench, 4, 2)
+    if by == "the run":
+        order(file_operator, file_bench, DesiredState.DRAINING)
+        await until(lambda: pool.wanted is DesiredState.DRAINING)
+    else:
+        pool.drain()
+        await asyncio.sleep(0.1)
     assert not working.done()
     gate.let_go.set()
     tally = await asyncio.wait_for(working, PATIENCE_S)
     assert (tally.succeeded, tally.interrupted) == (2, 0)
-    counts = bench.store.views.counts(bench.run)
+    counts = file_bench.store.views.counts(file_bench.run)
     assert (counts[RolloutState.SUCCEEDED], counts[RolloutState.QUEUING]) == (2, 2)
 
 
 async def test_a_cancelled_run_interrupts_what_runs_without_waiting_for_a_beat(bench: Bench, operator: Store) -> None:
-    gate = Gate()
-    bench.enqueue(*range(4))
-    slow = pool_module.PoolTiming(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)
-    pool = bench.pool(gate, 2, pace=slow)
-    working = asyncio.create_task(pool.work())
-    await until(lambda: gate.now_running == 2)
+    gate, _, working = await begun(bench, 4, 2, pace=SLOW)
     order(operator, bench, DesiredState.CANCELLED)
     tally = await asyncio.wait_for(working, PATIENCE_S / 2)
     assert sorted(gate.cancelled) == ["t1:attempt-1", "t2:attempt-1"]
@@ -464,12 +450,7 @@ async def test_a_cancelled_run_interrupts_what_runs_without_waiting_for_a_beat(b
 async def test_a_frozen_run_hands_back_what_runs_at_no_cost_and_runs_it_anew_later(
     bench: Bench, operator: Store
 ) -> None:
-    gate = Gate()
-    bench.enqueue(*range(3), max_attempts=1)
-    slow = pool_module.PoolTiming(heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S)  # the order itself must be enough
-    pool = bench.pool(gate, 2, pace=slow)
-    working = asyncio.create_task(pool.work())
-    await until(lambda: gate.now_running == 2)
+    gate, pool, working = await begun(bench, 3, 2, pace=SLOW, fields={"max_attempts": 1})
     order(operator, bench, DesiredState.FROZEN)
     await until(lambda: bench.store.views.counts(bench.run)[RolloutState.QUEUING] == 3)
     await asyncio.sleep(0.3)
@@ -477,27 +458,18 @@ async def test_a_frozen_run_hands_back_what_runs_at_no_cost_and_runs_it_anew_lat
     assert [one.error for one in bench.attempts()] == ["handed back: the run was frozen"]
     gate.let_go.set()
     order(operator, bench, DesiredState.RUNNING)
-    await until(lambda: bench.store.views.is_done(bench.run))
-    pool.drain()
-    assert (await working).succeeded == 3
+    assert (await worked_off(bench, pool, working)).succeeded == 3
     assert [bench.states(f"t{n}") for n in (1, 2, 3)] == [["released", "succeeded"]] * 2 + [["succeeded"]]
 
 
-async def test_a_cancelled_rollout_ends_its_agent_and_no_other(bench: Bench, operator: Store) -> None:
-    gate = Gate()
-    bench.enqueue("a", "b")
-    pool = bench.pool(gate, 2)
-    working = asyncio.create_task(pool.work())
-    await until(lambda: gate.now_running == 2)
-    operator.queue.cancel(f"{bench.run}/t1", now=time.time(), why="enough").result()
+async def test_a_cancelled_rollout_ends_its_agent_and_no_other(file_bench: Bench, file_operator: Store) -> None:
+    gate, pool, working = await begun(file_bench, 2, 2)
+    file_operator.queue.cancel(f"{file_bench.run}/t1", now=time.time(), why="enough").result()
     await until(lambda: gate.cancelled)
     assert gate.cancelled == ["t1:attempt-1"]
     gate.let_go.set()
-    await until(lambda: bench.store.views.is_done(bench.run))
-    pool.drain()
-    await working
-    assert bench.states("t1") == ["cancelled"]
-    assert bench.states("t2") == ["succeeded"]
+    await worked_off(file_bench, pool, working)
+    assert (file_bench.states("t1"), file_bench.states("t2")) == (["cancelled"], ["succeeded"])
 
 
 # Leases
@@ -516,10 +488,7 @@ async def test_what_is_done_under_a_lost_lease_is_dropped(bench: Bench, operator
         return "the first time"
 
     bench.enqueue("a")
-    slow = pool_module.PoolTiming(
-        heartbeat_s=PATIENCE_S, lease_s=10 * PATIENCE_S, backoff=Backoff(initial_s=0.0, cap_s=0.0)
-    )
-    pool = bench.pool(agent, 1, pace=slow, score=ones)
+    pool = bench.pool(agent, 1, pace=replace(SLOW, backoff=Backoff(initial_s=0.0, cap_s=0.0)), score=ones)
     working = asyncio.create_task(pool.work())
     await until(begun.is_set)
     later = time.time() + 11 * PATIENCE_S  # another machine's clock, or one that jumped
@@ -536,11 +505,7 @@ async def test_what_is_done_under_a_lost_lease_is_dropped(bench: Bench, operator
 
 
 async def test_an_agent_whose_lease_was_lost_is_interrupted_at_the_next_beat(bench: Bench, operator: Store) -> None:
-    gate = Gate()
-    bench.enqueue("a", max_attempts=1, max_faults=0)
-    pool = bench.pool(gate, 1)
-    working = asyncio.create_task(pool.work())
-    await until(lambda: gate.now_running == 1)
+    gate, pool, working = await begun(bench, 1, 1, fields={"max_attempts": 1, "max_faults": 0})
     # A row that is just being beaten is passed over.
     await until(lambda: operator.queue.sweep(now=time.time() + 3600).result() == 1)
     await until(lambda: gate.cancelled)
@@ -550,11 +515,11 @@ async def test_an_agent_whose_lease_was_lost_is_interrupted_at_the_next_beat(ben
     assert bench.states() == ["unresponsive"]
 
 
-async def test_what_a_dead_worker_left_is_taken_up(bench: Bench) -> None:
-    bench.enqueue("a")
-    await bench.store.queue.claim(bench.run, "a worker that died", now=time.time() - 60, lease_s=1.0)
-    await bench.work_off(bench.pool(echo))
-    assert bench.states() == ["unresponsive", "succeeded"]
+async def test_what_a_dead_worker_left_is_taken_up(file_bench: Bench) -> None:
+    file_bench.enqueue("a")
+    await file_bench.store.queue.claim(file_bench.run, "a worker that died", now=time.time() - 60, lease_s=1.0)
+    await file_bench.work_off(file_bench.pool(echo))
+    assert file_bench.states() == ["unresponsive", "succeeded"]
 
 
 # Ends
@@ -565,48 +530,24 @@ def left_running(bench: Bench, tasks: int) -> list[str]:
     return [name for name, found in states.items() if "running" in found]
 
 
-async def test_draining_finishes_what_runs_and_leaves_the_rest(file_bench: Bench) -> None:
-    gate = Gate()
-    file_bench.enqueue(*range(3))
-    pool = file_bench.pool(gate, 2)
-    working = asyncio.create_task(pool.work())
-    await until(lambda: gate.now_running == 2)
-    pool.drain()
-    await asyncio.sleep(0.1)
-    assert not working.done()
-    gate.let_go.set()
-    assert (await working).succeeded == 2
-    assert file_bench.rollout("t3").status is RolloutState.QUEUING
-
-
-async def test_stopping_hands_back_what_runs_and_it_does_not_count(bench: Bench) -> None:
-    gate = Gate()
-    bench.enqueue(*range(3))
-    pool = bench.pool(gate, 2)
-    working = asyncio.create_task(pool.work())
-    await until(lambda: gate.now_running == 2)
+async def test_stopping_hands_back_what_runs_and_it_does_not_count(file_bench: Bench) -> None:
+    gate, pool, working = await begun(file_bench, 3, 2)
     pool.stop()
     tally = await asyncio.wait_for(working, PATIENCE_S)
     assert tally.interrupted == 2
     for name in ("t1", "t2"):
-        rollout, (attempt,) = bench.rollout(name), bench.attempts(name)
+        rollout, (attempt,) = file_bench.rollout(name), file_bench.attempts(name)
         assert (rollout.status, rollout.faults) == (RolloutState.QUEUING, 0)
         assert (attempt.status, attempt.error) == (AttemptState.RELEASED, "handed back by a stopping worker")
     assert gate.cancelled
     gate.let_go.set()
-    await bench.work_off(bench.pool(gate))
-    assert bench.states("t1") == ["released", "succeeded"]
+    await file_bench.work_off(file_bench.pool(gate))
+    assert file_bench.states("t1") == ["released", "succeeded"]
 
 
-def by_stop(pool: Pool, working: asyncio.Task[Any]) -> None:
-    pool.stop()
-
-
-def by_cancel(pool: Pool, working: asyncio.Task[Any]) -> None:
-    working.cancel()
-
-
-@pytest.mark.parametrize("end", [by_stop, by_cancel])
+@pytest.mark.parametrize(
+    "end", [lambda pool, working: pool.stop(), lambda pool, working: working.cancel()], ids=["stop", "cancel"]
+)
 async def test_however_soon_a_pool_is_ended_nothing_stays_claimed(
     file_store: Store, end: Callable[[Pool, asyncio.Task[Any]], None]
 ) -> None:
@@ -644,14 +585,7 @@ async def test_a_pool_of_processes_that_is_ended_while_they_start_ends(file_benc
 # A store that fails
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        "attempts",  # no beat and no sweep any more
-        "rollouts",  # no claim any more
-        "spans",  # nothing can be recorded any more
-    ],
-)
+@pytest.mark.parametrize("table", ["attempts", "rollouts", "spans"])  # no beat, no claim, no record any more
 async def test_a_store_that_fails_stops_the_pool_and_is_not_swallowed(file_bench: Bench, table: str) -> None:
     gate = Gate()
     file_bench.enqueue("a", "b")
@@ -718,22 +652,22 @@ async def unlucky(task: Any, context: Context) -> str:
     return "yes"
 
 
-async def test_budgets_are_kept_as_they_are_used_and_a_retry_has_one_of_its_own(bench: Bench) -> None:
-    bench.enqueue("q", max_attempts=2)
+async def test_budgets_are_kept_as_they_are_used_and_a_retry_has_one_of_its_own(file_bench: Bench) -> None:
+    file_bench.enqueue("q", max_attempts=2)
     home = AgentRuntime(unlucky, ones, lambda version: thinks, time.time, has_budgets=True)
-    bench.homes.append(home)
-    await bench.work_off(bench.pool_of(lambda: Slot(home.executor()), 1))
-    assert bench.states() == ["fault", "succeeded"]
-    first, second = (bench.store.budgets.get(attempt.token) for attempt in bench.attempts())
+    file_bench.homes.append(home)
+    await file_bench.work_off(file_bench.pool_of(lambda: Slot(home.executor()), 1))
+    assert file_bench.states() == ["fault", "succeeded"]
+    first, second = (file_bench.store.budgets.get(attempt.token) for attempt in file_bench.attempts())
     assert first is not None and second is not None
     assert [(use.budget.spent, use.has_failed, use.waste) for use in (first, second)] == [
         (120, True, 120),
         (120, False, 0),
     ]
-    assert [event.kind for event in bench.store.budgets.events(second)] == ["allocate", "spend"]
-    spans = bench.store.traces.spans(second.token)
+    assert [event.kind for event in file_bench.store.budgets.events(second)] == ["allocate", "spend"]
+    spans = file_bench.store.traces.spans(second.token)
     assert [span.attributes["thinking"]["mode"] for span in spans if span.model is not None] == ["hard"]
-    assert [part.problems for part in check(bench.store) if part.problems] == []
+    assert [part.problems for part in check(file_bench.store) if part.problems] == []
 
 
 async def test_budgets_of_agents_in_processes_come_back_to_the_store(file_bench: Bench) -> None:

@@ -9,14 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.collect.agent import OneModel, no_model
-from holdfast.collect.client import Client
+from holdfast.collect.agent import no_model
 from holdfast.collect.executors import Slot
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.contracts.errors import Fault
@@ -24,7 +22,6 @@ from holdfast.contracts.executor import Outcome
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from tests.collect.agents import no_score, ones
 from tests.collect.scene import PATIENCE_S, Bench, Sitting, until
-from tests.endpoint import serving
 
 PLAIN = ProcessRecipe("tests.collect.agents:do", no_score, no_model)
 ASYNC = ProcessRecipe("tests.collect.agents:do_async", no_score, no_model)
@@ -48,6 +45,15 @@ class Booth(Sitting):
         self.seat.interrupt()
         assert await running is None
         return int(mark.read_text())  # noqa: ASYNC240
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[ProcessExecutor]:
+    """One process for the agents that leave it as it was."""
+    made = ProcessExecutor(PLAIN)
+    made.prepare()  # in this thread: a child ends with the thread that started it
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -80,27 +86,18 @@ async def test_an_agent_answers_from_a_process_of_its_own(open_booth: Open, reci
     booth = open_booth(ProcessRecipe(recipe.agent, ones, no_model))
     first = await booth.do("tell", resources={"tone": "kind"})
     assert first.state is AttemptState.SUCCEEDED
-    assert first.output["seed"] == 7
-    assert first.output["pid"] != os.getpid()
+    assert first.output["seed"] == 7 and first.output["pid"] != os.getpid()
     assert first.reward == 1.0  # the scorer alone pays
     assert [one.name for one in first.signals] == ["agent.told", "one"]  # what its world gave is kept
     assert [(span.name, span.parent) for span in booth.spans] == [("telling", 1), ("agent.run", None)]
     assert booth.spans[0].attributes == {"resource": "kind"}
-    second = await booth.do("tell")
-    assert second.output["pid"] == first.output["pid"]  # the same process does one after the other
-
-
-@pytest.mark.parametrize("recipe", [PLAIN, ASYNC], ids=["plain", "async"])
-async def test_what_an_agent_raises_there_is_its_failure_and_its_process_goes_on(
-    open_booth: Open, recipe: ProcessRecipe
-) -> None:
-    booth = open_booth(recipe)
-    before = (await booth.do("tell")).output["pid"]
-    raised, left = await booth.do("raise"), await booth.do("leave")
+    raised, left = await booth.do("raise"), await booth.do("leave")  # is its own failure
     assert raised.state is left.state is AttemptState.FAILED
     assert (raised.error or "").startswith("ZeroDivisionError: division by zero (agents.py:")
     assert (left.error or "").startswith("SystemExit: 4 (agents.py:")
-    assert (await booth.do("tell")).output["pid"] == before
+    traces = [span.attributes["traceback"] for span in booth.spans if "traceback" in span.attributes]
+    assert len(traces) == 2 and all("agents.py" in text.splitlines()[1] for text in traces)
+    assert (await booth.do("tell")).output["pid"] == first.output["pid"]  # the same process goes on
 
 
 @pytest.mark.parametrize("recipe", [PLAIN, ASYNC], ids=["plain", "async"])
@@ -111,27 +108,15 @@ async def test_an_agents_own_clients_find_the_proxy_in_its_environment(open_boot
         assert (await booth.do("where", number=number)).output == [f"{base}/v1", f"{base}/v1", base]
 
 
-async def test_a_model_can_be_asked_from_there(open_booth: Open) -> None:
-    with serving() as endpoint:
-        booth = open_booth(
-            ProcessRecipe(ASYNC.agent, no_score, OneModel(partial(Client, "tiny", endpoint.url, api_key="s3cret")))
-        )
-        outcome = await booth.do("ask")
-    assert outcome.output == "echo: hello"
-    assert endpoint.asked[0].headers["Authorization"] == "Bearer s3cret"
-    assert booth.spans[0].model is not None
-    assert booth.spans[0].model.completion_ids == (5, 6, 7)
-
-
-async def test_big_answers_and_spans_come_through_whole(open_booth: Open) -> None:
-    booth = open_booth()
+async def test_big_answers_and_spans_come_through_whole(place: ProcessExecutor) -> None:
+    booth = Booth(place)
     outcome = await booth.do("big", size=8_000_000)
     assert outcome.output == "o" * 8_000_000
     assert booth.spans[0].attributes["text"] == "s" * 8_000_000
 
 
-async def test_many_threads_of_an_agent_may_record_at_the_same_time(open_booth: Open) -> None:
-    booth = open_booth()
+async def test_many_threads_of_an_agent_may_record_at_the_same_time(place: ProcessExecutor) -> None:
+    booth = Booth(place)
     assert (await booth.do("threads")).output == "told"
     assert sorted(span.seq for span in booth.spans) == list(range(1, 162))
     assert {span.attributes["text"] for span in booth.spans if span.name == "loud"} == {"x" * 100_000}
@@ -152,18 +137,17 @@ async def test_what_an_agent_prints_does_not_get_in_the_way(
     ],
 )
 async def test_what_cannot_be_kept_is_refused_where_the_agent_learns_of_it(
-    open_booth: Open, deed: str, error: str
+    place: ProcessExecutor, deed: str, error: str
 ) -> None:
-    booth = open_booth()
+    booth = Booth(place)
     outcome = await booth.do(deed)
     assert outcome.state is AttemptState.FAILED
-    assert outcome.error is not None
-    assert outcome.error.startswith(error)
+    assert outcome.error is not None and outcome.error.startswith(error)
     assert [span.name for span in booth.spans] == ["agent.run"]
 
 
-async def test_a_thread_left_behind_does_not_talk_into_the_next_attempt(open_booth: Open) -> None:
-    booth = open_booth()
+async def test_a_thread_left_behind_does_not_talk_into_the_next_attempt(place: ProcessExecutor) -> None:
+    booth = Booth(place)
     await booth.do("talker")
     of_the_first = len(booth.spans)
     await asyncio.sleep(0.2)
@@ -174,31 +158,12 @@ async def test_a_thread_left_behind_does_not_talk_into_the_next_attempt(open_boo
 # Crashes
 
 
-@pytest.mark.parametrize(
-    ("deed", "how"),
-    [
-        ("exit", "exit code 3"),
-        ("kill", "signal 9 (SIGKILL)"),
-        ("segfault", "signal 11 (SIGSEGV)"),
-    ],
-)
-async def test_a_process_that_is_lost_is_a_fault_and_the_seat_gets_another(
-    open_booth: Open, deed: str, how: str
-) -> None:
+async def test_a_process_that_is_lost_is_a_fault_and_the_seat_gets_another(open_booth: Open) -> None:
     booth = open_booth()
-    outcome = await booth.do(deed)
-    assert outcome == Outcome(state=AttemptState.FAULT, error=f"the agent's process ended with {how}")
+    for deed, how in (("exit", "exit code 3"), ("kill", "signal 9 (SIGKILL)"), ("segfault", "signal 11 (SIGSEGV)")):
+        outcome = await booth.do(deed)
+        assert outcome == Outcome(state=AttemptState.FAULT, error=f"the agent's process ended with {how}")
     assert (await booth.do("tell")).state is AttemptState.SUCCEEDED
-
-
-async def test_a_process_that_is_killed_from_outside_is_a_fault(open_booth: Open, tmp_path: Path) -> None:
-    booth, mark = open_booth(), tmp_path / "mark"
-    await booth.seat.prepare()
-    running = asyncio.create_task(booth.run({"do": "spin", "mark": str(mark)}))
-    await until(lambda: mark.exists() and mark.read_text())
-    os.kill(int(mark.read_text()), signal.SIGKILL)
-    outcome = await running
-    assert outcome == Outcome(state=AttemptState.FAULT, error="the agent's process ended with signal 9 (SIGKILL)")
 
 
 async def test_a_process_that_dies_while_idle_is_replaced_before_it_is_needed(open_booth: Open) -> None:
@@ -206,7 +171,11 @@ async def test_a_process_that_dies_while_idle_is_replaced_before_it_is_needed(op
     first = (await booth.do("tell")).output["pid"]
     os.kill(first, signal.SIGKILL)
     await until(lambda: not is_alive(first))
-    assert (await booth.do("tell")).output["pid"] != first
+    second = (await booth.do("tell")).output["pid"]
+    assert second != first and is_alive(second)
+    booth.seat.close()  # ends it
+    assert not is_alive(second)
+    booth.seat.close()  # once more does no harm
 
 
 async def test_a_crash_is_tried_again(file_bench: Bench) -> None:
@@ -238,17 +207,16 @@ async def test_an_agent_whose_module_fails_in_the_child_stops_the_pool_with_a_re
 # Interrupting
 
 
-@pytest.mark.parametrize("deed", ["spin", "hold", "ignore"])
 @pytest.mark.usefixtures("short_grace")
 async def test_an_agent_that_would_never_end_is_killed_and_the_seat_gets_another(
-    open_booth: Open, tmp_path: Path, deed: str
+    open_booth: Open, tmp_path: Path
 ) -> None:
-    booth = open_booth()
-    pid = await booth.interrupted(deed, tmp_path / "mark")
-    outcome = await booth.do("tell")  # at once: not on the process that is still dying
+    booth = open_booth()  # each at once: not on the process that is still dying
+    pids = [await booth.interrupted(deed, tmp_path / deed) for deed in ("spin", "hold", "ignore")]
+    outcome = await booth.do("tell")
     assert outcome.state is AttemptState.SUCCEEDED
-    assert outcome.output["pid"] != pid
-    await until(lambda: not is_alive(pid))
+    assert len({*pids, outcome.output["pid"]}) == 4
+    await until(lambda: not any(map(is_alive, pids)))
 
 
 # Ends
@@ -266,20 +234,19 @@ place.prepare()
 print(child.pid, flush=True)
 task = {"do": sys.argv[1], "mark": sys.argv[2]}
 given = Assignment(rollout="r", attempt="a", number=1, split=None, input=task, resources={}, seed=1)
-if sys.argv[1] != "nothing":
-    place.begin(given, print, print)
+place.begin(given, print, print)
 time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("deed", ["nothing", "spin", "hold"])
+@pytest.mark.parametrize("deed", ["spin", "hold"])
 def test_a_child_dies_with_its_parent(tmp_path: Path, deed: str) -> None:
     mark = tmp_path / "mark"
     parent = subprocess.Popen([sys.executable, "-c", PARENT, deed, str(mark)], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     patience = time.monotonic() + PATIENCE_S
-    while deed != "nothing" and not mark.exists():
+    while not mark.exists():
         assert time.monotonic() < patience
         time.sleep(0.01)
     assert is_alive(child)
@@ -289,11 +256,3 @@ def test_a_child_dies_with_its_parent(tmp_path: Path, deed: str) -> None:
         assert time.monotonic() < patience, "it lives on"
         time.sleep(0.01)
     parent.stdout.close()
-
-
-async def test_closing_a_seat_ends_its_process(open_booth: Open) -> None:
-    booth = open_booth()
-    pid = (await booth.do("tell")).output["pid"]
-    booth.seat.close()
-    assert not is_alive(pid)
-    booth.seat.close()  # once more does no harm

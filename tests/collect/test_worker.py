@@ -1,23 +1,26 @@
-"""One attempt: whose fault it is when it fails, and what may become a reward."""
+"""One attempt: whose fault it is when it fails, what is kept of an exception, and what may become a reward."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.collect.agent import Context, Tracer
-from holdfast.collect.executors import MAX_ERROR, is_own, run_one
+from holdfast.collect.agent import MAX_ERROR, MAX_TRACEBACK, Context, Tracer, failure, load_agent, no_model
+from holdfast.collect.executors import AgentRuntime, is_own, run_one
+from holdfast.contracts.agent import Agent
 from holdfast.contracts.errors import BadInput, Fault, Interrupted
 from holdfast.contracts.executor import Outcome
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.trace import Span, SpanKind
 from tests.collect.agents import no_score, ones
-from tests.collect.scene import assignment
+from tests.collect.scene import Sitting, assignment, home_of
 
 
 def context(task: Any = None) -> Context:
@@ -44,12 +47,6 @@ async def test_an_answer_is_recorded_as_it_was_given_and_scored() -> None:
     assert ended.output == {"text": "hi", "tokens": [1, 2]}
     assert ended.reward == 1.0
     assert ended.error is None
-
-
-async def test_an_answer_that_nobody_scores_has_no_reward_and_not_a_reward_of_zero() -> None:
-    ended = await outcome(lambda task, context: "answer")
-    assert ended.state is AttemptState.SUCCEEDED
-    assert ended.reward is None
 
 
 async def test_an_attempt_is_one_span_around_all_others() -> None:
@@ -96,12 +93,6 @@ async def test_a_cancellation_that_we_asked_for_is_nobodys_failure() -> None:
         await outcome(raising(Interrupted()), given=given)
 
 
-async def test_a_very_long_error_is_cut() -> None:
-    ended = await outcome(raising(ValueError("x" * 10_000)))
-    assert ended.error is not None
-    assert len(ended.error) == MAX_ERROR
-
-
 class Custom:
     pass
 
@@ -132,8 +123,7 @@ async def test_an_answer_that_is_no_json_is_a_failure_that_names_the_place(answe
     ended = await outcome(lambda task, context: answer, ones)
     assert ended.state is AttemptState.FAILED
     assert ended.reward is None
-    assert ended.error is not None
-    assert ended.error.startswith(text)
+    assert ended.error is not None and ended.error.startswith(text)
 
 
 # Scoring
@@ -144,8 +134,7 @@ async def test_a_scorer_that_fails_is_a_fault_and_never_a_reward_of_zero(error: 
     ended = await outcome(lambda task, context: "right", raising(error))
     assert ended.state is AttemptState.FAULT
     assert ended.reward is None
-    assert ended.error is not None
-    assert ended.error.startswith(f"scoring: {type(error).__name__}")
+    assert ended.error is not None and ended.error.startswith(f"scoring: {type(error).__name__}")
 
 
 def signalling(**fields: Any) -> Callable[..., Any]:
@@ -166,8 +155,7 @@ def signalling(**fields: Any) -> Callable[..., Any]:
 async def test_a_score_that_is_no_finite_number_is_a_fault(score: Any, text: str) -> None:
     ended = await outcome(lambda task, context: "right", score)
     assert (ended.state, ended.reward, ended.output) == (AttemptState.FAULT, None, None)
-    assert ended.error is not None
-    assert ended.error.startswith(text)
+    assert ended.error is not None and ended.error.startswith(text)
 
 
 async def test_a_scorer_may_be_async_and_sees_the_task_the_answer_and_the_spans() -> None:
@@ -274,3 +262,128 @@ async def test_rewards_given_before_a_failure_are_not_kept() -> None:
 
     ended = await outcome(agent)
     assert (ended.state, ended.signals, ended.reward) == (AttemptState.FAILED, (), None)
+
+
+CODE = """\
+import asyncio, json
+
+def inner(task):
+    return {}["nope"]
+
+def plain(task, context):
+    return inner(task)
+
+async def later(task, context):
+    await asyncio.sleep(0)
+    return inner(task)
+
+def awaitable(task, context):
+    return later(task, context)
+
+def reading(task, context):
+    return json.loads("{")
+
+def score(task, output, spans):
+    return inner(output)
+"""
+PLACE = "KeyError: 'nope' (mine.py:4, in inner)"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(CODE)
+    return f"{tmp_path}/mine.py"
+
+
+def is_whole(text: str) -> bool:
+    """File, line and code of the agent's frames, and none of ours before them."""
+    lines = text.splitlines()
+    frames = [line for line in lines if line.startswith("  File ")]
+    assert lines[0] == "Traceback (most recent call last):" and lines[-1] == "KeyError: 'nope'"
+    assert all("mine.py" in frame for frame in frames) and frames[-1].endswith("line 4, in inner")
+    return '    return {}["nope"]' in lines
+
+
+@pytest.mark.parametrize("name", ["plain", "later", "awaitable"])
+async def test_an_exception_leaves_its_place_and_its_traceback(mine: str, name: str) -> None:
+    with home_of(load_agent(f"{mine}:{name}"), ones) as home:
+        sitting = Sitting(home.executor())
+        ended = await sitting.run("task")
+    assert ended is not None and (ended.state, ended.error) == (AttemptState.FAILED, PLACE)
+    (span,) = sitting.spans
+    assert (span.name, span.attributes["error"]) == ("agent.run", PLACE)
+    assert is_whole(span.attributes["traceback"])
+
+
+async def test_so_does_one_in_a_scorer(mine: str) -> None:
+    score: Any = load_agent(f"{mine}:plain").__globals__["score"]
+    home = AgentRuntime(lambda task, context: "fine", score, no_model, time.time)
+    sitting = Sitting(home.executor())
+    ended = await sitting.run("task")
+    home.close()
+    assert ended is not None and (ended.state, ended.error) == (AttemptState.FAULT, f"scoring: {PLACE}")
+    assert [span.name for span in sitting.spans] == ["agent.run", "score"]
+    assert sitting.spans[1].attributes["error"] == PLACE and is_whole(sitting.spans[1].attributes["traceback"])
+
+
+async def test_the_place_is_in_the_agents_own_code_and_the_library_is_in_the_traceback(mine: str) -> None:
+    with home_of(load_agent(f"{mine}:reading")) as home:
+        sitting = Sitting(home.executor())
+        ended = await sitting.run("task")
+    assert ended is not None and ended.error is not None and ended.error.startswith("JSONDecodeError: Expecting")
+    assert ended.error.endswith("(mine.py:17, in reading)")
+    assert f'File "{json.decoder.__file__}"' in sitting.spans[0].attributes["traceback"]
+
+
+async def test_an_exception_of_one_span_is_told_whole_once() -> None:
+    def agent(task: Any, context: Context) -> None:
+        with context.trace.span("inside"):
+            raise ValueError("no")
+
+    with home_of(agent) as home:
+        sitting = Sitting(home.executor())
+        await sitting.run("task")
+    inside, outside = sitting.spans
+    assert set(inside.attributes) == {"error"} and "in agent" in outside.attributes["traceback"]
+
+
+def raised(agent: Agent) -> dict[str, str]:
+    try:
+        asyncio.run(agent(None, None))
+    except BaseException as error:
+        return failure(error)
+    raise AssertionError("it was to raise")
+
+
+class Broken(Exception):
+    @property
+    def __notes__(self) -> Any:
+        raise RuntimeError("not even notes")
+
+
+async def recursing(task: Any, context: Any, depth: int = 0) -> Any:
+    if depth % 2:
+        return await recursing(task, context, depth + 1)
+    else:
+        return await recursing(task, context, depth + 1)
+
+
+async def huge(task: Any, context: Any) -> Any:
+    raise ValueError("ä" * 100_000)
+
+
+async def unstorable(task: Any, context: Any) -> Any:
+    raise ValueError("half \ud800 nothing \0")
+
+
+async def broken(task: Any, context: Any) -> Any:
+    raise Broken
+
+
+@pytest.mark.parametrize("agent", [recursing, huge, unstorable, broken])
+def test_whatever_an_exception_is_there_is_an_end_to_it_and_a_store_can_hold_it(agent: Agent) -> None:
+    kept = raised(agent)
+    assert 0 < len(kept["error"]) <= MAX_ERROR and "test_worker.py" in kept["error"]
+    text = kept["traceback"].encode()  # strict: half a character is refused
+    assert len(text) <= MAX_TRACEBACK and b"\0" not in text
+    assert text.startswith(b"Traceback (most recent call last):")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.collect.agent import no_model
-from holdfast.collect.executors import LoopExecutor
+from holdfast.collect.executors import InProcess
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.contracts.errors import Fault
 from holdfast.pipeline.runtime import Endpoints, Runtime
@@ -91,7 +91,7 @@ def test_the_engine_learns_where_checkpoints_lie_and_is_closed_with_the_run(tmp_
 @pytest.mark.parametrize(
     ("executor", "kind"),
     [
-        (None, LoopExecutor),
+        (None, InProcess),
         (partial(ProcessExecutor, ProcessRecipe("tests.collect.agents:do", no_score, no_model)), ProcessExecutor),
     ],
     ids=["here", "in processes"],

@@ -124,7 +124,7 @@ def serving(model: str) -> Iterator[tuple[str, str, Trainer]]:
         from holdfast.policies.model import Model
     with endpoint.listen("127.0.0.1", 0, token=None) as listening, open_model(model) as (complete, name, spell):
         net = load(Model(model), None)[0]
-        server = endpoint.server(endpoint.app(complete, name=name, spell=spell))
+        server = endpoint.server(endpoint.app(complete, name=name, token_bytes=spell))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:

@@ -29,7 +29,7 @@ from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import ModelCall
 
 if TYPE_CHECKING:
-    from holdfast.collect.chat_format import Spell
+    from holdfast.collect.chat_format import TokenBytes
     from holdfast.contracts.run import Status
     from holdfast.pipeline.run import RunSpec
     from holdfast.pipeline.sft import Taught
@@ -229,7 +229,7 @@ def serve_model(
         from holdfast.collect import endpoint
     with endpoint.listen(host, port, token=token) as listening, open_model(model) as (complete, name, spell):
         print(f"{name} at http://{address_of(listening)}/v1 (Ctrl-C ends it)", flush=True)
-        endpoint.server(endpoint.app(complete, name=name, token=token, spell=spell)).run(sockets=[listening])
+        endpoint.server(endpoint.app(complete, name=name, token=token, token_bytes=spell)).run(sockets=[listening])
 
 
 @app.command()
@@ -392,7 +392,7 @@ def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: boo
 
 
 @contextmanager
-def open_model(model: str) -> Iterator[tuple[Complete, str, Spell]]:
+def open_model(model: str) -> Iterator[tuple[Complete, str, TokenBytes]]:
     """Opens a model: what completes chats, its name, and the bytes of its tokens."""
     from holdfast.collect.chat_format import spell_byte
 

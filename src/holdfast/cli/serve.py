@@ -194,7 +194,7 @@ def proxy(
         from holdfast.collect.otlp.take import SpanReceiver, routes
         from holdfast.collect.proxy.anthropic import Messages
         from holdfast.collect.proxy.app import app
-        from holdfast.collect.proxy.chat import Chat
+        from holdfast.collect.proxy.dialect import Chat
         from holdfast.collect.proxy.responses import Responses
         from holdfast.collect.proxy.upstream import Upstream
     names = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
@@ -208,11 +208,11 @@ def proxy(
     ):
         scrubbing = spelt = None
         if scrub:
-            from holdfast.collect.proxy.budgets import spell
+            from holdfast.collect.proxy.budgets import own_token_bytes
             from holdfast.privacy.scrub import Scrub, key_in
 
             key = key_in(opened.folder)
-            scrubbing, spelt = Scrub(key), Scrub(key, spell=spell)
+            scrubbing, spelt = Scrub(key), Scrub(key, spell=own_token_bytes)
         taker = SpanReceiver(opened, clock=time.time, scrub=None if scrubbing is None else scrubbing.span)
         application = app(
             opened,

@@ -18,7 +18,7 @@ from holdfast.cli.show import folded, one_line
 from holdfast.cli.story import happened
 from holdfast.collect import endpoint
 from holdfast.collect.chat_format import spell_byte
-from holdfast.collect.proxy.chat import Chat
+from holdfast.collect.proxy.dialect import Chat
 from holdfast.collect.proxy.upstream import Relay, Upstream, Upstreams
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.release import Release
@@ -103,7 +103,7 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
         choose_version=service.choose_version,
         token=how.token,
         feedback=feedback,
-        spell=spell_byte if service.speaks_bytes else None,
+        token_bytes=spell_byte if service.speaks_bytes else None,
         is_passed_on=upstreams is not None,
     )
     beside = [asyncio.create_task(_go_on("versions", service.run))]

@@ -1,7 +1,6 @@
 """What an agent is given: its context, the tracer that records its attempt, and its address at the model gateway.
 
-`contracts.agent` says what an agent is; there is nothing to subclass. A `Fault` is our failure, not the agent's, and is
-retried. A span is handed on when it ends; the pool waits for all of them at the end of the attempt.
+`contracts.agent` says what an agent is. A `Fault` is our failure, not the agent's, and is retried.
 """
 
 from __future__ import annotations
@@ -229,7 +228,8 @@ class Access:
             self.is_closed = True
             for _, token in self._entries:
                 self._register.remove(token)
-            return any([entry.drop() for entry, _ in self._entries])
+            dropped = [entry.drop() for entry, _ in self._entries]  # all of them
+            return any(dropped)
 
     def _token(self, context: Context) -> str:
         for entry, token in self._entries:

@@ -1,8 +1,7 @@
 """OpenAI's chat format: a request is read and checked to the last field; an answer is written whole or as chunks.
 
-vLLM's additions for training have vLLM's names (`return_token_ids`, `top_k`, `prompt_token_ids`, `token_ids`); ours are
-`thinking` and `forced`. An unknown field that could change the answer is refused by name. Log-probs are written as they
-are, so that what is read back is what was recorded.
+vLLM's additions for training keep vLLM's names; ours are `thinking` and `forced`. An unknown field that could change
+the answer is refused by name. Log-probs are written as they are.
 """
 
 from __future__ import annotations
@@ -288,7 +287,7 @@ KNOWN = frozenset(
 
 
 BYTES = "bytes"  # the list of models' name for the tokens that `spell_byte` spells
-Spell = Callable[[int], bytes]  # the bytes of one token
+TokenBytes = Callable[[int], bytes]  # the bytes of one token
 Piece = Mapping[str, Any]  # OpenAI's delta, with the token_ids and logprobs of its text
 
 
@@ -298,7 +297,7 @@ class Envelope:
 
     id: str
     created: int  # unix seconds
-    spell: Spell | None = None
+    token_bytes: TokenBytes | None = None
 
     def head(self, kind: str, model: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": model}
@@ -312,7 +311,7 @@ def completion(request: Request, calls: Sequence[ModelCall], envelope: Envelope)
             "index": index,
             "message": dict(call.response),
             "finish_reason": finish_reason(call),
-            **_tokens(request, call.completion_ids, call.logprobs, envelope.spell),
+            **_tokens(request, call.completion_ids, call.logprobs, envelope.token_bytes),
             **_forced(request, call),
         }
         for index, call in enumerate(calls)
@@ -379,7 +378,7 @@ class Chunks:
         return chunk
 
     def _tokens(self, ids: Sequence[int] | None, logprobs: Sequence[float] | None) -> dict[str, Any]:
-        return _tokens(self._request, ids, logprobs, self._envelope.spell)
+        return _tokens(self._request, ids, logprobs, self._envelope.token_bytes)
 
     def _chunk(self, index: int, delta: Mapping[str, Any], **more: Any) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "finish_reason": None, **more}
@@ -432,7 +431,7 @@ def cut(message: Mapping[str, Any]) -> Iterator[Piece]:
 
 
 def _tokens(
-    request: Request, ids: Sequence[int] | None, logprobs: Sequence[float] | None, spell: Spell | None
+    request: Request, ids: Sequence[int] | None, logprobs: Sequence[float] | None, spell: TokenBytes | None
 ) -> dict[str, Any]:
     """Ids and log-probs of a choice, if asked for; null if the model gives none."""
     shown: dict[str, Any] = {"logprobs": None}
@@ -444,7 +443,7 @@ def _tokens(
     return shown
 
 
-def _entry(request: Request, token: int, logprob: float, spell: Spell | None) -> dict[str, Any]:
+def _entry(request: Request, token: int, logprob: float, spell: TokenBytes | None) -> dict[str, Any]:
     """A token with its log-prob; other likely tokens are not kept, so the top list has only the token itself."""
     if spell is None:
         entry: dict[str, Any] = {"token": f"token_id:{token}", "logprob": logprob, "bytes": None}  # as vLLM spells ids

@@ -1,8 +1,7 @@
 """A model behind any OpenAI-compatible chat endpoint, as a `Complete`; and the checks of addresses that we call.
 
-What the endpoint sampled is kept as it came: text, and token ids and log-probs where it gives them. A lost connection,
-429 and 5xx are retried here and then raise a Fault; a request that the endpoint refuses is the agent's own error.
-Addresses are shown and logged, so they must hold no secret: keys go into headers, and are hidden in what comes back.
+A lost connection, 429 and 5xx are retried and then raise a Fault; a request that the endpoint refuses is the agent's
+own error. Addresses are shown and logged, so keys go into headers, and are hidden in what comes back.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import json
 import random
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -65,6 +65,7 @@ def _wrong(url: str) -> str | None:
 
 
 NO_ANSWER = 0  # in place of an HTTP status
+LARGEST = 64 * 2**20  # bytes of an answer
 BUSY = frozenset({408, 409, 425, 429})
 EXTRAS: Mapping[str, Any] = {"logprobs": True, "return_token_ids": True}  # learning needs both
 OURS = frozenset({401, 403, 404, 405})  # a wrong key, address or model name is not the agent's error
@@ -121,7 +122,7 @@ class Client:
                 break
             if number < self._tries:
                 await asyncio.sleep(self._backoff.delay_s(number, self._chance.random()))
-        says = hidden(_reason(answer), self._key)
+        says = hidden(complaint(answer), self._key)
         why = says if status == NO_ANSWER else f"HTTP {status}: {says}"
         if _may_pass(status):
             raise Fault(
@@ -135,16 +136,15 @@ class Client:
         """Read once from the list of models; a server that it does not name is only asked to think less."""
         if self._way is not None:
             return self._way
-        session = await self._session()
+        status, text = await self.fetch("GET", "/models")
         try:
-            async with session.get(f"{self._base}/models", allow_redirects=False) as response:
-                listed = json.loads(await response.read()) if response.status == 200 else {}
-                way = way_for(_owner(listed, self.model), self._wanted)
-                if not _may_pass(response.status):
-                    self._way = way
-                return way
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            owner = _owner(json.loads(text), self.model) if status == 200 else None
+        except ValueError:
             return way_for(None, self._wanted)
+        way = way_for(owner, self._wanted)
+        if not _may_pass(status):
+            self._way = way
+        return way
 
     async def close(self) -> None:
         """Closes this event loop's connections now, not at the loop's end."""
@@ -156,21 +156,30 @@ class Client:
         """Also asks for ids and log-probs, until the endpoint refuses them by name."""
         extras = self._extras
         status, answer = await self._post({**extras, **body})
-        if extras and status in (400, 422) and any(name in _reason(answer) for name in ("token_ids", "logprobs")):
+        if extras and status in (400, 422) and any(name in complaint(answer) for name in ("token_ids", "logprobs")):
             self._extras = {}
             status, answer = await self._post(body)
         return status, answer
 
     async def _post(self, body: Mapping[str, Any]) -> tuple[int, Any]:
+        status, text = await self.fetch("POST", "/chat/completions", body)
+        try:
+            return status, json.loads(text) if status != NO_ANSWER else text
+        except ValueError:
+            text = hidden(text, self._key)
+            return (NO_ANSWER, f"not JSON: {text}") if status == 200 else (status, text)
+
+    async def fetch(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, str]:
+        """The status and the text of one answer; NO_ANSWER and the reason if none came."""
         session = await self._session()
         try:
-            async with session.post(self._url, json=body, allow_redirects=False) as response:
-                text = (await response.read()).decode(errors="replace")
-                try:
-                    return response.status, json.loads(text)
-                except ValueError:
-                    text = hidden(text, self._key)
-                    return (NO_ANSWER, f"not JSON: {text}") if response.status == 200 else (response.status, text)
+            async with session.request(method, self._base + path, json=body, allow_redirects=False) as response:
+                content = bytearray()
+                async for part in response.content.iter_any():
+                    content += part
+                    if len(content) > LARGEST:
+                        return NO_ANSWER, f"an answer of more than {LARGEST} bytes"
+                return response.status, content.decode(errors="replace")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return NO_ANSWER, f"{type(error).__name__}: {error}".rstrip(": ")
 
@@ -224,15 +233,19 @@ def _model_call(
         return call
     except (LookupError, TypeError, ValueError, AttributeError, BadRecord) as error:
         raise Fault(
-            f"model endpoint {url}", why=f"not a chat completion ({type(error).__name__}: {error}): {_reason(answer)}"
+            f"model endpoint {url}", why=f"not a chat completion ({type(error).__name__}: {error}): {complaint(answer)}"
         ) from error
+
+
+def listed_models(answer: Any) -> list[Mapping[str, Any]]:
+    """The entries of a list of models; none if it is no such list."""
+    models = answer.get("data") if isinstance(answer, Mapping) else None
+    return [one for one in models if isinstance(one, Mapping)] if isinstance(models, list) else []
 
 
 def _owner(listed: Any, model: str) -> str | None:
     """Who serves this model, or any of the list."""
-    models = listed.get("data") if isinstance(listed, Mapping) else None
-    known = [one for one in models or () if isinstance(one, Mapping)] if isinstance(models, list) else []
-    known.sort(key=lambda one: one.get("id") != model)
+    known = sorted(listed_models(listed), key=lambda one: one.get("id") != model)
     owner = known[0].get("owned_by") if known else None
     return owner if isinstance(owner, str) else None
 
@@ -245,7 +258,13 @@ def _logprobs(choice: Mapping[str, Any]) -> tuple[float, ...] | None:
     return tuple(0.0 if 0.0 < value < 1e-3 else value for value in values)  # just above 0 is a rounding error
 
 
-def _reason(answer: Any) -> str:
+def complaint(answer: Any) -> str:
+    """The message of an error, from its JSON or its text, on one short line."""
+    if isinstance(answer, str | bytes):
+        with suppress(ValueError, RecursionError):
+            answer = json.loads(answer)
+    if isinstance(answer, bytes):
+        answer = answer.decode(errors="replace")
     if isinstance(answer, Mapping):
         error = answer.get("error", answer)
         answer = error.get("message", error) if isinstance(error, Mapping) else error

@@ -1,10 +1,9 @@
 """Whether an endpoint is fit to be trained on: some hundreds of short questions before any training.
 
-Each check compares the endpoint with itself, so no tokenizer and no weights are needed. What log-probs mean is told by
-closed forms. With logits x a token has log p(a) = x_a − log Σ exp x. Under temperature T the log-probs of two tokens
-differ by (x_a − x_b) / T, so T times the difference is the same for every T; raw log-probs differ by x_a − x_b always.
-Under top-k or top-p the kept tokens have probability S together, and log-probs in force are those without the filter
-minus log S. With raw ones the trainer's importance ratio is off by the factor S, or by a power (TRL issues 6789, 4159).
+Each check compares the endpoint with itself. With logits x a token has log p(a) = x_a − log Σ exp x. Under temperature
+T the log-probs of two tokens differ by (x_a − x_b) / T; raw log-probs differ by x_a − x_b always. Under top-k or top-p
+the kept tokens have probability S together, and log-probs in force are those without the filter minus log S. With raw
+ones the trainer's importance ratio is off by the factor S, or by a power (TRL issues 6789, 4159).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from holdfast.collect.endpoint_probe import (
 from holdfast.contracts.trace import ModelCall
 
 State = tuple[int, tuple[int, ...]]  # the prompt, and the answer so far
-Told = tuple[int, Sequence[int], Sequence[float]]  # the prompt, the answer's ids and their log-probs
+DrawnAnswer = tuple[int, Sequence[int], Sequence[float]]  # the prompt, the answer's ids and their log-probs
 
 LEAST_DRAWS = 8  # of a state, to test them
 LEAST = 3  # comparisons needed to tell the meanings apart
@@ -70,7 +69,7 @@ class JudgedLogprobs:
     error: float = math.nan  # nats, the median distance from the meaning
 
 
-def drawn(answers: Iterable[Told]) -> DrawnStats:
+def drawn(answers: Iterable[DrawnAnswer]) -> DrawnStats:
     found: dict[State, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for prompt, ids, logprobs in answers:
         for place, (token, logprob) in enumerate(zip(ids, logprobs, strict=False)):

@@ -1,8 +1,7 @@
-"""Any Complete as an OpenAI-compatible server: chat completions whole and streamed, models, health, feedback.
+"""Any Complete as an OpenAI-compatible server, and the HTTP kit of all our servers.
 
-This is the HTTP kit of all our servers: admission, body limits, statuses, server-sent events; `chat_format` has the
-formats. A client that leaves cancels its call. Without a token only this machine is served, and no web page open on
-it: a request must be JSON and name this machine in its Host header.
+A client that leaves cancels its call. Without a token only this machine is served, and no web page open on it: a
+request must be JSON and name this machine in its Host header.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import orjson
@@ -39,7 +39,7 @@ from holdfast.collect.chat_format import (
     Envelope,
     Piece,
     Request,
-    Spell,
+    TokenBytes,
     completion,
     pieces,
     read_passing,
@@ -65,7 +65,7 @@ HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9a-z.-]+))(?::\d{1,5})?", re.IGNORE
 REQUEST: ContextVar[str] = ContextVar("request")  # the id of the answer to the current request
 
 T = TypeVar("T")
-Told = Callable[[str, Mapping[str, float]], Awaitable[bool]]  # the answer's id and its outcome; False: no such answer
+Feedback = Callable[[str, Mapping[str, float]], Awaitable[bool]]  # takes the answer's id; False: no such answer
 Numbered = tuple[int, Piece | ModelCall]  # the choice's index and its next piece
 
 
@@ -75,8 +75,8 @@ def app(
     name: str,
     choose_version: Callable[[str], Complete] | None = None,
     token: str | None = None,
-    feedback: Told | None = None,
-    spell: Spell | None = None,
+    feedback: Feedback | None = None,
+    token_bytes: TokenBytes | None = None,
     is_passed_on: bool = False,
     clock: Callable[[], float] = time.time,
     largest: int = LARGEST,
@@ -85,55 +85,64 @@ def app(
     """The model `name`, answered by `complete`.
 
     `choose_version` picks the model once a request, by its `user` or a key of its own, so a call ends with the version
-    it began with. `feedback` gets what callers send to /v1/feedback. `spell` gives the bytes of a token for the
+    it began with. `feedback` gets what callers send to /v1/feedback. `token_bytes` gives the bytes of a token for the
     log-probs. `is_passed_on`: another server answers, which may know fields that ours do not.
     """
     read = read_passing if is_passed_on else read_request
     reader = RequestReader(name=name, token=token, largest=largest, wait_s=wait_s, read=read)
+    model = _ServedModel(complete, name, reader, choose_version, feedback, token_bytes, clock)
+    handlers: Any = {HTTPException: _refused, ClientDisconnect: _left, HoldfastError: _failed, Exception: _failed}
+    routes = described(f"holdfast: {name}", SAYS, model.routes(), reader.admit, has_token=token is not None)
+    application = Starlette(routes=routes, exception_handlers=handlers)
+    application.router.redirect_slashes = False  # a redirect would go wherever Host says
+    return application
 
-    async def chat(asked: Asked) -> Response:
-        request = await reader.read(asked)
+
+@dataclass(frozen=True, slots=True)
+class _ServedModel:
+    complete: Complete
+    name: str
+    reader: RequestReader
+    choose_version: Callable[[str], Complete] | None
+    feedback: Feedback | None
+    token_bytes: TokenBytes | None
+    clock: Callable[[], float]
+
+    def routes(self) -> list[ApiRoute]:
+        routes = [
+            ApiRoute("/v1/chat/completions", self._chat, openapi.CHAT, method="POST"),
+            ApiRoute("/v1/models", self._models, openapi.LIST),
+            ApiRoute("/health", self._health, openapi.UP),
+        ]
+        if self.feedback is not None:
+            routes.append(
+                ApiRoute("/v1/feedback", partial(self._take_feedback, self.feedback), openapi.TELL, method="POST")
+            )
+        return routes
+
+    async def _chat(self, asked: Asked) -> Response:
+        request = await self.reader.read(asked)
         key = secrets.token_hex(12)
-        envelope = Envelope(id=f"chatcmpl-{key}", created=int(clock()), spell=spell)
+        envelope = Envelope(id=f"chatcmpl-{key}", created=int(self.clock()), token_bytes=self.token_bytes)
         REQUEST.set(envelope.id)
-        chosen = complete if choose_version is None else choose_version(request.user or key)
+        chosen = self.complete if self.choose_version is None else self.choose_version(request.user or key)
         return await unless_left(asked.receive, answered(chosen, request, envelope))
 
-    async def models(asked: Asked) -> Response:
-        reader.admit(asked)
-        listed = {"id": name, "object": "model", "created": int(clock()), "owned_by": OWNER}
-        if spell is spell_byte:
+    async def _models(self, asked: Asked) -> Response:
+        self.reader.admit(asked)
+        listed = {"id": self.name, "object": "model", "created": int(self.clock()), "owned_by": OWNER}
+        if self.token_bytes is spell_byte:
             listed["tokenizer"] = BYTES
         return json_response({"object": "list", "data": [listed]})
 
-    async def health(asked: Asked) -> Response:
-        return json_response({"status": "ok", "model": name})
+    async def _health(self, asked: Asked) -> Response:
+        return json_response({"status": "ok", "model": self.name})
 
-    async def told(asked: Asked) -> Response:
-        assert feedback is not None
-        identity, said = _feedback(await reader.json(asked))
-        if not await feedback(identity, said):
+    async def _take_feedback(self, feedback: Feedback, asked: Asked) -> Response:
+        identity, outcome = _feedback(await self.reader.json(asked))
+        if not await feedback(identity, outcome):
             raise HTTPException(404, f"answer {identity[:100]!r}: is not known, or nothing is compared at the moment")
         return json_response({"id": identity, "object": "feedback", "taken": True})
-
-    places = [
-        ApiRoute("/v1/chat/completions", chat, openapi.CHAT, method="POST"),
-        ApiRoute("/v1/models", models, openapi.LIST),
-        ApiRoute("/health", health, openapi.UP),
-    ]
-    if feedback is not None:
-        places.append(ApiRoute("/v1/feedback", told, openapi.TELL, method="POST"))
-    application = Starlette(
-        routes=described(f"holdfast: {name}", SAYS, places, reader.admit, has_token=token is not None),
-        exception_handlers={
-            HTTPException: _refused,
-            ClientDisconnect: _left,
-            HoldfastError: _failed,
-            Exception: _failed,
-        },
-    )
-    application.router.redirect_slashes = False  # a redirect would go wherever Host says
-    return application
 
 
 class RequestReader:

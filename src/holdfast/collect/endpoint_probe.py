@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
 from typing import Any
 
-import aiohttp
-
-from holdfast.collect.client import checked, hidden
+from holdfast.collect.client import NO_ANSWER, Client, checked, complaint, hidden, listed_models
+from holdfast.collect.proxy.dialect import Chunks, ModelRequest, Splitter
 from holdfast.contracts.errors import Fault, HoldfastError
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.trace import ModelCall
@@ -80,8 +78,6 @@ def skipped(check: str, why: str) -> DoctorFinding:
     return DoctorFinding(check=check, state=FindingState.SKIPPED, code="skipped", detail=why)
 
 
-LONGEST = 300  # characters of an error message
-LARGEST = 32 * 2**20  # bytes of an answer
 AT_ONCE = 16  # requests
 
 Heard = Callable[[str], object]  # called with the name of each check as it begins
@@ -137,26 +133,20 @@ class EndpointProbe:
 
     def __init__(self, base_url: str, *, api_key: str | None = None, timeout_s: float = 60.0) -> None:
         self.url, self._key = checked("endpoint", base_url, example="http://127.0.0.1:8377/v1"), api_key
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._client = Client("", self.url, api_key=api_key, timeout_s=timeout_s)
 
     async def __aenter__(self) -> EndpointProbe:
-        self._session = aiohttp.ClientSession(headers=self._headers, timeout=self._timeout)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._session.close()
+    async def __aexit__(self, *error: object) -> None:
+        await self._client.close()
 
     async def models(self) -> list[str]:
         """The names of its models; empty if it lists none."""
         try:
-            answer = await self._read("GET", "/models")
+            return [str(one["id"]) for one in listed_models(await self._read("GET", "/models")) if "id" in one]
         except EndpointRefused:
             return []
-        listed = answer.get("data") if isinstance(answer, Mapping) else None
-        return [str(one["id"]) for one in listed or () if isinstance(one, Mapping) and "id" in one]
 
     async def ask(self, body: Mapping[str, Any]) -> ProbeAnswer:
         return whole(body, await self._read("POST", "/chat/completions", body))
@@ -164,30 +154,22 @@ class EndpointProbe:
     async def hear(self, body: Mapping[str, Any]) -> ProbeAnswer:
         """The same, streamed and joined."""
         options = {"stream": True, "stream_options": {"include_usage": True}}
-        text = await self._fetch("POST", "/chat/completions", {**body, **options})
-        return joined(body, list(events(text)))
+        return joined(body, await self._fetch("POST", "/chat/completions", {**body, **options}))
 
     async def _read(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         text = await self._fetch(method, path, body)
         try:
             return json.loads(text)
         except ValueError:
-            raise EndpointRefused(200, f"not JSON: {_short(text)}") from None
+            raise EndpointRefused(200, f"not JSON: {complaint(text)}") from None
 
     async def _fetch(self, method: str, path: str, body: Mapping[str, Any] | None) -> str:
-        try:
-            async with self._session.request(method, self.url + path, json=body, allow_redirects=False) as response:
-                content = bytearray()
-                async for part in response.content.iter_any():
-                    content += part
-                    if len(content) > LARGEST:
-                        raise EndpointRefused(response.status, f"an answer of more than {LARGEST} bytes")
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            why = f"{type(error).__name__}: {error}".rstrip(": ")
-            raise Fault(f"endpoint {self.url}", why=why, remedy="is it running and reachable?") from None
-        text = hidden(content.decode(errors="replace"), self._key)  # findings are shown
-        if response.status != 200:
-            raise EndpointRefused(response.status, _complaint(text))
+        status, text = await self._client.fetch(method, path, body)
+        if status == NO_ANSWER:
+            raise Fault(f"endpoint {self.url}", why=text, remedy="is it running and reachable?")
+        text = hidden(text, self._key)  # findings are shown
+        if status != 200:
+            raise EndpointRefused(status, complaint(text))
         return text
 
 
@@ -238,69 +220,26 @@ def whole(body: Mapping[str, Any], answer: Any) -> ProbeAnswer:
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise EndpointRefused(
-            200, f"not a chat completion ({type(error).__name__}): {_short(json.dumps(answer))}"
+            200, f"not a chat completion ({type(error).__name__}): {complaint(json.dumps(answer))}"
         ) from None
 
 
-def joined(body: Mapping[str, Any], chunks: Sequence[Any]) -> ProbeAnswer:
-    """The first choice of a stream, joined as clients do."""
-    message: dict[str, Any] = {"role": "assistant", "content": ""}
-    calls: dict[int, dict[str, Any]] = {}
-    finish, model, prompt = None, "", None
-    usage: Mapping[str, Any] = {}
-    ids: list[Any] | None = None
-    entries: list[Any] | None = None
-    try:
-        for chunk in chunks:
-            if "error" in chunk:
-                raise EndpointRefused(200, _complaint(json.dumps(chunk)))
-            model, usage = str(chunk.get("model") or model), chunk.get("usage") or usage
-            prompt = chunk.get("prompt_token_ids") or prompt
-            for choice in chunk.get("choices") or ():
-                delta = choice.get("delta") or {}
-                for name in ("content", "reasoning_content", "reasoning"):
-                    if delta.get(name):
-                        message[name] = message.get(name, "") + delta[name]
-                for part in delta.get("tool_calls") or ():
-                    _add(calls.setdefault(int(part["index"]), {}), part)
-                finish = choice.get("finish_reason") or finish
-                if choice.get("token_ids") is not None:
-                    ids = ids or []
-                    ids += choice["token_ids"]
-                if (new := (choice.get("logprobs") or {}).get("content")) is not None:
-                    entries = entries or []
-                    entries += new
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise EndpointRefused(200, f"not a stream of a chat completion ({type(error).__name__})") from None
-    if not any(chunk.get("choices") for chunk in chunks):
+def joined(body: Mapping[str, Any], text: str) -> ProbeAnswer:
+    """The first choice of a stream of server-sent events."""
+    made = Chunks(ModelRequest(model="", messages=(), body=b""))
+    for event in Splitter().feed(text.encode() + b"\n\n"):
+        made.feed(event)
+        if "error" in made.head:
+            raise EndpointRefused(200, complaint(made.head))
+        if made.has_holes:
+            raise EndpointRefused(200, f"an event that is not JSON, or no chunk: {complaint(event.data)}")
+        if made.is_ended:
+            break
+    if not made.has_choice:
         raise EndpointRefused(200, "a stream without a choice")
-    if calls:
-        message["tool_calls"] = [call for _, call in sorted(calls.items())]
-    tokens = _tokens(ids, entries)
-    return ProbeAnswer(
-        asked=body, message=message, finish=finish, prompt_ids=_ids(prompt), usage=usage, model=model, **tokens
-    )
-
-
-def events(text: str) -> Iterator[Any]:
-    """The data of server-sent events, decoded, up to [DONE]."""
-    for line in text.split("\n"):  # not splitlines(): JSON may hold other Unicode line breaks
-        if line.startswith("data:"):
-            data = line.removeprefix("data:").strip()
-            if data == "[DONE]":
-                return
-            try:
-                yield json.loads(data)
-            except ValueError:
-                raise EndpointRefused(200, f"an event that is not JSON: {_short(data)}") from None
-
-
-def _add(call: dict[str, Any], part: Mapping[str, Any]) -> None:
-    function = call.setdefault("function", {"name": "", "arguments": ""})
-    new = part.get("function") or {}
-    call |= {name: part[name] for name in ("id", "type") if part.get(name)}
-    function["name"] += new.get("name") or ""
-    function["arguments"] += new.get("arguments") or ""
+    answer = {**made.head, "choices": [{**made.choice, "message": made.message()}]}
+    answer["choices"][0] |= {"token_ids": made.ids, "logprobs": {"content": made.entries}}
+    return whole(body, answer)
 
 
 def _tokens(ids: Any, entries: Any) -> dict[str, Any]:
@@ -325,17 +264,3 @@ def _ids(given: Any) -> tuple[int, ...] | None:
     if any(isinstance(token, bool) or not isinstance(token, int) for token in given):
         raise ValueError("a token id that is no number")
     return tuple(given)
-
-
-def _complaint(text: str) -> str:
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        return _short(text)
-    error = answer.get("error", answer) if isinstance(answer, Mapping) else answer
-    return _short(str(error.get("message", error) if isinstance(error, Mapping) else error))
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

@@ -1,7 +1,7 @@
-"""One attempt from the agent's call to its outcome, and the in-process executors: a shared event loop or a thread each.
+"""One attempt from the agent's call to its outcome, and the in-process executor: a shared event loop or a thread each.
 
-A slot's `run` returns the outcome, and `interrupt` makes it end, even when the agent blocks or spins. A loop or thread
-that cannot be interrupted (it sleeps inside C code) is left behind and replaced. The pool decides who is interrupted.
+A slot's `interrupt` makes `run` end, even when the agent blocks or spins. A loop or thread that cannot be interrupted
+(it sleeps inside C code) is left behind and replaced.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import asyncio
 import copy
 import ctypes
 import inspect
+import os
+import select
+import socket
 import threading
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -17,11 +20,10 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from holdfast.collect.agent import MAX_ERROR, Connect, Context, LastWord, Score, Tracer, failure
-from holdfast.collect.gateway import ModelGateway
+from holdfast.collect.agent import MAX_ERROR, Access, Connect, Context, LastWord, Score, TokenRegistry, Tracer, failure
 from holdfast.collect.thinking import BudgetTracker
 from holdfast.contracts.agent import Agent, answer_of, is_async
 from holdfast.contracts.errors import BadRecord, Fault, Interrupted
@@ -30,6 +32,9 @@ from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
+
+if TYPE_CHECKING:
+    import uvicorn
 
 Clock = Callable[[], float]
 AGENT = "agent"  # the source of what an agent reports itself, whatever else it calls it
@@ -247,6 +252,86 @@ class LoopThread:
         return task
 
 
+BACKLOG = 2048  # connections that wait while the server is imported
+STOP_S = 5.0
+HOST = "127.0.0.1"  # of the gateway
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+
+
+class ModelGateway:
+    """One small server in each process, with an address for each attempt's own clients. Safe to use from any thread.
+
+    It listens from the first use of an address, and imports the server at the first call: most agents need neither.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._register = clock, TokenRegistry()
+        self._lock = threading.Lock()
+        self._listening: socket.socket | None = None
+        self._wake: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        self._server: uvicorn.Server | None = None
+        self._is_stopped = False
+
+    def access(self) -> Access:
+        """The access of one attempt."""
+        return Access(self._register, self.address)
+
+    def address(self) -> str:
+        """The server's address; it listens from now on."""
+        with self._lock:
+            if self._is_stopped:
+                raise Fault("model gateway", why="has been stopped")
+            if self._listening is None:
+                _bypass_network_proxies()
+                self._listening = socket.create_server((HOST, 0), backlog=BACKLOG)
+                self._wake, waking = socket.socketpair()
+                serve = (self._listening, waking)
+                self._thread = threading.Thread(target=self._serve, args=serve, name="holdfast-gateway", daemon=True)
+                self._thread.start()
+            return f"http://{HOST}:{self._listening.getsockname()[1]}"
+
+    def stop(self) -> None:
+        """Ends the server, if it runs. Calls under way are dropped."""
+        with self._lock:
+            self._is_stopped = True
+            if self._server is not None:
+                self._server.should_exit = True
+            if self._wake is not None:
+                self._wake.close()
+        if self._thread is not None:
+            self._thread.join(STOP_S)
+
+    def _serve(self, listening: socket.socket, waking: socket.socket) -> None:
+        """Waits for the first call, then serves until `stop`."""
+        ready = select.poll()
+        for one in (listening, waking):
+            ready.register(one, select.POLLIN)
+        ready.poll()
+        waking.close()
+        with listening:
+            if self._is_stopped:
+                return
+            from holdfast.collect.endpoint import server
+            from holdfast.collect.gateway_app import GatewayApp
+
+            with self._lock:
+                if self._is_stopped:
+                    return
+                self._server = server(GatewayApp(self._register, self._clock))
+            self._server.run(sockets=[listening])
+
+
+def _bypass_network_proxies() -> None:
+    """Adds our host to no_proxy: else clients would send their calls to the network's proxy."""
+    if not any(os.environ.get(name) or os.environ.get(name.upper()) for name in PROXIES):
+        return
+    for name in ("no_proxy", "NO_PROXY"):
+        hosts = [host for host in os.environ.get(name, "").split(",") if host]
+        if HOST not in hosts:
+            os.environ[name] = ",".join([*hosts, HOST])
+
+
 class AgentRuntime:
     """What the in-process executors of a pool share: the agent, the current loop and the model gateway."""
 
@@ -268,7 +353,7 @@ class AgentRuntime:
         self.left_behind = 0  # loops and threads that would not end
 
     def executor(self) -> Executor:
-        return LoopExecutor(self) if is_async(self.agent) else ThreadExecutor(self)
+        return InProcess(self)
 
     def context(self, assignment: Assignment, record: Record) -> Context:
         """The context of one attempt; Fault if no model serves its version."""
@@ -301,36 +386,6 @@ class AgentRuntime:
         self.current.leave()
         self.current.thread.join(GRACE_S)
         self._gateway.stop()
-
-
-class InProcess:
-    """What both in-process executors share."""
-
-    def __init__(self, runtime: AgentRuntime) -> None:
-        self._runtime = runtime
-
-    def is_ready(self) -> bool:
-        return True
-
-    def prepare(self) -> None:
-        """Always ready."""
-
-    def hindered(self) -> Callable[[], bool]:
-        return lambda: False
-
-    def close(self) -> None:
-        """There is nothing of its own."""
-
-
-class LoopExecutor(InProcess):
-    """For async agents: a task on the shared loop."""
-
-    def begin(self, assignment: Assignment, record: Record, report: Report) -> Iterator[None]:
-        self._attempt = AsyncAttempt(self._runtime, self._runtime.context(assignment, record), report)
-        return self._attempt.measures()
-
-    def hindered(self) -> Callable[[], bool]:
-        return self._attempt.hindered()
 
 
 class AsyncAttempt:
@@ -395,12 +450,31 @@ class AsyncAttempt:
             self._loop_thread.call(self._loop_thread.wind_up)
 
 
-class ThreadExecutor(InProcess):
-    """For plain agents: a thread per attempt."""
+class InProcess:
+    """A task on the shared loop for an async agent; a thread per attempt for a plain one."""
+
+    def __init__(self, runtime: AgentRuntime) -> None:
+        self._runtime = runtime
+        self._attempt: AsyncAttempt | None = None
+
+    def is_ready(self) -> bool:
+        return True
+
+    def prepare(self) -> None:
+        """Always ready."""
+
+    def hindered(self) -> Callable[[], bool]:
+        return (lambda: False) if self._attempt is None else self._attempt.hindered()
+
+    def close(self) -> None:
+        """There is nothing of its own."""
 
     def begin(self, assignment: Assignment, record: Record, report: Report) -> Iterator[None]:
         runtime = self._runtime
         context = runtime.context(assignment, record)
+        if is_async(runtime.agent):
+            self._attempt = AsyncAttempt(runtime, context, report)
+            return self._attempt.measures()
 
         def work() -> None:
             outcome: Outcome | None = None

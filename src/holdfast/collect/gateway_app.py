@@ -1,7 +1,6 @@
 """The model gateway over HTTP: OpenAI's chat completions and responses, Anthropic's messages.
 
-Requests are read by the capture proxy's dialects, so one conversation gives the same messages in all three. Each
-dialect here adds the writer: the finished call, whole or as server-sent events. `agent` says who may call.
+The capture proxy's dialects read the requests; each dialect here adds the writer, whole or as server-sent events.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from holdfast.collect.chat_format import (
     usage,
 )
 from holdfast.collect.client import ModelRefused
-from holdfast.collect.proxy import anthropic, chat, responses
+from holdfast.collect.proxy import anthropic, dialect, responses
 from holdfast.collect.proxy.dialect import ModelRequest, read_object
 from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.trace import ModelCall
@@ -87,7 +86,7 @@ class Chat:
     path = "chat/completions"
 
     def read(self, body: bytes, *, any_sampling: bool) -> Request:
-        asked = chat.Chat().read_request(body)  # refuses several choices, too
+        asked = dialect.Chat().read_request(body)  # refuses several choices, too
         if not any_sampling:
             return read_request(read_object(body))
         given = read_object(body)

@@ -1,8 +1,7 @@
 """Gymnasium environments as vector environments: `vector_env("CartPole-v1", 64)`.
 
-Observations are flattened. Actions are one of n, or a vector that is clipped to the bounds of the space. A mask comes
-from `info["action_mask"]`. CartPole-v1 has a faster twin in numba: the i-th one equals `gymnasium.make("CartPole-v1")`
-reset with seed + i, step by step: same float64 physics, same starts, same end at 500 steps.
+Observations are flattened; vectors of actions are clipped to their space; a mask comes from `info["action_mask"]`.
+CartPole-v1 has a faster twin in numba that equals Gymnasium's step by step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The OpenAPI document of an app, made from the routes that it serves, and the JSON Schemas (2020-12) of the chat API.
 
-The schemas say what the request readers refuse and what the writers write, and no more. A field may be null, as if it
-were not given. https://spec.openapis.org/oas/v3.1.1
+The schemas say what the request readers refuse and what the writers write. https://spec.openapis.org/oas/v3.1.1
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.collect.chat_format import KNOWN, MOST_CHOICES, ROLES
+from holdfast.collect.chat_format import KNOWN, MOST_CHOICES, NEUTRAL, ROLES
 
 Schema = Mapping[str, Any]
 Gives = Mapping[int | str, tuple[str, Mapping[str, Schema]]]
@@ -27,7 +26,7 @@ TEXT = {"type": "string"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ApiOperation:
     """The description of an operation."""
 
     name: str
@@ -57,7 +56,7 @@ def whole(low: int, high: int = 2**63 - 1) -> Schema:
 ERROR = obj(
     ("error",), error=obj(("message", "type"), message=TEXT, type=TEXT, param=optional(TEXT), code=optional(TEXT))
 )
-WORDS = {
+STATUS_TEXTS = {
     400: "the request is wrong: the message names the field",
     401: "the token is missing or wrong",
     403: "without a token only this machine is served",
@@ -70,8 +69,8 @@ WORDS = {
 }
 
 
-def refusals(*statuses: int, form: Schema = ERROR) -> Gives:
-    return {status: (WORDS[status], {JSON: form}) for status in statuses}
+def refusals(*statuses: int) -> Gives:
+    return {status: (STATUS_TEXTS[status], {JSON: ERROR}) for status in statuses}
 
 
 MODEL = obj(("id", "object"), id=TEXT, object=TEXT, created=COUNT, owned_by=TEXT, tokenizer=TEXT)
@@ -116,15 +115,7 @@ FIELDS: Mapping[str, Schema] = {
     "stream": FLAG,
     "stream_options": obj(include_usage=FLAG),
     "user": WORD,
-    "frequency_penalty": {"const": 0},
-    "presence_penalty": {"const": 0},
-    "logit_bias": {"const": {}},
-    "response_format": {"const": {"type": "text"}},
-    "parallel_tool_calls": FLAG,
-    "modalities": {"const": ["text"]},
-    "min_p": {"const": 0},
-    "repetition_penalty": {"const": 1},
-    "verbosity": {"const": "medium"},
+    **{name: {"const": only[0]} if len(only) == 1 else FLAG for name, only in NEUTRAL.items()},
 }
 REQUEST = {
     "type": "object",
@@ -170,7 +161,7 @@ TAKEN = obj(("id", "object", "taken"), id=TEXT, object={"const": "feedback"}, ta
 HEALTH = obj(("status", "model"), status={"const": "ok"}, model=TEXT)
 
 BODY = (400, 401, 403, 408, 413, 415)  # the errors of any request with a body
-CHAT = Told(
+CHAT = ApiOperation(
     name="chat",
     says="An answer of the model, whole or as a stream of events",
     takes={JSON: REQUEST},
@@ -179,11 +170,11 @@ CHAT = Told(
         **refusals(*BODY, 404, 503),
     },
 )
-LIST = Told(
+LIST = ApiOperation(
     name="models", says="The models that there are", gives={200: ("all of them", {JSON: MODELS}), **refusals(401, 403)}
 )
-UP = Told(name="health", says="Whether it is up", gives={200: ("it is", {JSON: HEALTH})}, is_open=True)
-TELL = Told(
+UP = ApiOperation(name="health", says="Whether it is up", gives={200: ("it is", {JSON: HEALTH})}, is_open=True)
+TELL = ApiOperation(
     name="feedback",
     says="What came of an answer",
     takes={JSON: FEEDBACK},
@@ -204,7 +195,7 @@ PARAMETERS: Mapping[str, Schema] = {
 class ApiRoute(Route):
     """A route with the description of its operation."""
 
-    def __init__(self, path: str, call: Callable[..., Any], told: Told, *, method: str = "GET") -> None:
+    def __init__(self, path: str, call: Callable[..., Any], told: ApiOperation, *, method: str = "GET") -> None:
         super().__init__(path, call, methods=[method])
         self.told, self.method = told, method
 
@@ -219,7 +210,7 @@ def described(
         return Response(text, media_type=JSON)
 
     gives = {200: ("this document", {JSON: {"type": "object"}}), **refusals(401, 403)}
-    told = Told(name="openapi", says="What can be asked here, and how", gives=gives)
+    told = ApiOperation(name="openapi", says="What can be asked here, and how", gives=gives)
     every = [*routes, ApiRoute(PATH, read, told)]
     text = orjson.dumps(document(title, says, every, has_token=has_token))
     return every

@@ -1,7 +1,6 @@
 """A pool of slots that works off one run: claims, beats, obeys orders, sweeps up after dead workers, drains.
 
-It runs on the event loop of its caller, and no agent does. So leases are renewed, deadlines kept and commands obeyed,
-whatever an agent does.
+It runs on its caller's event loop, where no agent runs, so no agent can keep it from renewing leases or obeying.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ class PoolStats:
     succeeded: int = 0
     failed: int = 0
     interrupted: int = 0  # timed out, cancelled, lost or handed back
-    busy_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -132,10 +130,6 @@ class Pool:
         self._is_stopped = True
         self._interrupt_all(AttemptState.RELEASED)
 
-    @property
-    def running(self) -> int:
-        return len(self._held)
-
     async def _dispatch(self) -> None:
         while not self._draining.is_set():
             self._slot_freed.clear()
@@ -203,7 +197,7 @@ class Pool:
             self._failure.exception()  # marks it as retrieved, in case work() already fails for another reason
 
     async def _run(self, held: _Held) -> None:
-        claim, began = held.claim, self._clock()
+        claim = held.claim
         writes: list[WriteFuture[None]] = []
 
         def record(news: Span | BudgetChange) -> None:
@@ -221,7 +215,6 @@ class Pool:
         finally:
             timer.cancel()
             del self._held[claim.attempt.token]
-            self.tally.busy_s += self._clock() - began
         await self._free_up(held.slot)
 
     async def _free_up(self, slot: Slot) -> None:

@@ -1,7 +1,6 @@
 """A process per slot: an agent that blocks, spins, leaks or crashes there harms nobody and can be killed.
 
-The child holds no lease and no store: it gets assignments and sends spans and the outcome through a pipe. It ends with
-the pipe, so it never outlives its parent.
+The child gets assignments and sends spans and the outcome through a pipe. It ends with the pipe.
 """
 
 from __future__ import annotations

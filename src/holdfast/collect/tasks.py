@@ -15,7 +15,7 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NoReturn
 
 from holdfast.collect.rows import Origin, SourceRow, read_rows
 from holdfast.contracts.errors import BadInput
@@ -207,8 +207,9 @@ def _part(whole: TaskReport, train: Iterable[TaskItem], held_out: Iterable[TaskI
         return tuple(leak for leak in narrowed if leak.train and leak.held_out)
 
     duplicates = tuple(duplicate for duplicate in whole.duplicates if duplicate.kept in ids)
-    found = _Findings(duplicates, left(whole.leaks), left(whole.near_leaks), whole.gold_in_sight)
-    return _task_set(learnt, proved, found)
+    leaks, near_leaks = left(whole.leaks), left(whole.near_leaks)
+    found = {"duplicates": duplicates, "leaks": leaks, "near_leaks": near_leaks, "gold_in_sight": whole.gold_in_sight}
+    return _task_set(learnt, proved, **found)
 
 
 def _set_hash(tasks: Sequence[TaskItem]) -> str:
@@ -260,7 +261,10 @@ def load(
     return _task_set(
         tuple(draft.task for draft in kept if draft.task.split is Split.TRAIN),
         tuple(draft.task for draft in kept if draft.task.split is not Split.TRAIN),
-        _Findings(duplicates, same, near, columns.gold_in_sight()),
+        duplicates=duplicates,
+        leaks=same,
+        near_leaks=near,
+        gold_in_sight=columns.gold_in_sight(),
     )
 
 
@@ -592,14 +596,8 @@ def _refuse_leak(drafts: Sequence[_Draft], leaks: Sequence[Leak], *, by_share: b
     raise BadInput(f"{at[learnt].place} and {at[proved].place}", why=why, remedy=f'{mend}, or load with leaks="allow"')
 
 
-class _Findings(NamedTuple):
-    duplicates: tuple[Duplicate, ...]
-    leaks: tuple[Leak, ...]
-    near_leaks: tuple[Leak, ...]
-    gold_in_sight: tuple[str, ...]
-
-
-def _task_set(train: tuple[TaskItem, ...], held_out: tuple[TaskItem, ...], found: _Findings) -> TaskSet:
+def _task_set(train: tuple[TaskItem, ...], held_out: tuple[TaskItem, ...], **found: Any) -> TaskSet:
+    """The set with its report; `found` are the report's other fields."""
     families: dict[str, tuple[int, int]] = {}
     for place, tasks in enumerate((train, held_out)):
         for task in tasks:
@@ -611,7 +609,7 @@ def _task_set(train: tuple[TaskItem, ...], held_out: tuple[TaskItem, ...], found
         held_out=len(held_out),
         families=families,
         without_expected=tuple(task.id for tasks in (train, held_out) for task in tasks if not task.has_expected),
-        **found._asdict(),
+        **found,
     )
     return TaskSet(train, held_out, report)
 

@@ -1,10 +1,8 @@
 """Thinking budgets: how many tokens an attempt may think, when it gets more, and how a model is held to the number.
 
-The arithmetic is on records: the same task gives the same budget. A tier's `ceiling` is what it begins with, its `cap`
-what no escalation exceeds; tokens beyond the allowance are counted apart. `BudgetTracker` grants tokens before a call
-and settles them after it. An endpoint is held to a number in one of three ways: it has a parameter for it; its answer
-is stopped at the limit, the thought closed and the answer continued (budget forcing; Muennighoff et al. 2025, s1); or
-the prompt asks for it. The way is recorded under `thinking_mode`; tokens we insert are `forced` and never learnt from.
+The arithmetic is on records: the same task gives the same budget. An endpoint is held to a number by a parameter; by
+stopping its answer, closing the thought and continuing (budget forcing; Muennighoff et al. 2025, s1); or by a sentence
+in the prompt. Tokens that we insert are `forced` and never learnt from.
 """
 
 from __future__ import annotations

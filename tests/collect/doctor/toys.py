@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from random import Random
 from typing import Any
 
 from holdfast.collect import endpoint
-from holdfast.collect.chat_format import Spell, spell_byte
+from holdfast.collect.chat_format import TokenBytes, spell_byte
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
@@ -36,15 +38,24 @@ def chances(temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> dic
     return {word: chance / total for word, chance in kept.items()}
 
 
+@dataclass
 class Toy:
     """Tells its log-probs in force, as our own models do."""
 
-    async def __call__(self, messages: Any, /, **sampling: Any) -> ModelCall:
+    told: Callable[[str, float, Mapping[str, Any]], float] = lambda word, p, how: math.log(p)
+    prompt: Callable[[Any, Any], list[int]] = tokens.prompt
+    taking: Callable[[dict[str, Any]], dict[str, Any]] = lambda sampling: sampling  # what it makes of a request
+    wording: Callable[[dict[str, Any], bool], dict[str, Any]] = lambda message, is_greedy: message
+    saying: Callable[[ModelCall], ModelCall] = lambda call: call  # what it makes of its answer
+
+    async def __call__(self, messages: Any, /, **given: Any) -> ModelCall:
+        sampling = self.taking(given)
         how = {name: sampling[name] for name in ("temperature", "top_k", "top_p") if name in sampling}
-        message, first = self.message(messages, sampling, how)
+        message, first = self._message(messages, sampling, how)
+        message = self.wording(message, how.get("temperature") == 0.0)
         prompt, written = self.prompt(messages, sampling.get("tools", ())), tokens.answer(message)
         cut = written[: sampling.get("max_tokens", 64)]
-        return ModelCall(
+        call = ModelCall(
             model="toy@1",
             messages=tuple(messages),
             response=tokens.read(cut) if len(cut) < len(written) else message,
@@ -56,11 +67,9 @@ class Toy:
             logprobs=(first, *([0.0] * (len(cut) - 1))),
             sampling=sampling,
         )
+        return self.saying(call)
 
-    def prompt(self, messages: Any, tools: Any) -> list[int]:
-        return tokens.prompt(messages, tools)
-
-    def message(
+    def _message(
         self, messages: Any, sampling: Mapping[str, Any], how: Mapping[str, Any]
     ) -> tuple[dict[str, Any], float]:
         if messages[-1]["role"] == "tool":
@@ -77,132 +86,92 @@ class Toy:
             p = drawn[word]
         return {"role": "assistant", "content": word}, self.told(word, p, how)
 
-    def told(self, word: str, p: float, how: Mapping[str, Any]) -> float:
-        return math.log(p)
+
+def without(*names: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    return lambda given: {name: value for name, value in given.items() if name not in names}
 
 
-class NoIds(Toy):
-    async def __call__(self, messages: Any, /, **sampling: Any) -> ModelCall:
-        call = await super().__call__(messages, **sampling)
-        return replace(call, prompt_ids=None, completion_ids=None, logprobs=None)
+def heat(how: Mapping[str, Any]) -> float:
+    return how.get("temperature") or 1.0
 
 
-class Raw(Toy):
-    """Log-probs from before the temperature and the filters, as vLLM tells them unless told otherwise."""
-
-    def told(self, word: str, p: float, how: Mapping[str, Any]) -> float:
-        return math.log(chances()[word])
-
-
-class Unfiltered(Toy):
-    """With the temperature, and without renormalising under top-k and top-p."""
-
-    def told(self, word: str, p: float, how: Mapping[str, Any]) -> float:
-        return math.log(chances(how.get("temperature") or 1.0)[word])
+def merged(messages: Any, tools: Any) -> list[int]:
+    ids = tokens.prompt(messages, tools)
+    for place in range(len(ids) - 1, 0, -1):
+        if ids[place - 1 : place + 1] == list(b"ph") and len(messages) > 1:
+            ids[place - 1 : place + 1] = [400]
+    return ids
 
 
-class Twice(Toy):
-    """The temperature applied once more to what it gave."""
-
-    def told(self, word: str, p: float, how: Mapping[str, Any]) -> float:
-        heat = how.get("temperature") or 1.0
-        return math.log(chances(heat * heat)[word])
-
-
-class Deaf(Toy):
-    """Takes top-k and top-p, and draws as if they were not there."""
-
-    def message(
-        self, messages: Any, sampling: Mapping[str, Any], how: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], float]:
-        return super().message(messages, sampling, {name: how[name] for name in how if name == "temperature"})
+def refusing(sampling: dict[str, Any]) -> dict[str, Any]:
+    for name, most in (("top_k", 0), ("temperature", 1.0)):
+        if sampling.get(name, 0) > most:
+            raise BadInput(name, why="is not known here")
+    return sampling
 
 
-class Shifted(Toy):
-    """Each draw told with the log-prob of another one."""
-
-    def told(self, word: str, p: float, how: Mapping[str, Any]) -> float:
-        return math.log(min(0.999, 1.0 - p))
+def other_ids(call: ModelCall) -> ModelCall:
+    ids = [*b"Quite another thing.", *b"!" * 64][: len(call.completion_ids or ())]
+    return replace(call, completion_ids=tuple(ids))
 
 
-class Dated(Toy):
-    """Writes into the opening how long the conversation is."""
-
-    def prompt(self, messages: Any, tools: Any) -> list[int]:
-        return tokens.prompt([{"role": "system", "content": f"{len(messages)} messages"}, *messages], tools)
-
-
-class Forgetful(Toy):
-    """Thinks, and is not shown its thoughts a turn later."""
-
-    def message(self, *given: Any) -> tuple[dict[str, Any], float]:
-        message, first = super().message(*given)
-        is_greedy = given[2].get("temperature") == 0.0  # else the thought would stand before what is drawn
-        return (message | {"reasoning_content": "Well."} if is_greedy else message), first
-
-    def prompt(self, messages: Any, tools: Any) -> list[int]:
-        return tokens.prompt([{**one, "reasoning_content": None} for one in messages], tools)
-
-
-class Merging(Toy):
-    """What it once said comes back in other ids, as if a tokenizer had read its text."""
-
-    def prompt(self, messages: Any, tools: Any) -> list[int]:
-        ids = tokens.prompt(messages, tools)
-        for place in range(len(ids) - 1, 0, -1):
-            if ids[place - 1 : place + 1] == list(b"ph") and len(messages) > 1:
-                ids[place - 1 : place + 1] = [400]
-        return ids
-
-
-class Elsewhere(Toy):
-    """The ids are those of something else."""
-
-    async def __call__(self, messages: Any, /, **sampling: Any) -> ModelCall:
-        call = await super().__call__(messages, **sampling)
-        other = [*b"Quite another thing.", *b"!" * 64][: len(call.completion_ids or ())]
-        return replace(call, completion_ids=tuple(other))
-
-
-class Mute(Toy):
-    """Calls of tools are in its tokens, and never in its message."""
-
-    async def __call__(self, messages: Any, /, **sampling: Any) -> ModelCall:
-        call = await super().__call__(messages, **sampling)
-        return replace(call, response={name: x for name, x in call.response.items() if name != "tool_calls"})
-
-
-class Toolless(Toy):
-    """Somebody on the way leaves the tools out."""
-
-    async def __call__(self, messages: Any, /, **sampling: Any) -> ModelCall:
-        return await super().__call__(messages, **{name: x for name, x in sampling.items() if name != "tools"})
+NoIds = partial(Toy, saying=lambda call: replace(call, prompt_ids=None, completion_ids=None, logprobs=None))
+# Log-probs from before the temperature and the filters, as vLLM tells them unless told otherwise.
+Raw = partial(Toy, told=lambda word, p, how: math.log(chances()[word]))
+# With the temperature, and without renormalising under top-k and top-p.
+Unfiltered = partial(Toy, told=lambda word, p, how: math.log(chances(heat(how))[word]))
+# The temperature applied once more to what it gave.
+Twice = partial(Toy, told=lambda word, p, how: math.log(chances(heat(how) ** 2)[word]))
+# Takes top-k and top-p, and draws as if they were not there.
+Deaf = partial(Toy, taking=without("top_k", "top_p"))
+# Each draw told with the log-prob of another one.
+Shifted = partial(Toy, told=lambda word, p, how: math.log(min(0.999, 1.0 - p)))
+# Writes into the opening how long the conversation is.
+Dated = partial(
+    Toy, prompt=lambda said, tools: tokens.prompt([{"role": "system", "content": f"{len(said)}"}, *said], tools)
+)
+# Thinks where it does not draw, and is not shown its thoughts a turn later.
+Forgetful = partial(
+    Toy,
+    wording=lambda message, is_greedy: message | ({"reasoning_content": "Well."} if is_greedy else {}),
+    prompt=lambda said, tools: tokens.prompt([{**one, "reasoning_content": None} for one in said], tools),
+)
+# What it once said comes back in other ids, as if a tokenizer had read its text.
+Merging = partial(Toy, prompt=merged)
+# The ids are those of something else.
+Elsewhere = partial(Toy, saying=other_ids)
+# Calls of tools are in its tokens, and never in its message.
+Mute = partial(Toy, saying=lambda call: replace(call, response=without("tool_calls")(call.response)))
+# Somebody on the way leaves the tools out.
+Toolless = partial(Toy, taking=without("tools"))
+# Results of tools do not reach it.
+Inattentive = partial(
+    Toy,
+    prompt=lambda said, tools: tokens.prompt(
+        [{**one, "content": "…"} if one["role"] == "tool" else one for one in said], tools
+    ),
+)
+Miscounting = partial(Toy, saying=lambda call: replace(call, completion_tokens=(call.completion_tokens or 0) + 1))
+# Talks of calculating, and calls nothing.
+Chatty = partial(
+    Toy,
+    wording=lambda message, is_greedy: (
+        {"role": "assistant", "content": "I would calculate that with calc."} if "tool_calls" in message else message
+    ),
+)
+# Knows no top-k, and no temperature above 1.
+Plain = partial(Toy, taking=refusing)
 
 
-class Inattentive(Toy):
-    """Results of tools do not reach it."""
-
-    def prompt(self, messages: Any, tools: Any) -> list[int]:
-        return tokens.prompt([{**one, "content": "…"} if one["role"] == "tool" else one for one in messages], tools)
-
-
-class Miscounting(Toy):
-    async def __call__(self, messages: Any, /, **sampling: Any) -> ModelCall:
-        call = await super().__call__(messages, **sampling)
-        return replace(call, completion_tokens=(call.completion_tokens or 0) + 1)
-
-
-class Fickle(Toy):
+def Fickle() -> Toy:
     """Temperature 0 is not taken at its word."""
+    numbers = count(1)
 
-    def __init__(self) -> None:
-        self.count = 0
+    def take(given: dict[str, Any]) -> dict[str, Any]:
+        is_greedy = given.get("temperature") == 0.0 and "tools" not in given
+        return {**given, "temperature": 1.0, "seed": next(numbers)} if is_greedy else given
 
-    async def __call__(self, messages: Any, /, **sampling: Any) -> ModelCall:
-        if sampling.get("temperature") == 0.0 and "tools" not in sampling:
-            self.count += 1
-            sampling = {**sampling, "temperature": 1.0, "seed": self.count}
-        return await super().__call__(messages, **sampling)
+    return Toy(taking=take)
 
 
 class Stammering(Toy):
@@ -215,32 +184,11 @@ class Stammering(Toy):
         yield replace(call, response={**call.response, "content": said[:1] + said})
 
 
-class Chatty(Toy):
-    """Talks of calculating, and calls nothing."""
-
-    def message(
-        self, messages: Any, sampling: Mapping[str, Any], how: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], float]:
-        if "tools" in sampling:
-            return {"role": "assistant", "content": "I would calculate that with calc."}, 0.0
-        return super().message(messages, sampling, how)
-
-
-class Plain(Toy):
-    """Knows no top-k, and no temperature above 1."""
-
-    async def __call__(self, messages: Any, /, **sampling: Any) -> ModelCall:
-        for name, most in (("top_k", 0), ("temperature", 1.0)):
-            if sampling.get(name, 0) > most:
-                raise BadInput(name, why="is not known here")
-        return await super().__call__(messages, **sampling)
-
-
 @contextmanager
-def serving(complete: Complete, *, spell: Spell | None = spell_byte) -> Iterator[str]:
+def serving(complete: Complete, *, spell: TokenBytes | None = spell_byte) -> Iterator[str]:
     """The base URL while the block lasts."""
     with endpoint.listen("127.0.0.1", 0, token=None) as listening:
-        server = endpoint.server(endpoint.app(complete, name="toy", spell=spell))
+        server = endpoint.server(endpoint.app(complete, name="toy", token_bytes=spell))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:

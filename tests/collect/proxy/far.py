@@ -1,19 +1,34 @@
-"""An upstream that does one thing after another as it is told, and keeps what it was asked and every byte it sent."""
+"""A proxy on a real socket between a client and an upstream that does as it is told and keeps what it was asked."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+
+from holdfast.collect.endpoint import listen, server
+from holdfast.collect.proxy import attribution
+from holdfast.collect.proxy.app import app
+from holdfast.collect.proxy.upstream import Upstream
+from holdfast.contracts.rollout import Attempt, Task
+from holdfast.contracts.trace import Span
+from holdfast.store.store import Store
+from tests.collect.scene import PATIENCE_S
 
 HELLO = [{"role": "user", "content": "hi"}]
 
@@ -37,6 +52,16 @@ WORDS = (chunk(role="assistant", content=""), chunk(content="hel"), chunk(conten
 STREAM = (*WORDS, b"data: [DONE]\n\n")
 
 
+def events(*named: tuple[str, bytes]) -> bytes:
+    return b"".join(b"event: %s\ndata: %s\n\n" % (name.encode(), data) for name, data in named)
+
+
+def cut(text: bytes, places: Sequence[int]) -> list[bytes]:
+    """The text in pieces: the same bytes, ended where it says."""
+    marks = sorted({place % (len(text) + 1) for place in places} | {0, len(text)})
+    return [text[start:end] for start, end in pairwise(marks)]
+
+
 @dataclass(frozen=True)
 class Step:
     answer: bytes | Sequence[bytes] = field(default_factory=completion)  # several: a stream
@@ -47,6 +72,11 @@ class Step:
     breaks: bool = False  # after the last piece
     waits_for: threading.Event | None = None  # after the last piece
     decide: Callable[[dict[str, Any]], Step] | None = None  # by what is asked
+
+
+def listing(*models: Mapping[str, Any]) -> Step:
+    """What an upstream says of its models."""
+    return Step(json.dumps({"object": "list", "data": list(models)}).encode())
 
 
 @dataclass
@@ -87,7 +117,6 @@ class Far:
     async def listed(self, request: Request) -> Response:
         self.lists.append(dict(request.headers))
         await asyncio.sleep(self.models.pause_s)
-        assert isinstance(self.models.answer, bytes)
         return Response(
             self.models.answer, self.models.status, dict(self.models.headers), media_type="application/json"
         )
@@ -96,6 +125,95 @@ class Far:
         return Starlette(routes=[Route("/v1/models", self.listed), Route("/{path:path}", self.said, methods=["POST"])])
 
 
-def listing(*models: Mapping[str, Any]) -> Step:
-    """What an upstream says of its models."""
-    return Step(json.dumps({"object": "list", "data": list(models)}).encode())
+@contextmanager
+def served(make: Callable[[], Starlette]) -> Iterator[str]:
+    """The app at an address of its own, in a thread of its own; its proxy, should it have one, ends with it."""
+    place = listen("127.0.0.1", 0, token=None)
+    ended: list[Any] = []
+
+    async def serve() -> None:
+        application = make()
+        made = server(application)
+        ended.append(made)
+        await made.serve(sockets=[place])
+        if (proxy := getattr(application.state, "proxy", None)) is not None:
+            await proxy.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    patience = time.monotonic() + PATIENCE_S
+    while not (ended and ended[0].started):
+        assert thread.is_alive() and time.monotonic() < patience
+        time.sleep(0.005)
+    try:
+        yield f"http://127.0.0.1:{place.getsockname()[1]}"
+    finally:
+        ended[0].should_exit = True
+        thread.join(PATIENCE_S)
+
+
+def running(store: Store, name: str = "t1", task: Any = None, **settings: Any) -> Attempt:
+    """An attempt that runs and will for a while."""
+    now = time.time()
+    run = store.runs.begin(kind="optimize", model_ref="m", settings=settings, salt="t", who="test", now=now).result().id
+    store.queue.enqueue(run, [Task(name=name, input=task or {})], now=now).result()
+    return store.queue.claim(run, "w", now=now, lease_s=600.0).result()[0].attempt
+
+
+@dataclass
+class Road:
+    """A proxy, what is behind it, and an attempt whose calls go through."""
+
+    store: Store
+    far: Far
+    url: str
+    upstream: str
+    attempt: Attempt
+    application: Starlette
+    loop: asyncio.AbstractEventLoop  # the proxy's
+
+    @property
+    def base_url(self) -> str:
+        return attribution.base_url(self.url, self.attempt.rollout, self.attempt.number)
+
+    @property
+    def path(self) -> str:
+        return f"/rollout/{self.attempt.rollout}/attempt/1/v1/chat/completions"
+
+    def post(self, path: str | None = None, body: bytes | None = None, **headers: str) -> tuple[int, Any, bytes]:
+        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=40)
+        named = {"content-type": "application/json"} | {k.replace("_", "-"): value for k, value in headers.items()}
+        connection.request("POST", path or self.path, asking() if body is None else body, named)
+        answer = connection.getresponse()
+        try:
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+    def spans(self) -> list[Span]:
+        return self.store.traces.spans(self.attempt.token)
+
+    def lines(self, folder: Path) -> list[dict[str, Any]]:
+        path = folder / "training" / "proxy-attribution.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@contextmanager
+def road(
+    store: Store,
+    remote: dict[str, Any] | None = None,
+    *,
+    far: Far | None = None,
+    attempt: Attempt | None = None,
+    **more: Any,
+) -> Iterator[Road]:
+    far, made, loops = far or Far(), list[Starlette](), list[asyncio.AbstractEventLoop]()
+    with served(far.app) as upstream:
+
+        def make() -> Starlette:
+            made.append(app(store, [Upstream(upstream, **{"is_extended": False, **(remote or {})})], **more))
+            loops.append(asyncio.get_running_loop())
+            return made[0]
+
+        with served(make) as url:
+            yield Road(store, far, url, upstream, attempt or running(store), made[0], loops[0])

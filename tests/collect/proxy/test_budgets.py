@@ -7,37 +7,41 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from http.client import HTTPConnection
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from holdfast.collect.proxy.anthropic import Messages
-from holdfast.collect.proxy.app import app
 from holdfast.collect.proxy.budgets import ModelInfo, ProxyBudgets, limited, way_of
-from holdfast.collect.proxy.chat import Chat
+from holdfast.collect.proxy.dialect import Chat
 from holdfast.collect.proxy.responses import Responses
-from holdfast.collect.proxy.upstream import Upstream
 from holdfast.collect.thinking import ThinkingControl
 from holdfast.contracts.budget import BudgetEventKind, Mode, Tier
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.rollout import Attempt, Task
-from holdfast.contracts.trace import ModelCall, Span
+from holdfast.contracts.trace import ModelCall
 from holdfast.store.store import Store
-from tests.collect.proxy.far import HELLO, Far, Step, asking, chunk, listing
-from tests.collect.proxy.street import served
+from tests.collect.proxy.far import HELLO, Far, Road, Step, asking, chunk, listing, running
+from tests.collect.proxy.far import road as built
 from tests.conftest import Clock
 
 OURS, VLLM = ModelInfo(owner="holdfast"), ModelInfo(owner="vllm")
 DIALECTS = (Chat(), Responses(), Messages())
 
 
-def claimed(store: Store, task: Any = None, **settings: Any) -> Attempt:
-    now = time.time()
-    run = store.runs.begin(kind="optimize", model_ref="m", settings=settings, salt="t", who="test", now=now).result()
-    store.queue.enqueue(run.id, [Task(name="t1", input=task or {})], now=now).result()
-    return store.queue.claim(run.id, "w", now=now, lease_s=600.0).result()[0].attempt
+@contextmanager
+def road(store: Store, far: Far, **settings: Any) -> Iterator[Road]:
+    with built(store, far=far, attempt=running(store, **settings), dialects=DIALECTS) as here:
+        yield here
+
+
+def post(here: Road, **more: Any) -> int:
+    return here.post(body=asking(**more))[0]
+
+
+def sent(here: Road) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(here.far.asked[-1][1])
+    return found
 
 
 def thought(used: int, **more: Any) -> bytes:
@@ -47,48 +51,12 @@ def thought(used: int, **more: Any) -> bytes:
     return json.dumps({"model": "m@1", "choices": [choice], "usage": usage, **more}).encode()
 
 
-@dataclass
-class Road:
-    store: Store
-    far: Far
-    url: str
-    attempt: Attempt
-
-    def post(self, path: str = Chat.path, **more: Any) -> int:
-        connection = HTTPConnection(self.url.removeprefix("http://"), timeout=40)
-        body = asking(**more)
-        connection.request(
-            "POST", f"/rollout/{self.attempt.rollout}/attempt/1{path}", body, {"content-type": "application/json"}
-        )
-        answer = connection.getresponse()
-        answer.read()
-        connection.close()
-        return answer.status
-
-    def sent(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.far.asked[-1][1])
-        return found
-
-    def span(self) -> Span:
-        return self.store.traces.spans(self.attempt.token)[-1]
-
-
-@contextmanager
-def road(store: Store, far: Far, **settings: Any) -> Iterator[Road]:
-    attempt = claimed(store, **settings)
-    with (
-        served(far.app) as upstream,
-        served(lambda: app(store, [Upstream(upstream, is_extended=False)], dialects=DIALECTS)) as url,
-    ):
-        yield Road(store, far, url, attempt)
-
-
-def test_our_own_endpoint_is_told_and_what_is_used_is_counted(store: Store) -> None:
+def test_our_own_endpoint_is_told_and_what_is_used_is_counted(file_store: Store) -> None:
     far = Far(models=listing({"id": "m", "owned_by": "holdfast"}), usual=Step(thought(120)))
-    with road(store, far, thinking_budgets=True) as here:
-        assert here.post(temperature=0.5) == 200
-        assert here.sent() == {"model": "m", "messages": HELLO, "temperature": 0.5, "thinking": 500}
-        told = here.span().attributes["thinking"]
+    with road(file_store, far, thinking_budgets=True) as here:
+        assert post(here, temperature=0.5) == 200
+        assert sent(here) == {"model": "m", "messages": HELLO, "temperature": 0.5, "thinking": 500}
+        told = here.spans()[-1].attributes["thinking"]
         assert told == {
             "granted": 500,
             "used": 120,
@@ -98,30 +66,30 @@ def test_our_own_endpoint_is_told_and_what_is_used_is_counted(store: Store) -> N
             "left": 380,
             "overspent": 0,
         }
-        assert here.post(thinking=100) == 200  # what the agent itself wants of it
-        assert here.sent()["thinking"] == 100
-        assert here.span().attributes["thinking"]["overspent"] == 20
-        assert here.post() == 200 and here.sent()["thinking"] == 260
-    call = here.span().model
+        assert post(here, thinking=100) == 200  # what the agent itself wants of it
+        assert sent(here)["thinking"] == 100
+        assert here.spans()[-1].attributes["thinking"]["overspent"] == 20
+        assert post(here) == 200 and sent(here)["thinking"] == 260
+    call = here.spans()[-1].model
     assert call is not None and call.thinking_tokens == 120
     assert call.sampling == {"thinking": 260, "thinking_mode": "parameter"}
-    use = store.budgets.get(here.attempt.token)
+    use = file_store.budgets.get(here.attempt.token)
     assert use is not None and (use.budget.spent, use.budget.calls, use.budget.mode) == (360, 3, Mode.PARAMETER)
-    (total,) = store.budgets.by_run()
+    (total,) = file_store.budgets.by_run()
     assert (total.allowed, total.spent, total.calls) == (500, 360, 3)
 
 
 def test_others_are_asked_in_the_system_message_which_is_what_is_kept(file_store: Store) -> None:
     far = Far(models=listing({"id": "m", "owned_by": "openai"}), usual=Step(thought(700)))
     with road(file_store, far, thinking_budgets=True) as here:
-        assert here.post() == 200
+        assert post(here) == 200
         word = {"role": "system", "content": "Think for at most 500 tokens, then answer."}
-        assert here.sent()["messages"] == [word, *HELLO] and "thinking" not in here.sent()
-        span = here.span()
+        assert sent(here)["messages"] == [word, *HELLO] and "thinking" not in sent(here)
+        span = here.spans()[-1]
         assert span.model is not None and list(span.model.messages) == [word, *HELLO]
         assert span.attributes["thinking"]["mode"] == "hint" and span.attributes["thinking"]["overspent"] == 200
-        assert here.post() == 200  # nothing is left
-        assert here.sent()["messages"][0]["content"] == "Answer at once, without thinking."
+        assert post(here) == 200  # nothing is left
+        assert sent(here)["messages"][0]["content"] == "Answer at once, without thinking."
     use = file_store.budgets.get(here.attempt.token)
     assert use is not None and (use.budget.spent, use.budget.overspent) == (1400, 900)
 
@@ -129,16 +97,16 @@ def test_others_are_asked_in_the_system_message_which_is_what_is_kept(file_store
 def test_a_count_beyond_all_is_not_counted_and_harms_no_later_call(file_store: Store) -> None:
     far = Far(models=listing({"id": "m", "owned_by": "holdfast"}), usual=Step(thought(10**19)))
     with road(file_store, far, thinking_budgets=True) as here:
-        assert here.post() == 200
+        assert post(here) == 200
         far.usual = Step(thought(20))
-        assert here.post() == 200
+        assert post(here) == 200
     use = file_store.budgets.get(here.attempt.token)
     assert use is not None and (use.budget.calls, use.budget.spent) == (2, 20)
 
 
 async def test_a_change_that_could_not_be_written_has_not_happened(file_store: Store) -> None:
     attempt, budgets, asked = (
-        claimed(file_store),
+        running(file_store),
         ProxyBudgets(file_store, clock=time.time),
         Chat().read_request(asking()),
     )
@@ -155,7 +123,7 @@ async def test_a_change_that_could_not_be_written_has_not_happened(file_store: S
         again, _ = budgets.grant(attempt, asked, Chat(), "auto", [OURS])
         again.settle(replace(call, thinking_tokens=used))
         if used == 10**25:
-            claimed(file_store)  # nobody waits for it, since its call broke off; this comes after it
+            running(file_store)  # nobody waits for it, since its call broke off; this comes after it
         else:
             await again.written()
     use = file_store.budgets.get(attempt.token)
@@ -165,24 +133,24 @@ async def test_a_change_that_could_not_be_written_has_not_happened(file_store: S
 def test_a_run_without_budgets_is_passed_on_byte_for_byte(file_store: Store) -> None:
     far = Far(models=listing({"id": "m", "owned_by": "holdfast"}))
     with road(file_store, far, thinking_budgets=False) as here:
-        assert here.post(thinking=7) == 200
+        assert post(here, thinking=7) == 200
         assert far.asked[-1][1] == asking(thinking=7) and not far.lists
-    assert "thinking" not in here.span().attributes and file_store.budgets.get(here.attempt.token) is None
+    assert "thinking" not in here.spans()[-1].attributes and file_store.budgets.get(here.attempt.token) is None
 
 
 def test_a_stream_is_counted_too_and_one_that_breaks_as_far_as_it_came(file_store: Store) -> None:
     words = [chunk(reasoning_content="t" * 400), chunk(content="ok")]
     far = Far(usual=Step([*words, chunk("stop"), b"data: [DONE]\n\n"]))
     with road(file_store, far, thinking_budgets=True) as here:
-        assert here.post(stream=True) == 200
-        assert here.span().attributes["thinking"]["used"] == 100  # four letters a token
+        assert post(here, stream=True) == 200
+        assert here.spans()[-1].attributes["thinking"]["used"] == 100  # four letters a token
         far.usual = Step(words, breaks=True)
         with pytest.raises(Exception, match="IncompleteRead"):
-            here.post(stream=True)
+            post(here, stream=True)
         deadline = time.monotonic() + 60
-        while here.span().ended_at is None and time.monotonic() < deadline:
+        while here.spans()[-1].ended_at is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        span = here.span()
+        span = here.spans()[-1]
     assert span.attributes["partial"].startswith("the upstream")
     use = file_store.budgets.get(here.attempt.token)
     assert use is not None and use.budget.spent >= 200 and span.attributes["thinking"]["granted"] == 400
@@ -191,9 +159,9 @@ def test_a_stream_is_counted_too_and_one_that_breaks_as_far_as_it_came(file_stor
 def test_a_call_that_is_refused_gives_back_what_it_was_granted(file_store: Store) -> None:
     far = Far(models=listing({"id": "m", "owned_by": "holdfast"}), usual=Step(b'{"error": 1}', 400))
     with road(file_store, far, thinking_budgets=True) as here:
-        assert here.post() == here.post() == 400
+        assert post(here) == post(here) == 400
         far.usual = Step(thought(10))
-        assert here.post() == 200 and here.sent()["thinking"] == 500
+        assert post(here) == 200 and sent(here)["thinking"] == 500
     kinds = [e.kind for e in file_store.budgets.events(file_store.budgets.get(here.attempt.token))]  # type: ignore[arg-type]
     assert kinds == [BudgetEventKind.ALLOCATE, BudgetEventKind.SPEND]
 
@@ -202,7 +170,7 @@ def test_a_call_that_is_refused_gives_back_what_it_was_granted(file_store: Store
 
 
 async def test_a_proxy_that_was_started_again_goes_on_where_it_was(file_store: Store, clock: Clock) -> None:
-    attempt = claimed(file_store, {"traits": {"tool_count": 1}}, thinking_budgets=True)
+    attempt = running(file_store, task={"traits": {"tool_count": 1}}, thinking_budgets=True)
     asked = Chat().read_request(asking())
     call = ModelCall(model="m", messages=(), response={}, thinking_tokens=700, sampling={"thinking_mode": "hint"})
     first = ProxyBudgets(file_store, clock=time.time)
@@ -225,9 +193,9 @@ async def test_a_proxy_that_was_started_again_goes_on_where_it_was(file_store: S
 
 def test_which_runs_want_what(file_store: Store) -> None:
     budgets = ProxyBudgets(file_store, clock=time.time)
-    assert budgets.wanted(claimed(file_store, thinking_budgets=True)) == "auto"
-    assert budgets.wanted(claimed(file_store, thinking_budgets=True, thinking_mode="hint")) == "hint"
-    assert budgets.wanted(claimed(file_store)) is None
+    assert budgets.thinking_mode(running(file_store, thinking_budgets=True)) == "auto"
+    assert budgets.thinking_mode(running(file_store, thinking_budgets=True, thinking_mode="hint")) == "hint"
+    assert budgets.thinking_mode(running(file_store)) is None
 
 
 @pytest.mark.parametrize(
@@ -289,7 +257,7 @@ def test_a_thinking_field_of_another_kind_is_left_to_its_owner() -> None:
 
 
 def test_what_cannot_be_granted_leaves_nothing_granted(file_store: Store) -> None:
-    attempt, budgets = claimed(file_store, thinking_budgets=True), ProxyBudgets(file_store, clock=time.time)
+    attempt, budgets = running(file_store, thinking_budgets=True), ProxyBudgets(file_store, clock=time.time)
     with pytest.raises(BadInput):
         budgets.grant(attempt, Chat().read_request(asking(thinking=-1)), Chat(), "auto", [OURS])
     grant, _ = budgets.grant(attempt, Chat().read_request(asking()), Chat(), "auto", [OURS])

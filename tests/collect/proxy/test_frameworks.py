@@ -26,7 +26,7 @@ from holdfast.contracts.trace import PARTIAL, SpanKind
 from holdfast.policies import registry
 from holdfast.policies.engine import Local
 from holdfast.store.store import Store
-from tests.collect.proxy.street import running, served
+from tests.collect.proxy.far import running, served
 
 QUESTION = "What is 417 * 23? Use the tool."
 
@@ -41,7 +41,7 @@ def sprout() -> Iterator[str]:
     net, manifest = registry.load("sprout")
     with (
         Local(net, name="sprout", version=manifest.sha256[:12]) as local,
-        served(lambda: endpoint.app(local, name="sprout", spell=spell_byte)) as at,
+        served(lambda: endpoint.app(local, name="sprout", token_bytes=spell_byte)) as at,
     ):
         yield at
 
@@ -49,7 +49,7 @@ def sprout() -> Iterator[str]:
 @pytest.fixture
 def base_url(file_store: Store, attempt: Attempt, sprout: str) -> Iterator[str]:
     taking = routes(SpanReceiver(file_store, clock=time.time))
-    with served(lambda: app(file_store, [Upstream(sprout)], routes=taking)) as at:
+    with served(lambda: app(file_store, [Upstream(sprout, timeout_s=120.0)], routes=taking)) as at:
         yield attribution.base_url(at, attempt.rollout, attempt.number)
 
 

@@ -1,9 +1,7 @@
 """GenAI's semantic conventions, read and written, and the export of attempts to an OTLP collector.
 
-Read are today's names (`gen_ai.input.messages` and the like, semantic conventions 1.38 and after) and the older ones:
-an event for each message, numbered prompts and completions, usage as `prompt_tokens`. Written are today's. Token ids
-and log-probs have no name there and go under `holdfast.`. An exported span's id is made from its attempt's id and its
-number, so it is the same whenever it is sent; spans of another tracer keep their ids.
+Read are today's names (semantic conventions 1.38 and after) and the older ones; written are today's. Token ids and
+log-probs go under `holdfast.`. An exported span's id is made from its attempt's id and its number.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ DETAILS = "gen_ai.client.inference.operation.details"
 IDS = ("prompt_ids", "completion_ids", "logprobs", "forced")
 INDEXED = re.compile(r"gen_ai\.(prompt|completion)\.(\d{1,5})\.(.+)")
 # Attributes that a call is read from: they are kept in the call only.
-SAID = re.compile(
+CONTENT_ATTRIBUTES = re.compile(
     r"gen_ai\.(input\.messages|output\.messages|system_instructions|tool\.definitions|prompt|completion)(\.|$)"
     r"|gen_ai\.tool\.call\.(arguments|result)$|gen_ai\.request\.(?!stream$)|gen_ai\.usage\."
     r"|(events|all_messages_events|tool_arguments|tool_response|model_request_parameters|logfire\.json_schema)$"

@@ -1,9 +1,8 @@
 """Spans of other tracers into the store, from `POST /v1/traces` (OTLP over HTTP: protobuf or JSON, gzip or plain).
 
-An attempt is named by the address, by headers, by the resource (`holdfast.rollout`, `holdfast.attempt`) or by the
-trace's state (`holdfast=RUN/NAME:attempt-1`). A trace that names none becomes a rollout of a run of kind `otlp`, which
-ends when its root arrives; later spans are refused, repeated ones are kept once. A model call that the proxy or a
-worker has recorded becomes telemetry here, since nothing may be learnt from twice. Spans are on disk before the answer.
+The address, headers, the resource or the trace's state may name an attempt. A trace that names none becomes a rollout
+of a run of kind `otlp`, which ends when its root arrives. A model call that was recorded already becomes telemetry,
+since nothing may be learnt from twice. Spans are on disk before the answer.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.collect import endpoint, openapi
-from holdfast.collect.openapi import ApiRoute, Gives, Told, obj
+from holdfast.collect.openapi import ApiOperation, ApiRoute, Gives, obj
 from holdfast.collect.otlp import wire
-from holdfast.collect.otlp.conventions import DETAILS, ROLES, SAID, model_call, tool_call
+from holdfast.collect.otlp.conventions import CONTENT_ATTRIBUTES, DETAILS, ROLES, model_call, tool_call
 from holdfast.collect.otlp.wire import MOST as MOST_ATTRIBUTES
 from holdfast.collect.otlp.wire import NS, OtelSpan
 from holdfast.collect.proxy import attribution
@@ -246,7 +245,9 @@ def as_span(one: OtelSpan, seq: int, parent: int | None) -> Span:
     """Our span; what belongs to a call is in the call and not in the attributes."""
     model = model_call(one)
     tool = None if model is not None else tool_call(one)
-    attributes: dict[str, Any] = {name: value for name, value in one.attributes.items() if not SAID.match(name)}
+    attributes: dict[str, Any] = {
+        name: value for name, value in one.attributes.items() if not CONTENT_ATTRIBUTES.match(name)
+    }
     is_message = attributes.pop("holdfast.kind", None) == "message"
     for name in ("holdfast.rollout", "holdfast.attempt"):
         attributes.pop(name, None)
@@ -317,12 +318,16 @@ def _signals(one: OtelSpan) -> Iterable[RewardTerm]:
 
 LARGEST = 32 * 2**20  # bytes of a request, unpacked
 ERROR = {"type": "object"}  # {"message": …}, or {"error": …} of the surrounding app
-STATUS_TEXTS = {**openapi.WORDS, 404: "the store has no such rollout or attempt", 409: "the attempt does not run"}
+STATUS_TEXTS = {
+    **openapi.STATUS_TEXTS,
+    404: "the store has no such rollout or attempt",
+    409: "the attempt does not run",
+}
 REFUSED: Gives = {
     status: (STATUS_TEXTS[status], {wire.JSON: ERROR, wire.PROTOBUF: openapi.TEXT})
     for status in (400, 401, 403, 404, 408, 409, 413, 415, 503)
 }
-TOLD = Told(
+OPERATION = ApiOperation(
     name="traces",
     says="Spans in OpenTelemetry's format, taken as those of an attempt",
     takes={
@@ -363,8 +368,8 @@ def routes(
         return Response(wire.answer(media_type, taken.refused, taken.why), media_type=media_type)
 
     return [
-        ApiRoute("/v1/traces", traces, TOLD, method="POST"),
-        ApiRoute("/rollout/{rollout:path}/attempt/{number:int}/v1/traces", traces, TOLD, method="POST"),
+        ApiRoute("/v1/traces", traces, OPERATION, method="POST"),
+        ApiRoute("/rollout/{rollout:path}/attempt/{number:int}/v1/traces", traces, OPERATION, method="POST"),
     ]
 
 

@@ -1,7 +1,6 @@
-"""OTLP's trace requests as plain records, read and written as protobuf or as JSON.
+"""OTLP's trace requests as plain records, read and written as JSON, or as protobuf with the extra `otlp`.
 
-https://opentelemetry.io/docs/specs/otlp/ . What the attributes mean is `conventions`' business. JSON needs nothing
-besides; protobuf needs the extra `otlp`.
+https://opentelemetry.io/docs/specs/otlp/
 """
 
 from __future__ import annotations

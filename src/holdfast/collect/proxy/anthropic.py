@@ -1,7 +1,6 @@
 """Anthropic's messages, kept in OpenAI's chat form: https://docs.anthropic.com/en/api/messages
 
-Thoughts become `reasoning_content`, `tool_use` becomes `tool_calls`, `tool_result` a message of the role `tool`. What
-only the upstream can read is left out: signatures, redacted thoughts, cache marks. This API gives no token ids.
+What only the upstream can read is left out: signatures, redacted thoughts, cache marks. This API gives no token ids.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Messages:
 
     def read_request(self, body: bytes) -> ModelRequest:
         given = read_object(body)
-        model, messages, user = model_of(given), messages_of(given), part(given.get("metadata"), "user_id")
+        model, messages = model_of(given), messages_of(given)
         try:
             conversation = (*_system(given.get("system")), *(said for m in messages for said in _messages(m)))
         except ValueError as error:
@@ -65,7 +64,6 @@ class Messages:
             messages=conversation,
             sampling=_sampling(given),
             is_streamed=given.get("stream") is True,
-            user=user if isinstance(user, str) else None,
             body=body,
         )
 

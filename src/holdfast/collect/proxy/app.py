@@ -1,8 +1,4 @@
-"""The proxy's routes: a call comes in with its identity, goes on to an upstream, and comes back byte for byte.
-
-`endpoint.RequestReader` says who may call, `attribution` whose call it is, a dialect what it says, `upstream` where it
-goes and `span_recorder` what is kept. Bodies are never rewritten.
-"""
+"""The proxy's routes: a call comes in with its identity, goes on to an upstream, and comes back byte for byte."""
 
 from __future__ import annotations
 
@@ -22,33 +18,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
-from holdfast.collect import endpoint
-from holdfast.collect.openapi import (
-    BODY,
-    COUNT,
-    EVENTS,
-    FLAG,
-    JSON,
-    TEXT,
-    WORD,
-    WORDS,
-    ApiRoute,
-    Gives,
-    Schema,
-    Told,
-    described,
-    listed,
-    obj,
-    optional,
-)
+from holdfast.collect import endpoint, openapi
+from holdfast.collect.openapi import JSON, TEXT, ApiOperation, ApiRoute, Gives, Schema, obj
 from holdfast.collect.proxy import attribution
 from holdfast.collect.proxy.attribution import AttributionLog, BadHeader, Identity
 from holdfast.collect.proxy.budgets import PATH, Grant, ModelInfo, ProxyBudgets, UpstreamModels
-from holdfast.collect.proxy.chat import Chat
-from holdfast.collect.proxy.connection import Busy
-from holdfast.collect.proxy.dialect import FORWARDED, Assembler, Dialect, ModelRequest, Splitter, read_object
+from holdfast.collect.proxy.dialect import FORWARDED, Assembler, Chat, Dialect, ModelRequest, Splitter, read_object
 from holdfast.collect.proxy.span_recorder import CallRecord, Scrub, SpanRecorder, TokenPrice
-from holdfast.collect.proxy.upstream import LARGEST, BrokenOff, Unreachable, Upstream, UpstreamAnswer, Upstreams
+from holdfast.collect.proxy.upstream import BrokenOff, Busy, Unreachable, Upstream, UpstreamAnswer, Upstreams, read
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError, NotFound, StaleLease
 from holdfast.contracts.rollout import Attempt
 from holdfast.contracts.trace import ModelCall
@@ -56,8 +33,8 @@ from holdfast.store.store import Store
 
 ERROR = obj(("error",), error=obj(("code", "message"), code=TEXT, message=TEXT, type=TEXT))
 ANYTHING: Schema = {"type": "object"}
-SAID = {
-    **WORDS,
+PROXY_STATUS_TEXTS = {
+    **openapi.STATUS_TEXTS,
     400: "the request, or a header, is wrong",
     404: "the store has no such rollout or attempt",
     409: "the attempt does not run, or its lease has run out",
@@ -68,12 +45,16 @@ SAID = {
 OWN: Gives = {"default": ("what the upstream says, as it says it", {JSON: {}})}
 REQUESTS: Mapping[str, Schema] = {  # by the path of a dialect
     "/v1/chat/completions": obj(
-        ("model", "messages"), model=WORD, messages=listed(ANYTHING), n=optional({"const": 1}), stream={}
+        ("model", "messages"),
+        model=openapi.WORD,
+        messages=openapi.listed(ANYTHING),
+        n=openapi.optional({"const": 1}),
+        stream={},
     ),
     "/v1/responses": obj(
-        ("model",), model=WORD, input={"type": ["string", "array", "null"], "items": ANYTHING}, stream={}
+        ("model",), model=openapi.WORD, input={"type": ["string", "array", "null"], "items": ANYTHING}, stream={}
     ),
-    "/v1/messages": obj(("model", "messages"), model=WORD, messages=listed(ANYTHING), stream={}),
+    "/v1/messages": obj(("model", "messages"), model=openapi.WORD, messages=openapi.listed(ANYTHING), stream={}),
 }
 
 
@@ -82,58 +63,62 @@ def _header(name: str, schema: Schema, *, required: bool = False, says: str = ""
 
 
 WHOSE = (
-    _header("x-rollout-id", WORD, required=True, says="run/name"),
-    _header("x-attempt-id", WORD, required=True, says="the attempt's id, or its number"),
+    _header("x-rollout-id", openapi.WORD, required=True, says="run/name"),
+    _header("x-attempt-id", openapi.WORD, required=True, says="the attempt's id, or its number"),
     _header("x-sequence-id", {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}),
     _header("x-trace-id", TEXT),
 )
 
 
 def refusals(*statuses: int) -> Gives:
-    return {status: (SAID[status], {JSON: ERROR}) for status in statuses}
+    return {status: (PROXY_STATUS_TEXTS[status], {JSON: ERROR}) for status in statuses}
 
 
-def called(path: str) -> Told:
+def called(path: str) -> ApiOperation:
     """The operation of calling a model in the dialect at this path."""
-    return Told(
+    return ApiOperation(
         name=path.removeprefix("/v1/").replace("/", "_"),
         says="A call of a model, passed on as it is and kept as a span of its attempt",
         takes={JSON: REQUESTS.get(path, ANYTHING)},
         gives={
-            200: ("the upstream's answer, byte for byte", {JSON: ANYTHING, EVENTS: TEXT}),
-            **refusals(*BODY, 404, 409, 429, 502, 503),
+            200: ("the upstream's answer, byte for byte", {JSON: ANYTHING, openapi.EVENTS: TEXT}),
+            **refusals(*openapi.BODY, 404, 409, 429, 502, 503),
             **OWN,
         },
         headers=WHOSE,
     )
 
 
-LIST = Told(
+LIST = ApiOperation(
     name="models",
     says="The models of the upstreams; of a single one as it says it",
     gives={200: ("all of them", {JSON: ANYTHING}), **refusals(401, 403, 404, 502), **OWN},
 )
-UPSTREAM = obj(("name", "calls", "held"), name=TEXT, calls=COUNT, held=FLAG)
-HEALTH = Told(
+UPSTREAM = obj(("name", "calls", "held"), name=TEXT, calls=openapi.COUNT, held=openapi.FLAG)
+HEALTH = ApiOperation(
     name="health",
     says="Whether it is ready, and where calls go",
     gives={
         200: (
             "it is",
-            {JSON: obj(("status", "upstreams"), status={"const": "ready"}, upstreams=listed(UPSTREAM, minItems=1))},
+            {
+                JSON: obj(
+                    ("status", "upstreams"), status={"const": "ready"}, upstreams=openapi.listed(UPSTREAM, minItems=1)
+                )
+            },
         ),
         **refusals(401, 403),
     },
 )
 
 
-def ordered(order: str) -> Told:
+def ordered(order: str) -> ApiOperation:
     """The operation `hold` or `release`."""
-    return Told(
+    return ApiOperation(
         name=order,
         says=f"{order.capitalize()} an upstream, while its weights are exchanged",
         takes={JSON: obj(upstream=TEXT)},
-        gives={200: ("how it stands now", {JSON: UPSTREAM}), **refusals(*BODY)},
+        gives={200: ("how it stands now", {JSON: UPSTREAM}), **refusals(*openapi.BODY)},
     )
 
 
@@ -199,7 +184,7 @@ def app(
     )
     places = [*_places(proxy, dialects), *routes]
     application = Starlette(
-        routes=described("holdfast proxy", SAYS, places, proxy.admit, has_token=token is not None),
+        routes=openapi.described("holdfast proxy", SAYS, places, proxy.admit, has_token=token is not None),
         exception_handlers={HTTPException: _refused, HoldfastError: _failed, Exception: _failed},
     )
     application.router.redirect_slashes = False
@@ -367,7 +352,7 @@ class Proxy:
         return str(self._recorder.scrubbed(said).messages[0]["content"])
 
     async def _pass_on(self, call: ProxyCall, send: Send) -> None:
-        wanted = self._budgets.wanted(call.attempt)
+        wanted = self._budgets.thinking_mode(call.attempt)
         if wanted is None:
             await self._recorded(call, send)
             return
@@ -406,13 +391,7 @@ class Proxy:
                 answer.close()
 
     async def _whole(self, call: ProxyCall, record: CallRecord, answer: UpstreamAnswer, send: Send) -> None:
-        parts, size = [], 0
-        async for chunk in answer.chunks():
-            parts.append(chunk)
-            size += len(chunk)
-            if size > LARGEST:
-                raise BrokenOff("the upstream", why=f"its answer is larger than {LARGEST} bytes")
-        body = b"".join(parts)
+        body = await read(answer)
         answer.close()  # frees the place at the upstream while the record is written
         made: ModelCall | None = None
         partial = None
@@ -424,8 +403,8 @@ class Proxy:
         else:
             partial = f"the upstream said {answer.status}"
         await self._close(call, record, made, partial)
-        await _start(call, answer, send, size)
-        call.sent = size
+        await _start(call, answer, send, len(body))
+        call.sent = len(body)
         await send({"type": "http.response.body", "body": body})
 
     async def _stream(self, call: ProxyCall, record: CallRecord, answer: UpstreamAnswer, send: Send) -> None:

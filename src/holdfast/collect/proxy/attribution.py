@@ -1,7 +1,6 @@
 """Whose call it is, said in the URL or in the documented headers; and the attribution log, one line of JSON a call.
 
-The log is `<state folder>/training/proxy-attribution.jsonl`. Lines are gathered for a moment and appended by a thread,
-so no call waits and several processes can share the file. A log that cannot be written stops nobody; `failures` counts.
+Lines are gathered for a moment and appended by a thread, so no call waits and several processes can share the file.
 """
 
 from __future__ import annotations

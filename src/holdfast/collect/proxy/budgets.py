@@ -1,8 +1,7 @@
 """What upstreams say of their models, and the thinking budgets of attempts whose calls pass here.
 
-The list of models tells how tokens are spelt, for scrubbing, and how a model can be held to a number of thinking
-tokens. Only calls of runs with `thinking_budgets` are touched: the request is rewritten with the number in the
-upstream's parameter, or as a sentence to the model. Budget forcing takes two calls and cannot pass as one.
+Only calls of runs with `thinking_budgets` are touched: the number goes into the upstream's parameter, or into a
+sentence to the model. Budget forcing takes two calls and cannot pass as one.
 """
 
 from __future__ import annotations
@@ -15,15 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import aiohttp
 import orjson
-from yarl import URL
 
 from holdfast.collect.chat_format import BYTES, spell_byte
+from holdfast.collect.client import listed_models
 from holdfast.collect.proxy.anthropic import Messages
-from holdfast.collect.proxy.dialect import RETURNED, Dialect, ModelRequest
+from holdfast.collect.proxy.dialect import Dialect, ModelRequest
 from holdfast.collect.proxy.responses import Responses
-from holdfast.collect.proxy.upstream import Unreachable, Upstream
+from holdfast.collect.proxy.upstream import BrokenOff, Unreachable, Upstream, read
 from holdfast.collect.thinking import BudgetTracker, ThinkingControl, hinted, way_for, wish
 from holdfast.contracts.budget import BudgetChange, Mode
 from holdfast.contracts.errors import BadInput
@@ -49,14 +47,11 @@ class Listing:
     body: bytes
 
     @property
-    def entries(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[Mapping[str, Any]]:
         """The entries; none if it is no list of models."""
-        try:
-            found = orjson.loads(self.body) if self.status == 200 else None
-        except orjson.JSONDecodeError:
-            found = None
-        data = found.get("data") if isinstance(found, dict) else None
-        return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
+        with suppress(orjson.JSONDecodeError):
+            return listed_models(orjson.loads(self.body)) if self.status == 200 else []
+        return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +65,6 @@ class ModelInfo:
 class UpstreamModels:
     def __init__(self, upstreams: Sequence[Upstream], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._upstreams, self._clock = upstreams, clock
-        self._session: aiohttp.ClientSession | None = None
         self._known: dict[tuple[str, str], tuple[float, asyncio.Task[ModelInfo]]] = {}  # until when, and what
 
     async def listed(self, dialect: Dialect, headers: Mapping[str, str]) -> Listing:
@@ -82,7 +76,8 @@ class UpstreamModels:
         answers = [one for one in found if isinstance(one, Listing)]
         every = {str(entry.get("id")): entry for answer in reversed(answers) for entry in answer.entries}
         if every:
-            return _listing(list(every.values()))
+            body = orjson.dumps({"object": "list", "data": list(every.values())})
+            return Listing(status=200, headers={"content-type": "application/json"}, body=body)
         for one in (*answers, *found):
             if isinstance(one, BaseException):
                 raise one
@@ -111,12 +106,9 @@ class UpstreamModels:
             task.cancel()
         await asyncio.gather(*(task for _, task in self._known.values()), return_exceptions=True)
         self._known = {}
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
 
     async def _find(self, upstream: Upstream, model: str, dialect: Dialect, headers: Mapping[str, str]) -> ModelInfo:
-        entries: list[dict[str, Any]] = []
+        entries: list[Mapping[str, Any]] = []
         with suppress(Unreachable):
             entries = (await self._ask(upstream, dialect, headers)).entries
         if not entries:
@@ -128,41 +120,24 @@ class UpstreamModels:
         return ModelInfo(owner=owner if isinstance(owner, str) else None, is_spelt=is_spelt)
 
     async def _ask(self, upstream: Upstream, dialect: Dialect, headers: Mapping[str, str]) -> Listing:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
-                auto_decompress=False,
-                skip_auto_headers=("User-Agent", "Accept"),
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        url = URL(upstream.url(PATH), encoded=True)
         try:
-            async with self._session.get(
-                url, headers=upstream.signed(dialect, headers), allow_redirects=False
-            ) as answer:
-                body = await answer.content.read(LARGEST)
-                while not answer.content.at_eof():
-                    body += await answer.content.read(LARGEST)
-                    if len(body) > LARGEST:
-                        raise Unreachable(upstream.name, why=f"its list of models is larger than {LARGEST} bytes")
+            async with asyncio.timeout(TIMEOUT_S):
+                answer = await upstream.get(PATH, upstream.signed(dialect, headers))
+                try:
+                    return Listing(status=answer.status, headers=answer.headers, body=await read(answer, LARGEST))
+                finally:
+                    answer.close()
         except TimeoutError:
             raise Unreachable(upstream.name, why=f"no list of models within {TIMEOUT_S:g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
+        except (OSError, BrokenOff) as error:
             raise Unreachable(upstream.name, why=f"{type(error).__name__}: {error}"[:300]) from error
-        passed = {name.lower(): value for name, value in answer.headers.items() if name.lower() in RETURNED}
-        return Listing(status=answer.status, headers=passed, body=body)
 
 
-def spell(token: int) -> bytes:
+def own_token_bytes(token: int) -> bytes:
     """The bytes of one of our own tokens; LookupError for any other."""
     if token >= tokens.VOCABULARY:
         raise LookupError(token)
     return spell_byte(token)
-
-
-def _listing(entries: Sequence[Mapping[str, Any]]) -> Listing:
-    body = orjson.dumps({"object": "list", "data": list(entries)})
-    return Listing(status=200, headers={"content-type": "application/json"}, body=body)
 
 
 MOST = 10_000  # attempts whose budgets are in memory; others are in the store
@@ -238,7 +213,7 @@ class ProxyBudgets:
         self._runs: dict[str, str | None] = {}  # each run's mode; None: it has no budgets
         self._trackers: OrderedDict[int, AttemptBudget] = OrderedDict()  # by an attempt's token
 
-    def wanted(self, attempt: Attempt) -> str | None:
+    def thinking_mode(self, attempt: Attempt) -> str | None:
         """The mode of the attempt's run; None if it has no thinking budgets."""
         run = attempt.rollout.partition("/")[0]
         if run not in self._runs:

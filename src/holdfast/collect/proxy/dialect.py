@@ -1,14 +1,13 @@
-"""What the dialects share: the protocol, server-sent events split from bytes, and messages assembled in chat form.
+"""What the dialects share, and OpenAI's chat completions, with what vLLM adds for training under vLLM's names.
 
-A dialect reads an API; it never changes a byte that passes. It may only add fields to a request so that the upstream
-gives token ids and log-probs (`ModelRequest.extended`). The same parts give the same message, whether they come as an
-answer or come back in a conversation: a second call must contain the first call's answer to be learnt from.
-https://html.spec.whatwg.org/multipage/server-sent-events.html
+The same parts give the same message, whether they come as an answer or come back in a conversation: a second call must
+contain the first call's answer to be learnt from. https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
@@ -156,12 +155,11 @@ class ModelRequest:
     messages: tuple[Mapping[str, Any], ...]  # in OpenAI's chat form, whatever the dialect
     sampling: Mapping[str, Any] = field(default_factory=dict)  # temperature, tools, …: what else shapes the answer
     is_streamed: bool = False
-    user: str | None = None  # the caller
     body: bytes  # as it was sent
     extended: bytes | None = None  # the body that also asks for ids and log-probs; None if there is no way
 
 
-class Assembler:
+class Assembler(ABC):
     """One streamed answer, assembled beside the bytes that pass. It never raises, whatever an event holds."""
 
     def __init__(self, asked: ModelRequest) -> None:
@@ -180,12 +178,12 @@ class Assembler:
         else:
             self.has_holes = True
 
-    def _take(self, content: dict[str, Any], name: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _take(self, content: dict[str, Any], name: str) -> None: ...
 
+    @abstractmethod
     def result(self) -> ModelCall:
         """What has come so far; `finish_reason` is None until the answer ended."""
-        raise NotImplementedError
 
 
 class Dialect(Protocol):
@@ -280,3 +278,191 @@ def text_of(value: Any, otherwise: Any = None) -> Any:
 def joined(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     """One text where all parts are texts; else the parts."""
     return "".join(one["text"] for one in parts) if all(one.get("type") == "text" for one in parts) else parts
+
+
+# Without influence on the answer, or elsewhere in the record.
+APART = frozenset({"model", "messages", "stream", "stream_options", "user", "metadata", "store", "logprobs"}) | {
+    "return_token_ids"
+}
+ADDED = {"return_token_ids": True, "logprobs": True}
+TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+
+
+class Chat:
+    path = "/v1/chat/completions"
+    key_variable = "OPENAI_API_KEY"
+    forwarded = frozenset({"openai-organization", "openai-project", "openai-beta"})
+
+    def credentials(self, key: str) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {key}"}
+
+    def read_request(self, body: bytes) -> ModelRequest:
+        given = read_object(body)
+        choices = given.get("n")
+        if choices not in (None, 1):
+            why = "of several answers nobody could tell which one was gone on with"
+            raise BadInput(f"n = {choices!r:.60}", why=why, remedy="ask for one at a time: each is kept")
+        return ModelRequest(
+            model=model_of(given),
+            messages=tuple(messages_of(given)),
+            sampling={name: value for name, value in given.items() if name not in APART and value is not None},
+            is_streamed=given.get("stream") is True,
+            body=body,
+            extended=spliced(body, given, ADDED),
+        )
+
+    def whole(self, asked: ModelRequest, body: bytes) -> ModelCall:
+        answer = loads(body)
+        try:
+            choice = answer["choices"][0]
+            message = dict(choice["message"])
+        except (LookupError, TypeError, ValueError):
+            raise ValueError("no chat completion") from None
+        return _call(asked, answer, choice, message, choice.get("token_ids"), _entries(choice.get("logprobs")))
+
+    def stream(self, asked: ModelRequest) -> Chunks:
+        return Chunks(asked)
+
+
+class Chunks(Assembler):
+    """The chunks of one completion."""
+
+    def __init__(self, asked: ModelRequest) -> None:
+        super().__init__(asked)
+        self.head: dict[str, Any] = {}  # fields of the answer, not of a choice
+        self.choice: dict[str, Any] = {}
+        self._texts: dict[str, list[str]] = {}
+        self._calls: dict[int, dict[str, Any]] = {}
+        self.ids: list[int] | None = None
+        self.entries: list[Any] | None = None
+        self.has_choice = False
+
+    def feed(self, event: Event) -> None:
+        if event.data == b"[DONE]":
+            self.is_ended = True
+        else:
+            super().feed(event)
+
+    def _take(self, chunk: dict[str, Any], name: str) -> None:
+        for key in ("model", "usage", "prompt_token_ids", "error"):
+            if chunk.get(key) is not None:
+                self.head[key] = chunk[key]
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict) and choice.get("index", 0) == 0:
+                self._choose(choice)
+
+    def _choose(self, choice: dict[str, Any]) -> None:
+        self.has_choice = True
+        for name in ("finish_reason", "forced"):
+            if choice.get(name) is not None:
+                self.choice[name] = choice[name]
+        if isinstance(choice.get("token_ids"), list):
+            self.ids = self.ids or []
+            self.ids += choice["token_ids"]  # in place: a long answer has a hundred thousand pieces
+        entries = _entries(choice.get("logprobs"))
+        if entries is not None:
+            self.entries = self.entries or []
+            self.entries += entries
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
+            self._add(delta)
+
+    def _add(self, delta: dict[str, Any]) -> None:
+        for name in TEXTS:
+            text = delta.get(name)
+            if isinstance(text, str):
+                self._texts.setdefault(name, []).append(text)
+                self.has_begun |= text != ""
+        calls = delta.get("tool_calls")
+        for part in calls if isinstance(calls, list) else ():
+            if isinstance(part, dict):
+                self.has_begun = True
+                _join(self._calls, part)
+
+    def message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": None}
+        message |= {name: "".join(parts) for name, parts in self._texts.items() if name == "content" or any(parts)}
+        if self._calls:
+            message["tool_calls"] = [_joined_call(call) for _, call in sorted(self._calls.items())]
+        return message
+
+    def result(self) -> ModelCall:
+        return _call(self._asked, self.head, self.choice, self.message(), self.ids, self.entries)
+
+
+def _join(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
+    """Adds a part to the call with its index: ids and names come once, arguments in pieces."""
+    index = part.get("index")
+    call = calls.setdefault(
+        index if type(index) is int else len(calls),
+        {"id": None, "type": "function", "function": {"name": [], "arguments": []}},
+    )
+    for name in ("id", "type"):
+        if isinstance(part.get(name), str):
+            call[name] = part[name]
+    function = part.get("function")
+    if isinstance(function, dict):
+        for name in ("name", "arguments"):
+            if isinstance(function.get(name), str):
+                call["function"][name].append(function[name])
+
+
+def _joined_call(call: dict[str, Any]) -> dict[str, Any]:
+    return {**call, "function": {name: "".join(parts) for name, parts in call["function"].items()}}
+
+
+def _call(
+    asked: ModelRequest,
+    answer: Mapping[str, Any],
+    choice: Mapping[str, Any],
+    message: dict[str, Any],
+    ids: Any,
+    entries: Any,
+) -> ModelCall:
+    """The recorded call. Impossible values, such as a log-prob above 0, are left out, never repaired."""
+    usage, reason = answer.get("usage"), choice.get("finish_reason")
+    usage = usage if isinstance(usage, dict) else {}
+    completion_ids, told = token_ids(ids), count(usage.get("completion_tokens"))
+    if completion_ids is not None and told not in (None, len(completion_ids)):
+        completion_ids = None  # some are missing, or belong to something else
+    logprobs = None if entries is None or completion_ids is None else _logprobs(entries, len(completion_ids))
+    prompt_ids = token_ids(answer.get("prompt_token_ids"))
+    details = usage.get("completion_tokens_details")
+    forced = token_ids(choice.get("forced")) or ()
+    return ModelCall(
+        model=text_of(answer.get("model"), asked.model),
+        messages=asked.messages,
+        response=message,
+        finish_reason=reason if isinstance(reason, str) else None,
+        prompt_tokens=_counted(usage.get("prompt_tokens"), prompt_ids),
+        completion_tokens=_counted(usage.get("completion_tokens"), completion_ids),
+        thinking_tokens=count(details.get("reasoning_tokens")) if isinstance(details, dict) else None,
+        prompt_ids=prompt_ids,
+        completion_ids=completion_ids,
+        logprobs=logprobs,
+        forced=tuple(place for place in forced if place < len(completion_ids or ())),
+        sampling=asked.sampling,
+    )
+
+
+def _counted(said: Any, ids: tuple[int, ...] | None) -> int | None:
+    told = count(said)
+    return told if told is not None or ids is None else len(ids)
+
+
+def _entries(logprobs: Any) -> list[Any] | None:
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    return content if isinstance(content, list) else None
+
+
+def _logprobs(entries: list[Any], wanted: int) -> tuple[float, ...] | None:
+    try:
+        values = [entry["logprob"] for entry in entries]
+    except (TypeError, LookupError):  # an entry without a log-prob
+        return None
+    if len(values) != wanted or not set(map(type, values)) <= {int, float}:
+        return None
+    if min(values, default=0.0) <= -1e300 or max(values, default=0.0) >= 1e-3:
+        return None
+    return tuple(min(float(value), 0.0) for value in values)  # just above 0 is a rounding error

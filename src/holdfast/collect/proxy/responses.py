@@ -1,8 +1,7 @@
 """OpenAI's responses, kept in chat form: https://platform.openai.com/docs/api-reference/responses
 
-An assistant's adjacent items (thoughts, texts, tool calls) become one message. Of a conversation that the upstream
-stores (`previous_response_id`, `conversation`, a stored prompt) only what is sent can be kept; the reference is among
-the sampling. This API gives no token ids.
+An assistant's adjacent items become one message. Of a conversation that the upstream stores only what is sent can be
+kept; the reference is among the sampling. This API gives no token ids.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Responses:
 
     def read_request(self, body: bytes) -> ModelRequest:
         given = read_object(body)
-        model, said, user = model_of(given), given.get("input"), given.get("user")
+        model, said = model_of(given), given.get("input")
         if isinstance(said, str):
             said = [{"role": "user", "content": said}]
         if said is not None and (not isinstance(said, list) or not all(isinstance(item, dict) for item in said)):
@@ -75,7 +74,6 @@ class Responses:
             messages=(*system, *_messages(said or ())),
             sampling=_sampling(given),
             is_streamed=given.get("stream") is True,
-            user=user if isinstance(user, str) else None,
             body=body,
         )
 

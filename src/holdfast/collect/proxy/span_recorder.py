@@ -1,7 +1,6 @@
 """Records every call as a span of its attempt: opened when it begins, amended while it runs, closed at its end.
 
-The store refuses attempts that do not run or whose lease has expired. Spans that were open when this process died stay
-as far as they came, marked `partial`, and are never learnt from. Calls are scrubbed before they are written.
+Spans that were open when this process died stay, marked `partial`, and are never learnt from.
 """
 
 from __future__ import annotations

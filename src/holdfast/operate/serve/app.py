@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.collect import endpoint
 from holdfast.collect.endpoint import Events
-from holdfast.collect.openapi import EVENTS, FLAG, JSON, TEXT, ApiRoute, Told, described, obj, optional
+from holdfast.collect.openapi import EVENTS, FLAG, JSON, TEXT, ApiOperation, ApiRoute, described, obj, optional
 from holdfast.contracts.commands import LONGEST, LONGEST_WHY, Forbidden
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, Refused
 from holdfast.operate import control
@@ -278,11 +278,11 @@ CONFIG = {
 }
 
 
-def _told(name: str, says: str, *refused: int, gives: Any = None, takes: Any = None, **more: Any) -> Told:
+def _told(name: str, says: str, *refused: int, gives: Any = None, takes: Any = None, **more: Any) -> ApiOperation:
     """An operation that answers with JSON, or with `gives`."""
     content = gives or {JSON: ANY}
     body = {} if takes is None else {JSON: takes}
-    return Told(name=name, says=says, gives={200: (says, content), **refusals(*refused)}, takes=body, **more)
+    return ApiOperation(name=name, says=says, gives={200: (says, content), **refusals(*refused)}, takes=body, **more)
 
 
 def _places(room: ControlRoom) -> list[BaseRoute]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
-from holdfast.collect.openapi import JSON, TEXT, Gives, Schema, Told, obj
+from holdfast.collect.openapi import JSON, TEXT, ApiOperation, Gives, Schema, obj
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split
 from holdfast.operate.look import conversation, lessons, standings, views
@@ -107,9 +107,9 @@ class Panel:
         read = {param.into or param.name: param.read(given) for param in self.takes}
         return {name: value for name, value in read.items() if value is not None}
 
-    def told(self) -> Told:
+    def told(self) -> ApiOperation:
         gives = {200: ("what it shows", {JSON: {"type": "object"}}), **refusals(400, 401, 403, 404, 429, 503)}
-        return Told(name=self.name, says=self.says, gives=gives, headers=[param.told() for param in self.takes])
+        return ApiOperation(name=self.name, says=self.says, gives=gives, headers=[param.told() for param in self.takes])
 
 
 KEY = 2**62
