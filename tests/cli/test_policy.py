@@ -20,9 +20,9 @@ from holdfast.policies.model import Model
 from holdfast.policies.registry import folder_of
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import open_store
-from holdfast.workloads.tooluse.dialogues import dialogue
 from holdfast.workloads.tooluse.tasks import generate, to_input
 from tests.cli.conftest import Answer, Cli
+from tests.workloads.scene import dialogue
 
 QUICK = ("--epochs", 1, "--batch", 4, "--lr", 1e-3, "--held-out", 0.25)
 
