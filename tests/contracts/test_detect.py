@@ -133,19 +133,14 @@ def test_a_secret_is_found_by_what_it_is_called_or_by_its_disorder(text: str, th
 @pytest.mark.parametrize(
     "harmless",
     [
-        "password = os.environ['DB_PASSWORD']",
-        "password: str, token: str",
-        "token = get_token(user, password)",
-        "api_key = settings.api_key",
-        "PASSWORD=<password> TOKEN=$TOKEN SECRET=${SECRET} KEY=***",
+        "password = os.environ['DB_PASSWORD']", "password: str, token: str", "token = get_token(user, password)",
+        "api_key = settings.api_key", "PASSWORD=<password> TOKEN=$TOKEN SECRET=${SECRET} KEY=***",
         "postgresql://user:password@host/name and https://host:8080/@x",
-        "the token is sent by mail; choose a password to continue",
-        "max_tokens: 4096, token_count = 512",
-        "src/holdfast/contracts/Detect2/patterns/Secrets9.py",
-        "call_a7B3k9Zq81LmNo2PqRs5TuVw8XyZa1Bc",
+        "the token is sent by mail; choose a password to continue", "max_tokens: 4096, token_count = 512",
+        "src/holdfast/contracts/Detect2/patterns/Secrets9.py", "call_a7B3k9Zq81LmNo2PqRs5TuVw8XyZa1Bc",
         "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     ],
-)
+)  # fmt: skip
 def test_programs_and_documentation_hold_no_secrets(harmless: str) -> None:
     assert not [*find(harmless, ASSIGNED), *find(harmless, SECRETS)]
 
@@ -330,16 +325,12 @@ def test_a_person_is_found_by_each_word_of_the_name(text: str, who: list[str]) -
 @pytest.mark.parametrize(
     "text",
     [
-        "Grace Period, Mark All, May Day, Will You",
-        "Dear Customer, Dear Sir or Madam, Dear All",
-        "I am Sure, this is Important",
-        "Adam and Adagrad are optimisers",
-        "class MariaService: def Maria(self)",
-        "MariaDB, maria.db, /data/Maria, user@Maria, $Maria",
-        "name: Path, named Tuple, called False",
+        "Grace Period, Mark All, May Day, Will You", "Dear Customer, Dear Sir or Madam, Dear All",
+        "I am Sure, this is Important", "Adam and Adagrad are optimisers", "class MariaService: def Maria(self)",
+        "MariaDB, maria.db, /data/Maria, user@Maria, $Maria", "name: Path, named Tuple, called False",
         "The Washington Post wrote in March",
     ],
-)
+)  # fmt: skip
 def test_nobody_is_found_where_nobody_is_meant(text: str) -> None:
     assert named(text) == []
 
@@ -352,21 +343,14 @@ def test_the_dictionaries_hold_hundreds_and_no_ordinary_words() -> None:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("address", "12 Maple Street"),
-        ("address", "1600 Old Mill Rd., Apt 4b, Oak Park, OR 97201"),
-        ("address", "221B Baker Street, London NW1 6XE"),
-        ("address", "Goethestraße 12a, 60313 Frankfurt"),
-        ("address", "Berliner Straße 5"),
-        ("address", "14 rue de la Paix, 75002 Paris"),
-        ("address", "Calle de Alcalá 48, 28014 Madrid"),
-        ("address", "P.O. Box 1207"),
-        ("phone", "(415) 555-2671"),
-        ("phone", "415-555-2671"),
-        ("phone", "030 2345678"),
-        ("phone", "0049 151 23456789"),
+        ("address", "12 Maple Street"), ("address", "1600 Old Mill Rd., Apt 4b, Oak Park, OR 97201"),
+        ("address", "221B Baker Street, London NW1 6XE"), ("address", "Goethestraße 12a, 60313 Frankfurt"),
+        ("address", "Berliner Straße 5"), ("address", "14 rue de la Paix, 75002 Paris"),
+        ("address", "Calle de Alcalá 48, 28014 Madrid"), ("address", "P.O. Box 1207"), ("phone", "(415) 555-2671"),
+        ("phone", "415-555-2671"), ("phone", "030 2345678"), ("phone", "0049 151 23456789"),
         ("phone", "06 23 45 67 89"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("around", ["{}", "it is {}, thanks", '"{}"', "a\n{}\nb"])
 def test_where_people_live_and_how_they_are_called(kind: str, text: str, around: str) -> None:
     said = around.format(text)

@@ -450,17 +450,13 @@ class Queueing(Simple):
 
 
 EXECUTORS: list[tuple[type[Simple], str]] = [
-    (NeverReady, "it was prepared and is not ready"),
-    (Silent, "the end of an attempt is reported before its spans"),
-    (Late, "the end of an attempt is reported before its spans"),
-    (AtTheEnd, "nothing is heard of an attempt for 1 s"),
-    (Twice, "something is reported after the end"),
-    (Raising, "an attempt that ended is reported as None, ValueError"),
+    (NeverReady, "it was prepared and is not ready"), (Silent, "the end of an attempt is reported before its spans"),
+    (Late, "the end of an attempt is reported before its spans"), (AtTheEnd, "nothing is heard of an attempt for 1 s"),
+    (Twice, "something is reported after the end"), (Raising, "an attempt that ended is reported as None, ValueError"),
     (Forgiving, "an agent that raised has ended as succeeded"),
     (Repeating, "an agent that said 'eight' has ended as .*'seven'"),
-    (Accusing, "an agent that is alone is hindered by another"),
-    (Queueing, "nothing is heard of an attempt for 1 s"),
-]
+    (Accusing, "an agent that is alone is hindered by another"), (Queueing, "nothing is heard of an attempt for 1 s"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "says"), EXECUTORS, ids=[kind.__name__ for kind, _ in EXECUTORS])
@@ -567,14 +563,10 @@ def test_a_policy_of_each_kind_passes_the_kit(policy: Policy) -> None:
 
 
 POLICIES: list[tuple[Any, str]] = [
-    (Unnamed, "has a blank version"),
-    (Drawn, "when it is asked again"),
-    (Binary, "its manifest is not plain JSON"),
-    (Careless, "comes back from its record as"),
-    (Own, "whoever changes its manifest changes the policy"),
-    (Other, "is opened as table@other"),
-    (Aging, "is another one after it was opened"),
-]
+    (Unnamed, "has a blank version"), (Drawn, "when it is asked again"), (Binary, "its manifest is not plain JSON"),
+    (Careless, "comes back from its record as"), (Own, "whoever changes its manifest changes the policy"),
+    (Other, "is opened as table@other"), (Aging, "is another one after it was opened"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "says"), POLICIES, ids=[kind.__name__ for kind, _ in POLICIES])

@@ -65,15 +65,8 @@ def test_the_documented_example_is_read(folder: Path) -> None:
 def test_what_is_left_out_has_its_documented_default(folder: Path) -> None:
     settings = load(json.dumps({"optimize": [TASK]}))
     none = (
-        "agent",
-        "scorers",
-        "model",
-        "base_url",
-        "proxy_url",
-        "queue_limit",
-        "lease_secs",
-        "completion_timeout_secs",
-    )
+        "agent", "scorers", "model", "base_url", "proxy_url", "queue_limit", "lease_secs", "completion_timeout_secs",
+    )  # fmt: skip
     none += ("rl_optimizer", "improve", "constraint", "safety_reward")
     assert settings.record() == dict.fromkeys(none) | {
         "optimize": [TASK], "validate": [], "resources": {}, "worker_count": 2, "worker_kind": "tasks",
