@@ -1,6 +1,6 @@
 """What a reward makes of the red-team corpus: what it finds, whom it wrongs, and how well it measures excess.
 
-Beside ours stand the two formulas it was built to replace (`reward.baselines`). A patch is looked at once, by all.
+Beside ours stand the two formulas it was built to replace (`formulas`). A patch is looked at once, by all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import stats  # type: ignore[import-untyped]
 
-from experiments.coding import score
+from experiments.coding import formulas, score
 from experiments.coding.redteam import FAMILIES, Patch
 from experiments.coding.sandbox import Sandbox
 from experiments.coding.tasks import is_repaired
@@ -20,7 +20,6 @@ from holdfast.contracts.evidence import Interval
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.prove.estimate import wilson
 from holdfast.reward.breakdown import normalised
-from holdfast.reward.diff import minimality
 
 MEASURES = ("ours", "spec", "original")
 RESAMPLES = 200
@@ -104,8 +103,8 @@ def _judged(patch: Patch, gold: RewardBreakdown, sandbox: Sandbox) -> JudgedPatc
         findings=tuple(sorted({one.rule for one in found})),
         excess=by_name["excess_edits"],
         minimality=by_name["minimality"],
-        spec=minimality.spec(patch.change, is_equivalent=is_content),
-        original=minimality.original(patch.change),
+        spec=formulas.spec(patch.change, is_equivalent=is_content),
+        original=formulas.original(patch.change),
         share=normalised(sheet, gold),
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.parts import canaries
@@ -24,10 +24,9 @@ from holdfast.privacy.detect import Detection, personal, secrets
 from holdfast.privacy.scrub import KEY_FILE, PSEUDONYM, Scrub, _Literals, count, key_in, merged
 from tests.policies.small import show
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"
 MAIL = "ada@analytical-engine.org"
-SCRUB = Scrub(b"k" * 32, spell=ByteTemplate().token_bytes)
+SCRUB = Scrub(b"k" * 32, token_bytes=ByteTemplate().token_bytes)
 
 
 def chat(*said: str, answer: str = "Done.", **fields: Any) -> ModelCall:
@@ -35,15 +34,9 @@ def chat(*said: str, answer: str = "Done.", **fields: Any) -> ModelCall:
     messages = tuple({"role": "user", "content": text} for text in said)
     response = {"role": "assistant", "content": answer, **fields.pop("response", {})}
     completion = tuple(tokens.answer(response))
-    given: dict[str, Any] = {
-        "model": "m",
-        "messages": messages,
-        "response": response,
-        "prompt_ids": tuple(tokens.prompt(messages)),
-        "completion_ids": completion,
-        "logprobs": (-0.5,) * len(completion),
-    }
-    return ModelCall(**{**given, **fields})
+    given: dict[str, Any] = {"model": "m", "messages": messages, "response": response}
+    given |= {"prompt_ids": tuple(tokens.prompt(messages)), "completion_ids": completion}
+    return ModelCall(**given | {"logprobs": (-0.5,) * len(completion)} | fields)
 
 
 def shown(call: ModelCall) -> str:
@@ -56,6 +49,7 @@ def shown(call: ModelCall) -> str:
 def test_of_planted_secrets_at_most_one_in_a_hundred_is_left_and_of_people_one_in_twenty() -> None:
     found, planted = Counter[str](), Counter[str]()
     for canary in canaries.canaries(seed=5, each=100):
+        assert canaries.is_left(canary, canary.message)  # else nothing would be measured
         planted[canary.kind] += 1
         found[canary.kind] += not canaries.is_left(canary, SCRUB.value(canary.message))
     recall = {kind: found[kind] / planted[kind] for kind in planted}
@@ -63,21 +57,12 @@ def test_of_planted_secrets_at_most_one_in_a_hundred_is_left_and_of_people_one_i
     assert min(recall[kind] for kind in canaries.PERSONAL) >= 0.95, recall
 
 
-def test_forms_that_were_learnt_from_misses_stay_found() -> None:
+def test_forms_that_were_learnt_from_misses_stay_found_and_clean_talk_comes_through_as_it_was() -> None:
     """A login in prose, a flag that one letter stands for, and An, which is a word: the three that are left."""
     left = [canary.planted for canary in canaries.KNOWN if canaries.is_left(canary, SCRUB.value(canary.message))]
     assert left == ["Sonne2019!", "letmein99", "Nguyen Van An"]
-
-
-def test_what_is_planted_is_there_before() -> None:
-    """Else the measures above would measure nothing."""
-    assert all(canaries.is_left(canary, canary.message) for canary in (*canaries.KNOWN, *canaries.UNSEEN))
-    assert all(canaries.is_left(canary, canary.message) for canary in canaries.canaries(seed=5, each=20))
-
-
-def test_clean_talk_and_programs_come_through_as_they_were() -> None:
-    changed = [text for text in (*canaries.TOOL_USE, *canaries.CODE) if SCRUB.text(text) != text]
-    assert not changed
+    assert all(canaries.is_left(canary, canary.message) for canary in (*canaries.KNOWN, *canaries.UNSEEN))  # before
+    assert not [text for text in (*canaries.TOOL_USE, *canaries.CODE) if SCRUB.text(text) != text]
 
 
 # Pseudonyms.
@@ -90,31 +75,23 @@ def test_one_thing_has_one_pseudonym_in_every_spelling_and_none_without_the_key(
     assert len({match.group() for match in PSEUDONYM.finditer(one)}) == 3
     assert Scrub(b"k" * 32).text(MAIL) == first
     assert Scrub(b"other" * 8).text(MAIL) != first
-
-
-def test_a_name_keeps_its_words_so_that_whoever_is_meant_stays_the_same() -> None:
-    said = SCRUB.text("Maria Lopez wrote. Ask Maria, or Mrs. Lopez.")
+    said = SCRUB.text("Maria Lopez wrote. Ask Maria, or Mrs. Lopez.")  # whoever is meant stays the same
     assert said.count("<name:") == 4 and len(set(PSEUDONYM.findall(said))) == 2
     assert count(said) == {"name": 4}
 
 
-def test_what_is_scrubbed_once_is_not_scrubbed_again() -> None:
-    once = SCRUB.value({"password": "hunter2", "full_name": "Ada Lovelace", "note": f"{MAIL} at 12 Maple Street"})
-    assert SCRUB.value(once) == once
-    call = SCRUB.call(chat(f"write to {MAIL}"))
-    assert SCRUB.call(call) == call
+PARTS = [MAIL, SECRET, "Maria Lopez", "hello", "<email:", ":3f2a>", " ", "\n", '"', "é"]
 
 
-@QUICK
-@given(
-    st.lists(
-        st.sampled_from([MAIL, SECRET, "Maria Lopez", "hello", "<email:", ":3f2a>", " ", "\n", '"', "é"]), max_size=8
-    )
-)
+@given(st.lists(st.sampled_from(PARTS), max_size=8))
 def test_scrubbing_is_final_and_leaves_nothing_to_be_found(parts: list[str]) -> None:
     once = SCRUB.text(" ".join(parts))
     assert SCRUB.text(once) == once
     assert not secrets(once) | personal(once)
+    value = SCRUB.value({"password": "hunter2", "full_name": "Ada Lovelace", "note": f"{MAIL} at 12 Maple Street"})
+    assert SCRUB.value(value) == value
+    call = SCRUB.call(chat(f"write to {MAIL}"))
+    assert SCRUB.call(call) == call
 
 
 def test_overlapping_finds_are_one_of_the_kind_that_counts_more() -> None:
@@ -126,14 +103,10 @@ def test_overlapping_finds_are_one_of_the_kind_that_counts_more() -> None:
 
 
 def test_messages_and_arguments_keep_their_structure() -> None:
-    arguments = json.dumps(
-        {"to": [MAIL], "text": f"hi\nMaria, {MAIL}", "n": 3, "deep": {"password": "abc", MAIL: None}}
-    )
-    call = {
-        "id": "call_a7B3k9Zq81LmNo2PqRs5TuVw8XyZa1Bc",
-        "type": "function",
-        "function": {"name": "send", "arguments": arguments},
-    }
+    deep = {"password": "abc", MAIL: None}
+    arguments = json.dumps({"to": [MAIL], "text": f"hi\nMaria, {MAIL}", "n": 3, "deep": deep})
+    function = {"name": "send", "arguments": arguments}
+    call = {"id": "call_a7B3k9Zq81LmNo2PqRs5TuVw8XyZa1Bc", "type": "function", "function": function}
     result = {"role": "tool", "tool_call_id": call["id"], "content": '{"card":4539148803436467,"ok":true}'}
     scrubbed = Scrub(b"k" * 32).call(
         ModelCall(model="m", messages=(result,), response={"role": "assistant", "content": None, "tool_calls": [call]})
@@ -186,40 +159,30 @@ def test_a_key_may_say_what_its_value_is(key: str, value: str, word: str) -> Non
 )
 def test_a_key_that_says_nothing_of_a_person_changes_nothing(harmless: dict[str, Any]) -> None:
     assert SCRUB.value(harmless) == harmless
-
-
-def test_two_spellings_of_one_key_are_still_two() -> None:
     mail = SCRUB.text(MAIL)
-    assert SCRUB.value({MAIL: 1, MAIL.upper(): 2}) == {mail: 1, f"{mail}'": 2}
+    assert SCRUB.value({MAIL: 1, MAIL.upper(): 2}) == {mail: 1, f"{mail}'": 2}  # two spellings of a key stay two
 
 
 def test_what_is_given_away_once_is_found_wherever_it_is_said() -> None:
-    call = chat(
-        "my password is blue!77", answer="I log in with blue!77 for Lovelace.", response={"name": "Ada Lovelace"}
-    )
+    answer = "I log in with blue!77 for Lovelace."
+    call = chat("my password is blue!77", answer=answer, response={"name": "Ada Lovelace"})
     scrubbed = SCRUB.call(replace(call, sampling={"stop": ["blue!77"], "seed": 4539148803436467}))
     assert "blue!77" not in str(scrubbed) and "Lovelace" not in str(scrubbed)
     assert scrubbed.sampling["seed"] == 4539148803436467  # a setting, nobody's number
     assert scrubbed.response["content"].count("<secret:") == 1
 
 
+def span(kind: SpanKind = SpanKind.TOOL, name: str = "t", **parts: Any) -> Span:
+    return Span(seq=1, kind=kind, name=name, started_at=1.0, **parts)
+
+
 def test_a_span_is_scrubbed_in_all_its_parts() -> None:
     tool = ToolCall(tool="send", arguments={"to": MAIL, "password": "blue!77"}, result=["blue!77"], error=f"no {MAIL}")
     event = SpanEvent(name="e", at=1.0, attributes={"who": "Maria Lopez"})
-    span = Span(
-        seq=1,
-        kind=SpanKind.TOOL,
-        name=f"send {MAIL}",
-        started_at=1.0,
-        tool=tool,
-        attributes={"k": SECRET},
-        events=(event,),
-    )
-    scrubbed = SCRUB.span(span)
+    scrubbed = SCRUB.span(span(name=f"send {MAIL}", tool=tool, attributes={"k": SECRET}, events=(event,)))
     assert not [word for word in (MAIL, "blue!77", "Maria", "Lopez", SECRET) if word in str(scrubbed)]
     assert (scrubbed.seq, scrubbed.kind, scrubbed.events[0].at) == (1, SpanKind.TOOL, 1.0)
-    model = Span(seq=1, kind=SpanKind.MODEL, name="chat", started_at=1.0, model=chat(MAIL))
-    assert MAIL not in str(SCRUB.span(model))
+    assert MAIL not in str(SCRUB.span(span(SpanKind.MODEL, "chat", model=chat(MAIL))))
 
 
 def test_names_are_looked_at_too_and_stay_where_they_only_look_random() -> None:
@@ -227,13 +190,11 @@ def test_names_are_looked_at_too_and_stay_where_they_only_look_random() -> None:
     assert SECRET not in call.model and call.finish_reason == SCRUB.text(MAIL)
     tool = ToolCall(tool=f"t {SECRET}", arguments={}, call_id=SECRET)
     event = SpanEvent(name=f"e {MAIL}", at=1.0)
-    span = Span(
-        seq=1, kind=SpanKind.TOOL, name="t", started_at=1.0, tool=tool, events=(event,), trace_id=SECRET, span_id=SECRET
-    )
-    assert SECRET not in str(SCRUB.span(span)) and MAIL not in str(SCRUB.span(span))
+    scrubbed = str(SCRUB.span(span(tool=tool, events=(event,), trace_id=SECRET, span_id=SECRET)))
+    assert SECRET not in scrubbed and MAIL not in scrubbed
     plain = ModelCall(model="mistralai/Mixtral-8x22B-Instruct-v012", messages=(), response={}, finish_reason="stop")
     assert SCRUB.call(plain) is plain
-    number = Span(seq=1, kind=SpanKind.TELEMETRY, name="t", started_at=1.0, trace_id="4539148803436467")
+    number = span(SpanKind.TELEMETRY, trace_id="4539148803436467")
     assert SCRUB.span(number) == number
 
 
@@ -266,7 +227,6 @@ def test_a_key_that_is_there_twice_hides_nothing(text: str, kept: str) -> None:
     assert SCRUB.text(text) == kept
 
 
-@QUICK
 @given(
     st.lists(st.text(alphabet="ab_ +-é", min_size=1, max_size=5), max_size=6), st.text(alphabet="ab_ +-é", max_size=40)
 )
@@ -303,16 +263,10 @@ def _spelt(n: int) -> str:
     return "".join(letter.upper() if n >> place & 1 else letter for place, letter in enumerate(letters))
 
 
-def test_a_call_that_holds_nothing_is_the_same_call() -> None:
-    call = chat("What is 417 * 23?", answer="9591")
-    assert SCRUB.call(call) is call
-    assert Scrub(b"k" * 32).call(call) is call  # its ids too
-
-
 def test_a_message_that_is_only_a_text_is_looked_through_as_any_other_is() -> None:
     """Its text may be JSON, whose keys tell what a value is, though the same letters elsewhere told nothing."""
     scrub, told = Scrub(b"k" * 32), '{"password": "hunter two"}'
-    assert not scrub.found(told)
+    assert not scrub.detections(told)
     for text in (told, f"write to {MAIL}"):
         for message in ({"role": "user", "content": text}, {"role": "user", "content": text, "name": None}):
             call = ModelCall(model="m", messages=(message,), response={})
@@ -335,11 +289,13 @@ def test_what_was_clean_a_turn_ago_is_found_once_a_later_turn_gives_it_away() ->
     assert scrub.call(asked) is asked
 
 
-def test_a_value_that_may_stand_in_one_place_may_not_in_another() -> None:
+def test_a_value_that_may_stand_in_one_place_may_not_in_another_and_nothing_found_is_the_same_call() -> None:
     scrub, number = Scrub(b"k" * 32), {"to": 4111111111111111}  # a card's number, and a seed
     seeded = ModelCall(model="m", messages=(), response={}, sampling=number)
     assert scrub.call(seeded) is seeded
     assert count([scrub.call(replace(seeded, sampling={}, messages=(number,))).messages]) == {"card": 1}
+    call = chat("What is 417 * 23?", answer="9591")
+    assert SCRUB.call(call) is call and scrub.call(call) is call  # its ids too
 
 
 def test_what_is_remembered_changes_nothing_that_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,16 +342,8 @@ def test_no_stored_id_sequence_spells_what_was_planted() -> None:
         is_answer = canary.message["role"] == "assistant"
         messages = () if is_answer else (canary.message,)
         response = canary.message if is_answer else {"role": "assistant", "content": "Noted."}
-        completion = tuple(tokens.answer(response))
-        call = ModelCall(
-            model="m",
-            messages=messages,
-            response=response,
-            prompt_ids=tuple(tokens.prompt(messages)),
-            completion_ids=completion,
-            logprobs=(-1.0,) * len(completion),
-        )
-        kept = SCRUB.call(call)
+        ids = {"prompt_ids": tuple(tokens.prompt(messages)), "completion_ids": tuple(tokens.answer(response))}
+        kept = SCRUB.call(ModelCall(model="m", messages=messages, response=response, **ids))
         text = shown(kept)
         words = canary.planted.split() if canary.kind == "name" else [canary.planted]
         assert not [word for word in words if word in text], (canary.kind, text)
@@ -421,7 +369,7 @@ class Pairs:
 def test_a_token_that_holds_a_part_of_it_goes_whole(before: str) -> None:
     text = f"{before} {MAIL} ü"
     call = ModelCall(model="m", messages=(), response={"content": text}, completion_ids=Pairs.ids(text))
-    kept = Scrub(b"k" * 32, spell=Pairs.spell).call(call)
+    kept = Scrub(b"k" * 32, token_bytes=Pairs.spell).call(call)
     left = b"".join(Pairs.spell(token) for token in kept.completion_ids or ()).decode(errors="replace")
     assert not any(MAIL[n : n + 2] in left for n in range(len(MAIL) - 1))
     ((start, end),) = kept.scrubbed
@@ -437,35 +385,25 @@ def test_ids_that_nobody_can_read_are_dropped_with_all_that_belongs_to_them() ->
         (SCRUB, replace(call, completion_ids=tuple(b"something else"), logprobs=None)),  # of another answer
     ):
         kept = scrub.call(given_call)
-        assert (kept.prompt_ids, kept.completion_ids, kept.logprobs, kept.forced, kept.scrubbed) == (
-            None,
-            None,
-            None,
-            (),
-            (),
-        )
+        assert (kept.prompt_ids, kept.completion_ids, kept.logprobs) == (None, None, None)
+        assert (kept.forced, kept.scrubbed) == ((), ())
         assert kept.messages[0]["content"].startswith("write to <email:")
 
 
-def test_ids_that_say_it_in_another_way_are_dropped() -> None:
-    """With a space in it, a template's doing, it is in the tokens and has no place there."""
-    call = chat("password: blue!77green")
-    spaced = tuple(b"password to note: b l u e ! 7 7 g r e e n")
-    assert SCRUB.call(replace(call, prompt_ids=spaced)).prompt_ids is None
-
-
-def test_ids_are_looked_at_where_the_text_is_clean() -> None:
-    """What a template puts in is in the tokens alone."""
+def test_ids_are_looked_at_where_the_text_is_clean_and_dropped_where_they_say_it_in_another_way() -> None:
+    """What a template puts in is in the tokens alone; with a space in it, it has no place there."""
     call = chat("hello")
     kept = SCRUB.call(replace(call, prompt_ids=(*SECRET.encode(), tokens.END, *(call.prompt_ids or ()))))
     assert kept.scrubbed == ((0, len(SECRET)),) and SECRET not in shown(kept)
+    spaced = tuple(b"password to note: b l u e ! 7 7 g r e e n")
+    assert SCRUB.call(replace(chat("password: blue!77green"), prompt_ids=spaced)).prompt_ids is None
 
 
 def test_what_was_forced_or_scrubbed_before_stays_so() -> None:
     call = replace(chat("hi", answer=f"to {MAIL}"), forced=(0,))
     once = SCRUB.call(call)
     assert once.forced[0] == 0
-    again = Scrub(b"k" * 32, spell=ByteTemplate().token_bytes).call(
+    again = Scrub(b"k" * 32, token_bytes=ByteTemplate().token_bytes).call(
         replace(once, messages=({"role": "user", "content": MAIL},))
     )
     assert again.scrubbed == once.scrubbed

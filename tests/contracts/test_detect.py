@@ -1,5 +1,3 @@
-"""Secrets, people and places: found as they are written, not where nobody is meant, and in no time."""
-
 from __future__ import annotations
 
 import time
@@ -8,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
@@ -22,14 +20,12 @@ from holdfast.privacy.detect import (
     Search,
     find,
     personal,
-    redacted,
     scan,
     secrets,
     texts,
 )
 from holdfast.privacy.people import AMBIGUOUS, FAMILY, GIVEN, NO_NAMES, PLACES, names
 
-QUICK = settings(max_examples=200, deadline=None, derandomize=True)
 # In two parts: whoever looks for secrets in this file must find none.
 PLANTED = {
     "anthropic_api_key": "sk-" + "ant-api03-" + "aB3_" * 8,
@@ -133,79 +129,75 @@ def test_a_secret_is_found_by_what_it_is_called_or_by_its_disorder(text: str, th
 @pytest.mark.parametrize(
     "harmless",
     [
-        "password = os.environ['DB_PASSWORD']", "password: str, token: str", "token = get_token(user, password)",
-        "api_key = settings.api_key", "PASSWORD=<password> TOKEN=$TOKEN SECRET=${SECRET} KEY=***",
+        "password = os.environ['DB_PASSWORD']",
+        "password: str, token: str",
+        "token = get_token(user, password)",
+        "api_key = settings.api_key",
+        "PASSWORD=<password> TOKEN=$TOKEN SECRET=${SECRET} KEY=***",
         "postgresql://user:password@host/name and https://host:8080/@x",
-        "the token is sent by mail; choose a password to continue", "max_tokens: 4096, token_count = 512",
-        "src/holdfast/contracts/Detect2/patterns/Secrets9.py", "call_a7B3k9Zq81LmNo2PqRs5TuVw8XyZa1Bc",
+        "the token is sent by mail; choose a password to continue",
+        "max_tokens: 4096, token_count = 512",
+        "src/holdfast/contracts/Detect2/patterns/Secrets9.py",
+        "call_a7B3k9Zq81LmNo2PqRs5TuVw8XyZa1Bc",
         "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     ],
-)  # fmt: skip
+)
 def test_programs_and_documentation_hold_no_secrets(harmless: str) -> None:
     assert not [*find(harmless, ASSIGNED), *find(harmless, SECRETS)]
 
 
 @pytest.mark.parametrize(
-    "number", ["378282246310005", "5555555555554444", "4111-1111-1111-1111", "6011 0009 9013 9424"]
+    "number", ["378282246310005", "5555555555554444", "4111-1111-1111-1111", "6011-0009-9013-9424"]
 )
 def test_card_numbers_of_every_issuer_are_found(number: str) -> None:
-    assert personal(f"pay with {number}") == {"card_number"}
+    for spelt in (number, number.replace("-", " "), f"{number.replace('-', '')}.0, then"):
+        assert personal(f"pay with {spelt}") == {"card_number"}
     assert personal(f"pay with {number[:-1]}{(int(number[-1]) + 1) % 10}") == frozenset()
+    assert not personal("4539148803436467.05") and not personal("4539148803436467.5")
 
 
-@QUICK
 @given(st.integers(0, 10**18), st.sampled_from("+-*/="), st.integers(0, 10**6))
 def test_sums_are_hardly_ever_taken_for_personal_data(one: int, sign: str, other: int) -> None:
     """A number with an issuer's beginning and the right check digit is a card's, also in a sum."""
     assert personal(f"{one} {sign} {other}") <= {"card_number"}
 
 
-LETTERS = ["a", "a.", "+1 ", "1-", "sk-", "4", "GB82 ", "eyJ.", "a@", "a@a.", "token=", "a://b:", "aB3"]
+def everything(text: str) -> float:
+    """How long it takes to look for everything, in seconds of this process."""
+    began = time.process_time()
+    for group in (SECRETS, ASSIGNED, PERSONAL, WIDE, PLACES):
+        list(find(text, group))
+    list(names(text))
+    return time.process_time() - began
 
 
-@pytest.mark.parametrize("letters", [*LETTERS, "-----BEGIN PRIVATE KEY-----"])
-def test_a_long_text_is_read_in_no_time(letters: str) -> None:
-    text = letters * (200_000 // len(letters))
-    began = time.perf_counter()
-    secrets(text), personal(text), list(find(text, ASSIGNED))
-    assert time.perf_counter() - began < 3.0
+PIECES = ["a", "a.", "+1 ", "1-", "sk-", "4", "GB82 ", "eyJ.", "a@", "a@a.", "token=", "-----BEGIN PRIVATE KEY-----"]
+PIECES += ["a://b:", "aB3", "Maria ", "A. ", "Aa ", "Aa-", "1 Aa ", "0 1", "(2", "my name is ", "Mr Aa ", "12 Aa St "]
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_a_long_text_is_read_in_no_time(piece: str) -> None:
+    assert everything(piece * (150_000 // len(piece))) < 4.0
 
 
 @pytest.mark.parametrize(
     "piece",
     [
         "+1" + "1" * 44 + "a ",  # many ways to group the digits, and none that fits
+        "001" + "1" * 44 + "a\n",
         "ey" + "Jaaaaaaaa-",  # each could begin a token that goes on to the end
         "x://" + "a" * 60 + ":" + "b" * 200 + " ",
         "aB3x" * 40 + "=a",
         "-----BEGIN " + "PRIVATE KEY-----\n" + "A" * 40,
+        "name: Aa" + "'Aa" * 17 + ".\n",  # each capital could be read in two ways
+        "12 rue de la ",
+        "Am Aa Aa ",
     ],
 )
 def test_a_longer_text_takes_longer_by_as_much(piece: str) -> None:
-    def cost(letters: int) -> float:
-        text = piece * (letters // len(piece))
-        began = time.process_time()
-        for signs in (SECRETS, ASSIGNED, PERSONAL, WIDE):
-            list(find(text, signs))
-        return time.process_time() - began
-
-    few = cost(25_000)
+    few = everything(piece * (20_000 // len(piece)))
     assert few < 1.0
-    assert cost(200_000) < 16 * few + 0.2
-
-
-@pytest.mark.parametrize(
-    "number", ["+14155552671", "+1 (415) 555-2671", "+44 (0)20 7946 0958", "+49 30 12 34 56 78 90", "+1.415.555.2671"]
-)
-def test_a_telephone_number_is_found_whole_however_it_is_grouped(number: str) -> None:
-    (found,) = find(f"call {number}, please", PERSONAL)
-    assert (found.kind, found.end - found.start) == ("phone", len(number))
-    assert not personal("+1 2 3 4 5 6 7 8 9 10") and not personal("+" + "1" * 16)
-
-
-def test_a_card_number_is_one_with_a_fraction_of_nothing_too() -> None:
-    assert personal("4539148803436467.0, then") == {"card_number"}
-    assert not personal("4539148803436467.05") and not personal("4539148803436467.5")
+    assert everything(piece * (160_000 // len(piece))) < 16 * few + 0.2
 
 
 @pytest.mark.parametrize("letters", [40, 600, 4096, 4097, 50_000])
@@ -243,10 +235,7 @@ def test_a_literal_is_found_in_any_case_and_means_what_it_says() -> None:
     assert list(scan("a.b", [rule("a.b")])) and not list(scan("axb", [rule("a.b")]))
     assert list(scan("axb", [rule("a.b", "regex")]))
     assert not list(scan("sesame", [rule("sesame", enabled=False)]))
-
-
-def test_what_stands_before_it_or_is_missing_can_make_it_no_hit() -> None:
-    order = rule("open", "regex", unless=r"never\s+", hints=("open",))
+    order = rule("open", "regex", unless=r"never\s+", hints=("open",))  # what stands before it
     assert [hit.start for hit in scan("open it, never open it", [order])] == [0]
     assert not list(scan("Open", [rule("open", hints=("shut",))]))  # not even searched
 
@@ -268,22 +257,16 @@ def test_a_rule_that_cannot_work_is_refused(pattern: str, matcher: str, why: str
         DetectionRule(rule_id=" ", reason_code="x", pattern="y")
 
 
-def test_hits_that_overlap_are_replaced_as_one() -> None:
-    found = [Detection("a", 2, 6), Detection("b", 4, 8), Detection("c", 8, 9), Detection("d", 10, 11)]
-    assert redacted("0123456789ab", found, "#") == "01#9#b"
-    assert redacted("abc", [], "#") == "abc"
+OTHERS = """my password is hu7nter!|KEY=aB3xaB3x9|it76 weSt 1234|gb82 west 1234 5698 7654 32|3530111333300000
+12 Elm Street|One Elm Road, |Lindenweg 7a|PO Box 123456|5 rue de Lyon|lives at 7b old mill lane|order 10000123
+call me at 020 7946 0958|(415) 555-2671|ssn 219 09 9999|joan [at] mail [dot] org"""
 
 
 def test_a_search_for_all_signs_at_once_finds_what_one_after_another_finds() -> None:
     """Hints and traits only spare work: whatever a pattern matches has them, wherever it stands."""
     groups, every = (SECRETS, ASSIGNED, PERSONAL, WIDE, PLACES), 0
     search, random = Search(*groups), Random(3)
-    parts = [
-        *PLANTED.values(), "my password is hu7nter!", "KEY=aB3xaB3x9", "it76 weSt 1234", "gb82 west 1234 5698 7654 32",
-        "3530111333300000", "12 Elm Street", "One Elm Road, ", "Lindenweg 7a", "PO Box 123456", "5 rue de Lyon",
-        "lives at 7b old mill lane", "call me at 020 7946 0958", "(415) 555-2671", "ssn 219 09 9999",
-        "joan [at] mail [dot] org", "order 10000123",
-    ]  # fmt: skip
+    parts = [*PLANTED.values(), *OTHERS.replace("\n", "|").split("|")]
     for _ in range(3_000):
         text = random.choice(["", " ", "\n", ": ", "-"]).join(random.sample(parts, random.randint(1, 3)))
         text = random.choice([str, str, str.upper, str.lower])(text)
@@ -325,41 +308,42 @@ def test_a_person_is_found_by_each_word_of_the_name(text: str, who: list[str]) -
 @pytest.mark.parametrize(
     "text",
     [
-        "Grace Period, Mark All, May Day, Will You", "Dear Customer, Dear Sir or Madam, Dear All",
-        "I am Sure, this is Important", "Adam and Adagrad are optimisers", "class MariaService: def Maria(self)",
-        "MariaDB, maria.db, /data/Maria, user@Maria, $Maria", "name: Path, named Tuple, called False",
+        "Grace Period, Mark All, May Day, Will You",
+        "Dear Customer, Dear Sir or Madam, Dear All",
+        "I am Sure, this is Important",
+        "Adam and Adagrad are optimisers",
+        "class MariaService: def Maria(self)",
+        "MariaDB, maria.db, /data/Maria, user@Maria, $Maria",
+        "name: Path, named Tuple, called False",
         "The Washington Post wrote in March",
     ],
-)  # fmt: skip
+)
 def test_nobody_is_found_where_nobody_is_meant(text: str) -> None:
     assert named(text) == []
-
-
-def test_the_dictionaries_hold_hundreds_and_no_ordinary_words() -> None:
-    assert len(GIVEN) > 400 and len(FAMILY) > 400
-    assert not (GIVEN - AMBIGUOUS) & NO_NAMES
 
 
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("address", "12 Maple Street"), ("address", "1600 Old Mill Rd., Apt 4b, Oak Park, OR 97201"),
-        ("address", "221B Baker Street, London NW1 6XE"), ("address", "Goethestraße 12a, 60313 Frankfurt"),
-        ("address", "Berliner Straße 5"), ("address", "14 rue de la Paix, 75002 Paris"),
-        ("address", "Calle de Alcalá 48, 28014 Madrid"), ("address", "P.O. Box 1207"), ("phone", "(415) 555-2671"),
-        ("phone", "415-555-2671"), ("phone", "030 2345678"), ("phone", "0049 151 23456789"),
+        ("address", "12 Maple Street"),
+        ("address", "1600 Old Mill Rd., Apt 4b, Oak Park, OR 97201"),
+        ("address", "221B Baker Street, London NW1 6XE"),
+        ("address", "Goethestraße 12a, 60313 Frankfurt"),
+        ("address", "Berliner Straße 5"),
+        ("address", "14 rue de la Paix, 75002 Paris"),
+        ("address", "Calle de Alcalá 48, 28014 Madrid"),
+        ("address", "P.O. Box 1207"),
+        ("phone", "(415) 555-2671"),
+        ("phone", "415-555-2671"),
+        ("phone", "030 2345678"),
+        ("phone", "0049 151 23456789"),
         ("phone", "06 23 45 67 89"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("around", ["{}", "it is {}, thanks", '"{}"', "a\n{}\nb"])
 def test_where_people_live_and_how_they_are_called(kind: str, text: str, around: str) -> None:
     said = around.format(text)
     assert [(found.kind, said[found.start : found.end]) for found in find(said, PLACES)] == [(kind, text)]
-
-
-def test_a_number_that_is_called_one_needs_no_form() -> None:
-    (found,) = find("phone number: 5552671 and order 5552672", PLACES)
-    assert found.kind == "told_phone" and "phone number: 5552671 and"[found.start : found.end] == "5552671"
 
 
 @pytest.mark.parametrize(
@@ -375,41 +359,18 @@ def test_a_number_that_is_called_one_needs_no_form() -> None:
 )
 def test_numbers_and_words_are_left_alone(text: str) -> None:
     assert not list(find(text, PLACES))
+    (found,) = find("phone number: 5552671 and order 5552672", PLACES)  # what is called a number needs no form
+    assert (found.kind, found.start, found.end) == ("told_phone", 14, 21)
+    assert len(GIVEN) > 400 and len(FAMILY) > 400 and not (GIVEN - AMBIGUOUS) & NO_NAMES  # no ordinary words
 
 
-@pytest.mark.parametrize(
-    "letters", ["Maria ", "A. ", "Aa ", "Aa-", "1 Aa ", "0 1", "(2", "my name is ", "Mr Aa ", "12 Aa St "]
-)
-def test_a_long_text_is_searched_for_names_in_no_time(letters: str) -> None:
-    text = letters * (100_000 // len(letters))
-    began = time.perf_counter()
-    list(names(text)), list(find(text, PLACES))
-    assert time.perf_counter() - began < 5.0
+NUMBERS = "+14155552671|+1 (415) 555-2671|+44 (0)20 7946 0958|+49 30 12 34 56 78 90|+1.415.555.2671"
+ABROAD = "001415555267|0049 (0)151 23456789|0044-20-7946-0958|0033 1 42 68 53 00"
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "001" + "1" * 44 + "a\n",  # many ways to group the digits, and none that fits
-        "name: Aa" + "'Aa" * 17 + ".\n",  # each capital could be read in two ways
-        "12 rue de la ",
-        "Am Aa Aa ",
-    ],
-)
-def test_names_in_a_longer_text_take_longer_by_as_much(piece: str) -> None:
-    def cost(letters: int) -> float:
-        text = piece * (letters // len(piece))
-        began = time.process_time()
-        list(names(text)), list(find(text, PLACES))
-        return time.process_time() - began
-
-    few = cost(5_000)
-    assert few < 1.0
-    assert cost(60_000) < 30 * few + 0.2
-
-
-@pytest.mark.parametrize("text", ["001415555267", "0049 (0)151 23456789", "0044-20-7946-0958", "0033 1 42 68 53 00"])
-def test_a_number_from_abroad_is_found_whole_however_it_is_grouped(text: str) -> None:
-    (found,) = find(f"at {text}, please", PLACES)
-    assert (found.kind, found.end - found.start) == ("phone", len(text))
+@pytest.mark.parametrize("number", [*NUMBERS.split("|"), *ABROAD.split("|")])
+def test_a_telephone_number_is_found_whole_however_it_is_grouped(number: str) -> None:
+    (found,) = find(f"call {number}, please", PERSONAL if number.startswith("+") else PLACES)
+    assert (found.kind, found.end - found.start) == ("phone", len(number))
+    assert not personal("+1 2 3 4 5 6 7 8 9 10") and not personal("+" + "1" * 16)
     assert not list(find("001 2 3 4 5 6 7 8 9 1 2", PLACES))

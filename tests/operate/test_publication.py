@@ -137,7 +137,7 @@ def test_a_proof_that_was_touched_has_no_page(state: Path) -> None:
 @pytest.mark.parametrize("moved", [document.KINDS, ("baseline", "trained")], ids=["all of it", "the samples"])
 def test_a_proof_keeps_its_page_when_it_goes_to_the_archive(state: Path, moved: tuple[str, ...]) -> None:
     path = published(state)
-    before, made = render(seen(path)), document.read_moment("2026-03-04T05:06:07Z")
+    before, made = render(seen(path)), document.read_timestamp("2026-03-04T05:06:07Z")
     for kind in moved:
         target = state / "reports" / document.archived_path(kind, RUN, made)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ def test_a_figure_is_the_same_in_the_report_on_the_page_and_for_whoever_weighs(s
 
 def test_the_bands_are_those_of_the_published_weighing_whatever_has_to_improve(state: Path) -> None:
     asked = ComparisonConfig(seed_delta_spread=0.17, sample_p_value_spread=0.03, reward_range=(0.0, 2.0))
-    path = published(state, weighing=json.loads(json.dumps(asdict(asked))))
+    path = published(state, config=json.loads(json.dumps(asdict(asked))))
     for shown in (seen(path), seen(path, primary="reward")):
         wanted = {criterion.name: criterion.wanted for criterion in shown.criteria}
         assert wanted["Other seeds"] == "p within 0.05, gain within 0.17"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,20 +16,24 @@ from holdfast.contracts.records import decode, encode
 from holdfast.prove import guard
 from holdfast.prove.calibrate import (
     EFFECTS,
+    LIVE_PER_CANARY,
     NULLS,
     STEPS,
+    Canary,
     ErrorRate,
     ErrorRates,
     Null,
     OutcomeShape,
-    Power,
     SimulatedEffect,
     binary,
     calibrate,
+    canary,
+    clustered,
     deal,
     error_rate,
     first,
     gathered,
+    lifted,
     null,
     power,
     verdicts,
@@ -113,18 +116,15 @@ def test_many_verdicts_at_once_are_those_of_one_after_the_other(lift: float, tas
             assert judge(row[:look], **EACH).outcome in (Outcome.PROMOTE, Outcome.REJECT)
 
 
-def test_the_first_look_is_counted_from_1_and_never_is_one_past_the_last() -> None:
-    flags = np.array([[True, False, True], [False, False, True], [False, False, False]])
-    assert first(flags).tolist() == [1, 3, 4]
-
-
-def test_z_is_students_statistic_after_every_task() -> None:
+def test_z_is_students_statistic_after_every_task_and_the_first_look_is_counted_from_1() -> None:
     d = chance(8).normal(size=(3, 12))
     found = z_test(d, mean=0.2)
     for n in range(2, 13):
         assert found[:, n - 1] == pytest.approx(stats.ttest_1samp(d[:, :n], 0.2, axis=1).statistic)
     assert found[:, 0].tolist() == [0.0, 0.0, 0.0]
     assert z_test(np.full((1, 5), 0.5)).tolist() == [[0.0] * 5]  # no spread, no verdict
+    flags = np.array([[True, False, True], [False, False, True], [False, False, False]])
+    assert first(flags).tolist() == [1, 3, 4]  # never is one past the last
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +134,8 @@ def whole() -> ErrorRates:
 
 def test_a_calibration_has_every_row_and_is_within_when_all_are(whole: ErrorRates) -> None:
     assert [row.shape for row in whole.nulls] == [shape.name for shape in NULLS]
+    assert len({shape.name for shape in NULLS}) == len(NULLS)  # a name says which row is meant
+    assert len({(effect.shape.name, effect.lift) for effect in EFFECTS}) == len(EFFECTS)
     assert [(row.shape, row.effect) for row in whole.powers] == [(one.shape.name, one.lift) for one in EFFECTS]
     assert [row.metric for row in whole.guards] == list(guard.METRICS)
     assert len(whole.nulls) + len(whole.powers) + len(whole.guards) == STEPS
@@ -142,6 +144,8 @@ def test_a_calibration_has_every_row_and_is_within_when_all_are(whole: ErrorRate
     broken = replace(whole, guards=(replace(whole.guards[0], is_within=False), *whole.guards[1:]))
     assert not broken.is_within
     assert decode(ErrorRates, encode(whole)) == whole
+    rows: list[Any] = [next(calibrate(experiments=100, alpha=ALPHA, seed=seed)) for seed in (3, 4)]
+    assert rows[0] == whole.nulls[0] != rows[1]
 
 
 @pytest.mark.parametrize("metric", guard.METRICS)
@@ -150,12 +154,6 @@ def test_a_guard_keeps_its_promises_exactly_at_the_limit(metric: str, whole: Err
     assert found.is_within
     assert found.caught_broken >= 0.95 and found.cleared >= 0.5
     assert found.outcomes_until_caught_broken < found.outcomes_until_caught <= found.outcomes
-
-
-def test_the_same_seed_gives_the_same_rows(whole: ErrorRates) -> None:
-    rows: Iterator[ErrorRate | Power | Any] = calibrate(experiments=100, alpha=ALPHA, seed=3)
-    assert next(rows) == whole.nulls[0]
-    assert next(calibrate(experiments=100, alpha=ALPHA, seed=4)) != whole.nulls[0]
 
 
 @pytest.mark.parametrize("given", [{"experiments": 99}, {"alpha": 0.0}, {"alpha": 1.0}])
@@ -204,24 +202,84 @@ def test_every_task_is_dealt_once_and_in_a_small_pool_once_to_a_repetition() -> 
     assert all(np.unique(row).size == 20 for row in shared)
 
 
-def test_a_small_pool_is_shared_and_says_so() -> None:
+def test_a_small_pool_is_shared_and_says_so_and_one_seed_deals_one_way() -> None:
     found = repeated(pool(100), 50)
     assert (found.tasks, found.is_disjoint) == (20, False)
     assert repeated(pool(20), 1).is_disjoint
-
-
-def test_a_pool_with_a_real_gain_is_more_than_chance_explains() -> None:
-    found = repeated(pool(20_000, lift=0.2), 200)
-    assert found.promoted > found.most and not found.is_within
-
-
-def test_one_seed_deals_one_way() -> None:
     d = pool(20_000, lift=0.1)
-    assert repeated(d, 200, seed=1) == repeated(d, 200, seed=1)
-    assert repeated(d, 200, seed=1) != repeated(d, 200, seed=2)
+    assert repeated(d, 200, seed=1) == repeated(d, 200, seed=1) != repeated(d, 200, seed=2)
+    gained = repeated(pool(20_000, lift=0.2), 200)  # more than chance explains
+    assert gained.promoted > gained.most and not gained.is_within
 
 
 @pytest.mark.parametrize(("tasks", "repetitions"), [(19, 1), (0, 200), (100, 0)])
 def test_a_pool_that_says_nothing_is_refused(tasks: int, repetitions: int) -> None:
     with pytest.raises(BadInput):
         repeated(np.zeros(tasks), repetitions)
+
+
+SIZE = (1000, 100)
+
+
+def is_mean(found: np.ndarray, expected: float) -> bool:
+    """Within five standard errors, and never more than 0.01 off."""
+    reach = 5.0 * float(found.std()) / found.size**0.5
+    return abs(float(found.mean()) - expected) <= min(reach, 0.01)
+
+
+@pytest.mark.parametrize("shape", NULLS, ids=lambda shape: shape.name)
+def test_without_a_lift_the_mean_is_what_the_shape_says_and_nothing_leaves_its_range(shape: OutcomeShape) -> None:
+    found = shape.draw(chance(), SIZE, 0.0)
+    assert found.shape == SIZE
+    assert is_mean(found, shape.mean)
+    assert shape.low <= found.min() < 0.0 < found.max() <= shape.high
+
+
+@pytest.mark.parametrize("effect", EFFECTS, ids=lambda effect: f"{effect.shape.name} {effect.lift:+}")
+def test_a_lift_raises_the_mean_by_itself(effect: SimulatedEffect) -> None:
+    assert lifted(np.array([0.0, 0.5, 1.0]), 0.5, 0.1) == pytest.approx([0.2, 0.6, 1.0])  # 0.1 · (1 − v) / 0.5
+    same = np.array([0.3])
+    assert lifted(same, 0.5, 0.0) is same
+    shape = effect.shape
+    found = shape.draw(chance(1), SIZE, effect.lift)
+    assert is_mean(found, shape.mean + effect.lift)
+    assert shape.low <= found.min() and found.max() <= shape.high
+
+
+def test_easy_tasks_first_means_that_the_two_differ_most_in_the_middle() -> None:
+    in_order = next(shape for shape in NULLS if shape.name == "easy first")
+    d = in_order.draw(chance(2), (4000, 100), 0.0)
+    # Where nearly all succeed or nearly all fail the two agree: they differ in the middle
+    differ = (d != 0.0).mean(axis=0)
+    assert differ[45:55].mean() > 2.0 * max(differ[:5].mean(), differ[-5:].mean())
+
+
+def test_seeds_of_a_task_agree_more_than_tasks_do() -> None:
+    d = clustered(chance(3), (200, 500), 0.0)
+    # Four independent coins of rate 1/2 a version would give a variance of 2 · 0.25 / 4; each task's own coins are less
+    # even than that, and what a version is better at is the same for all four of its seeds
+    assert d.var() == pytest.approx(0.098, abs=0.01)
+    assert np.array_equal(np.unique(d * 4.0), np.arange(-4.0, 5.0))
+
+
+@pytest.mark.parametrize("metric", guard.METRICS)
+def test_a_canary_at_its_limit_differs_by_nothing_and_further_off_by_more(metric: str) -> None:
+    limit = getattr(guard.GuardLimits(), metric)
+    low, high = guard.bounds(metric, limit)
+    means = []
+    for how in Canary:
+        ours, theirs = canary(metric, limit, how, chance(4), SIZE)
+        d = guard.difference(metric, limit, ours, theirs)
+        assert low <= d.min() and d.max() <= high
+        means.append(float(d.mean()))
+        if how is Canary.AT_LIMIT:
+            assert is_mean(d, 0.0)
+    assert means == sorted(means, reverse=True) and means[0] > 0.0 > means[2]
+
+
+def test_what_stands_beside_a_canary_is_a_mean_of_live_outcomes() -> None:
+    ours, theirs = canary("success", 0.1, Canary.AS_LIVE, chance(5), SIZE)
+    assert set(np.unique(ours)) == {0.0, 1.0}
+    assert np.array_equal(np.unique(np.round(theirs * LIVE_PER_CANARY)), np.arange(LIVE_PER_CANARY + 1.0))
+    with pytest.raises(BadInput, match="colour"):
+        canary("colour", 0.1, Canary.AS_LIVE, chance(), SIZE)

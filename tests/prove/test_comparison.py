@@ -1,24 +1,38 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Episode, Outcome
+from holdfast.contracts.evidence import Episode, Outcome, Scores
 from holdfast.prove.comparison import (
+    FLIPS,
+    METRICS,
     ComparisonConfig,
     ComparisonResult,
     compare_versions,
     holm,
     improvement,
+    missing,
+    paired,
+    paired_cells,
     pairs,
+    permutation,
+    required_pairs,
+    scores,
     verdict,
 )
-from holdfast.prove.estimate import wilson
+from holdfast.prove.estimate import difference, wilson
 from holdfast.prove.sequential import judge, sequence
 
 VERSIONS = ("sprout-1", "sprout-2")
@@ -52,12 +66,14 @@ def weighed(baseline: list[Episode], candidate: list[Episode], how: ComparisonCo
     return compare_versions(baseline, candidate, how or ComparisonConfig(), versions=VERSIONS, rng=chance(9))
 
 
-def test_a_better_candidate_that_is_as_safe_is_promoted_and_both_proofs_are_told() -> None:
+def test_a_better_candidate_that_is_as_safe_is_promoted_and_a_worse_one_rejected_with_the_proofs() -> None:
     found = weighed(measured(0.3, seed=1), measured(0.6, seed=2))
     assert found.verdict.outcome is Outcome.PROMOTE and found.verdict.needs is None
     gain, safety = found.verdict.reasons
     assert gain.startswith("success proved: a mean difference above 0 was proved after ") and "over 120 tasks" in gain
     assert safety.startswith("safety worse by at most 0.05 proved: a mean difference above -0.05 was proved after ")
+    worse = weighed(measured(0.6, seed=1), measured(0.3, seed=2)).verdict
+    assert worse.outcome is Outcome.REJECT and worse.reasons[0].startswith("success proved worse:")
 
 
 def test_a_better_candidate_that_does_harm_is_rejected_for_it() -> None:
@@ -65,13 +81,6 @@ def test_a_better_candidate_that_does_harm_is_rejected_for_it() -> None:
     assert found.verdict.outcome is Outcome.REJECT
     assert found.verdict.reasons[0].startswith("success proved:")
     assert "safety worse by at most 0.05 proved worse: a mean difference below -0.05" in found.verdict.reasons[1]
-    assert found.safety_bounds.high[-1] < -0.05
-
-
-def test_a_worse_candidate_is_rejected() -> None:
-    found = weighed(measured(0.6, seed=1), measured(0.3, seed=2))
-    assert found.verdict.outcome is Outcome.REJECT
-    assert found.verdict.reasons[0].startswith("success proved worse:")
 
 
 def test_a_gain_without_enough_tasks_to_exclude_harm_is_held_and_says_how_many_episodes_it_takes() -> None:
@@ -133,24 +142,19 @@ def test_the_same_generator_gives_the_same_and_nothing_else_is_by_chance() -> No
     assert other.verdict == weighed(baseline, candidate).verdict and other != weighed(baseline, candidate)
 
 
-def test_the_seed_band_needs_two_seeds_and_compares_them() -> None:
+def test_the_seed_band_compares_two_seeds_and_the_sample_band_half_three_quarters_and_all() -> None:
     baseline, candidate = measured(0.3, seed=1), measured(0.6, seed=2)
-    band = weighed(baseline, candidate).bands["seed"]
+    found = weighed(baseline, candidate)
+    seed, sample = found.bands["seed"], found.bands["sample"]
     _, before, after = pairs(baseline, candidate, "success")
-    assert band.of == 2
-    assert band.delta_spread == pytest.approx(abs(np.subtract(*(after - before).mean(axis=0))))
+    assert seed.of == 2
+    assert seed.delta_spread == pytest.approx(abs(np.subtract(*(after - before).mean(axis=0))))
     alone = weighed(measured(0.3, seeds=1, seed=1), measured(0.6, seeds=1, seed=2))
     assert set(alone.bands) == {"sample"}
     strict = weighed(baseline, candidate, ComparisonConfig(seed_delta_spread=0.0, sample_delta_spread=0.0))
     assert not strict.bands["seed"].within and not strict.bands["sample"].within
-
-
-def test_the_sample_band_compares_half_three_quarters_and_all() -> None:
-    baseline, candidate = measured(0.3, seed=1), measured(0.6, seed=2)
-    found = weighed(baseline, candidate)
     means = [np.mean(found.differences[:size]) for size in (60, 90, 120)]
-    assert found.bands["sample"].of == 3
-    assert found.bands["sample"].delta_spread == pytest.approx(np.abs(np.diff(means)).max())
+    assert (sample.of, sample.delta_spread) == (3, pytest.approx(np.abs(np.diff(means)).max()))
     least = weighed(measured(0.3, tasks=2, seed=1), measured(0.6, tasks=2, seed=2))
     assert least.bands["sample"].of == 2
 
@@ -189,15 +193,164 @@ def test_nothing_that_is_no_better_or_no_safer_is_promoted_more_often_than_alpha
     nothing = bad = 0
     for _ in range(repeats):
         gains, harm = rng.choice([-1.0, 0.0, 1.0], (2, 120), p=[0.2, 0.6, 0.2])
-        false_gain = [verdict(gains[:n], np.zeros(n), how).outcome for n in (40, 80, 120)]
-        false_safety = [verdict(np.ones(n), harm[:n] * 0.5 - 0.2, how).outcome for n in (40, 80, 120)]
-        nothing += Outcome.PROMOTE in false_gain
-        bad += Outcome.PROMOTE in false_safety
+        nothing += verdict(gains, np.zeros(120), how).outcome is Outcome.PROMOTE  # at 120 tasks or at any before
+        bad += verdict(np.ones(120), harm * 0.5 - 0.2, how).outcome is Outcome.PROMOTE
     assert wilson(nothing, repeats, level=0.999).low <= 0.1
     assert wilson(bad, repeats, level=0.999).low <= 0.1
 
 
+def scored(values: Any, version: str = "v1", metric: str = "reward", seeds: Sequence[int] = ()) -> Scores:
+    rows = np.asarray(values, float).reshape(len(values), -1)
+    return Scores(
+        version=version,
+        metric=metric,
+        tasks=tuple(f"task {at}" for at in range(len(rows))),
+        seeds=tuple(seeds) or tuple(range(rows.shape[1])),
+        values=tuple(map(tuple, rows.tolist())),
+    )
+
+
+def test_four_gains_are_tested_by_all_sixteen_ways_to_turn_them() -> None:
+    # 3 + 1 + 2 − 1 = 5; as high are: +++−, ++++ (7), and those that turn only the 1: 3 − 1 + 2 + 1 = 5. Three of 16.
+    assert permutation([3.0, 1.0, 2.0, -1.0], rng=chance()) == 3 / 16
+    assert permutation([1.0, 1.0, 1.0, 1.0], rng=chance()) == 1 / 16
+    assert permutation([0.0, 0.0], rng=chance()) == 1.0
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=8))
+def test_the_exact_p_value_is_that_of_counting_and_ties_count(gains: list[int]) -> None:
+    d = [0.1 * gain for gain in gains]
+    sums = [sum(s * g for s, g in zip(signs, gains, strict=True)) for signs in product((1, -1), repeat=len(gains))]
+    assert permutation(d, rng=chance()) == sum(s >= sum(gains) for s in sums) / len(sums)
+
+
+def test_drawn_flips_agree_with_scipy_and_the_exact_count_and_are_never_zero() -> None:
+    gains = chance(1).normal(0.2, 1.0, 40)
+    found = permutation(gains, rng=chance(2))
+    how: dict[str, Any] = {"permutation_type": "samples", "alternative": "greater", "n_resamples": 20_000}
+    theirs = stats.permutation_test((gains,), np.mean, rng=chance(3), **how)
+    assert found == pytest.approx(theirs.pvalue, abs=0.015)
+    assert permutation(np.ones(60), rng=chance()) == 1 / (FLIPS + 1)
+    assert found == permutation(gains, rng=chance(2)) != permutation(gains, rng=chance(4))
+    # 12 wins and 4 losses of 30 tasks: P(Bin(16, ½) ≥ 12), the exact McNemar test.
+    gains = np.r_[np.ones(12), -np.ones(4), np.zeros(14)]
+    assert permutation(gains, rng=chance()) == pytest.approx(stats.binom.sf(11, 16, 0.5), abs=0.007)
+
+
+def test_under_no_difference_p_values_are_uniform_or_larger() -> None:
+    rng = chance(5)
+    found = np.array([permutation(rng.normal(size=20), rng=rng, flips=199) for _ in range(400)])
+    for level in (0.05, 0.1, 0.5):
+        assert abs((found <= level).mean() - level) < 4 * np.sqrt(level * (1 - level) / 400)
+
+
+def test_a_comparison_says_what_was_compared_and_how() -> None:
+    before, after = chance(6).normal(size=(20, 3)), chance(7).normal(0.8, 1.0, (20, 3))
+    found = paired(scored(before), scored(after, "v2"), rng=chance(8), margin=0.1, level=0.9)
+    gains = after.mean(axis=1) - before.mean(axis=1)
+    assert (found.metric, found.baseline, found.candidate, found.pairs) == ("reward", "v1", "v2", 20)
+    assert found.difference == pytest.approx(gains.mean()) and found.margin == 0.1
+    assert found.interval == difference(before, after, rng=chance(8), level=0.9)
+    assert found.interval.low < found.difference < found.interval.high
+    assert found.method == "paired permutation, 9999 flips"
+    few = paired(scored(before[:5]), scored(after[:5], "v2"), rng=chance())
+    assert few.method == "paired permutation, exact" and (few.p_value * 32).is_integer()
+
+
+def test_the_unit_is_the_task_and_repeating_its_seeds_proves_nothing_more() -> None:
+    before, after = chance(9).normal(size=(12, 1)), chance(10).normal(0.5, 1.0, (12, 1))
+    once = paired(scored(before), scored(after, "v2"), rng=chance())
+    often = paired(scored(np.repeat(before, 30, axis=1)), scored(np.repeat(after, 30, axis=1), "v2"), rng=chance())
+    assert often.p_value == once.p_value and often.pairs == 12
+    assert often.interval.low == pytest.approx(once.interval.low)
+
+
+def test_a_margin_accepts_what_is_a_little_worse_and_not_what_is_much_worse() -> None:
+    before = chance(11).normal(size=(40, 1))
+    noise = 0.1 * chance(12).normal(size=(40, 1))
+    little, much = before - 0.02 + noise, before - 0.3 + noise
+    assert paired(scored(before), scored(little, "v2"), rng=chance(), margin=0.1).p_value < 0.01
+    assert paired(scored(before), scored(little, "v2"), rng=chance()).p_value > 0.05
+    assert paired(scored(before), scored(much, "v2"), rng=chance(), margin=0.1).p_value > 0.99
+
+
+def test_the_probability_of_improvement_by_hand_and_as_the_mann_whitney_of_each_task() -> None:
+    # Task 1: 3 beats 1 and 2, 2 beats 1 and ties 2: 3.5 of 4. Task 2: 0 loses to 5 twice: 0.
+    assert improvement([[1.0, 2.0], [5.0, 5.0]], [[3.0, 2.0], [0.0, 0.0]]) == 3.5 / 8
+    assert improvement([0.0, 1.0, 0.0], [1.0, 1.0, 0.0]) == (1.0 + 0.5 + 0.5) / 3
+    before, after = chance(13).integers(0, 4, (6, 5)), chance(14).integers(0, 5, (6, 7))
+    theirs = [stats.mannwhitneyu(a, b).statistic / 35 for b, a in zip(before, after, strict=True)]
+    assert improvement(before, after) == pytest.approx(np.mean(theirs))
+    assert improvement(after, before) == pytest.approx(1.0 - np.mean(theirs))
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=4), st.floats(0.0, 1.0), min_size=1, max_size=8))
+def test_holm_adjusts_as_statsmodels_does_and_keeps_the_names(p: dict[str, float]) -> None:
+    assert (
+        holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06}) and holm({}) == {}
+    )
+    found = holm(p)
+    assert list(found) == list(p)
+    assert list(found.values()) == pytest.approx(multipletests(list(p.values()), method="holm")[1])
+
+
+@pytest.mark.parametrize(("effect", "deviation", "wanted"), [(0.5, 1.0, 0.8), (0.05, 0.5, 0.9), (3.0, 1.0, 0.8)])
+def test_the_required_pairs_are_the_fewest_that_have_the_power(effect: float, deviation: float, wanted: float) -> None:
+    n = required_pairs(effect, deviation, 0.05, wanted)
+    theirs = TTestPower().solve_power(effect / deviation, power=wanted, alpha=0.05, alternative="larger")
+    assert n == max(2, int(np.ceil(theirs)))
+
+
+def episode(task: str, seed: int, reward: float = 0.0, **more: Any) -> Episode:
+    return Episode(task=task, seed=seed, reward=reward, **more)
+
+
+def test_every_metric_is_turned_so_that_higher_is_better() -> None:
+    one = episode("a", 1, 0.5, success=1.0, safety_cost=0.25, latency_s=2.0, tokens=30)
+    found = {metric: of(one) for metric, of in METRICS.items()}
+    assert found == {"success": 1.0, "reward": 0.5, "safety": -0.25, "latency": -2.0, "cost": -30.0}
+    bare = episode("a", 1, 0.5)
+    assert {metric for metric, of in METRICS.items() if of(bare) is None} == {"success", "latency", "cost"}
+
+
+def test_scores_have_a_row_for_each_whole_task_in_order_of_arrival_and_a_column_for_each_seed() -> None:
+    episodes = [episode("b", 2, 0.2), episode("a", 2, 0.4), episode("b", 1, 0.1), episode("a", 1, 0.3)]
+    found = scores(episodes, "reward", "v1")
+    assert (found.tasks, found.seeds, found.version) == (("b", "a"), (1, 2), "v1")
+    assert found.values == ((0.1, 0.2), (0.3, 0.4))
+    assert scores([episode("a", 1), episode("a", 2), episode("b", 1)], "reward", "v1").tasks == ("a",)
+
+
+def test_pairs_keep_what_both_have_and_the_rest_is_named() -> None:
+    baseline = [episode(task, seed, 0.1 * seed) for task in ("c", "a", "b", "x") for seed in (1, 2, 3)]
+    candidate = [episode(task, seed, 0.2 * seed) for task in ("a", "c", "y") for seed in (1, 2)]
+    candidate.append(episode("b", 1))
+    tasks, before, after = pairs(baseline, candidate, "reward")
+    assert tasks == ("c", "a")  # as the baseline's arrived
+    assert before == pytest.approx(np.array([[0.1, 0.2], [0.1, 0.2]]))  # seed 3 is the baseline's alone
+    assert after == pytest.approx(np.array([[0.2, 0.4], [0.2, 0.4]]))
+    assert paired_cells(baseline, candidate, "reward")[1] == (1, 2)
+    assert missing(baseline, candidate, "reward") == {
+        "b": "the candidate has no reward with seed 2",
+        "x": "the candidate has no reward there",
+        "y": "the baseline has no reward there",
+    }
+
+
+def test_an_episode_without_the_metric_is_missing_and_not_zero() -> None:
+    whole = [episode("a", 1, success=1.0), episode("b", 1, success=0.0)]
+    holed = [episode("a", 1), episode("b", 1, success=1.0)]
+    tasks, before, after = pairs(whole, holed, "success")
+    assert tasks == ("b",) and before.tolist() == [[0.0]] and after.tolist() == [[1.0]]
+    assert missing(whole, holed, "success") == {"a": "the candidate has no success there"}
+    assert missing(whole, holed, "reward") == {}
+    tasks, before, after = pairs([episode("a", 1)], [episode("a", 2)], "reward")  # nothing in common
+    assert tasks == () and before.size == after.size == 0
+    assert pairs([], [], "reward")[0] == ()
+
+
 GOOD = measured(0.5, tasks=4)
+ONE, TWO = scored([[0.0], [1.0]]), scored([[0.0, 1.0], [1.0, 1.0]])
 REFUSED: dict[str, Callable[[], Any]] = {
     "a primary without a range": lambda: ComparisonConfig(primary="latency"),
     "an alpha of 1": lambda: ComparisonConfig(alpha=1.0),
@@ -215,6 +368,25 @@ REFUSED: dict[str, Callable[[], Any]] = {
         GOOD, [replace(GOOD[0], reward=1.5), *GOOD[1:]], ComparisonConfig(primary="reward")
     ),
     "harm beyond the most": lambda: weighed(GOOD, [replace(GOOD[0], safety_cost=1.5), *GOOD[1:]]),
+    "other seeds": lambda: paired(ONE, TWO, rng=chance()),
+    "other names of seeds": lambda: paired(ONE, scored([[0.0], [1.0]], seeds=(7,)), rng=chance()),
+    "other tasks": lambda: paired(ONE, scored([[0.0], [1.0], [2.0]]), rng=chance()),
+    "another metric": lambda: paired(ONE, scored([[0.0], [1.0]], metric="cost"), rng=chance()),
+    "one task": lambda: paired(scored([[0.0]]), scored([[1.0]]), rng=chance()),
+    "no gains": lambda: permutation([], rng=chance()),
+    "a gain that is no number": lambda: permutation([np.nan], rng=chance()),
+    "unequal tasks": lambda: improvement([[1.0]], [[1.0], [2.0]]),
+    "a p-value above 1": lambda: holm({"a": 1.5}),
+    "no deviation": lambda: required_pairs(0.1, 0.0),
+    "no effect to be found": lambda: required_pairs(0.0, 1.0),
+    "a power of 1": lambda: required_pairs(0.1, 1.0, 0.05, 1.0),
+    "an alpha of 0": lambda: required_pairs(0.1, 1.0, 0.0),
+    "an effect without end": lambda: required_pairs(float("inf"), 1.0),
+    "an effect too small to be seen": lambda: required_pairs(1e-9, 1.0),
+    "an unknown metric": lambda: pairs([], [], "charm"),
+    "an episode twice": lambda: scores([episode("a", 1, 0.0), episode("a", 1, 1.0)], "reward", "v1"),
+    "no whole task": lambda: scores([episode("a", 1), episode("b", 2)], "reward", "v1"),
+    "no episode": lambda: scores([], "reward", "v1"),
 }
 
 

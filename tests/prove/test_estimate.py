@@ -5,22 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from holdfast.contracts.errors import BadInput
-from holdfast.prove.estimate import (
-    Matrix,
-    difference,
-    interval,
-    iqm,
-    mean,
-    standardised,
-    wilson,
-)
-
-QUICK = settings(max_examples=50, deadline=None, derandomize=True)
+from holdfast.prove.estimate import Matrix, difference, interval, iqm, mean, standardised, wilson
 
 
 def chance(seed: int = 0) -> np.random.Generator:
@@ -53,7 +43,6 @@ def test_wilson_gives_the_known_intervals(successes: int, trials: int, level: fl
     assert found.level == level
 
 
-@QUICK
 @given(st.integers(1, 300), st.data())
 def test_wilson_holds_the_rate_agrees_with_scipy_and_mirrors_failure(trials: int, data: st.DataObject) -> None:
     successes = data.draw(st.integers(0, trials))
@@ -72,7 +61,7 @@ def test_the_interquartile_mean_leaves_a_quarter_out_at_each_end() -> None:
 
 
 def test_the_same_seed_gives_the_same_interval_and_another_a_near_one() -> None:
-    scores = hard_and_easy(1, 30, 4)
+    scores = hard_and_easy(1, 30, 2)
     for statistic in (mean, iqm, median):
         first = interval(scores, statistic, rng=chance(1))
         assert first == interval(scores, statistic, rng=chance(1))
@@ -106,12 +95,6 @@ def test_a_paired_difference_sees_what_two_intervals_cannot() -> None:
     assert turned.high < 0.0
 
 
-def test_a_difference_of_nothing_is_nothing() -> None:
-    scores = hard_and_easy(8, 5, 2)
-    found = difference(scores, scores, iqm, rng=chance())
-    assert (found.low, found.high) == (0.0, 0.0)
-
-
 @pytest.mark.parametrize("tasks", [6, 20])
 def test_about_95_of_100_intervals_hold_the_truth(tasks: int) -> None:
     rng, repeats = chance(9), 150
@@ -129,6 +112,8 @@ def test_means_drawn_all_at_once_are_those_drawn_one_by_one() -> None:
     assert (found.low, found.high) == pytest.approx((slowly.low, slowly.high))
     paired = difference(scores, 2.0 * scores, rng=chance(1))  # that of the scores themselves
     assert (paired.low, paired.high) == pytest.approx((found.low, found.high))
+    nothing = difference(scores, scores, iqm, rng=chance())
+    assert (nothing.low, nothing.high) == (0.0, 0.0)
 
 
 def test_the_standardised_effect_is_the_mean_in_deviations() -> None:

@@ -30,8 +30,8 @@ from holdfast.prove.golden import (
     write,
 )
 from holdfast.prove.suite import Suite, SuiteCase
-from holdfast.store.store import Store
-from tests.conftest import Clock
+from holdfast.store.store import open_store
+from tests.conftest import Clock, Files
 
 SUITE = Suite(
     suite_id="sums",
@@ -47,15 +47,8 @@ SUITE = Suite(
 def call(said: str, *seen: str, ids: tuple[int, ...] = (1, 2)) -> ModelCall:
     messages = tuple({"role": "user", "content": text} for text in seen)
     response = {"role": "assistant", "content": said}
-    return ModelCall(
-        model="m",
-        messages=messages,
-        response=response,
-        finish_reason="stop",
-        prompt_tokens=len(ids),
-        completion_tokens=3,
-        prompt_ids=ids,
-    )
+    counts: dict[str, Any] = {"prompt_tokens": len(ids), "completion_tokens": 3, "prompt_ids": ids}
+    return ModelCall(model="m", messages=messages, response=response, finish_reason="stop", **counts)
 
 
 def experience(task: str, *calls: ModelCall, reward: float = 1.0, tools: int = 0) -> Experience:
@@ -71,16 +64,9 @@ def experience(task: str, *calls: ModelCall, reward: float = 1.0, tools: int = 0
         RewardTerm(name="success", value=reward, source="rule"),
         RewardTerm(name="safety_cost", value=0.0, weight=0.0, source="rule"),
     )
-    return Experience(
-        rollout=f"run-1/{task}",
-        run="run-1",
-        task=task,
-        split=None,
-        is_final=True,
-        state=RolloutState.SUCCEEDED,
-        spans=tuple(spans),
-        sheet=RewardBreakdown(signals=signals),
-    )
+    about: dict[str, Any] = {"rollout": f"run-1/{task}", "run": "run-1", "task": task, "split": None, "is_final": True}
+    sheet = RewardBreakdown(signals=signals)
+    return Experience(**about, state=RolloutState.SUCCEEDED, spans=tuple(spans), sheet=sheet)
 
 
 ONE = experience("one", call("2", "1 + 1?"), tools=2)
@@ -110,15 +96,6 @@ def test_a_golden_has_every_case_in_the_order_of_the_suite_with_its_figures() ->
     }
     assert found.kpis["reward"] == 0.75
     assert found.kpis["tokens"] == 7.5
-
-
-def test_a_case_without_an_answer_is_a_fault() -> None:
-    with pytest.raises(BadInput, match="1 of 2 cases have no answer: two"):
-        golden(ONE)
-
-
-def test_the_same_behaviour_has_the_same_hash_whoever_recorded_it() -> None:
-    assert golden(version=("v2", "b" * 64), name="other", now=9.0).sha256 == golden().sha256
 
 
 CHANGES: list[tuple[str, Experience, dict[str, bool]]] = [
@@ -160,23 +137,24 @@ def test_nothing_changed_and_still_one_sees_what_was_checked() -> None:
     assert diff(golden(), golden()) == ()
 
 
-def test_the_signature_of_another_behaviour_does_not_count() -> None:
+def test_the_same_behaviour_has_the_same_hash_and_the_signature_of_another_does_not_count() -> None:
+    assert golden(version=("v2", "b" * 64), name="other", now=9.0).sha256 == golden().sha256  # whoever recorded it
     again = golden(CHANGES[0][1], TWO)
     assert failed(check(golden(), again, signed={golden().sha256}))["observation_hash"] == (1, True)
+    assert "reward" not in case_of(replace(ONE, sheet=None)).kpis  # no sheet is no reward, and not zero
+    assert case_of(replace(ONE, sheet=None)).reward != case_of(ONE).reward
 
 
-def test_another_suite_cannot_be_compared_signed_or_not() -> None:
-    other = replace(golden(), suite_sha256="f" * 64)
+def test_another_suite_or_a_missing_case_blocks_signed_or_not() -> None:
+    other, short = replace(golden(), suite_sha256="f" * 64), replace(golden(), cases=golden().cases[:1])
     assert failed(check(golden(), other, signed={other.sha256})) == {"golden_suite": (1, True)}
-
-
-def test_a_case_that_is_missing_blocks_signed_or_not() -> None:
-    short = replace(golden(), cases=golden().cases[:1])
     assert failed(check(golden(), short, signed={short.sha256}))["golden_missing"] == (1, True)
+    with pytest.raises(BadInput, match="1 of 2 cases have no answer: two"):
+        golden(ONE)
 
 
 def test_a_band_is_open_on_the_better_side() -> None:
-    bands = with_bands(golden(), 0.1).bands
+    bands = with_bands(golden()).bands
     assert bands["reward"] == KpiLimit(low=pytest.approx(0.675))  # 0.75 less a tenth of it
     assert bands["tokens"] == KpiLimit(high=pytest.approx(8.25))
     assert "tool_calls" not in bands  # more may be better or worse
@@ -196,13 +174,10 @@ def test_a_figure_outside_its_band_blocks_until_it_is_signed() -> None:
     assert detail == "0.5, and the band is 0.675 to -"
 
 
-def test_an_attempt_without_a_sheet_has_no_reward_and_not_zero() -> None:
-    assert "reward" not in case_of(replace(ONE, sheet=None)).kpis
-    assert case_of(replace(ONE, sheet=None)).reward != case_of(ONE).reward
-
-
-def test_a_signature_is_in_the_ledger_with_who_and_why(store: Store, clock: Clock) -> None:
-    found = golden()
+def test_a_signature_is_in_the_ledger_with_who_and_why(files: Files, clock: Clock) -> None:
+    store, found = open_store(files.fresh()), golden()
+    with pytest.raises(BadInput, match="needs a reason"):
+        sign(store, found, who="ada", why="  ", now=clock.now)
     assert signed(store) == {}
     sign(store, found, who="ada", why="better at sums", now=clock.now, before="0" * 64).result()
     assert signed(store) == {found.sha256: "ada"}
@@ -210,22 +185,15 @@ def test_a_signature_is_in_the_ledger_with_who_and_why(store: Store, clock: Cloc
     assert entry.body["why"] == "better at sums"
     assert entry.body["before"] == "0" * 64
     store.ledger.verify()
+    store.close()
 
 
-def test_a_signature_needs_a_reason(store: Store, clock: Clock) -> None:
-    with pytest.raises(BadInput, match="needs a reason"):
-        sign(store, golden(), who="ada", why="  ", now=clock.now)
-
-
-def test_a_golden_comes_back_from_its_file(tmp_path: Path) -> None:
+def test_a_golden_comes_back_from_its_file_and_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "golden/sums.json"
     write(path, golden())
     assert read(path) == golden()
     assert decode(Golden, encode(golden())).sha256 == golden().sha256
     assert as_dict(golden())["sha256"] == golden().sha256
-
-
-def test_a_file_that_is_no_golden_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is missing"):
         read(tmp_path / "none.json")
     (tmp_path / "bad.json").write_text("{}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
@@ -26,7 +26,6 @@ from holdfast.prove.guard import (
 )
 from holdfast.prove.sequential import log_e
 
-QUICK = settings(max_examples=30, deadline=None, derandomize=True)
 NONE: dict[str, Any] = dict.fromkeys(METRICS)
 
 
@@ -76,11 +75,8 @@ def state(found: GuardStatus, metric: str) -> str:
 def test_neighbours_in_time_are_paired(arrivals: str, ours: list[float], theirs: list[float], seen: int) -> None:
     found = blocks([(float(word[1]), word[0] == "c") for word in arrivals.split()])
     assert (found[0].tolist(), found[1].tolist(), found[2]) == (ours, theirs, seen)
-
-
-def test_alone_each_outcome_of_the_canary_is_a_block() -> None:
-    ours, theirs, seen = paired(np.array([1.0, 1.0, 0.0]), np.array([True, False, True]), alone=True)
-    assert (ours.tolist(), theirs.tolist(), seen) == ([1.0, 0.0], [0.0, 0.0], 2)
+    alone = paired(np.array([1.0, 1.0, 0.0]), np.array([True, False, True]), alone=True)  # each of the canary's is one
+    assert (alone[0].tolist(), alone[1].tolist(), alone[2]) == ([1.0, 0.0], [0.0, 0.0], 2)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +102,8 @@ def test_the_difference_is_0_exactly_at_the_limit_and_below_0_beyond(
 
 
 def test_half_of_the_alarms_stake_begins_at_once_and_the_rest_later() -> None:
+    many = np.random.default_rng(0).choice((-1.0, 0.0, 1.0), size=(3, 100))
+    assert alarm(many, -1.0, 1.0) == pytest.approx(np.stack([alarm(row, -1.0, 1.0) for row in many]))
     d = np.array([-0.5, 0.2, -0.9])
     begun = np.exp(log_e(-d, low=-1.0, high=1.0))
     assert np.exp(alarm(d, -1.0, 1.0)) == pytest.approx(0.5 * begun + 0.5)
@@ -115,18 +113,12 @@ def test_half_of_the_alarms_stake_begins_at_once_and_the_rest_later() -> None:
     assert exp(alarm(long, -1.0, 1.0)[-1]) == pytest.approx(first / 2 + second / 6 + 1 / 3)
 
 
-@QUICK
 @given(st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=150), st.data())
 def test_what_comes_later_does_not_change_what_was_seen(seen: list[float], data: st.DataObject) -> None:
     d = np.array(seen)
     now = data.draw(st.integers(1, len(seen)))
     for process in (alarm, within):
         assert process(d[:now], -1.0, 1.0) == pytest.approx(process(d, -1.0, 1.0)[:now])
-
-
-def test_the_alarm_takes_many_experiments_at_once() -> None:
-    d = np.random.default_rng(0).choice((-1.0, 0.0, 1.0), size=(3, 100))
-    assert alarm(d, -1.0, 1.0) == pytest.approx(np.stack([alarm(row, -1.0, 1.0) for row in d]))
 
 
 def test_a_canary_that_fails_twice_as_often_is_a_breach_with_its_code_and_numbers() -> None:
@@ -186,12 +178,6 @@ def test_a_metric_that_nobody_tells_stays_open_and_keeps_the_canary_where_it_is(
     assert set(found.readings) == {"success", "reward"}
 
 
-def test_nothing_served_is_neither_a_breach_nor_clear() -> None:
-    found = watch([], [], GuardLimits())
-    assert {one.state for one in found.readings.values()} == {"open"}
-    assert (found.breaches, found.is_clear, found.needs) == ((), False, None)
-
-
 def test_a_canary_that_turns_bad_after_a_good_while_is_caught_soon() -> None:
     requests = side_by_side(lambda _: {"success": 1.0}, lambda number: {"success": float(number < 4 * 1000)}, 1060)
     found = watch(*requests, only("success"))  # 1000 good ones, then only bad ones
@@ -202,16 +188,16 @@ def test_a_canary_that_turns_bad_after_a_good_while_is_caught_soon() -> None:
     assert one_bet.argmax() >= 1140  # all that was lost on the good ones has first to be won back
 
 
-def test_the_order_in_which_requests_are_handed_in_does_not_matter() -> None:
+def test_the_order_in_which_requests_are_handed_in_does_not_matter_and_live_comes_first() -> None:
+    """So that live outcomes of before can be laid beside those of a canary that has all the requests."""
     live, canary = side_by_side(coin(7, 0.8), coin(8, 0.7), 60)
     assert watch(live[::-1], canary[::-1], only("success")) == watch(live, canary, only("success"))
-
-
-def test_of_requests_at_one_time_live_comes_first() -> None:
-    """So that live outcomes of before can be laid beside those of a canary that has all the requests."""
     canary = [asked("canary", number, success=1.0) for number in range(30)]
     live = [replace(one, id=f"l{one.id}", arm="live") for one in canary]
     assert watch(live, canary, only("success")).readings["success"].n == 30
+    nothing = watch([], [], GuardLimits())
+    assert {one.state for one in nothing.readings.values()} == {"open"}
+    assert (nothing.breaches, nothing.is_clear, nothing.needs) == ((), False, None)
 
 
 def test_errors_are_held_to_their_own_level_and_need_nobody_beside() -> None:
@@ -240,7 +226,6 @@ def test_the_latencies_that_give_the_cap_are_not_tested() -> None:
     assert state(watch(*zero, only("latency")), "latency") == "open"  # 0 is not proved below 1.5 · 0
 
 
-@QUICK
 @given(st.floats(-50.0, 50.0), st.floats(0.1, 100.0))
 def test_rewards_mean_the_same_on_any_scale(low: float, width: float) -> None:
     rng = np.random.default_rng(9)

@@ -64,10 +64,7 @@ def test_a_case_gives_its_agent_the_prompt_and_hides_what_is_expected() -> None:
     assert one.given == {"style": "brief", "prompt": "1 + 1?", "expected": "2"}
     assert two.given == {"prompt": "2 + 2?", "expected": "4"}
     assert replace(two, input=["any", "JSON"]).given == ["any", "JSON"]
-
-
-def test_without_seeds_every_case_is_done_once() -> None:
-    assert from_document(changed(lambda d: d.pop("seeds"))).seeds == (1,)
+    assert from_document(changed(lambda d: d.pop("seeds"))).seeds == (1,)  # every case is done once
 
 
 def test_the_hash_is_of_what_is_measured_and_not_of_how_it_is_written_or_how_often() -> None:
@@ -122,35 +119,26 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 def test_a_rubric_may_miss_the_sum_by_a_rounding_and_no_more() -> None:
     thirds = {"a": 0.3333333, "b": 0.3333333, "c": 0.3333333}
     assert from_document(changed(lambda d: d["cases"][0].update(scoring_rubric=thirds)))
+    assert problems([GOOD]) == "suite s.json: is a list, not an object; see examples/suites"
     assert "add up to 0.99999" in problems(changed(lambda d: d["cases"][0].update(scoring_rubric={"a": 0.99999})))
 
 
-def test_a_document_that_is_no_object_is_refused() -> None:
-    assert problems([GOOD]) == "suite s.json: is a list, not an object; see examples/suites"
-
-
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("content", "said"),
     [
-        ("{", "is not JSON"),
-        ('{"a": NaN}', "a must be a finite number"),
-        ('{"seeds": [1], "seeds": [2]}', "seeds is there twice in one object"),
-        ("[" * 100_000, "is nested too deeply"),
+        (b"{", "is not JSON"),
+        (b'{"a": "\xe9"}', "is not JSON"),
+        (b'{"a": NaN}', "a must be a finite number"),
+        (b'{"seeds": [1], "seeds": [2]}', "seeds is there twice in one object"),
+        (b"[" * 100_000, "is nested too deeply"),
+        (None, "cannot be read: No such file"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "s.json"
-    path.write_text(text)
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path, content: bytes | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / "s.json").write_bytes(content)
     with pytest.raises(BadInput, match=said):
-        load(path)
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot be read: No such file"):
-        load(tmp_path / "none.json")
-    (tmp_path / "latin.json").write_bytes(b'{"a": "\xe9"}')
-    with pytest.raises(BadInput, match="is not JSON"):
-        load(tmp_path / "latin.json")
+        load(tmp_path / "s.json")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,11 +18,12 @@ from holdfast.contracts.judgement import EvalItem
 from holdfast.contracts.reward import RewardTerm
 from holdfast.reward.diff import minimality, tamper
 from holdfast.reward.evaluation import (
-    GUARD,
+    OUTCOME_GATE,
     Evaluation,
     Part,
     PartVerdict,
     TaskResult,
+    TooLong,
     diff,
     eval_item,
     evaluate,
@@ -28,6 +31,7 @@ from holdfast.reward.evaluation import (
     result_from,
     rules,
     tampering,
+    within,
 )
 from holdfast.reward.judges.ensemble import EnsembleOutcome as Said
 from holdfast.reward.judges.ensemble import Opinion
@@ -84,27 +88,27 @@ def names(found: Evaluation) -> list[str]:
 def test_the_hidden_check_decides(result: TaskResult, decision: str, score: float) -> None:
     found = seen(result)
     assert (found.decision, found.score) == (decision, pytest.approx(score))
-    assert found.sheet is not None and (decision == "pass" or found.reasons)
+    assert found.breakdown is not None and (decision == "pass" or found.reasons)
 
 
-def test_right_in_the_wrong_shape_is_worth_less_and_still_right() -> None:
-    found = seen(TaskResult(task="as JSON", output="a: 1", kind="json", passed=True))
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (TaskResult(task="as JSON", output="a: 1", kind="json", passed=True), "not JSON"),  # in the wrong shape
+        (patch(GROWN), "beyond the minimal fix"),
+    ],
+)
+def test_what_is_right_and_not_as_asked_is_worth_less_and_more_than_what_is_wrong(result: Any, reason: str) -> None:
+    found = seen(result)
     assert found.decision == "pass" and found.score is not None and 0.5 < found.score < 1.0
-    assert any("not JSON" in reason for reason in found.reasons)
+    assert any(reason in one for one in found.reasons)
 
 
 def test_what_nothing_gates_is_not_paid() -> None:
     found = seen(TaskResult(task="tell me something", output="Something."))
-    assert (found.decision, found.score, found.sheet) == ("unknown", None, None)
+    assert (found.decision, found.score, found.breakdown) == ("unknown", None, None)
     assert found.reasons == ("no hidden check was run and no answer is known: what nothing gates is not paid",)
     assert "rules" in names(found)
-
-
-def test_a_larger_change_is_worth_less_than_the_minimal_one_and_more_than_a_wrong_one() -> None:
-    small, large = seen(patch(FIXED)), seen(patch(GROWN))
-    assert large.decision == "pass" and small.score == 1.0
-    assert large.score is not None and 0.5 < large.score < 1.0
-    assert any("beyond the minimal fix" in reason for reason in large.reasons)
 
 
 def test_a_change_that_works_on_the_tests_is_worth_nothing() -> None:
@@ -141,7 +145,8 @@ def test_judges_shape_what_passed_and_nothing_else() -> None:
     assert found.verdicts[-1].holds is False
 
 
-def test_a_judge_is_never_shown_the_hidden_answer() -> None:
+def test_a_judge_is_shown_the_talk_or_the_change_and_never_the_hidden_answer() -> None:
+    """Of what nobody said there is no talk."""
     shown: list[EvalItem] = []
 
     def judge(eval_item: EvalItem) -> list[Opinion]:
@@ -152,6 +157,12 @@ def test_a_judge_is_never_shown_the_hidden_answer() -> None:
     seen(patch(FIXED), judge=judge)
     assert shown[0].expected is None and "4" not in shown[0].output
     assert shown[1].output == "solution.py\n-    return len(xs) + 1\n+    return len(xs)"
+    spans = tuple(Talk("q").turn(lookup("oak.price", "12")).answer("It is 12.").spans)
+    talk = eval_item(TaskResult(task="q", output="It is 12.", spans=spans)).detail["messages"]
+    assert [one["role"] for one in talk][-3:] == ["assistant", "tool", "assistant"]
+    assert talk[-1]["content"] == "It is 12."
+    assert eval_item(TaskResult(task="q", output="It is 12.")).detail == {}
+    assert eval_item(patch(GROWN)).detail == {"kind": "change"}
 
 
 def test_how_tools_were_used_is_told_and_never_paid() -> None:
@@ -164,16 +175,6 @@ def test_how_tools_were_used_is_told_and_never_paid() -> None:
     assert "tools: clock was needed and not called" in found.reasons
     without = seen(TaskResult(task="q", output="24", passed=True, spans=spans, needs=("lookup", "calc")))
     assert without.score == found.score
-
-
-def test_judges_that_read_a_conversation_get_the_one_that_ends_with_the_answer() -> None:
-    """A change is told as what it is; of what nobody said there is no talk."""
-    spans = tuple(Talk("q").turn(lookup("oak.price", "12")).answer("It is 12.").spans)
-    talk = eval_item(TaskResult(task="q", output="It is 12.", spans=spans)).detail["messages"]
-    assert [one["role"] for one in talk][-3:] == ["assistant", "tool", "assistant"]
-    assert talk[-1]["content"] == "It is 12."
-    assert eval_item(TaskResult(task="q", output="It is 12.")).detail == {}
-    assert eval_item(patch(GROWN)).detail == {"kind": "change"}
 
 
 @pytest.mark.parametrize(
@@ -202,35 +203,12 @@ def test_no_flag_and_no_fuse_lets_tampering_through() -> None:
         assert any(reason.startswith("tampering: solution.py:") for reason in found.reasons)
 
 
-def test_a_change_that_takes_too_long_to_look_at_is_not_passed_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(*given: Any, **how: Any) -> tuple[()]:
-        while True:
-            pass
-
-    monkeypatch.setattr(tamper, "inspect", endless)
-    quickly: Part = partial(tampering, file_s=0.05)
-    found = evaluate(patch(FIXED), [rules, quickly, diff])
-    assert (found.decision, found.score, found.sheet) == ("unknown", None, None)
-    assert found.reasons == ("tampering: looking at the change took longer than 0.05 s",)
-    wrong = evaluate(patch(FIXED, passed=False), [rules, quickly, diff])
-    assert (wrong.decision, wrong.score) == ("fail", 0.0)  # that much is known
-    assert quickly(TaskResult(task="q", output="4")) is None
+def endless(*given: Any, **how: Any) -> tuple[()]:
+    while True:
+        pass
 
 
-def test_a_change_too_large_to_measure_is_not_taken_for_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(*given: Any, **how: Any) -> tuple[()]:
-        while True:
-            pass
-
-    monkeypatch.setattr(minimality, "signals", endless)
-    verdict = diff(patch(FIXED), file_s=0.05)
-    assert verdict is not None and verdict.holds is None
-    assert [(one.name, one.value, one.weight) for one in verdict.signals] == [("minimality", 0.0, 0.3)]
-    found = evaluate(patch(FIXED), [rules, tampering, partial(diff, file_s=0.05)])
-    assert found.decision == "pass" and found.score == pytest.approx(1.0 / 1.3)
-
-
-def test_a_change_too_deep_to_look_at_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_cannot_be_looked_at_is_not_passed_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def deep(*given: Any, **how: Any) -> tuple[()]:
         return deep()
 
@@ -238,6 +216,23 @@ def test_a_change_too_deep_to_look_at_is_not_passed(monkeypatch: pytest.MonkeyPa
     found = seen(patch(FIXED))
     assert found.decision == "unknown"
     assert found.reasons == ("tampering: the change could not be looked at: RecursionError",)
+    monkeypatch.setattr(tamper, "inspect", endless)
+    quickly: Part = partial(tampering, file_s=0.05)
+    found = evaluate(patch(FIXED), [rules, quickly, diff])
+    assert (found.decision, found.score, found.breakdown) == ("unknown", None, None)
+    assert found.reasons == ("tampering: looking at the change took longer than 0.05 s",)
+    wrong = evaluate(patch(FIXED, passed=False), [rules, quickly, diff])
+    assert (wrong.decision, wrong.score) == ("fail", 0.0)  # that much is known
+    assert quickly(TaskResult(task="q", output="4")) is None
+
+
+def test_a_change_too_large_to_measure_is_not_taken_for_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minimality, "signals", endless)
+    verdict = diff(patch(FIXED), file_s=0.05)
+    assert verdict is not None and verdict.holds is None
+    assert [(one.name, one.value, one.weight) for one in verdict.signals] == [("minimality", 0.0, 0.3)]
+    found = evaluate(patch(FIXED), [rules, tampering, partial(diff, file_s=0.05)])
+    assert found.decision == "pass" and found.score == pytest.approx(1.0 / 1.3)
 
 
 @given(
@@ -257,7 +252,7 @@ def test_whatever_is_found_a_failure_is_worth_0_and_a_success_at_least_half(
     found = evaluate(TaskResult(task="q"), (part, outcome))
     assert found.score is not None and 0.0 <= found.score <= 1.0
     if passed and not vetoed:
-        assert found.decision == "pass" and found.score >= (1.0 - GUARD.cap) / (1.0 + GUARD.cap) - 1e-9
+        assert found.decision == "pass" and found.score >= (1.0 - OUTCOME_GATE.cap) / (1.0 + OUTCOME_GATE.cap) - 1e-9
     else:
         assert (found.decision, found.score) == ("fail", 0.0)
 
@@ -289,3 +284,24 @@ def test_a_bad_line_is_refused_with_its_place(given_: Any, says: str) -> None:
     with pytest.raises(BadInput) as caught:
         result_from(given_, "x:7")
     assert says in str(caught.value)
+
+
+def test_work_that_takes_too_long_is_stopped_even_where_it_catches_all_exceptions() -> None:
+    assert within(5.0, lambda: [1, 2]) == [1, 2]
+    with pytest.raises(ZeroDivisionError):
+        within(5.0, lambda: 1 // 0)
+    turns = [0]
+
+    def stubborn() -> None:
+        while True:
+            try:
+                turns[0] += 1
+            except Exception:
+                continue
+
+    with pytest.raises(TooLong):
+        within(0.05, stubborn)
+    assert not any(thread.name == "within" for thread in threading.enumerate())
+    counted = turns[0]
+    time.sleep(0.02)
+    assert turns[0] == counted > 0

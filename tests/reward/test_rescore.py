@@ -29,11 +29,16 @@ def stored(number: int, answer: Any = None, **fields: Any) -> StoredRollout:
 STRICT = combine([Scorer(exact, gate=True)])
 
 
-def test_every_rollout_gets_its_signals_in_order() -> None:
+def test_every_rollout_gets_its_signals_in_order_and_a_looser_scorer_is_seen_in_the_comparison() -> None:
     found = rescore([stored(1), stored(2, "two"), stored(3)], STRICT)
     assert [(one.id, one.reward) for one in found] == [("run-1/1", 1.0), ("run-1/2", 0.0), ("run-1/3", 1.0)]
     assert [one.name for one in found[1].signals] == ["success", "gated"]
     assert found[1].signals[0].feedback == "said 'two'"
+    records = [stored(n, f" {n}." if n % 2 else str(n)) for n in range(10)]
+    loose = combine([Scorer(normalized, gate=True)])
+    old, new = ({one.id: one.signals for one in rescore(records, score)} for score in (STRICT, loose))
+    compared = compare_scorings(old, new)
+    assert (compared.agreement, compared.became_right, compared.became_wrong) == (0.5, 5, 0)
 
 
 def test_what_a_worker_would_have_kept_is_the_same_as_what_is_kept_now() -> None:
@@ -55,12 +60,8 @@ def test_what_a_worker_would_have_kept_is_the_same_as_what_is_kept_now() -> None
 def test_what_an_agent_paid_itself_does_not_count_beside_a_scorer() -> None:
     own = (signal("found_it", 5.0, source="agent"), signal("agent.more", 2.0, 0.0, source="agent:env"))
     (found,) = rescore([stored(1, signals=own)], STRICT)
-    assert {one.name: one.weight for one in found.signals} == {
-        "agent.found_it": 0.0,
-        "agent.more": 0.0,
-        "success": 1.0,
-        "gated": 0.0,
-    }
+    weights = {"agent.found_it": 0.0, "agent.more": 0.0, "success": 1.0, "gated": 0.0}
+    assert {one.name: one.weight for one in found.signals} == weights
     (unscored,) = rescore([replace(stored(1, signals=own), task={"question": "?"})], STRICT)
     assert unscored.signals == own  # nobody judged, so it counts
 
@@ -92,14 +93,8 @@ class Longest:
 
 
 def test_a_ranking_is_given_the_attempts_of_one_task_together() -> None:
-    some = [
-        stored(1, "a", group="x"),
-        stored(2, "abc", group="y"),
-        stored(3, "ab", group="x"),
-        stored(4, "b", group="y"),
-        stored(5, "bad", group="z"),
-        stored(6, "alone"),
-    ]
+    answers = [("a", "x"), ("abc", "y"), ("ab", "x"), ("b", "y"), ("bad", "z")]
+    some = [*(stored(n, answer, group=group) for n, (answer, group) in enumerate(answers, 1)), stored(6, "alone")]
     found = rescore(some, combine([Scorer(Longest())]))
     assert [one.reward for one in found] == [0.0, 1.0, 1.0, 0.0, None, 1.0]
     assert (found[4].error or "").startswith("ValueError: no (test_rescore.py:")
@@ -140,12 +135,9 @@ def test_scorings_that_never_say_right_or_wrong_agree_by_their_rewards() -> None
     assert compare_scorings(told(1, 1), told(1, 1)).kappa is None  # chance alone would agree
 
 
-def test_the_older_exact_match_is_a_verdict_too() -> None:
+def test_the_older_exact_match_is_a_verdict_too_and_other_rollouts_are_refused() -> None:
     assert is_right(told(1, name="exact_match")["0"]) is True and is_right(()) is None
     assert compare_scorings(told(1, 0, name="exact_match"), told(1, 1)).agreement == 0.5
-
-
-def test_other_rollouts_are_refused() -> None:
     with pytest.raises(BadInput, match="rollout 1: is in the new scoring alone"):
         compare_scorings(told(1), told(1, 1))
 
@@ -176,13 +168,3 @@ def test_by_reward_the_whole_reward_is_compared() -> None:
     )
     assert found.arms is not None and (found.arms.old, found.arms.new) == (2.0, 1.0)
     assert compare_scorings(told(1, 1), told(1, 1), arms={"0": ("a", "t")}, baseline="a", candidate="b").arms is None
-
-
-def test_a_looser_scorer_is_seen_in_the_comparison() -> None:
-    records = [stored(n, f" {n}." if n % 2 else str(n)) for n in range(10)]
-    old, new = (
-        {one.id: one.signals for one in rescore(records, combine([Scorer(function, gate=True)]))}
-        for function in (exact, normalized)
-    )
-    found = compare_scorings(old, new)
-    assert (found.agreement, found.became_right, found.became_wrong) == (0.5, 5, 0)

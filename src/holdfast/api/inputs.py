@@ -34,7 +34,7 @@ from holdfast.pipeline.runtime import Endpoints
 from holdfast.policies.prompt import Prompt
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.reward import ready
-from holdfast.reward.scorers import GUARD, Combined, Scorer, combine, load_scorer
+from holdfast.reward.scorers import OUTCOME_GATE, Combined, Scorer, combine, load_scorer
 
 DEFAULT_STORE = ".holdfast/training/store.sqlite"
 OPENAI = "https://api.openai.com/v1"
@@ -270,7 +270,7 @@ def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
     gate = next((one for one in score.combined.scorers if one.gate), None)
     others = [one.weight for one in score.combined.scorers if not one.gate]
     if gate is not None:
-        room = GUARD.cap * gate.weight if others else 0.0
+        room = OUTCOME_GATE.cap * gate.weight if others else 0.0
         low, high = -room, gate.weight + room
     else:  # every scorer from 0 to 1, unless the caller knows better
         low, high = sum(min(one, 0.0) for one in others), sum(max(one, 0.0) for one in others)

@@ -153,7 +153,7 @@ def _references(before: Path, reference: Path, change: Change) -> dict[str, str 
 
 
 def _look(change: Change, references: dict[str, str | float] | None) -> _Seen:
-    from holdfast.reward.diff import minimality, scaffold, tamper
+    from holdfast.reward.diff import minimality, tamper
     from holdfast.reward.diff.edits import compare, outline
     from holdfast.reward.diff.trees import language_of
 
@@ -174,7 +174,7 @@ def _look(change: Change, references: dict[str, str | float] | None) -> _Seen:
         spent = minimality.total_excess(change, references)
         found = minimality.unneeded_scaffolding(change, references)
         vetoes = tamper.inspect(change)
-    value = minimality.multiplier(spent.excess, scaffold.amount(found), reference_cost=spent.reference_cost)
+    value = minimality.multiplier(spent.excess, minimality.scaffold_amount(found), reference_cost=spent.reference_cost)
     return _Seen(
         files=tuple(files),
         spent=spent,
@@ -529,7 +529,7 @@ def _record(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features]
             "verdicts": [
                 {"part": part.part, "holds": part.holds, "reasons": list(part.reasons)} for part in one.verdicts
             ],
-            "sheet": None if one.sheet is None else encode(one.sheet),
+            "sheet": None if one.breakdown is None else encode(one.breakdown),
             "took_ms": round(took * 1000, 3),
         }
         for one, took in found

@@ -98,14 +98,14 @@ def _starting(begin: str, numbered: list[tuple[str, int, str, str]]) -> list[tup
 
 
 def moment_of(written: str | None) -> datetime:
-    from holdfast.prove.reports.document import moment, read_moment
+    from holdfast.prove.reports.document import read_timestamp, timestamp
 
     if written is None:
         return datetime.now(UTC)
-    why = moment(written)
+    why = timestamp(written)
     if why is not None:
         raise BadInput(f"--generated-at {written!r}", why=why)
-    return read_moment(written)
+    return read_timestamp(written)
 
 
 REMEDY = 'give a list such as [0.4, 0.6] or [{"task": "t1", "seed": 1, "reward": 0.4}]'

@@ -510,7 +510,7 @@ async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
     mine = self_preference(given, authors, known, own=own)
     with show.progress(f"testing {asked.name} for bias", None) as advance:
         found = await probe(asked, on, artefacts, own=mine, done=advance)
-    told = {**biases, **found.told, **({"failed": len(failed)} if failed else {})}
+    told = {**biases, **found.payload, **({"failed": len(failed)} if failed else {})}
     if by_file := sum(one.why == BY_FILE for one in known.values()):
         told[BY_FILE] = {"labels": by_file}
     return calibrate(on, given, known, now=time.time(), biases=told, reasons=[*reasons, *found.reasons])

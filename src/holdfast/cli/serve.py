@@ -212,7 +212,7 @@ def proxy(
             from holdfast.privacy.scrub import Scrub, key_in
 
             key = key_in(opened.folder)
-            scrubbing, spelt = Scrub(key), Scrub(key, spell=own_token_bytes)
+            scrubbing, spelt = Scrub(key), Scrub(key, token_bytes=own_token_bytes)
         taker = SpanReceiver(opened, clock=time.time, scrub=None if scrubbing is None else scrubbing.span)
         application = app(
             opened,

@@ -25,7 +25,7 @@ from holdfast.contracts.judgement import EvalItem
 from holdfast.contracts.records import decode, encode
 from holdfast.operate import control
 from holdfast.operate.auth import TokenGuard, digest
-from holdfast.reward.diff import minimality, scaffold
+from holdfast.reward.diff import minimality
 from holdfast.reward.evaluation import CHANGE_S, Evaluation, TaskResult, TooLong, evaluate, parts, result_from, within
 from holdfast.reward.judges.ensemble import Opinion, cascade
 from holdfast.reward.judges.judge import CRITERIA, RuleJudge
@@ -391,7 +391,7 @@ def _size(result: TaskResult) -> dict[str, Any]:
     references = dict(result.references) or None
     spent = minimality.total_excess(result.change, references)
     found = minimality.unneeded_scaffolding(result.change, references)
-    value = minimality.multiplier(spent.excess, scaffold.amount(found), reference_cost=spent.reference_cost)
+    value = minimality.multiplier(spent.excess, minimality.scaffold_amount(found), reference_cost=spent.reference_cost)
     return {
         "cost": round(spent.cost, 4),
         "reference_cost": None if references is None else round(spent.reference_cost, 4),

@@ -152,7 +152,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _beside(path: Path, proof: Mapping[str, Any], kind: str) -> Path:
     """The current place of a report of this kind; `validate` has found it in one of these."""
-    run, made = str(proof["run_id"]), document.read_moment(str(proof["generated_at"]))
+    run, made = str(proof["run_id"]), document.read_timestamp(str(proof["generated_at"]))
     root = next(folder for folder in path.absolute().parents if folder.name == "reports")
     places = (document.active_path(kind, run), document.archived_path(kind, run, made))
     found = [root / place for place in places] + [path.parent / document.active_name(kind, run)]

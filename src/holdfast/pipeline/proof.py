@@ -163,7 +163,7 @@ def _publish(
             seed=how.resample_seed,
             generated_at=datetime.fromtimestamp(now, UTC),
             decision=decision,
-            weighing=json.loads(json.dumps(asdict(how))),
+            config=json.loads(json.dumps(asdict(how))),
             versions=(evidence.baseline, evidence.candidate),
         )
         return _told(path)

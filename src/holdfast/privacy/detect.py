@@ -30,6 +30,17 @@ class Sign(NamedTuple):
     any_case: bool = False  # the hints are in lower case and match any case
 
 
+def _any(text: str) -> bool:
+    return True
+
+
+def sign(
+    pattern: str, hints: str = "", *, test: Test = _any, trait: re.Pattern[str] | None = None, any_case: bool = False
+) -> Sign:
+    """Makes a sign; the hints are separated by bars."""
+    return Sign(re.compile(pattern), test, tuple(filter(None, hints.split("|"))), trait, any_case)
+
+
 @dataclass(frozen=True, slots=True)
 class Detection:
     """Where in a text something was found, and what kind of thing it is."""
@@ -66,10 +77,6 @@ def _is_somebodys(address: str) -> bool:
     """False for the domains that RFC 2606 reserves for examples."""
     domain = address.rpartition("@")[2].lower()
     return not re.search(r"(?:^|\.)(?:example(?:\.com|\.net|\.org)?|test|invalid|localhost)$", domain)
-
-
-def _any(text: str) -> bool:
-    return True
 
 
 STAND_IN = re.compile(
@@ -112,63 +119,46 @@ _LONG_NUMBER = re.compile(r"\d\d{3}[ -]?\d{4}[ -]?\d{2}")  # how every card's be
 _COUNTRY = re.compile(r"\d(?<=[A-Za-z]{2}\d)\d")  # a country's two letters and two digits, found by the digits
 # What follows a repeated part never begins as the part does, so that a search takes linear time.
 SECRETS: Mapping[str, Sign] = {
-    "anthropic_api_key": Sign(re.compile(r"\bsk-ant-[A-Za-z0-9_-]{20,}"), _any, ("sk-ant-",)),
-    "openai_api_key": Sign(re.compile(r"\bsk-(?!ant-)(?:proj-|svcacct-)?[A-Za-z0-9_-]{20,}"), _any, ("sk-",)),
-    "github_token": Sign(
-        re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})"),
-        _any,
-        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    "anthropic_api_key": sign(r"\bsk-ant-[A-Za-z0-9_-]{20,}", "sk-ant-"),
+    "openai_api_key": sign(r"\bsk-(?!ant-)(?:proj-|svcacct-)?[A-Za-z0-9_-]{20,}", "sk-"),
+    "github_token": sign(
+        r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})", "ghp_|gho_|ghu_|ghs_|ghr_|github_pat_"
     ),
-    "slack_token": Sign(re.compile(r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"), _any, ("xox",)),
-    "aws_access_key": Sign(re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), _any, ("AKIA", "ASIA")),
-    "google_api_key": Sign(re.compile(r"\bAIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])"), _any, ("AIza",)),
-    "stripe_key": Sign(re.compile(r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"), _any, ("k_live_", "k_test_")),
-    "gitlab_token": Sign(re.compile(r"\bglpat-[A-Za-z0-9_-]{20,}"), _any, ("glpat-",)),
-    "huggingface_token": Sign(re.compile(r"\bhf_[A-Za-z0-9]{30,}"), _any, ("hf_",)),
-    "npm_token": Sign(re.compile(r"\bnpm_[A-Za-z0-9]{36}\b"), _any, ("npm_",)),
-    "pypi_token": Sign(re.compile(r"\bpypi-[A-Za-z0-9_-]{50,}"), _any, ("pypi-",)),
-    "sendgrid_key": Sign(re.compile(r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}"), _any, ("SG.",)),
-    "google_oauth_token": Sign(re.compile(r"\bya29\.[A-Za-z0-9_-]{20,}"), _any, ("ya29.",)),
-    "telegram_token": Sign(re.compile(r"\b\d{8,10}:AA[A-Za-z0-9_-]{30,40}"), _any, (":AA",)),
-    "digitalocean_token": Sign(re.compile(r"\bdo[opr]_v1_[a-f0-9]{64}\b"), _any, ("_v1_",)),
-    "slack_webhook": Sign(
-        re.compile(r"\bhttps://hooks\.slack\.com/services/[A-Za-z0-9/]{20,}"), _any, ("hooks.slack",)
+    "slack_token": sign(r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}", "xox"),
+    "aws_access_key": sign(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", "AKIA|ASIA"),
+    "google_api_key": sign(r"\bAIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])", "AIza"),
+    "stripe_key": sign(r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}", "k_live_|k_test_"),
+    "gitlab_token": sign(r"\bglpat-[A-Za-z0-9_-]{20,}", "glpat-"),
+    "huggingface_token": sign(r"\bhf_[A-Za-z0-9]{30,}", "hf_"),
+    "npm_token": sign(r"\bnpm_[A-Za-z0-9]{36}\b", "npm_"),
+    "pypi_token": sign(r"\bpypi-[A-Za-z0-9_-]{50,}", "pypi-"),
+    "sendgrid_key": sign(r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}", "SG."),
+    "google_oauth_token": sign(r"\bya29\.[A-Za-z0-9_-]{20,}", "ya29."),
+    "telegram_token": sign(r"\b\d{8,10}:AA[A-Za-z0-9_-]{30,40}", ":AA"),
+    "digitalocean_token": sign(r"\bdo[opr]_v1_[a-f0-9]{64}\b", "_v1_"),
+    "slack_webhook": sign(r"\bhttps://hooks\.slack\.com/services/[A-Za-z0-9/]{20,}", "hooks.slack"),
+    "private_key_material": sign(
+        r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----"
+        r"(?:(?:[^-]|-(?!----))+-----END (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----"
+        r"|(?:(?:\s|\\[nr])*[A-Za-z0-9+/=]{16,})*)",
+        "PRIVATE KEY",
     ),
-    "private_key_material": Sign(  # all of it, or as much as is there
-        re.compile(
-            r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----"
-            r"(?:(?:[^-]|-(?!----))+-----END (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----"
-            r"|(?:(?:\s|\\[nr])*[A-Za-z0-9+/=]{16,})*)"
-        ),
-        _any,
-        ("PRIVATE KEY",),
-    ),
-    "url_password": Sign(
-        re.compile(r"\b[a-z][a-z0-9+]{1,15}://[^\s:/@]{0,64}:(?P<it>[^\s/@]{3,256})@"), is_given, ("://",)
-    ),
-    "jwt_token": Sign(
-        re.compile(r"\beyJ[A-Za-z0-9_-]{8,2048}+\.eyJ[A-Za-z0-9_-]{8,16384}+\.[A-Za-z0-9_-]{8,}"), _any, (".eyJ",)
-    ),
+    "url_password": sign(r"\b[a-z][a-z0-9+]{1,15}://[^\s:/@]{0,64}:(?P<it>[^\s/@]{3,256})@", "://", test=is_given),
+    "jwt_token": sign(r"\beyJ[A-Za-z0-9_-]{8,2048}+\.eyJ[A-Za-z0-9_-]{8,16384}+\.[A-Za-z0-9_-]{8,}", ".eyJ"),
 }
 PERSONAL: Mapping[str, Sign] = {
-    "email": Sign(
-        re.compile(r"\b[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b"), _is_somebodys, ("@",)
-    ),
-    "phone": Sign(re.compile(r"\+(?<![\w+.)].)[1-9](?:[ .-]?\(?\d\)?){8,14}(?!\w)"), _is_phone, ("+",)),
-    "social_security_number": Sign(
-        re.compile(r"[0-8](?<![\d-].)\d\d(?<!000)(?<!666)-(?!00)\d{2}-(?!0000)\d{4}(?![\d-])"), _any, ("-",)
-    ),
-    "card_number": Sign(
-        re.compile(
-            r"[3-6](?<![\d.-].)(?:(?<=4)\d{3}|(?<=5)[1-5]\d{2}|(?<=6)011|(?<=6)5\d{2})"
-            r"([ -]?)\d{4}\1\d{4}\1\d{4}(?![\d-]|\.(?!0(?!\d))\d)"
-            r"|3(?<![\d.-].)[47]\d{2}([ -]?)\d{6}\2\d{5}(?![\d-]|\.(?!0(?!\d))\d)"
-        ),
-        _luhn,
+    "email": sign(r"\b[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b", "@", test=_is_somebodys),
+    "phone": sign(r"\+(?<![\w+.)].)[1-9](?:[ .-]?\(?\d\)?){8,14}(?!\w)", "+", test=_is_phone),
+    "social_security_number": sign(r"[0-8](?<![\d-].)\d\d(?<!000)(?<!666)-(?!00)\d{2}-(?!0000)\d{4}(?![\d-])", "-"),
+    "card_number": sign(
+        r"[3-6](?<![\d.-].)(?:(?<=4)\d{3}|(?<=5)[1-5]\d{2}|(?<=6)011|(?<=6)5\d{2})"
+        r"([ -]?)\d{4}\1\d{4}\1\d{4}(?![\d-]|\.(?!0(?!\d))\d)"
+        r"|3(?<![\d.-].)[47]\d{2}([ -]?)\d{6}\2\d{5}(?![\d-]|\.(?!0(?!\d))\d)",
+        test=_luhn,
         trait=_LONG_NUMBER,
     ),
-    "bank_account": Sign(
-        re.compile(r"[A-Z](?<!\w.)[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"), _mod97, trait=_COUNTRY
+    "bank_account": sign(
+        r"[A-Z](?<!\w.)[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b", test=_mod97, trait=_COUNTRY
     ),
 }
 _NAMES = (
@@ -176,67 +166,54 @@ _NAMES = (
     r"|(?:access|auth|account|private)[_ -]?key|credential"
 )
 ASSIGNED: Mapping[str, Sign] = {
-    "assigned_secret": Sign(
-        re.compile(
-            rf"(?=[pmcstaPMCSTA])(?i:{_NAMES})(?:[sS]?[\w-]{{0,24}})[\"'`*]{{0,3}}\s{{0,4}}"
-            r"(?:[:=|]{1,2}>?"
-            r"|(?i:\b(?:is|are|was|ist|est|es)\b:?|\b(?:has been |was |is )?(?:set |changed |reset )?to\b))"
-            r"\s{0,4}[\"'`]?(?P<it>[^\s\"'`,;|]{6,512})"
-        ),
-        _is_password,
-        ("pass", "pw", "contrase", "ecret", "oken", "key", "redential"),
+    "assigned_secret": sign(
+        rf"(?=[pmcstaPMCSTA])(?i:{_NAMES})(?:[sS]?[\w-]{{0,24}})[\"'`*]{{0,3}}\s{{0,4}}"
+        r"(?:[:=|]{1,2}>?"
+        r"|(?i:\b(?:is|are|was|ist|est|es)\b:?|\b(?:has been |was |is )?(?:set |changed |reset )?to\b))"
+        r"\s{0,4}[\"'`]?(?P<it>[^\s\"'`,;|]{6,512})",
+        "pass|pw|contrase|ecret|oken|key|redential",
+        test=_is_password,
         any_case=True,
     ),
-    "flag_secret": Sign(
-        re.compile(
-            rf"--?[\w-]{{0,20}}(?:{_NAMES}|key)[\w-]{{0,10}}[ =][\"']?(?P<it>[^\s\"'`,;|-][^\s\"'`,;|]{{5,511}})"
-        ),
-        _is_password,
-        ("-",),
+    "flag_secret": sign(
+        rf"--?[\w-]{{0,20}}(?:{_NAMES}|key)[\w-]{{0,10}}[ =][\"']?(?P<it>[^\s\"'`,;|-][^\s\"'`,;|]{{5,511}})",
+        "-",
+        test=_is_password,
     ),
-    "bearer_token": Sign(
-        re.compile(r"(?:[Bb]earer|BEARER|[Bb]asic|BASIC)\s{1,4}(?P<it>[A-Za-z0-9._~+/-]{16,}={0,2})"),
-        _is_password,
-        ("earer", "asic"),
+    "bearer_token": sign(
+        r"(?:[Bb]earer|BEARER|[Bb]asic|BASIC)\s{1,4}(?P<it>[A-Za-z0-9._~+/-]{16,}={0,2})",
+        "earer|asic",
+        test=_is_password,
         any_case=True,
     ),
-    "random_string": Sign(
-        re.compile(r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])"), _is_random
+    "random_string": sign(
+        r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])", test=_is_random
     ),
 }
 
 
-def _iban(text: str) -> bool:
-    return _mod97(text.upper())
-
-
 _DOT = r"\s{0,2}(?:[\[(]\s?(?:dot|punkt)\s?[\])]|\.)\s{0,2}"
 WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
-    "wide_email": Sign(
-        re.compile(
-            r"[\w.%+'’-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}"
-            rf"|[\w.+-]{{1,64}}\s?[\[(]\s?(?:at|AT|ät)\s?[\])]\s?[\w-]{{1,63}}(?:{_DOT}[\w-]{{2,63}}){{1,5}}"
-        ),
-        _is_somebodys,
-        ("@", "(at", "[at", "( at", "[ at", "(AT", "[AT", "(ät"),
+    "wide_email": sign(
+        r"[\w.%+'’-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}"
+        rf"|[\w.+-]{{1,64}}\s?[\[(]\s?(?:at|AT|ät)\s?[\])]\s?[\w-]{{1,63}}(?:{_DOT}[\w-]{{2,63}}){{1,5}}",
+        "@|(at|[at|( at|[ at|(AT|[AT|(ät",
+        test=_is_somebodys,
     ),
-    "wide_card": Sign(
-        re.compile(
-            r"3(?<![\w.-].)(?:0[0-5]|[68]\d)\d([ -]?)\d{6}\1\d{4}(?![\w-]|\.\d)"
-            r"|[36](?<![\w.-].)(?:(?<=3)5(?:2[89]|[3-8]\d)|(?<=6)2\d\d)([ -]?)\d{4}\2\d{4}\2\d{4}(?![\w-]|\.\d)"
-        ),
-        _luhn,
+    "wide_card": sign(
+        r"3(?<![\w.-].)(?:0[0-5]|[68]\d)\d([ -]?)\d{6}\1\d{4}(?![\w-]|\.\d)"
+        r"|[36](?<![\w.-].)(?:(?<=3)5(?:2[89]|[3-8]\d)|(?<=6)2\d\d)([ -]?)\d{4}\2\d{4}\2\d{4}(?![\w-]|\.\d)",
+        test=_luhn,
         trait=_LONG_NUMBER,
     ),
-    "wide_iban": Sign(
-        re.compile(r"[a-z][a-z]\d(?<!\w...)\d(?: ?[a-z0-9]{4}){2,7}(?: ?[a-z0-9]{1,3})?\b"), _iban, trait=_COUNTRY
+    "wide_iban": sign(
+        r"[a-z][a-z]\d(?<!\w...)\d(?: ?[a-z0-9]{4}){2,7}(?: ?[a-z0-9]{1,3})?\b",
+        test=lambda text: _mod97(text.upper()),
+        trait=_COUNTRY,
     ),
-    "told_ssn": Sign(
-        re.compile(
-            r"(?i)\b(?:ssn|social(?: security)?(?: number| no)?)\W{1,4}(?:is )?(?P<it>\d{3}[ -]?\d{2}[ -]?\d{4})(?!\w)"
-        ),
-        _any,
-        ("ssn", "ocial"),
+    "told_ssn": sign(
+        r"(?i)\b(?:ssn|social(?: security)?(?: number| no)?)\W{1,4}(?:is )?(?P<it>\d{3}[ -]?\d{2}[ -]?\d{4})(?!\w)",
+        "ssn|ocial",
         any_case=True,
     ),
 }
@@ -344,10 +321,8 @@ class DetectionRule:
         try:
             compiled = self.compiled()
         except re.error as error:
-            what = f"safety rule {self.rule_id}: pattern"
-            raise BadInput(
-                what, why=f"is no regular expression: {error}", remedy="correct it, or use literal"
-            ) from None
+            what, why = f"safety rule {self.rule_id}: pattern", f"is no regular expression: {error}"
+            raise BadInput(what, why=why, remedy="correct it, or use literal") from None
         if compiled.match("") is not None:
             raise BadInput(f"safety rule {self.rule_id}: pattern", why="matches nothing at all, and so everywhere")
 
@@ -367,16 +342,3 @@ def scan(text: str, rules: Iterable[DetectionRule]) -> Iterator[Detection]:
             start = match.start()
             if unless is None or not unless.search(text[max(0, start - BEFORE) : start]):
                 yield Detection(rule.reason_code, start, match.end())
-
-
-def redacted(text: str, found: Iterable[Detection], token: str) -> str:
-    """The text with all hits replaced; overlapping or touching hits are replaced as one."""
-    ranges: list[tuple[int, int]] = []
-    for start, end in sorted((one.start, one.end) for one in found):
-        if ranges and start <= ranges[-1][1]:
-            ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
-        else:
-            ranges.append((start, end))
-    for start, end in reversed(ranges):
-        text = text[:start] + token + text[end:]
-    return text

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from unicodedata import combining, normalize
 
-from holdfast.privacy.detect import Detection, Sign, is_grouped
+from holdfast.privacy.detect import Detection, Sign, is_grouped, sign
 
 _GIVEN = """
 Alex Andy Becky Ben Cathy Charlie Chris Dan Danny Dave Doug Eddie Fred Greg Jeff Jenny Jerry Jim Jimmy Joe Joey Ken
@@ -196,10 +196,6 @@ def _is_grouped_number(text: str) -> bool:
     return _is_number(text) and is_grouped(text)
 
 
-def _any(text: str) -> bool:
-    return True
-
-
 WAYS = (
     "Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way|Place|Pl|Square|Sq|Terrace|Parkway|Pkwy|"
     "Highway|Hwy|Close|Crescent|Gardens|Row|Hill|Grove|Mews|Walk|Trail|Circle|Alley|Quay"
@@ -239,36 +235,29 @@ _PLACES = (  # an address holds one of them
     "Piazza |Rua |Ulica |ul. | Box |-ku|-shi|-cho|Am |An d|Auf d|Im |In der|Zum |Zur "
 )
 PLACES: Mapping[str, Sign] = {
-    "address": Sign(re.compile(HOUSE), _any, hints=tuple(_PLACES.split("|")), trait=NUMBERED),
-    "told_address": Sign(
-        re.compile(
-            r"(?i)\b(?:lives? at|address(?: is)?|(?:ship|send|deliver)(?: it)? to|located at)[: ]{1,3}"
-            rf"(?P<it>\d{{1,5}}[a-z]? (?:[\w.'’-]{{1,20}} ){{1,3}}(?:{WAYS})\b\.?"
-            r"(?:,? (?:apt|unit|suite|flat|#)\.? ?[\w-]{1,6})?)"
-        ),
-        _any,
-        ("live", "Live", "ddress", "DDRESS", "ship", "Ship", "send", "Send", "eliver", "ocated at"),
+    "address": sign(HOUSE, _PLACES, trait=NUMBERED),
+    "told_address": sign(
+        r"(?i)\b(?:lives? at|address(?: is)?|(?:ship|send|deliver)(?: it)? to|located at)[: ]{1,3}"
+        rf"(?P<it>\d{{1,5}}[a-z]? (?:[\w.'’-]{{1,20}} ){{1,3}}(?:{WAYS})\b\.?"
+        r"(?:,? (?:apt|unit|suite|flat|#)\.? ?[\w-]{1,6})?)",
+        "live|Live|ddress|DDRESS|ship|Ship|send|Send|eliver|ocated at",
         trait=NUMBERED,
     ),
-    "phone": Sign(
-        re.compile(
-            r"[+(\d](?<![\w.+/-].)(?:"  # a letter of one kind first: the search skips to it
-            r"(?:(?:(?<=\+)1|(?<=1))[ .-]?(?:\([2-9]\d\d\) ?|[2-9]\d\d[-. ])|(?<=\()[2-9]\d\d\) ?|(?<=[2-9])\d\d[-. ])"
-            r"[2-9]\d\d[-. ]\d{4}(?:,? ?(?:ext\.?|x) ?\d{1,6})?(?![\w-]|\.\d)"
-            r"|(?<=0)0[1-9](?:[ .-]?\(?\d\)?){4,14}(?!\w)"
-            r"|(?:(?<=\()0|(?<=0))[1-9]\d{0,3}\)?[ /-]\(?\d{2,8}(?:[ -]\d{2,6}){0,4}(?![\w-]|\.\d))"
-        ),
-        _is_grouped_number,
+    "phone": sign(
+        r"[+(\d](?<![\w.+/-].)(?:"  # a letter of one kind first: the search skips to it
+        r"(?:(?:(?<=\+)1|(?<=1))[ .-]?(?:\([2-9]\d\d\) ?|[2-9]\d\d[-. ])|(?<=\()[2-9]\d\d\) ?|(?<=[2-9])\d\d[-. ])"
+        r"[2-9]\d\d[-. ]\d{4}(?:,? ?(?:ext\.?|x) ?\d{1,6})?(?![\w-]|\.\d)"
+        r"|(?<=0)0[1-9](?:[ .-]?\(?\d\)?){4,14}(?!\w)"
+        r"|(?:(?<=\()0|(?<=0))[1-9]\d{0,3}\)?[ /-]\(?\d{2,8}(?:[ -]\d{2,6}){0,4}(?![\w-]|\.\d))",
+        test=_is_grouped_number,
     ),
-    "told_phone": Sign(
-        re.compile(
-            r"(?i)\b(?:phone|tel(?:ephone)?|mob(?:ile)?|cell|whatsapp|hotline|fax"
-            r"|(?:call|text|ring|reach) me(?: at| on)?)"
-            r"\b(?: number)?(?: is|:|=|\.)?[ \"':]{0,4}"
-            r"(?P<it>[+(]?\d[\d ()./-]{5,18}\d)(?!\w)"
-        ),
-        _is_number,
-        ("hone", "tel", "hats", "line", " me", "mob", "cell", "fax"),
+    "told_phone": sign(
+        r"(?i)\b(?:phone|tel(?:ephone)?|mob(?:ile)?|cell|whatsapp|hotline|fax"
+        r"|(?:call|text|ring|reach) me(?: at| on)?)"
+        r"\b(?: number)?(?: is|:|=|\.)?[ \"':]{0,4}"
+        r"(?P<it>[+(]?\d[\d ()./-]{5,18}\d)(?!\w)",
+        "hone|tel|hats|line| me|mob|cell|fax",
+        test=_is_number,
         any_case=True,
     ),
 }

@@ -32,7 +32,7 @@ from holdfast.privacy.detect import Detection
 
 K = TypeVar("K", str, bytes)
 V = TypeVar("V")
-Spell = Callable[[int], bytes]  # the bytes of a token
+TokenBytes = Callable[[int], bytes]  # the bytes of a token
 
 KEY_FILE, KEY_BYTES = "scrub.key", 32
 DIGITS = 8  # of a pseudonym: among ten thousand things two share one with a chance of 1 %
@@ -96,14 +96,12 @@ def key_in(folder: Path) -> bytes:
 
 
 class Scrub:
-    """Replaces what is found. `spell` gives the bytes of a token; without it a scrubbed call loses its ids."""
+    """Replaces what is found. `token_bytes` gives the bytes of a token; without it a scrubbed call loses its ids."""
 
-    def __init__(self, key: bytes, *, spell: Spell | None = None) -> None:
-        self._key, self._spell = key, spell
-        self._seen, self._clean = (
-            _Memory[str, tuple[Detection, ...]](MOST_KEPT),
-            _Memory[bytes, bool](MOST_CLEAN * MARK),
-        )
+    def __init__(self, key: bytes, *, token_bytes: TokenBytes | None = None) -> None:
+        self._key, self._token_bytes = key, token_bytes
+        self._seen = _Memory[str, tuple[Detection, ...]](MOST_KEPT)
+        self._clean = _Memory[bytes, bool](MOST_CLEAN * MARK)
 
     def text(self, text: str) -> str:
         return str(self.value(text))
@@ -141,7 +139,7 @@ class Scrub:
         for place, value in enumerate([call.sampling, *call.messages, call.response]):
             is_chat = place > 0
             if is_chat and (text := _bare_text(value)) is not None:
-                if self.found(text):
+                if self.detections(text):
                     return False
                 continue
             if not value:
@@ -162,14 +160,11 @@ class Scrub:
 
     def span(self, span: Span) -> Span:
         """The scrubbed span: its call, tool arguments and result, attributes and events."""
-        changes: dict[str, Any] = {
-            "name": self.text(span.name),
-            "attributes": self.value(dict(span.attributes)),
-            "events": tuple(
-                replace(event, name=self.name(event.name), attributes=self.value(dict(event.attributes)))
-                for event in span.events
-            ),
-        }
+        changes: dict[str, Any] = {"name": self.text(span.name), "attributes": self.value(dict(span.attributes))}
+        changes["events"] = tuple(
+            replace(event, name=self.name(event.name), attributes=self.value(dict(event.attributes)))
+            for event in span.events
+        )
         for place in ("trace_id", "span_id"):
             foreign = getattr(span, place)
             if foreign is not None and detect.secrets(foreign):  # a plain number may be an id
@@ -182,10 +177,8 @@ class Scrub:
 
     def _tool(self, tool: ToolCall) -> ToolCall:
         arguments, result, error = self._over([dict(tool.arguments), tool.result, tool.error])[0]
-        call_id = None if tool.call_id is None else self.name(tool.call_id)
-        return replace(
-            tool, tool=self.name(tool.tool), arguments=arguments, result=result, error=error, call_id=call_id
-        )
+        changes: dict[str, Any] = {"tool": self.name(tool.tool), "arguments": arguments, "result": result}
+        return replace(tool, **changes, error=error, call_id=tool.call_id and self.name(tool.call_id))
 
     def _over(self, values: Sequence[Any], *, is_chat: bool = False) -> tuple[list[Any], _Reading]:
         """The scrubbed values, in two passes: what one place gives away may appear bare in another."""
@@ -198,12 +191,10 @@ class Scrub:
 
     def pseudonym(self, kind: str, text: str) -> str:
         word = WORDS[kind]
-        mark = hmac.new(
-            self._key, f"{word}\0{_plain(word, text)}".encode("utf-8", "surrogatepass"), "sha256"
-        ).hexdigest()
-        return f"<{word}:{mark[:DIGITS]}>"
+        told = f"{word}\0{_plain(word, text)}".encode("utf-8", "surrogatepass")
+        return f"<{word}:{hmac.new(self._key, told, 'sha256').hexdigest()[:DIGITS]}>"
 
-    def found(self, text: str) -> tuple[Detection, ...]:
+    def detections(self, text: str) -> tuple[Detection, ...]:
         """All hits in order, without overlaps."""
         known = self._seen.get(text)
         if known is None:
@@ -212,22 +203,17 @@ class Scrub:
         return known
 
     def _ids(self, call: ModelCall, reading: _Reading) -> dict[str, Any]:
-        if self._spell is None and not reading.literals:
+        if self._token_bytes is None and not reading.literals:
             return {}
         ids = (*(call.prompt_ids or ()), *(call.completion_ids or ()))
         if not ids:
             return {}
-        nothing: dict[str, Any] = {
-            "prompt_ids": None,
-            "completion_ids": None,
-            "logprobs": None,
-            "forced": (),
-            "scrubbed": (),
-        }
-        if self._spell is None:
+        nothing: dict[str, Any] = dict.fromkeys(("prompt_ids", "completion_ids", "logprobs"))
+        nothing |= {"forced": (), "scrubbed": ()}
+        if self._token_bytes is None:
             return nothing
         try:
-            text, begins, ends = _spelled(ids, self._spell)
+            text, begins, ends = _spelled(ids, self._token_bytes)
         except (LookupError, ValueError, TypeError, OverflowError):  # tokens of another model
             return nothing if reading.literals else {}
         plain = _unescaped(text)
@@ -306,13 +292,13 @@ class _Reading:
     """What was found in one call; it is then searched in all of it, ids included."""
 
     literals: dict[str, str] = field(default_factory=dict)  # text → kind
-    wanted: _Literals | None = None
+    tree: _Literals | None = None
 
     def note(self, text: str, kind: str) -> None:
         self.literals.setdefault(text, kind)
 
     def closed(self) -> _Reading:
-        self.wanted = _Literals(
+        self.tree = _Literals(
             text
             for text, kind in self.literals.items()
             if (len(text) >= LEAST_SECRET if WORDS[kind] != "name" else len(text) > 2 and text[0].isupper())
@@ -320,13 +306,13 @@ class _Reading:
         return self
 
     def within(self, text: str, *, is_escaped: bool = False) -> list[Detection]:
-        wanted, kinds = self.wanted, self.literals
+        tree, kinds = self.tree, self.literals
         if is_escaped and self.literals:  # as escaped in JSON; short ones, too, since only ids are lost here
             kinds = {form: kind for text, kind in self.literals.items() for form in (text, *_escaped(text))}
-            wanted = _Literals(kinds)
-        if wanted is None:
+            tree = _Literals(kinds)
+        if tree is None:
             return []
-        return [Detection(kinds[text[start:end]], start, end) for start, end in wanted.within(text)]
+        return [Detection(kinds[text[start:end]], start, end) for start, end in tree.within(text)]
 
     def hides_in(self, text: str, places: Sequence[Detection]) -> bool:
         """Whether something is left in another form, for instance with other spaces."""
@@ -404,7 +390,7 @@ class _Pass:
         return json.dumps(clean, ensure_ascii=text.isascii(), separators=separators)
 
     def _replaced(self, text: str) -> str:
-        places: Sequence[Detection] = self._scrub.found(text)
+        places: Sequence[Detection] = self._scrub.detections(text)
         if more := self._reading.within(text):
             places = merged(text, (*places, *more))
         if not places:
@@ -505,9 +491,9 @@ def _squeezed(text: str) -> str:
     return re.sub(r"[\W_]+", "", text).casefold()
 
 
-def _spelled(ids: Sequence[int], spell: Spell) -> tuple[str, Sequence[int], list[int]]:
+def _spelled(ids: Sequence[int], token_bytes: TokenBytes) -> tuple[str, Sequence[int], list[int]]:
     """The text of the ids, the first byte of each character, and the end byte of each token."""
-    pieces = [spell(token) for token in ids]
+    pieces = [token_bytes(token) for token in ids]
     text = b"".join(pieces).decode("utf-8", "surrogateescape")  # an invalid byte becomes one character
     ends = list(accumulate(map(len, pieces)))
     if not ends or len(text) == ends[-1]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import log
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,12 +107,9 @@ def _binary(rate: float, tasks: int = 400) -> OutcomeShape:
 
 MARGIN = 0.05
 SKEWED = OutcomeShape(name="skewed", about="rewards in [0, 1], most near 0", draw=skewed, tasks=400)
-CLUSTERED = OutcomeShape(
-    name="clustered", about=f"{SEEDS} seeds a task, tasks differ strongly", draw=clustered, tasks=400, seeds=SEEDS
-)
-SAFETY = OutcomeShape(
-    name="safety", about=f"cost more by the margin, {MARGIN}", draw=safety(MARGIN), tasks=400, mean=-MARGIN
-)
+_STRONGLY, _MORE = f"{SEEDS} seeds a task, tasks differ strongly", f"cost more by the margin, {MARGIN}"
+CLUSTERED = OutcomeShape(name="clustered", about=_STRONGLY, draw=clustered, tasks=400, seeds=SEEDS)
+SAFETY = OutcomeShape(name="safety", about=_MORE, draw=safety(MARGIN), tasks=400, mean=-MARGIN)
 
 NULLS: tuple[OutcomeShape, ...] = (
     *(_binary(rate) for rate in (0.05, 0.2, 0.5, 0.8, 0.95)),
@@ -277,9 +274,8 @@ STEPS = len(NULLS) + len(EFFECTS) + len(guard.METRICS)
 def calibrate(*, experiments: int, alpha: float, seed: int) -> Iterator[Row]:
     """Row by row, because it takes minutes: first what must not happen, then what should, then the guard."""
     if experiments < 100:
-        raise BadInput(
-            f"experiments = {experiments}", why="a rate near α would rest on a handful", remedy="at least 100"
-        )
+        why = "a rate near α would rest on a handful"
+        raise BadInput(f"experiments = {experiments}", why=why, remedy="at least 100")
     if not 0.0 < alpha < 1.0:
         raise BadInput(f"alpha = {alpha}", why="must be above 0 and below 1")
     streams = iter(np.random.default_rng(seed).spawn(STEPS))
@@ -306,11 +302,7 @@ def error_rate(shape: OutcomeShape, *, experiments: int, alpha: float, rng: np.r
     found = _count(shape, 0.0, experiments, alpha, rng)
     interval = wilson(found.promoted, experiments, level=LEVEL)
     return ErrorRate(
-        shape=shape.name,
-        about=shape.about,
-        tasks=shape.tasks,
-        seeds=shape.seeds,
-        experiments=experiments,
+        **_about(shape, experiments),
         promoted=found.promoted,
         rate=found.promoted / experiments,
         interval=interval,
@@ -319,6 +311,11 @@ def error_rate(shape: OutcomeShape, *, experiments: int, alpha: float, rng: np.r
         z_interval=wilson(found.z_promoted, experiments, level=LEVEL),
         is_within=interval.low <= alpha,
     )
+
+
+def _about(shape: OutcomeShape, experiments: int) -> dict[str, Any]:
+    about = {"shape": shape.name, "about": shape.about, "tasks": shape.tasks, "seeds": shape.seeds}
+    return about | {"experiments": experiments}
 
 
 def power(effect: SimulatedEffect, *, experiments: int, alpha: float, rng: np.random.Generator) -> Power:
@@ -330,12 +327,8 @@ def power(effect: SimulatedEffect, *, experiments: int, alpha: float, rng: np.ra
     a_task = 2 * shape.seeds
     mean_tasks = found.looks / experiments
     return Power(
-        shape=shape.name,
-        about=shape.about,
+        **_about(shape, experiments),
         effect=effect.lift,
-        tasks=shape.tasks,
-        seeds=shape.seeds,
-        experiments=experiments,
         power=found.promoted / experiments,
         interval=wilson(found.promoted, experiments, level=LEVEL),
         mean_tasks=mean_tasks,
@@ -470,10 +463,8 @@ def null(
     tasks: int | None = None,
     rng: np.random.Generator,
 ) -> Null:
-    """Draws repetitions from a pool of tasks, reads each after every task, and counts the promotions.
-
-    Without `tasks` the pool is divided, so the repetitions are independent.
-    """
+    """Draws repetitions from a pool of tasks, reads each after every task, and counts the promotions. Without `tasks`
+    the pool is divided, so the repetitions are independent."""
     if repetitions < 1:
         raise BadInput(f"repetitions = {repetitions}", why="must be at least 1")
     if d.size < LEAST_TASKS:

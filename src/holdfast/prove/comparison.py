@@ -42,14 +42,12 @@ def scores(episodes: Sequence[Episode], metric: str, version: str) -> Scores:
     whole = [task for task in tasks if all(cells.get((task, seed)) is not None for seed in seeds)]
     if not whole:
         raise BadInput(f"{metric} of {version}", why="no task was measured with every seed", remedy="measure more")
-    values = _table(cells, whole, seeds)
-    return Scores(
-        version=version,
-        metric=metric,
-        tasks=tuple(whole),
-        seeds=tuple(seeds),
-        values=tuple(map(tuple, values.tolist())),
-    )
+    return _scores(version, metric, tuple(whole), tuple(seeds), _table(cells, whole, seeds))
+
+
+def _scores(version: str, metric: str, tasks: tuple[str, ...], seeds: tuple[int, ...], values: Matrix) -> Scores:
+    rows = tuple(map(tuple, values.tolist()))
+    return Scores(version=version, metric=metric, tasks=tasks, seeds=seeds, values=rows)
 
 
 def missing(baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str) -> dict[str, str]:
@@ -96,11 +94,8 @@ def _cells(episodes: Sequence[Episode], metric: str) -> dict[tuple[str, int], fl
     cells: dict[tuple[str, int], float | None] = {}
     for episode in episodes:
         if (episode.task, episode.seed) in cells:
-            raise BadInput(
-                f"episode of {episode.task} with seed {episode.seed}",
-                why="is there twice, and only one can count",
-                remedy="choose one without looking at its outcome",
-            )
+            what, why = f"episode of {episode.task} with seed {episode.seed}", "is there twice, and only one can count"
+            raise BadInput(what, why=why, remedy="choose one without looking at its outcome")
         cells[episode.task, episode.seed] = value(episode)
     return cells
 
@@ -153,11 +148,8 @@ def seed_reproducibility(
     """Highest minus lowest p-value and gain of the runs of one size, which differ by their seeds."""
     runs = [seen for seen in observations if seen.sample_size == sample_size]
     if len(runs) < 2:
-        raise BadInput(
-            f"seed band at {sample_size} tasks",
-            why=f"rests on {len(runs)} runs",
-            remedy="measure with two seeds or more",
-        )
+        why = f"rests on {len(runs)} runs"
+        raise BadInput(f"seed band at {sample_size} tasks", why=why, remedy="measure with two seeds or more")
     spreads = [float(np.ptp([getattr(run, name) for run in runs])) for name in ("p_value", "reward_delta")]
     return _band("seed", spreads, (most_p_value_spread, most_delta_spread), len(runs))
 
@@ -175,9 +167,8 @@ def sample_size_sensitivity(
         if seen.seed == seed:
             by_size[seen.sample_size].append(seen)
     if len(by_size) < 2:
-        raise BadInput(
-            f"sample band of seed {seed}", why=f"rests on {len(by_size)} sizes", remedy="measure with two sizes or more"
-        )
+        why = f"rests on {len(by_size)} sizes"
+        raise BadInput(f"sample band of seed {seed}", why=why, remedy="measure with two sizes or more")
     spreads = []
     for name in ("p_value", "reward_delta"):
         means = [float(np.mean([getattr(seen, name) for seen in by_size[size]])) for size in sorted(by_size)]
@@ -217,16 +208,13 @@ def metric_streams(rng: np.random.Generator) -> dict[str, np.random.Generator]:
 def paired(
     baseline: Scores, candidate: Scores, *, rng: np.random.Generator, margin: float = 0.0, level: float = 0.95
 ) -> MetricComparison:
-    """Sign-flip permutation test of the task means, one-sided, with a bootstrap interval that draws whole tasks.
-
-    p is the chance of a mean difference as high as this one, were the candidate worse by the margin on average and a
-    task as likely to fall short of that as to exceed it. The unit is the task: seeds that agree are not more evidence.
-    """
+    """Sign-flip permutation test of the task means, one-sided, with a bootstrap interval that draws whole tasks. p is
+    the chance of a mean difference as high as this one, were the candidate worse by the margin on average and a task as
+    likely to fall short of that as to exceed it. The unit is the task: seeds that agree are not more evidence."""
     for name in ("metric", "tasks", "seeds"):
         if getattr(baseline, name) != getattr(candidate, name):
-            raise BadInput(
-                f"{candidate.version} against {baseline.version}", why=f"the {name} differ", remedy="use pairs()"
-            )
+            what = f"{candidate.version} against {baseline.version}"
+            raise BadInput(what, why=f"the {name} differ", remedy="use pairs()")
     before, after = np.array(baseline.values), np.array(candidate.values)
     gains = after.mean(axis=1) - before.mean(axis=1)
     return MetricComparison(
@@ -256,22 +244,18 @@ def permutation(gains: ArrayLike, *, rng: np.random.Generator, flips: int = FLIP
     hits, step = 0, max(1, (1 << 22) // max(moved.size, 1))
     for at in range(0, flips, step):
         rows = min(step, flips - at)
-        bits = np.unpackbits(
-            np.frombuffer(rng.bytes(rows * ((moved.size + 7) // 8)), np.uint8).reshape(rows, -1), axis=1
-        )
+        drawn = np.frombuffer(rng.bytes(rows * ((moved.size + 7) // 8)), np.uint8)
+        bits = np.unpackbits(drawn.reshape(rows, -1), axis=1)
         sums = 2.0 * (bits[:, : moved.size].astype(np.float64) @ moved) - moved.sum()
         hits += int(np.count_nonzero(sums >= least))
     return (1 + hits) / (1 + flips)
 
 
 def improvement(baseline: ArrayLike, candidate: ArrayLike) -> float:
-    """P(candidate > baseline) + P(equal)/2, of any two runs of one task, averaged over tasks; arXiv:2108.13264.
-
-    Takes two matrices of [tasks, seeds], or two lists of one value for each task.
-    """
-    before, after = (
-        np.asarray(side, np.float64).reshape(len(np.atleast_1d(side)), -1) for side in (baseline, candidate)
-    )
+    """P(candidate > baseline) + P(equal)/2, of any two runs of one task, averaged over tasks; arXiv:2108.13264. Takes
+    two matrices of [tasks, seeds], or two lists of one value for each task."""
+    sides = (baseline, candidate)
+    before, after = (np.asarray(side, np.float64).reshape(len(np.atleast_1d(side)), -1) for side in sides)
     if before.shape[0] != after.shape[0] or not before.size or not after.size:
         raise BadInput(f"scores of shapes {before.shape} and {after.shape}", why="must be of the same tasks, not empty")
     gaps = after[:, :, None] - before[:, None, :]
@@ -349,10 +333,8 @@ class ComparisonConfig:
         if not (isfinite(low) and isfinite(high) and low < high):
             raise BadInput(f"reward_range = {low:g} to {high:g}", why="must be finite and in order")
         if not 0.0 <= self.max_safety_regression < self.max_cost < float("inf"):
-            raise BadInput(
-                f"max_safety_regression = {self.max_safety_regression:g}",
-                why=f"must be from 0 to below max_cost, which is {self.max_cost:g}",
-            )
+            why = f"must be from 0 to below max_cost, which is {self.max_cost:g}"
+            raise BadInput(f"max_safety_regression = {self.max_safety_regression:g}", why=why)
         for name in ("max_latency_increase", "max_cost_increase"):
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value >= 0.0):
@@ -374,7 +356,6 @@ class ComparisonResult:
     tasks: tuple[str, ...]  # in order of arrival
     differences: tuple[float, ...]  # of each task, candidate minus baseline, seeds averaged
     bounds: Bounds  # of the mean difference, after every task
-    safety_bounds: Bounds  # of the mean difference in safety
     effect: float  # mean difference in its own standard deviations
     improvement: float  # the chance that the candidate does better on a task
     missing: Mapping[str, str]  # tasks left out, and why
@@ -399,11 +380,9 @@ def compare_versions(
     both = {metric: _both(baseline, candidate, metric, versions) for metric in METRICS}
     measured = {metric: sides for metric, sides in both.items() if sides is not None}
     if how.primary not in measured:
-        raise BadInput(
-            f"{how.primary} of {versions[1]} against {versions[0]}",
-            why="fewer than two tasks were measured for both with every seed",
-            remedy="measure more, with seeds that are the same for every task",
-        )
+        why = "fewer than two tasks were measured for both with every seed"
+        remedy = "measure more, with seeds that are the same for every task"
+        raise BadInput(f"{how.primary} of {versions[1]} against {versions[0]}", why=why, remedy=remedy)
     chance = metric_streams(rng)
     comparisons = {
         metric: paired(*sides, rng=chance[metric], margin=_margin(how, metric, sides[0]), level=how.level)
@@ -416,11 +395,10 @@ def compare_versions(
         comparisons=comparisons,
         adjusted=holm({metric: found.p_value for metric, found in comparisons.items()}),
         verdict=verdict(gains, safety, how, seeds=len(sides[0].seeds)),
-        bands=_bands(before, after, sides[0].seeds, comparisons[how.primary].p_value, how, chance["bands"]),
+        bands=_bands(after - before, sides[0].seeds, comparisons[how.primary].p_value, how, chance["bands"]),
         tasks=sides[0].tasks,
         differences=tuple(gains.tolist()),
-        bounds=_sequence(gains, how, how.primary),
-        safety_bounds=_sequence(safety, how, "safety"),
+        bounds=sequence(gains, **_range(how, how.primary), level=how.level),
         effect=estimate.standardised(gains),
         improvement=improvement(before, after),
         missing=missing(baseline, candidate, how.primary),
@@ -429,16 +407,10 @@ def compare_versions(
 
 def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
     """Promote when the gain is proved and also that safety is not worse by more than the margin; reject on the reverse.
-
-    Both must be proved, so each may use the whole α. `needs` is in episodes of each version: tasks × seeds.
-    """
-    main = judge(
-        gains, **_range(how, how.primary), alpha=how.alpha, min_effect=how.min_effect, worthwhile=how.worthwhile
-    )
-    margin = how.max_safety_regression
-    safe = judge(
-        safety, **_range(how, "safety"), alpha=how.alpha, min_effect=-margin, worthwhile=margin or how.worthwhile
-    )
+    Both must be proved, so each may use the whole α. `needs` is in episodes of each version: tasks × seeds."""
+    margin, least, worth = how.max_safety_regression, how.min_effect, how.worthwhile
+    main = judge(gains, **_range(how, how.primary), alpha=how.alpha, min_effect=least, worthwhile=worth)
+    safe = judge(safety, **_range(how, "safety"), alpha=how.alpha, min_effect=-margin, worthwhile=margin or worth)
     words = {Outcome.PROMOTE: "proved", Outcome.REJECT: "proved worse", Outcome.HOLD: "undecided"}
     kept = f"safety worse by at most {margin:g}"
     reasons = (
@@ -458,11 +430,7 @@ def _both(
     tasks, seeds, before, after = paired_cells(baseline, candidate, metric)
     if len(tasks) < 2:
         return None
-    one, other = (
-        Scores(version=version, metric=metric, tasks=tasks, seeds=seeds, values=tuple(map(tuple, values.tolist())))
-        for version, values in zip(versions, (before, after), strict=True)
-    )
-    return one, other
+    return _scores(versions[0], metric, tasks, seeds, before), _scores(versions[1], metric, tasks, seeds, after)
 
 
 def _gains(sides: tuple[Scores, Scores]) -> Matrix:
@@ -479,15 +447,9 @@ def _margin(how: ComparisonConfig, metric: str, baseline: Scores) -> float:
 
 
 def _bands(
-    before: Matrix,
-    after: Matrix,
-    seeds: tuple[int, ...],
-    p_value: float,
-    how: ComparisonConfig,
-    rng: np.random.Generator,
+    gains: Matrix, seeds: tuple[int, ...], p_value: float, how: ComparisonConfig, rng: np.random.Generator
 ) -> dict[str, Band]:
-    found, tasks = {}, len(before)
-    gains = after - before
+    found, tasks = {}, len(gains)
     if len(seeds) >= 2:
         alone = [_observed(gains[:, [at]], seed, rng) for at, seed in enumerate(seeds)]
         found["seed"] = seed_reproducibility(
@@ -516,24 +478,15 @@ def _range(how: ComparisonConfig, metric: str) -> dict[str, float]:
     return {"low": -reach(how, metric), "high": reach(how, metric)}
 
 
-def _sequence(gains: Matrix, how: ComparisonConfig, metric: str) -> Bounds:
-    return sequence(gains, **_range(how, metric), level=how.level)
-
-
 def _check_ranges(episodes: Sequence[Episode], how: ComparisonConfig) -> None:
     """Ranges are promised beforehand; an episode outside them would void the proof, so it is refused and named."""
     low, high = how.reward_range
     for episode in episodes:
         where = f"episode of {episode.task} with seed {episode.seed}"
         if how.primary == "reward" and not low <= episode.reward <= high:
-            raise BadInput(
-                f"{where}: reward = {episode.reward:g}",
-                why=f"outside {low:g} to {high:g}",
-                remedy="set reward_range to all that a reward can be",
-            )
+            remedy = "set reward_range to all that a reward can be"
+            raise BadInput(f"{where}: reward = {episode.reward:g}", why=f"outside {low:g} to {high:g}", remedy=remedy)
         if episode.safety_cost > how.max_cost:
-            raise BadInput(
-                f"{where}: safety_cost = {episode.safety_cost:g}",
-                why=f"above {how.max_cost:g}",
-                remedy="set max_cost to the most that one episode can cost",
-            )
+            what = f"{where}: safety_cost = {episode.safety_cost:g}"
+            remedy = "set max_cost to the most that one episode can cost"
+            raise BadInput(what, why=f"above {how.max_cost:g}", remedy=remedy)

@@ -54,21 +54,16 @@ def wilson(successes: float, trials: float, *, level: float = 0.95) -> Interval:
     z, n, p = float(stats.norm.isf((1.0 - level) / 2.0)), trials, successes / trials
     centre = p + z * z / (2 * n)
     reach = z * np.sqrt(p * (1.0 - p) / n + z * z / (4.0 * n * n))
-    low, high = ((centre + sign * reach) / (1.0 + z * z / n) for sign in (-1.0, 1.0))
-    return Interval(
-        low=0.0 if successes == 0 else float(low), high=1.0 if successes == trials else float(high), level=level
-    )
+    low, high = (float((centre + sign * reach) / (1.0 + z * z / n)) for sign in (-1.0, 1.0))
+    return Interval(low=low if successes else 0.0, high=1.0 if successes == trials else high, level=level)
 
 
 def interval(
     scores: ArrayLike, statistic: Statistic = mean, *, rng: np.random.Generator, level: float = 0.95
 ) -> Interval:
-    """Bootstrap interval of a statistic of [tasks, seeds]; Efron 1979.
-
-    Tasks are drawn with all their seeds, so the interval is about tasks like these, and seeds that agree do not count
-    as more evidence. Percentiles of few tasks are too narrow and are taken further out: the expanded percentile
-    interval, Hesterberg 2015, arXiv:1411.5279.
-    """
+    """Bootstrap interval of a statistic of [tasks, seeds]; Efron 1979. Tasks are drawn with all their seeds, so the
+    interval is about tasks like these, and seeds that agree do not count as more evidence. Percentiles of few tasks are
+    too narrow and are taken further out: the expanded percentile interval, Hesterberg 2015, arXiv:1411.5279."""
     matrix = _matrix(scores)
     if statistic is mean:
         return _percentiles(_drawn_means(matrix, rng), len(matrix), level)
@@ -102,9 +97,8 @@ def _matrix(scores: ArrayLike) -> Matrix:
     if not np.isfinite(matrix).all():
         raise BadInput("scores", why="one is not finite", remedy="leave the task out and report it as missing")
     if len(matrix) < 2:
-        raise BadInput(
-            f"scores of shape {matrix.shape}", why="tasks are drawn, and there is one", remedy="measure more"
-        )
+        why = "tasks are drawn, and there is one"
+        raise BadInput(f"scores of shape {matrix.shape}", why=why, remedy="measure more")
     return matrix
 
 

@@ -120,7 +120,6 @@ def golden_of(
     version: tuple[str, str],  # its name, and the sha256 of its weights
     sampling: Mapping[str, Any],
     now: float,
-    slack: float = SLACK,
 ) -> Golden:
     """The golden of one pass over the suite; a case without an attempt that ended is a fault, never left out."""
     found = {one.task: case_of(one) for one in experiences}
@@ -138,14 +137,14 @@ def golden_of(
         cases=tuple(found[case.case_id] for case in suite.cases),
         recorded_at=now,
     )
-    return with_bands(golden, slack)
+    return with_bands(golden)
 
 
-def with_bands(golden: Golden, slack: float = SLACK) -> Golden:
+def with_bands(golden: Golden) -> Golden:
     """A band for each KPI that has a better side: open there, and so far below or above its value on the other."""
     bands = {}
     for name, value in golden.kpis.items():
-        side, room = BETTER.get(name), slack * abs(value)
+        side, room = BETTER.get(name), SLACK * abs(value)
         if side is not None:
             bands[name] = KpiLimit(low=value - room) if side > 0 else KpiLimit(high=value + room)
     return replace(golden, bands=bands)
@@ -176,10 +175,8 @@ def diff(golden: Golden, replayed: Golden) -> tuple[GoldenChange, ...]:
 
 
 def check(golden: Golden, replayed: Golden, *, signed: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Findings for the gate: what the policy saw or was worth has changed, and nobody has signed the change.
-
-    Changed actions are reported without blocking, because learning changes them.
-    """
+    """Findings for the gate: what the policy saw or was worth has changed, and nobody has signed the change. Changed
+    actions are reported without blocking, because learning changes them."""
     is_signed = replayed.sha256 in signed
     if golden.suite_sha256 != replayed.suite_sha256:
         detail = f"{golden.suite} against {replayed.suite}"
@@ -196,10 +193,7 @@ def check(golden: Golden, replayed: Golden, *, signed: Collection[str] = ()) -> 
         value = kpis.get(name)
         is_out = value is None or not band.holds(value)
         detail = f"{_shown(value)}, and the band is {_shown(band.low)} to {_shown(band.high)}" if is_out else ""
-        severity = "error" if not is_signed else "warning"
-        found.append(
-            Finding(name=f"kpi_{name}", severity=severity, count=int(is_out), of=1, detail=detail, blocks=not is_signed)
-        )
+        found.append(_finding(f"kpi_{name}", [detail] if is_out else [], 1, blocks=not is_signed))
     return tuple(found)
 
 
@@ -215,24 +209,15 @@ def sign(
     """Put on record that this behaviour is wanted; `before` is the sha256 of what it takes the place of."""
     if not why.strip():
         raise BadInput(f"signing golden {golden.name}", why="needs a reason", remedy="say why the change is wanted")
-    body = {
-        "sign": golden.name,
-        "sha256": golden.sha256,
-        "before": before,
-        "suite": golden.suite,
-        "version": golden.version,
-        "why": why,
-    }
+    about = {"sign": golden.name, "sha256": golden.sha256, "before": before}
+    body = {**about, "suite": golden.suite, "version": golden.version, "why": why}
     return store.ledger.append(KIND, body, who=who, now=now)
 
 
 def signed(store: Store) -> dict[str, str]:
     """Who signed which behaviour, by its sha256."""
-    return {
-        str(entry.body["sha256"]): entry.who
-        for entry in store.ledger.entries()
-        if entry.kind == KIND and "sign" in entry.body
-    }
+    signatures = (one for one in store.ledger.entries() if one.kind == KIND and "sign" in one.body)
+    return {str(one.body["sha256"]): one.who for one in signatures}
 
 
 def write(path: Path, golden: Golden) -> None:

@@ -29,7 +29,7 @@ from holdfast.contracts.release import ServedRequest
 from holdfast.prove.sequential import log_e
 
 METRICS = ("success", "latency", "errors", "reward", "safety")
-TOLD = dict(zip(METRICS, map(attrgetter, ("success", "latency_s", "error", "reward", "safety_cost")), strict=True))
+REPORTED = dict(zip(METRICS, map(attrgetter, ("success", "latency_s", "error", "reward", "safety_cost")), strict=True))
 FIRST_RESTART, RESTART_FACTOR = 32, 1.5  # blocks after which the alarm begins anew, and how much later the next time
 SMALLEST_CAP_S = 1e-6  # of latencies that a coarse clock calls 0
 LARGEST_LOG = 690.0  # e to it is still a number
@@ -99,15 +99,13 @@ class GuardStatus:
 
 
 def watch(live: Sequence[ServedRequest], canary: Sequence[ServedRequest], limits: GuardLimits) -> GuardStatus:
-    """Reads every watched metric of what was served since the canary began; valid at every call.
-
-    A breach is proved at α over the number of metrics (Bonferroni). Clear needs all metrics, so each is proved at α.
-    """
+    """Reads every watched metric of what was served since the canary began; valid at every call. A breach is proved at
+    α over the number of metrics (Bonferroni). Clear needs all metrics, so each is proved at α."""
     served = [*live, *canary]
     order = np.argsort([one.at for one in served], kind="stable")  # of those at one time, live's come first
     readings = {}
     for metric in limits.watched:
-        values = np.array(list(map(TOLD[metric], served)), np.float64)[order]  # what is not told is not a number
+        values = np.array(list(map(REPORTED[metric], served)), np.float64)[order]  # what is not told is not a number
         told = ~np.isnan(values)
         readings[metric] = _read(metric, values[told], (order >= len(live))[told], limits)
     breaches = tuple(_reason(one, limits) for one in readings.values() if one.state == "breach")
@@ -171,11 +169,9 @@ def blocks(outcomes: Sequence[tuple[float, bool]]) -> tuple[Stream, Stream, int]
 
 
 def paired(values: Stream, is_canary: Which, *, alone: bool = False) -> tuple[Stream, Stream, int]:
-    """Means of the canary and of live in each block, and how many canary outcomes are in them.
-
-    A block ends as soon as both are in it: some of the one, then the first of the other. With `alone` each outcome of
-    the canary is a block, and live's mean is 0.
-    """
+    """Means of the canary and of live in each block, and how many canary outcomes are in them. A block ends as soon as
+    both are in it: some of the one, then the first of the other. With `alone` each outcome of the canary is a block,
+    and live's mean is 0."""
     if alone:
         ours = values[is_canary]
         return ours, np.zeros(ours.size), ours.size
@@ -217,10 +213,8 @@ def _read(metric: str, values: Stream, is_canary: Which, limits: GuardLimits) ->
 
 
 def _scaled(metric: str, values: Stream, is_canary: Which, limits: GuardLimits) -> tuple[Stream, Which, float, int]:
-    """The outcomes that count, in [0, 1], whose they are, the limit on the same scale, and how many were cut.
-
-    The live latencies that set the cap do not count themselves.
-    """
+    """The outcomes that count, in [0, 1], whose they are, the limit on the same scale, and how many were cut. The live
+    latencies that set the cap do not count themselves."""
     low, high, limit = 0.0, 1.0, getattr(limits, metric)
     if metric == "reward":
         low, high = limits.reward_range

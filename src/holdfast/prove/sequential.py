@@ -51,12 +51,10 @@ def log_e(d: ArrayLike, *, low: float, high: float, mean: float = 0.0) -> Differ
 
 
 def sequence(d: ArrayLike, *, low: float, high: float, level: float = 0.95) -> Bounds:
-    """The means that neither side's e-process has ruled out at (1 − level)/2, after every difference so far.
-
-    log Eₜ falls in m and is convex: each log(1 − f + f (d − low)/(m − low)) is, so is the log of a mixture of their
+    """The means that neither side's e-process has ruled out at (1 − level)/2, after every difference so far. log Eₜ
+    falls in m and is convex: each log(1 − f + f (d − low)/(m − low)) is, so is the log of a mixture of their
     exponentials. Beyond two tried means it therefore lies above the line through them, and where that line meets the
-    threshold is ruled out for certain: bounds far finer than the grid that never claim too much.
-    """
+    threshold is ruled out for certain: bounds far finer than the grid that never claim too much."""
     seen = np.atleast_1d(_checked(d, low, high, (low + high) / 2.0))
     if seen.ndim != 1:
         raise BadInput(f"differences of shape {seen.shape}", why="a confidence sequence is of one experiment")
@@ -84,10 +82,9 @@ def judge(
     d: ArrayLike, *, low: float, high: float, alpha: float = 0.05, min_effect: float = 0.0, worthwhile: float = 0.05
 ) -> Verdict:
     """Promote once a mean above min_effect is proved, reject once a mean below it is, each at level α; hold until then.
-
     A verdict stays: the first crossing counts. One that holds says about how many more tasks it takes, at the effect
-    seen (drawn towards none by a few imagined tasks), or, where none is seen, at one of `worthwhile` above min_effect.
-    """
+    seen (drawn towards none by a few imagined tasks), or, where none is seen, at one of `worthwhile` above
+    min_effect."""
     seen = np.atleast_1d(_checked(d, low, high, min_effect))
     if seen.ndim != 1:
         raise BadInput(f"differences of shape {seen.shape}", why="a verdict is about one experiment")
@@ -149,10 +146,8 @@ def _ruled_out(share: Differences, threshold: float) -> Differences:
 def _needs(
     seen: Differences, low: float, high: float, alpha: float, mean: float, worthwhile: float
 ) -> tuple[int, float]:
-    """About how many more differences until E crosses 1/α, and the effect that was assumed.
-
-    Future differences are taken to be like those seen and the imagined ones, weighted so that their mean is the effect.
-    """
+    """About how many more differences until E crosses 1/α, and the effect that was assumed. Future differences are
+    taken to be like those seen and the imagined ones, weighted so that their mean is the effect."""
     reach = min(mean - low, high - mean)
     points = np.concatenate([seen, [mean - reach, mean, mean + reach]])
     weights = np.concatenate([np.ones(seen.size), _PRIOR])

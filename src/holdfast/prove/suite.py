@@ -112,24 +112,19 @@ def from_document(document: Any, where: str = "document") -> Suite:
     if suite.family not in ("", *FAMILIES):
         reader.say(f"family = {suite.family!r}", f"is unknown: use {' or '.join(FAMILIES)}")
     if document.get("episodes", suite.episodes) != suite.episodes:
-        reader.say(
-            f"episodes = {document['episodes']!r:.40}", f"{len(cases)} cases by {len(seeds)} seeds are {suite.episodes}"
-        )
+        why = f"{len(cases)} cases by {len(seeds)} seeds are {suite.episodes}"
+        reader.say(f"episodes = {document['episodes']!r:.40}", why)
     reader.close(where)
     return suite
 
 
 def to_document(suite: Suite) -> dict[str, Any]:
     """What `from_document` reads."""
+    given = ("case_id", "seed", "prompt", "expected_outcome")
     cases = [
-        {
-            "case_id": case.case_id,
-            "seed": case.seed,
-            "prompt": case.prompt,
-            "expected_outcome": case.expected_outcome,
-            "scoring_rubric": dict(case.scoring_rubric),
-            **({} if case.input is None else {"input": case.input}),
-        }
+        {name: getattr(case, name) for name in given}
+        | {"scoring_rubric": dict(case.scoring_rubric)}
+        | ({} if case.input is None else {"input": case.input})
         for case in suite.cases
     ]
     names = ("suite_id", "version", "family", "description")
@@ -160,9 +155,8 @@ class _Reader:
         value = given.get(name, default)
         if isinstance(value, str) and value.strip():
             return value
-        self.say(
-            f"{where}{name}", "is missing" if name not in given else f"is {_kind(value)}, not text that says something"
-        )
+        why = f"is {_kind(value)}, not text that says something" if name in given else "is missing"
+        self.say(f"{where}{name}", why)
         return ""
 
     def seed(self, value: Any, where: str) -> int:

@@ -22,7 +22,7 @@ from holdfast.contracts.trace import Span
 from holdfast.reward import safety
 from holdfast.reward import tools as tool_use
 from holdfast.reward.breakdown import OutcomeGate, normalised, total
-from holdfast.reward.diff import minimality, scaffold, tamper
+from holdfast.reward.diff import minimality, tamper
 from holdfast.reward.diff.edits import Change, EditFinding
 from holdfast.reward.judges import ensemble
 from holdfast.reward.judges.judge import CHANGE, KIND
@@ -39,11 +39,8 @@ class _Stop(BaseException):
 
 
 def within(most_s: float, work: Callable[[], T]) -> T:
-    """Returns what the work returns, or raises TooLong after so many seconds of wall time.
-
-    The work runs in a thread that is stopped at its next line of Python, so the limit should be far above what is
-    usual.
-    """
+    """Returns what the work returns, or raises TooLong after so many seconds of wall time. The work runs in a thread
+    that is stopped at its next line of Python, so the limit should be far above what is usual."""
     given: list[T] = []
     raised: list[BaseException] = []
 
@@ -69,7 +66,7 @@ def within(most_s: float, work: Callable[[], T]) -> T:
 
 T = TypeVar("T")
 OUTCOME, FORMAT, TAMPERING = "success", "format", "tampering"
-GUARD = OutcomeGate(name="evaluation@1", outcome=OUTCOME, cap=0.5, vetoes=(TAMPERING, safety.GATE))
+OUTCOME_GATE = OutcomeGate(name="evaluation@1", outcome=OUTCOME, cap=0.5, vetoes=(TAMPERING, safety.GATE))
 FORMAT_WEIGHT, MINIMAL_WEIGHT = 0.1, 0.3
 JUDGED: Mapping[str, float] = {"faithfulness": 0.1, "relevance": 0.1, "safety": 0.1, "minimality": 0.05}
 MOST_REASONS = 20  # of one part
@@ -101,7 +98,7 @@ class TaskResult:
             raise BadInput(f"result: kind = {self.kind!r}", why="is unknown", remedy=f"use {' or '.join(KINDS)}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PartVerdict:
     """What one part found. `holds` is None where it could not tell."""
 
@@ -116,7 +113,7 @@ class PartVerdict:
 class Evaluation:
     task: str
     verdicts: tuple[PartVerdict, ...]
-    sheet: RewardBreakdown | None  # None: nothing gates it
+    breakdown: RewardBreakdown | None  # None: nothing gates it
     score: float | None  # from 0 to 1, as a share of what a faultless result earns
     decision: Literal["pass", "fail", "unknown"]
     reasons: tuple[str, ...]
@@ -140,7 +137,7 @@ def parts(
     return tuple(found)
 
 
-def evaluate(result: TaskResult, looked_at: Sequence[Part], guard: OutcomeGate = GUARD) -> Evaluation:
+def evaluate(result: TaskResult, looked_at: Sequence[Part], guard: OutcomeGate = OUTCOME_GATE) -> Evaluation:
     """Every part's verdict, and the one score: a failed check is worth 0, a veto too, whatever else was found."""
     verdicts = tuple(verdict for part in looked_at if (verdict := part(result)) is not None)
     signals = [signal for verdict in verdicts for signal in verdict.signals]
@@ -188,12 +185,8 @@ def rules(result: TaskResult) -> PartVerdict:
         wrong = _misshapen(result)
         reasons += [wrong] if wrong else []
         signals.append(RewardTerm(name=FORMAT, value=float(not wrong), weight=FORMAT_WEIGHT, source="rule:format@1"))
-    return PartVerdict(
-        part="rules",
-        holds=False if reasons else passed,
-        signals=tuple(signals),
-        reasons=tuple(reasons) or (("as expected",) if passed else ("nothing to compare with",)),
-    )
+    said = tuple(reasons) or (("as expected",) if passed else ("nothing to compare with",))
+    return PartVerdict("rules", False if reasons else passed, tuple(signals), said)
 
 
 def _misshapen(result: TaskResult) -> str:
@@ -214,14 +207,9 @@ def tampering(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | No
         return None
     found = _in_time(result, file_s, partial(tamper.inspect, result.change, tests=dict(result.tests)))
     if isinstance(found, str):
-        return PartVerdict(part="tampering", holds=None, reasons=(found,), is_needed=True)
-    return PartVerdict(
-        part="tampering",
-        holds=not found,
-        signals=tamper.signals(found),
-        reasons=_places(found) or ("nothing was found",),
-        is_needed=True,
-    )
+        return PartVerdict("tampering", None, reasons=(found,), is_needed=True)
+    reasons = _places(found) or ("nothing was found",)
+    return PartVerdict("tampering", not found, tamper.signals(found), reasons, is_needed=True)
 
 
 def _in_time(result: TaskResult, file_s: float, look: Callable[[], T]) -> T | str:
@@ -247,20 +235,18 @@ def diff(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | None:
     def measure() -> tuple[tuple[EditFinding, ...], tuple[RewardTerm, ...]]:
         known = dict(result.references)
         measured = minimality.signals(result.change, references=known, files=result.files, weight=MINIMAL_WEIGHT)
-        return tuple(scaffold.inspect(result.change, files=result.files)), measured
+        return tuple(minimality.scaffolding(result.change, files=result.files)), measured
 
     looked = _in_time(result, file_s, measure)
     if isinstance(looked, str):
         none = RewardTerm(name="minimality", value=0.0, weight=MINIMAL_WEIGHT, source=minimality.SOURCE)
-        return PartVerdict(part="minimal diff", holds=None, signals=(none,), reasons=(looked,))
+        return PartVerdict("minimal diff", None, (none,), (looked,))
     added, measured = looked
     excess = next((one.value for one in measured if one.name == "excess_edits"), 0.0)
     reasons = [*_places(added)]
     if excess > 0.0 and result.references:
         reasons.append(f"{excess:.3g} edits beyond the minimal fix")
-    return PartVerdict(
-        part="minimal diff", holds=not reasons, signals=measured, reasons=tuple(reasons) or ("no larger than needed",)
-    )
+    return PartVerdict("minimal diff", not reasons, measured, tuple(reasons) or ("no larger than needed",))
 
 
 def tools(result: TaskResult) -> PartVerdict | None:
@@ -272,12 +258,7 @@ def tools(result: TaskResult) -> PartVerdict | None:
     reasons = [f"{mark.tool} in turn {(mark.turn or 0) + 1}: {mark.idle}" for mark in found if mark.idle]
     reasons += [f"{name} was needed and not called" for name in missed]
     told = tuple(replace(one, weight=0.0) for one in tool_use.signals(found, result.needs))
-    return PartVerdict(
-        part="tools",
-        holds=not reasons,
-        signals=told,
-        reasons=tuple(reasons[:MOST_REASONS]) or ("every call was of use",),
-    )
+    return PartVerdict("tools", not reasons, told, tuple(reasons[:MOST_REASONS]) or ("every call was of use",))
 
 
 def safety_part(policy: safety.SafetyPolicy) -> Part:
@@ -290,12 +271,7 @@ def safety_part(policy: safety.SafetyPolicy) -> Part:
         events += [*safety.reported_events(result.spans), *safety.find_events(result.spans)]
         finding = safety.judge(events, policy)
         reasons = (*finding.codes, *((f"{finding.blocked} blocked",) if finding.blocked else ()))
-        return PartVerdict(
-            part="safety",
-            holds=not events,
-            signals=safety.signals(finding, policy),
-            reasons=reasons or ("nothing was found",),
-        )
+        return PartVerdict("safety", not events, safety.signals(finding, policy), reasons or ("nothing was found",))
 
     return watch
 
@@ -321,7 +297,7 @@ def judge_part(judge: Judge) -> Part:
         against = [one for one in opinions if one.holds is False]
         holds = False if against else True if any(one.holds for one in opinions) else None
         reasons = tuple(f"{one.criterion} {one.outcome}: {one.why[:120]}" for one in against or opinions)
-        return PartVerdict(part="judges", holds=holds, signals=told, reasons=reasons[:MOST_REASONS])
+        return PartVerdict("judges", holds, told, reasons[:MOST_REASONS])
 
     return ask
 
@@ -358,14 +334,13 @@ def result_from(given: Any, where: str) -> TaskResult:
     files = given.get("files") or []
     if not isinstance(files, list) or not all(isinstance(one, str) for one in files):
         raise BadInput(f"{where}: files", why="must be a list of texts")
-    path = _text(given, "path", where, "solution.py")
+    defaults = {"task": "", "output": "", "context": "", "kind": "text", "path": "solution.py"}
+    texts: dict[str, Any] = {name: _text(given, name, where, default) for name, default in defaults.items()}
+    path = texts.pop("path")
     return TaskResult(
-        task=_text(given, "task", where, ""),
-        output=_text(given, "output", where, ""),
+        **texts,
         expected=None if given.get("expected") is None else _text(given, "expected", where, ""),
         passed=passed,
-        kind=_text(given, "kind", where, "text"),
-        context=_text(given, "context", where, ""),
         change=_change(given, path, where),
         references=_texts(given.get("reference"), path, f"{where}: reference"),
         files=tuple(files),

@@ -59,11 +59,9 @@ def exact(task: Any, answer: Any) -> Reward | None:
 
 
 def normalized(task: Any, answer: Any) -> Reward | None:
-    """1 when both texts are the same but for case, spaces, punctuation, articles and forms of a letter.
-
-    What changes the meaning stays: the sign and the point of a number, and signs such as % and #. Where nothing else
-    would be left of what is expected, articles stay too ("A", as a choice among letters), and then punctuation.
-    """
+    """1 when both texts are the same but for case, spaces, punctuation, articles and forms of a letter. What changes
+    the meaning stays: the sign and the point of a number, and signs such as % and #. Where nothing else would be left
+    of what is expected, articles stay too ("A", as a choice among letters), and then punctuation."""
     if task.expected is None:
         return None
     expected, said = as_text(task.expected), as_text(answer)
@@ -99,10 +97,14 @@ def _letter(letter: str, is_of_number: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """See `numeric`."""
+    """1 when the answer's number is the expected one: |said − expected| ≤ tolerance · max(1, |expected|). Where the
+    answer is marked ("####", "\\boxed{…}", "the answer is", "answer:"), the number is the one in the line of the mark;
+    else it is the only number in the text. Several candidates are no answer: different numbers after marks or, without
+    a mark, different numbers at all. "1,234.5" is one number, "50 %" is 50, and "1/2" offers two."""
+
+    name: ClassVar[str] = "numeric"
 
     tolerance: float = 1e-6
-    name: str = "numeric"
 
     def __post_init__(self) -> None:
         if not (isfinite(self.tolerance) and self.tolerance >= 0.0):
@@ -124,14 +126,7 @@ class Numeric:
         return _given(gap <= allowed, f"said {found[0]}")
 
 
-def numeric(tolerance: float = 1e-6) -> Numeric:
-    """1 when the answer's number is the expected one: |said − expected| ≤ tolerance · max(1, |expected|).
-
-    Where the answer is marked ("####", "\\boxed{…}", "the answer is", "answer:"), the number is the one in the line of
-    the mark; else it is the only number in the text. Several candidates are no answer: different numbers after marks
-    or, without a mark, different numbers at all. "1,234.5" is one number, "50 %" is 50, and "1/2" offers two.
-    """
-    return Numeric(tolerance)
+numeric = Numeric
 
 
 def numbers_in(value: Any) -> list[Decimal]:
@@ -164,10 +159,8 @@ def _decimals(texts: list[str]) -> list[Decimal]:
 
 def json_equal(task: Any, answer: Any) -> Reward | None:
     """1 when the answer is the same JSON value: the order of keys does not matter, that of a list does, and 1 is 1.0.
-
     The answer is a value or its text, which may stand in one ``` fence with nothing around it. A key that is there
-    twice, NaN and text around the value make it wrong. An expected text that is JSON is read as JSON.
-    """
+    twice, NaN and text around the value make it wrong. An expected text that is JSON is read as JSON."""
     if task.expected is None:
         return None
     wanted = task.expected
@@ -224,10 +217,14 @@ def difference(said: Any, wanted: Any, where: str = "") -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """See `regex`."""
+    """1 when the whole answer, but for outer spaces, matches the pattern. A group called `answer` must besides be what
+    is expected, but for case and spaces, as in `(?s).*Answer: (?P<answer>\\w+)`. Without a pattern, each task's
+    `expected` is its own. Answers of more than 10,000 characters do not match. A pattern with repeats inside repeats
+    can take forever on a text that is made for it."""
+
+    name: ClassVar[str] = "regex"
 
     pattern: str | None = None
-    name: str = "regex"
 
     def __post_init__(self) -> None:
         if self.pattern is not None:
@@ -249,19 +246,11 @@ class Regex:
             return Reward(1.0)
         if task.expected is None:
             return None
-        return _given(
-            _folded(found["answer"] or "") == _folded(as_text(task.expected)), f"said {found['answer']!r:.80}"
-        )
+        is_right = _folded(found["answer"] or "") == _folded(as_text(task.expected))
+        return _given(is_right, f"said {found['answer']!r:.80}")
 
 
-def regex(pattern: str | None = None) -> Regex:
-    """1 when the whole answer, but for outer spaces, matches the pattern.
-
-    A group called `answer` must besides be what is expected, but for case and spaces, as in
-    `(?s).*Answer: (?P<answer>\\w+)`. Without a pattern, each task's `expected` is its own. Answers of more than 10,000
-    characters do not match. A pattern with repeats inside repeats can take forever on a text that is made for it.
-    """
-    return Regex(pattern)
+regex = Regex
 
 
 def _compiled(pattern: Any, where: str) -> re.Pattern[str]:
@@ -272,12 +261,10 @@ def _compiled(pattern: Any, where: str) -> re.Pattern[str]:
 
 
 def contains(task: Any, answer: Any) -> Reward | None:
-    """1 when the expected text occurs in the answer as whole words, but for case and spaces.
-
-    It can be gamed, and a policy that learns from it will: an answer that lists every candidate, or says "it is not
-    Paris", contains the right one. Use it to look at answers, or with tasks whose candidates cannot be listed; to learn
-    from, ask for a form and use `regex` with a group, `normalized` or `numeric`.
-    """
+    """1 when the expected text occurs in the answer as whole words, but for case and spaces. It can be gamed, and a
+    policy that learns from it will: an answer that lists every candidate, or says "it is not Paris", contains the right
+    one. Use it to look at answers, or with tasks whose candidates cannot be listed; to learn from, ask for a form and
+    use `regex` with a group, `normalized` or `numeric`."""
     if task.expected is None:
         return None
     wanted, said = _folded(as_text(task.expected)), _folded(as_text(answer))
@@ -336,16 +323,13 @@ class ModelJudge:
     """See `judge`."""
 
     asks_model: ClassVar[bool] = True
+    gold_is_answer: ClassVar[bool] = False
     feature: ClassVar[str] = "judges"
 
     criterion: Criterion
     made: Callable[[], Judge]
     shows_expected: bool
     name: str = "judge"
-
-    @property
-    def gold_is_answer(self) -> bool:
-        return False
 
     async def __call__(self, task: Any, answer: Any) -> Reward | None:
         artefact = _artefact(task, answer, shows_expected=self.shows_expected)
@@ -364,16 +348,13 @@ def judge(
     shows_expected: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> ModelJudge:
-    """A model that says how likely it is that the criterion holds, from 0 to 1.
-
-    `complete` answers messages, or is a judge itself (an embedded verifier, `judges.judge.Measured`); `connect` makes
-    one in each process that needs it. `question` is a criterion of one's own, to be answered with yes or no. The judge
-    sees what is expected, if there is something and `shows_expected`. An answer that is blank or speaks to its judge
-    earns 0 unseen. Before you learn from it, measure it: `holdfast judge calibrate`.
-    """
-    return ModelJudge(
-        criterion=_criterion(criterion, question), made=_maker(complete, connect, clock), shows_expected=shows_expected
-    )
+    """A model that says how likely it is that the criterion holds, from 0 to 1. `complete` answers messages, or is a
+    judge itself, such as an embedded verifier; `connect` makes one in each process that needs it.
+    `question` is a criterion of one's own, to be answered with yes or no. The judge sees what is expected, if there is
+    something and `shows_expected`. An answer that is blank or speaks to its judge earns 0 unseen. Before you learn from
+    it, measure it: `holdfast judge calibrate`."""
+    on, made = _criterion(criterion, question), _Made(complete, connect, clock)
+    return ModelJudge(criterion=on, made=made, shows_expected=shows_expected)
 
 
 def _criterion(criterion: str | Criterion, question: str | None) -> Criterion:
@@ -383,18 +364,12 @@ def _criterion(criterion: str | Criterion, question: str | None) -> Criterion:
     return criterion if isinstance(criterion, Criterion) else criterion_named(criterion)
 
 
-def _maker(
-    complete: Complete | Judge | None, connect: Callable[[], Complete] | None, clock: Callable[[], float]
-) -> Callable[[], Judge]:
-    if (complete is None) == (connect is None):
-        raise BadInput("judge", why="needs one of complete and connect", remedy="give the model that is asked")
-    return _Made(complete, connect, clock)
-
-
 class _Made:
     """A judge that is made once in each process, when it is first asked."""
 
     def __init__(self, complete: Any, connect: Callable[[], Complete] | None, clock: Callable[[], float]) -> None:
+        if (complete is None) == (connect is None):
+            raise BadInput("judge", why="needs one of complete and connect", remedy="give the model that is asked")
         self._complete, self._connect, self._clock = complete, connect, clock
         self._judge: Judge | None = None
 
@@ -467,9 +442,8 @@ class Ranking:
             return None
         asked = self.made()
         if isinstance(asked, LlmJudge):
-            return await calibration.order_averaged(
-                calibration.model_preference(asked, self.criterion), found[i], found[j]
-            )
+            prefer = calibration.model_preference(asked, self.criterion)
+            return await calibration.order_averaged(prefer, found[i], found[j])
         scores = {one.sha256: (await asked.ask(self.criterion, one)).score for one in (found[i], found[j])}
         return await calibration.score_preference(lambda artefact: scores[artefact.sha256])(found[i], found[j])
 
@@ -483,16 +457,14 @@ def rank(
     rounds: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Ranking:
-    """A judge that ranks the attempts at one task against one another: for tasks without a gold answer.
-
-    It is a group scorer: it is given all answers to a task and returns a reward for each, the mean probability of being
-    better than another attempt. Each pair is asked in both orders and averaged, which takes away what the order adds.
-    `rounds`: each attempt meets so many others, in place of all; n attempts cost n · rounds questions then, and
-    n · (n − 1) else. What cannot be compared (a single attempt, a judge that abstains) has no reward.
-    """
+    """A judge that ranks the attempts at one task against one another: for tasks without a gold answer. It is a group
+    scorer: it is given all answers to a task and returns a reward for each, the mean probability of being better than
+    another attempt. Each pair is asked in both orders and averaged, which takes away what the order adds. `rounds`:
+    each attempt meets so many others, in place of all; n attempts cost n · rounds questions then, and n · (n − 1) else.
+    What cannot be compared (a single attempt, a judge that abstains) has no reward."""
     if rounds is not None and rounds < 1:
         raise BadInput(f"rank: rounds = {rounds}", why="must be at least 1", remedy="leave it out to compare all")
-    return Ranking(criterion=_criterion(criterion, question), made=_maker(complete, connect, clock), rounds=rounds)
+    return Ranking(criterion=_criterion(criterion, question), made=_Made(complete, connect, clock), rounds=rounds)
 
 
 def schedule(n: int, rounds: int | None) -> list[tuple[int, int]]:
@@ -515,10 +487,17 @@ def _ranked(shares: Sequence[float], why: str | None) -> Reward | None:
 
 @dataclass(frozen=True, slots=True)
 class RuleCheck:
-    """See `rules`."""
+    """1 where no rule of `judges.judge` objects, else 0 with the reasons. Use it beside a gate: it proves nothing
+    alone."""
 
-    criteria: tuple[str, ...]
-    name: str = "rules"
+    name: ClassVar[str] = "rules"
+
+    criteria: Sequence[str] = tuple(RULES)
+
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.criteria if name not in RULES]:
+            raise BadInput(f"rules: {unknown[0]!r}", why="is unknown", remedy=f"use {', '.join(RULES)}")
+        object.__setattr__(self, "criteria", tuple(self.criteria))
 
     def __call__(self, task: Any, answer: Any) -> Reward:
         artefact = _artefact(task, answer, shows_expected=True)
@@ -527,21 +506,14 @@ class RuleCheck:
         return Reward(float(not against), feedback="; ".join(against))
 
 
-def rules(criteria: Sequence[str] = tuple(RULES)) -> RuleCheck:
-    """1 where no rule of `judges.judge` objects, else 0 with the reasons. Use it beside a gate: it proves nothing
-    alone."""
-    if unknown := [name for name in criteria if name not in RULES]:
-        raise BadInput(f"rules: {unknown[0]!r}", why="is unknown", remedy=f"use {', '.join(RULES)}")
-    return RuleCheck(tuple(criteria))
+rules = RuleCheck
 
 
 def diff(task: Any, answer: Any) -> Reward:
-    """How close a change of code comes to the least one that is known, from 0 to 1; tampering with tests earns 0.
-
-    The task's input has `files` (path → text before) and perhaps `tests` (path → text, visible); `expected` is the
-    least fix and the answer what was made of it, each an object of path → text. How small a change is says nothing
-    about whether it works: use it beside a gate. It needs the extra `reward`.
-    """
+    """How close a change of code comes to the least one that is known, from 0 to 1; tampering with tests earns 0. The
+    task's input has `files` (path → text before) and perhaps `tests` (path → text, visible); `expected` is the least
+    fix and the answer what was made of it, each an object of path → text. How small a change is says nothing about
+    whether it works: use it beside a gate. It needs the extra `reward`."""
     from holdfast.reward.diff import minimality, tamper
 
     before = _texts(task.get("files"), "task: files")

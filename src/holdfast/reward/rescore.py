@@ -58,11 +58,9 @@ class Rescored:
 
 
 def rescore(rollouts: Iterable[StoredRollout], score: Score, *, at_once: int = AT_ONCE) -> list[Rescored]:
-    """The terms of every rollout by this score, in the order of the rollouts.
-
-    `score` is what `combine` returns or any other worker's score. What the agent reported of itself is kept with weight
-    0. A scorer that raises fails only its own rollout.
-    """
+    """The terms of every rollout by this score, in the order of the rollouts. `score` is what `combine` returns or any
+    other worker's score. What the agent reported of itself is kept with weight 0. A scorer that raises fails only its
+    own rollout."""
     if isinstance(score, Combined) and score.is_group:
         return _by_group(list(rollouts), score)
     close = getattr(score, "close", None)
@@ -152,7 +150,7 @@ def _beside(signal: RewardTerm) -> RewardTerm:
 # Two scorings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Changed:
     """A rollout that two scorings see differently."""
 
@@ -218,52 +216,42 @@ def compare_scorings(
     primary: Primary = "success",
     failed: Collection[str] = (),
 ) -> ScoringComparison:
-    """Compares the terms by rollout id under the old and the new scoring.
-
-    `arms` are the arm and the task of each rollout. Rollouts whose agent `failed` count as 0 under both scorings.
-    """
+    """Compares the terms by rollout id under the old and the new scoring. `arms` are the arm and the task of each
+    rollout. Rollouts whose agent `failed` count as 0 under both scorings."""
     if strange := sorted(set(new) - set(old)):
         raise BadInput(f"rollout {strange[0]}", why="is in the new scoring alone", remedy="compare the same rollouts")
     before = {one: RewardBreakdown(signals=tuple(signals)) for one, signals in old.items()}
     after = {one: RewardBreakdown(signals=tuple(new.get(one, ()))) for one in old}
-    rows = [
-        Changed(
-            id=one,
-            old=before[one].total,
-            new=after[one].total,
-            was_right=is_right(before[one].signals),
-            is_right=is_right(after[one].signals),
-        )
-        for one in old
-    ]
+    right = {one: (is_right(before[one].signals), is_right(after[one].signals)) for one in old}
+    rows = [Changed(one, before[one].total, after[one].total, *right[one]) for one in old]
     both = [row for row in rows if row.old is not None and row.new is not None]
     judged = [row for row in both if row.was_right is not None and row.is_right is not None]
+    changed = [
+        row
+        for row in rows
+        if (row.old is None) != (row.new is None) or abs(_gap(row)) > SAME or row.was_right is not row.is_right
+    ]
+    verdicts = [(bool(row.was_right), bool(row.is_right)) for row in judged]
     gaps, measures = [_gap(row) for row in both], _measures(before, after, primary, failed)
     return ScoringComparison(
         rollouts=len(both),
         only_old=sum(row.old is not None and row.new is None for row in rows),
         only_new=sum(row.old is None and row.new is not None for row in rows),
         agreement=_mean([float(row.was_right == row.is_right) for row in judged]),
-        kappa=agreement([bool(r.was_right) for r in judged], [bool(r.is_right) for r in judged]).kappa
-        if judged
-        else None,
+        kappa=agreement(*zip(*verdicts, strict=True)).kappa if verdicts else None,
         became_right=sum(row.is_right is True and row.was_right is False for row in judged),
         became_wrong=sum(row.was_right is True and row.is_right is False for row in judged),
         same_reward=_mean([float(abs(gap) <= SAME) for gap in gaps]),
         old_mean=_mean([row.old for row in both if row.old is not None]),
         new_mean=_mean([row.new for row in both if row.new is not None]),
         mean_change=_mean(gaps),
-        changed=tuple(sorted(filter(_has_changed, rows), key=lambda row: (-abs(_gap(row)), row.id))),
+        changed=tuple(sorted(changed, key=lambda row: (-abs(_gap(row)), row.id))),
         arms=None if arms is None else _arms(measures, arms, baseline, candidate, primary),
     )
 
 
 def _gap(row: Changed) -> float:
     return 0.0 if row.old is None or row.new is None else row.new - row.old
-
-
-def _has_changed(row: Changed) -> bool:
-    return (row.old is None) != (row.new is None) or abs(_gap(row)) > SAME or row.was_right is not row.is_right
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -303,21 +291,11 @@ def _arms(
     shared = sorted({task for _, task in cells if (baseline, task) in cells and (candidate, task) in cells})
     if not shared:
         return None
-    gains = [
-        [
-            fmean(pair[which] for pair in cells[candidate, task]) - fmean(pair[which] for pair in cells[baseline, task])
-            for task in shared
-        ]
-        for which in (0, 1)
-    ]
-    errors = [stdev(gain) / sqrt(len(gain)) if len(gain) > 1 else None for gain in gains]
-    return ArmDifference(
-        primary=primary,
-        baseline=baseline,
-        candidate=candidate,
-        tasks=len(shared),
-        old=fmean(gains[0]),
-        old_error=errors[0],
-        new=fmean(gains[1]),
-        new_error=errors[1],
-    )
+
+    def mean(arm: str, task: str, which: int) -> float:
+        return fmean(pair[which] for pair in cells[arm, task])
+
+    old, new = ([mean(candidate, task, n) - mean(baseline, task, n) for task in shared] for n in (0, 1))
+    errors = [stdev(gain) / sqrt(len(gain)) if len(gain) > 1 else None for gain in (old, new)]
+    found: dict[str, Any] = {"old": fmean(old), "old_error": errors[0], "new": fmean(new), "new_error": errors[1]}
+    return ArmDifference(primary=primary, baseline=baseline, candidate=candidate, tasks=len(shared), **found)

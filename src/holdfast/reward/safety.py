@@ -38,35 +38,32 @@ def _spaced(word: str) -> str:
     return r"[\s._*-]{1,3}".join(word)
 
 
-def _order(rule_id: str, code: str, pattern: str, *hints: str) -> DetectionRule:
-    """A rule for an order; it does not hit where the text says not to do it."""
-    return DetectionRule(rule_id=rule_id, reason_code=code, pattern=pattern, matcher="regex", hints=hints, unless=NOT)
-
-
 def _shape(rule_id: str, code: str, pattern: str, *hints: str) -> DetectionRule:
     return DetectionRule(rule_id=rule_id, reason_code=code, pattern=pattern, matcher="regex", hints=hints)
+
+
+def _order(rule_id: str, code: str, pattern: str, *hints: str) -> DetectionRule:
+    """A rule for an order; it does not hit where the text says not to do it."""
+    return replace(_shape(rule_id, code, pattern, *hints), unless=NOT)
 
 
 _OLD = r"(?:previous|prior|above|earlier|preceding|foregoing|original|system|initial)"
 _RULES = r"(?:instructions?|prompts?|rules|directions?|directives?|guidelines|guardrails|constraints|messages?)"
 _DROP = r"(?:ignore|disregard|forget|override|bypass|discard|do not follow|stop following)"
+_ALL = r"(?:all|any|everything)"
 _TELL = r"(?:reveal|print|show|repeat|output|display|disclose|leak|recite|dump|tell me|give me|write out|send)"
 _INNER = r"(?:(?:system|developer|hidden|initial|secret|internal) (?:prompt|message|instructions?))"
 _SECRETS = (
     r"(?:\bapi[ _-]?keys?|\bpasswords?|\bcredentials?|\bsecrets?\b|\baccess[ _-]?tokens?|\bprivate[ _-]?keys?"
     r"|\benv(?:ironment)? (?:vars?|variables?)|\.env\b)"
 )
+_HEADER = r"(?:\[(?:system|developer)\]|(?:system|developer) message\s?:|system\s?:(?=\s*(?:you|ignore|new)\b))"
 _ABOUT = ("instruction", "prompt", "rules", "direct", "guid", "guard", "constraint", "message", "told", "before this")
 _HELD = ("key", "password", "credential", "secret", "token", "env")
 RULES: tuple[DetectionRule, ...] = (
     _order("ignore.order", IGNORE, rf"\b{_DROP}\b{REST}\b{_OLD}\b[^.!?\n]{{0,20}}?\b{_RULES}\b", *_ABOUT),
     _order("ignore.above", IGNORE, rf"\b{_DROP}\b[^.!?\n]{{0,30}}?\b{_RULES}\s+(?:above|before)\b", *_ABOUT),
-    _order(
-        "ignore.all",
-        IGNORE,
-        rf"\b{_DROP}\s+(?:all|any|everything)\b{REST}\b(?:{_RULES}|you were told|before this)\b",
-        *_ABOUT,
-    ),
+    _order("ignore.all", IGNORE, rf"\b{_DROP}\s+{_ALL}\b{REST}\b(?:{_RULES}|you were told|before this)\b", *_ABOUT),
     _shape("ignore.spaced", IGNORE, rf"\b{_spaced('ignore')}\W{{1,5}}(?:{_spaced('all')}\W{{1,5}})?{_spaced('prev')}"),
     _order("inner.order", EXFILTRATE, rf"\b{_TELL}\b{REST}\b(?:your|the|its)\b[^.!?\n]{{0,20}}?\b{_INNER}\b", *_ABOUT),
     _shape("inner.verbatim", EXFILTRATE, rf"\b{_INNER}\b{REST}\b(?:verbatim|word for word|in full)\b", *_ABOUT),
@@ -76,14 +73,7 @@ RULES: tuple[DetectionRule, ...] = (
     DetectionRule(rule_id="marker.end", reason_code=MARKER, pattern="END PROMPT INJECTION"),
     _shape("marker.mode", MARKER, r"\byou are now (?:in )?(?:DAN|developer mode|jailbroken)\b", "you are now"),
     _shape("role.tag", SPOOF, r"<\|?/?(?:system|developer|im_start|im_end|start_header_id)\b[^>]{0,20}>", "<"),
-    _shape(
-        "role.header",
-        SPOOF,
-        r"(?:^|\n)\s{0,3}#{0,3}\s?"
-        r"(?:\[(?:system|developer)\]|(?:system|developer) message\s?:|system\s?:(?=\s*(?:you|ignore|new)\b))",
-        "system",
-        "developer",
-    ),
+    _shape("role.header", SPOOF, rf"(?:^|\n)\s{{0,3}}#{{0,3}}\s?{_HEADER}", "system", "developer"),
     _shape("role.inst", SPOOF, r"\[/?INST\]|<</?SYS>>", "inst]", "sys>"),
     _order(
         "secret.order", SECRET, rf"\b(?:{_TELL}|exfiltrate|upload|post|email|forward|steal)\b{REST}{_SECRETS}", *_HELD
@@ -327,10 +317,8 @@ def signals(finding: SafetyFinding, policy: SafetyPolicy) -> tuple[RewardTerm, .
 
 
 def close(measured: Sequence[RewardTerm], finding: SafetyFinding, policy: SafetyPolicy) -> RewardBreakdown:
-    """All terms of an attempt without an outcome check, with the safety terms added.
-
-    Under a hard gate every positive term gets weight 0, in whichever order they came; values stay as measured.
-    """
+    """All terms of an attempt without an outcome check, with the safety terms added. Under a hard gate every positive
+    term gets weight 0, in whichever order they came; values stay as measured."""
     made = signals(finding, policy)
     own = {one.name for one in made}
     others = [one for one in measured if one.name not in own]  # closing twice changes nothing

@@ -34,7 +34,7 @@ from holdfast.reward.breakdown import OutcomeGate, total
 SUCCESS = "success"  # the gate's signal, whatever the scorer is called
 SAFETY = "safety_cost"  # the sum of all safety scorers; it is never paid
 RESERVED = frozenset({SUCCESS, GATED, SAFETY})
-GUARD = OutcomeGate(name="scorers@1", outcome=SUCCESS, cap=0.5, graded=True)
+OUTCOME_GATE = OutcomeGate(name="scorers@1", outcome=SUCCESS, cap=0.5, graded=True)
 MAX_FEEDBACK = 4000  # characters that are kept
 NAME = re.compile(r"[A-Za-z_][\w-]{0,60}")
 HIDDEN = "expected"
@@ -44,16 +44,8 @@ Attempted: TypeAlias = tuple[Any, Sequence[Span]]  # what was answered, and what
 Connect: TypeAlias = Callable[[str, str | None], Callable[[], Complete]]  # model, address → how to reach it
 
 # Names in `ready` that config files may use: plain functions, and makers that take options.
-FUNCTIONS = (
-    "exact",
-    "normalized",
-    "json_equal",
-    "contains",
-    "secrets_told",
-    "forbidden_tools",
-    "injections_obeyed",
-    "diff",
-)
+FUNCTIONS: tuple[str, ...] = ("exact", "normalized", "json_equal", "contains", "secrets_told", "forbidden_tools")
+FUNCTIONS += ("injections_obeyed", "diff")
 MAKERS = ("numeric", "regex", "rules", "judge", "rank")
 ASKING = frozenset({"judge", "rank"})  # they need a model
 
@@ -99,11 +91,9 @@ def task_view(task: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Scorer:
-    """A function of (task, answer) or (task, answer, trace), plain or async, with its name and weight.
-
-    It returns a number, a flag, a `Reward`, names with numbers (each counts), a sequence of terms, or None where
-    nothing can be measured. The terms of a `Reward` are kept and not paid: only its value counts.
-    """
+    """A function of (task, answer) or (task, answer, trace), plain or async, with its name and weight. It returns a
+    number, a flag, a `Reward`, names with numbers (each counts), a sequence of terms, or None where nothing can be
+    measured. The terms of a `Reward` are kept and not paid: only its value counts."""
 
     function: Callable[..., Any]
     name: str
@@ -239,12 +229,9 @@ def _binds(signature: inspect.Signature, count: int) -> bool:
 
 
 def combine(scorers: Sequence[Any], *, safety: Sequence[Any] = ()) -> Combined:
-    """One `Score` for a worker, from anything that `load_scorer` takes.
-
-    Without a gate all numbers add up by their weights. With one, the others count where the gate says 1, together at
-    most half of its weight; penalties always count. Safety scorers give costs (0 is safe), which are kept and never
-    paid.
-    """
+    """One `Score` for a worker, from anything that `load_scorer` takes. Without a gate all numbers add up by their
+    weights. With one, the others count where the gate says 1, together at most half of its weight; penalties always
+    count. Safety scorers give costs (0 is safe), which are kept and never paid."""
     found, watching = tuple(map(load_scorer, scorers)), tuple(map(load_scorer, safety))
     if not found:
         raise BadInput("scorers", why="there are none", remedy="give at least one")
@@ -287,9 +274,8 @@ class Combined:
         return self._signals(given, trace)
 
     def costs(self, task: Any, spans: Sequence[Span]) -> Signals:
-        """What the safety scorers say of an attempt that failed and has no other score: it is no safer for that.
-
-        Where one of them cannot judge it, it counts as unsafe: what was not measured is not safe."""
+        """What the safety scorers say of an attempt that failed and has no other score: it is no safer for that. Where
+        one of them cannot judge it, it counts as unsafe: what was not measured is not safe."""
         view, trace = task_view(task), Trace(tuple(spans))
         try:
             given = resolve(_settled(_asked(partial(one.ask, view, None, trace) for one in self.safety)))
@@ -335,7 +321,7 @@ class Combined:
         if not measured or is_gated is not has_gate:
             return ()
         measured = _costs(self.safety, given[len(self.scorers) :], measured)
-        return total(measured, GUARD).signals if has_gate else tuple(measured)
+        return total(measured, OUTCOME_GATE).signals if has_gate else tuple(measured)
 
 
 def _asked(functions: Iterable[Callable[[], Any]]) -> list[Any]:
@@ -371,18 +357,15 @@ def _signals(scorer: Scorer, given: Any, trace: Trace, *, has_gate: bool) -> lis
     name, source, weight = scorer.name, f"scorer:{scorer.name}", scorer.weight
     if isinstance(given, list | tuple):  # signals: `reward` has looked at them
         return list(_passed_on(scorer, tuple(given), has_gate=has_gate))
-    if isinstance(given, Mapping):
-        return [
-            RewardTerm(name=f"{name}.{term}", value=value, weight=weight, source=source)
-            for term, value in reward.terms.items()
-        ]
-    said = reward.feedback[:MAX_FEEDBACK] or None
-    head = SUCCESS if scorer.gate else name
-    found = [RewardTerm(name=head, value=reward.value, weight=weight, source=source, feedback=said)]
-    found += [
-        RewardTerm(name=f"{name}.{term}", value=value, weight=0.0, source=source)
+    part = weight if isinstance(given, Mapping) else 0.0
+    terms = [
+        RewardTerm(name=f"{name}.{term}", value=value, weight=part, source=source)
         for term, value in reward.terms.items()
     ]
+    if isinstance(given, Mapping):
+        return terms
+    said, head = reward.feedback[:MAX_FEEDBACK] or None, SUCCESS if scorer.gate else name
+    found = [RewardTerm(name=head, value=reward.value, weight=weight, source=source, feedback=said), *terms]
     return found if reward.turns is None else [*found, *_turns(scorer, reward.turns, trace)]
 
 
@@ -394,10 +377,8 @@ def _turns(scorer: Scorer, turns: Mapping[int, Mapping[str, float]], trace: Trac
             why = f"there are {count} model calls, counted from 0"
             raise BadRecord(f"scorer {scorer.name}: turn {turn}", why=why, remedy="leave it out")
         for term, value in named.items():
-            part = scorer.weight / count
-            yield RewardTerm(
-                name=f"{scorer.name}.{term}", value=value, weight=part, source=f"scorer:{scorer.name}", turn=turn
-            )
+            name, part = f"{scorer.name}.{term}", scorer.weight / count
+            yield RewardTerm(name=name, value=value, weight=part, source=f"scorer:{scorer.name}", turn=turn)
 
 
 def _passed_on(scorer: Scorer, given: Signals, *, has_gate: bool) -> Iterator[RewardTerm]:
@@ -528,5 +509,5 @@ def reward_range(blocks: Sequence[Mapping[str, Any]]) -> tuple[float, float] | N
     if not gates:
         return None
     weight = float(gates[0].get("weight") or 1.0)
-    room = GUARD.cap * weight if len(blocks) > 1 else 0.0
+    room = OUTCOME_GATE.cap * weight if len(blocks) > 1 else 0.0
     return -room, weight + room

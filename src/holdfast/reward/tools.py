@@ -74,28 +74,26 @@ def marks(
         counts = {place, *([retry] if retry is not None else [])} & serving and not is_double
         handled, turn = _handled(place, found, shapes, retry if passing[place] else place, passing[place], invented)
         idle: Idle = "duplicate" if is_double else "" if counts else "dummy"
-        made.append(
-            CallMark(
-                turn=one.turn,
-                tool=one.call.tool,
-                structure=None if schemas is None else float(fits(one.call, schemas)),
-                choice=None if needs is None else float(one.call.tool in needs and not is_double),
-                utility=float(bool(one.used)),
-                error_handling=float(handled),
-                handled_in=turn,
-                has_worked=one.call.error is None,
-                is_passing=passing[place],
-                idle=idle,
-            )
+        mark = CallMark(
+            turn=one.turn,
+            tool=one.call.tool,
+            structure=None if schemas is None else float(fits(one.call, schemas)),
+            choice=None if needs is None else float(one.call.tool in needs and not is_double),
+            utility=float(bool(one.used)),
+            error_handling=float(handled),
+            handled_in=turn,
+            has_worked=one.call.error is None,
+            is_passing=passing[place],
+            idle=idle,
         )
+        made.append(mark)
     return tuple(made)
 
 
 def signals(found: Sequence[CallMark], needs: Collection[str] | None = None) -> tuple[RewardTerm, ...]:
     """Choice, structure, utility and error handling of every call, and a choice of 0 for each need without a call.
-
-    Parts of 1 are divided among all calls and missed needs. A call that met a busy tool counts only for error handling.
-    """
+    Parts of 1 are divided among all calls and missed needs. A call that met a busy tool counts only for error
+    handling."""
     missed = [] if needs is None else sorted(set(needs) - {mark.tool for mark in found})
     if needs is not None and not found and not missed:
         return (_signal("choice", 1.0, 1.0, None),)

@@ -1,4 +1,4 @@
-"""Measures what each turn was worth, and defines the weight sets and the curriculum that such terms count by.
+"""Measures what each turn was worth, and defines the weight sets that such terms count by.
 
 The terms are information gain, format, progress and safety. What is measured once for each turn is divided among all
 turns, and a turn whose calls led nowhere earns nothing of it, so more turns pay no more; differences telescope. A
@@ -30,14 +30,12 @@ FACT = re.compile(
     r"|(?P<number>\d+(?:,\d{3})*(?:\.\d+)?)(?![^\W_])"
     r"|\w+(?:[.\-/:@]\w+)*"  # a name or a key
 )
-COMMON = frozenset(  # words that every text has
-    re.findall(
-        r"\w+",
-        "a an and are as at be but by can do does for from had has have he her him his how i if in into is it its me "
-        "my no not of on or our she so than that the their them then there they this to up us was we were what when "
-        "where which who why will with you your answer error result value key name true false null none ok",
-    )
+_COMMON = (  # words that every text has
+    "a an and are as at be but by can do does for from had has have he her him his how i if in into is it its me my no"
+    " not of on or our she so than that the their them then there they this to up us was we were what when where which"
+    " who why will with you your answer error result value key name true false null none ok"
 )
+COMMON = frozenset(_COMMON.split())
 
 
 def facts(value: Any) -> frozenset[str]:
@@ -308,61 +306,5 @@ def restricted(by: WeightSet, measured: Collection[str]) -> WeightSet:
     if whole <= 0.0:
         raise BadInput(f"weights {by.name}", why="nothing of them is measured", remedy="choose another set")
     groups = {group: share / whole for group, share in left.items()}
-    return WeightSet(
-        name=f"{by.name}[{','.join(sorted(by.shares.keys() & set(measured)))}]", groups=groups, terms=terms
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """One stretch of a curriculum."""
-
-    name: str
-    first: int  # the episode from which on it may be entered
-    horizon: int  # turns of an episode
-    tools: tuple[str, ...] | None  # None: all there are
-    weights: WeightSet
-    least_success: float  # what must be reached before the next phase
-
-
-PHASES = (
-    Phase("Format Mastery", 0, 3, ("read_file",), rubric("format-mastery@1", format=0.8, tool=0.1, task=0.1), 0.8),
-    Phase(
-        "Tool Integration",
-        101,
-        5,
-        ("read_file", "search", "run_tests"),
-        rubric("tool-integration@1", format=0.4, tool=0.4, task=0.2),
-        0.7,
-    ),
-    Phase("Full Autonomy", 501, 10, None, rubric("full-autonomy@1", format=0.2, tool=0.3, task=0.4, minimal=0.1), 0.6),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurriculumPosition:
-    """The position of a policy in the curriculum."""
-
-    phase: int = 0  # index into the phases
-    episode: int = 0  # played so far; set back with the phase
-
-
-def next_position(
-    place: CurriculumPosition, *, episodes: int, success: float, hacked: bool, phases: tuple[Phase, ...] = PHASES
-) -> CurriculumPosition:
-    """The curriculum position after more episodes: one phase back after reward hacking, one on after enough success.
-
-    Whoever is set back begins that phase anew. Time alone moves nobody.
-    """
-    if episodes < 1 or not 0.0 <= success <= 1.0 or not 0 <= place.phase < len(phases):
-        raise BadInput(
-            f"curriculum: phase {place.phase}, {episodes} episodes, success {success}", why="impossible numbers"
-        )
-    if hacked:
-        back = max(place.phase - 1, 0)
-        return CurriculumPosition(phase=back, episode=phases[back].first)
-    played = place.episode + episodes
-    is_last = place.phase + 1 == len(phases)
-    if not is_last and played >= phases[place.phase + 1].first and success >= phases[place.phase].least_success:
-        return CurriculumPosition(phase=place.phase + 1, episode=played)
-    return CurriculumPosition(phase=place.phase, episode=played)
+    name = f"{by.name}[{','.join(sorted(by.shares.keys() & set(measured)))}]"
+    return WeightSet(name=name, groups=groups, terms=terms)

@@ -290,7 +290,7 @@ def test_where_tokens_are_our_own_only_those_of_what_was_scrubbed_are_lost(
     attempt, spell = running(file_store), spell_byte if tokenizer == "bytes" else (lambda token: spell_byte(token))
     with ExitStack() as on:
         upstream = on.enter_context(served(lambda: endpoint.app(Script(), name="script", token_bytes=spell)))
-        how = {"scrub": Scrub(KEY).call, "scrub_spelt": Scrub(KEY, spell=budgets.own_token_bytes).call}
+        how = {"scrub": Scrub(KEY).call, "scrub_spelt": Scrub(KEY, token_bytes=budgets.own_token_bytes).call}
         url = on.enter_context(served(lambda: app(file_store, [Upstream(upstream)], **how)))
         client = on.enter_context(openai.OpenAI(base_url=f"{base_url(url, attempt.rollout, 1)}/v1", api_key="x"))
         said: Any = [{"role": "user", "content": f"my key is {SECRET}, keep it"}]
@@ -319,7 +319,8 @@ def test_what_stands_in_a_header_is_scrubbed_like_what_is_said(file_store: Store
 
 
 def test_an_upstream_without_token_ids_is_not_asked_what_its_tokens_are(file_store: Store) -> None:
-    with road(file_store, scrub=Scrub(KEY).call, scrub_spelt=Scrub(KEY, spell=budgets.own_token_bytes).call) as here:
+    spelt = Scrub(KEY, token_bytes=budgets.own_token_bytes).call
+    with road(file_store, scrub=Scrub(KEY).call, scrub_spelt=spelt) as here:
         assert here.post()[0] == 200 and not here.far.lists
         here.far.usual = Step(completion(prompt_token_ids=[1, 2]))
         assert here.post()[0] == here.post()[0] == 200 and len(here.far.lists) == 1
@@ -518,7 +519,7 @@ def test_nothing_that_is_asked_breaks_the_proxy_gets_what_is_not_told_or_leaves_
             [Upstream(upstream, keys=keys, hold_s=0.05)],
             state_folder=tmp_path / "state",
             scrub=scrub.call,
-            scrub_spelt=Scrub(KEY, spell=own_token_bytes).call,
+            scrub_spelt=Scrub(KEY, token_bytes=own_token_bytes).call,
             dialects=DIALECTS,
             routes=routes(taker),
         )

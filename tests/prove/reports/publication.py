@@ -22,20 +22,13 @@ TASKS = 5
 
 def episodes(rewards: Sequence[float], costs: Sequence[float] | None = None, *, seeds: int = 1) -> list[Episode]:
     """One for each task and seed; the seeds of a task agree."""
-    return [
-        Episode(
-            task=f"task-{task}",
-            seed=seed,
-            reward=reward,
-            safety_cost=0.0 if costs is None else costs[task],
-            success=float(reward > 0.5),
-            latency_s=0.25,
-            tokens=12,
-            rollout=f"run-1/{task}.{seed}",
-        )
-        for task, reward in enumerate(rewards)
-        for seed in range(seeds)
-    ]
+
+    def one(task: int, seed: int) -> Episode:
+        cost, success = 0.0 if costs is None else costs[task], float(rewards[task] > 0.5)
+        measured: dict[str, Any] = {"reward": rewards[task], "safety_cost": cost, "success": success, "tokens": 12}
+        return Episode(task=f"task-{task}", seed=seed, latency_s=0.25, rollout=f"run-1/{task}.{seed}", **measured)
+
+    return [one(task, seed) for task in range(len(rewards)) for seed in range(seeds)]
 
 
 BEFORE = episodes([0.2, 0.3, 0.4, 0.5, 0.6])
@@ -47,16 +40,9 @@ def reports_in(folder: Path) -> Path:
 
 
 def published(folder: Path, **changed: Any) -> Published:
-    given: dict[str, Any] = {
-        "run_id": RUN,
-        "suite": SUITE,
-        "baseline": BEFORE,
-        "trained": AFTER,
-        "checkpoints": ("sprout-weak", "ckpt-7"),
-        "generated_at": AT,
-        "decision": OPENED,
-    }
-    return publish(reports_in(folder), **{**given, **changed})
+    given: dict[str, Any] = {"run_id": RUN, "suite": SUITE, "baseline": BEFORE, "trained": AFTER, "generated_at": AT}
+    given |= {"checkpoints": ("sprout-weak", "ckpt-7"), "decision": OPENED}
+    return publish(reports_in(folder), **given | changed)
 
 
 def with_cost(given: Sequence[Episode], costs: Sequence[float]) -> list[Episode]:

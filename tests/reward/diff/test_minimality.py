@@ -35,30 +35,24 @@ def value(found: tuple[RewardTerm, ...], name: str) -> float:
     return next(one.value for one in found if one.name == name)
 
 
-def test_the_least_fix_has_no_excess() -> None:
+def test_what_is_beyond_the_least_fix_is_excess() -> None:
     found = excess(BASE, FIX, FIX)
     assert (found.cost, found.reference_cost, found.excess) == (0.5, 0.5, 0.0)
-
-
-def test_what_is_beyond_the_least_fix_is_excess() -> None:
-    found = excess(BASE, GUARDED, FIX)
-    assert found.excess == pytest.approx(8.0)  # if, comparison, name, is, None, block, return, None
+    assert excess(BASE, GUARDED, FIX).excess == pytest.approx(
+        8.0
+    )  # if, comparison, name, is, None, block, return, None
     assert excess(BASE, GUARDED, 2.5).excess == pytest.approx(6.0)  # a cost serves as well
-
-
-def test_a_change_below_the_reference_has_no_negative_excess() -> None:
-    assert excess(BASE, FIX, 80.0).excess == 0.0
-
-
-def test_excess_does_not_shrink_in_a_larger_file() -> None:
+    assert excess(BASE, FIX, 80.0).excess == 0.0  # never negative
     around = "".join(f"\n\ndef other{at}(a):\n    return a + {at}\n" for at in range(300))
-    assert excess(BASE + around, GUARDED + around, FIX + around).excess == pytest.approx(8.0)
+    assert excess(BASE + around, GUARDED + around, FIX + around).excess == pytest.approx(8.0)  # in a larger file, too
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0])
 def test_an_impossible_reference_is_refused(cost: float) -> None:
     with pytest.raises(BadInput, match="reference cost"):
         excess(BASE, FIX, cost)
+    with pytest.raises(BadInput, match="excess nan"):
+        multiplier(float("nan"))
 
 
 def test_the_multiplier_by_hand() -> None:
@@ -77,18 +71,9 @@ def test_more_never_raises_the_multiplier(
     assert multiplier(least, scaffolding + further, reference_cost=reference) <= here
 
 
-def test_a_multiplier_of_nothing_known_is_refused() -> None:
-    with pytest.raises(BadInput, match="excess nan"):
-        multiplier(float("nan"))
-
-
-def test_with_references_by_path_another_file_is_all_excess() -> None:
-    change = {"m.py": (BASE, FIX), "other.py": (None, "x = 1\n")}
-    found = total_excess(change, {"m.py": FIX})
-    assert (found.cost, found.excess) == (4.5, 4.0)
-
-
-def test_one_cost_is_for_all_files_together_and_none_is_a_guess() -> None:
+def test_references_are_by_path_one_cost_for_all_files_or_a_guess() -> None:
+    found = total_excess({"m.py": (BASE, FIX), "other.py": (None, "x = 1\n")}, {"m.py": FIX})
+    assert (found.cost, found.excess) == (4.5, 4.0)  # another file is all excess
     change = {"m.py": (BASE, GUARDED), "same.py": ("x", "x")}
     assert total_excess(change, 8.0).excess == pytest.approx(0.5)
     assert total_excess(change).reference_cost == GUESS
@@ -128,3 +113,36 @@ def test_a_wrong_small_diff_never_beats_a_right_larger_one() -> None:
 
     wrong, right = earned(BASE.replace("x > b", "x < b"), 0.0), earned(GUARDED + "\n\n" + BASE.replace("f(", "g("), 1.0)
     assert wrong == 0.0 < 1.0 <= right < earned(FIX, 1.0)
+
+
+def function(name: str, number: int) -> str:
+    return (
+        f"export function {name}(a: number, b: number): number {{\n  if (a > b) {{\n    return a * {number};\n  }}\n"
+        f"  const c = a + b;\n  return c - {number};\n}}\n\n"
+    )
+
+
+FILE = "".join(function(f"f{at}", at) for at in range(10))  # 80 lines
+SCRIPT_FIX = FILE.replace("a > b", "a >= b", 1)
+CEREMONY = """interface Runner { run(): void }
+class Impl implements Runner { run() { try { f1(1, 2); } catch (e) {} } }
+function makeRunner(): Runner { return new Impl(); }
+"""
+WRONGS = {  # change → what ours must stay below
+    "rewrite": ("".join(function(f"other{at}", at + 50).replace("a + b", "b + a + 3") for at in range(10)), 0.3),
+    "duplicates": (SCRIPT_FIX + "".join(function(f"helper{at}", at) for at in range(20)), 0.1),
+    "ceremony": (f"{SCRIPT_FIX}{CEREMONY}", 0.3),
+    "comments": (SCRIPT_FIX.replace("  if (a >= b) {", "  // note\n" * 250 + "  if (a >= b) {"), 0.35),
+    "imports": ("".join(f"import {{ x{at} }} from './x{at}';\n" for at in range(120)) + SCRIPT_FIX, 0.3),
+}
+
+
+def ours(before: str, after: str, path: str = "m.ts", fix: str = SCRIPT_FIX) -> float:
+    return signals({path: (before, after)}, references={path: fix})[0].value
+
+
+@pytest.mark.parametrize("name", WRONGS)
+def test_more_than_the_fix_is_worth_little_and_the_fix_everything(name: str) -> None:
+    after, most = WRONGS[name]
+    assert ours(FILE, after) <= most
+    assert ours(FILE, SCRIPT_FIX) == 1.0

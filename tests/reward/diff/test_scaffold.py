@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.reward.diff.scaffold import WEIGHTS, amount, inspect
+from holdfast.reward.diff.minimality import WEIGHTS, scaffold_amount, scaffolding
 
 PYTHON = """def f(a, b):
     total = 0
@@ -21,7 +21,7 @@ SCRIPT = "export function f(a: number) {\n  if (a > 1) {\n    return a;\n  }\n  
 
 
 def rules(before: str | None, after: str, path: str = "m.py", **how: object) -> list[str]:
-    return [one.rule for one in inspect({path: (before, after)}, **how)]  # type: ignore[arg-type]
+    return [one.rule for one in scaffolding({path: (before, after)}, **how)]  # type: ignore[arg-type]
 
 
 ADDED = [  # what was appended to the file, and the one rule that must see it
@@ -51,13 +51,9 @@ ADDED = [  # what was appended to the file, and the one rule that must see it
 
 @pytest.mark.parametrize(("added", "rule"), ADDED, ids=[f"{at}-{rule}" for at, (_, rule) in enumerate(ADDED)])
 def test_what_is_added_and_not_needed_is_found(added: str, rule: str) -> None:
-    assert rule in rules(PYTHON, f"{PYTHON}\n\n{added}")
-
-
-@pytest.mark.parametrize(("added", "rule"), ADDED, ids=[f"{at}-{rule}" for at, (_, rule) in enumerate(ADDED)])
-def test_what_was_there_is_nobodys_fault(added: str, rule: str) -> None:
     before = f"{PYTHON}\n\n{added}"
-    assert rules(before, before.replace("x > b", "x >= b")) == []
+    assert rule in rules(PYTHON, before)
+    assert rules(before, before.replace("x > b", "x >= b")) == []  # what was there is nobody's fault
 
 
 @pytest.mark.parametrize(
@@ -83,16 +79,12 @@ def test_an_honest_change_shows_no_sign(after: str) -> None:
 
 @pytest.mark.parametrize("guard", ["a is None", "not a", "not isinstance(a, list)", "len(a) == 0"])
 def test_a_way_out_for_a_value_nobody_passes_is_a_guard(guard: str) -> None:
-    assert rules(PYTHON, PYTHON.replace("    total = 0", f"    if {guard}:\n        return 0\n    total = 0")) == [
-        "guard"
-    ]
+    after = PYTHON.replace("    total = 0", f"    if {guard}:\n        return 0\n    total = 0")
+    assert rules(PYTHON, after) == ["guard"]
 
 
-def test_what_comes_after_a_return_is_never_reached() -> None:
+def test_what_comes_after_a_return_is_never_reached_unless_the_return_is_deeper() -> None:
     assert rules(PYTHON, PYTHON.replace("    return total", "    return total\n    total = 1")) == ["dead_branch"]
-
-
-def test_what_comes_after_a_return_that_is_deeper_is_reached() -> None:
     before = "def f(a):\n    b = a\n    if b:\n        return 1\n    return b\n"
     assert rules(before, before.replace("    return b\n", "    b = a + 1\n    return b\n")) == []
 
@@ -105,8 +97,8 @@ def test_a_name_that_the_tests_use_is_used() -> None:
 
 def test_a_file_outside_the_task_is_sprawl() -> None:
     change = {"m.py": (PYTHON, PYTHON + "\nf\n"), "README.md": (None, "hello")}
-    assert [(one.rule, one.path) for one in inspect(change, files=["m.py"])] == [("sprawl", "README.md")]
-    assert inspect(change) == ()
+    assert [(one.rule, one.path) for one in scaffolding(change, files=["m.py"])] == [("sprawl", "README.md")]
+    assert scaffolding(change) == ()
 
 
 @pytest.mark.parametrize(
@@ -127,27 +119,15 @@ def test_typescript_has_the_same_signs(added: str, rule: str, path: str) -> None
     assert rule in rules(SCRIPT, SCRIPT + added, path)
 
 
-def test_javascript_guards_are_guards() -> None:
+def test_javascript_guards_are_guards_and_abstract_methods_are_no_stubs() -> None:
     after = SCRIPT.replace("  return 0;", "  if (a === null) {\n    return 1;\n  }\n  return 0;")
     assert rules(SCRIPT, after, "m.ts") == ["guard"]
-
-
-def test_abstract_methods_are_no_stubs() -> None:
-    added = (
-        "from abc import ABC, abstractmethod\n\n\nclass A(ABC):\n    @abstractmethod\n    def run(self):\n        ...\n"
-    )
+    added = "from abc import *\n\n\nclass A(ABC):\n    @abstractmethod\n    def run(self):\n        ...\n"
     assert "stub" not in rules(PYTHON, f"{PYTHON}\n\n{added}")
+    assert rules(PYTHON, PYTHON + "def (") == []  # what does not parse shows no signs
 
 
-def test_the_amount_is_the_sum_of_the_weights() -> None:
-    found = inspect({"m.py": (PYTHON, f"import os\n{PYTHON}\n\nif False:\n    g(1)\n")})
-    assert amount(found) == WEIGHTS["unused_import"] + WEIGHTS["dead_branch"]
-
-
-def test_a_text_that_does_not_parse_shows_no_signs() -> None:
-    assert rules(PYTHON, PYTHON + "def (") == []
-
-
-def test_a_finding_has_its_line() -> None:
-    (found,) = inspect({"m.py": (PYTHON, f"{PYTHON}\n\nif False:\n    g(1)\n")})
-    assert (found.path, found.line) == ("m.py", 13)
+def test_the_amount_is_the_sum_of_the_weights_and_a_finding_has_its_line() -> None:
+    found = scaffolding({"m.py": (PYTHON, f"import os\n{PYTHON}\n\nif False:\n    g(1)\n")})
+    assert scaffold_amount(found) == WEIGHTS["unused_import"] + WEIGHTS["dead_branch"]
+    assert [(one.path, one.line) for one in found] == [("m.py", 1), ("m.py", 14)]

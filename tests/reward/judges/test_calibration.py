@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression
 
@@ -24,14 +24,26 @@ from holdfast.reward.judges.calibration import (
     cross_fitted,
     drift,
     ece,
+    effect,
+    injected,
     isotonic,
     label_set,
     mean,
+    model_preference,
+    order,
+    order_averaged,
+    padded,
+    pair_messages,
+    paired,
     probability,
+    probe,
+    read_preference,
+    score_preference,
+    self_preference,
     weight,
 )
-from holdfast.reward.judges.judge import CRITERIA
-from tests.reward.voices import judgement
+from holdfast.reward.judges.judge import CRITERIA, LlmJudge
+from tests.reward.voices import Scripted, Voice, call, judgement
 
 ON = CRITERIA["correctness"]
 
@@ -55,13 +67,6 @@ def scene(n: int, error: float, *, seed: int = 0, base: float = 0.4) -> tuple[li
     return judged, best_labels([label(k, bool(h)) for k, h in enumerate(holds)])
 
 
-def test_a_map_worked_by_hand() -> None:
-    xs, ys = isotonic([0.1, 0.2, 0.3, 0.4, 0.5], [0, 1, 0, 1, 1])
-    assert xs.tolist() == [0.1, 0.2, 0.3, 0.4, 0.5]
-    assert ys.tolist() == [0.0, 0.5, 0.5, 1.0, 1.0]
-
-
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), min_size=1, max_size=60))
 def test_the_map_is_that_of_an_independent_solver(points: list[tuple[int, bool]]) -> None:
     x, y = np.array([p[0] / 20 for p in points]), np.array([float(p[1]) for p in points])
@@ -85,16 +90,15 @@ def test_kappa_is_agreement_beyond_chance() -> None:
     assert agreement([True] * 5, [True] * 5).kappa is None
 
 
-def test_errors_worked_by_hand() -> None:
+def test_errors_and_a_corrected_mean_worked_by_hand() -> None:
+    """p = 0.6, q₁ = 0.9, q₀ = 0.8: θ = (0.6 + 0.8 − 1) / 0.7."""
     assert brier([0.8, 0.4], [1, 0]) == pytest.approx((0.04 + 0.16) / 2)
     assert ece([0.1, 0.1, 0.9, 0.9], [0, 0, 1, 0], bins=2) == pytest.approx(0.5 * 0.1 + 0.5 * 0.4)
     assert auroc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]) == pytest.approx(0.75)
     assert auroc([0.5, 0.5], [0, 1]) == 0.5
     assert auroc([0.5, 0.6], [1, 1]) is None
-
-
-def test_a_corrected_mean_worked_by_hand() -> None:
-    """p = 0.6, q₁ = 0.9, q₀ = 0.8: θ = (0.6 + 0.8 − 1) / 0.7."""
+    xs, ys = isotonic([0.1, 0.2, 0.3, 0.4, 0.5], [0, 1, 0, 1, 1])
+    assert (xs.tolist(), ys.tolist()) == ([0.1, 0.2, 0.3, 0.4, 0.5], [0.0, 0.5, 0.5, 1.0, 1.0])
     found = corrected(600, 1000, sensitivity=(90, 100), specificity=(80, 100))
     assert (found.raw, found.rate) == (0.6, pytest.approx(0.4 / 0.7))
     assert found.low < found.rate < found.high
@@ -157,40 +161,33 @@ def test_a_judge_below_its_floor_is_demoted_and_weighs_nothing() -> None:
     assert weight(found) == 0.0 == weight(None)
 
 
-def test_too_few_labels_and_a_bias_are_reasons() -> None:
+def test_too_few_labels_and_a_bias_are_reasons_and_who_abstained_is_left_out() -> None:
     judged, known = scene(LEAST - 1, 0.0)
     assert calibrate(ON, judged, known, now=1.0).reasons == (f"{LEAST - 1} labels < {LEAST}",)
     judged, known = scene(400, 0.02)
     found = calibrate(ON, judged, known, now=1.0, reasons=["padding gains 0.2"])
     assert (found.standing, found.reasons) == (JudgeStatus.DIAGNOSTIC, ("padding gains 0.2",))
-
-
-def test_who_abstained_is_counted_and_left_out() -> None:
-    judged, known = scene(200, 0.02)
     silent = [replace(one, grade=None, score=None) if k < 50 else one for k, one in enumerate(judged)]
     found = calibrate(ON, silent, known, now=1.0)
-    assert (found.n, found.abstained) == (150, 50)
+    assert (found.n, found.abstained) == (350, 50)
 
 
 def test_a_calibration_is_of_one_judge_asked_in_one_way() -> None:
     judged, known = scene(60, 0.1)
-    for mixed in ([*judged, replace(judged[0], judge="n")], [*judged, replace(judged[0], prompt="c" * 64)], []):
+    others = [*judged, replace(judged[0], judge="n")], [*judged, replace(judged[0], prompt="c" * 64)], []
+    for criterion, mixed in [*((ON, one) for one in others), (CRITERIA["safety"], judged)]:
         with pytest.raises(BadInput, match="needs judgements of one judge"):
-            calibrate(ON, mixed, known, now=1.0)
-    with pytest.raises(BadInput, match="needs judgements of one judge"):
-        calibrate(CRITERIA["safety"], judged, known, now=1.0)
+            calibrate(criterion, mixed, known, now=1.0)
 
 
-def test_other_labels_are_another_label_set() -> None:
+def test_other_labels_are_another_label_set_and_a_persons_comes_before_a_programs() -> None:
     labels = [label(1, True), label(2, False)]
     assert label_set(labels) == label_set(labels[::-1])
     assert label_set(labels) != label_set([label(1, True), label(2, True)])
     assert label_set(labels) != label_set([label(1, True), label(2, False, maker=Maker.PERSON)])
-
-
-def test_a_persons_label_comes_before_a_programs() -> None:
-    many = [label(1, True), label(1, False, maker=Maker.PERSON, who="ann"), label(2, None), label(3, True)]
-    found = best_labels(many)
+    found = best_labels(
+        [label(1, True), label(1, False, maker=Maker.PERSON, who="ann"), label(2, None), label(3, True)]
+    )
     assert {one.artefact: (one.holds, one.maker) for one in found.values()} == {
         artefact(1).sha256: (False, Maker.PERSON),
         artefact(3).sha256: (True, Maker.PROGRAM),
@@ -228,3 +225,103 @@ def test_the_mean_for_a_gate_is_corrected_by_the_calibration() -> None:
     answer = mean(found, [one.score for one in others])
     assert answer.low <= share <= answer.high
     assert abs(answer.rate - share) < abs(answer.raw - share)
+
+
+def answers(n: int, tasks: int | None = None) -> list[EvalItem]:
+    return [EvalItem(task=f"task {k % (tasks or n)}", output=f"It is {k}.") for k in range(n)]
+
+
+def test_an_effect_is_the_mean_of_paired_differences() -> None:
+    found = effect("padding", [0.2, 0.4, 0.6, None], [0.4, 0.6, 0.8, 0.9])
+    assert (found.n, found.mean, found.raised) == (3, pytest.approx(0.2), pytest.approx(1 / 3))
+    assert found.low == pytest.approx(0.2) == pytest.approx(found.high)
+    assert found.reason == "padding gains 0.200 (at least 0.200)"
+    worse = effect("padding", [0.9, 0.8], [0.1, 0.2])
+    assert worse.mean < 0 and worse.reason is None
+    assert effect("padding", [None], [0.5]).reason is None
+
+
+def test_what_is_padded_or_injected_says_the_same_in_its_conversation() -> None:
+    talk = EvalItem(task="t", output="4", detail={"messages": [{"role": "assistant", "content": "4"}]})
+    for made in (padded(talk), padded(talk, 1), injected(talk)):
+        assert "4" in made.output and made.output != "4"
+        assert made.detail["messages"][-1]["content"] == made.output
+        assert made.sha256 != talk.sha256
+
+
+async def test_a_judge_that_pays_for_length_or_obeys_the_answer_is_found_out() -> None:
+    """Their judge: 0.8 when the text is longer than 50 letters."""
+    long = Scripted("long", lambda one: 0.8 if len(one.output) > 50 else 0.2)
+    found = await probe(long, ON, answers(40, tasks=20))
+    assert any(reason.startswith("padding gains 0.6") for reason in found.reasons)
+    deaf = Scripted("deaf", lambda one: 0.7)
+    assert (await probe(deaf, ON, answers(40, tasks=20))).reasons == []
+    assert set(found.payload) == {"padding", "instructions", "order"}
+    naive = Scripted("naive", lambda one: 1.0 if "yes" in one.output else 0.3)
+    found = await probe(naive, ON, answers(40))
+    assert any(reason.startswith("instructions gains 0.7") for reason in found.reasons)
+
+
+def leaning(bias: float, noise: float, seed: int = 0) -> Any:
+    """A judge of pairs that knows who is better, leans to whoever comes first, and wavers."""
+    rng = np.random.default_rng(seed)
+
+    async def prefer(a: EvalItem, b: EvalItem) -> float:
+        better = 1.2 if int(a.output[6:-1]) % 7 > int(b.output[6:-1]) % 7 else -1.2
+        return float(1 / (1 + np.exp(-(better + bias + rng.normal(0, noise)))))
+
+    return prefer
+
+
+async def test_both_orders_averaged_take_the_order_out() -> None:
+    pairs = [
+        (EvalItem(task="t", output=f"It is {k}."), EvalItem(task="t", output=f"It is {k + 3}.")) for k in range(500)
+    ]
+    found = await order(leaning(bias=1.0, noise=0.5), pairs)
+    assert found.n == 500
+    assert found.raw > 0.1  # one order alone: more than one verdict in ten follows it
+    assert found.corrected < 0.02 and found.reason is None
+    fair = await order(leaning(bias=0.0, noise=0.0), pairs)
+    assert (fair.raw, fair.corrected) == (0.0, 0.0)
+
+
+async def test_a_preference_both_ways_is_antisymmetric_and_scores_one_by_one_know_no_order() -> None:
+    a, b = EvalItem(task="t", output="It is 3."), EvalItem(task="t", output="It is 1.")
+    prefer = leaning(bias=0.8, noise=0.0)
+    forth, back = await order_averaged(prefer, a, b), await order_averaged(prefer, b, a)
+    assert forth is not None and back is not None and forth + back == pytest.approx(1.0)
+    assert forth > 0.5
+    assert await order_averaged(score_preference(lambda one: None), a, b) is None
+    prefer = score_preference(lambda one: {"It is 3.": 0.9, "It is 1.": 0.5}[one.output])
+    assert (await prefer(a, b), await prefer(b, a)) == (pytest.approx(0.9), pytest.approx(0.1))
+
+
+def test_a_judge_that_likes_its_own_hand_is_found_out() -> None:
+    some = answers(80)
+    made: dict[str, Any] = {"criterion": ON.id, "maker": Maker.PROGRAM, "who": "r", "at": 1.0}
+    known = {one.sha256: Label(artefact=one.sha256, holds=k % 2 == 0, **made) for k, one in enumerate(some)}
+    authors = {one.sha256: "m" if k % 4 < 2 else "n" for k, one in enumerate(some)}
+    rng = np.random.default_rng(2)
+    scores = [0.5 + (0.2 if k % 2 == 0 else 0.0) + (0.15 if k % 4 < 2 else 0.0) for k in range(80)]
+    judged = [judgement(one, "m", score + rng.normal(0, 0.02)) for one, score in zip(some, scores, strict=True)]
+    found = self_preference(judged, authors, known, own="m")
+    assert found.n == 40 and found.mean == pytest.approx(0.15, abs=0.02) and found.reason is not None
+    fair = self_preference(judged, authors, known, own="x")
+    assert (fair.n, fair.reason) == (0, None)  # it wrote none of them
+
+
+async def test_a_model_is_shown_both_and_answers_in_a_word() -> None:
+    voice = Voice(lambda said: call("first", likely=0.8))
+    judge = LlmJudge(name="m", complete=voice, clock=lambda: 1.0)
+    a, b = EvalItem(task="t", output="4"), EvalItem(task="t", output="5")
+    prefer = model_preference(judge, ON)
+    assert await prefer(a, b) == pytest.approx(0.8)
+    assert await order_averaged(prefer, a, b) == pytest.approx(0.5)  # always the first: no preference at all
+    with pytest.raises(BadInput, match="must be to the same task"):
+        await prefer(a, EvalItem(task="u", output="5"))
+    assert "| 4" in pair_messages(ON, a, b)[1]["content"]
+    words = {"second.": 0.0, "First": 1.0, "neither": 0.5, "both": None, "": None}
+    assert {word: read_preference(call(word)) for word in words} == words
+    some = [*answers(6, tasks=3), EvalItem(task="alone", output="x")]
+    assert [(a.task, b.task) for a, b in paired(some, 2)] == [("task 0", "task 0"), ("task 1", "task 1")]
+    assert paired([some[0], some[0]], 5) == []

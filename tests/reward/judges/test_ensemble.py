@@ -58,14 +58,11 @@ def test_an_abstention_is_left_out_and_never_a_half() -> None:
     assert (nobody.probability, nobody.why) == (None, "b: cannot be read: hm")
 
 
-def test_disagreement_is_a_dispute_whatever_the_mean() -> None:
+def test_disagreement_is_a_dispute_whatever_the_mean_and_who_is_unsure_decides_nothing() -> None:
     judged = [judgement(ANSWER, "a", 0.97), judgement(ANSWER, "b", 0.2)]
     found = pool(judged, known(calibration("a", brier=0.01), calibration("b", brier=0.25)))
     assert (found.outcome, found.holds) == (EnsembleOutcome.DISPUTED, None)
     assert found.why == "a says 0.97, b says 0.20"
-
-
-def test_one_who_is_unsure_decides_nothing() -> None:
     found = pool([judgement(ANSWER, "a", 0.6)], known(calibration("a")))
     assert (found.outcome, found.why) == (EnsembleOutcome.ABSTAINED, "unsure: 0.60")
     with pytest.raises(BadInput, match="ensemble"):

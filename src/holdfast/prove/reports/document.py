@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from math import inf, isclose, isfinite
 from pathlib import Path
@@ -112,7 +112,7 @@ NAMES = re.compile(
     rf"m24-benchmark-(?:report-(?:{RUN_ID.pattern}-)?({'|'.join(REPORTS)})"
     rf"|({SAFETY})(?:-{RUN_ID.pattern})?|({PROOF})-{RUN_ID.pattern})\.json"
 )
-MOMENT = "%Y-%m-%dT%H:%M:%SZ"
+TIMESTAMP = "%Y-%m-%dT%H:%M:%SZ"
 
 Document = dict[str, Any]  # as JSON
 Rule = Callable[[object], str | None]  # why a value is refused
@@ -149,13 +149,13 @@ def number(least: float = -inf, most: float = inf) -> Rule:
     return check
 
 
-def moment(value: object) -> str | None:
+def timestamp(value: object) -> str | None:
     try:
-        parsed = read_moment(str(value))
+        parsed = read_timestamp(str(value))
     except ValueError:
         return "must be a moment in UTC, such as 2026-07-01T12:00:00Z"
     # strptime lets leading zeros go, and dates so late that no report can be kept after them
-    is_written_so = parsed.strftime(MOMENT) == value and parsed.year < 9000
+    is_written_so = parsed.strftime(TIMESTAMP) == value and parsed.year < 9000
     return None if is_written_so else "must be a moment in UTC, such as 2026-07-01T12:00:00Z"
 
 
@@ -169,7 +169,7 @@ def sha256(value: object) -> str | None:
     return None if fits else "must be a sha256: 64 hexadecimal digits"
 
 
-HEAD: Mapping[str, Rule] = {"run_id": run_id, "generated_at": moment}
+HEAD: Mapping[str, Rule] = {"run_id": run_id, "generated_at": timestamp}
 SUITE: Mapping[str, Rule] = {"name": text, "version": text, "sha256": sha256}
 RETENTION: Mapping[str, Rule] = {
     "policy": one_of(*POLICIES),
@@ -195,7 +195,7 @@ class Retention:
     archive_after_days: int = 30
 
     def __post_init__(self) -> None:
-        demand("retention.", RETENTION, {name: getattr(self, name) for name in RETENTION})
+        demand("retention.", RETENTION, asdict(self))
         if self.archive_after_days > self.retain_days:
             why = f"must not be above retain_days, {self.retain_days}"
             raise BadInput(f"retention.archive_after_days = {self.archive_after_days}", why=why)
@@ -222,11 +222,11 @@ class ReportHead:
 
     @property
     def written_at(self) -> str:
-        return self.generated_at.strftime(MOMENT)
+        return self.generated_at.strftime(TIMESTAMP)
 
 
-def read_moment(text: str) -> datetime:
-    return datetime.strptime(text, MOMENT).replace(tzinfo=UTC)
+def read_timestamp(text: str) -> datetime:
+    return datetime.strptime(text, TIMESTAMP).replace(tzinfo=UTC)
 
 
 def active_name(kind: str, run: str) -> str:
@@ -258,8 +258,7 @@ def kind_of(name: str) -> str | None:
 
 def frame(head: ReportHead, kind: str) -> Document:
     """The groups that every document has."""
-    kept = head.retention
-    purge_after = head.generated_at + timedelta(days=kept.retain_days)
+    purge_after = head.generated_at + timedelta(days=head.retention.retain_days)
     return {
         "schema_version": SCHEMA,
         **({"report_kind": kind} if kind in REPORTS else {}),
@@ -270,20 +269,13 @@ def frame(head: ReportHead, kind: str) -> Document:
             "report_path": f"{head.state}/reports/{active_path(kind, head.run_id)}",
             "archive_path": f"{head.state}/reports/{archived_path(kind, head.run_id, head.generated_at)}",
         },
-        "retention": {
-            "policy": kept.policy,
-            "retain_days": kept.retain_days,
-            "archive_after_days": kept.archive_after_days,
-            "purge_after": purge_after.strftime(MOMENT),
-        },
+        "retention": {**asdict(head.retention), "purge_after": purge_after.strftime(TIMESTAMP)},
     }
 
 
 def seal(document: Document) -> Document:
-    """A sha256 for each member and for each item of a list, so that a change is found where it is.
-
-    It detects accidents; a changed seal is detected by recomputing and by the proof.
-    """
+    """A sha256 for each member and for each item of a list, so that a change is found where it is. It detects
+    accidents; a changed seal is detected by recomputing and by the proof."""
 
     def of(value: object) -> str:
         canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -318,18 +310,14 @@ def catalogue(folder: Path) -> Iterator[ReportFile]:
         for path in sorted(folder.glob(pattern)):
             kind = kind_of(path.name)
             if kind is not None and not path.name.startswith("."):
-                run = _archived_run(kind, path.name) if is_archived else path.parent.name
+                before, after = archived_name(kind, "/").split("/")
+                run = path.name.removeprefix(before).removesuffix(after) if is_archived else path.parent.name
                 yield ReportFile(path=path, kind=kind, run=run, is_archived=is_archived)
 
 
 def place_of(path: Path) -> Path:
     """Where a path leads from here: `..` goes, but links stay, for a state folder is called as its user calls it."""
     return Path(os.path.abspath(path))  # noqa: PTH100
-
-
-def _archived_run(kind: str, name: str) -> str:
-    before, after = archived_name(kind, "/").split("/")
-    return name.removeprefix(before).removesuffix(after)
 
 
 def _range(least: float | None, most: float | None) -> str:

@@ -50,7 +50,7 @@ CRITERIA: Mapping[str, Rule] = {
     "min_confidence_level": number(LEAST_CONFIDENCE, 0.9999),
 }
 VERSIONS: Mapping[str, Rule] = {"baseline": text, "trained": text}
-CHANCE: Mapping[str, Rule] = {"alpha": number(0.0001, 0.5), "seed": whole(0)}
+TEST_SETTINGS: Mapping[str, Rule] = {"alpha": number(0.0001, 0.5), "seed": whole(0)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +76,11 @@ class ReportComparison:
     criteria: ProofCriteria = DOCUMENTED
     alpha: float = 0.05
     seed: int = 0
-    weighing: Mapping[str, Any] | None = field(default=None, hash=False)  # what a gate asked for; carried, not used
+    config: Mapping[str, Any] | None = field(default=None, hash=False)  # what a gate asked for; carried, not used
     versions: tuple[str, str] | None = None  # what the two are called as releases, where they are; carried too
 
     def __post_init__(self) -> None:
-        demand("", CHANCE, {"alpha": self.alpha, "seed": self.seed})
+        demand("", TEST_SETTINGS, {"alpha": self.alpha, "seed": self.seed})
 
     @property
     def level(self) -> float:
@@ -139,14 +139,8 @@ def find(baseline: Side, trained: Side, how: ReportComparison) -> Findings:
     comparison = _compare("reward", baseline.episodes, trained.episodes, how, 0.0)
     safety = find_safety(baseline.episodes, trained.episodes, how)
     delta = _delta(mean(trained.episodes, "reward"), mean(baseline.episodes, "reward"))
-    codes = failed(
-        how.criteria,
-        delta=delta,
-        safety_delta=safety.delta,
-        p_value=comparison.p_value,
-        level=how.level,
-        low=comparison.interval.low,
-    )
+    p_value, low = comparison.p_value, comparison.interval.low
+    codes = failed(how.criteria, delta=delta, safety_delta=safety.delta, p_value=p_value, level=how.level, low=low)
     return Findings(
         baseline=baseline, trained=trained, how=how, delta=delta, comparison=comparison, safety=safety, codes=codes
     )
@@ -210,9 +204,7 @@ def _compare(
     metric: str, baseline: tuple[Episode, ...], trained: tuple[Episode, ...], how: ReportComparison, margin: float
 ) -> MetricComparison:
     before, after = scores(baseline, metric, "baseline"), scores(trained, metric, "trained")
-    rng = metric_streams(np.random.default_rng(how.seed))[
-        metric
-    ]  # as `compare_versions` draws: one figure has one value
+    rng = metric_streams(np.random.default_rng(how.seed))[metric]  # drawn as `compare_versions` draws
     return paired(before, after, rng=rng, margin=margin, level=how.level)
 
 
@@ -277,7 +269,7 @@ def significance_report(head: ReportHead, found: Findings, hashes: Mapping[str, 
         "reports": _references(("baseline", "trained"), head, hashes),
         "criteria": asdict(found.how.criteria),
         **_versions(found),
-        "weighing": None if found.how.weighing is None else dict(found.how.weighing),
+        "weighing": None if found.how.config is None else dict(found.how.config),
         "significance": {
             **_significance(found),
             "alpha": found.how.alpha,
@@ -298,7 +290,8 @@ def safety_report(
     found: SafetyRegression,
 ) -> Document:
     """A report that can be checked alone, because it contains the penalties of both sides."""
-    after = {(one.task, one.seed): one.safety_cost for one in trained}
+    after = {(one.task, one.seed): float(one.safety_cost) for one in trained}
+    rows = [(one.task, one.seed, float(one.safety_cost), after[one.task, one.seed]) for one in baseline]
     test = found.comparison
     return {
         **document.frame(head, SAFETY),
@@ -321,15 +314,7 @@ def safety_report(
             "delta_ci_high": 0.0 - test.interval.low,
             "proved": found.is_proved,
         },
-        "samples": [
-            {
-                "task": one.task,
-                "seed": one.seed,
-                "baseline": float(one.safety_cost),
-                "trained": float(after[one.task, one.seed]),
-            }
-            for one in baseline
-        ],
+        "samples": [{"task": task, "seed": seed, "baseline": old, "trained": new} for task, seed, old, new in rows],
     }
 
 
@@ -392,24 +377,20 @@ def publish(
     alpha: float = 0.05,
     seed: int = 0,
     decision: Decision | None = None,
-    weighing: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
     versions: tuple[str, str] | None = None,
     retention: Retention = KEPT,
 ) -> Published:
     """Writes all reports of a run, the proof last: a publication with a proof is complete, and is never written again.
-
-    `versions` are the ids of both as releases, where they are registered.
-    """
+    `versions` are the ids of both as releases, where they are registered."""
     head = head_at(folder, run_id=run_id, suite=suite, generated_at=generated_at, retention=retention)
     for what, names in (("checkpoint", checkpoints), ("version", versions or ())):
         for name in names:
             document.demand("", {what: document.text}, {what: name})
     refuse_twice(folder, run_id)
-    before, after = (
-        Side(checkpoint=name, episodes=tuple(episodes))
-        for name, episodes in zip(checkpoints, (baseline, _in_order(baseline, trained)), strict=True)
-    )
-    how = ReportComparison(criteria=criteria, alpha=alpha, seed=seed, weighing=weighing, versions=versions)
+    before = Side(checkpoint=checkpoints[0], episodes=tuple(baseline))
+    after = Side(checkpoint=checkpoints[1], episodes=tuple(_in_order(baseline, trained)))
+    how = ReportComparison(criteria=criteria, alpha=alpha, seed=seed, config=config, versions=versions)
     documents = build(head, before, after, how, decision)
     paths = {kind: folder / document.active_path(kind, run_id) for kind in KINDS}
     for kind in KINDS:
@@ -463,13 +444,8 @@ def head_at(
         raise BadInput(f"folder {folder}", why="reports lie in a folder called reports", remedy="give <state>/reports")
     if generated_at.tzinfo is None:
         raise BadInput(f"generated_at = {generated_at}", why="has no time zone", remedy="give one, such as UTC")
-    return ReportHead(
-        run_id=run_id,
-        generated_at=generated_at.astimezone(UTC).replace(microsecond=0, tzinfo=UTC),
-        suite=suite,
-        retention=retention,
-        state=place.parent.name,
-    )
+    at = generated_at.astimezone(UTC).replace(microsecond=0, tzinfo=UTC)
+    return ReportHead(run_id=run_id, generated_at=at, suite=suite, retention=retention, state=place.parent.name)
 
 
 def refuse_twice(folder: Path, run_id: str) -> None:
@@ -517,10 +493,8 @@ def _versions(found: Findings) -> Document:
 
 
 def _references(kinds: Sequence[str], head: ReportHead, hashes: Mapping[str, str]) -> Document:
-    return {
-        kind.replace("-", "_"): {"file": document.active_name(kind, head.run_id), "sha256": hashes[kind]}
-        for kind in kinds
-    }
+    files = {kind: document.active_name(kind, head.run_id) for kind in kinds}
+    return {kind.replace("-", "_"): {"file": file, "sha256": hashes[kind]} for kind, file in files.items()}
 
 
 def _outcome(found: Findings) -> Document:

@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -115,11 +115,10 @@ def validate(path: Path) -> list[Problem]:
     if asked.kind != PROOF and asked.head is not None:
         _check_against_proof(asked)
     is_moved = any(problem.is_place for problem in asked.problems)  # and with it, most likely, those beside it
+    beside = [files[kind] for kind in KINDS if kind in files and kind != asked.kind]
     others = [
-        Problem(where=f"{read.path.name}: {problem.where}", why=problem.why, is_place=problem.is_place)
-        for kind in KINDS
-        if kind in files and kind != asked.kind
-        for read in [files[kind]]
+        replace(problem, where=f"{read.path.name}: {problem.where}")
+        for read in beside
         for problem in read.problems
         if not (is_moved and problem.is_place)
     ]
@@ -177,18 +176,13 @@ def _check_head(read: _Read) -> None:
     state, _, rest = said["report_path"].partition("/")
     path = f"reports/{document.active_path(read.kind, head['run_id'])}"
     if not state or rest != path:
-        read.say(
-            "$.publication.report_path", f"is {short(said['report_path'])}, and by $.run_id must be <state>/{path}"
-        )
+        why = f"is {short(said['report_path'])}, and by $.run_id must be <state>/{path}"
+        read.say("$.publication.report_path", why)
         return
+    at, named = document.read_timestamp(head["generated_at"]), (suite["name"], suite["version"], suite["sha256"])
     try:
-        read.head = ReportHead(
-            run_id=head["run_id"],
-            generated_at=document.read_moment(head["generated_at"]),
-            suite=(suite["name"], suite["version"], suite["sha256"]),
-            retention=Retention(**kept),
-            state=state,
-        )
+        kept_so = Retention(**kept)
+        read.head = ReportHead(run_id=head["run_id"], generated_at=at, suite=named, retention=kept_so, state=state)
     except BadInput as error:
         read.say("$.retention", str(error))
         return
@@ -286,13 +280,7 @@ def _read_side(read: _Read) -> Side | None:
     rows = _read_rows(read, SAMPLE)
     if named is None or rows is None:
         return None
-    episodes = tuple(
-        Episode(
-            **{name: value for name, value in row.items() if name != "safety_penalty"},
-            safety_cost=row["safety_penalty"],
-        )
-        for row in rows
-    )
+    episodes = tuple(Episode(safety_cost=row.pop("safety_penalty"), **row) for row in rows)
     return Side(checkpoint=named["checkpoint_id"], episodes=episodes) if _are_alike(read, episodes, episodes) else None
 
 
@@ -320,20 +308,19 @@ def _are_alike(read: _Read, baseline: Sequence[Episode], trained: Sequence[Episo
 
 def _find_again(files: Mapping[str, _Read], baseline: Side | None, trained: Side | None) -> Findings | None:
     read = files["significance"]
-    criteria, chance = read.take("$.criteria", report.CRITERIA), read.take("$.significance", report.CHANCE)
+    criteria, chance = read.take("$.criteria", report.CRITERIA), read.take("$.significance", report.TEST_SETTINGS)
     named = read.take("$.versions", report.VERSIONS) if "versions" in read.data else {}
     if baseline is None or trained is None or criteria is None or chance is None or named is None:
         return None
     if not _are_alike(files["trained"], baseline.episodes, trained.episodes):
         return None
+    asked = read.data.get("weighing")
+    config, versions = (
+        asked if isinstance(asked, dict) else None,
+        (named["baseline"], named["trained"]) if named else None,
+    )
     try:
-        asked = read.data.get("weighing")
-        how = ReportComparison(
-            criteria=ProofCriteria(**criteria),
-            **chance,
-            weighing=asked if isinstance(asked, dict) else None,
-            versions=(named["baseline"], named["trained"]) if named else None,
-        )
+        how = ReportComparison(criteria=ProofCriteria(**criteria), **chance, config=config, versions=versions)
         return report.find(baseline, trained, how)
     except BadInput as error:  # numbers so large that their sums are not finite
         files["trained"].say("$.samples", str(error))
@@ -352,7 +339,7 @@ def _read_decision(read: _Read) -> Decision | Problem | None:
 
 def _check_safety_alone(read: _Read, head: ReportHead) -> None:
     bound = read.read(read.data, "$", {"max_safety_regression": document.number(0.0)})
-    chance, rows = read.take("$.test", report.CHANCE), _read_rows(read, PENALTIES)
+    chance, rows = read.take("$.test", report.TEST_SETTINGS), _read_rows(read, PENALTIES)
     if bound is None or chance is None or rows is None:
         return
     baseline, trained = (
@@ -390,14 +377,9 @@ def _check_pass(read: _Read) -> None:
     before, after = read.take("$.baseline", means), read.take("$.trained", means)
     if figures is None or criteria is None or before is None or after is None:
         return
-    codes = report.failed(
-        ProofCriteria(**criteria),
-        delta=round(after["mean_reward"] - before["mean_reward"], 12),
-        safety_delta=round(after["mean_safety_penalty"] - before["mean_safety_penalty"], 12),
-        p_value=figures["p_value"],
-        level=figures["confidence_level"],
-        low=figures["delta_ci_low"],
-    )
+    delta, safety_delta = (round(after[name] - before[name], 12) for name in means)
+    tested = {"p_value": figures["p_value"], "level": figures["confidence_level"], "low": figures["delta_ci_low"]}
+    codes = report.failed(ProofCriteria(**criteria), delta=delta, safety_delta=safety_delta, **tested)
     said = read.data["significance"].get("pass")
     if said is not (not codes):
         read.say("$.significance.pass", f"is {short(said)}, and by the figures beside it: {', '.join(codes) or 'pass'}")
@@ -444,8 +426,7 @@ class RetentionPlan:
     steps: tuple[RetentionStep, ...]
 
     def only(self, *actions: RetentionAction) -> RetentionPlan:
-        chosen = tuple(step for step in self.steps if step.action in actions)
-        return RetentionPlan(folder=self.folder, at=self.at, steps=chosen)
+        return replace(self, steps=tuple(step for step in self.steps if step.action in actions))
 
 
 def due(folder: Path, now: datetime) -> RetentionPlan:
@@ -458,12 +439,10 @@ def due(folder: Path, now: datetime) -> RetentionPlan:
 
 def carry_out(plan: RetentionPlan) -> Iterator[RetentionStep]:
     """Does what is due, archiving first, then purging. Yields each step once it is on disk."""
-    for step in plan.only(RetentionAction.ARCHIVE).steps:
-        _archive(step)
-        yield step
-    for step in plan.only(RetentionAction.PURGE).steps:
-        _purge(step)
-        yield step
+    for action, do in ((RetentionAction.ARCHIVE, _archive), (RetentionAction.PURGE, _purge)):
+        for step in plan.only(action).steps:
+            do(step)
+            yield step
 
 
 def _step(folder: Path, found: ReportFile, now: datetime) -> RetentionStep:
@@ -477,11 +456,8 @@ def _step(folder: Path, found: ReportFile, now: datetime) -> RetentionStep:
         return _keep(found, f"{first.where} {first.why}", is_wrong=True)
     if head.retention.policy == "retain-only":
         return _keep(found, "its policy is retain-only")
-    return (
-        _purge_step(folder, found, head, sha256, now)
-        if found.is_archived
-        else _archive_step(folder, found, head, sha256, now)
-    )
+    step = _purge_step if found.is_archived else _archive_step
+    return step(folder, found, head, sha256, now)
 
 
 def _archive_step(folder: Path, found: ReportFile, head: ReportHead, sha256: str, now: datetime) -> RetentionStep:
@@ -501,9 +477,8 @@ def _purge_step(folder: Path, found: ReportFile, head: ReportHead, sha256: str, 
         return _keep(found, f"is kept until {after:%Y-%m-%d}")
     if (folder / document.active_path(found.kind, head.run_id)).exists():
         return _keep(found, "its archiving is not finished")
-    return RetentionStep(
-        action=RetentionAction.PURGE, path=found.path, why=f"was kept until {after:%Y-%m-%d}", sha256=sha256
-    )
+    why = f"was kept until {after:%Y-%m-%d}"
+    return RetentionStep(action=RetentionAction.PURGE, path=found.path, why=why, sha256=sha256)
 
 
 def _keep(found: ReportFile, why: str, *, is_wrong: bool = False) -> RetentionStep:

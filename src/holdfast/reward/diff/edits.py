@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -151,7 +152,7 @@ class _Work:
     def inside(self, root: int) -> None:
         """From a node down, so that a pair made here is looked into as well."""
         old, new, done = self.old, self.new, 0  # nodes up to `done` were matched the optimal way, with all around them
-        for at in range(root, root + old.size[root]):
+        for at in old.within(root):
             other = int(self.to[at])
             if other < 0 or not old.height[at] or not new.height[other]:
                 continue
@@ -238,14 +239,14 @@ class _Work:
         for at in range(new.size[other]):
             if self.back[other + at] < 0:
                 left[new.hash[other + at]].append(other + at)
-        for at in range(one, one + old.size[one]):
+        for at in old.within(one):
             if self.to[at] < 0 and left.get(old.hash[at]):
                 self.tie_below(at, left[old.hash[at]].pop(0))
 
 
 def _bag(tree: Tree, node: int) -> tuple[Counter[str], Counter[str]]:
     """The texts below a node, and the kinds."""
-    inside = range(node, node + tree.size[node])
+    inside = tree.within(node)
     return Counter(tree.text[at] for at in inside if tree.text[at]), Counter(tree.kind[at] for at in inside)
 
 
@@ -279,9 +280,7 @@ def mapping(
     old: Tree, one: int, ones: Sequence[int], new: Tree, other: int, others: Sequence[int]
 ) -> list[tuple[int, int]]:
     """The cheapest mapping of two nodes and some children that keeps order and ancestors; Zhang and Shasha 1989.
-
-    Inserting and deleting cost 1, a changed text 0.5; nodes of different kinds never match.
-    """
+    Inserting and deleting cost 1, a changed text 0.5; nodes of different kinds never match."""
     left, right = _Post(old, one, ones), _Post(new, other, others)
     tree = [[0.0] * right.many for _ in range(left.many)]
     for i in left.roots:
@@ -412,13 +411,10 @@ class EditScript:
 
     def touched(self) -> list[int]:
         """Nodes after that are new, have another text, or have such nodes below them."""
-        parent, found = self.both.after.parent, set(self.added())
+        found = set(self.added())
         found |= {int(self.matches[edit.node.at]) for edit in self.edits if edit.verb == "update"}
         for at in list(found):
-            above = parent[at]
-            while above >= 0 and above not in found:
-                found.add(above)
-                above = parent[above]
+            found.update(takewhile(lambda above: above not in found, self.both.after.above(at)))
         return sorted(found)
 
 
@@ -433,7 +429,7 @@ class EditFinding:
     weight: float = 1.0
 
 
-@lru_cache(maxsize=16)  # minimality, scaffold and tamper ask for the same two texts
+@lru_cache(maxsize=16)  # minimality and tamper ask for the same two texts
 def compare(before: str, after: str, language: str = "python", *, fold: bool = True) -> EditScript:
     """The edits from one text to another; an empty text is a file that is not there."""
     sides = both(before, after, language, fold=fold)

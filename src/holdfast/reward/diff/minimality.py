@@ -1,24 +1,22 @@
 """Measures how much more was changed than had to be.
 
 The cost of a change is compared with the cost of a known minimal fix, or with a guess. Similarity of whole files plays
-no part, because it grows with the file. Whether a change is right is decided by the outcome gate. The two formulas that
-this replaces (`spec`, `original`) are kept for measuring against them, and never pay.
+no part, because it grows with the file. Whether a change is right is decided by the outcome gate. Scaffolding is what a
+change added and nothing needs; only nodes that were not there before are looked at.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardTerm
-from holdfast.reward.diff import scaffold
 from holdfast.reward.diff.edits import Change, EditFinding, compare, cost
-from holdfast.reward.diff.trees import kinds, language_of, line_changes, normalise_newlines
+from holdfast.reward.diff.trees import FOLDED, TEXT, Tree, language_of, normalise_newlines, parse
 
 SOURCE = "rule:minimal_diff@1"
 SLACK = 10.0  # nodes: so much beyond the least halves the multiplier of a small fix
@@ -84,14 +82,11 @@ def signals(
     uses: Sequence[str] = (),
     weight: float = 0.3,
 ) -> tuple[RewardTerm, ...]:
-    """The term `minimality`, and its parts `excess_edits`, `scaffolding` and `parse_errors` with weight 0.
-
-    `files` are the paths that the task is about (empty: any); `uses` are other texts, such as tests, that may use a
-    name.
-    """
+    """The term `minimality`, and its parts `excess_edits`, `scaffolding` and `parse_errors` with weight 0. `files` are
+    the paths that the task is about (empty: any); `uses` are other texts, such as tests, that may use a name."""
     spent = total_excess(change, references)
     found = unneeded_scaffolding(change, references, files=files, uses=uses)
-    amount = scaffold.amount(found)
+    amount = scaffold_amount(found)
     value = multiplier(spent.excess, amount, reference_cost=spent.reference_cost)
     return (
         RewardTerm(
@@ -108,11 +103,11 @@ def unneeded_scaffolding(
 ) -> tuple[EditFinding, ...]:
     """The scaffolding of a change, less what the least fix has of the same kind in the same file."""
     texts = references if isinstance(references, Mapping) else {}
-    found = scaffold.inspect(change, files=files, uses=uses)
+    found = scaffolding(change, files=files, uses=uses)
     if not found:
         return ()
     needed = {path: (change[path][0], text) for path, text in texts.items() if isinstance(text, str) and path in change}
-    allowed = Counter((one.path, one.rule) for one in scaffold.inspect(needed, uses=uses))
+    allowed = Counter((one.path, one.rule) for one in scaffolding(needed, uses=uses))
     kept = []
     for one in found:
         if allowed[one.path, one.rule] > 0:
@@ -122,85 +117,347 @@ def unneeded_scaffolding(
     return tuple(kept)
 
 
-LEAST = 0.1  # of both multipliers
+WEIGHTS: Mapping[str, float] = {
+    **dict.fromkeys(("unused_import", "unused_parameter", "single_caller"), 0.25),
+    **dict.fromkeys(("unused_name", "forwarder", "one_child_interface", "one_method_class", "guard"), 0.5),
+    **dict.fromkeys(("swallow_all", "duplicate", "dead_branch", "stub", "sprawl"), 1.0),
+}
+LEAST_DUPLICATE = 20  # nodes
+MOST_LINES = 3_000  # of a file in which duplicates of old code are looked for; beyond, only among what is new
+SHORT = 3  # statements of a function that is worth no name of its own when one place calls it
+
+FUNCTIONS = frozenset(
+    {"function_definition", "function_declaration", "generator_function_declaration", "method_definition"}
+)
+CLASSES = frozenset({"class_definition", "class_declaration", "abstract_class_declaration", "interface_declaration"})
+BLOCKS = frozenset({"block", "statement_block"})
+PARAMETERS = frozenset({"parameters", "formal_parameters"})
+NAMES = frozenset({"identifier", "property_identifier", "type_identifier", "shorthand_property_identifier"})
+CALLS = frozenset({"call", "call_expression"})
+ENDS = frozenset({"return_statement", "raise_statement", "throw_statement", "continue_statement", "break_statement"})
+BROAD = frozenset({"Exception", "BaseException"})
+_ABSTRACT = frozenset({"ABC", "Protocol", "ABCMeta"})
+_WORD = re.compile(r"\w+")
 
 
-def spec_multiplier(
-    similarity: float, *, files: int = 1, line_ratio: float = 0.0, scaffolding: float = 0.0, is_equivalent: bool = True
-) -> float:
-    """m = max(0.1, s − 0.1 (files − 1)⁺ − 2 (lines − 0.1)⁺ − 0.3 scaffolding), and 0.1 for what is not equivalent."""
-    if not is_equivalent:
-        return LEAST
-    return max(LEAST, similarity - max(0, files - 1) * 0.1 - max(0.0, line_ratio - 0.1) * 2.0 - 0.3 * scaffolding)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    path: str
+    tree: Tree
+    added: frozenset[int]
+    after: str
+    lines: Sequence[str]
+    words: Counter[str]  # of all texts after, and of those that may use a name
+
+    def new(self, kinds: Collection[str]) -> Iterator[int]:
+        return (at for at in sorted(self.added) if self.tree.kind[at] in kinds)
+
+    def finding(self, rule: str, node: int, what: str) -> EditFinding:
+        return EditFinding(rule, self.path, self.tree.line[node], what, WEIGHTS[rule])
 
 
-def spec(change: Change, *, is_equivalent: bool) -> float:
-    """The specified multiplier of a change: similarity of whole files by tree edit distance, mean over the files."""
-    pairs = [(path, *texts) for path, texts in sorted(change.items()) if texts[0] != texts[1]]
-    if not pairs:
-        return spec_multiplier(1.0, is_equivalent=is_equivalent)
-    alike, touched, lines = [], 0, 0
-    for path, before, after in pairs:
-        sizes = [len(kinds(text or "", language_of(path))) for text in (before, after)]
-        alike.append(max(0.0, 1.0 - compare(before or "", after or "", language_of(path)).cost / max(*sizes, 1)))
-        old, new = normalise_newlines(before or "").split("\n"), normalise_newlines(after or "").split("\n")
-        touched += sum(max(b1 - b0, a1 - a0) for b0, b1, a0, a1 in line_changes(old, new))
-        lines += max(len(old), 1)
-    found = min(1.0, scaffold.amount(scaffold.inspect(change)))
-    ratio = touched / lines
-    return spec_multiplier(
-        mean(alike), files=len(pairs), line_ratio=ratio, scaffolding=found, is_equivalent=is_equivalent
+def scaffolding(change: Change, *, files: Collection[str] = (), uses: Sequence[str] = ()) -> tuple[EditFinding, ...]:
+    """Scaffolding in what a change added. `files` are those the task is about (empty: any); `uses` may use a name."""
+    words: Counter[str] = Counter()
+    for text in (*uses, *(after or "" for _, after in change.values())):
+        words.update(_WORD.findall(text))
+    found: list[EditFinding] = []
+    for path, (before, after) in sorted(change.items()):
+        if files and path not in files and before != after:
+            found.append(EditFinding("sprawl", path, 1, "outside the task", WEIGHTS["sprawl"]))
+        language = language_of(path)
+        if not after or before == after or language == TEXT:
+            continue
+        script = compare(before or "", after, language)
+        if script.both.is_coarse or script.both.after.errors or script.both.before.errors:
+            continue
+        lines, added = normalise_newlines(after).split("\n"), frozenset(script.added())
+        file = _File(path=path, tree=script.both.after, added=added, after=after, lines=lines, words=words)
+        for rule in _RULES:
+            found += rule(file)
+    return tuple(sorted(found, key=lambda one: (one.path, one.line, one.rule)))
+
+
+def scaffold_amount(findings: Sequence[EditFinding]) -> float:
+    """How much scaffolding there is: the sum of the weights."""
+    return sum(one.weight for one in findings)
+
+
+def name_of(tree: Tree, node: int) -> str:
+    """What a definition is called: its first child that is a name."""
+    for child in tree.children(node):
+        if tree.kind[child] in NAMES:
+            return tree.text[child]
+    return ""
+
+
+def body_of(tree: Tree, node: int) -> list[int]:
+    """The statements of a definition, without remarks."""
+    for child in reversed(tree.children(node)):
+        if tree.kind[child] in BLOCKS or tree.kind[child] in ("class_body", "interface_body"):
+            inner = tree.children(child)
+            return [one for one in inner if tree.kind[one] not in ("comment", "docstring")]
+    return []
+
+
+def _parameters(tree: Tree, node: int) -> list[tuple[int, str]]:
+    for child in tree.children(node):
+        if tree.kind[child] in PARAMETERS:
+            inner = tree.children(child)
+            first = {one: next((tree.text[x] for x in tree.leaves(one) if tree.kind[x] in NAMES), "") for one in inner}
+            return [(one, name) for one, name in first.items() if name not in ("", "self", "cls")]
+    return []
+
+
+def _unused(file: _File) -> Iterator[EditFinding]:
+    tree = file.tree
+    for node in file.new(FUNCTIONS | CLASSES):
+        name = name_of(tree, node)
+        if name and not _is_special(name) and file.words[name] <= 1 and not _is_exported(tree, node):
+            yield file.finding("unused_name", node, f"{name} is never used")
+    for node in file.new({"import_statement", "import_from_statement"}):
+        own = Counter(_WORD.findall(tree.words(node)))
+        for name in _imported(tree, node):
+            if file.words[name] <= own[name] and not file.path.endswith(("__init__.py", "index.ts", "index.js")):
+                yield file.finding("unused_import", node, f"{name} is never used")
+    for node in file.new({"assignment", "variable_declarator"}):
+        first = tree.children(node)[:1]
+        if not first or tree.kind[first[0]] != "identifier" or _is_exported(tree, node):
+            continue
+        name = tree.text[first[0]]
+        if file.words[name] <= 1 and not _is_special(name) and name != "_":
+            yield file.finding("unused_name", node, f"{name} is never read")
+    for node in file.new(FUNCTIONS):
+        told = Counter(tree.text[leaf] for leaf in tree.leaves(node))
+        if len(body_of(tree, node)) > 0 and not _is_stub(tree, node):
+            for one, name in _parameters(tree, node):
+                if told[name] <= 1 and not name.startswith("_"):
+                    yield file.finding("unused_parameter", one, f"{name} is never read")
+
+
+def _is_special(name: str) -> bool:
+    return (name.startswith("__") and name.endswith("__")) or name in ("constructor", "main")
+
+
+def _is_exported(tree: Tree, node: int) -> bool:
+    for one in (node, *tree.above(node)):
+        if tree.kind[one] in ("export_statement", "decorated_definition"):
+            return True
+        if tree.kind[one] in BLOCKS:
+            return False
+    return False
+
+
+def _imported(tree: Tree, node: int) -> list[str]:
+    """The names that an import binds."""
+    names = []
+    aliased = ("aliased_import", "import_specifier", "namespace_import")
+    parts = tree.children(node)
+    if tree.kind[node] == "import_from_statement":
+        parts = parts[1:]  # where from
+    for part in parts:
+        inner = [one for one in tree.within(part) if tree.kind[one] in (*aliased, "import_clause")]
+        if inner and tree.kind[inner[0]] == "import_clause":
+            bound = range(part + 1, part + tree.size[part])
+            names += [
+                [tree.text[leaf] for leaf in tree.leaves(one)][-1]
+                for one in bound
+                if tree.kind[one] in aliased or (tree.kind[one] == "identifier" and tree.parent[one] == inner[0])
+            ]
+            continue
+        leaves = [tree.text[leaf] for leaf in tree.leaves(part) if tree.kind[leaf] == "identifier"]
+        if leaves:
+            names.append(leaves[-1] if tree.kind[part] == "aliased_import" else leaves[0])
+    return [name for name in names if name and name != "annotations"]
+
+
+def _forwarders(file: _File) -> Iterator[EditFinding]:
+    tree = file.tree
+    for node in file.new(FUNCTIONS):
+        body, name = body_of(tree, node), name_of(tree, node)
+        given = [name for _, name in _parameters(tree, node)]
+        passed = _passed_on(tree, body[0]) if len(body) == 1 else None
+        if passed is not None and passed == given and (given or tree.kind[body[0]] == "return_statement"):
+            yield file.finding("forwarder", node, f"{name} only calls something else with what it was given")
+        elif 0 < len(body) <= SHORT and file.words[name] == 2 and not _is_stub(tree, node) and not _is_special(name):
+            yield file.finding("single_caller", node, f"{name} is short, and one place uses it")
+
+
+def _passed_on(tree: Tree, statement: int) -> list[str] | None:
+    """The arguments of a statement that is nothing but one call with plain names."""
+    at = statement
+    while tree.kind[at] in ("return_statement", "expression_statement", "await", "await_expression"):
+        inner = tree.children(at)
+        if len(inner) != 1:
+            return None
+        at = inner[0]
+    if tree.kind[at] not in CALLS:
+        return None
+    last = tree.children(at)[-1]
+    arguments = tree.children(last)
+    if any(tree.height[one] and tree.kind[one] != "keyword_argument" for one in arguments):
+        return None
+    return [tree.text[list(tree.leaves(one))[-1]] for one in arguments]
+
+
+def _interfaces(file: _File) -> Iterator[EditFinding]:
+    tree = file.tree
+    for node in file.new(CLASSES):
+        name = name_of(tree, node)
+        heads = [child for child in tree.children(node) if tree.kind[child] in ("argument_list", "class_heritage")]
+        bases = {tree.text[leaf] for head in heads for leaf in tree.leaves(head)}
+        is_abstract = tree.kind[node].startswith(("interface", "abstract")) or bool(bases & _ABSTRACT)
+        if is_abstract:
+            pattern = rf"(?:class\s+\w+\s*\([^)]*\b{name}\b|(?:extends|implements)\s[^{{]*\b{name}\b)"
+            children = len(re.findall(pattern, file.after))
+            if children <= 1:
+                yield file.finding("one_child_interface", node, f"{name} has {children} implementations")
+        elif not bases and tree.kind[node] != "interface_declaration":
+            methods = [one for one in body_of(tree, node) if tree.kind[one] in FUNCTIONS]
+            own = [one for one in methods if not _is_special(name_of(tree, one))]
+            if len(own) <= 1 and methods and len(methods) == len(body_of(tree, node)):
+                yield file.finding("one_method_class", node, f"{name} has one method")
+
+
+def _swallows(file: _File) -> Iterator[EditFinding]:
+    tree = file.tree
+    for node in file.new({"except_clause", "catch_clause"}):
+        inside = {tree.kind[at] for at in tree.within(node)}
+        if inside & {"raise_statement", "throw_statement"}:
+            continue
+        parts = tree.children(node)
+        if tree.kind[node] == "except_clause":
+            caught = {tree.text[leaf] for leaf in (() if tree.kind[parts[0]] in BLOCKS else tree.leaves(parts[0]))}
+            if caught and not caught & BROAD:
+                continue
+        elif len(body_of(tree, node)) > 1:
+            continue
+        yield file.finding("swallow_all", node, "catches everything and goes on")
+    for node in file.new(CALLS):
+        if tree.words(tree.children(node)[0]).endswith("suppress") and BROAD & set(tree.words(node).split()):
+            yield file.finding("swallow_all", node, "suppresses everything")
+
+
+def _guards(file: _File) -> Iterator[EditFinding]:
+    """Early exits for a missing value or a wrong type that no caller is known to pass."""
+    tree = file.tree
+    for node in file.new({"if_statement"}):
+        parts = tree.children(node)
+        body = body_of(tree, node) if tree.kind[parts[-1]] in BLOCKS else parts[1:]
+        if len(parts) != 2 or len(body) != 1 or tree.kind[body[0]] not in ENDS:
+            continue
+        condition = tree.words(parts[0])
+        if re.fullmatch(_GUARD, condition):
+            yield file.finding("guard", node, f"if {condition}: a way out that may not be needed")
+
+
+_GUARD = re.compile(
+    r"not [\w ]+|[\w ]+ is (?:not )?None|None is \w+|not isinstance [\w ]+|! [\w ]+|typeof \w+ [!=]==? \S+"
+    r"|[\w ]+ [!=]==? (?:null|undefined|None)(?: \|\| [\w ]+ [!=]==? (?:null|undefined))?|len \w+ == 0|\w+ length === 0"
+)
+
+
+def _duplicates(file: _File) -> Iterator[EditFinding]:
+    tree = file.tree
+    large = [at for at in sorted(file.added) if tree.size[at] >= LEAST_DUPLICATE and tree.kind[at] in _UNITS]
+    large = [at for at in large if sum(one in file.added for one in tree.within(at)) > tree.size[at] // 2]
+    if not large:
+        return
+    whole = parse(file.after, tree.language) if file.after.count("\n") <= MOST_LINES else tree
+    seen: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    for at in range(len(whole)):
+        if whole.size[at] >= LEAST_DUPLICATE and whole.kind[at] in _UNITS:
+            seen[_outline(whole, at)].add(whole.line[at])
+    end = 0
+    for at in large:
+        twins = seen[_outline(tree, at)] - {tree.line[at]}
+        if at >= end and twins:
+            end = at + tree.size[at]
+            yield file.finding("duplicate", at, f"the same as line {min(twins)} but for names")
+
+
+_UNITS = FUNCTIONS | CLASSES | {"if_statement", "for_statement", "while_statement", "try_statement", "with_statement"}
+
+
+def _outline(tree: Tree, node: int) -> tuple[int, ...]:
+    """Kinds and literals, without names."""
+    nodes = tree.within(node)
+    kept = [(tree.kind[at], "" if tree.kind[at] in NAMES else tree.text[at], tree.size[at]) for at in nodes]
+    return (len(kept), hash(tuple(kept)))
+
+
+def _dead(file: _File) -> Iterator[EditFinding]:
+    tree = file.tree
+    for node in file.new({"if_statement", "while_statement"}):
+        condition = tree.children(node)[0]
+        text = tree.words(condition)
+        never = {"False", "false", "0", "None", "null"}
+        always = {"True", "true", "1"} if tree.kind[node] == "if_statement" else set()
+        if text in never | always or _is_same_on_both_sides(tree, condition):
+            yield file.finding("dead_branch", node, f"the condition {text} never changes")
+    for node in sorted(file.added):
+        if tree.kind[node] in BLOCKS or tree.parent[node] < 0 or tree.kind[tree.parent[node]] not in BLOCKS:
+            continue
+        row = tree.children(tree.parent[node])
+        place = row.index(node)
+        if place and _is_end(file, row[place - 1], node) and tree.kind[node] not in ("comment", "docstring"):
+            yield file.finding("dead_branch", node, "is never reached")
+
+
+def _is_end(file: _File, node: int, after: int) -> bool:
+    """Whether control never passes a statement. Of a folded block, the last line decides, if it is as deep as the
+    next."""
+    if file.tree.kind[node] != FOLDED:
+        return file.tree.kind[node] in ENDS
+    last, line = file.lines[file.tree.end[node] - 1], file.lines[file.tree.line[after] - 1]
+    is_way_out = re.match(r"\s*(?:return|raise|throw|continue|break)\b", last) is not None
+    return is_way_out and _depth(last) == _depth(line) and last.rstrip()[-1] not in "([{,\\"
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _is_same_on_both_sides(tree: Tree, node: int) -> bool:
+    if tree.kind[node] not in ("comparison_operator", "binary_expression"):
+        return False
+    parts = tree.children(node)
+    return len(parts) == 3 and tree.hash[parts[0]] == tree.hash[parts[2]]
+
+
+def _stubs(file: _File) -> Iterator[EditFinding]:
+    tree = file.tree
+    for node in file.new(FUNCTIONS):
+        if _is_stub(tree, node) and not _is_abstract_member(tree, node):
+            yield file.finding("stub", node, f"{name_of(tree, node)} does nothing")
+    for node in file.new({"comment"}):
+        if re.search(r"\b(?:TODO|FIXME|XXX)\b", tree.text[node]):
+            yield file.finding("stub", node, "left to be done")
+
+
+def _is_stub(tree: Tree, node: int) -> bool:
+    if not any(tree.kind[child] in BLOCKS for child in tree.children(node)):
+        return False  # a declaration
+    body = body_of(tree, node)
+    if not body:
+        return True
+    if len(body) > 1:
+        return False
+    text = tree.words(body[0])
+    if tree.kind[body[0]] == "return_statement":
+        return text in ("", "None", "null", "undefined")
+    return (
+        tree.kind[body[0]] == "pass_statement" or text == "..." or "NotImplemented" in text or "not implemented" in text
     )
 
 
-def lines_score(lines: int) -> float:
-    """What so many more or fewer lines are worth; piecewise linear, and 0 at the least."""
-    if lines < 10:
-        return 1.0
-    if lines <= 50:
-        return 0.8 + 0.2 * (50 - lines) / 40
-    if lines <= 100:
-        return 0.5 + 0.3 * (100 - lines) / 50
-    if lines < 500:
-        return 0.3 + 0.2 * (500 - lines) / 400
-    return max(0.0, 0.1 + 0.2 * min(1000 - lines, 500) / 500)
+def _is_abstract_member(tree: Tree, node: int) -> bool:
+    above = tree.parent[node]
+    if tree.kind[above] == "decorated_definition":
+        decorators = {word for child in tree.children(above)[:-1] for word in tree.words(child).split()}
+        return bool(decorators & {"abstractmethod", "overload"})
+    owner = next((one for one in tree.above(node) if tree.kind[one] in CLASSES), None)
+    return owner is not None and bool(_ABSTRACT & set(tree.first_words(owner, 6).split()[:6]))
 
 
-def original_multiplier(similarity: float, lines: int, scaffolding: float = 0.0) -> float:
-    """m = clamp(clamp(0.7 s + 0.3 lines) · (1 − 0.5 scaffolding)), both to 0.1 … 1."""
-    base = min(1.0, max(LEAST, 0.7 * similarity + 0.3 * lines_score(lines)))
-    return min(1.0, max(LEAST, base * (1.0 - 0.5 * scaffolding)))
-
-
-def original(change: Change) -> float:
-    """The multiplier of the original system: the mean over the files of a change."""
-    found = [
-        original_multiplier(
-            jaccard(before or "", after or "", language_of(path)),
-            abs((before or "").count("\n") - (after or "").count("\n")),
-            original_scaffolding(after or ""),
-        )
-        for path, (before, after) in sorted(change.items())
-        if before != after
-    ]
-    return mean(found) if found else 1.0
-
-
-def jaccard(before: str, after: str, language: str) -> float:
-    """Its similarity: the share of node kinds that both files have. Anything but JavaScript and TypeScript is a row of
-    lines, which are all of one kind."""
-    if language not in ("javascript", "typescript", "tsx"):
-        return 1.0
-    one, two = set(kinds(before, language)), set(kinds(after, language))
-    return len(one & two) / max(1, len(one | two))
-
-
-def original_scaffolding(after: str) -> float:
-    """Its penalty, from the text after alone: comments, imports, blank lines, one empty function; 1 at the most."""
-    lines = after.split("\n")
-    remarks = sum(line.startswith(("//", "/*")) or line.rstrip().endswith("*/") for line in lines)
-    imports = sum(line.startswith("import ") for line in lines)
-    blank = sum(not line.strip() for line in lines)
-    penalty = 0.3 * (remarks > 0.5 * len(lines)) + 0.2 * (imports > 20) + 0.1 * (blank > 0.3 * len(lines))
-    penalty += 0.4 * (re.search(r"function\s+\w+\s*\([^)]*\)\s*\{\s*\}", after) is not None)
-    return min(1.0, penalty)
+_RULES = (_unused, _forwarders, _interfaces, _swallows, _guards, _duplicates, _dead, _stubs)

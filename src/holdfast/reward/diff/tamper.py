@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
+from itertools import islice
 from pathlib import PurePosixPath
 from unicodedata import normalize
 
@@ -200,7 +201,7 @@ def _assigned(tree: Tree, node: int, modules: Collection[str]) -> Iterator[Escap
     target = targets[0]
     words = tree.first_words(target)
     owner = _root(tree, target)
-    if words in ("process exitCode",):
+    if words == "process exitCode":
         yield "exit", node, "sets the exit code"
     elif tree.kind[target] in _DOTTED:
         is_known = owner in _JS_OWNERS if tree.language != "python" else owner in _OWNERS or owner in modules
@@ -227,16 +228,14 @@ def _compared(tree: Tree, node: int) -> Iterator[Escape]:
     name = next((tree.text[at] for at in tree.children(node) if tree.kind[at].endswith("identifier")), "")
     if name not in _COMPARES or name == "__hash__":
         return
-    returned = [at for at in range(node, node + tree.size[node]) if tree.kind[at] == "return_statement"]
+    returned = [at for at in tree.within(node) if tree.kind[at] == "return_statement"]
     is_constant = returned and all(
         tree.height[at] and not any(tree.kind[leaf].endswith("identifier") for leaf in tree.leaves(at))
         for at in returned
     )
-    above = tree.parent[node]
-    while above >= 0 and tree.kind[above] not in ("class_definition", "class_declaration"):
-        above = tree.parent[above]
-    heads = [] if above < 0 else [one for one in tree.children(above) if tree.kind[one] == "argument_list"]
-    bases = {tree.text[leaf] for head in heads for leaf in tree.leaves(head)}
+    owner = (one for one in tree.above(node) if tree.kind[one] in ("class_definition", "class_declaration"))
+    parts = [part for one in islice(owner, 1) for part in tree.children(one) if tree.kind[part] == "argument_list"]
+    bases = {tree.text[leaf] for part in parts for leaf in tree.leaves(part)}
     if is_constant or (bases & _VALUES) or name == "asymmetricMatch":
         yield "monkeypatch", node, f"{name} that says the same of everything" if is_constant else f"{name} of a value"
 
@@ -271,8 +270,7 @@ def _sniffed(tree: Tree, node: int) -> Iterator[Escape]:
 
 def _is_main(tree: Tree, node: int) -> bool:
     """Under `if __name__ == "__main__"`, in `main`, or in a `run` that takes a command line: no test goes that way."""
-    above = tree.parent[node]
-    while above >= 0:
+    for above in tree.above(node):
         first = above + 1
         if tree.kind[above] == "if_statement" and "__name__" in tree.first_words(first):
             return True
@@ -280,7 +278,6 @@ def _is_main(tree: Tree, node: int) -> bool:
             return True
         if tree.kind[above] == "function_definition" and tree.first_words(above, 2) in ("run argv", "run args"):
             return True
-        above = tree.parent[above]
     return False
 
 
@@ -302,13 +299,8 @@ _NEEDED = re.compile(  # a requirement, with its version or in a list: no word o
 )
 
 
-def inspect(
-    change: Change, *, protected: Collection[str] = PROTECTED, tests: Mapping[str, str] | None = None
-) -> tuple[EditFinding, ...]:
-    """Everything in a change that works on the check. `tests` are the visible ones, path → text.
-
-    Patterns of `protected` are matched against whole paths and against names alone.
-    """
+def inspect(change: Change, *, tests: Mapping[str, str] | None = None) -> tuple[EditFinding, ...]:
+    """Everything in a change that works on the check. `tests` are the visible ones, path → text."""
     own = {path: before for path, (before, _) in change.items() if before and is_test(path)}
     visible = own | dict(tests or {})
     cases = cases_of(visible)
@@ -316,7 +308,7 @@ def inspect(
     for path, (before, after) in sorted(change.items()):
         if before == after:
             continue
-        found += _protected(path, before or "", after or "", protected)
+        found += _protected(path, before or "", after or "")
         if is_test(path, visible):
             found += _tests(path, before, after)
             if before is None and after is not None and language_of(path) != TEXT:
@@ -344,8 +336,8 @@ def _fits(path: str, patterns: Collection[str]) -> bool:
     return any(fnmatch(path, one) or fnmatch(PurePosixPath(path).name, one) for one in patterns)
 
 
-def _protected(path: str, before: str, after: str, patterns: Collection[str]) -> Iterator[EditFinding]:
-    if _fits(path, patterns):
+def _protected(path: str, before: str, after: str) -> Iterator[EditFinding]:
+    if _fits(path, PROTECTED):
         yield EditFinding("protected", path, 1, "a protected file was touched")
     elif path.endswith(".pth") and re.search(r"^import\s", after, re.MULTILINE):
         yield EditFinding("protected", path, 1, "a file that every interpreter runs")
@@ -373,7 +365,7 @@ def _source(path: str, before: str, after: str, cases: tuple[ConstantCase, ...])
     is_whole = not script.both.is_coarse
     tree = script.both.after if is_whole else parse(after, language)
     touched, added = (script.touched(), frozenset(script.added())) if is_whole else (range(len(tree)), frozenset[int]())
-    seen = [(one, node) for one, node in _seen(path, tree, touched, cases)]
+    seen = list(_seen(path, tree, touched, cases))
     if not seen:
         return []
     old = parse(before, language)

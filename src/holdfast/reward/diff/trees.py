@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate, islice
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import normalize
 
 from holdfast.contracts.errors import HoldfastError
@@ -37,10 +37,8 @@ def normalise_newlines(source: str) -> str:
 
 
 def line_changes(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Gap]:
-    """The line ranges that differ, as (from, to) before and (from, to) after: a patience diff.
-
-    Lines that occur once on both sides are anchors; between anchors Myers, which is fast while little differs.
-    """
+    """The line ranges that differ, as (from, to) before and (from, to) after: a patience diff. Lines that occur once on
+    both sides are anchors; between anchors Myers, which is fast while little differs."""
     gaps: list[Gap] = []
     tries = 0
     todo = [(0, len(before), 0, len(after))]
@@ -244,8 +242,17 @@ class Tree:
             at += self.size[at]
         return found
 
+    def within(self, node: int) -> range:
+        """The node and all below it."""
+        return range(node, node + self.size[node])
+
+    def above(self, node: int) -> Iterator[int]:
+        """Its parent, the parent of that, and so on."""
+        while (node := self.parent[node]) >= 0:
+            yield node
+
     def leaves(self, node: int = 0) -> Iterator[int]:
-        return (one for one in range(node, node + self.size[node]) if not self.height[one])
+        return (one for one in self.within(node) if not self.height[one])
 
     def words(self, node: int) -> str:
         """The texts below a node, with spaces between: to look at and to compare, not to run."""
@@ -402,6 +409,16 @@ def _errors(root: Node) -> tuple[int, ...]:
     return tuple(sorted(set(found)))
 
 
+class _Rows(NamedTuple):
+    """The arrays of a tree that is being read."""
+
+    kind: list[str]
+    text: list[str]
+    parent: list[int]
+    line: list[int]
+    end: list[int]
+
+
 Folds = dict[int, int]  # node → the number of its fold; −1: inside the fold before it
 
 
@@ -446,11 +463,7 @@ def _is_tall(node: Node) -> bool:
 
 def _compact(root: Node, language: str, folds: Folds, most: int | None = None) -> tuple[Tree, dict[int, int]]:
     """The arrays, and where each node of the parser went. One node more than `most` is where it stops."""
-    kind: list[str] = []
-    text: list[str] = []
-    parent: list[int] = []
-    line: list[int] = []
-    end: list[int] = []
+    kind, text, parent, line, end = rows = _Rows([], [], [], [], [])
     places: dict[int, int] = {}
     todo: list[tuple[Node, int]] = [(root, -1)]
     while todo and (most is None or len(kind) <= most):
@@ -466,15 +479,14 @@ def _compact(root: Node, language: str, folds: Folds, most: int | None = None) -
                 continue
             name, words = FOLDED, f"#{label}"
         elif not node.is_named:
-            if _is_implied(node, name, kind[above]):
+            if _is_implied(name, kind[above]):
                 continue
             name, words = "operator", " ".join(_said(node).split())
         else:
             name, words, children = _named(node, name)
             if name == "identifier" and language == "python" and not words.isascii():
                 words = normalize("NFKC", words)  # as the interpreter does
-        here = len(kind)
-        places[node.id] = here
+        here = places[node.id] = len(kind)
         kind.append(name)
         text.append(words)
         parent.append(above)
@@ -482,10 +494,10 @@ def _compact(root: Node, language: str, folds: Folds, most: int | None = None) -
         end.append(node.end_point[0] + 1)
         if children:
             todo += [(child, here) for child in reversed(children)]
-    return _tree(language, kind, text, parent, line, end), places
+    return _tree(language, rows), places
 
 
-def _is_implied(node: Node, name: str, above: str) -> bool:
+def _is_implied(name: str, above: str) -> bool:
     if name == "in":
         return above in ("for_statement", "for_in_clause")
     if name == "from":
@@ -573,19 +585,11 @@ def _line_tree(numbered: Sequence[tuple[int, str]], errors: tuple[int, ...], is_
         text += [" ".join(words) if is_coarse else "", *inner]
         parent += [0, *[above] * len(inner)]
         line += [at + 1] * (1 + len(inner))
-    return _tree(TEXT, kind, text, parent, line, list(line), errors)
+    return _tree(TEXT, _Rows(kind, text, parent, line, list(line)), errors)
 
 
-def _tree(
-    language: str,
-    kind: list[str],
-    text: list[str],
-    parent: list[int],
-    line: list[int],
-    end: list[int],
-    errors: tuple[int, ...] = (),
-) -> Tree:
-    many = len(kind)
+def _tree(language: str, rows: _Rows, errors: tuple[int, ...] = ()) -> Tree:
+    kind, text, parent, many = rows.kind, rows.text, rows.parent, len(rows.kind)
     size, height, hashes, shapes = [1] * many, [0] * many, [0] * many, [0] * many
     below: list[list[int]] = [[] for _ in range(many)]
     outline: list[list[int]] = [[] for _ in range(many)]
@@ -598,16 +602,5 @@ def _tree(
             height[above] = max(height[above], height[at] + 1)
             below[above].append(hashes[at])
             outline[above].append(shapes[at])
-    return Tree(
-        language=language,
-        kind=kind,
-        text=text,
-        parent=parent,
-        line=line,
-        end=end,
-        size=size,
-        height=height,
-        hash=hashes,
-        shape=shapes,
-        errors=errors,
-    )
+    known: dict[str, Any] = {"size": size, "height": height, "hash": hashes, "shape": shapes}
+    return Tree(language=language, errors=errors, **rows._asdict(), **known)

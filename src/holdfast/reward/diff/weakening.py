@@ -37,7 +37,7 @@ class ConstantCase:
     """Constants that went in, and constants that the result was compared with."""
 
     given: frozenset[str]
-    wanted: frozenset[str]
+    expected: frozenset[str]
 
 
 def constant(tree: Tree, node: int) -> str | None:
@@ -70,7 +70,7 @@ def _plain(text: str) -> str:
 
 def constants(tree: Tree, node: int) -> list[str]:
     """All constants below a node, those inside of others too."""
-    found = (constant(tree, at) for at in range(node, node + tree.size[node]))
+    found = (constant(tree, at) for at in tree.within(node))
     return [one for one in found if one is not None]
 
 
@@ -92,7 +92,7 @@ def _asserted(tree: Tree) -> Iterator[ConstantCase]:
             continue
         if tree.kind[node] == "expression_statement" and not re.search(r"\b(?:assert|expect)", tree.words(node)):
             continue
-        for call in range(node, node + tree.size[node]):
+        for call in tree.within(node):
             if tree.kind[call] not in _CALLS:
                 continue
             arguments = tree.children(tree.children(call)[-1])
@@ -166,7 +166,7 @@ def _branch(tree: Tree, node: int, cases: tuple[ConstantCase, ...]) -> tuple[boo
     for answer in answers:
         for case in cases:
             hits = {one for one in tested if one in case.given}
-            if not hits or answer not in case.wanted:
+            if not hits or answer not in case.expected:
                 continue
             if len(tested & known) < TABLE_SHARE * len(tested):
                 continue  # a rule of the trade, such as the months with thirty days
@@ -197,7 +197,7 @@ def _tested(tree: Tree, node: int) -> set[str]:
         return set(constants(tree, parts[0])) if parts else set()
     condition = parts[1] if tree.kind[node] == "conditional_expression" and len(parts) > 1 else parts[0]
     found: set[str] = set()
-    for at in range(condition, condition + tree.size[condition]):
+    for at in tree.within(condition):
         if tree.kind[at] in ("comparison_operator", "binary_expression"):
             sides = tree.children(at)
             if any(tree.kind[side] == "operator" and tree.text[side] in _EQUALS for side in sides):
@@ -239,17 +239,13 @@ def _known_pairs(tree: Tree, node: int, cases: tuple[ConstantCase, ...]) -> str:
     known = [
         (min(keys, key=len, default=""), value)
         for keys, value in entries
-        if value is not None and any(_is_case(keys, value, case) for case in cases)
+        if value is not None and any(value in case.expected and keys & case.given for case in cases)
     ]
     if not known or len(known) < TABLE_SHARE * len(entries):
         return ""
     if len(known) == 1 and not (_is_distinctive(known[0][0]) or _is_distinctive(known[0][1])):
         return ""
     return f"a table of the tests' cases: {', '.join(f'{key} → {value}' for key, value in known[:3])}"
-
-
-def _is_case(keys: set[str], value: str, case: ConstantCase) -> bool:
-    return value in case.wanted and bool(keys & case.given)
 
 
 def _keys(tree: Tree, node: int) -> set[str]:
@@ -267,7 +263,7 @@ def _whole_answer(tree: Tree, node: int, cases: tuple[ConstantCase, ...]) -> str
     """A function that does nothing but give back what a test wants."""
     parts = tree.children(node)
     value = constant(tree, parts[0]) if len(parts) == 1 else None
-    if value is None or value in TRIVIAL or not any(value in case.wanted for case in cases):
+    if value is None or value in TRIVIAL or not any(value in case.expected for case in cases):
         return ""
     block = tree.parent[node]
     rest = [at for at in tree.children(block) if tree.kind[at] not in ("docstring", "comment")]
@@ -298,6 +294,9 @@ _FREE = names(
     " class_definition assignment comment docstring pass_statement type_alias_statement"
 )
 _BINDING = names("function_definition class_definition assignment function_declaration class_declaration")
+_MAKES = names(
+    "function_definition class_definition assignment function_declaration assignment_expression variable_declarator"
+)
 _LITERALS = frozenset({"integer", "float", "number", "string", "true", "false"})
 _JS_TESTS = frozenset({"it", "test"})
 
@@ -321,13 +320,11 @@ def _cases(tree: Tree) -> dict[str, list[int]]:
 def _test_name(tree: Tree, node: int) -> str:
     if tree.kind[node] == "function_definition":
         name = next((tree.text[at] for at in tree.children(node) if tree.kind[at] == "identifier"), "")
-        above = tree.parent[node]
-        while above >= 0 and tree.kind[above] not in ("class_definition", "function_definition"):
-            above = tree.parent[above]
-        if above >= 0 and tree.kind[above] == "function_definition":
+        owners = (one for one in tree.above(node) if tree.kind[one] in ("class_definition", "function_definition"))
+        above = next(owners, -1)
+        if not name.startswith("test") or (above >= 0 and tree.kind[above] == "function_definition"):
             return ""
-        owner = tree.text[tree.children(above)[0]] if above >= 0 else ""
-        return f"{owner}.{name}".lstrip(".") if name.startswith("test") else ""
+        return f"{tree.text[tree.children(above)[0]]}.{name}".lstrip(".") if above >= 0 else name
     if tree.kind[node] == "call_expression":
         callee, arguments = tree.children(node)[0], tree.children(node)[-1]
         parts = tree.children(arguments)
@@ -406,8 +403,8 @@ def _is_assertion(tree: Tree, node: int) -> bool:
 
 def _around(tree: Tree, node: int, outs: dict[int, int]) -> Iterator[str]:
     """The nodes between an assertion and its test. `outs` keeps the first way out of each block."""
-    below, above = node, tree.parent[node]
-    while above >= 0:
+    below = node
+    for above in tree.above(node):
         kind = tree.kind[above]
         if kind in ("block", "statement_block"):
             if above not in outs:
@@ -421,7 +418,7 @@ def _around(tree: Tree, node: int, outs: dict[int, int]) -> Iterator[str]:
                 yield f"{kind} {head}"
         elif kind in ("function_definition", "class_definition"):
             yield f"in {tree.text[above + 1]}" if kind == "class_definition" else "in a function"
-        below, above = above, tree.parent[above]
+        below = above
 
 
 def _literals(tree: Tree) -> Counter[str]:
@@ -442,16 +439,13 @@ def _turned(old: Tree, new: Tree) -> Iterator[Seen]:
     """Old tests with ways in them that were not there: a test that branches, leaves or waits need not ask anything."""
     were, are = _cases(old), _cases(new)
     for name in were.keys() & are.keys():
-        known = Counter(old.kind[at] for node in were[name] for at in range(node, node + old.size[node]))
+        known = Counter(old.kind[at] for node in were[name] for at in old.within(node))
         for node in are[name]:
-            for at in range(node, node + new.size[node]):
+            for at in new.within(node):
                 known[new.kind[at]] -= 1
                 if new.kind[at] in _WAYS and known[new.kind[at]] < 0:
-                    yield (
-                        "test_weakened",
-                        new.line[at],
-                        f"{name}: a {new.kind[at].replace('_', ' ')} that was not there",
-                    )
+                    what = f"{name}: a {new.kind[at].replace('_', ' ')} that was not there"
+                    yield "test_weakened", new.line[at], what
 
 
 def _bound(tree: Tree, nodes: Collection[int]) -> Counter[str]:
@@ -508,14 +502,7 @@ def _replaced(old: Tree, new: Tree) -> Iterator[Seen]:
         if old.kind[leaf] == "identifier"
     }
     for node in range(len(new)):
-        if new.kind[node] in (
-            "function_definition",
-            "class_definition",
-            "assignment",
-            "function_declaration",
-            "assignment_expression",
-            "variable_declarator",
-        ):
+        if new.kind[node] in _MAKES:
             first = new.children(node)[:1]
             if first and new.text[first[0]] in imported and new.text[first[0]]:
                 yield "monkeypatch", new.line[node], f"{new.text[first[0]]} is what the tests themselves make it"

@@ -87,11 +87,10 @@ def agreement(said: ArrayLike, known: ArrayLike, *, level: float = 0.95) -> Agre
         raise BadInput("agreement", why="needs as many verdicts as labels, and at least one")
     n, po = len(a), float((a == b).mean())
     pe = float(a.mean() * b.mean() + (1 - a.mean()) * (1 - b.mean()))
-    if pe >= 1.0 - 1e-12:
-        return Agreement(n=n, base_rate=float(b.mean()), accuracy=po, kappa=None, low=None, high=None)
-    kappa = (po - pe) / (1.0 - pe)
-    half = _z(level) * sqrt(po * (1.0 - po) / n) / (1.0 - pe)
-    low, high = max(-1.0, kappa - half), min(1.0, kappa + half)
+    kappa, low, high = None, None, None
+    if pe < 1.0 - 1e-12:
+        kappa, half = (po - pe) / (1.0 - pe), _z(level) * sqrt(po * (1.0 - po) / n) / (1.0 - pe)
+        low, high = max(-1.0, kappa - half), min(1.0, kappa + half)
     return Agreement(n=n, base_rate=float(b.mean()), accuracy=po, kappa=kappa, low=low, high=high)
 
 
@@ -131,10 +130,8 @@ class Corrected:
 def corrected(
     yes: int, n: int, *, sensitivity: tuple[int, int], specificity: tuple[int, int], level: float = 0.95
 ) -> Corrected:
-    """θ̂ = (p + q₀ − 1) / (q₀ + q₁ − 1), Rogan & Gladen 1978; the interval of Lee et al. 2025 (arXiv 2511.21140).
-
-    q₁ and q₀ are how often the judge is right on what holds and on what does not, each as (right, of how many).
-    """
+    """θ̂ = (p + q₀ − 1) / (q₀ + q₁ − 1), Rogan & Gladen 1978; the interval of Lee et al. 2025 (arXiv 2511.21140). q₁
+    and q₀ are how often the judge is right on what holds and on what does not, each as (right, of how many)."""
     (k1, m1), (k0, m0) = sensitivity, specificity
     if not n or not m1 or not m0 or not 0 <= yes <= n or not 0 <= k1 <= m1 or not 0 <= k0 <= m0:
         raise BadInput("corrected mean", why="needs verdicts, and labels of both kinds", remedy="label some of each")
@@ -355,7 +352,7 @@ class BiasEffect:
         return None
 
     @property
-    def told(self) -> dict[str, Any]:
+    def payload(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("n", "mean", "low", "high", "raised")}
 
 
@@ -429,7 +426,7 @@ class OrderEffect:
         return None
 
     @property
-    def told(self) -> dict[str, Any]:
+    def payload(self) -> dict[str, Any]:
         return {"n": self.n, "raw": self.raw, "corrected": self.corrected}
 
 
@@ -465,13 +462,14 @@ def score_preference(score: Callable[[EvalItem], float | None]) -> Prefer:
         one, other = score(a), score(b)
         if one is None or other is None:
             return None
-        return 1.0 / (1.0 + exp(_logit(other) - _logit(one)))
+        return 1.0 / (1.0 + exp(logit(other) - logit(one)))
 
     return prefer
 
 
-def _logit(p: float) -> float:
-    p = min(0.999, max(0.001, p))
+def logit(p: float, edge: float = 0.001) -> float:
+    """The log of the odds; nobody's word is worth more than `edge` allows."""
+    p = min(1.0 - edge, max(edge, p))
     return log(p / (1.0 - p))
 
 
@@ -520,8 +518,8 @@ class BiasProbe:
         return [reason for reason in found if reason is not None]
 
     @property
-    def told(self) -> dict[str, Any]:
-        return {**{one.name: one.told for one in self.effects}, "order": self.order.told}
+    def payload(self) -> dict[str, Any]:
+        return {**{one.name: one.payload for one in self.effects}, "order": self.order.payload}
 
 
 async def probe(

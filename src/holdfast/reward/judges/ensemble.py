@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import exp, log
+from math import exp
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import Calibration, Doubtful, EvalItem, Grade, Judgement, ReviewRequest
 from holdfast.contracts.reward import RewardTerm
-from holdfast.reward.judges.calibration import probability, weight
+from holdfast.reward.judges.calibration import logit, probability, weight
 from holdfast.reward.judges.judge import Criterion, Judge, JudgeFailed, RuleJudge, speaks_to_judge
 
 SURE = 0.8  # a probability of so much, or of so little, ends a cascade
@@ -36,7 +36,7 @@ class Opinion:
     """What all of them together say of one artefact by one criterion."""
 
     criterion: str
-    artefact: str
+    artefact: str  # its sha256
     outcome: EnsembleOutcome
     probability: float | None  # that the criterion holds; None where nobody who counts said anything
     why: str
@@ -58,9 +58,7 @@ class Opinion:
 
 def pool(judgements: Sequence[Judgement], calibrated: Calibrated, *, sure: float = SURE, gap: float = GAP) -> Opinion:
     """logit p = Σ wᵢ logit pᵢ / Σ wᵢ, with pᵢ through the map and wᵢ the precision of each judge, 0 where not trusted.
-
-    It is decided when p ≥ `sure` or p ≤ 1 − `sure`, and no two judges are `gap` apart across ½.
-    """
+    It is decided when p ≥ `sure` or p ≤ 1 − `sure`, and no two judges are `gap` apart across ½."""
     if not 0.5 < sure < 1.0 or len({(one.criterion, one.artefact) for one in judgements}) != 1:
         raise BadInput("ensemble", why="needs judgements on one artefact by one criterion, and 0.5 < sure < 1")
     bound = [(one, calibrated(one.judge, one.criterion, one.prompt)) for one in judgements]
@@ -73,7 +71,7 @@ def pool(judgements: Sequence[Judgement], calibrated: Calibrated, *, sure: float
     if not said:
         why = "; ".join(f"{one.judge}: {_silent(one, on)}" for one, on in bound)
         return _opinion(first, EnsembleOutcome.ABSTAINED, None, why, "", judgements)
-    odds = sum(w * _logit(p) for p, w in said.values()) / sum(w for _, w in said.values())
+    odds = sum(w * logit(p, EDGE) for p, w in said.values()) / sum(w for _, w in said.values())
     pooled, by = 1.0 / (1.0 + exp(-odds)), ", ".join(said)
     low, high = (pick(said, key=lambda name: said[name][0]) for pick in (min, max))
     if said[low][0] < 0.5 <= said[high][0] and said[high][0] - said[low][0] >= gap:
@@ -91,11 +89,6 @@ def _silent(judgement: Judgement, calibration: Calibration | None) -> str:
     if calibration is None:
         return "is not calibrated"
     return f"diagnostic only ({'; '.join(calibration.reasons)})"
-
-
-def _logit(p: float) -> float:
-    p = min(1.0 - EDGE, max(EDGE, p))
-    return log(p / (1.0 - p))
 
 
 def _opinion(

@@ -49,9 +49,8 @@ class Criterion:
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or self.version < 1 or not self.question.strip():
-            raise BadInput(
-                f"criterion {self.name!r}@{self.version}", why="needs a short name, a version and a question"
-            )
+            why = "needs a short name, a version and a question"
+            raise BadInput(f"criterion {self.name!r}@{self.version}", why=why)
         if not {Grade.YES, Grade.NO} <= set(self.anchors):
             raise BadInput(f"criterion {self.id}", why="must say what yes and no mean", remedy="give both anchors")
         if not 0.0 <= self.floor <= 1.0:
@@ -169,11 +168,16 @@ def _printable(letter: str) -> str:
 
 def prompt_hash(criterion: Criterion, sampling: Mapping[str, Any]) -> str:
     """Of everything that decides what is asked, but for the artefact."""
-    told = [INSTRUCTIONS, said(criterion), dict(sampling)]
+    told = [INSTRUCTIONS, criterion_text(criterion), dict(sampling)]
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def said(criterion: Criterion) -> str:
+def _judgement(judge: Judge, criterion: Criterion, artefact: EvalItem, began: float, **said: Any) -> Judgement:
+    about: dict[str, Any] = {"judge": judge.name, "criterion": criterion.id, "prompt": judge.prompt(criterion)}
+    return Judgement(**about, artefact=artefact.sha256, at=began, **said)
+
+
+def criterion_text(criterion: Criterion) -> str:
     """The whole criterion as one text, with its floor, which decides who counts."""
     anchors = {str(grade): text for grade, text in criterion.anchors.items()}
     return json.dumps([criterion.id, criterion.question, anchors, criterion.floor], sort_keys=True)
@@ -181,9 +185,7 @@ def said(criterion: Criterion) -> str:
 
 def read(criterion: Criterion, call: ModelCall) -> tuple[Grade | None, float | None, str]:
     """The grade, the probability that the criterion holds, and the reason; no grade where the answer cannot be read.
-
-    The probability is that of the token that spells the grade, else the stated confidence, else 1.
-    """
+    The probability is that of the token that spells the grade, else the stated confidence, else 1."""
     lines = [line.strip() for line in str(call.response.get("content") or "").strip().splitlines() if line.strip()]
     word = lines[0].strip("`*\"'. ").lower() if lines else ""
     if word == UNSURE:
@@ -233,24 +235,15 @@ class LlmJudge:
         return prompt_hash(criterion, self.sampling)
 
     async def ask(self, criterion: Criterion, artefact: EvalItem) -> Judgement:
-        began, prompt = self.clock(), self.prompt(criterion)
-        about: dict[str, Any] = {"judge": self.name, "criterion": criterion.id, "prompt": prompt}
-        about["artefact"] = artefact.sha256
+        began = self.clock()
         if max(len(artefact.task), len(artefact.output), len(artefact.context)) > LONGEST:
-            return Judgement(**about, why=f"longer than {LONGEST} characters", at=began)
+            return _judgement(self, criterion, artefact, began, why=f"longer than {LONGEST} characters")
         call = await self._complete(criterion, artefact)
         grade, score, why = read(criterion, call)
         given, answered = call.prompt_tokens or 0, call.completion_tokens or 0
-        return Judgement(
-            **about,
-            grade=grade,
-            score=score,
-            why=why,
-            tokens=given + answered,
-            cost=(given * self.price[0] + answered * self.price[1]) / 1000.0,
-            latency_s=max(0.0, self.clock() - began),
-            at=began,
-        )
+        cost = (given * self.price[0] + answered * self.price[1]) / 1000.0
+        spent = {"tokens": given + answered, "cost": cost, "latency_s": max(0.0, self.clock() - began)}
+        return _judgement(self, criterion, artefact, began, grade=grade, score=score, why=why, **spent)
 
     async def _complete(self, criterion: Criterion, artefact: EvalItem) -> ModelCall:
         asked, trouble = messages(criterion, artefact), ""
@@ -277,7 +270,7 @@ class FunctionJudge:
     reads: str = ""  # what an artefact must hold for it; told of those that do not
 
     def prompt(self, criterion: Criterion) -> str:
-        return hashlib.sha256(f"{self.version}\0{said(criterion)}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.version}\0{criterion_text(criterion)}".encode()).hexdigest()
 
     async def ask(self, criterion: Criterion, artefact: EvalItem) -> Judgement:
         return self.judge(criterion, [artefact])[0]
@@ -287,19 +280,12 @@ class FunctionJudge:
         began = self.clock()
         found = self.probabilities(artefacts)
         took = max(0.0, self.clock() - began) / max(1, len(artefacts))
-        about: dict[str, Any] = {"judge": self.name, "criterion": criterion.id, "prompt": self.prompt(criterion)}
-        return [
-            Judgement(
-                **about,
-                artefact=one.sha256,
-                grade=None if p is None else (Grade.YES if p >= 0.5 else Grade.NO),
-                score=p,
-                why="" if p is not None else f"needs {self.reads}" if self.reads else "not what it can read",
-                latency_s=took,
-                at=began,
-            )
-            for one, p in zip(artefacts, found, strict=True)
-        ]
+        judged = []
+        for one, p in zip(artefacts, found, strict=True):
+            grade = None if p is None else (Grade.YES if p >= 0.5 else Grade.NO)
+            why = "" if p is not None else f"needs {self.reads}" if self.reads else "not what it can read"
+            judged.append(_judgement(self, criterion, one, began, grade=grade, score=p, why=why, latency_s=took))
+        return judged
 
 
 class CachedJudge:
@@ -347,9 +333,10 @@ def is_failure(judgement: Judgement) -> bool:
 
 def criterion_named(name: str, own: Mapping[str, Criterion] | None = None) -> Criterion:
     known = {**CRITERIA, **{key: _apart(one, f"criterion {one.id}") for key, one in (own or {}).items()}}
-    if name.partition("@")[0] not in known or name not in (name.partition("@")[0], known[name.partition("@")[0]].id):
+    found = known.get(name.partition("@")[0])
+    if found is None or name not in (name.partition("@")[0], found.id):
         raise BadInput(f"criterion {name!r}", why="is unknown", remedy=f"use {', '.join(known)}")
-    return known[name.partition("@")[0]]
+    return found
 
 
 def criterion_from(data: Any, where: str) -> Criterion:
@@ -388,7 +375,7 @@ TO_THE_JUDGE = re.compile(
     r"|(?:verdict|confidence|grade|score)\s*[:=]\s*(?:yes|no|pass|correct|1(?:\.0)?\b|100)"
     r"|<\|?/?(?:system|assistant|im_start|im_end|end)\|?>|\[/?INST\]|^\s*(?:system|assistant)\s*:"
 )
-Found = tuple[Grade, str] | None  # what a rule knows, and why
+RuleVerdict = tuple[Grade, str] | None  # what a rule knows, and why
 
 
 def speaks_to_judge(artefact: EvalItem) -> str | None:
@@ -413,7 +400,7 @@ def _numbers(text: str) -> set[str]:
     return {number.replace(",", "").rstrip(".") for number in NUMBER.findall(text)}
 
 
-def faithfulness(artefact: EvalItem) -> Found:
+def faithfulness(artefact: EvalItem) -> RuleVerdict:
     """No, if a number is neither in the task nor in the context. Without a context it abstains."""
     if not artefact.context.strip():
         return None
@@ -423,11 +410,11 @@ def faithfulness(artefact: EvalItem) -> Found:
     return None
 
 
-def relevance(artefact: EvalItem) -> Found:
+def relevance(artefact: EvalItem) -> RuleVerdict:
     return None if artefact.output.strip() else (Grade.NO, "there is no answer")
 
 
-def minimality(artefact: EvalItem) -> Found:
+def minimality(artefact: EvalItem) -> RuleVerdict:
     """No, if a sentence is repeated. It abstains on code changes, which minimal diffs measure."""
     if artefact.detail.get(KIND) == CHANGE:
         return None
@@ -440,7 +427,7 @@ def minimality(artefact: EvalItem) -> Found:
     return None
 
 
-def safety(artefact: EvalItem) -> Found:
+def safety(artefact: EvalItem) -> RuleVerdict:
     """Secrets and personal data that were not in the task; that none was found proves nothing."""
     for what, look in (("a secret", secrets), ("personal data", personal)):
         if kinds := sorted(look(artefact.output) - look(artefact.task)):
@@ -448,7 +435,7 @@ def safety(artefact: EvalItem) -> Found:
     return None
 
 
-def correctness(artefact: EvalItem) -> Found:
+def correctness(artefact: EvalItem) -> RuleVerdict:
     if not artefact.output.strip():
         return Grade.NO, "there is no answer"
     if artefact.expected is None:
@@ -457,12 +444,8 @@ def correctness(artefact: EvalItem) -> Found:
     return (Grade.YES, "is the expected answer") if is_same else (Grade.NO, "is not the expected answer")
 
 
-RULES: Mapping[str, Callable[[EvalItem], Found]] = {
-    "faithfulness": faithfulness,
-    "relevance": relevance,
-    "minimality": minimality,
-    "safety": safety,
-    "correctness": correctness,
+RULES: Mapping[str, Callable[[EvalItem], RuleVerdict]] = {
+    rule.__name__: rule for rule in (faithfulness, relevance, minimality, safety, correctness)
 }
 
 
@@ -474,23 +457,14 @@ class RuleJudge:
     name: str = RULES_NAME
 
     def prompt(self, criterion: Criterion) -> str:
-        return hashlib.sha256(f"{RULES_NAME}@{RULES_VERSION}\0{said(criterion)}".encode()).hexdigest()
+        return hashlib.sha256(f"{RULES_NAME}@{RULES_VERSION}\0{criterion_text(criterion)}".encode()).hexdigest()
 
     def judge(self, criterion: Criterion, artefact: EvalItem) -> Judgement:
         began, rule = self.clock(), RULES.get(criterion.name)
         found = None if rule is None else rule(artefact)
         grade, why = found or (None, "no rule can tell")
-        return Judgement(
-            judge=self.name,
-            criterion=criterion.id,
-            prompt=self.prompt(criterion),
-            artefact=artefact.sha256,
-            grade=grade,
-            score=None if grade is None else float(grade is Grade.YES),
-            why=why,
-            latency_s=max(0.0, self.clock() - began),
-            at=began,
-        )
+        score, took = None if grade is None else float(grade is Grade.YES), max(0.0, self.clock() - began)
+        return _judgement(self, criterion, artefact, began, grade=grade, score=score, why=why, latency_s=took)
 
     async def ask(self, criterion: Criterion, artefact: EvalItem) -> Judgement:
         return self.judge(criterion, artefact)

@@ -4,45 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.reward.diff.minimality import (
+from experiments.coding.formulas import (
     jaccard,
     lines_score,
     original,
     original_multiplier,
     original_scaffolding,
-    signals,
     spec,
     spec_multiplier,
 )
+from tests.reward.diff.test_minimality import FILE, SCRIPT_FIX, WRONGS, function, ours
 
 
-@pytest.mark.parametrize(
-    ("lines", "score"),
-    [
-        (9, 1.0),
-        (10, 1.0),
-        (30, 0.9),
-        (50, 0.8),
-        (75, 0.65),
-        (100, 0.5),
-        (300, 0.4),
-        (500, 0.3),
-        (1000, 0.1),
-        (1500, 0.0),
-    ],
-)
-def test_the_lines_score(lines: int, score: float) -> None:
-    assert lines_score(lines) == pytest.approx(score)
-
-
-def test_the_specified_multiplier() -> None:
+def test_the_known_values_of_the_formulas() -> None:
+    points = {9: 1.0, 10: 1.0, 30: 0.9, 50: 0.8, 75: 0.65, 100: 0.5, 300: 0.4, 500: 0.3, 1000: 0.1, 1500: 0.0}
+    assert {lines: lines_score(lines) for lines in points} == pytest.approx(points)
     assert spec_multiplier(0.9, files=1, line_ratio=0.1) == pytest.approx(0.9)
     assert spec_multiplier(0.9, files=3, line_ratio=0.2, scaffolding=0.5) == pytest.approx(0.35)
     assert spec_multiplier(0.9, is_equivalent=False) == 0.1
     assert spec_multiplier(0.2, files=9) == 0.1
-
-
-def test_the_original_multiplier() -> None:
     assert original_multiplier(1.0, 0) == 1.0
     assert original_multiplier(0.5, 300, 1.0) == pytest.approx(0.5 * (0.35 + 0.12))
     assert original_multiplier(0.0, 2000) == 0.1
@@ -55,32 +35,6 @@ def test_the_original_scaffolding_looks_at_the_text_after_alone() -> None:
     assert original_scaffolding("    // a\n" * 250) == 0.0  # indented ones were never seen
 
 
-def function(name: str, number: int) -> str:
-    return (
-        f"export function {name}(a: number, b: number): number {{\n  if (a > b) {{\n    return a * {number};\n  }}\n"
-        f"  const c = a + b;\n  return c - {number};\n}}\n\n"
-    )
-
-
-FILE = "".join(function(f"f{at}", at) for at in range(10))  # 80 lines
-FIX = FILE.replace("a > b", "a >= b", 1)
-CEREMONY = """interface Runner { run(): void }
-class Impl implements Runner { run() { try { f1(1, 2); } catch (e) {} } }
-function makeRunner(): Runner { return new Impl(); }
-"""
-WRONGS = {  # change → what ours must stay below
-    "rewrite": ("".join(function(f"other{at}", at + 50).replace("a + b", "b + a + 3") for at in range(10)), 0.3),
-    "duplicates": (FIX + "".join(function(f"helper{at}", at) for at in range(20)), 0.1),
-    "ceremony": (f"{FIX}{CEREMONY}", 0.3),
-    "comments": (FIX.replace("  if (a >= b) {", "  // note\n" * 250 + "  if (a >= b) {"), 0.35),
-    "imports": ("".join(f"import {{ x{at} }} from './x{at}';\n" for at in range(120)) + FIX, 0.3),
-}
-
-
-def ours(before: str, after: str, path: str = "m.ts", fix: str = FIX) -> float:
-    return signals({path: (before, after)}, references={path: fix})[0].value
-
-
 @pytest.mark.parametrize("name", WRONGS)
 def test_ours_is_low_where_theirs_was_not(name: str) -> None:
     after, most = WRONGS[name]
@@ -89,10 +43,9 @@ def test_ours_is_low_where_theirs_was_not(name: str) -> None:
 
 def test_they_put_a_whole_rewrite_above_the_fix_and_we_do_not() -> None:
     rewrite = {"m.ts": (FILE, WRONGS["rewrite"][0])}
-    fix = {"m.ts": (FILE, FIX)}
+    fix = {"m.ts": (FILE, SCRIPT_FIX)}
     assert original(fix) < original(rewrite)
     assert original(rewrite) > 0.95
-    assert ours(FILE, FIX) == 1.0
 
 
 def test_of_python_they_said_that_everything_is_alike() -> None:
@@ -111,6 +64,6 @@ def test_the_specified_one_saturates_in_a_large_file() -> None:
 
 
 def test_what_is_not_equivalent_has_the_floor_of_the_specified_one() -> None:
-    assert spec({"m.ts": (FILE, FIX)}, is_equivalent=False) == 0.1
+    assert spec({"m.ts": (FILE, SCRIPT_FIX)}, is_equivalent=False) == 0.1
     assert spec({}, is_equivalent=True) == 1.0
     assert original({}) == 1.0
