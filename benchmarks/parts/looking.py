@@ -186,7 +186,7 @@ def soak(folder: Path, for_s: float) -> dict[str, float]:
 
     Warm is the second quarter of the time, the end its last quarter; the median of each.
     """
-    from holdfast.operate.drill.drills import Load
+    from holdfast.operate.drills import Load
 
     config = Load(tasks=int(40 * for_s) + 2_000, seconds=0.2).config()
     (folder / "config.json").write_text(json.dumps(config))

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import Experiment, Exposure, ServedRequest
-from holdfast.operate.look.standings import Statistics
+from holdfast.operate.release_views import Statistics
 from holdfast.promote.experiment import Design, ExperimentCall, Ruling, assign, verdict
 from holdfast.store.store import Store
 from tests.cli.conftest import Answer, Cli

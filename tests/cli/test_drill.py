@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.doctor import DRILLS, KINDS
-from holdfast.operate.drill.playbook import KINDS as ARTIFACTS
+from holdfast.operate.playbook import KINDS as ARTIFACTS
 from tests.cli.conftest import Cli
 from tests.operate.rehearsed import crashed, paused
 

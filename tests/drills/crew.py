@@ -10,22 +10,22 @@ import multiprocessing
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+from unittest import mock
 
+from holdfast.operate.drills import Running
 from tests.drills.journal import Journal
 from tests.store.children import unmeasured
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "HOLDFAST_DRILL"
 _fork = multiprocessing.get_context("forkserver")
-_fork.set_forkserver_preload(["tests.drills.programme"])
+_fork.set_forkserver_preload(["tests.drills.run"])
 
 
 def _life(mark: str, folder: Path, role: Callable[..., None], name: str, arguments: tuple[Any, ...]) -> None:
@@ -47,7 +47,7 @@ class Crew:
         self.folder = folder
         self._mark = secrets.token_hex(8)
         self._members: list[Any] = []
-        self._commands: list[Command] = []
+        self._commands: list[Running] = []
 
     def start(self, role: Callable[..., None], *arguments: Any, name: str | None = None) -> Any:
         """A process that plays the role with a journal of its own."""
@@ -57,11 +57,12 @@ class Crew:
         self._members.append(member)
         return member
 
-    def command(self, *arguments: str) -> Command:
+    def command(self, *arguments: str) -> Running:
         """`holdfast …`, as a person would start it."""
-        environment = {MARK: self._mark, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = unmeasured() | {MARK: self._mark, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         stem = self.folder / f"command-{len(self._commands) + 1}"
-        self._commands.append(Command([sys.executable, "-m", "holdfast.cli", *arguments], environment, stem))
+        with mock.patch.dict(os.environ, environment, clear=True):
+            self._commands.append(Running(arguments, stem, ROOT))
         return self._commands[-1]
 
     def finish(self, timeout_s: float = 30.0) -> list[str]:
@@ -83,9 +84,7 @@ class Crew:
     def __enter__(self) -> Crew:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for member in self._members:
             if member.is_alive():
                 member.kill()
@@ -104,41 +103,6 @@ class Crew:
             except OSError:  # it has ended meanwhile, or is another user's
                 continue
         return found - {os.getpid()}
-
-
-class Command:
-    """A program that was started. It speaks into files: a pipe would stay open as long as any child of its lives."""
-
-    def __init__(self, command: list[str], environment: dict[str, str], stem: Path) -> None:
-        self._out, self._err = stem.with_suffix(".out"), stem.with_suffix(".err")
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self._process = subprocess.Popen(command, cwd=ROOT, env=unmeasured() | environment, stdout=out, stderr=err)
-        self.pid = self._process.pid
-
-    def has_ended(self, within_s: float = 0.0) -> bool:
-        try:
-            self._process.wait(within_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    @property
-    def code(self) -> int:
-        """Its exit code, once it has ended."""
-        assert self._process.returncode is not None
-        return self._process.returncode
-
-    @property
-    def out(self) -> str:
-        return self._out.read_text().strip()
-
-    @property
-    def err(self) -> str:
-        return self._err.read_text().strip()
 
 
 def _command_line(pid: int) -> str:

@@ -16,17 +16,18 @@ from typing import Any
 from holdfast.collect.agent import no_model
 from holdfast.collect.executors import AgentRuntime, Slot
 from holdfast.collect.pool import Pool, PoolTiming
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, Task
 from holdfast.contracts.trace import Span, SpanKind
 from holdfast.store.notifications import ROOM
 from holdfast.store.store import open_store
 from tests.drills import agents
-from tests.drills.journal import Journal
-from tests.drills.witness import Witness
+from tests.drills.journal import Journal, Witness
 
 TRIES = 10_000  # a kill counts as a fault: nothing here may be given up
 PADDING = "x" * 2000
 SOON = Backoff(initial_s=0.01, cap_s=0.1)
+REWARD = RewardTerm(name="done", value=1.0, source="rule:drill")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

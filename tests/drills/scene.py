@@ -57,14 +57,9 @@ class Tally:
     def add(self, findings: Findings) -> None:
         """A round is over."""
         self.rounds += 1
-        self.rollouts += findings.rollouts
-        self.lost += len(findings.lost)
-        self.twice += len(findings.twice)
-        self.stale += len(findings.stale)
-        self.chain += findings.chain
-        self.written_off += findings.written_off
-        self.unanswered += findings.unanswered
-        self.tried_stale += findings.tried_stale
+        for name in ("rollouts", "lost", "twice", "stale", "chain", "written_off", "unanswered", "tried_stale"):
+            found = getattr(findings, name)
+            setattr(self, name, getattr(self, name) + (found if isinstance(found, int) else len(found)))
         self.problems += [f"round {self.rounds}: {text}" for text in findings.problems[:SHOWN]]
         if len(findings.problems) > SHOWN:
             self.problems.append(f"round {self.rounds}: … and {len(findings.problems) - SHOWN} more")

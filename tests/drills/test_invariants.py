@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.contracts.errors import StaleLease
-from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Backoff, Claim
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 from tests.drills import journal, picture, roles
 from tests.drills.invariants import Findings, examine
-from tests.drills.journal import Journal
-from tests.drills.witness import Witness
+from tests.drills.journal import Journal, Witness
 
 AT_ONCE = Backoff(initial_s=0.0, cap_s=0.0)
 
@@ -73,11 +71,8 @@ def tell(opened: Store, url: str, folder: Path) -> Story:
 
 
 def finish(store: Witness, claim: Claim) -> None:
-    attempt, now, reward = claim.attempt, time.time(), RewardTerm(name="done", value=1.0, source="rule:drill")
-    writes = [
-        store.traces.add(attempt, [roles.span(1), roles.span(2)], now=now),
-        store.traces.score(attempt, [reward], now=now),
-    ]
+    attempt, now, spans = claim.attempt, time.time(), [roles.span(1), roles.span(2)]
+    writes = [store.traces.add(attempt, spans, now=now), store.traces.score(attempt, [roles.REWARD], now=now)]
     store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=1.0, after=writes).result()
     for write in writes:
         write.result()
@@ -89,6 +84,10 @@ def test_a_sound_store_has_no_findings(story: Story) -> None:
     assert (found.rollouts, found.chain, found.written_off, found.tried_stale) == (3, 2, 1, 2)
 
 
+WRONG_ROOT = (
+    "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'runs')"
+    " WHERE name = 'ix_runs_project_key'"
+)
 PLANTED = [
     # what is done to the file, the list in which it must turn up, and a word of the finding
     (("DELETE FROM attempts WHERE rollout = 1", "DELETE FROM rollouts WHERE key = 1"), "lost", "enqueued by"),
@@ -108,6 +107,7 @@ PLANTED = [
     (("UPDATE attempts SET status = 'running' WHERE key = 2",), "other", "1 running attempts"),
     (("UPDATE ledger SET who = 'nobody' WHERE seq = 1",), "other", "ledger entry 1"),
     (("UPDATE ledger SET body = '{}' WHERE seq = 2",), "other", "ledger entry 2"),
+    (("PRAGMA writable_schema = ON", WRONG_ROOT), "other", "the database says"),
 ]
 
 
@@ -117,7 +117,7 @@ def test_what_is_planted_is_found(story: Story, statements: tuple[str, ...], kin
     assert any(word in text for text in getattr(story.findings(), kind))
 
 
-def test_a_worker_that_writes_past_the_fence_is_found(story: Story) -> None:
+def test_a_worker_that_writes_past_the_fence_or_after_its_lease_is_found(story: Story) -> None:
     """It asks nobody: a span and an end by plain SQL, which it takes for accepted."""
     token, now = story.zombie.attempt.token, time.time()
     number = story.journal.asks("add", token=token, now=now, seqs=[9])
@@ -127,29 +127,27 @@ def test_a_worker_that_writes_past_the_fence_is_found(story: Story) -> None:
     stale = story.findings().stale
     assert any(text.startswith(f"add of attempt {token}") for text in stale)  # from the journal
     assert any(text.startswith(f"span 9 of attempt {token}") for text in stale)  # and from the store alone
-
-
-def test_a_write_after_the_lease_is_found(story: Story) -> None:
     with open_store(story.url) as opened:
         store = Witness(opened, story.journal)
         store.queue.enqueue(story.run, [roles.task("d")], now=time.time()).result()
         (claim,) = store.queue.claim(story.run, "late", now=1000.0, lease_s=10.0).result()
-        number = story.journal.asks("beat", tokens=[claim.attempt.token], now=1010.0, until=1020.0)
-        story.journal.told(number, [claim.attempt.token])
+    number = story.journal.asks("beat", tokens=[claim.attempt.token], now=1010.0, until=1020.0)
+    story.journal.told(number, [claim.attempt.token])
     assert [text for text in story.findings(is_over=False).stale if "after its lease" in text]
 
 
-def test_success_told_twice_is_found(story: Story) -> None:
-    facts = {
-        "token": 1,
-        "rollout": f"{story.run}/a",
-        "now": time.time(),
-        "state": "succeeded",
-        "reward": 1.0,
-        "after": 0,
-    }
+def test_what_the_journal_alone_shows_is_found(story: Story) -> None:
+    facts = {"token": 1, "rollout": f"{story.run}/a", "now": time.time(), "state": "succeeded", "reward": 1.0}
     story.journal.told(story.journal.asks("finish", **facts), "succeeded")
-    assert f"{story.run}/a: success acknowledged 2 times" in story.findings().twice
+    number = story.journal.asks("add", token=1, now=time.time(), seqs=[3])
+    story.journal.refused(number, StaleLease("attempt", why="its lease ran out 1.0 s ago"))
+    story.journal.notes(crash="ValueError: oh")
+    path = next(story.folder.glob("*.journal"))
+    with path.open("a") as file:
+        file.write('{"t":1,"n":99,"call":"enq')  # cut in two by a kill: not read
+    found = story.findings()
+    assert f"{story.run}/a: success acknowledged 2 times" in found.twice
+    assert all(any(word in one for one in found.other) for word in ("yet it succeeded", "crashed: ValueError: oh"))
 
 
 @pytest.mark.parametrize(
@@ -164,31 +162,3 @@ def test_half_of_an_unanswered_call_is_found(story: Story, up_to: bool, found: i
         opened.queue.enqueue(story.run, [roles.task("half")], now=time.time()).result()
     story.journal.asks("enqueue", ids=[f"{story.run}/half", f"{story.run}/other"], up_to=up_to)
     assert len(story.findings(is_over=False).other) == found
-
-
-def test_a_success_without_a_span_that_was_refused_is_found(story: Story) -> None:
-    number = story.journal.asks("add", token=1, now=time.time(), seqs=[3])
-    story.journal.refused(number, StaleLease("attempt", why="its lease ran out 1.0 s ago"))
-    assert any("yet it succeeded" in text for text in story.findings().other)
-
-
-def test_a_crash_of_a_process_is_found(story: Story) -> None:
-    story.journal.notes(crash="ValueError: oh")
-    assert any("crashed: ValueError: oh" in text for text in story.findings().other)
-
-
-def test_a_line_that_a_kill_cut_in_two_is_not_read(story: Story) -> None:
-    path = next(story.folder.glob("*.journal"))
-    calls = len(journal.read(story.folder).calls)
-    with path.open("a") as file:
-        file.write('{"t":1,"n":99,"call":"enq')
-    assert len(journal.read(story.folder).calls) == calls
-
-
-def test_damage_that_the_database_sees_is_found(story: Story) -> None:
-    story.plant(
-        "PRAGMA writable_schema = ON",
-        "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'runs')"
-        " WHERE name = 'ix_runs_project_key'",
-    )
-    assert any("the database says" in text for text in story.findings().other)

@@ -10,9 +10,9 @@ from typing import Any
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.run import DesiredState, RunState
-from holdfast.operate.drill import playbook
-from holdfast.operate.drill.drills import Scratch
-from holdfast.operate.drill.playbook import CONFIG, LIMITS, STORE, Story, write, write_up
+from holdfast.operate import playbook
+from holdfast.operate.drills import Scratch
+from holdfast.operate.playbook import CONFIG, LIMITS, STORE, Story, write, write_up
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 from tests.operate.stage import Line

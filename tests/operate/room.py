@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import requests
+import uvicorn
 
 from holdfast.collect import endpoint
 from holdfast.contracts.commands import Role
+from holdfast.operate.app import TownPage, app
 from holdfast.operate.auth import RateLimiter, TokenGuard, digest, mint
-from holdfast.operate.serve.app import TownPage, app
-from holdfast.operate.serve.auth_middleware import AuthMiddleware
+from holdfast.operate.auth_middleware import AuthMiddleware
 from holdfast.store.store import Store
 
 PATIENCE_S = 60.0
@@ -51,6 +52,19 @@ def with_token(store: Store, label: str, role: Role, *, now: float, expires_at: 
 
 
 @contextmanager
+def listening(server: uvicorn.Server) -> Iterator[str]:
+    """The address of a server while it serves."""
+    with endpoint.listen("127.0.0.1", 0, token=None) as opened:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{opened.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
 def serving(
     store: Store,
     *,
@@ -61,13 +75,6 @@ def serving(
 ) -> Iterator[Room]:
     tokens = {str(role): with_token(store, f"{role} one", role, now=clock()) for role in Role}
     keeper = AuthMiddleware(TokenGuard(store, clock), clock, requests=RateLimiter(*limit, clock))
-    with endpoint.listen("127.0.0.1", 0, token=None) as listening:
-        server = endpoint.server(app(store, clock=clock, authenticator=keeper, town=town, stream_s=stream_s))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        try:
-            port = listening.getsockname()[1]
-            yield Room(url=f"http://127.0.0.1:{port}", store=store, tokens=tokens)
-        finally:
-            server.should_exit = True
-            thread.join()
+    application = app(store, clock=clock, authenticator=keeper, town=town, stream_s=stream_s)
+    with listening(endpoint.server(application)) as url:
+        yield Room(url=url, store=store, tokens=tokens)

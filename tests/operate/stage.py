@@ -98,32 +98,20 @@ class Line:
 
     def add(self) -> Release:
         source = f"shelf:{len(self.store.releases.of_policy(POLICY)) + 1}"
-        return self.store.releases.add(
-            policy=POLICY, kind=PolicyKind.WEIGHTS, source=source, who="test", now=self.now
-        ).result()
+        how: dict[str, Any] = {"kind": PolicyKind.WEIGHTS, "source": source, "who": "test"}
+        return self.store.releases.add(policy=POLICY, now=self.now, **how).result()
 
     def at(self, number: int) -> Release:
         return self.store.releases.get(f"{POLICY}@{number}")
 
     def go(self, number: int, to: Stage, share: int | None = None, **how: Any) -> Release:
-        return self.store.releases.move(
-            f"{POLICY}@{number}",
-            to,
-            expect=self.at(number).stage,
-            share=share,
-            **{"who": "test", "why": "told", "now": self.now, **how},
-        ).result()
+        given = {"expect": self.at(number).stage, "share": share, "who": "test", "why": "told", "now": self.now, **how}
+        return self.store.releases.move(f"{POLICY}@{number}", to, **given).result()
 
     def back(self, failing: int, to: int) -> Release:
-        return self.store.releases.roll_back(
-            POLICY,
-            failing=f"{POLICY}@{failing}",
-            to=f"{POLICY}@{to}",
-            who="test",
-            why="told",
-            now=self.now,
-            reasons=(),
-        ).result()
+        by: dict[str, Any] = {"who": "test", "why": "told", "now": self.now, "reasons": ()}
+        ends = {"failing": f"{POLICY}@{failing}", "to": f"{POLICY}@{to}"}
+        return self.store.releases.roll_back(POLICY, **ends, **by).result()
 
     def trial(self, number: int) -> str:
         found = trial_of(self.at(number), self.at(self.live))
@@ -142,21 +130,12 @@ class Line:
         assert begun is not None
         self.store.trials.begin(begun, who="test", now=self.now).result()
         known = len(self.store.trials.served(begun.name))
-        self.store.trials.record(
-            [
-                ServedRequest(
-                    **{
-                        "id": f"{begun.name}-{arm}-{known + place}",
-                        "trial": begun.name,
-                        "arm": f"{POLICY}@{arm}",
-                        "unit": f"u{place}",
-                        "at": start + place,
-                        **outcome,
-                    }
-                )
-                for place, outcome in enumerate(outcomes)
-            ]
-        ).result()
+        of: dict[str, Any] = {"trial": begun.name, "arm": f"{POLICY}@{arm}"}
+        served = [
+            ServedRequest(id=f"{begun.name}-{arm}-{known + n}", unit=f"u{n}", **{"at": start + n, **of, **outcome})
+            for n, outcome in enumerate(outcomes)
+        ]
+        self.store.trials.record(served).result()
 
 
 @dataclass
@@ -174,14 +153,7 @@ class House:
         def heard(identity: str, release: str, messages: Any, made: ModelCall) -> None:
             self.heard.append((identity, release))
 
-        return Service(
-            store=self.store,
-            policy=POLICY,
-            load=self.load,
-            request_id=REQUEST.get,
-            clock=lambda: self.time,
-            heard=heard,
-        )
+        return Service(self.store, POLICY, self.load, REQUEST.get, lambda: self.time, heard)
 
     def load(self, release: Release) -> Voice:
         if release.id in self.unloadable:
@@ -203,6 +175,13 @@ class House:
         pieces = [piece async for piece in chosen.stream(HELLO)]
         assert [type(piece) for piece in pieces] == [dict, ModelCall]
         return str(pieces[-1].response["content"])
+
+
+async def over(*tasks: asyncio.Task[None]) -> None:
+    """They are cancelled, and end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def keys(service: Service, release: int, most: int = 1) -> list[str]:

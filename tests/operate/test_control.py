@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.commands import GUARDS, REASONS, RUN_COMMANDS, Command, Forbidden, Role
-from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, IllegalMove, NotFound
+from holdfast.contracts.commands import GUARDS, REASONS, RUN_COMMANDS, Alert, Command, Forbidden, Role, Severity
+from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, IllegalMove, NotFound, Refused, StoreCorrupt
+from holdfast.contracts.flag import Flag
 from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.contracts.rollout import Task
+from holdfast.contracts.rollout import AttemptState, RolloutState, Task
 from holdfast.contracts.run import DesiredState, LedgerEntry, RunRecord, RunState
-from holdfast.operate import control
+from holdfast.operate import control, lifecycle
 from holdfast.operate.auth import Caller
 from holdfast.operate.control import ACTIONS
 from holdfast.operate.lifecycle import SILENT_S
+from holdfast.store.queue import SWEEP_LIMIT
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 
@@ -60,12 +62,6 @@ class Room:
 @pytest.fixture
 def room(file_store: Store, clock: Clock) -> Room:
     return Room(file_store, clock)
-
-
-@pytest.fixture
-def either(store: Store, clock: Clock) -> Room:
-    """On each engine in turn."""
-    return Room(store, clock)
 
 
 def release(store: Store, number: int, stage: Stage) -> None:
@@ -136,25 +132,25 @@ def test_the_role_decides_before_anything_is_looked_at(room: Room, action: str, 
         )
 
 
-def test_an_order_is_obeyed_once_whoever_repeats_it(either: Room) -> None:
-    run = either.run()
-    command = either.order("pause", "run-1", "c1")
-    first = control.take(either.store, command, ANN)
+def test_an_order_is_obeyed_once_whoever_repeats_it(room: Room) -> None:
+    run = room.run()
+    command = room.order("pause", "run-1", "c1")
+    first = control.take(room.store, command, ANN)
     assert (first["again"], first["said"]) == (False, f"{run.id}: wanted paused, was running")
-    either.take("resume", run.id)
-    again = control.take(either.store, replace(command, at=command.at + 60), ANN)
+    room.take("resume", run.id)
+    again = control.take(room.store, replace(command, at=command.at + 60), ANN)
     assert again == {**first, "again": True}
-    assert either.store.runs.get(run.id).wanted is DesiredState.RUNNING
+    assert room.store.runs.get(run.id).wanted is DesiredState.RUNNING
     with pytest.raises(Conflict, match="order c1: was another one: pause run-1 by ann"):
-        either.take("drain", "run-1", "c1")
+        room.take("drain", "run-1", "c1")
     with pytest.raises(Conflict):  # another's id is another's
-        control.take(either.store, command, replace(ANN, label="bob"))
-    assert [one.body["id"] for one in either.entries("refusal")] == ["c1", "c1"]
-    either.store.ledger.verify()
+        control.take(room.store, command, replace(ANN, label="bob"))
+    assert [one.body["id"] for one in room.entries("refusal")] == ["c1", "c1"]
+    room.store.ledger.verify()
 
 
 @pytest.mark.parametrize("action", ["recover", "requeue"])
-def test_of_one_order_that_two_give_at_once_neither_is_refused(room: Room, action: str) -> None:
+def test_of_one_order_that_two_give_at_once_nroom_is_refused(room: Room, action: str) -> None:
     for turn in range(8):
         run = room.run()
         subject = run.id
@@ -227,7 +223,7 @@ def test_an_order_is_read_and_who_gives_it_is_not_asked(clock: Clock) -> None:
     command, is_dry = control.read(body, ANN, now=clock.now)
     assert (command.who, command.at, command.args, is_dry) == ("ann", clock.now, {"mode": "freeze"}, False)
     command, is_dry = control.read({"action": "pause", "subject": "run-1", "dry_run": True}, ANN, now=1.0)
-    assert is_dry and command.id  # who only looks needs neither an id nor a reason
+    assert is_dry and command.id  # who only looks needs nroom an id nor a reason
 
 
 BODY = {"id": "c1", "action": "pause", "subject": "run-1", "why": "lunch"}
@@ -276,19 +272,140 @@ def test_what_a_known_caller_sends_that_is_no_order_is_in_the_ledger(room: Room,
     assert room.store.runs.get(run.id).wanted is DesiredState.PAUSED
 
 
-def test_a_body_that_is_no_object_is_in_the_ledger_too(room: Room) -> None:
-    with pytest.raises(BadInput):
-        control.answer(room.store, ["pause"], ANN, now=room.clock.now)
-    (noted,) = room.entries("refusal")
-    assert (noted.body["action"], noted.body["refused"]) == (
-        "?",
-        "order: is not a JSON object; send " + ", ".join(control.FIELDS),
-    )
-
-
-def test_a_reason_has_a_limit_whichever_way_it_comes(room: Room) -> None:
+def test_no_object_and_a_reason_without_end_are_in_the_ledger_too(room: Room) -> None:
     run = room.run()
     with pytest.raises(BadInput, match="longer than 2000 letters"):
         control.take(room.store, replace(room.order("pause", run.id), why="x" * 100_000), ANN)
-    (noted,) = room.entries("refusal")
-    assert len(noted.body["why"]) == 2000 and room.store.runs.get(run.id).wanted is DesiredState.RUNNING
+    with pytest.raises(BadInput, match="order: is not a JSON object"):
+        control.answer(room.store, ["pause"], ANN, now=room.clock.now)
+    long, none = room.entries("refusal")
+    assert len(long.body["why"]) == 2000 and room.store.runs.get(run.id).wanted is DesiredState.RUNNING
+    assert none.body["action"] == "?" and "is not a JSON object" in none.body["refused"]
+
+
+def test_a_run_that_is_driven_is_not_recovered(room: Room) -> None:
+    run = room.run()
+    room.clock.advance(2.0)
+    with pytest.raises(IllegalMove) as refused:
+        room.take("recover", run.id)
+    assert refused.value.remedy == "a run is dead once it was silent for 30 s"
+    assert room.look("recover", run.id)["refused"]["why"] == "it is driven (last sign of life 2.0 s ago)"
+
+
+def test_without_a_checkpoint_that_is_whole_a_run_is_not_recovered(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which checkpoints are, is for `recover` to say, and is tested there."""
+
+    def damaged(*_: object) -> None:
+        raise StoreCorrupt("run x", why="both are damaged", remedy="restore one")
+
+    monkeypatch.setattr(lifecycle, "last_sound", damaged)
+    run = room.run()
+    room.clock.advance(SILENT_S + 1)
+    assert room.look("recover", run.id)["refused"]["why"] == "both are damaged"
+    with pytest.raises(Refused, match="run x: both are damaged; restore one"):
+        room.take("recover", run.id)
+    assert [one.run for one in room.entries("refusal")] == [run.id]
+    assert room.store.runs.get(run.id) == run
+
+
+def test_cancelling_a_run_cancels_what_is_open_and_ends_what_nobody_drives(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = SWEEP_LIMIT + 10
+    for most, cancelled in ((1, SWEEP_LIMIT), (control.SWEPT, n)):  # a driver does the rest where it would take long
+        monkeypatch.setattr(control, "SWEPT", most)
+        run = room.run()
+        room.store.queue.enqueue(run.id, [Task(name=f"t{n}", input=1) for n in range(n)], now=1.0).result()
+        answer = room.take("cancel", run.id)
+        assert (answer["cancelled"], answer["after"]) == (cancelled, {"state": "running", "wanted": "cancelled"})
+        assert room.store.views.counts(run.id)[RolloutState.CANCELLED] == cancelled
+    silent = room.run()
+    room.clock.advance(SILENT_S + 1)
+    assert room.look("cancel", silent.id)["after"] == {"state": "cancelled", "wanted": "cancelled"}
+    assert room.take("cancel", silent.id)["after"] == {"state": "cancelled", "wanted": "cancelled"}
+    assert room.store.runs.get(silent.id).state is RunState.CANCELLED
+
+
+def test_a_rollout_is_cancelled_and_queued_again(room: Room) -> None:
+    store, run = room.store, room.run()
+    store.queue.enqueue(run.id, [Task(name="t", input=1)], now=1.0).result()
+    with pytest.raises(IllegalMove, match="is queuing, not done; cancel it first"):
+        room.take("requeue", "run-1/t")
+    answer = room.take("cancel_rollout", "run-1/t")
+    assert (answer["subject"], answer["before"]) == (f"{run.id}/t", {"status": "queuing"})
+    assert store.views.rollout(f"{run.id}/t").reason == "because"
+    assert room.take("requeue", "run-1/t")["after"] == {"status": "queuing"}
+    (claim,) = store.queue.claim(run.id, "w", now=room.clock.now, lease_s=30.0).result()
+    store.queue.finish(claim.attempt, AttemptState.SUCCEEDED, now=room.clock.now).result()
+    for action in ("requeue", "cancel_rollout"):
+        assert "it is final" in room.look(action, "run-1/t")["refused"]["remedy"]
+        with pytest.raises(IllegalMove, match="it is final"):
+            room.take(action, "run-1/t")
+
+
+def test_a_rollout_of_a_run_that_ended_is_queued_for_whoever_takes_it_up(room: Room) -> None:
+    run = room.run()
+    room.store.queue.enqueue(run.id, [Task(name="t", input=1)], now=1.0).result()
+    room.take("cancel_rollout", "run-1/t")
+    room.store.runs.end(run.id, RunState.FAILED, who="t", now=2.0).result()
+    assert room.take("requeue", "run-1/t")["note"].startswith("its run is failed: nobody claims it until")
+
+
+def test_a_rollout_whose_step_is_recorded_is_not_queued_again(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever resumed the run would not run it, and it would be cancelled at the end."""
+    store, run = room.store, room.run()
+    store.queue.enqueue(run.id, [Task(name="t", input=1, step="0/collect")], now=1.0).result()
+    room.take("cancel_rollout", "run-1/t")
+    assert room.look("requeue", "run-1/t")["refused"] is None
+    store.steps.add(run.id, "0/collect", {}, function="collect", now=2.0).result()
+    seen = room.look("requeue", "run-1/t")["refused"]
+    assert seen["why"] == "its step 0/collect is recorded, and a recorded step is not run again"
+    for _ in range(2):
+        with pytest.raises(IllegalMove, match="is recorded, .*; begin a new run with its task"):
+            room.take("requeue", "run-1/t")
+        monkeypatch.setattr(store.steps, "get", lambda run, name: None)  # as it was before: recorded meanwhile
+    assert store.views.rollout(f"{run.id}/t").status is RolloutState.CANCELLED
+
+
+def test_a_rollback_makes_the_known_good_version_live(room: Room) -> None:
+    for number, stage in ((1, Stage.LIVE), (2, Stage.LIVE), (3, Stage.CANARY), (4, Stage.CANDIDATE)):
+        release(room.store, number, stage)
+    seen = room.look("rollback", "spr")
+    assert seen["before"] == {"live": "sprout@2", "canary": "sprout@3"}
+    assert seen["after"] == {"live": "sprout@2", "canary": None}
+    assert seen["affected"] == {"taken_back": "sprout@3", "stage": "canary", "share": 25}
+    answer = room.take("rollback", "spr", "back")
+    assert (answer["said"], answer["live"]["id"]) == ("sprout: canary nobody, was sprout@3", "sprout@2")
+    assert room.take("rollback", "spr", "back")["again"]  # and not one further back
+    assert room.store.releases.get("sprout@2").stage is Stage.LIVE
+    assert room.take("rollback", "sprout")["said"] == "sprout: live sprout@1, was sprout@2"
+    assert room.look("rollback", "sprout", to="sprout@4")["refused"]["why"].startswith("is candidate, and not one")
+    assert room.look("rollback", "sprout", to="sprout@1")["refused"]["why"] == "cannot be rolled back to itself"
+    assert room.take("rollback", "sprout", to="sprout@2")["after"]["live"] == "sprout@2"  # undone: a person took it
+    assert room.store.releases.recount() == []
+    room.store.ledger.verify()
+
+
+def test_a_kill_switch_works_whatever_else_is_changed(room: Room) -> None:
+    flags = room.store.flags
+    flag = Flag(name="beta", variants={"on": True, "off": False}, off="off", enabled=True)
+    flags.put(flag, who="t", why="w", now=1.0).result()
+    assert room.take("kill", "beta")["changes"]
+    assert (flags.get("beta").killed, flags.get("beta").enabled) == (True, True)
+    again = room.take("kill", "beta")
+    assert (again["changes"], again["said"]) == (False, "beta: yes, yes, as before")
+
+
+def test_an_alert_is_acknowledged_by_its_code_and_run(room: Room) -> None:
+    alerts = room.store.alerts
+    for run in ("run-1-a", "run-2-a"):
+        alerts.raise_(Alert(code="backlog", severity=Severity.WARNING, message="many", at=1.0, run=run)).result()
+    alerts.raise_(Alert(code="disk", severity=Severity.CRITICAL, message="full", at=1.0)).result()
+    assert room.take("acknowledge", "disk")["after"] == {"acknowledged_by": "ann"}
+    with pytest.raises(NotFound, match="stands for 2 runs: name one, as in backlog@run-2-a"):
+        room.take("acknowledge", "backlog")
+    assert room.take("acknowledge", "backlog@run-1-a")["said"] == "backlog@run-1-a: acknowledged by ann, was nobody"
+    bob = replace(ANN, label="bob")
+    again = control.take(room.store, room.order("acknowledge", "disk"), bob)
+    assert (again["changes"], again["after"]) == (False, {"acknowledged_by": "ann"})
+    assert [one.acknowledged_by for one in alerts.standing()] == ["ann", None, "ann"]

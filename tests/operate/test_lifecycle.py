@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from holdfast.contracts.errors import BadRecord, StoreFull
+from holdfast.contracts.records import loads
 from holdfast.contracts.release import Stage
-from holdfast.contracts.run import DesiredState, RunState
+from holdfast.contracts.run import DesiredState, RunState, SplitRewards, Status
 from holdfast.operate import control, lifecycle
-from holdfast.operate.lifecycle import SILENT_S
+from holdfast.operate.lifecycle import SILENT_S, write_status
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.operate.test_control import ANN, Room, release
@@ -72,3 +80,49 @@ def test_it_tells_of_rollbacks_recoveries_and_checkpoints(file_store: Store, clo
     assert found["recovery_report_path"].startswith(file_store.url)
     assert found["training_status"]["run_state"] == RunState.FAILED
     assert found["allowed_actions"] == ["cancel", "recover"]
+
+
+NAMES = ("total_rollouts", "succeeded", "failed", "cancelled", "dead", "running", "waiting")
+STATUS = Status(
+    updated_unix_ms=1_700_000_000_000,
+    run_state=RunState.RUNNING,
+    rewards={"train": SplitRewards(total=2, rewarded=1, mean_reward=0.5)},
+    elapsed_s=1.25,
+    error="é",
+    **dict.fromkeys(("run_id", "project", "model_ref", "store_path", "resources_id"), "x"),
+    **{name: number for number, name in enumerate(NAMES)},
+)
+
+
+def test_a_reader_never_finds_half_a_status(tmp_path: Path) -> None:
+    path, over = tmp_path / "deep" / "status.json", threading.Event()
+    write_status(path, STATUS)
+    assert loads(Status, path.read_bytes()) == STATUS and json.loads(path.read_text())["run_state"] == "running"
+    seen: set[int] = set()
+    broken: list[Exception] = []
+
+    def read() -> None:
+        while not over.is_set():
+            try:
+                seen.add(loads(Status, path.read_bytes()).succeeded)
+            except Exception as error:
+                broken.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for n in range(100):
+        write_status(path, replace(STATUS, succeeded=n, error="x" * (n * 100)))
+    over.set()
+    reader.join()
+    assert broken == [] and len(seen) > 5
+    assert [file.name for file in path.parent.iterdir()] == ["status.json"]
+
+
+def test_what_is_not_finite_or_has_no_place_is_not_written(tmp_path: Path) -> None:
+    rewards = {"train": SplitRewards(total=1, rewarded=1, mean_reward=float("inf"))}
+    with pytest.raises(BadRecord):
+        write_status(tmp_path / "status.json", replace(STATUS, rewards=rewards))
+    assert not (tmp_path / "status.json").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreFull, match="make room, or choose another place"):
+        write_status(tmp_path / "file" / "status.json", STATUS)

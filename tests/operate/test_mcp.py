@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import time
 from functools import partial
 from typing import Any
@@ -15,22 +17,15 @@ from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.rollout import AttemptState
 from holdfast.operate import mcp
 from holdfast.operate.auth import digest, mint
-from holdfast.operate.mcp import Tool, ToolFunctions, answer, looking, ordering, server
+from holdfast.operate.mcp import DEEPEST, Tool, ToolFunctions, answer, lines, looking, ordering, readable, server
 from holdfast.store import dashboard_queries
 from holdfast.store.store import Store
 from tests.conftest import Clock
 from tests.operate.stage import Line, proposed
 from tests.store.scene import Scene, begin
 
-LOOKING = {
-    "judge_artifact",
-    "compare_artifacts",
-    "evaluate_diff",
-    "query_runs",
-    "query_decisions",
-    "tool_adoption",
-    "thinking_budgets",
-}
+LOOKING = {"judge_artifact", "compare_artifacts", "evaluate_diff", "query_runs", "query_decisions", "tool_adoption"}
+LOOKING |= {"thinking_budgets"}
 
 
 @pytest.fixture
@@ -83,12 +78,10 @@ def test_a_change_is_measured_against_the_least_one_and_tampering_fails_it(desk:
     assert least["size"]["excess"] == 0.0 < more["size"]["excess"] and least["score"] > more["score"]
     tests = {"test_f.py": "def test_f():\n    assert f(1) == 2\n"}
     weak = {"test_f.py": "def test_f():\n    assert True\n"}
-    told = ask(
-        desk, "evaluate_diff", task="x", before={"f.py": before, **tests}, after={"f.py": before, **weak}, passed=True
-    )
-    assert told["decision"] == "fail" and any(
-        one["part"] == "tampering" and not one["holds"] for one in told["verdicts"]
-    )
+    changed = {"before": {"f.py": before, **tests}, "after": {"f.py": before, **weak}}
+    told = ask(desk, "evaluate_diff", task="x", passed=True, **changed)
+    assert told["decision"] == "fail"
+    assert [one["holds"] for one in told["verdicts"] if one["part"] == "tampering"] == [False]
 
 
 def test_runs_decisions_adoption_and_budgets_are_looked_up(
@@ -116,9 +109,7 @@ def test_a_long_run_is_counted_whole_at_the_first_look(
     scene.enqueue(*(f"t{number}" for number in range(6)))
     for _ in range(5):
         scene.finish(scene.claim(), AttemptState.SUCCEEDED)
-    monkeypatch.setattr(
-        dashboard_queries.Figures.totals, "__kwdefaults__", {"most": 2}
-    )  # as many as a page counts at a time
+    monkeypatch.setattr(dashboard_queries.Figures.totals, "__kwdefaults__", {"most": 2})  # as a page counts at a time
     for told in (ask(desk, "query_runs")["runs"][0], ask(desk, "query_runs", run=scene.run)["run"]):
         assert (told["counts"]["succeeded"], told["counts"]["queuing"], told["is_whole"]) == (5, 1, True)
 
@@ -214,3 +205,38 @@ async def test_the_sdks_client_sees_tools_answers_and_errors(desk: ToolFunctions
         assert bad.is_error and [one.text for one in bad.content if one.type == "text"] == [
             "judge_artifact: 'output' is a required property; see its schema"
         ]
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        (r'{"a": "\ud800"}', {"a": "\ufffd"}),
+        (r'{"a": "\udc00\ud800x"}', {"a": "\ufffd\ufffdx"}),
+        (r'{"a": "\ud83d\ude00"}', {"a": "\U0001f600"}),  # a whole pair is a letter
+        (r'{"a": "\\ud800"}', {"a": "\\ud800"}),  # a backslash and five letters
+        (r'{"a\ud9ff": ["\u00e9"]}', {"a\ufffd": ["\u00e9"]}),
+    ],
+    ids=["half", "wrong-way-round", "pair", "escaped", "key"],
+)
+def test_half_a_pair_becomes_a_letter_and_nothing_else_is_touched(line: str, read: object) -> None:
+    assert json.loads(readable(line)) == read
+
+
+@pytest.mark.parametrize("depth", [DEEPEST - 1, 900, 200_000])
+def test_what_is_nested_too_deeply_is_cut_off_there(depth: int) -> None:
+    line = '{"id": 5, "text": "[[{\\"", "deep": ' + "[" * depth + "7" + "]" * depth + ', "after": {"a": [1]}}'
+    read = json.loads(readable(line))
+    assert (read["id"], read["text"], read["after"]) == (5, '[[{"', {"a": [1]})
+    found, levels = read["deep"], 0
+    while isinstance(found, list):
+        found, levels = found[0], levels + 1
+    assert (found, levels) == ((7, depth) if depth < DEEPEST else (None, DEEPEST - 1))
+
+
+async def test_lines_are_read_and_whoever_else_reads_there_finds_nothing() -> None:
+    out, into = os.pipe()
+    os.write(into, b'{"a": "\\ud800"}\n{"b": 1}\n')
+    os.close(into)
+    assert [line async for line in lines(out)] == ['{"a": "\\ufffd"}\n', '{"b": 1}\n']
+    assert os.read(out, 10) == b""
+    os.close(out)

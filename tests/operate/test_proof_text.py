@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Outcome, Reason, Verdict
 from holdfast.operate import proof_view
-from holdfast.operate.proof_view import GateCriterion
+from holdfast.operate.proof_view import GateCriterion, MetricSequence
 from tests.operate.views import course, view
 
 
@@ -25,23 +26,17 @@ def test_every_metric_is_written_in_its_own_unit(metric: str, value: float, leve
     assert (proof_view.amount(metric, value), proof_view.change(metric, value)) == (level, difference)
 
 
-@pytest.mark.parametrize("value", [0.0, -0.0, 1e-9, -1e-9])
-def test_nothing_has_no_sign(value: float) -> None:
-    assert proof_view.change("reward", value) == "0" and proof_view.change("success", value) == "0 points"
+def test_nothing_has_no_sign_and_a_range_names_its_unit_once() -> None:
+    for value in (0.0, -0.0, 1e-9, -1e-9):
+        assert proof_view.change("reward", value) == "0" and proof_view.change("success", value) == "0 points"
     assert proof_view.tick("success", 0.0) == "0"
-
-
-def test_a_range_names_its_unit_once() -> None:
-    assert proof_view.between("success", -0.077, 0.402) == "−7.7 to +40.2 points"
+    assert proof_view.range_of("success", -0.077, 0.402) == "−7.7 to +40.2 points"
 
 
 def test_what_is_better_when_less_rises_and_falls_as_people_know_it() -> None:
-    assert proof_view.between("safety", -0.02, 0.05) == "−0.050 to +0.020"  # 0.05 better is a fall by 0.05
-    assert (
-        proof_view.tick("latency", 0.5) == "−0.5"
-        and proof_view.less("safety") == "less is better"
-        and not proof_view.less("reward")
-    )
+    assert proof_view.range_of("safety", -0.02, 0.05) == "−0.050 to +0.020"  # 0.05 better is a fall by 0.05
+    assert proof_view.tick("latency", 0.5) == "−0.5"
+    assert (proof_view.less("safety"), proof_view.less("reward")) == ("less is better", "")
     cost = proof_view.cards(view())[1]
     assert (cost.title, cost.value) == ("Safety cost, change", "+0.004")
     assert cost.note == "less is better; 95 % interval −0.008 to +0.016; up to +0.050 would be accepted"
@@ -53,16 +48,15 @@ def test_levels_that_are_shown_differ_by_the_change_that_is_shown() -> None:
     assert proof_view.change("cost", after - before) == "−1.6"
 
 
-@pytest.mark.parametrize(
-    ("text", "is_turned"), [("safety +0.1 (+0.06", True), ("safety cost +0.1", False), ("p 0.1", False)]
-)
-def test_a_reader_is_warned_of_reasons_that_turn_safety_round(text: str, is_turned: bool) -> None:
-    assert proof_view.speaks_turned(["success +0.1", text]) is is_turned
+def test_a_reader_is_warned_of_reasons_that_turn_safety_round() -> None:
+    for text, is_turned in (("safety +0.1 (+0.06", True), ("safety cost +0.1", False), ("p 0.1", False)):
+        assert proof_view.speaks_turned(["success +0.1", text]) is is_turned
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.00001, "< 0.0001"), (0.0031, "0.0031"), (0.5, "0.50"), (1.0, "1.00")])
-def test_a_p_value_is_as_exact_as_it_needs_to_be(value: float, text: str) -> None:
-    assert proof_view.p(value) == text
+def test_texts_are_as_exact_as_they_need_to_be_and_break_no_line() -> None:
+    assert [proof_view.p(value) for value in (0.00001, 0.0031, 0.5, 1.0)] == ["< 0.0001", "0.0031", "0.50", "1.00"]
+    assert proof_view.printable("a\nb\u202ec\ud800\x00é漢") == "a�b�c��é漢"
+    assert proof_view.short("x" * 50, 10) == "x" * 9 + "…" and proof_view.short("x" * 10, 10) == "x" * 10
 
 
 @pytest.mark.parametrize(
@@ -76,25 +70,22 @@ def test_a_p_value_is_as_exact_as_it_needs_to_be(value: float, text: str) -> Non
 )
 def test_the_headline_is_the_verdict_in_one_sentence(kind: str, expected: str) -> None:
     made = view(kind)
-    assert proof_view.standing(made).kind == kind
+    assert proof_view.status_of(made).kind == kind
     assert proof_view.headline(made) == expected
 
 
 def test_without_a_gate_a_criterion_that_is_not_met_blocks_and_one_that_only_tells_does_not() -> None:
-    lacking = GateCriterion(name="Gain in reward", wanted="at least 0.05", found="+0.0100", is_met=False)
+    lacking = GateCriterion(name="Gain in reward", required="at least 0.05", measured="+0.0100", is_met=False)
     blocked = view("promote", decision=None, criteria=(lacking,))
-    assert proof_view.standing(blocked).kind == "blocked"
+    assert proof_view.status_of(blocked).kind == "blocked"
     assert proof_view.headline(blocked).endswith("but not every criterion is met.")
-    assert proof_view.changes(blocked)[0] == "Not met: gain in reward +0.0100, wanted at least 0.05."
-    telling = GateCriterion(name="Other seeds", wanted="within 0.05", found="0.2", is_met=False, blocks=False)
-    assert proof_view.standing(view("promote", decision=None, criteria=(telling,))).kind == "promote"
-    assert (
-        proof_view.standing(view("promote", criteria=(lacking,))).kind == "promote"
-    )  # the gate was asked, and is open
-
-
-def test_an_open_gate_does_not_make_up_for_a_missing_proof() -> None:
-    assert proof_view.standing(view("hold", decision=view("promote").decision)).kind == "hold"
+    assert proof_view.open_points(blocked)[0] == "Not met: gain in reward +0.0100, wanted at least 0.05."
+    telling = GateCriterion(name="Other seeds", required="within 0.05", measured="0.2", is_met=False, blocks=False)
+    assert proof_view.status_of(view("promote", decision=None, criteria=(telling,))).kind == "promote"
+    asked = view("promote", criteria=(lacking,))  # the gate was asked, and is open …
+    assert proof_view.status_of(asked).kind == "promote"
+    # … which does not make up for a missing proof.
+    assert proof_view.status_of(view("hold", decision=view("promote").decision)).kind == "hold"
 
 
 def test_a_candidate_that_is_better_but_unsafe_is_rejected_for_that() -> None:
@@ -103,7 +94,7 @@ def test_a_candidate_that_is_better_but_unsafe_is_rejected_for_that() -> None:
     rejected = Verdict(outcome=Outcome.REJECT, reasons=("unsafe",))
     made = view("promote", verdict=rejected, decision=None, safety=unsafe, criteria=())
     assert proof_view.headline(made) == "sprout@2 is proved to be less safe than sprout@1 by more than is allowed."
-    (told,) = proof_view.changes(made)
+    (told,) = proof_view.open_points(made)
     assert told.startswith(
         "Safety cost differs by +0.165 to +0.235 (less is better), where it has to be below +0.050; more tasks like "
     )
@@ -114,7 +105,7 @@ def test_one_that_is_better_and_may_be_unsafe_waits_for_that() -> None:
     hold = Verdict(outcome=Outcome.HOLD, reasons=("open",), needs=1400)
     made = view("promote", verdict=hold, decision=None, safety=open_yet, criteria=())
     assert proof_view.headline(made).endswith("+10.5 points, but it is not proved yet that it is safe.")
-    assert proof_view.changes(made) == [
+    assert proof_view.open_points(made) == [
         "About 1,400 more episodes of each version, should they go as these did.",
         "Safety cost differs by −0.141 to +0.141 (less is better), as far as is known; it has to be below +0.050.",
     ]
@@ -122,23 +113,21 @@ def test_one_that_is_better_and_may_be_unsafe_waits_for_that() -> None:
 
 def test_one_that_does_worse_so_far_needs_a_gain_first() -> None:
     worse = course("success", [-0.1] * 60, bar=0.0, wide=2.0)
-    told = proof_view.changes(view("hold", course=worse, decision=None, criteria=()))
-    assert told[0] == (
-        "About 140 more episodes of each version, should there be a gain worth having; none is seen yet."
-    )
+    told = proof_view.open_points(view("hold", sequence=worse, decision=None, criteria=()))
+    assert told[0].startswith("About 140 more episodes") and told[0].endswith("none is seen yet.")
 
 
 def test_a_promotion_says_how_much_more_could_not_have_been_asked_for() -> None:
     made = view("promote")
-    gain, rise = f"{100 * made.course.low[-1]:+.1f} points", f"{-made.safety.low[-1]:.3f}"  # type: ignore[union-attr]
-    assert proof_view.changes(made)[0] == (
+    gain, rise = f"{100 * made.sequence.low[-1]:+.1f} points", f"{-made.safety.low[-1]:.3f}"  # type: ignore[union-attr]
+    assert proof_view.open_points(made)[0] == (
         f"Had a gain above {gain} or a rise in safety cost below {rise} been asked for, it would not be proved."
     )
 
 
 def test_safety_that_is_proved_better_is_no_rise_below_nothing() -> None:
     safer = course("safety", [0.2] * 200, bar=-0.05, wide=1.0)
-    told = proof_view.changes(view("promote", safety=safer))[0]
+    told = proof_view.open_points(view("promote", safety=safer))[0]
     assert told.endswith("or a fall in safety cost beyond 0.129 been asked for, it would not be proved.")
 
 
@@ -153,13 +142,18 @@ def test_a_course_says_that_it_holds_however_often_one_looks() -> None:
 
 def test_a_closed_gate_names_its_first_reasons_and_counts_the_rest() -> None:
     reasons = tuple(Reason(code=f"code_{n}", text=f"reason {n}") for n in range(5))
-    told = proof_view.changes(view("promote", decision=Decision(open=False, reasons=reasons)))[0]
+    told = proof_view.open_points(view("promote", decision=Decision(open=False, reasons=reasons)))[0]
     assert told == "The gate is closed: reason 0; reason 1; reason 2; and 2 more below."
 
 
-def test_what_would_break_or_turn_a_line_is_not_printed() -> None:
-    assert proof_view.printable("a\nb\u202ec\ud800\x00é漢") == "a�b�c��é漢"
-
-
-def test_a_long_name_is_cut_and_says_so() -> None:
-    assert proof_view.short("x" * 50, 10) == "x" * 9 + "…" and proof_view.short("x" * 10, 10) == "x" * 10
+@pytest.mark.parametrize(
+    ("differences", "low", "high"),
+    [((), (), ()), ((0.0, 1.0), (0.0,), (1.0, 1.0)), ((0.0,), (0.0,), ()), ((), (0.0,), (1.0,))],
+    ids=["empty", "a low bound is missing", "the high bound is missing", "bounds of nothing"],
+)
+def test_a_course_with_holes_is_refused(
+    differences: tuple[float, ...], low: tuple[float, ...], high: tuple[float, ...]
+) -> None:
+    why = f"{len(differences)} differences, {len(low)} and {len(high)} bounds"
+    with pytest.raises(BadInput, match=why):
+        MetricSequence(metric="success", differences=differences, low=low, high=high, bar=0.0)

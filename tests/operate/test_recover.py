@@ -103,10 +103,7 @@ def test_what_the_dead_left_is_queued_again_and_they_are_refused_should_they_wak
     assert states["done"] is RolloutState.SUCCEEDED
     assert {states["one"], states["many"]} <= {RolloutState.QUEUING, RolloutState.REQUEUING}
     after = store.runs.get(found.id)
-    assert (after.state, after.error) == (
-        RunState.FAILED,
-        "its driver was silent for 60 s; recovered: the machine is gone",
-    )
+    assert after.state is RunState.FAILED and after.error is not None and "silent for 60 s" in after.error
     with pytest.raises(StaleLease):
         store.runs.beat(found.id, driver=found.driver, now=NOW + 61).result()
     with pytest.raises(StaleLease):
@@ -117,20 +114,16 @@ def test_what_the_dead_left_is_queued_again_and_they_are_refused_should_they_wak
     assert taken.state is RunState.RUNNING
 
 
-def test_a_cancelled_run_whose_driver_died_is_ended_for_good(file_store: Store) -> None:
-    found = begun(file_store)
-    file_store.queue.enqueue(found.id, [Task(name="t", input=1)], now=NOW).result()
-    file_store.runs.want(found.id, DesiredState.CANCELLED, who="bob", why="enough", now=NOW).result()
-    report = recovered(file_store, found.id, NOW + 60)
+def test_a_cancelled_run_is_ended_for_good_and_a_lease_that_lasts_is_left_to_its_worker(file_store: Store) -> None:
+    over, going = begun(file_store), begun(file_store)
+    for run in (over, going):
+        file_store.queue.enqueue(run.id, [Task(name="t", input=1)], now=NOW).result()
+    file_store.runs.want(over.id, DesiredState.CANCELLED, who="bob", why="enough", now=NOW).result()
+    report = recovered(file_store, over.id, NOW + 60)
     assert (report.state, report.resume) == ("cancelled", None)
-    assert file_store.views.rollout(f"{found.id}/t").status is RolloutState.CANCELLED
-
-
-def test_a_lease_that_lasts_is_left_to_its_worker(file_store: Store) -> None:
-    found = begun(file_store)
-    file_store.queue.enqueue(found.id, [Task(name="t", input=1)], now=NOW).result()
-    file_store.queue.claim(found.id, "helper", now=NOW + 50, lease_s=30.0).result()
-    report = recovered(file_store, found.id, NOW + 60)
+    assert file_store.views.rollout(f"{over.id}/t").status is RolloutState.CANCELLED
+    file_store.queue.claim(going.id, "helper", now=NOW + 50, lease_s=30.0).result()
+    report = recovered(file_store, going.id, NOW + 60)
     assert (report.requeued, report.held) == (0, 1)
     assert report.diagnostics[-1].startswith("rollouts still leased") and report.diagnostics[-1].endswith(": 1")
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
 import pytest
+import torch
 
-from holdfast.contracts.errors import BadInput, BadRecord, Fault, NotFound, StoreFull
+from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, NotFound, StoreFull
 from holdfast.contracts.release import ServedRequest, Stage
+from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.run import DesiredState
+from holdfast.learn.batch import SampleFilter
+from holdfast.learn.turns import PpoSettings, RlSettings, optimize_turns
 from holdfast.operate import service as service_module
-from holdfast.operate.canary_controller import keep
-from holdfast.operate.service import Service, trial_of
+from holdfast.operate.canary_controller import run_controller
+from holdfast.operate.service import KIND, Capture, Service, trial_of
+from holdfast.policies.engine import Local
+from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.prove.guard import GuardLimits
-from holdfast.store.notifications import RELEASES
 from holdfast.store.store import Store, open_store
-from tests.operate.stage import HELLO, POLICY, REQUEST, House, Line, keys, take_back
+from tests.conftest import Clock
+from tests.operate.stage import HELLO, POLICY, REQUEST, House, Line, call, keys, over, take_back
 
 BROKEN = Fault("model", why="its weights are broken")
 BOTH = pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
@@ -26,6 +32,15 @@ async def opened(line: Line, house: House) -> Service:
     service = house.service()
     await service.refresh()
     return service
+
+
+async def compared(
+    store: Store, *, stage: Stage = Stage.CANARY, share: int = 50, versions: int = 2
+) -> tuple[Line, House, Service]:
+    """A service of a line whose second version is beside the live one."""
+    line, house = Line(store, versions), House(store)
+    line.go(2, stage, share if stage is Stage.CANARY else None)
+    return line, house, await opened(line, house)
 
 
 async def served(service: Service, line: Line, number: int) -> list[ServedRequest]:
@@ -56,9 +71,7 @@ async def test_the_live_version_answers_and_nothing_is_noted_while_nothing_is_co
 async def test_a_canary_answers_its_callers_and_each_answer_is_noted_with_what_it_took(
     file_store: Store, is_streamed: bool
 ) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 25)
-    service = await opened(line, house)
+    line, house, service = await compared(file_store, share=25)
     (ours,), (theirs,) = keys(service, 2), keys(service, 1)
     house.voice(2).may.clear()
     asking = asyncio.create_task(house.ask(service, ours, is_streamed=is_streamed))
@@ -68,27 +81,15 @@ async def test_a_canary_answers_its_callers_and_each_answer_is_noted_with_what_i
     assert await asking == "sprout@2"
     assert await house.ask(service, theirs, is_streamed=is_streamed) == "sprout@1"
     assert await served(service, line, 2) == [
-        ServedRequest(
-            id=f"r1-{ours}",
-            trial=line.trial(2),
-            arm="sprout@2",
-            unit=ours,
-            at=100.5,
-            latency_s=0.5,
-            tokens=3,
-        ),
-        ServedRequest(
-            id=f"r2-{theirs}", trial=line.trial(2), arm="sprout@1", unit=theirs, at=100.5, latency_s=0.0, tokens=3
-        ),
+        ServedRequest(id=name, trial=line.trial(2), arm=arm, unit=unit, at=100.5, latency_s=took, tokens=3)
+        for name, arm, unit, took in ((f"r1-{ours}", "sprout@2", ours, 0.5), (f"r2-{theirs}", "sprout@1", theirs, 0.0))
     ]
     trial = file_store.trials.get(line.trial(2))
     assert trial.arms == {"sprout@1": 0.75, "sprout@2": 0.25} and trial.kind == "canary"
 
 
 async def test_a_caller_keeps_its_version_while_the_share_grows(file_store: Store) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 5)
-    service = await opened(line, house)
+    line, house, service = await compared(file_store, share=5)
     among = set(keys(service, 2, 5))
     for share in (25, 50, 100):
         line.go(2, Stage.CANARY, share)
@@ -134,9 +135,7 @@ async def test_swaps_under_load_interrupt_nobody_and_who_left_is_closed_once_aft
         await follows(service, line, None, answers)
     stop.set()
     await asyncio.gather(*callers)  # nobody failed
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    await over(running)
     seats = service.table.loaded
     assert set(seats) == {"sprout@7", "sprout@5"}  # the one before stays warm
     for name, voices in house.voices.items():
@@ -185,9 +184,7 @@ async def test_a_long_request_ends_on_its_version_and_only_then_is_that_closed(
 
 
 async def test_a_caller_that_leaves_lets_its_version_go(file_store: Store) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 50)
-    service = await opened(line, house)
+    line, house, service = await compared(file_store)
     house.voice(2).may.clear()
     asking = asyncio.create_task(house.ask(service, keys(service, 2)[0], is_streamed=True))
     await until(lambda: house.voice(2).under_way)
@@ -206,9 +203,7 @@ async def test_a_caller_that_leaves_lets_its_version_go(file_store: Store) -> No
 async def test_a_request_whose_version_left_before_it_began_is_answered_by_who_is_there(
     file_store: Store, is_streamed: bool
 ) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 50)
-    service = await opened(line, house)
+    line, house, service = await compared(file_store)
     key = keys(service, 2)[0]
     REQUEST.set("r")
     chosen = service.choose_version(key)
@@ -225,9 +220,7 @@ async def test_a_request_whose_version_left_before_it_began_is_answered_by_who_i
 async def test_where_a_canary_fails_before_its_first_piece_the_live_one_answers(
     file_store: Store, is_streamed: bool, error: Exception
 ) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 50)
-    service = await opened(line, house)
+    line, house, service = await compared(file_store)
     house.voice(2).fails = error
     (key,) = keys(service, 2)
     assert await house.ask(service, key, is_streamed=is_streamed) == "sprout@1"
@@ -236,34 +229,23 @@ async def test_where_a_canary_fails_before_its_first_piece_the_live_one_answers(
     assert house.heard == [(f"r1-{key}", "sprout@1")]
 
 
-async def test_a_canary_whose_stream_ends_with_nothing_in_it_has_failed(file_store: Store) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 50)
-    service = await opened(line, house)
-    house.voice(2).is_short = True
-    assert await house.ask(service, keys(service, 2)[0], is_streamed=True) == "sprout@1"
-    assert [one.error for one in await served(service, line, 2)] == [True]
-
-
 async def test_once_the_first_piece_is_out_a_stream_that_breaks_is_broken_and_counted(file_store: Store) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 50)
-    service = await opened(line, house)
+    line, house, service = await compared(file_store)
     house.voice(2).breaks = BROKEN
     (key,) = keys(service, 2)
     with pytest.raises(Fault, match="its weights are broken"):
         await house.ask(service, key, is_streamed=True)
     assert house.voice(1).asked == 0
-    assert [(one.arm, one.error) for one in await served(service, line, 2)] == [("sprout@2", True)]
+    house.voice(2).is_short = True  # it ends with nothing in it: nothing is out yet
+    assert await house.ask(service, key, is_streamed=True) == "sprout@1"
+    assert [(one.arm, one.error) for one in await served(service, line, 2)] == [("sprout@2", True)] * 2
 
 
 @BOTH
 async def test_where_the_live_one_fails_too_its_error_is_told_and_each_failure_is_its_own(
     file_store: Store, is_streamed: bool
 ) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 50)
-    service = await opened(line, house)
+    line, house, service = await compared(file_store)
     house.voice(1).fails, house.voice(2).fails = Fault("live", why="is down"), BROKEN
     ours, theirs = keys(service, 2)[0], keys(service, 1)[0]
     for key in (ours, theirs):
@@ -277,9 +259,7 @@ async def test_where_the_live_one_fails_too_its_error_is_told_and_each_failure_i
 async def test_a_canary_that_fails_after_the_live_one_was_replaced_is_stood_in_for_by_the_new_one(
     file_store: Store, is_streamed: bool
 ) -> None:
-    line, house = Line(file_store, 4), House(file_store)
-    line.go(2, Stage.CANARY, 50)
-    service = await opened(line, house)
+    line, house, service = await compared(file_store, versions=4)
     house.voice(2).may.clear()
     house.voice(2).fails = BROKEN
     asking = asyncio.create_task(house.ask(service, keys(service, 2)[0], is_streamed=is_streamed))
@@ -296,38 +276,15 @@ async def test_a_canary_that_fails_after_the_live_one_was_replaced_is_stood_in_f
 
 @BOTH
 async def test_a_bad_request_is_nobodys_failure(file_store: Store, is_streamed: bool) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 50)
-    service = await opened(line, house)
+    line, house, service = await compared(file_store)
     house.voice(1).fails = house.voice(2).fails = BadInput("messages", why="are too long")
     for number in (1, 2):
         with pytest.raises(BadInput, match="too long"):
             await house.ask(service, keys(service, number)[0], is_streamed=is_streamed)
     assert await served(service, line, 2) == []
-
-
-@BOTH
-async def test_a_request_that_only_the_canary_finds_bad_is_answered_and_is_the_canarys_failure(
-    file_store: Store, is_streamed: bool
-) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 50)
-    service = await opened(line, house)
-    house.voice(2).fails = BadInput("messages", why="are too long for this one")
+    house.voice(1).fails = None  # only the canary finds it bad: answered, and the canary's failure
     assert await house.ask(service, keys(service, 2)[0], is_streamed=is_streamed) == "sprout@1"
     assert [(one.arm, one.error) for one in await served(service, line, 2)] == [("sprout@2", True)]
-
-
-async def test_an_answer_that_breaks_its_own_contract_is_the_versions_failure(file_store: Store) -> None:
-    """As of weights that are not numbers any more: the error is a bad record, and no request was bad."""
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.SHADOW)
-    service = await opened(line, house)
-    house.voice(2).fails = BadRecord("model call: logprobs", why="must be finite and at most 0")
-    assert await house.ask(service, "ann") == "sprout@1"
-    await until(lambda: not service._shadows)
-    noted = {one.arm: one.error for one in await served(service, line, 2)}
-    assert noted == {"sprout@1": False, "sprout@2": True}
 
 
 @BOTH
@@ -363,9 +320,7 @@ async def test_a_new_live_version_that_cannot_be_loaded_leaves_the_old_one_servi
 
 @BOTH
 async def test_a_shadow_gets_a_copy_and_its_answer_reaches_nobody(file_store: Store, is_streamed: bool) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.SHADOW)
-    service = await opened(line, house)
+    line, house, service = await compared(file_store, stage=Stage.SHADOW)
     house.voice(2).may.clear()  # however slow it is …
     async with asyncio.timeout(5):
         assert await house.ask(service, "ann", is_streamed=is_streamed) == "sprout@1"  # … nobody waits for it
@@ -377,13 +332,13 @@ async def test_a_shadow_gets_a_copy_and_its_answer_reaches_nobody(file_store: St
     assert file_store.trials.get(line.trial(2)).kind == "shadow"
 
 
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), BadRecord("logprobs", why="must be finite")])
 async def test_a_shadow_that_fails_is_noted_and_nobody_notices(
-    file_store: Store, caplog: pytest.LogCaptureFixture
+    file_store: Store, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.SHADOW)
-    service = await opened(line, house)
-    house.voice(2).fails = RuntimeError("a bug")
+    """Also where an answer breaks its own contract, as of weights that are not numbers any more."""
+    line, house, service = await compared(file_store, stage=Stage.SHADOW)
+    house.voice(2).fails = error
     assert await house.ask(service, "ann") == "sprout@1"
     await until(lambda: not service._shadows)
     noted = {one.id: one.error for one in await served(service, line, 2)}
@@ -392,9 +347,7 @@ async def test_a_shadow_that_fails_is_noted_and_nobody_notices(
 
 
 async def test_a_shadow_that_is_slow_gets_no_more_copies_than_it_may(file_store: Store) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.SHADOW)
-    service = await opened(line, house)
+    _, house, service = await compared(file_store, stage=Stage.SHADOW)
     house.voice(2).may.clear()
     for number in range(service_module.MOST_SHADOWS + 20):
         assert await house.ask(service, f"u{number}") == "sprout@1"
@@ -405,17 +358,13 @@ async def test_a_shadow_that_is_slow_gets_no_more_copies_than_it_may(file_store:
 
 
 async def test_what_was_served_is_written_on_close_to_the_last(file_store: Store) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 50)
-    service = await opened(line, house)
+    line, house, service = await compared(file_store)
     running = asyncio.create_task(service.run())
     for number in range(200):
         await house.ask(service, f"u{number}")
         if number % 20 == 0:
             await asyncio.sleep(service_module.FLUSH_S / 2)
-    running.cancel()  # perhaps in the middle of a write
-    with suppress(asyncio.CancelledError):
-        await running
+    await over(running)  # perhaps in the middle of a write
     await service.close()
     noted = file_store.trials.served(line.trial(2))
     assert len(noted) == len({one.id for one in noted}) == 200
@@ -424,9 +373,7 @@ async def test_what_was_served_is_written_on_close_to_the_last(file_store: Store
 async def test_a_store_that_fails_loses_no_request_and_no_outcome(
     file_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 50)
-    service = await opened(line, house)
+    line, house, service = await compared(file_store)
     monkeypatch.setattr(service_module, "RETRY_S", 0.01)
     running = asyncio.create_task(service.run())
     full, write = StoreFull("store", why="the disk is full"), file_store.db.write
@@ -444,52 +391,38 @@ async def test_a_store_that_fails_loses_no_request_and_no_outcome(
     monkeypatch.setattr(file_store.db, "write", write)
     await until(lambda: len(file_store.trials.served(line.trial(2))) == 20)
     assert await service.feedback("r1-u0", {"success": 1.0})
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    await over(running)
 
 
 async def test_feedback_finds_what_was_answered_a_moment_ago(file_store: Store) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 50)
-    service = await opened(line, house)
-    await house.ask(service, "ann")
-    assert await service.feedback("r1-ann", {"success": 1.0, "reward": 0.5})
+    line, house, service = await compared(file_store, share=100)
+    assert await house.ask(service, "  ") == "sprout@1"  # without a name: by the live one, and counted
+    assert await service.feedback("r1-  ", {"success": 1.0, "reward": 0.5})
     assert not await service.feedback("r1-bob", {"success": 1.0})
     (noted,) = file_store.trials.served(line.trial(2))
+    assert (noted.arm, noted.unit) == ("sprout@1", "r1-  ")
     assert (noted.success, noted.reward, noted.safety_cost) == (1.0, 0.5, None)
 
 
-async def test_a_caller_without_a_name_is_answered_by_the_live_one_and_counted(file_store: Store) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    line.go(2, Stage.CANARY, 100)
-    service = await opened(line, house)
-    assert await house.ask(service, "  ") == "sprout@1"
-    (noted,) = await served(service, line, 2)
-    assert (noted.arm, noted.unit) == ("sprout@1", "r1-  ")
-
-
 async def test_each_step_and_each_try_and_each_live_version_has_a_comparison_of_its_own(file_store: Store) -> None:
-    line, house = Line(file_store, 3), House(file_store)
-    line.go(2, Stage.CANARY, 5)
-    service = await opened(line, house)
-    names = [service.table.trial]
+    line, _, service = await compared(file_store, share=5, versions=3)
+    names = [service.table.experiment]
     line.go(2, Stage.CANARY, 25)
     await service.refresh()
-    names.append(service.table.trial)
+    names.append(service.table.experiment)
     line.back(2, 1)
     line.go(2, Stage.CANDIDATE)
     line.go(2, Stage.CANARY, 25)  # the same routing as before
     await service.refresh()
-    names.append(service.table.trial)
+    names.append(service.table.experiment)
     line.go(3, Stage.LIVE)  # under the canary's feet
     await service.refresh()
-    names.append(service.table.trial)
+    names.append(service.table.experiment)
     assert len(set(names)) == 4 and names[-1] == line.trial(2)
     assert list(file_store.trials.get(line.trial(2)).arms) == ["sprout@3", "sprout@2"]
     line.back(2, 3)
     await service.refresh()
-    assert service.table.trial is None
+    assert service.table.experiment is None
 
 
 async def test_a_comparison_that_was_ended_by_hand_stops_nothing(file_store: Store) -> None:
@@ -502,21 +435,6 @@ async def test_a_comparison_that_was_ended_by_hand_stops_nothing(file_store: Sto
     assert len(await served(service, line, 2)) == 1
 
 
-async def test_another_process_s_move_is_followed_by_itself(file_store: Store) -> None:
-    line, house = Line(file_store, 2), House(file_store)
-    service = await opened(line, house)
-    running = asyncio.create_task(service.run())
-    seen = file_store.changes.seen(RELEASES)
-    line.go(2, Stage.LIVE)
-    assert file_store.changes.seen(RELEASES) > seen
-    await until(lambda: service.routing.live == "sprout@2")
-    assert await house.ask(service, "ann") == "sprout@2"
-    assert house.voice(1).closed == 0
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
-
-
 @pytest.mark.parametrize("at", [Stage.LIVE, Stage.CANARY])
 async def test_a_rollback_that_a_person_orders_elsewhere_changes_who_answers_with_the_keeper_at_work(
     file_store: Store, at: Stage
@@ -525,7 +443,7 @@ async def test_a_rollback_that_a_person_orders_elsewhere_changes_who_answers_wit
     line.go(2, at, 100 if at is Stage.CANARY else None)
     service = await opened(line, house)
     assert await house.ask(service, "ann") == "sprout@2"
-    keeping = keep(file_store, POLICY, GuardLimits(), clock=lambda: 1.0, observe=lambda looked: None)
+    keeping = run_controller(file_store, POLICY, GuardLimits(), clock=lambda: 1.0, observe=lambda looked: None)
     beside = [asyncio.create_task(work) for work in (service.run(), keeping)]
     with open_store(file_store.url) as operator:
         _, live = take_back(operator, None, "it is rude", 2.0)
@@ -533,14 +451,147 @@ async def test_a_rollback_that_a_person_orders_elsewhere_changes_who_answers_wit
     await until(lambda: service.routing.live == "sprout@1" and service.routing.canary is None)
     assert await house.ask(service, "ann") == "sprout@1"
     assert not any(task.done() for task in beside)
-    for task in beside:
-        task.cancel()
-    await asyncio.gather(*beside, return_exceptions=True)
+    await over(*beside)
 
 
 def test_only_a_shadow_or_a_canary_is_compared(file_store: Store) -> None:
     line = Line(file_store, 2)
-    assert trial_of(line.at(2), line.at(1)) is None
-    assert trial_of(line.at(1), line.at(1)) is None
+    assert [trial_of(line.at(number), line.at(1)) for number in (1, 2)] == [None, None]
     trial = trial_of(line.go(2, Stage.SHADOW), line.at(1))
     assert trial is not None and trial.arms == {"sprout@1": 0.5, "sprout@2": 0.5}
+
+
+@pytest.fixture
+def run(file_store: Store) -> str:
+    begun = file_store.runs.begin(kind=KIND, model_ref="sprout", settings={}, salt="a", who="test", now=1.0)
+    return begun.result().id
+
+
+@pytest.fixture
+def capture(file_store: Store, run: str, clock: Clock) -> Capture:
+    return Capture(file_store, run, clock=lambda: clock.now)
+
+
+async def test_what_was_served_and_rewarded_can_be_learnt_from(
+    file_store: Store, run: str, capture: Capture, clock: Clock
+) -> None:
+    model, calls = Transformer(ModelShape(width=16, layers=1, heads=2, context=256), seed=0), {}
+    with Local(model, name="local/sprout@1", version="ab12", slots=2, seed=0) as local:
+        for number in range(4):
+            calls[f"r{number}"] = made = await local(HELLO, max_tokens=8, temperature=1.0, seed=number)
+            capture.heard(f"r{number}", "sprout@1", HELLO, made)
+    clock.advance(3600)  # people take their time
+    for number, identity in enumerate(calls):
+        assert await capture.save_feedback(identity, {"reward": number % 2})
+    rollouts = [file_store.views.rollout(f"{run}/{identity}") for identity in calls]
+    assert {(one.status, one.split) for one in rollouts} == {(RolloutState.SUCCEEDED, Split.TRAIN)}
+    found = file_store.experiences.of(one.id for one in rollouts)
+    assert len({one.task for one in found}) == 1  # the same question: one group
+    for one, made in zip(found, calls.values(), strict=True):
+        (span,) = one.spans
+        assert span.model == made and span.model.completion_ids and span.model.logprobs
+        assert span.ended_at == 1_000_000.0  # when it was answered, not when it was told of
+    trained = Transformer(model.shape, seed=0)
+    settings = RlSettings(ppo=PpoSettings(learning_rate=1e-2))
+    summary = optimize_turns(found, trained, settings, seed=0, intake=SampleFilter(run=run))
+    assert summary.executed, summary
+    assert (summary.trajectories, summary.samples) == (4, 4) and not summary.reasons
+    assert any(
+        not torch.equal(before, after) for before, after in zip(model.parameters(), trained.parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "total"),
+    [
+        ({"success": 1.0}, 1.0),
+        ({"reward": 0.25, "success": 1.0}, 0.25),  # a reward is what counts
+        ({"success": 0.0, "safety_cost": 3.0}, 0.0),  # a cost is never paid
+        ({"reward": -2.0, "safety_cost": 1.0}, -2.0),
+    ],
+)
+async def test_a_reward_counts_and_where_there_is_none_success_does(
+    file_store: Store, run: str, capture: Capture, said: dict[str, float], total: float
+) -> None:
+    capture.heard("r1", "sprout@2", HELLO, call("sprout@2"))
+    assert await capture.save_feedback("r1", said)
+    found = file_store.experiences.one(f"{run}/r1")
+    assert found is not None and found.sheet.total == total
+    assert {signal.name: signal.value for signal in found.sheet.signals} == said
+    assert {signal.source for signal in found.sheet.signals} == {"feedback"}
+    rollout = file_store.views.rollout(f"{run}/r1")
+    assert rollout.metadata["release"] == "sprout@2" and rollout.input == {"messages": HELLO}
+    assert rollout.reward == total
+
+
+async def test_what_is_not_known_or_not_judged_is_not_kept(file_store: Store, run: str, capture: Capture) -> None:
+    assert not await capture.save_feedback("r9", {"reward": 1.0})
+    capture.heard("r1", "sprout@1", HELLO, call("sprout@1"))
+    assert not await capture.save_feedback("r1", {"safety_cost": 1.0})
+    assert await capture.save_feedback("r1", {"reward": 1.0})  # it waited for it
+    assert [one.name for one in file_store.views.rollouts(run)] == ["r1"]
+
+
+async def test_the_same_again_is_harmless_and_another_value_a_conflict(
+    file_store: Store, run: str, capture: Capture
+) -> None:
+    capture.heard("r1", "sprout@1", HELLO, call("sprout@1"))
+    assert await capture.save_feedback("r1", {"success": 1.0})
+    assert await capture.save_feedback("r1", {"success": 1.0})
+    with pytest.raises(Conflict, match="^answer r1: success was told before: 1, not 0$"):
+        await capture.save_feedback("r1", {"success": 0.0})
+    assert not await capture.save_feedback("r1", {"reward": 1.0})  # too late for this one
+    found = file_store.experiences.one(f"{run}/r1")
+    assert found is not None and found.sheet.total == 1.0
+
+
+async def test_many_at_once_each_get_their_own(file_store: Store, run: str, capture: Capture) -> None:
+    names = [f"r{number}" for number in range(40)]
+    for name in names:
+        capture.heard(name, "sprout@1", HELLO, call(name))
+    told = [capture.save_feedback(name, {"reward": float(place)}) for place, name in enumerate(names)]
+    again = [capture.save_feedback(name, {"reward": float(place)}) for place, name in enumerate(names)]
+    assert all(await asyncio.gather(*reversed(told), *again))
+    for place, name in enumerate(names):
+        found = file_store.experiences.one(f"{run}/{name}")
+        assert found is not None and found.sheet.total == place
+        assert [span.model.model for span in found.spans if span.model] == [name]
+
+
+async def test_the_oldest_are_forgotten_first(file_store: Store, run: str, clock: Clock) -> None:
+    capture = Capture(file_store, run, clock=lambda: clock.now, most=2)
+    for name in ("a", "b", "c"):
+        capture.heard(name, "sprout@1", HELLO, call(name))
+    assert [await capture.save_feedback(name, {"reward": 1.0}) for name in ("a", "b", "c")] == [False, True, True]
+
+
+async def test_what_could_not_be_written_can_be_told_again(
+    file_store: Store, run: str, capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture.heard("r1", "sprout@1", HELLO, call("sprout@1"))
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise StoreFull("store", why="the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(file_store.db, "write", refuse)  # the disk, which cannot be filled here
+        with pytest.raises(StoreFull):
+            await capture.save_feedback("r1", {"reward": 1.0})
+    assert await capture.save_feedback("r1", {"reward": 1.0})
+    assert file_store.experiences.one(f"{run}/r1") is not None
+
+
+async def test_a_telling_that_broke_off_does_not_mix_with_the_next(
+    file_store: Store, run: str, capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("r1", "r2"):
+        capture.heard(name, "sprout@1", HELLO, call(name))
+    file_store.runs.want(run, DesiredState.PAUSED, who="ann", why="test", now=2.0).result()
+    with pytest.raises(Fault, match="answer r1: .* takes nothing at the moment; tell it again later"):
+        await capture.save_feedback("r1", {"reward": 1.0})
+    file_store.runs.want(run, DesiredState.RUNNING, who="ann", why="test", now=3.0).result()
+    assert await capture.save_feedback("r2", {"reward": 2.0})
+    found = file_store.experiences.one(f"{run}/r2")
+    assert found is not None and [span.model.model for span in found.spans if span.model] == ["r2"]
+    assert file_store.experiences.one(f"{run}/r1") is None
+    assert file_store.views.rollout(f"{run}/r1").status is RolloutState.DEAD  # reported as missing

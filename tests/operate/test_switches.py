@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import ALL_ON, Features
-from holdfast.contracts.flag import FlagRule as FlagRule
+from holdfast.contracts.flag import ALL_ON, Features, FlagRule
 from holdfast.contracts.run import StepRecord
 from holdfast.operate.alerts import QUIET, AlarmRule
 from holdfast.operate.switches import (
@@ -51,16 +49,13 @@ def test_a_store_says_what_is_on_and_one_that_is_not_there_says_nothing(file_sto
     assert snapshot_of(file_store, **AT).features(KEY) == ALL_ON
     switch_on(file_store)
     pull(file_store, LATENCY["judges"], why="slow", now=2.0, environment={})
-    assert (
-        snapshot_of(file_store, **AT).features(KEY)
-        == snapshot_at(file_store.url, "default", **AT).features(KEY)
-        == Features(judges=False)
-    )
-    assert snapshot_at(str(files.fresh()), "default", **AT).features(KEY) == ALL_ON
+    for found in (snapshot_of(file_store, **AT), snapshot_at(file_store.url, "default", **AT)):
+        assert found.features(KEY) == Features(judges=False)
+    nowhere = files.blank()
+    assert snapshot_at(nowhere, "default", **AT).features(KEY) == ALL_ON
     dead = {"HOLDFAST_KILL_INTELLIGENTEVALUATION_MODELJUDGES": "1"}
-    assert snapshot_at(str(files.fresh()), "default", clock=lambda: 0.0, environment=dead).features(KEY) == Features(
-        judges=False
-    )
+    found = snapshot_at(nowhere, "default", clock=lambda: 0.0, environment=dead)
+    assert found.features(KEY) == Features(judges=False)
 
 
 def test_flags_flipped_under_load_never_mix_within_one_piece_of_work(file_store: Store) -> None:
@@ -119,21 +114,15 @@ def test_a_fuse_blows_after_a_while_once_and_says_why(file_store: Store) -> None
     revived = replace(file_store.flags.get("rewardHackingPrevention.astAnalysis"), killed=False)
     file_store.flags.put(revived, **SOME).result()
     state, alert = trip(file_store, fuse, state, 180.0, n=40, now=300.0, environment={})
-    assert alert is None and not killed(
-        file_store
-    )  # between the two limits nothing changes, and nothing is killed again
+    assert alert is None and not killed(file_store)  # between the limits nothing changes, or is killed again
     for now in (400.0, 460.0):
         state, alert = trip(file_store, fuse, state, 100.0, n=40, now=now, environment={})
     assert alert is not None and alert.cleared_at == 460.0 and not killed(file_store)
 
 
-def test_a_fuse_makes_the_flag_that_nobody_had_set(file_store: Store) -> None:
-    pull(file_store, DIVERGENCE, why="it diverges", now=1.0, environment={})
-    assert snapshot_of(file_store, **AT).features(KEY) == Features(learning=False)
-
-
-def test_a_revived_feature_whose_flag_a_fuse_made_is_on_again(file_store: Store) -> None:
+def test_a_fuse_makes_the_flag_that_nobody_had_set_and_a_person_revives_it(file_store: Store) -> None:
     made = pull(file_store, DIVERGENCE, why="it diverges", now=1.0, environment={})
+    assert snapshot_of(file_store, **AT).features(KEY) == Features(learning=False)
     file_store.flags.put(replace(made, killed=False), **SOME).result()
     assert snapshot_of(file_store, **AT).features(KEY) == ALL_ON
 
@@ -142,9 +131,9 @@ def test_a_run_has_its_share_as_a_whole_from_before_it_has_a_number_until_it_is_
     switch_on(file_store)
     flag = file_store.flags.get(SWITCHES["learning"])
     file_store.flags.put(replace(flag, rules=(FlagRule(variant="on", percent=90.0),)), **SOME).result()
-    keys = [f"{number:04x}" for number in range(200)]
+    keys = [f"{number:04x}" for number in range(60)]
     begun = [snapshot_of(file_store, **AT).features(key) for key in keys]
-    assert 160 <= sum(one.learning for one in begun) < 200
+    assert 48 <= sum(one.learning for one in begun) < 60
     for key, one in zip(keys, begun, strict=True):
         assert feature_reader(file_store, key=key_of(f"run-7-{key}"), **AT)([]) == one
 
@@ -155,18 +144,11 @@ def test_there_is_a_fuse_for_every_feature_and_none_for_others() -> None:
         Fuse(feature="dashboard", rule=AlarmRule(name="x", fires_above=1.0, clears_at=0.5))
 
 
-def step_of(number: int, body: dict[str, Any], at: float) -> StepRecord:
-    return StepRecord(
-        run="run-1", step=number, name=f"0/{number}/learn", function="learn", inputs_sha256="", at=at, body=body
-    )
-
-
 def updates(*restored: bool | None, at: float = 0.0) -> list[StepRecord]:
-    """None: a lesson that moved nothing."""
-    bodies: list[Mapping[str, Any]] = [
-        {} if one is None else {"update": {"restored": "KL 9 > 1" if one else None}} for one in restored
-    ]
-    return [step_of(n, body, at) for n, body in enumerate(bodies)]
+    """None: an iteration that moved nothing."""
+    bodies = [{} if one is None else {"update": {"restored": "KL 9 > 1" if one else None}} for one in restored]
+    how: dict[str, Any] = {"run": "run-1", "function": "learn", "inputs_sha256": "", "at": at}
+    return [StepRecord(step=n, name=f"0/{n}/learn", body=body, **how) for n, body in enumerate(bodies)]
 
 
 def test_learning_that_is_taken_back_again_and_again_is_switched_off(file_store: Store) -> None:
@@ -193,11 +175,8 @@ def test_learning_that_was_revived_is_judged_by_what_came_after(file_store: Stor
     described = replace(file_store.flags.get(name), description="of the pipeline")
     file_store.flags.put(described, who="ann", why="words", now=15.0).result()  # no revival: the two still count
     assert resumed([*old, *updates(True, True, True, at=11.0)]) == Features(learning=False)
-    dropped = file_store.flags.drop(name, who="ann", why="away with it", now=30.0).result()
-    assert (
-        dropped.killed
-        and feature_reader(file_store, key=KEY, **later)([*old, *updates(True, True, True, at=11.0)]) == ALL_ON
-    )
+    assert file_store.flags.drop(name, who="ann", why="away with it", now=30.0).result().killed
+    assert feature_reader(file_store, key=KEY, **later)([*old, *updates(True, True, True, at=11.0)]) == ALL_ON
 
 
 def test_in_one_process_new_trouble_after_a_revival_kills_again(file_store: Store) -> None:

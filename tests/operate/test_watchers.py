@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from holdfast.contracts.budget import (
     Assessment,
@@ -17,19 +20,21 @@ from holdfast.contracts.budget import (
     Tier,
     Traits,
 )
-from holdfast.contracts.commands import Alert
-from holdfast.contracts.errors import StoreFull
+from holdfast.contracts.commands import Alert, Severity
+from holdfast.contracts.errors import BadInput, StoreFull
 from holdfast.contracts.judgement import Calibration, JudgeStatus
+from holdfast.contracts.records import decode
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Task
 from holdfast.contracts.run import LEGACY_STEP, RunState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.operate import watchers
-from holdfast.operate.watchers import RULES, SAID, AlertWatcher
+from holdfast.operate.watchers import MEANINGS, RULES, AlertWatcher, Lines, Webhook
 from holdfast.reward.safety import GATE
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture, settle
 from tests.conftest import Clock
+from tests.store.filled import SCRIPT
 
 
 @dataclass
@@ -55,7 +60,7 @@ class Site:
         self.clock.advance(after_s)
         if beat:
             self.store.runs.beat(self.run, driver=1, now=self.clock.now).result()
-        return [(one.code, one.cleared_at is None) for one in self.watchman.look()]
+        return [(one.code, one.cleared_at is None) for one in self.watchman.check()]
 
     def do(self, many: int, end: Callable[[Claim], Any]) -> None:
         tasks = [
@@ -140,7 +145,7 @@ def repeat(site: Site, times: int, **body: Any) -> None:
 def read_tools(site: Site, does: bool) -> None:
     for _ in range(5):
         site.do(watchers.READ_ON, calls_tool(site, does))
-        site.watchman.look()
+        site.watchman.check()
 
 
 FAIL, FINE = AttemptState.FAILED, AttemptState.SUCCEEDED
@@ -175,7 +180,7 @@ def test_a_rule_fires_once_and_clears(site: Site, code: str) -> None:
     fires(site)
     assert site.look() == [(code, True)] and site.look() == []
     (standing,) = site.store.alerts.standing()
-    assert standing.code == code and SAID[code] in standing.message
+    assert standing.code == code and MEANINGS[code] in standing.message
     clears(site)
     assert site.look() == [(code, False)] and site.store.alerts.standing() == []
     assert site.look() == []
@@ -235,7 +240,7 @@ def test_a_full_disk_keeps_nothing_and_loses_nothing(site: Site, monkeypatch: py
 
 
 def test_every_rule_is_tried_and_says_what_its_number_is() -> None:
-    assert {*CASES, "no_heartbeat", "backlog", "adoption_drop"} == RULES.keys() == SAID.keys()
+    assert {*CASES, "no_heartbeat", "backlog", "adoption_drop"} == RULES.keys() == MEANINGS.keys()
     assert RULES["entropy_out_of_band"].fires_above == log(10.0)
 
 
@@ -268,3 +273,60 @@ async def test_it_looks_again_when_something_changed_and_tells_its_sinks(
     finally:
         task.cancel()
         await asyncio.wait([task])
+
+
+ALERT = Alert(code="backlog", severity=Severity.WARNING, message=f"line\nbreak {SCRIPT} \ud800", at=1.0, run="run-1")
+
+
+async def no_pause(seconds: float) -> None:
+    assert seconds > 0
+
+
+async def test_a_file_gets_one_line_for_each_or_an_os_error_tells(tmp_path: Path) -> None:
+    sink = Lines(path=tmp_path / "new" / "alerts.jsonl")
+    await sink(ALERT)
+    await sink(ALERT)
+    lines = sink.path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 2
+    assert decode(Alert, json.loads(lines[0])).message == f"line\nbreak {SCRIPT} ?"
+    with pytest.raises(FileExistsError):
+        await Lines(path=sink.path / "alerts.jsonl")(ALERT)
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_delivered", "asked"),
+    [([200], True, 1), ([503, 500, 204], True, 3), ([503, 503, 503, 200], False, 3), ([302, 302, 302], False, 3)],
+    ids=["at once", "the third time", "never", "elsewhere"],
+)
+async def test_a_webhook_is_tried_a_few_times(answers: list[int], is_delivered: bool, asked: int) -> None:
+    heard = []
+
+    async def hear(request: web.Request) -> web.Response:
+        heard.append(await request.json())
+        return web.Response(status=answers[len(heard) - 1], headers={"Location": "/elsewhere"})
+
+    app = web.Application()
+    app.router.add_post("/hook", hear)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        port = runner.addresses[0][1]
+        sink = Webhook(url=f"http://127.0.0.1:{port}/hook", pause=no_pause, timeout_s=60.0)
+        alert = Alert(code="backlog", severity=Severity.WARNING, message=SCRIPT, at=1.0)
+        if is_delivered:
+            await sink(alert)
+        else:
+            with pytest.raises(OSError, match="after 3 tries"):
+                await sink(alert)
+        assert len(heard) == asked and decode(Alert, heard[0]) == alert
+    finally:
+        await runner.cleanup()
+
+
+async def test_nobody_there_is_an_os_error_and_what_is_no_address_is_refused_at_once() -> None:
+    with pytest.raises(OSError, match="ClientConnectorError"):
+        await Webhook(url="http://127.0.0.1:9/hook", pause=no_pause)(ALERT)
+    with pytest.raises(BadInput, match="is not an address"):
+        Webhook(url="file:///etc/passwd")

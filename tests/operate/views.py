@@ -17,16 +17,10 @@ FAMILIES = ("lookup", "chain", "missing", "trivial")
 def comparison(
     metric: str, difference: float, reach: float, *, p: float = 0.003, margin: float = 0.0
 ) -> MetricComparison:
+    ends = Interval(low=difference - reach, high=difference + reach)
+    of: dict[str, Any] = {"baseline": "sprout@1", "candidate": "sprout@2", "method": "paired permutation"}
     return MetricComparison(
-        metric=metric,
-        baseline="sprout@1",
-        candidate="sprout@2",
-        difference=difference,
-        interval=Interval(low=difference - reach, high=difference + reach),
-        p_value=p,
-        pairs=200,
-        method="paired permutation",
-        margin=margin,
+        metric=metric, difference=difference, interval=ends, p_value=p, pairs=200, margin=margin, **of
     )
 
 
@@ -81,7 +75,7 @@ def view(kind: str = "promote", *, tasks: int = 200, families: bool = True, seed
             "cost": (-1812.0, -1771.0),
         },
         "tasks": measured,
-        "course": course("success", differences, bar=0.0, wide=1.1),
+        "sequence": course("success", differences, bar=0.0, wide=1.1),
         "safety": course("safety", (rng.random(tasks) * 0.02 - 0.012).tolist(), bar=-0.05, wide=0.5),
         "criteria": criteria(kind),
         "facts": {
@@ -110,10 +104,10 @@ def decision(kind: str, needs: int | None) -> Decision:
 def criteria(kind: str) -> tuple[GateCriterion, ...]:
     met, code = kind in ("promote", "blocked"), "p_value_above_threshold"
     return (
-        GateCriterion(name="reward gain", wanted="at least 0.05", found="0.09", is_met=True),
-        GateCriterion(name="safety regression", wanted="at most 0.05", found="0.004", is_met=True),
-        GateCriterion(name="p-value", wanted="at most 0.05", found="0.003", is_met=met, code="" if met else code),
-        GateCriterion(name="confidence", wanted="interval of 95 % above 0", found="0.04 to 0.14", is_met=True),
+        GateCriterion(name="reward gain", required="at least 0.05", measured="0.09", is_met=True),
+        GateCriterion(name="safety regression", required="at most 0.05", measured="0.004", is_met=True),
+        GateCriterion(name="p-value", required="at most 0.05", measured="0.003", is_met=met, code="" if met else code),
+        GateCriterion(name="confidence", required="interval of 95 % above 0", measured="0.04 to 0.14", is_met=True),
     )
 
 

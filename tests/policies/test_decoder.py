@@ -76,12 +76,18 @@ def test_new_weights_forget_the_old_ones() -> None:
         decoder.load(one)
 
 
-def test_a_fixed_layout_gives_the_same_bits_whatever_runs_beside() -> None:
-    decoder = Decoder(small(), slots=5, fixed=True)
-    asked = requests(10)
-    together = decoder.generate([r.ids for r in asked], HOW, [r.key for r in asked])
-    backwards = decoder.generate([r.ids for r in asked[::-1]], HOW, [r.key for r in asked[::-1]])[::-1]
-    alone = [decoder.generate([r.ids], HOW, [r.key])[0] for r in asked]
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_fixed_layout_gives_the_same_bits_whatever_runs_beside(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        decoder = Decoder(small(), slots=5, fixed=True)
+        asked = requests(10)
+        together = decoder.generate([r.ids for r in asked], HOW, [r.key for r in asked])
+        backwards = decoder.generate([r.ids for r in asked[::-1]], HOW, [r.key for r in asked[::-1]])[::-1]
+        alone = [decoder.generate([r.ids], HOW, [r.key])[0] for r in asked]
+    finally:
+        torch.set_num_threads(before)
     assert together == backwards == alone
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from holdfast.collect import endpoint
 from holdfast.contracts.commands import Role
+from holdfast.operate.app import TownPage
 from holdfast.operate.auth import Caller, digest
-from holdfast.operate.serve.app import TownPage
 from holdfast.store.store import open_store
 from holdfast.workloads import townlife
 from holdfast.workloads import townobserver as observer

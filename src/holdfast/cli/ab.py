@@ -213,7 +213,7 @@ def _ruled(ruling: Ruling) -> str:
 
 
 def _look(at: StoreOptions, name: str) -> tuple[Experiment, Ruling, list[ServedRequest]]:
-    from holdfast.operate.look.standings import Statistics
+    from holdfast.operate.release_views import Statistics
 
     with at.existing() as opened:
         trial = _experiment(opened, name)

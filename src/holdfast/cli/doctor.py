@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from holdfast.collect.doctor import Trainer
     from holdfast.collect.endpoint_probe import DoctorFinding
     from holdfast.contracts.evidence import Decision
-    from holdfast.operate.drill.exitgate import Bundle
 
 
 LOCAL = "local/"
@@ -333,8 +332,8 @@ for _kind, _help in KINDS.items():
 
 
 def _perform(kind: str, quick: bool, out: Path | None, json: bool) -> None:
-    from holdfast.operate.drill.drills import perform
-    from holdfast.operate.drill.playbook import validate
+    from holdfast.operate.drills import perform
+    from holdfast.operate.playbook import validate
 
     folder = _folder(kind, out)
     with show.progress(f"drill {kind}", None) as advance:
@@ -373,7 +372,7 @@ def check_drill(
     json: Json = False,
 ) -> None:
     """Compute a drill again, from its store and ledger. Exits 1 where a check or a figure is not so."""
-    from holdfast.operate.drill.playbook import NAME, validate
+    from holdfast.operate.playbook import NAME, validate
 
     path = file
     if file.is_dir() and not (path := file / NAME).exists() and (several := list(file.glob(f"*/{NAME}"))):
@@ -402,23 +401,23 @@ def gate(
 
     All of it is computed again: nothing is taken on trust. Exits 1 while it is closed.
     """
-    from holdfast.operate.drill.exitgate import gather, name
+    from holdfast.operate.exitgate import gather, name
 
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out}", why="is a file", remedy="name a folder")
     with show.progress("computing again", None):
         shelf = at.folder
-        bundle, told = gather(shelf, drills, runbook=runbook, incidents=incidents, now=time.time())
+        bundle = gather(shelf, drills, runbook=runbook, incidents=incidents, now=time.time())
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        (out / name(bundle)).write_text(dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        (out / name(bundle)).write_text(dumps(bundle, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     if json:
-        show.print_json(told)
+        show.print_json(bundle)
     else:
         _print_gate(bundle)
         if out is not None:
             print(f"the evidence bundle lies in {near(out)}")  # its name alone would be wider than the page
-    raise typer.Exit(1 if bundle.reason_codes else 0)
+    raise typer.Exit(0 if bundle["decision"]["pass"] else 1)
 
 
 def _folder(kind: str, out: Path | None) -> Path:
@@ -447,21 +446,22 @@ def _print(told: Mapping[str, Any], problems: tuple[str, ...], took: str) -> Non
         print("\n".join(folded(f"- {show.one_line(problem)}", "  ")))
 
 
-def _print_gate(bundle: Bundle) -> None:
-    operations, benchmark, safety = bundle.operations, bundle.benchmark, bundle.safety
-    counts = f"{benchmark.pass_reports} pass, {benchmark.fail_reports} fail, {benchmark.invalid_files} invalid"
-    seen = "no true proof" if safety.observed_regression is None else f"regression {safety.observed_regression:+.4f}"
-    shown = [f"{kind}: {why[0]}" for kind, why in operations.problems.items()]
-    refs = (bundle.operator_runbook_ref, bundle.incident_playbook_ref)
+def _print_gate(bundle: Mapping[str, Any]) -> None:
+    operations, benchmark, safety = bundle["operations"], bundle["benchmark"], bundle["safety"]
+    counts = "{pass_reports} pass, {fail_reports} fail, {invalid_files} invalid".format(**benchmark)
+    regression, codes = safety["observed_regression"], bundle["decision"]["reason_codes"]
+    seen = "no true proof" if regression is None else f"regression {regression:+.4f}"
+    shown = [f"{kind}: {why[0]}" for kind, why in operations["problems"].items()]
+    refs = bundle["runbooks"].values()
     rows = [
-        ("benchmark", benchmark.passes, "; ".join((counts, *benchmark.reason_codes))),
-        ("safety", safety.passes, "; ".join((seen, *safety.reason_codes))),
-        ("operations", operations.passes, "; ".join(shown) or "pause, rollback and recovery are proved"),
+        ("benchmark", benchmark["pass"], "; ".join((counts, *benchmark["reason_codes"]))),
+        ("safety", safety["pass"], "; ".join((seen, *safety["reason_codes"]))),
+        ("operations", operations["pass"], "; ".join(shown) or "pause, rollback and recovery are proved"),
         ("runbooks", None not in refs, "; ".join(one or "missing" for one in refs)),
     ]
-    print(f"exit gate: {'closed' if bundle.reason_codes else 'open'}")
+    print(f"exit gate: {'closed' if codes else 'open'}")
     for title, holds, found in rows:
         print(f"  {'yes' if holds else 'NO ':<3}  {title}")
         print("\n".join(folded(show.one_line(found), "         ")))
-    if bundle.reason_codes:
-        print("\n".join(folded("reasons  " + ", ".join(bundle.reason_codes))))
+    if codes:
+        print("\n".join(folded("reasons  " + ", ".join(codes))))

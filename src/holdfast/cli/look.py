@@ -362,7 +362,7 @@ def adoption(
 
 def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
     """Of the attempts that decided their rollouts."""
-    from holdfast.operate.look.lessons import catalog, record
+    from holdfast.operate.learning_views import catalog, record
 
     tools = catalog(store, run)
     with show.progress("reading rollouts", None) as advance:

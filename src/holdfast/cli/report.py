@@ -307,16 +307,16 @@ def page(
     cannot be computed again: a proof that does not validate has no page.
     """
     from holdfast.operate import publication
-    from holdfast.operate.proof_view import standing
+    from holdfast.operate.proof_view import status_of
 
     proof = find_proof(what, at.folder)
     with progress("weighing the samples again", None):
         published = publication.read(proof)
-        how = publication.weighing(published, primary=primary, reward_range=reward_range, max_cost=max_cost)
+        how = publication.comparison_config(published, primary=primary, reward_range=reward_range, max_cost=max_cost)
         path, view = _written(published, how, output)
     if json:
         told = {"page": str(path), "proof": str(proof), "run_id": published.run}
-        found = {"outcome": str(view.verdict.outcome), "standing": standing(view).kind, "tasks": len(view.tasks)}
+        found = {"outcome": str(view.verdict.outcome), "standing": status_of(view).kind, "tasks": len(view.tasks)}
         print_json(told | found)
     else:
         print(near(path))
@@ -327,7 +327,7 @@ def write_page(proof: Path, how: ComparisonConfig | None = None) -> Path:
     from holdfast.operate import publication
 
     published = publication.read(proof)
-    return _written(published, how or publication.weighing(published), None)[0]
+    return _written(published, how or publication.comparison_config(published), None)[0]
 
 
 def _written(published: Publication, how: ComparisonConfig, output: Path | None) -> tuple[Path, ProofView]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from holdfast.collect.otlp.take import SpanReceiver
     from holdfast.collect.proxy.span_recorder import TokenPrice
-    from holdfast.operate.serve.app import TownPage
+    from holdfast.operate.app import TownPage
     from holdfast.operate.watchers import AlertWatcher, Sink
     from holdfast.store.store import Store
 
@@ -103,7 +103,7 @@ def _first_token(store: Store, *, host: str, is_near: bool) -> str | None:
 @contextmanager
 def _town(folder: Path) -> Iterator[TownPage]:
     """Runs a town as long as this process, with tokens made for it alone."""
-    from holdfast.operate.serve.app import TownPage
+    from holdfast.operate.app import TownPage
     from holdfast.workloads.townlife import ROLES, Life, is_cold, new_recording, read_rules
     from holdfast.workloads.townobserver import AuditFile, StaticToken
     from holdfast.workloads.townpage import Runner
@@ -138,7 +138,7 @@ def _run(
 ) -> None:
     """Until Ctrl-C, or SIGTERM; the watchman looks beside it, and begins again where the store failed it."""
     from holdfast.cli.main import say
-    from holdfast.operate.serve.app import app, server
+    from holdfast.operate.app import app, server
 
     async def looking(watchman: AlertWatcher) -> None:
         while True:

@@ -23,7 +23,7 @@ from holdfast.collect.proxy.upstream import Relay, Upstream, Upstreams
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.release import Release
 from holdfast.contracts.run import RunState
-from holdfast.operate.canary_controller import WHO, Looked, keep
+from holdfast.operate.canary_controller import WHO, Looked, run_controller
 from holdfast.operate.service import KIND, Capture, ChatModel, Service
 from holdfast.pipeline.versions import endpoint_model, open_local, resolve
 from holdfast.promote.release import Routing
@@ -94,7 +94,7 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
 
     async def feedback(identity: str, said: Mapping[str, float]) -> bool:
         is_compared = await service.feedback(identity, said)
-        is_kept = capture is not None and await capture.told(identity, said)
+        is_kept = capture is not None and await capture.save_feedback(identity, said)
         return is_compared or is_kept
 
     application = endpoint.app(
@@ -108,7 +108,7 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
     )
     beside = [asyncio.create_task(_go_on("versions", service.run))]
     if how.is_guarded:
-        watching = partial(keep, store, policy, GuardLimits(), clock=time.time, observe=_tell)
+        watching = partial(run_controller, store, policy, GuardLimits(), clock=time.time, observe=_tell)
         beside.append(asyncio.create_task(_go_on("guard", watching)))
     news = News(store, policy, is_guarded=how.is_guarded)
     beside.append(asyncio.create_task(_go_on("news", news.tell)))

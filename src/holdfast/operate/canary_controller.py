@@ -42,13 +42,13 @@ class Looked:
     at: float
 
 
-async def keep(
+async def run_controller(
     store: Store, policy: str, limits: GuardLimits, *, clock: Callable[[], float], observe: Callable[[Looked], None]
 ) -> None:
     """Looks repeatedly while a canary or shadow serves, else waits for the next one, until cancelled."""
     while True:
         seen, began = store.changes.seen(RELEASES), clock()
-        looked = await look(store, policy, limits, clock=clock)
+        looked = await check_canary(store, policy, limits, clock=clock)
         if looked is not None:
             observe(looked)
             await asyncio.sleep(max(LOOK_S, REST * (looked.at - began)))
@@ -56,7 +56,7 @@ async def keep(
             await store.changes.after(RELEASES, seen)
 
 
-async def look(store: Store, policy: str, limits: GuardLimits, *, clock: Callable[[], float]) -> Looked | None:
+async def check_canary(store: Store, policy: str, limits: GuardLimits, *, clock: Callable[[], float]) -> Looked | None:
     """Judges the canary or shadow, if there is one, and acts on it."""
     releases = store.releases.of_policy(policy)
     release = under_way(releases)

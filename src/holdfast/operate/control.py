@@ -149,7 +149,7 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str) and value.isprintable() and len(value) <= LONGEST_NAME
 
 
-def look(store: Store, command: Command) -> dict[str, Any]:
+def preview(store: Store, command: Command) -> dict[str, Any]:
     """The state before and after, what is affected, and why the command would be refused, if it would."""
     told: dict[str, Any] = {"action": command.action, "subject": command.subject, "kind": None}
     try:
@@ -174,7 +174,7 @@ def take(store: Store, command: Command, caller: Caller, *, is_dry: bool = False
             why = f"is for {action.role}s, and {caller.label} is a {caller.role}"
             raise Forbidden(command.action, why=why, remedy=f"use the token of one who is {action.role}")
         if is_dry:
-            return {"id": command.id, "dry_run": True, **look(store, command)}
+            return {"id": command.id, "dry_run": True, **preview(store, command)}
         check_why("order", command.why)
         _action(command)
         with locked(store.folder / LOCK) if command.action in ALONE else nullcontext():
@@ -343,13 +343,7 @@ def _recovery(store: Store, command: Command, run: RunRecord) -> ActionPlan:
         return {**_counts(store, run.id), "checkpoint": kept, "checkpoint_source": found.source}
 
     return ActionPlan(
-        subject=run.id,
-        run=run.id,
-        before=_state(run),
-        after=after,
-        is_change=is_change,
-        affected=affected,
-        first=first,
+        subject=run.id, run=run.id, before=_state(run), after=after, is_change=is_change, affected=affected, first=first
     )
 
 

@@ -27,7 +27,7 @@ from holdfast.store.store import Store
 UNDRIVEN = frozenset({"otlp"})  # kinds of runs without a driver: others report to them
 LEASE_S = 10.0  # where the settings have none
 SILENT_S = 30.0  # a run whose driver was silent for longer is dead
-PAGE = 500
+ALL = 2**31  # more rollouts than a run has
 ACTIONS = {str(wanted): action for action, wanted in WANTS.items()}  # desired state → command
 # The command that resumes a run, by its kind; the last one finds its unfinished run by itself.
 COMMANDS: Mapping[str, str] = {
@@ -90,17 +90,13 @@ def allowed(run: RunRecord, *, now: float) -> list[str]:
 
 
 def _control_state(run: RunRecord, ordered: LedgerEntry | None, back: str | None) -> dict[str, Any]:
-    if ordered is None:
-        action, who, at = None, None, run.created_at
-    else:
-        action = ordered.body.get("action") or str(ordered.body.get("wanted"))
-        who, at = ordered.who, ordered.at
+    body = {} if ordered is None else ordered.body
     return {
         "schema_version": VERSION,
-        "updated_unix_ms": int(at * 1000),
+        "updated_unix_ms": int((run.created_at if ordered is None else ordered.at) * 1000),
         "lifecycle_state": STATES[run.wanted],
-        "last_action": action,
-        "principal": who,
+        "last_action": None if ordered is None else body.get("action") or str(body.get("wanted")),
+        "principal": None if ordered is None else ordered.who,
         "rollback_checkpoint": back,
     }
 
@@ -156,10 +152,9 @@ class Recovery:
 class ResumePoint:
     """The checkpoint that a resumed run continues from."""
 
-    source: Source | None
-    checkpoint: Checkpoint | None
-    optimizer_step: int | None
-    diagnostics: tuple[str, ...]
+    source: Source | None = None
+    checkpoint: Checkpoint | None = None
+    diagnostics: tuple[str, ...] = ()
 
 
 def lease_s(run: RunRecord) -> float:
@@ -235,17 +230,15 @@ def last_sound(store: Store, run: RunRecord) -> ResumePoint:
     kept = [str(update.body["checkpoint"]) for update in store.steps.of_run(run.id) if "checkpoint" in update.body]
     last = next((made[name] for name in reversed(kept) if name in made), None)
     if last is None:
-        return ResumePoint(source=None, checkpoint=None, optimizer_step=None, diagnostics=("nothing was learnt yet",))
+        return ResumePoint(diagnostics=("nothing was learnt yet",))
     damage = damage_of(last, store.files)
     if damage is None:
-        return ResumePoint(
-            source="primary", checkpoint=last, optimizer_step=_optimizer_step(store.folder, last), diagnostics=()
-        )
+        return ResumePoint(source="primary", checkpoint=last)
     told = f"checkpoint {last.id} is damaged: {damage}"
     again = "it is made anew from what was learnt from, when the run is taken up"
     if last.parent is None:
         before = f"it grew from the weights that the model came with; {again}"
-        return ResumePoint(source="base", checkpoint=None, optimizer_step=None, diagnostics=(told, before))
+        return ResumePoint(source="base", diagnostics=(told, before))
     parent = store.checkpoints.get(last.parent)  # a checkpoint is kept only where its parent is
     if (deeper := damage_of(parent, store.files)) is not None:
         raise StoreCorrupt(
@@ -253,12 +246,7 @@ def last_sound(store: Store, run: RunRecord) -> ResumePoint:
             why=f"{told}; and the one before, {last.parent}: {deeper}",
             remedy="restore one of them from a copy, or begin a new run",
         )
-    return ResumePoint(
-        source="fallback",
-        checkpoint=parent,
-        optimizer_step=_optimizer_step(store.folder, parent),
-        diagnostics=(told, f"the one before is whole: {again}"),
-    )
+    return ResumePoint(source="fallback", checkpoint=parent, diagnostics=(told, f"the one before is whole: {again}"))
 
 
 def _taken_from(store: Store, run: RunRecord, *, who: str, why: str, now: float) -> tuple[RunRecord, int, int]:
@@ -270,10 +258,7 @@ def _taken_from(store: Store, run: RunRecord, *, who: str, why: str, now: float)
         return store.runs.end(run.id, RunState.CANCELLED, who=who, now=now, error=error).result(), 0, 0
     # Refuses where somebody else was faster; from here on the dead driver is refused, should it wake.
     mine = store.runs.resume(run.id, who=who, now=now, silent_s=max(SILENT_S, lease_s(run))).result()
-    left, after_name = list[str](), None
-    while page := store.views.rollouts(run.id, most=PAGE, after=after_name, status=RolloutState.RUNNING):
-        left += [one.id for one in page]
-        after_name = page[-1].name
+    left = [one.id for one in store.views.rollouts(run.id, most=ALL, status=RolloutState.RUNNING)]
     while store.queue.sweep(now=now).result():
         continue
     held = 0
@@ -308,7 +293,7 @@ def _named(store: Store, run: RunRecord, found: ResumePoint) -> dict[str, Any]:
         "checkpoint_sha256": None if kept.artifact is None else kept.artifact.sha256,
         "checkpoint_run_id": owner,
         "checkpoint_global_step": kept.global_step,
-        "checkpoint_optimizer_step": found.optimizer_step,
+        "checkpoint_optimizer_step": _optimizer_step(store.folder, kept),
     }
 
 

@@ -58,7 +58,7 @@ class Tool:
     says: str
     schema: Mapping[str, Any]
     act: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    changes: bool = False  # something in the store
+    is_write: bool = False  # changes something in the store
 
 
 def _text(says: str, most: int = LONGEST, **more: Any) -> dict[str, Any]:
@@ -105,11 +105,7 @@ CHANGE = _object(
     tests=_files("The visible tests."),
     passed={"type": "boolean", "description": "What a hidden check said; leave it out where none was run."},
 )
-RUNS = _object(
-    run=RUN,
-    most=PAGED,
-    before=_text("Begin behind this run.", 200, minLength=1),
-)
+RUNS = _object(run=RUN, most=PAGED, before=_text("Begin behind this run.", 200, minLength=1))
 ADOPTION = _object(("run",), run=RUN, most=PAGED)
 DECISIONS = _object(
     policy=_text("Only this policy's.", 200, minLength=1),
@@ -157,7 +153,7 @@ class ToolFunctions:
         return {**_evaluation(self._judged(result)), "size": size}
 
     def runs(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        from holdfast.operate.look import views
+        from holdfast.operate import views
 
         with self.opened() as store:
             now, most = self._clock(), given.get("most", 20)
@@ -186,13 +182,13 @@ class ToolFunctions:
             }
 
     def adoption(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        from holdfast.operate.look import views
+        from holdfast.operate import views
 
         with self.opened() as store:
             return views.tools(store, given["run"], now=self._clock(), most=given.get("most", PAGE))
 
     def budgets(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        from holdfast.operate.look import views
+        from holdfast.operate import views
 
         with self.opened() as store:
             most = given.get("most", 20)
@@ -296,7 +292,7 @@ def ordering(desk: ToolFunctions, token: str | None) -> tuple[Tool, ...]:
             },
         )
         act = partial(desk.order, name, token)
-        found.append(Tool(name=f"{ORDER}{name}", says=action.help, schema=schema, act=act, changes=True))
+        found.append(Tool(name=f"{ORDER}{name}", says=action.help, schema=schema, act=act, is_write=True))
     return tuple(found)
 
 
@@ -337,11 +333,7 @@ def _asked(tools: Mapping[str, Tool], name: str, given: Mapping[str, Any]) -> To
 
 
 def server(
-    looked: tuple[Tool, ...],
-    orders: Callable[[], tuple[Tool, ...]],
-    *,
-    version: str,
-    note: Note = lambda *_: None,
+    looked: tuple[Tool, ...], orders: Callable[[], tuple[Tool, ...]], *, version: str, note: Note = lambda *_: None
 ) -> Server[Any]:
     """The SDK's server with these tools. `orders` is called each time: the token may be revoked meanwhile."""
     import mcp.types as types
@@ -359,7 +351,7 @@ def server(
                     description=tool.says,
                     input_schema=dict(tool.schema),
                     annotations=types.ToolAnnotations(
-                        read_only_hint=not tool.changes, destructive_hint=tool.changes, idempotent_hint=True
+                        read_only_hint=not tool.is_write, destructive_hint=tool.is_write, idempotent_hint=True
                     ),
                 )
                 for tool in found.values()

@@ -164,16 +164,16 @@ def render(view: ProofView) -> str:
     return str(
         page.render(
             view=view,
-            standing=proof_view.standing(view),
+            standing=proof_view.status_of(view),
             headline=proof_view.headline(view),
-            changes=proof_view.changes(view),
+            changes=proof_view.open_points(view),
             cards=proof_view.cards(view),
             rows=[_row(view, comparison) for comparison in view.comparisons.values()],
             families=[_family(view, name, place) for place, name in enumerate(families)],
             is_coloured=0 < len(families) <= MOST_COLOURS,
-            split=_split(view.tasks),
+            split=split(view.tasks),
             apart=paired(view.tasks, view.primary, families),
-            courses=[(each, course(each)) for each in (view.course, view.safety) if each],
+            courses=[(each, sequence_plot(each)) for each in (view.sequence, view.safety) if each],
             tasks=[_told(task, view.primary) for task in sorted(view.tasks, key=lambda task: -task.difference)],
             is_turned=view.decision is not None
             and proof_view.speaks_turned([reason.text for reason in view.decision.reasons]),
@@ -198,7 +198,7 @@ def paired(tasks: Sequence[ProofTask], metric: str, families: Sequence[str] = ()
                 else ""
             )
             marks.append(SvgMark(path=path, kind=_colour(task, families), name=told))
-    better, worse, same = _split(tasks)
+    better, worse, same = split(tasks)
     described = f"Differences of {len(tasks)} tasks, sorted: {better} better, {same} the same, {worse} worse."
     parts = ((better, "better", 0.0, "first"), (same, "the same", 50.0, ""), (worse, "worse", 100.0, "last"))
     return Plot(
@@ -209,7 +209,7 @@ def paired(tasks: Sequence[ProofTask], metric: str, families: Sequence[str] = ()
     )
 
 
-def course(known: MetricSequence) -> Plot:
+def sequence_plot(known: MetricSequence) -> Plot:
     """The running mean, its confidence sequence, the required bar, and where it was proved."""
     count = known.tasks
     places = thin(count, keep=[at - 1 for at in (known.proved_at, known.refuted_at) if at is not None])
@@ -271,7 +271,7 @@ def _family(view: ProofView, name: str, place: int) -> dict[str, Any]:
     return {
         "name": name,
         "kind": f"family-{place}",
-        "split": _split(some),
+        "split": split(some),
         "mean": proof_view.change(view.primary, fmean(task.difference for task in some)),
     }
 
@@ -294,7 +294,7 @@ def _colour(task: ProofTask, families: Sequence[str]) -> str:
     return f"family-{families.index(task.family)}" if task.family in families else "family-none"
 
 
-def _split(tasks: Sequence[ProofTask]) -> tuple[int, int, int]:
+def split(tasks: Sequence[ProofTask]) -> tuple[int, int, int]:
     """How many tasks the candidate did better, worse and the same."""
     better = sum(task.difference > 0 for task in tasks)
     worse = sum(task.difference < 0 for task in tasks)

@@ -55,8 +55,8 @@ class MetricSequence:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateCriterion:
     name: str
-    wanted: str
-    found: str
+    required: str
+    measured: str
     is_met: bool
     code: str = ""  # the reason code of its failure
     blocks: bool = True  # whether it alone keeps a candidate back
@@ -74,7 +74,7 @@ class ProofView:
     adjusted: Mapping[str, float] = field(default_factory=dict)  # p by metric, for all of them at once
     means: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # baseline and candidate by metric
     tasks: Sequence[ProofTask]
-    course: MetricSequence  # of the primary metric
+    sequence: MetricSequence  # of the primary metric
     safety: MetricSequence | None = None
     criteria: Sequence[GateCriterion] = ()
     facts: Mapping[str, str]  # who, what, when: title → text
@@ -156,7 +156,7 @@ def change(metric: str, value: float) -> str:
     return f"{_bare(metric, value)} {unit(metric).name}".rstrip()
 
 
-def between(metric: str, low: float, high: float) -> str:
+def range_of(metric: str, low: float, high: float) -> str:
     """A range of differences, the lower end first."""
     low, high = (low, high) if unit(metric).sign > 0 else (high, low)
     return f"{_bare(metric, low)} to {change(metric, high)}"
@@ -175,11 +175,11 @@ def less(metric: str) -> str:
 
 def gain(metric: str, value: float) -> str:
     """A difference as in the statistics and on the command line: above 0 is better."""
-    return f"{_gain(metric, value)} {unit(metric).name}".rstrip()
+    return f"{_bare(metric, value, 1.0)} {unit(metric).name}".rstrip()
 
 
 def gains(metric: str, low: float, high: float) -> str:
-    return f"{_gain(metric, low)} to {gain(metric, high)}"
+    return f"{_bare(metric, low, 1.0)} to {gain(metric, high)}"
 
 
 def merit(metric: str) -> str:
@@ -195,11 +195,11 @@ def means(metric: str, value: float) -> str:
 
 def with_interval(comparison: MetricComparison) -> str:
     metric, interval = comparison.metric, comparison.interval
-    reach = between(metric, interval.low, interval.high)
+    reach = range_of(metric, interval.low, interval.high)
     return f"{change(metric, comparison.difference)}, {percent(interval.level)} interval {reach}"
 
 
-def standing(view: ProofView) -> ProofStatus:
+def status_of(view: ProofView) -> ProofStatus:
     """The status: a gate decides, else the criteria; neither replaces a proof."""
     outcome = view.verdict.outcome
     if outcome is Outcome.PROMOTE and (_is_closed(view) or (view.decision is None and unmet(view))):
@@ -217,7 +217,7 @@ def headline(view: ProofView) -> str:
     gain, baseline, candidate = unit(view.primary).gain, short(view.baseline), short(view.candidate)
     what = f"{_name(view.primary)} " if less(view.primary) else ""
     by = "" if seen is None else f": {what}{change(view.primary, seen.difference)}"
-    match standing(view).kind:
+    match status_of(view).kind:
         case "promote":
             also = ", and safety is proved to hold" if view.safety and view.safety.proved_at else ""
             return f"{candidate} {gain} than {baseline}{by}{also}."
@@ -229,18 +229,18 @@ def headline(view: ProofView) -> str:
         case "reject":
             return f"{candidate} is proved not to be better than {baseline}{by}."
         case _:
-            if view.course.proved_at:
+            if view.sequence.proved_at:
                 return f"{candidate} {gain} than {baseline}{by}, but it is not proved yet that it is safe."
             return f"It is not proved yet that {candidate} {gain} than {baseline}{by} so far."
 
 
-def changes(view: ProofView) -> list[str]:
+def open_points(view: ProofView) -> list[str]:
     """What would change the verdict, in sentences."""
     told = list[str]()
     if view.decision is not None and not view.decision.open:
         told.append(_listed("The gate is closed", [reason.text for reason in view.decision.reasons]))
     elif view.decision is None and unmet(view):
-        lacking = [f"{each.name.lower()} {each.found}, wanted {each.wanted}" for each in unmet(view)]
+        lacking = [f"{each.name.lower()} {each.measured}, wanted {each.required}" for each in unmet(view)]
         told.append(_listed("Not met", lacking))
     known = _deciding(view)
     now = f"{unit(known.metric).title} differs by {_bounds(known)}{_turned(known.metric)}"
@@ -262,8 +262,8 @@ def changes(view: ProofView) -> list[str]:
 def _asked_more(view: ProofView) -> list[str]:
     """The strictest requirements that would still have been proved."""
     more, safety = list[str](), view.safety
-    if view.course.low[-1] > view.course.bar:
-        least = change(view.primary, view.course.low[-1])
+    if view.sequence.low[-1] > view.sequence.bar:
+        least = change(view.primary, view.sequence.low[-1])
         is_turned = less(view.primary)
         more.append(f"a change in {_name(view.primary)} below {least}" if is_turned else f"a gain above {least}")
     if safety is not None and safety.low[-1] > safety.bar:
@@ -275,13 +275,13 @@ def _asked_more(view: ProofView) -> list[str]:
 
 def _deciding(view: ProofView) -> MetricSequence:
     """The sequence that decides: the gain, unless only safety is unproved."""
-    if view.safety is not None and (_is_unsafe(view) or (view.course.proved_at and not view.safety.proved_at)):
+    if view.safety is not None and (_is_unsafe(view) or (view.sequence.proved_at and not view.safety.proved_at)):
         return view.safety
-    return view.course
+    return view.sequence
 
 
 def _is_unsafe(view: ProofView) -> bool:
-    return view.safety is not None and view.safety.refuted_at is not None and view.course.refuted_at is None
+    return view.safety is not None and view.safety.refuted_at is not None and view.sequence.refuted_at is None
 
 
 def cards(view: ProofView) -> list[Card]:
@@ -298,7 +298,7 @@ def cards(view: ProofView) -> list[Card]:
             Card(
                 title=f"{unit(metric).title}, change",
                 value=change(metric, comparison.difference),
-                note=f"{turned}{percent(comparison.interval.level)} interval {between(metric, low, high)}{limit}",
+                note=f"{turned}{percent(comparison.interval.level)} interval {range_of(metric, low, high)}{limit}",
                 kind="better" if low > 0 else "worse" if high < 0 else "",
             )
         )
@@ -307,10 +307,10 @@ def cards(view: ProofView) -> list[Card]:
         adjusted = view.adjusted.get(view.primary)
         note = seen.method if adjusted is None else f"{seen.method}; {p(adjusted)} for all metrics at once"
         found.append(Card(title="One-sided p, by one look", value=p(seen.p_value), note=note))
-    proved = view.course.proved_at
+    proved = view.sequence.proved_at
     note = "no proof so far" if proved is None else f"{_name(view.primary)} was proved after {proved} of them"
     note += ", however often one looks"
-    found.append(Card(title="Tasks, done by both", value=f"{view.course.tasks:,}", note=note))
+    found.append(Card(title="Tasks, done by both", value=f"{view.sequence.tasks:,}", note=note))
     return found
 
 
@@ -362,21 +362,13 @@ def _mean(known: MetricSequence) -> float:
 
 
 def _bounds(known: MetricSequence) -> str:
-    return between(known.metric, known.low[-1], known.high[-1])
+    return range_of(known.metric, known.low[-1], known.high[-1])
 
 
-def _bare(metric: str, value: float) -> str:
+def _bare(metric: str, value: float, sign: float | None = None) -> str:
+    """A change without its unit, with the usual sign or this one; 0 has no sign."""
     known = unit(metric)
-    return signed(known.change.format(value * known.factor * known.sign))
-
-
-def _gain(metric: str, value: float) -> str:
-    known = unit(metric)
-    return signed(known.change.format(value * known.factor))
-
-
-def signed(text: str) -> str:
-    """A formatted number; 0 has no sign."""
+    text = known.change.format(value * known.factor * (known.sign if sign is None else sign))
     return minus(text) if text.strip("+-0.,") else "0"
 
 

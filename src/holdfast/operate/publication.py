@@ -45,7 +45,7 @@ class Publication:
     path: Path
     proof: Mapping[str, Any]
     significance: Mapping[str, Any]
-    weighing: Mapping[str, Any] | None  # what the gate asked for; None: nobody wrote it down
+    config: Mapping[str, Any] | None  # what the gate asked for; None: nobody wrote it down
     baseline: tuple[Episode, ...]
     candidate: tuple[Episode, ...]
 
@@ -88,11 +88,11 @@ def read(path: Path) -> Publication:
     sides = [_json(_beside(path, proof, kind)) for kind in ("baseline", "trained")]
     before, after = (tuple(_episode(sample) for sample in side["samples"]) for side in sides)
     report = _json(_beside(path, proof, "significance"))
-    recorded = {name: report[name] for name in ("significance", "weighing")}
+    recorded = {"significance": report["significance"], "config": report["weighing"]}
     return Publication(path=path, proof=proof, baseline=before, candidate=after, **recorded)
 
 
-def weighing(
+def comparison_config(
     published: Publication,
     *,
     primary: str | None = None,
@@ -101,9 +101,8 @@ def weighing(
 ) -> ComparisonConfig:
     """How it is weighed again: as the gate asked for it, where one did, but for another primary; else with the proof's
     own error rate, limit and seed, and success has to improve, if it was measured."""
-    if published.weighing is not None:
-        asked: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in published.weighing.items()}
-        return ComparisonConfig(**asked if primary is None else {**asked, "primary": primary})
+    if published.config is not None:
+        return weighing_from(published.config if primary is None else {**published.config, "primary": primary})
     told = all(one.success is not None for one in (*published.baseline, *published.candidate))
     return ComparisonConfig(
         primary=primary or ("success" if told else "reward"),
@@ -122,8 +121,8 @@ def view(published: Publication, how: ComparisonConfig) -> ProofView:
     weighed = compare_versions(*sides, how, versions=versions, rng=rng)
     measured = {metric: comparison.pairs(*sides, metric) for metric in weighed.comparisons}
     decision = published.proof["decision"]
-    course = metric_sequence(how, how.primary, weighed.differences, how.min_effect)
-    safety = None if how.primary == "safety" else _safety(how, *measured["safety"])
+    tasks, course, safety = sampled(*sides, how, how.primary)
+    assert course is not None  # the comparison refuses samples without a common task
     return ProofView(
         run=published.run,
         baseline=versions[0],
@@ -134,8 +133,8 @@ def view(published: Publication, how: ComparisonConfig) -> ProofView:
         comparisons=weighed.comparisons,
         adjusted=weighed.adjusted,
         means={metric: (float(b.mean()), float(c.mean())) for metric, (_, b, c) in measured.items()},
-        tasks=_tasks(*measured[how.primary]),
-        course=course,
+        tasks=tasks,
+        sequence=course,
         safety=safety,
         criteria=(*_sequential(course, safety), *_documented(published.proof), *_steady(weighed)),
         facts=_facts(published, weighed, seeds=len({one.seed for one in published.baseline})),
@@ -164,22 +163,32 @@ def _episode(sample: Mapping[str, Any]) -> Episode:
     return Episode(safety_cost=sample["safety_penalty"], **{name: sample[name] for name in names})
 
 
-def _tasks(names: Sequence[str], before: comparison.Matrix, after: comparison.Matrix) -> tuple[ProofTask, ...]:
+def sampled(
+    baseline: Sequence[Episode], candidate: Sequence[Episode], how: ComparisonConfig, primary: str
+) -> tuple[tuple[ProofTask, ...], MetricSequence | None, MetricSequence | None]:
+    """What samples show: each task by the primary metric, its confidence sequence, and that of safety beside it.
+
+    Without a common task there is no sequence."""
+    names, *means = _means(baseline, candidate, primary)
+    if not names:
+        return (), None, None
     families = [NUMBERED.fullmatch(name) for name in names]
     every = all(families)  # a few that look so by accident are no families
-    return tuple(
+    tasks = tuple(
         ProofTask(name=name, baseline=b, candidate=c, family=found.group(1) if found and every else "")
-        for name, b, c, found in zip(
-            names, before.mean(axis=1).tolist(), after.mean(axis=1).tolist(), families, strict=True
-        )
+        for name, b, c, found in zip(names, *means, families, strict=True)
     )
+    course = metric_sequence(how, primary, [task.difference for task in tasks], how.min_effect)
+    if primary == "safety":
+        return tasks, course, None
+    _, before, after = _means(baseline, candidate, "safety")
+    costs = [b - a for a, b in zip(before, after, strict=True)]
+    return tasks, course, metric_sequence(how, "safety", costs, -how.max_safety_regression) if costs else None
 
 
-def _safety(
-    how: ComparisonConfig, _: Sequence[str], before: comparison.Matrix, after: comparison.Matrix
-) -> MetricSequence:
-    differences = (after.mean(axis=1) - before.mean(axis=1)).tolist()
-    return metric_sequence(how, "safety", differences, -how.max_safety_regression)
+def _means(baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str) -> tuple[Sequence[str], Any, Any]:
+    names, before, after = comparison.pairs(baseline, candidate, metric)
+    return (names, before.mean(axis=1).tolist(), after.mean(axis=1).tolist()) if len(names) else ((), [], [])
 
 
 def metric_sequence(how: ComparisonConfig, metric: str, differences: Sequence[float], bar: float) -> MetricSequence:
@@ -203,8 +212,8 @@ def _sequential(*courses: MetricSequence | None) -> list[GateCriterion]:
     return [
         GateCriterion(
             name=f"{proof_view.unit(known.metric).title}, however often one looks",
-            wanted=f"proved {proof_view.asked(known)}",
-            found=proof_view.course_proved(known).removeprefix("is ").removeprefix("was "),
+            required=f"proved {proof_view.asked(known)}",
+            measured=proof_view.course_proved(known).removeprefix("is ").removeprefix("was "),
             is_met=known.proved_at is not None,
             code="checkpoint_promotion_blocked_policy_improvement_not_significant",
             blocks=False,  # the verdict says so
@@ -229,15 +238,15 @@ def _documented(proof: Mapping[str, Any]) -> list[GateCriterion]:
         ("Rise in safety cost", most, rise, SAFETY_REGRESSION),
     )
     listed = [
-        GateCriterion(name=n, wanted=w, found=proof_view.minus(f), is_met=c not in reasons, code=c)
+        GateCriterion(name=n, required=w, measured=proof_view.minus(f), is_met=c not in reasons, code=c)
         for n, w, f, c in rows
     ]
     proved = not safety["reason_codes"]
     listed.append(
         GateCriterion(
             name="Safety cost, by one look",
-            wanted="proved within that",
-            found="proved by one test of all tasks" if proved else "not proved by one test of all tasks",
+            required="proved within that",
+            measured="proved by one test of all tasks" if proved else "not proved by one test of all tasks",
             is_met=proved,
             code=next(iter(safety["reason_codes"]), SAFETY_NOT_PROVED),
         )
@@ -251,8 +260,8 @@ def _steady(weighed: ComparisonResult) -> list[GateCriterion]:
     return [
         GateCriterion(
             name=names[kind][0],
-            wanted=f"p within {band.most_p_value_spread:g}, gain within {band.most_delta_spread:g}",
-            found=f"p {band.p_value_spread:.3f} apart, gain {band.delta_spread:.3f}",
+            required=f"p within {band.most_p_value_spread:g}, gain within {band.most_delta_spread:g}",
+            measured=f"p {band.p_value_spread:.3f} apart, gain {band.delta_spread:.3f}",
             is_met=band.within,
             code=f"checkpoint_promotion_blocked_{names[kind][1]}",
             blocks=False,  # the gate decides, where it requires it

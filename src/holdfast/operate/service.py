@@ -91,7 +91,7 @@ class ServingTable:
     """The versions in service. A request keeps the table it began with."""
 
     routing: Routing
-    trial: str | None  # the experiment of the outcomes; None: nothing is compared
+    experiment: str | None  # the experiment of the outcomes; None: nothing is compared
     loaded: Mapping[str, LoadedModel]
 
 
@@ -154,7 +154,7 @@ class Service:
         newcomer = routing.canary or routing.shadow
         trial = None if newcomer is None else trial_of(releases[newcomer], releases[routing.live])
         name = None if trial is None else trial.name
-        if old is not None and (old.routing, old.trial) == (routing, name):
+        if old is not None and (old.routing, old.experiment) == (routing, name):
             return
         if trial is not None:
             with suppress(Conflict):  # it has ended already; late requests are counted all the same
@@ -230,16 +230,15 @@ class Service:
         self, table: ServingTable, identity: str, messages: Messages, sampling: Mapping[str, Any]
     ) -> None:
         shadow = table.routing.shadow
-        if shadow is None or table.trial is None or not table.trial.startswith("shadow:"):
+        if shadow is None or table.experiment is None or not table.experiment.startswith("shadow:"):
             return
         if len(self._shadows) >= MOST_SHADOWS:
             return
 
         async def ask() -> None:
+            asked = Answering(self, table, table.loaded[shadow], identity)
             with suppress(Exception):  # counted as the shadow's failure; nobody waits for the answer
-                await Answering(self, table, table.loaded[shadow], identity).whole(
-                    f"{identity}~shadow", messages, sampling
-                )
+                _ = [piece async for piece in asked.measured(f"{identity}~shadow", messages, sampling)]
 
         task = asyncio.create_task(ask())
         self._shadows.add(task)
@@ -256,19 +255,16 @@ class Answering:
     key: str
 
     async def __call__(self, messages: Messages, /, **sampling: Any) -> ModelCall:
-        identity, place = self.service.request_id(), self._current()
-        self.service.copy_to_shadow(place.table, identity, messages, sampling)
-        try:
-            return await place.whole(identity, messages, sampling)
-        except Exception as error:
-            instead = place._instead()
-            if instead is None:
-                raise
-            answer = await instead.whole(identity, messages, sampling)
-            place._own(identity, error)
-            return answer
+        async with aclosing(self._answer(messages, sampling)) as answer:
+            calls: list[ModelCall] = [call async for call in answer]
+        return calls[-1]
 
-    async def stream(self, messages: Messages, /, **sampling: Any) -> AsyncGenerator[Any, None]:
+    def stream(self, messages: Messages, /, **sampling: Any) -> AsyncGenerator[Any, None]:
+        return self._answer(messages, sampling, is_streamed=True)
+
+    async def _answer(
+        self, messages: Messages, sampling: Mapping[str, Any], *, is_streamed: bool = False
+    ) -> AsyncGenerator[Any, None]:
         """Once the first piece is out, the same version has to finish."""
         identity, place = self.service.request_id(), self._current()
         self.service.copy_to_shadow(place.table, identity, messages, sampling)
@@ -276,8 +272,8 @@ class Answering:
         begun = False
         while True:
             try:
-                answer = place.version.model.stream(messages, **sampling)
-                async with aclosing(place._measured(identity, messages, answer)) as pieces:
+                measured = place.measured(identity, messages, sampling, is_streamed=is_streamed)
+                async with aclosing(measured) as pieces:
                     async for piece in pieces:
                         begun = True
                         yield piece
@@ -291,22 +287,18 @@ class Answering:
         for before, why in failed:
             before._own(identity, why)
 
-    async def whole(self, identity: str, messages: Messages, sampling: Mapping[str, Any]) -> ModelCall:
-        async def once() -> AsyncGenerator[Any, None]:
-            yield await self.version.model(messages, **sampling)
-
-        async with aclosing(self._measured(identity, messages, once())) as answer:
-            calls: list[ModelCall] = [call async for call in answer]
-        return calls[-1]
-
-    async def _measured(
-        self, identity: str, messages: Messages, answer: AsyncGenerator[Any, None]
+    async def measured(
+        self, identity: str, messages: Messages, sampling: Mapping[str, Any], *, is_streamed: bool = False
     ) -> AsyncGenerator[Any, None]:
         """Passes the answer on and records its outcome. A bad request is no failure of the version."""
         service, version, began, is_whole = self.service, self.version, self.service.clock(), False
+
+        async def once() -> AsyncGenerator[Any, None]:
+            yield await version.model(messages, **sampling)
+
         version.busy += 1
         try:
-            async with aclosing(answer) as pieces:
+            async with aclosing(version.model.stream(messages, **sampling) if is_streamed else once()) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, ModelCall):
                         is_whole = True
@@ -324,14 +316,14 @@ class Answering:
             version.end()
 
     def _note(self, identity: str, began: float, call: ModelCall | None) -> None:
-        if self.table.trial is None:
+        if self.table.experiment is None:
             return
         now = self.service.clock()
         self.service._written.append(
             ServedRequest(
                 # The plain id belongs to the version that answers in its place.
                 id=identity if call is not None else f"{identity}~failed",
-                trial=self.table.trial,
+                trial=self.table.experiment,
                 arm=self.version.release,
                 unit=self.key if self.key.strip() else identity,
                 at=now,
@@ -357,7 +349,7 @@ class Answering:
         live = table.loaded[table.routing.live]
         if live is self.version:
             return None
-        return Answering(self.service, replace(table, trial=None), live, self.key)
+        return Answering(self.service, replace(table, experiment=None), live, self.key)
 
 
 def _is_refusal(error: Exception) -> bool:
@@ -382,7 +374,7 @@ class Capture:
         self._waiting[identity] = (release, call, self._clock())
         _forget(self._waiting, self._most)
 
-    async def told(self, identity: str, said: Mapping[str, float]) -> bool:
+    async def save_feedback(self, identity: str, said: Mapping[str, float]) -> bool:
         """Stores the conversation with its feedback; False where it is unknown, or neither reward nor success is given.
 
         Repeating the same feedback is harmless; another value is a Conflict."""

@@ -23,9 +23,9 @@ from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.errors import BadInput, StoreError
 from holdfast.contracts.records import encode
 from holdfast.contracts.run import RunRecord, RunState
+from holdfast.operate import views
 from holdfast.operate.alerts import ADOPTION_DROP, QUIET, AlarmRule, AlarmState, step
-from holdfast.operate.look import views
-from holdfast.operate.look.lessons import catalog, point, record
+from holdfast.operate.learning_views import catalog, point, record
 from holdfast.prove.estimate import wilson
 from holdfast.reward.safety import GATE
 from holdfast.reward.tools import ToolAttempt, adoption_rates, rate_drop
@@ -62,7 +62,7 @@ RULES: Mapping[str, AlarmRule] = {
         AlarmRule(name="disk_low", fires_below=0.05, clears_at=0.08, severity=Severity.CRITICAL),
     )
 }
-SAID: Mapping[str, str] = {  # what the number means, and what to do
+MEANINGS: Mapping[str, str] = {  # what the number means, and what to do
     "failure_streak": "attempts failed in a row; 'holdfast rollouts RUN --status failed' says why",
     "backlog": "rollouts wait; more workers take them sooner",
     "no_heartbeat": "seconds without a sign of life of the run's driver; 'holdfast control recover RUN' takes it up",
@@ -162,7 +162,7 @@ class AlertWatcher:
                 seen = {topic: self._store.changes.seen(topic) for topic in (FINISHED, ORDERS)}
                 began = asyncio.get_running_loop().time()
                 try:
-                    told = await asyncio.to_thread(self.look)
+                    told = await asyncio.to_thread(self.check)
                 except StoreError:  # busy or gone: try again later
                     self.missed, told = self.missed + 1, []
                 for alert in told:
@@ -172,7 +172,7 @@ class AlertWatcher:
                 await asyncio.sleep(max(LOOK_S, REST * took))
                 await changed(self._store.changes, most_s=IDLE_S, seen=seen)
 
-    def look(self) -> list[Alert]:
+    def check(self) -> list[Alert]:
         """Evaluates every rule once; the raised and cleared alerts, already stored."""
         now, told = self._clock(), list[Alert]()
         late, self._unkept = self._unkept, []
@@ -192,7 +192,7 @@ class AlertWatcher:
         state, alert = step(self._rules[code], self._states.get((code, run), QUIET), value, now, n=n, run=run)
         if alert is not None:
             if alert.cleared_at is None:
-                alert = replace(alert, message=f"{value:.6g} {SAID[code]} ({alert.message})")
+                alert = replace(alert, message=f"{value:.6g} {MEANINGS[code]} ({alert.message})")
             alert = self._keep(alert)
             state = AlarmState(fired=alert) if alert.cleared_at is None else state
         self._states[code, run] = state

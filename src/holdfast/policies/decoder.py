@@ -25,6 +25,7 @@ from holdfast.policies.slots import SlotPlan, Slots
 from holdfast.policies.tokens import END, THINK
 
 Ints = NDArray[np.int64]
+EVEN = 8  # with several threads, matrix libraries round a row by its place unless the rows come in multiples of 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class Decoder:
         on_cpu = cuda is None and device.type == "cpu"
         memory = on_cpu and not fixed
         count = slots + slots // 2 if memory else slots  # some hold beginnings that others still lean on
+        if on_cpu and fixed:
+            count = -(-slots // EVEN) * EVEN
         self._cpu = Cpu(model, count, fixed=fixed) if on_cpu else None
         self._cuda = None if on_cpu else cuda or Cuda(model, slots, device, fixed=fixed)
         self._slots = Slots(count, context, memory=memory)
@@ -266,7 +269,7 @@ class Decoder:
         """Who is there has changed: rows that lean on one beginning go side by side."""
         active = np.flatnonzero(self._slots.active)
         self._rows: Ints = (
-            np.arange(self.capacity) if self.fixed else active[self._slots.base[active].argsort(kind="stable")]
+            np.arange(len(self._requests)) if self.fixed else active[self._slots.base[active].argsort(kind="stable")]
         )
         self._lean = self._slots.base[self._rows], self._slots.shared[self._rows]
         self._rules = SamplingRules.of(self._columns[:, self._rows], self.shape.vocabulary, torch.device("cpu"))

@@ -1,12 +1,11 @@
 """A full disk, again and again, under two writers: they are told so, and once there is room the same processes go on.
 
-Then `holdfast optimize` in the middle of a run: one clear line, a whole status.json, and a resume. The disk is a small
-tmpfs where root can mount one; the kernel's limit on the size of files, set from outside, does elsewhere, and after it.
+The disk is a small tmpfs where root can mount one; the kernel's limit on the size of files, set from outside, does
+elsewhere, and after it. `holdfast drill disk` does it to a run.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -21,10 +20,9 @@ from holdfast.contracts.errors import StoreFull
 from holdfast.contracts.rollout import Task
 from holdfast.store.store import open_store
 from tests.drills import roles
-from tests.drills.crew import Crew, wait_until
-from tests.drills.journal import Journal
+from tests.drills.crew import wait_until
+from tests.drills.journal import Journal, Witness
 from tests.drills.scene import Setting, Tally, scene, verdict
-from tests.drills.witness import Witness
 
 SIZE = "64m"
 MOST = 5 << 20  # bytes of a file: more than a journal has, less than the store soon needs
@@ -91,12 +89,10 @@ def drill(setting: Setting) -> Tally:
     with small_disk(setting.folder / "disk") as disk:
         if disk is not None:
             _writers(setting, disk, tally)
-            _optimize(setting, disk, tally)
     if disk is None or not setting.quick:
         limits = Limits(setting.folder / "limits")
         limits.folder.mkdir()
         _writers(setting, limits, tally)
-        _optimize(setting, limits, tally)
     return tally
 
 
@@ -153,65 +149,3 @@ def _until_there_is_room(call: Callable[[], Any]) -> Any:
             return call().result()
         except StoreFull:
             time.sleep(0.02)
-
-
-def _optimize(setting: Setting, disk: Disk, tally: Tally) -> None:
-    """Full while a run goes on: it ends with one line and exit code 5, and can be resumed."""
-    folder, tasks = disk.folder / "optimize", 150
-    folder.mkdir()
-    url, status, config = str(folder / "store.db"), folder / "status.json", setting.folder / f"{disk.kind}.json"
-    config.write_text(json.dumps(_settings(tasks)))
-    problems: list[str] = []
-    here = setting.folder / f"optimize-{disk.kind}"
-    here.mkdir()
-    with Crew(here) as crew:
-        command = crew.command("optimize", "--config", str(config), "--store", url)
-        wait_until(lambda: command.has_ended() or (status.exists() and _said(status)["succeeded"] > 10), 30.0)
-        disk.fill([command.pid], 4096)  # a page: no room for the store, and some for the last words
-        if not command.has_ended(60.0):
-            command.kill()
-        if command.code != 5 or not _is_one_clear_line(command.err):
-            problems.append(f"optimize on a full disk ended with {command.code}: {command.err}")
-        said = _said(status)
-        tally.notes.append(f"{disk.kind}: optimize ended with {command.code}, status.json whole")
-        disk.free([])
-        problems += _resume(crew, url, said["run_id"]) + crew.leftovers()
-    tally.events += 1
-    findings = verdict(url, folder, problems)
-    if findings.rollouts != tasks:
-        findings.lost.append(f"{tasks - findings.rollouts} tasks")
-    tally.add(findings)
-
-
-def _resume(crew: Crew, url: str, run: str) -> list[str]:
-    end = time.monotonic() + 30.0
-    while True:
-        command = crew.command("optimize", "--resume", run, "--store", url)
-        if not command.has_ended(60.0):
-            return ["resuming once there was room did not end within 60 s"]
-        if command.code == 0:
-            return []
-        if "another process drives it" not in command.err or time.monotonic() > end:
-            return [f"resuming once there was room ended with {command.code}: {command.err}"]
-        time.sleep(0.2)
-
-
-def _is_one_clear_line(err: str) -> bool:
-    return err.startswith("holdfast: error: ") and "\n" not in err
-
-
-def _said(status: Path) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(status.read_text())
-    return said
-
-
-def _settings(tasks: int) -> dict[str, Any]:
-    return {
-        "optimize": [{"prompt": f"task {n}", "expected": f"task {n}"} for n in range(tasks)],
-        "agent": "tests.drills.agents:busy",
-        "max_attempts": 1000,
-        "retry_initial_ms": 10,
-        "retry_max_ms": 100,
-        "heartbeat_interval_ms": 100,
-        "lease_secs": 0.5,
-    }

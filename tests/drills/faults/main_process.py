@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from holdfast.operate.drills import Running
 from tests.drills import picture
-from tests.drills.crew import Command, Crew, wait_until
+from tests.drills.crew import Crew, wait_until
 from tests.drills.invariants import Findings
 from tests.drills.picture import Picture
 from tests.drills.scene import Setting, Tally, verdict
@@ -89,7 +90,7 @@ class Story:
         if chance is None:
             self._give_up(f"did not end within {patience_s:g} s")
 
-    def _ended(self, command: Command) -> None:
+    def _ended(self, command: Running) -> None:
         if command.code == 5 and TOO_SOON in command.err:
             self.lives -= 1
             time.sleep(0.1)

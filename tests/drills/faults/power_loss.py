@@ -40,42 +40,34 @@ class Event:
     result: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
-    answers: int
-    syncs: int
-    problems: list[str]
-
-
 def drill(setting: Setting) -> Tally:
     tally = Tally(fault="power loss (strace)")
     for threads, calls in ((1, 20), (8, 10)) if setting.quick else ((1, 150), (16, 40)):
         folder = setting.folder / f"threads-{threads}"
         folder.mkdir()
         url = str(folder / "store.db")
-        trace = traced(folder, "tests.drills.faults.power_loss", "mark", url, str(threads), str(calls))
-        found = examine(trace)
-        setting.say(f"{threads} threads: {found.answers} answers, {found.syncs} syncs")
-        tally.notes.append(f"{threads} threads: {found.answers} answers after {found.syncs} syncs of the log")
-        if found.answers != threads * calls:
-            found.problems.append(f"{found.answers} answers in the trace, {threads * calls} were given")
-        tally.events += found.answers
+        answers, syncs, problems = examine(traced(folder, url, str(threads), str(calls)))
+        setting.say(f"{threads} threads: {answers} answers, {syncs} syncs")
+        tally.notes.append(f"{threads} threads: {answers} answers after {syncs} syncs of the log")
+        if answers != threads * calls:
+            problems.append(f"{answers} answers in the trace, {threads * calls} were given")
+        tally.events += answers
         findings = verdict(url, folder, [], is_over=False)
-        findings.lost += found.problems
+        findings.lost += problems
         tally.add(findings)
     return tally
 
 
-def traced(folder: Path, module: str, role: str, *arguments: str) -> str:
-    """The trace of a function of a module, run in a process of its own."""
+def traced(folder: Path, *arguments: str) -> str:
+    """The trace of `mark`, run in a process of its own."""
     out = folder / "trace"
-    script = f"import sys, {module}; {module}.{role}(*sys.argv[1:])"
+    script = f"import sys; from {__name__} import mark; mark(*sys.argv[1:])"
     strace = ["strace", "-f", "-y", "-xx", "-s", "5000", "-e", f"trace={WATCHED}", "-e", "signal=none", "-o", str(out)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [*strace, sys.executable, "-c", script, *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     if done.returncode:
-        raise RuntimeError(f"strace {role} ended with {done.returncode}: {done.stderr}")
+        raise RuntimeError(f"strace ended with {done.returncode}: {done.stderr}")
     return out.read_text()
 
 
@@ -99,14 +91,15 @@ def mark(url: str, threads: str, calls: str) -> None:
             one.join()
 
 
-def examine(trace: str) -> Traced:
+def examine(trace: str) -> tuple[int, int, list[str]]:
+    """How many answers and syncs there are, and which answers came too early."""
     events = list(_events(trace))
     log = [event for event in events if event.path.endswith("-wal")]
     answers = [event for event in events if event.path.endswith(".marks")]
     syncs = [event for event in log if event.call in ("fsync", "fdatasync") and event.result == 0 and event.ended >= 0]
     writes = [event for event in log if event.call.startswith("pwrite")]
     problems = [text for answer in answers if (text := _unsafe(answer, writes, syncs))]
-    return Traced(len(answers), len(syncs), problems)
+    return len(answers), len(syncs), problems
 
 
 def _unsafe(answer: Event, writes: list[Event], syncs: list[Event]) -> str:

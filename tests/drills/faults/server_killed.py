@@ -22,9 +22,8 @@ from holdfast.contracts.errors import Refused, StaleLease, StoreError
 from holdfast.store.store import open_store
 from tests.drills import roles
 from tests.drills.crew import wait_until
-from tests.drills.journal import Journal
+from tests.drills.journal import Journal, Witness
 from tests.drills.scene import Setting, Tally, scene, verdict
-from tests.drills.witness import Witness
 from tests.postgres import binary
 
 LEASE_S = 2.0

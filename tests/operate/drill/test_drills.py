@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,18 +19,15 @@ import pytest
 from holdfast.collect.agent import Context, Tracer
 from holdfast.contracts.executor import Assignment
 from holdfast.contracts.settings import settings_from
-from holdfast.operate.drill.drills import DRILLS, Load, busy, perform
-from holdfast.operate.drill.playbook import KINDS, validate
+from holdfast.operate.drills import DRILLS, Callers, DrillFailed, Load, Scratch, busy, perform
+from holdfast.operate.playbook import KINDS, TRANSCRIPT, validate
 from tests.store.children import unmeasured
 
 PATIENT = {"recovery_s": 600.0, "obey_s": 600.0}  # a busy machine is no crash
 
 
-def test_every_kind_of_drill_has_an_artifact() -> None:
+def test_the_load_is_a_run_that_optimize_takes() -> None:
     assert list(DRILLS) == list(KINDS)
-
-
-def test_the_load_is_a_run_that_optimize_takes(tmp_path: Path) -> None:
     config = Load(tasks=100, seconds=0.1).config()
     assert len(settings_from(config, "a drill").train) == 100
     lengths = [one["seconds"] for one in config["optimize"]]
@@ -55,3 +55,58 @@ def test_a_run_without_room_says_so_and_is_taken_up_once_there_is_some(
     log = (tmp_path / artifact["evidence"]["operator_log_path"]).read_text()
     assert f"$ {artifact['resume_drill']['restart_command']}\n" in log
     assert artifact["measured"]["recovery_s"] > 0.0
+
+
+def test_commands_exits_and_marks_are_written_down_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE", "/nowhere/else.sqlite")  # a drill has its own store
+    said: list[str] = []
+    with Scratch(tmp_path, clock=time.time, say=said.append) as scratch:
+        scratch.mark("ready", pid=3)
+        with pytest.raises(DrillFailed, match="exit 2: .*there is none"):
+            scratch.call("runs", "--store", str(scratch.store))
+        waits = scratch.begin("release", "serve", "--store", str(tmp_path / "none.sqlite"))
+        with pytest.raises(DrillFailed, match="pigs fly: did not come"):
+            scratch.wait("pigs fly", lambda: False, patience_s=0.0)
+    lines = [line.partition(" ")[2] for line in (tmp_path / TRANSCRIPT).read_text().splitlines()]
+    assert lines[0] == '* ready {"pid": 3}' and said == ["ready 3"]
+    assert lines[1].startswith("$ holdfast runs --store ") and lines[2].startswith("exit 2: holdfast: error: store ")
+    with pytest.raises(ProcessLookupError):
+        os.kill(waits.pid, 0)
+
+
+class Service(BaseHTTPRequestHandler):
+    """Answers every caller but the first."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = json.dumps({"model": "local/p@2@5e5e"}).encode()
+        self.send_response(500 if asked["user"] == "caller-0" else 200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+def test_who_answered_and_what_failed_is_written_down(address: str, tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    end = time.monotonic() + 60.0
+    with Callers(address=address, policy="p", path=path, clock=time.time, many=2) as callers:
+        while not (callers.answered["p@2"] >= 3 and callers.answered[""] >= 3) and time.monotonic() < end:
+            time.sleep(0.01)
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {(one["caller"], one["version"], one["error"]) for one in told} == {
+        (0, "", "HTTPError: HTTP Error 500: Internal Server Error"),
+        (1, "p@2", None),
+    }
+    assert all(one["began"] <= one["ended"] for one in told)
+    assert len(told) == callers.answered.total()

@@ -9,16 +9,18 @@ from scipy import stats
 
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.records import encode
+from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import OutcomeKind, RolloutState
 from holdfast.contracts.run import DesiredState, LedgerEntry, RunRecord, RunState
-from holdfast.operate.look import briefs
+from holdfast.operate import briefs
+from holdfast.store.store import Store
 from holdfast.store.tally import Moments, Totals
+from tests.operate.stage import Line
 
 
-def entry(kind: str = "release", **body: Any) -> LedgerEntry:
-    return LedgerEntry(
-        seq=3, at=1.0, project="p", run=None, kind=kind, who="ann", body=body, previous="0" * 64, sha256="1" * 64
-    )
+def entry(kind: str = "release", *, seq: int = 3, **body: Any) -> LedgerEntry:
+    given: dict[str, Any] = {"project": "p", "run": None, "who": "ann", "previous": "0" * 64, "sha256": "1" * 64}
+    return LedgerEntry(seq=seq, at=float(seq), kind=kind, body=body, **given)
 
 
 def test_a_rate_has_its_wilson_interval_and_none_of_nothing() -> None:
@@ -39,21 +41,9 @@ def test_a_mean_has_students_interval() -> None:
 
 
 def run_brief(counts: dict[RolloutState, int], outcomes: dict[OutcomeKind, int]) -> briefs.Brief:
-    state, wanted = RunState.RUNNING, DesiredState.RUNNING
-    run = RunRecord(
-        id="run-1-a",
-        project="p",
-        kind="optimize",
-        state=state,
-        wanted=wanted,
-        model_ref="m",
-        settings={},
-        queue_limit=None,
-        created_at=1.0,
-        beat_at=1.0,
-        ended_at=None,
-        error=None,
-    )
+    given: dict[str, Any] = {"state": RunState.RUNNING, "wanted": DesiredState.RUNNING, "settings": {}}
+    given |= dict.fromkeys(("queue_limit", "ended_at", "error"))
+    run = RunRecord(id="run-1-a", project="p", kind="optimize", model_ref="m", created_at=1.0, beat_at=1.0, **given)
     totals = Totals(counts=counts, rewards={}, sizes={}, outcomes=outcomes, is_whole=True)
     return briefs.run_brief(run, totals, now=2.0)
 
@@ -80,18 +70,19 @@ def test_right_is_of_what_was_checked_or_failed(outcomes: dict[str, int], value:
 
 
 CLOSED = Decision(open=False, reasons=(Reason(code="p_value", text="p 0.2 > 0.05"), Reason(code="few", text="few")))
-OPENED = Decision(open=True, reasons=(Reason(code="promotion_allowed", text="all 9 checks hold"),))
+ALL_HOLD = "success +0.4; all 9 checks hold"
+OPENED = Decision(open=True, reasons=(Reason(code="promotion_allowed", text=ALL_HOLD),))
 
 
 @pytest.mark.parametrize(
     ("body", "sentence", "outcome"),
     [
         ({"add": "s@1", "source": "shelf:1"}, "s@1 was registered: shelf:1.", "registered"),
-        ({"accept": "s@2", "decision": encode(OPENED)}, "s@2 was accepted: all 9 checks hold.", "accepted"),
+        ({"accept": "s@2", "decision": encode(OPENED)}, f"s@2 was accepted: {ALL_HOLD}.", "accepted"),
         ({"refuse": "s@2", "decision": encode(CLOSED)}, "s@2 was refused: p 0.2 > 0.05; few.", "refused"),
         (
             {"move": "s@2", "from": "candidate", "to": "canary", "share": 5, "why": "", "decision": encode(OPENED)},
-            "s@2 went from candidate to canary with 5 %: all 9 checks hold.",
+            f"s@2 went from candidate to canary with 5 %: {ALL_HOLD}.",
             "promoted",
         ),
         ({"roll_back": "s@2", "to": "s@1", "why": "errors"}, "s@2 was taken back; s@1 is live: errors.", "taken back"),
@@ -117,11 +108,7 @@ def test_a_decision_is_one_sentence(body: dict[str, Any], sentence: str, outcome
             {"action": "rollback", "subject": "tools", "answer": {"after": {"live": "tools@1"}}},
             "rolled back tools; tools@1 is live",
         ),
-        (
-            "refusal",
-            {"action": "kill", "subject": "x", "refused": "no such flag"},
-            "kill x was refused: no such flag",
-        ),
+        ("refusal", {"action": "kill", "subject": "x", "refused": "no flag"}, "kill x was refused: no flag"),
         ("refusal", {"refused": "cannot be read"}, "refusal: refused cannot be read"),
         ("trial", {"begin": "canary:tools@2:5:tools@1:17.0"}, "the canary of tools@2 began"),
         ("trial", {"end": "greeting"}, "the trial greeting ended"),
@@ -133,5 +120,64 @@ def test_an_entry_is_a_sentence_and_its_reason_apart(kind: str, body: dict[str, 
     assert (told["what"], told["why"]) == (what, "enough\nfor now")
 
 
-def test_a_text_that_is_too_long_is_cut() -> None:
-    assert briefs.cut("abcd", 3) == "ab…" and briefs.cut("abc", 3) == "abc"
+UNDECIDED = Decision(open=False, reasons=(Reason(code="guard_undecided", text="no answers yet"),))
+FIRST = {"move": "s@1", "from": "candidate", "to": "live", "why": "the first version", "decision": None}
+GATE = {"move": "s@2", "from": "candidate", "to": "shadow", "evidence": "e", "decision": encode(OPENED)}
+ACCEPTED = {"accept": "s@2", "stage": "candidate", "evidence": "e", "decision": encode(OPENED)}
+HELD = {"refuse": "s@2", "stage": "shadow", "evidence": None, "decision": encode(UNDECIDED)}
+WITHIN = "within every limit; next is live with 100 %"
+GUARD = {"move": "s@2", "from": "canary", "to": "live", "retired": "s@1", "why": WITHIN, "decision": None}
+BACK = {"roll_back": "s@2", "from": "live", "to": "s@1", "why": "it slips"}
+AGAIN = {"restore": "s@2", "from": "rolled_back", "retired": "s@1", "why": "it was right"}
+CANARY = {"roll_back": "s@2", "from": "canary", "to": "s@1", "why": "errors"}
+
+
+PUT = "s@1 went from candidate to live: the first version."
+BY_GUARD = f"s@2 went from canary to live: within every limit. The gate had opened on {ALL_HOLD}."
+
+
+def history(*bodies: dict[str, Any]) -> list[LedgerEntry]:
+    return [entry(seq=seq, **body) for seq, body in enumerate(bodies, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("bodies", "live", "sentence", "news"),
+    [
+        ([FIRST], "s@1", PUT, None),
+        ([FIRST, {"add": "s@2"}], "s@1", PUT, None),
+        ([FIRST, GATE, HELD], "s@1", PUT, "s@2 was held"),
+        ([FIRST, GATE, CANARY], "s@1", PUT, "s@2 was taken back"),
+        ([FIRST, GATE, HELD, GUARD], "s@2", BY_GUARD, None),
+        ([FIRST, ACCEPTED, GUARD], "s@2", BY_GUARD, None),
+        ([FIRST, ACCEPTED], "s@1", PUT, "s@2 was accepted"),
+        ([FIRST, GATE, GUARD, BACK], "s@1", "s@1 is live again since ann took s@2 back: it slips.", None),
+        ([FIRST, GUARD, BACK, AGAIN], "s@2", "s@2 was restored by ann in place of s@1: it was right.", None),
+    ],
+)
+def test_what_put_a_version_live_is_told_of_it_and_of_no_other(
+    bodies: list[dict[str, Any]], live: str, sentence: str, news: str | None
+) -> None:
+    found = history(*bodies)
+    told, beside = briefs.live_decision(live, found), briefs.newest_other_decision(live, None, found)
+    assert told is not None and told["sentence"] == sentence
+    assert (None if beside is None else beside["sentence"].split(";")[0].split(":")[0]) == news
+
+
+def test_what_the_gate_said_is_not_what_came_after() -> None:
+    found = history(FIRST, GATE, HELD, GUARD, BACK)
+    gate = briefs.gate_decision("s@2", found)
+    assert gate is not None and (gate["outcome"], gate["seq"]) == ("promoted", 2)
+    assert [one["outcome"] for one in briefs.decisions_since_gate("s@2", found)] == ["taken back", "moved", "held"]
+    assert briefs.gate_decision("s@1", found) is None
+    last = briefs.last_decision("s@1", found)
+    assert last is not None and last["outcome"] == "taken back"
+
+
+def test_a_store_tells_it_the_same_way(file_store: Store) -> None:
+    line = Line(file_store, versions=2)
+    line.go(2, Stage.CANARY, share=5)
+    line.back(failing=2, to=1)
+    found, _ = file_store.figures.decisions("sprout")
+    told, beside = briefs.live_decision("sprout@1", found), briefs.newest_other_decision("sprout@1", None, found)
+    assert told is not None and told["sentence"].startswith("sprout@1 went from candidate to live")
+    assert beside is not None and (beside["release"], beside["outcome"]) == ("sprout@2", "taken back")

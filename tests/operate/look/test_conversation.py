@@ -6,7 +6,7 @@ from holdfast.contracts.errors import NotFound
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState, Task
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
-from holdfast.operate.look.conversation import group, rollout
+from holdfast.operate.conversation import group, rollout
 from holdfast.store.store import Store
 from tests.operate.conftest import LIVED_AT
 from tests.store.filled import SCRIPT
@@ -71,6 +71,9 @@ def test_a_rollout_reads_turn_by_turn(file_store: Store) -> None:
 def test_exceptions_are_shown_with_their_whole_tracebacks(file_store: Store) -> None:
     run = file_store.runs.begin(kind="optimize", model_ref="m", settings={}, salt="a", who="t", now=1.0).result().id
     file_store.queue.enqueue(run, [Task(name="t", input={})], now=1.0).result()
+    told = rollout(file_store, f"{run}/t", now=2.0)  # nobody has tried it
+    assert told["shown"] is None and told["turns"] == [] and told["sheet"] is None
+    assert group(file_store, run, "t", now=2.0)["rollouts"][0]["advantage"] is None
     (claim,) = file_store.queue.claim(run, "w", now=1.0, lease_s=9.0).result()
     text = "Traceback (most recent call last):\n" + '  File "agent.py", line 1, in f\n' * 300 + "KeyError: 1\n"
     kept = {"error": "KeyError: 1 (agent.py:1, in f)", "traceback": text}
@@ -92,14 +95,6 @@ def test_an_earlier_attempt_is_shown_when_it_is_asked_for(file_store: Store) -> 
         rollout(file_store, f"{name}x", now=200.0)
 
 
-def test_one_that_nobody_has_tried_is_shown_without_turns(file_store: Store) -> None:
-    run = file_store.runs.begin(kind="o", model_ref="m", settings={}, salt="a", who="t", now=1.0).result().id
-    file_store.queue.enqueue(run, [Task(name="t", input="x")], now=1.0).result()
-    told = rollout(file_store, f"{run}/t", now=2.0)
-    assert told["shown"] is None and told["turns"] == [] and told["sheet"] is None
-    assert group(file_store, run, "t", now=2.0)["rollouts"][0]["advantage"] is None
-
-
 def test_a_group_stands_side_by_side_the_best_first(lived_in: Store) -> None:
     run = lived_in.runs.newest(most=1)[0].id
     key, one = lived_in.figures.page(run, most=40, status=RolloutState.SUCCEEDED).rollouts[-1]
@@ -112,10 +107,5 @@ def test_a_group_stands_side_by_side_the_best_first(lived_in: Store) -> None:
         group(lived_in, run, "other", now=LIVED_AT)
     best = told["rollouts"][0]
     assert best["turns"] == 2 and best["calls"] == ["search"] and best["answer"].startswith("It is")
-
-
-def test_a_budget_comes_with_the_rollout(lived_in: Store) -> None:
-    run = lived_in.runs.newest(most=1)[0].id
-    _, one = lived_in.figures.page(run, most=1, status=RolloutState.SUCCEEDED).rollouts[0]
     budget = rollout(lived_in, one.id, now=LIVED_AT)["budget"]
     assert budget["allowed"] == 200 and budget["mode"] == "hard" and budget["events"] == []

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.run import StepRecord
-from holdfast.operate.look.lessons import learning, point
+from holdfast.operate.learning_views import learning, names, point, records, schemas_in
 from holdfast.store.store import Store
 from tests.operate.conftest import LIVED_AT
 from tests.store.filled import SCRIPT, STEPS
@@ -38,3 +38,23 @@ def test_a_step_of_the_optimizer_is_a_point_too() -> None:
     found = point(StepRecord(**STEP, at=2.0, body={"rl_optimizer": told, "reward": True, "rollouts": 4}))
     assert (found["loss"], found["kl"], found["restored"], found["rollouts"]) == (0.5, 0.1, "nan", 4)
     assert found["grad_norm"] is None and found["reward"] is None and found["length"] is None
+
+
+def test_what_was_needed_and_called_is_read_from_stored_rollouts(lived_in: Store) -> None:
+    run = lived_in.runs.newest(most=1)[0].id
+    found = records(lived_in, lived_in.figures.decided(run, 30))
+    talking = [one for one in found if one.model is not None]  # those that failed have no spans
+    assert talking and all(one.needs == ("search",) and one.offered == ("search", "sum") for one in found)
+    assert {(one.model, one.version) for one in talking} == {("sprout", "2")}
+    assert all([mark.tool for mark in one.marks] == ["search"] for one in talking)
+
+
+@pytest.mark.parametrize(("given", "read"), [(["a"], ("a",)), ([], ()), ([1], None), ("a", None), (None, None)])
+def test_names_are_a_list_of_texts_or_unknown(given: Any, read: tuple[str, ...] | None) -> None:
+    assert names(given) == read
+
+
+def test_schemas_are_those_written_in_the_task_or_of_the_workload() -> None:
+    written = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    assert schemas_in({"tools": [written]}) == {"f": {"type": "object"}}
+    assert schemas_in({"tools": [{"no": "name"}]}) is None and schemas_in({"tools": ["f"]}) is None

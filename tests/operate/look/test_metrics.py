@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from holdfast.operate.look.metrics import MetricFamily, metrics, written
+from holdfast.operate.metrics import MetricFamily, metrics, written
 from holdfast.store.store import Store
 from tests.operate.conftest import LIVED_AT
 from tests.store.filled import IMAGE, SCRIPT

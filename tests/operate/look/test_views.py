@@ -10,10 +10,13 @@ import pytest
 
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.contracts.rollout import Split, Task
-from holdfast.contracts.run import LEGACY_STEP
-from holdfast.operate.look import conversation, lessons, standings, views
-from holdfast.operate.serve.panels import PANELS
+from holdfast.contracts.reward import RewardTerm
+from holdfast.contracts.rollout import AttemptState, Split, Task
+from holdfast.contracts.run import LEGACY_STEP, DesiredState
+from holdfast.operate import conversation, learning_views, release_views, views
+from holdfast.operate.app import PANELS
+from holdfast.operate.views import health, pace, solved
+from holdfast.store.dashboard_queries import RECENT
 from holdfast.store.store import Store
 from tests.operate.conftest import LIVED_AT
 from tests.store.filled import IMAGE, SCRIPT
@@ -41,12 +44,12 @@ ALL: dict[str, View] = {
     "group": lambda store: conversation.group(
         store, newest(store), some(store)["group"], **NOW, near=some(store)["key"]
     ),
-    "learning": lambda store: lessons.learning(store, newest(store), **NOW),
-    "proofs": lambda store: standings.proofs(store, **NOW),
-    "proof": lambda store: standings.proof(store, "sprout@2", **NOW),
-    "releases": lambda store: standings.releases(store, **NOW),
-    "experiments": lambda store: standings.experiments(store, **NOW),
-    "experiment": lambda store: standings.experiment(store, "greeting", **NOW),
+    "learning": lambda store: learning_views.learning(store, newest(store), **NOW),
+    "proofs": lambda store: release_views.proofs(store, **NOW),
+    "proof": lambda store: release_views.proof(store, "sprout@2", **NOW),
+    "releases": lambda store: release_views.releases(store, **NOW),
+    "experiments": lambda store: release_views.experiments(store, **NOW),
+    "experiment": lambda store: release_views.experiment(store, "greeting", **NOW),
     "tools": lambda store: views.tools(store, newest(store), **NOW),
     "budgets": lambda store: views.budgets(store, newest(store), **NOW),
     "alerts": lambda store: views.alerts(store, **NOW),
@@ -57,12 +60,9 @@ ALL: dict[str, View] = {
 EMPTY = ("overview", "health", "runs", "proofs", "releases", "experiments", "alerts", "audit", "flags", "workers")
 
 
-def test_every_view_is_tried() -> None:
-    assert sorted(ALL) == sorted(VIEWS)
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_a_view_is_plain_json_of_the_keys_it_documents(lived_in: Store, name: str) -> None:
+    assert sorted(ALL) == sorted(VIEWS)  # every one is tried
     told = ALL[name](lived_in)
     assert json.loads(json.dumps(told, allow_nan=False)) == told
     said = str(VIEWS[name].__doc__)
@@ -146,6 +146,7 @@ def test_pages_follow_one_another_without_a_gap(lived_in: Store) -> None:
     assert [one["id"] for one in views.runs(lived_in, **NOW, before=first["next"])["runs"]] == ["run-1-old"]
     entries = views.audit(lived_in, **NOW, most=3)
     assert entries["next"] == entries["entries"][-1]["seq"]
+    assert {one.kind for one in lived_in.ledger.entries()} == set(entries["kinds"])
     budgets = views.budgets(lived_in, newest(lived_in), **NOW, most=2)
     more = views.budgets(lived_in, newest(lived_in), **NOW, most=2, before=budgets["next"])
     assert budgets["budgets"][-1]["token"] > more["budgets"][0]["token"]
@@ -177,11 +178,6 @@ def test_the_run_that_learnt_is_the_newest_with_a_curve(lived_in: Store, file_st
     assert told["learnt"] == told["runs"][1]["id"]
 
 
-def test_the_audit_names_every_kind_that_occurs(lived_in: Store) -> None:
-    told = views.audit(lived_in, **NOW, most=1)
-    assert {one.kind for one in lived_in.ledger.entries()} == set(told["kinds"])
-
-
 def test_tools_and_budgets_are_counted_from_the_newest(lived_in: Store) -> None:
     told = views.tools(lived_in, newest(lived_in), **NOW)
     search = next(one for one in told["rows"] if one["tool"] == "search" and one["model"] == "sprout")
@@ -193,6 +189,69 @@ def test_tools_and_budgets_are_counted_from_the_newest(lived_in: Store) -> None:
 
 
 def test_what_is_not_there_is_said(lived_in: Store) -> None:
-    for view in (views.run, views.rollouts, lessons.learning, views.tools, views.budgets):
+    for view in (views.run, views.rollouts, learning_views.learning, views.tools, views.budgets):
         with pytest.raises(NotFound):
             view(lived_in, "run-9", **NOW)
+
+
+def attempted(store: Store, *states: AttemptState) -> str:
+    run = store.runs.begin(kind="o", model_ref="m", settings={}, salt="a", who="t", now=1.0).result().id
+    tasks = [Task(name=f"t{place}", input=1, max_attempts=1) for place in range(len(states))]
+    store.queue.enqueue(run, tasks, now=1.0).result()
+    for place, state in enumerate(states):
+        (claim,) = store.queue.claim(run, "w", now=float(place), lease_s=99.0).result()
+        store.queue.finish(claim.attempt, state, now=place + 0.5).result()
+    return run
+
+
+GOOD, BAD = AttemptState.SUCCEEDED, AttemptState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("states", "now", "state", "gate"),
+    [
+        ((), 2.0, "healthy", "pass"),
+        ((BAD, GOOD), 2.0, "degraded", "hold"),  # one in the last minute
+        ((GOOD, BAD), 2.0, "degraded", "hold"),  # the last one
+        ((BAD, GOOD), 65.0, "degraded", "hold"),  # silent by then
+        ((GOOD, BAD, BAD, BAD), 5.0, "failing", "hold"),
+    ],
+)
+def test_health_is_as_documented(
+    file_store: Store, states: tuple[AttemptState, ...], now: float, state: str, gate: str
+) -> None:
+    attempted(file_store, *states)
+    told = health(file_store, now=now)
+    assert (told["health_state"], told["rollout_gate"]) == (state, gate)
+
+
+def test_a_pause_holds_the_gate_and_no_run_is_unknown(file_store: Store) -> None:
+    assert health(file_store, now=1.0)["health_state"] == "unknown"
+    run = attempted(file_store, GOOD)
+    assert health(file_store, now=2.0)["rollout_gate"] == "pass"
+    file_store.runs.want(run, DesiredState.PAUSED, who="ann", why="lunch", now=2.0).result()
+    told = health(file_store, now=2.0)
+    assert (told["health_state"], told["rollout_gate"], told["is_paused"]) == ("degraded", "hold", True)
+    assert told["control_audit_count"] == 1 and told["health_reason"] == f"run {run} is paused by order"
+
+
+def test_the_pace_is_over_as_much_as_was_read() -> None:
+    few = [(90.0, 99.0, "succeeded"), (50.0, 55.0, "failed"), (1.0, 2.0, "succeeded")]
+    few += [(99.0, None, "running"), (90.0, 95.0, "released")]  # what was handed back did not end
+    told = pace(few, 100.0)
+    assert (told["per_s"], told["ended"], told["failed"], told["over_s"]) == (2 / 60.0, 2, 1, 60.0)
+    assert len(told["series"]) == 60 and sum(one["ended"] for one in told["series"]) == 2
+    many = [(90.0, 95.0, "succeeded")] * RECENT
+    assert pace(many, 100.0)["over_s"] == 10.0 and pace(many, 100.0)["per_s"] == RECENT / 10.0
+
+
+def test_to_run_to_the_end_is_not_to_solve_the_task(file_store: Store) -> None:
+    run = file_store.runs.begin(kind="o", model_ref="m", settings={}, salt="a", who="t", now=1.0).result().id
+    file_store.queue.enqueue(run, [Task(name=f"t{place}", input=1) for place in range(3)], now=1.0).result()
+    good, bad = (RewardTerm(name="success", value=value, source="env") for value in (1.0, 0.0))
+    for signals in ((good,), (bad,), ()):
+        (claim,) = file_store.queue.claim(run, "w", now=1.0, lease_s=99.0).result()
+        file_store.traces.score(claim.attempt, signals, now=1.0).result()
+        file_store.queue.finish(claim.attempt, GOOD, now=2.0).result()
+    told = solved(file_store, run)
+    assert (told["value"], told["n"]) == (0.5, 2)

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
+from holdfast.cli.main import COMMANDS, SHORT
 from holdfast.collect.openapi import ApiRoute
+from holdfast.contracts.commands import Alert, Severity
+from holdfast.contracts.errors import BadInput
 from holdfast.contracts.run import DesiredState
-from holdfast.operate.serve import auth_middleware
-from holdfast.operate.serve.app import TownPage, app
-from holdfast.operate.serve.auth_middleware import OPEN
-from holdfast.store.store import open_store
+from holdfast.operate import app as control_room
+from holdfast.operate import auth_middleware
+from holdfast.operate.app import PANELS, TownPage, app
+from holdfast.operate.auth_middleware import OPEN
+from holdfast.store.store import Store, open_store
 from tests.collect.fuzz import fuzz
 from tests.operate.room import Room, serving
 from tests.store.filled import filled
@@ -129,21 +138,14 @@ def test_an_order_is_looked_at_obeyed_once_and_a_refusal_is_written_down(room: R
     kinds = [(one["kind"], one["who"]) for one in entries if one["body"].get("id") == "stop-1"]
     assert kinds == [("refusal", "operator one"), ("command", "operator one"), ("refusal", "viewer one")]
     assert room.store.ledger.verify() > 0
-    room.ask(
-        "/api/orders", role="operator", method="POST", json={**order, "id": "go-1", "action": "resume", "args": {}}
-    )
+    again = {**order, "id": "go-1", "action": "resume", "args": {}}
+    assert room.ask("/api/orders", role="operator", method="POST", json=again).status_code == 200
 
 
 @pytest.mark.parametrize(
     ("path", "status", "code"),
     [
         ("/api/runs?most=0", 400, "invalid_request"),
-        ("/api/runs?most=ten", 400, "invalid_request"),
-        ("/api/runs?colour=red", 400, "invalid_request"),
-        ("/api/rollouts", 400, "invalid_request"),
-        ("/api/rollouts?run=run-2-new&run=run-1-old", 400, "invalid_request"),
-        ("/api/rollouts?run=run-2-new&status=lost", 400, "invalid_request"),
-        ("/api/rollouts?run=run-2-new&least=nan", 400, "invalid_request"),
         ("/api/run?run=run-9", 404, "not_found"),
         ("/api/rollout?rollout=%00", 400, "invalid_request"),
         ("/api/proof?release=sprout@1", 404, "not_found"),
@@ -211,3 +213,146 @@ def test_nothing_that_is_asked_breaks_it_or_gets_an_answer_that_it_does_not_tell
     answered = {name for name, statuses in seen.items() if statuses[200]}
     assert {"GET /api/overview", "GET /dashboard/health", "GET /api/stream", "GET /metrics"} <= answered
     assert sum(statuses[400] + statuses[404] for statuses in seen.values()) >= 20
+
+
+BY_NAME = {panel.name: panel for panel in PANELS}
+
+
+def test_every_view_takes_what_its_panel_reads() -> None:
+    for panel in PANELS:
+        taken = inspect.signature(panel.view).parameters
+        names = {param.into or param.name for param in panel.takes}
+        assert names <= set(taken), panel.name
+        needed = {name for name, one in taken.items() if one.default is one.empty} - {"store", "now"}
+        assert needed == {param.into or param.name for param in panel.takes if param.is_needed}, panel.name
+        told = panel.described()
+        assert [(one["name"], one["required"]) for one in told.headers] == [(p.name, p.is_needed) for p in panel.takes]
+        assert {200, 400, 401, 404, 429} <= set(told.gives)
+    assert len(BY_NAME) == len(PANELS)
+
+
+@pytest.mark.parametrize(
+    ("panel", "query", "read"),
+    [
+        ("runs", "", {}),
+        ("runs", "most=20&before=run-3", {"most": 20, "before": "run-3"}),
+        ("rollouts", "run=run-1&status=dead&least=-0.5", {"run_id": "run-1", "status": "dead", "least": -0.5}),
+        ("group", "run=r&group=a%2Fb&near=0", {"run_id": "r", "name": "a/b", "near": 0}),
+    ],
+)
+def test_a_question_is_read(panel: str, query: str, read: dict[str, object]) -> None:
+    assert BY_NAME[panel].read(QueryParams(query)) == read
+
+
+@pytest.mark.parametrize(
+    ("panel", "query", "why"),
+    [
+        ("run", "", "run: is missing"),
+        ("runs", "most=0", "from 1 to 200"),
+        ("runs", "most=201", "from 1 to 200"),
+        ("runs", "most=-1", "from 1 to 200"),
+        ("runs", "most=²", "from 1 to 200"),
+        ("runs", "most=1&most=2", "is given twice"),
+        ("runs", "before=", "1 to 300 letters"),
+        ("rollouts", "run=r&split=all", "one of train, val, test"),
+        ("rollouts", "run=r&least=inf", "must be a number"),
+        ("rollouts", "run=r&least=nan", "must be a number"),
+        ("overview", "run=r", "overview takes nothing"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_named(panel: str, query: str, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        BY_NAME[panel].read(QueryParams(query))
+
+
+PATIENCE_S = 60.0
+
+
+def change(store: Store) -> None:
+    store.alerts.raise_(Alert(code="c", severity=Severity.INFO, message="m", at=1.0)).result()
+
+
+async def test_a_change_is_an_event_with_its_topic_and_who_is_no_longer_known_gets_none(
+    file_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_room, "LOOK_S", 0.05)
+    changes, known = file_store.changes, [True] * 9
+    await asyncio.to_thread(changes.wait, "queue", changes.seen("queue"), PATIENCE_S)  # a first look is news
+
+    async def is_known() -> bool:
+        if known.pop() and len(known) == 5:
+            await asyncio.to_thread(change, file_store)
+        return bool(known)
+
+    async with asyncio.timeout(PATIENCE_S):
+        found = [one.decode() async for one in control_room.topics(changes, is_known)]
+    assert found == ["retry: 2000\n\n", 'event: change\ndata: ["alerts"]\n\n'] and known == []
+
+
+async def test_a_snapshot_is_sent_when_it_differs_in_more_than_its_moment(
+    file_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_room, "SNAPSHOT_S", 0.01)
+    monkeypatch.setattr(control_room, "LOOK_S", 0.05)
+    told: list[dict[str, Any]] = [{"generated_unix_ms": k, "n": k // 3} for k in range(6)]  # 0 0 0 1 1 1
+
+    async def look() -> Mapping[str, Any]:
+        return told.pop(0)
+
+    async def is_known() -> bool:
+        if told:
+            change(file_store) if len(told) % 2 else file_store.alerts.clear("c", at=2.0).result()
+        return bool(told)
+
+    async with asyncio.timeout(PATIENCE_S):
+        found = [
+            one.decode() async for one in control_room.snapshots(look, file_store.changes, is_known, "dashboard-7")
+        ]
+    events = [(one.splitlines()[0], one.splitlines()[1], json.loads(one.splitlines()[2][6:])) for one in found]
+    why = "history_not_retained_request_full_snapshot"
+    assert events[0][2] == {"schema_version": 1, "reset": True, "last_event_id": "dashboard-7", "reason": why}
+    assert [(name, number, body.get("n")) for name, number, body in events[1:]] == [
+        ("event: dashboard.snapshot", "id: dashboard-2", 0),
+        ("event: dashboard.snapshot", "id: dashboard-3", 1),
+    ]
+
+
+MODULES = sorted(name for name in auth_middleware.assets() if name.endswith(".js") and name != "town.js")
+
+
+def test_the_shell_names_every_module_and_loads_nothing_from_elsewhere() -> None:
+    text = auth_middleware.shell().data.decode()
+    named = set(re.findall(r'(?:href|src)="/static/([\w.-]+)"', text))
+    assert named <= set(auth_middleware.assets()) and {*MODULES, "serve.css"} <= named | {"login.js"}
+    for page in (text, auth_middleware.login().data.decode()):
+        assert "<style" not in page and " style=" not in page and "http" not in page
+        assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", page))
+        assert not re.search(r"\son\w+=", page)
+    assert set(re.findall(r'/static/([\w.-]+)"', page)) == set(auth_middleware.WAY_IN)  # of the login
+
+
+def test_a_module_is_small_and_has_no_way_to_turn_text_into_markup() -> None:
+    for name in MODULES:
+        text = auth_middleware.assets()[name].data.decode()
+        assert len(text.splitlines()) < 250, name
+        found = re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|Function\(|srcdoc", text)
+        assert not found, name
+        assert set(re.findall(r'from "\./([\w.-]+)"', text)) <= set(auth_middleware.assets()), name
+
+
+def test_a_page_that_is_empty_names_a_command_that_there_is() -> None:
+    every = "".join(file.data.decode() for name, file in auth_middleware.assets().items() if name in MODULES)
+    named = set(re.findall(r"holdfast ([a-z]+)", every))
+    assert {"quickstart", "optimize", "prove", "release", "ab", "flags"} <= named <= {*COMMANDS, *SHORT}
+
+
+def test_a_browser_that_has_the_file_is_told_so() -> None:
+    def asked(**headers: str) -> Request:
+        named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        return Request({"type": "http", "method": "GET", "headers": named})
+
+    first = auth_middleware.answer(asked(), auth_middleware.shell())
+    assert first.status_code == 200 and first.headers["cache-control"] == "no-cache"
+    for etag, status in ((first.headers["etag"], 304), ('"old"', 200)):
+        assert auth_middleware.answer(asked(if_none_match=etag), auth_middleware.shell()).status_code == status
+    assert "unsafe" not in first.headers["content-security-policy"]

@@ -11,42 +11,30 @@ from copy import copy
 
 import pytest
 import requests
-from starlette.applications import Starlette
 from starlette.requests import Request
 
-from holdfast.collect import endpoint
 from holdfast.contracts.commands import Role, Token
 from holdfast.contracts.errors import StoreError
+from holdfast.operate import app as control_room
+from holdfast.operate import auth_middleware
 from holdfast.operate.auth import TokenGuard
-from holdfast.operate.serve import app as control_room
-from holdfast.operate.serve import auth_middleware
-from holdfast.operate.serve.auth_middleware import COOKIE, AuthMiddleware
+from holdfast.operate.auth_middleware import COOKIE, AuthMiddleware
 from holdfast.store.store import Store
-from tests.operate.room import PATIENCE_S, Room, serving, with_token
+from tests.conftest import Clock
+from tests.operate.room import PATIENCE_S, Room, listening, serving, with_token
 
 EVIL = "http://evil.example"
 PAUSE = {"id": "p-1", "action": "pause", "subject": "run-9", "why": "a test"}
 
 
-class Hand:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def hand() -> Hand:
-    return Hand()
-
-
-@pytest.fixture
-def room(file_store: Store, hand: Hand) -> Iterator[Room]:
-    with serving(file_store, clock=hand, limit=(1.0, 30.0)) as served:
+def room(file_store: Store, clock: Clock) -> Iterator[Room]:
+    with serving(file_store, clock=lambda: clock.now, limit=(1.0, 30.0)) as served:
         yield served
+
+
+def failing(sha256: str) -> Token | None:
+    raise StoreError("store postgresql://user@db.internal/x", why="connection lost")
 
 
 def test_a_token_is_exchanged_for_a_cookie_that_no_script_reads_and_no_other_site_sends(room: Room) -> None:
@@ -108,17 +96,19 @@ def test_another_site_cannot_sign_somebody_in(room: Room) -> None:
     assert form.status_code == 415
 
 
-def test_one_caller_who_asks_too_often_waits_and_the_others_do_not(room: Room, hand: Hand) -> None:
+def test_one_caller_who_asks_too_often_waits_and_the_others_do_not(room: Room, clock: Clock) -> None:
     statuses = [room.ask("/api/me", role="viewer").status_code for _ in range(31)]
     assert statuses == [200] * 30 + [429]
     late = room.ask("/api/me", role="viewer")
     assert late.headers["retry-after"] == "1" and late.json()["error"]["code"] == "rate_limited"
     assert room.ask("/api/me", role="operator").status_code == 200
-    hand.now += 2.0
+    clock.now += 2.0
     assert [room.ask("/api/me", role="viewer").status_code for _ in range(3)] == [200, 200, 429]
 
 
-def test_who_guesses_tokens_has_to_wait_and_a_good_one_of_the_same_address_still_works(room: Room, hand: Hand) -> None:
+def test_who_guesses_tokens_has_to_wait_and_a_good_one_of_the_same_address_still_works(
+    room: Room, clock: Clock
+) -> None:
     def guess() -> int:
         return room.ask("/login", method="POST", json={"token": "hf_guess"}).status_code
 
@@ -126,21 +116,21 @@ def test_who_guesses_tokens_has_to_wait_and_a_good_one_of_the_same_address_still
     assert room.ask("/api/me", Authorization="Bearer hf_guess").status_code == 429
     assert room.ask("/login", method="POST", json={"token": room.tokens["viewer"]}).status_code == 200
     assert room.ask("/api/me", role="viewer").status_code == 200
-    hand.now += 11.0
+    clock.now += 11.0
     assert [guess() for _ in range(2)] == [401, 429]
 
 
-def test_a_token_that_expires_or_is_revoked_ends_its_sessions_within_a_second(room: Room, hand: Hand) -> None:
-    brief = with_token(room.store, "brief", Role.VIEWER, now=hand.now, expires_at=hand.now + 60.0)
+def test_a_token_that_expires_or_is_revoked_ends_its_sessions_within_a_second(room: Room, clock: Clock) -> None:
+    brief = with_token(room.store, "brief", Role.VIEWER, now=clock.now, expires_at=clock.now + 60.0)
     session = room.browser("admin")
     headers = {"Authorization": f"Bearer {brief}"}
     assert requests.get(f"{room.url}/api/me", headers=headers, timeout=60).status_code == 200
-    hand.now += 61.0
+    clock.now += 61.0
     assert requests.get(f"{room.url}/api/me", headers=headers, timeout=60).status_code == 401
     assert session.get(f"{room.url}/api/me", timeout=60).status_code == 200
     admin = next(one for one in room.store.tokens.all() if one.label == "admin one")
-    room.store.tokens.revoke(admin.id, "somebody", "lost", hand.now).result()
-    hand.now += 1.0
+    room.store.tokens.revoke(admin.id, "somebody", "lost", clock.now).result()
+    clock.now += 1.0
     assert session.get(f"{room.url}/api/me", timeout=60).status_code == 401
     assert room.ask("/api/me", role="admin").status_code == 401
     assert room.ask("/api/me", role="viewer").status_code == 200
@@ -196,14 +186,11 @@ def test_a_store_that_hangs_keeps_nobody_waiting_who_needs_none_of_it(
 
 
 def test_while_the_store_fails_strangers_learn_nothing_of_it_and_their_guesses_count(
-    room: Room, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    room: Room, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def find(sha256: str) -> Token | None:
-        raise StoreError("store postgresql://user@db.internal/x", why="connection lost")
-
     session, wrong = room.browser("viewer"), "hf_" + "x" * 43
-    hand.now += 1.0  # what was known is to be looked up again
-    monkeypatch.setattr(room.store.tokens, "find", find)
+    clock.now += 1.0  # what was known is to be looked up again
+    monkeypatch.setattr(room.store.tokens, "find", failing)
     with heard() as said:
         answers = [room.ask("/api/me", Authorization=f"Bearer {wrong}") for _ in range(3)]
         answers += [room.ask("/login", method="POST", json={"token": wrong}) for _ in range(3)]
@@ -220,36 +207,19 @@ def test_while_the_store_fails_strangers_learn_nothing_of_it_and_their_guesses_c
 
 
 async def test_a_stream_ends_when_nobody_can_tell_whether_it_may_go_on(
-    room: Room, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    room: Room, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def find(sha256: str) -> Token | None:
-        raise StoreError("the store", why="connection lost")
-
-    monkeypatch.setattr(room.store.tokens, "find", find)
-    keeper = AuthMiddleware(TokenGuard(room.store, hand), hand)
+    monkeypatch.setattr(room.store.tokens, "find", failing)
+    keeper = AuthMiddleware(TokenGuard(room.store, lambda: clock.now), lambda: clock.now)
     headers = [(b"authorization", f"Bearer {room.tokens['viewer']}".encode())]
-    served = control_room.ControlRoom(store=room.store, clock=hand, authenticator=keeper)
+    served = control_room.ControlRoom(store=room.store, clock=lambda: clock.now, authenticator=keeper)
     assert not await served._listening(Request({"type": "http", "headers": headers}))()
-
-
-@contextmanager
-def at_home(application: Starlette) -> Iterator[str]:
-    """As the command serves it; its address."""
-    with endpoint.listen("127.0.0.1", 0, token=None) as listening:
-        server = control_room.server(application)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 def test_behind_a_proxy_with_tls_the_cookie_is_sent_by_tls_alone_and_ours_is_https(file_store: Store) -> None:
     token = with_token(file_store, "ann", Role.VIEWER, now=1.0)
     for is_behind_tls, own, other in ((True, "https", "http"), (False, "http", "https")):
-        with at_home(control_room.app(file_store, is_behind_tls=is_behind_tls)) as url:
+        with listening(control_room.server(control_room.app(file_store, is_behind_tls=is_behind_tls))) as url:
 
             def log_in(scheme: str, url: str = url, told: str = other) -> requests.Response:
                 origin = url.replace("http:", f"{scheme}:")
@@ -263,7 +233,7 @@ def test_behind_a_proxy_with_tls_the_cookie_is_sent_by_tls_alone_and_ours_is_htt
 
 def test_who_asks_for_a_websocket_is_answered_as_anybody_and_the_log_says_nothing(room: Room) -> None:
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-    with at_home(control_room.app(room.store)) as url, heard() as said:
+    with listening(control_room.server(control_room.app(room.store))) as url, heard() as said:
         for path, token, status in (("/api/stream", "", 401), ("/town/live", "", 401), ("/nowhere", "viewer", 404)):
             known = {"Authorization": f"Bearer {room.tokens[token]}"} if token else {}
             assert requests.get(f"{url}{path}", headers=upgrade | known, timeout=PATIENCE_S).status_code == status

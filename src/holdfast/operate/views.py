@@ -15,12 +15,11 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import OPEN, AttemptState, OutcomeKind, RolloutState, Split
 from holdfast.contracts.run import DesiredState, RunRecord, RunState
+from holdfast.operate import briefs
+from holdfast.operate.briefs import SILENT_S, Brief, pick, rate, run_brief
 from holdfast.operate.canary_controller import under_way
-from holdfast.operate.look import briefs
-from holdfast.operate.look.briefs import SILENT_S, Brief, pick, rate, run_brief
-from holdfast.operate.look.lessons import has_curves
+from holdfast.operate.learning_views import has_curves
 from holdfast.operate.service import KIND as SERVED
-from holdfast.promote.release import rollback_target
 from holdfast.store.dashboard_queries import BUDGETED, RECENT
 from holdfast.store.store import Store
 from holdfast.store.tally import ROWS
@@ -91,17 +90,14 @@ def overview(store: Store, *, now: float) -> Brief:
 def _policy(store: Store, policy: str, services: Sequence[RunRecord], *, now: float) -> Brief:
     every = store.releases.of_policy(policy)
     live = next((one for one in every if one.stage is Stage.LIVE), None)
-    way, back = under_way(every), None if live is None else rollback_target(every, live)
-    history, _ = store.figures.decisions(policy)
+    way, (history, _) = under_way(every), store.figures.decisions(policy)
     mine = [one for one in services if one.model_ref == policy]
     told = [one.enqueued_at for run in mine for _, one in store.figures.page(run.id, most=1).rollouts]
     asked_at = max(told, default=None)
     return {
         "policy": policy,
-        "live": None if live is None else briefs.release_brief(live),
+        **briefs.live_brief(every, live, history),
         "under_way": None if way is None else briefs.release_brief(way),
-        "way_back": None if back is None else back.id,
-        "decision": None if live is None else briefs.live_decision(live.id, history),
         "news": briefs.newest_other_decision("" if live is None else live.id, way, history),
         "asked_at": asked_at,
         "is_asked": asked_at is not None and now - asked_at < LATELY_S,
@@ -210,7 +206,7 @@ def tools(store: Store, run_id: str, *, now: float, most: int = 40) -> Brief:
     {"run": id, "attempts": n, "rows": [{"tool", "model", "version", "adoption", "overuse", "formed", "worked",
      "mended"}]}: each rate an interval over n tasks; see `reward.adoption`.
     """
-    from holdfast.operate.look.lessons import records
+    from holdfast.operate.learning_views import records
     from holdfast.prove.estimate import wilson
     from holdfast.reward.tools import adoption_rates
 

@@ -14,7 +14,7 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Attempt, Rollout
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
-from holdfast.operate.look.briefs import Brief, attempt_brief, cut, pick, rollout_brief
+from holdfast.operate.briefs import Brief, attempt_brief, cut, pick, rollout_brief
 from holdfast.policies.tokens import SPELLING, VOCABULARY
 from holdfast.store.store import Store
 

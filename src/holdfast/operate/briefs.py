@@ -19,6 +19,7 @@ from holdfast.contracts.rollout import DONE, Attempt, OutcomeKind, Rollout, Roll
 from holdfast.contracts.run import LedgerEntry, RunRecord, RunState
 from holdfast.contracts.task import asked_of
 from holdfast.promote.gate import ALLOWED
+from holdfast.promote.release import rollback_target
 from holdfast.store.tally import Moments, Totals
 
 Brief = dict[str, Any]
@@ -28,7 +29,7 @@ ASKED = 240  # letters of a rollout's question
 LONGEST = 400  # letters of a sentence
 NO_RATE: Brief = {"value": None, "low": None, "high": None, "n": 0, "level": LEVEL}
 NAMED = ("move", "refuse", "accept", "roll_back", "restore", "to", "retired")
-DECIDED = NAMED[:5]
+DECISIONS = NAMED[:5]
 
 
 def pick(record: Any, names: str) -> Brief:
@@ -312,6 +313,14 @@ def live_decision(release_id: str, history: Sequence[LedgerEntry]) -> Brief | No
     return None if entry is None else {**decision_brief(entry), "sentence": _sentence(release_id, entry, history)}
 
 
+def live_brief(every: Sequence[Release], live: Release | None, history: Sequence[LedgerEntry]) -> Brief:
+    """{"live": release|None, "way_back": id|None, "decision": decision|None}: what serves, and what would instead."""
+    if live is None:
+        return dict.fromkeys(("live", "way_back", "decision"))
+    back, decision = rollback_target(every, live), live_decision(live.id, history)
+    return {"live": release_brief(live), "way_back": None if back is None else back.id, "decision": decision}
+
+
 def newest_other_decision(release_id: str, under_way: Release | None, history: Sequence[LedgerEntry]) -> Brief | None:
     """decision + "release": the newest decision about another version since this one went live; only about the version
     under way, if there is one. A canary that is taken back is not the reason why this one is live."""
@@ -333,7 +342,7 @@ def _names(entry: LedgerEntry, release_id: str) -> bool:
 
 def _about(entry: LedgerEntry) -> str | None:
     """The version that an entry decides about; a registration decides nothing."""
-    return next((str(entry.body[name]) for name in DECIDED if name in entry.body), None)
+    return next((str(entry.body[name]) for name in DECISIONS if name in entry.body), None)
 
 
 def _gate(release_id: str, history: Sequence[LedgerEntry]) -> LedgerEntry | None:

@@ -15,7 +15,7 @@ from holdfast.contracts.release import Release
 from holdfast.contracts.rollout import Rollout
 from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import Span
-from holdfast.operate.look.briefs import Brief, pick
+from holdfast.operate.briefs import Brief, pick
 from holdfast.reward.tools import ToolAttempt, marks, schemas_of, split_version
 from holdfast.store.store import Store
 

@@ -19,17 +19,16 @@ from holdfast.contracts.errors import HoldfastError, NotFound
 from holdfast.contracts.evidence import Episode, Evidence, Reason, Verdict
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Experiment, Release, ServedRequest, Stage
-from holdfast.operate import proof_view
+from holdfast.operate import briefs, proof_view
+from holdfast.operate.briefs import Brief, decision_brief, pick, rate, release_brief
 from holdfast.operate.canary_controller import judge, lacking, under_way
-from holdfast.operate.look import briefs
-from holdfast.operate.look.briefs import Brief, decision_brief, pick, rate, release_brief
-from holdfast.operate.proof import thin
-from holdfast.operate.publication import metric_sequence
+from holdfast.operate.proof import split, thin
+from holdfast.operate.proof_view import MetricSequence
+from holdfast.operate.publication import sampled
 from holdfast.operate.service import trial_of
+from holdfast.pipeline.proof import weighing_from
 from holdfast.promote import experiment as design
-from holdfast.promote.release import next_step, rollback_target
-from holdfast.prove import comparison
-from holdfast.prove.comparison import ComparisonConfig
+from holdfast.promote.release import next_step
 from holdfast.prove.guard import GuardLimits, blocks, watch
 from holdfast.prove.sequential import judge as judged
 from holdfast.store.artifacts import sha256_of
@@ -65,12 +64,9 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
     every = store.releases.of_policy(chosen)[:RELEASES]
     history, is_whole = store.figures.decisions(chosen)
     live = next((one for one in every if one.stage is Stage.LIVE), None)
-    back = None if live is None else rollback_target(every, live)
     return {
         **told,
-        "live": None if live is None else release_brief(live),
-        "way_back": None if back is None else back.id,
-        "decision": None if live is None else briefs.live_decision(live.id, history),
+        **briefs.live_brief(every, live, history),
         "releases": [
             {**release_brief(one), "decision": briefs.last_decision(one.id, history), "next": _next(one)}
             for one in every
@@ -311,35 +307,25 @@ def _drawn(path: Path, sha256: str, primary: str) -> tuple[Mapping[str, Any], st
         return NOTHING, "its samples are not the ones that were kept; 'holdfast store check' says more"
     kept = json.loads(path.read_bytes())
     before, after = ([decode(Episode, one) for one in kept[name]] for name in ("baseline", "candidate"))
-    asked: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in kept["weighing"].items()}
-    how = ComparisonConfig(**asked)
-    names, old, new = comparison.pairs(before, after, primary)
-    if not names:
+    how = weighing_from(kept["weighing"])
+    every, *courses = sampled(before, after, how, primary)
+    if not every:
         return NOTHING, "no task was done by both"
-    gains = (new.mean(axis=1) - old.mean(axis=1)).tolist()
-    rows = zip(names, old.mean(axis=1).tolist(), new.mean(axis=1).tolist(), gains, strict=True)
-    tasks = [dict(zip(("task", "baseline", "candidate", "difference"), row, strict=True)) for row in rows]
-    tasks.sort(key=lambda one: -one["difference"])
+    tasks = [
+        {"task": one.name, **pick(one, "baseline candidate difference")}
+        for one in sorted(every, key=lambda one: -one.difference)
+    ]
     half = TASKS // 2
-    courses = [_course(how, primary, gains, how.min_effect)]
-    if primary != "safety":
-        _, old, new = comparison.pairs(before, after, "safety")
-        costs = (new.mean(axis=1) - old.mean(axis=1)).tolist()
-        courses.append(_course(how, "safety", costs, -how.max_safety_regression))
-    better, worse = sum(one > 0 for one in gains), sum(one < 0 for one in gains)
     return {
         "tasks": tasks if len(tasks) <= TASKS else [*tasks[:half], *tasks[-half:]],
         "tasks_left_out": max(0, len(tasks) - TASKS),
-        "split": {"better": better, "worse": worse, "same": len(gains) - better - worse},
-        "courses": [one for one in courses if one is not None],
+        "split": dict(zip(("better", "worse", "same"), split(every), strict=True)),
+        "courses": [_course(one) for one in courses if one is not None],
     }, None
 
 
-def _course(how: ComparisonConfig, metric: str, gains: Sequence[float], bar: float) -> Brief | None:
-    if not gains:
-        return None
-    found = metric_sequence(how, metric, gains, bar)
-    proved, refuted = found.proved_at, found.refuted_at
+def _course(found: MetricSequence) -> Brief:
+    metric, gains, bar, proved, refuted = found.metric, found.differences, found.bar, found.proved_at, found.refuted_at
     means = [total / n for n, total in enumerate(accumulate(gains), start=1)]
     places = thin(len(gains), [n - 1 for n in (proved, refuted) if n is not None])
     told = f"proved after {proved}" if proved else f"disproved after {refuted}" if refuted else "not proved yet"

@@ -1,22 +1,27 @@
-"""The control room over HTTP: routes, event streams, and the shape of answers and errors.
+"""The control room over HTTP: routes with their parameters, event streams, and the shape of answers and errors.
 
-`auth_middleware` decides who gets in, `panels` and `gateway` what is shown, `control` what is executed. Every error has
-the documented shape {"error": {"type", "code", "message"}}. A stream event only says that something changed; a stream
-ends when its listener is no longer known.
+`auth_middleware` decides who gets in, the views and `gateway` what is shown, `control` what is executed. Invalid
+parameters are refused here, so that a view only gets values that it knows. Every error has the documented shape
+{"error": {"type", "code", "message"}}. A stream event only says that something changed; a stream ends when its listener
+is no longer known.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
+from math import isfinite
 from typing import Any
 
 import orjson
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
@@ -26,20 +31,176 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.collect import endpoint
 from holdfast.collect.endpoint import Events
-from holdfast.collect.openapi import EVENTS, FLAG, JSON, TEXT, ApiOperation, ApiRoute, described, obj, optional
+from holdfast.collect.openapi import EVENTS, FLAG, JSON, TEXT, ApiOperation, ApiRoute, Gives, Schema, described, obj
 from holdfast.contracts.commands import LONGEST, LONGEST_WHY, Forbidden
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, NotFound, Refused
-from holdfast.operate import control
+from holdfast.contracts.rollout import OutcomeKind, RolloutState, Split
+from holdfast.operate import auth_middleware, control, conversation, learning_views, release_views, views
 from holdfast.operate.auth import Clock, TokenGuard
-from holdfast.operate.look.metrics import CONTENT_TYPE
-from holdfast.operate.look.metrics import metrics as exposition
-from holdfast.operate.serve import auth_middleware
-from holdfast.operate.serve.auth_middleware import AuthMiddleware, Entrance, Refusal, caller_of, cookie_name, read_json
-from holdfast.operate.serve.gateway import DEEPEST, Gateway
-from holdfast.operate.serve.panels import PANELS, Panel, Param, refusals, whole
+from holdfast.operate.auth_middleware import (
+    AdmissionMiddleware,
+    AuthMiddleware,
+    Refusal,
+    caller_of,
+    cookie_name,
+    read_json,
+)
+from holdfast.operate.gateway import ACTION, CONFIG, DEEPEST, Gateway
+from holdfast.operate.metrics import CONTENT_TYPE
+from holdfast.operate.metrics import metrics as exposition
 from holdfast.operate.watchers import changed
 from holdfast.store.notifications import TOPICS, Changes
 from holdfast.store.store import Store
+
+LONGEST_PARAM = 300  # letters of a name in an address
+MOST = 200  # rows of a page
+ERROR_TEXTS = {
+    400: "the question is wrong: the message names the field",
+    401: "the token is missing, wrong or no longer good",
+    403: "the role is too low, or the request comes from another site",
+    404: "there is no such thing",
+    408: "the request did not come in time",
+    409: "it cannot be done as things are, or was told otherwise before",
+    413: "the request is too large",
+    415: "the request is not JSON",
+    429: "too many requests; Retry-After says when to come again",
+    503: "the store cannot be asked now; ask again",
+}
+ERROR = obj(("error",), error=obj(("type", "code", "message"), type=TEXT, code=TEXT, message=TEXT))
+
+
+def refusals(*statuses: int) -> Gives:
+    return {status: (ERROR_TEXTS[status], {JSON: ERROR}) for status in statuses}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Param:
+    """One query parameter."""
+
+    name: str
+    says: str
+    schema: Schema
+    is_needed: bool = False
+    into: str = ""  # the name of the view's parameter, where it differs
+
+    def described(self) -> Mapping[str, Any]:
+        told = {"name": self.name, "in": "query", "description": self.says, "schema": self.schema}
+        return told | {"required": self.is_needed}
+
+    def read(self, given: QueryParams) -> str | float | None:
+        values = given.getlist(self.name)
+        if len(values) > 1:
+            raise BadInput(self.name, why="is given twice", remedy="give it once")
+        if not values:
+            if self.is_needed:
+                raise BadInput(self.name, why="is missing", remedy=f"give {self.name}=…")
+            return None
+        value, given_as = values[0], f"{self.name} = {values[0][:60]!r}"
+        if self.schema["type"] == "integer":
+            low, high = self.schema["minimum"], self.schema["maximum"]
+            if not (value.isascii() and value.isdecimal()) or len(value) > 18 or not low <= int(value) <= high:
+                raise BadInput(given_as, why=f"must be a whole number from {low} to {high}")
+            return int(value)
+        if self.schema["type"] == "number":
+            with suppress(ValueError):
+                if isfinite(found := float(value)) and value.isascii() and abs(found) <= 1e12:
+                    return found
+            raise BadInput(given_as, why="must be a number")
+        if "enum" in self.schema and value not in self.schema["enum"]:
+            raise BadInput(given_as, why=f"must be one of {', '.join(self.schema['enum'])}")
+        if not 0 < len(value) <= LONGEST_PARAM or "\0" in value:
+            raise BadInput(self.name, why=f"must be a text of 1 to {LONGEST_PARAM} letters")
+        return value
+
+
+def text(name: str, says: str, *, needed: bool = False, into: str = "") -> Param:
+    schema = {"type": "string", "minLength": 1, "maxLength": LONGEST_PARAM, "pattern": "^[^\\u0000]+$"}
+    return Param(name=name, says=says, schema=schema, is_needed=needed, into=into)
+
+
+def whole(name: str, says: str, high: int, low: int = 1) -> Param:
+    return Param(name=name, says=says, schema={"type": "integer", "minimum": low, "maximum": high})
+
+
+def number(name: str, says: str) -> Param:
+    return Param(name=name, says=says, schema={"type": "number", "minimum": -1e12, "maximum": 1e12})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    name: str  # /api/<name>
+    says: str
+    view: Callable[..., dict[str, Any]]  # (store, **params, now=…)
+    takes: tuple[Param, ...] = ()
+
+    def read(self, given: QueryParams) -> dict[str, Any]:
+        unknown = sorted(set(given) - {param.name for param in self.takes})
+        if unknown:
+            known = ", ".join(param.name for param in self.takes) or "nothing"
+            raise BadInput(unknown[0][:60], why="is unknown here", remedy=f"{self.name} takes {known}")
+        read = {param.into or param.name: param.read(given) for param in self.takes}
+        return {name: value for name, value in read.items() if value is not None}
+
+    def described(self) -> ApiOperation:
+        gives = {200: ("what it shows", {JSON: {"type": "object"}}), **refusals(400, 401, 403, 404, 429, 503)}
+        return ApiOperation(
+            name=self.name, says=self.says, gives=gives, headers=[param.described() for param in self.takes]
+        )
+
+
+KEY = 2**62
+RUN = text("run", "A run's id, or the beginning of it.", needed=True, into="run_id")
+PAGE = whole("most", "At most so many.", MOST)
+FROM = text("before", "The id of the last one already seen.")
+AFTER = whole("before", "The `next` of the page before.", KEY)
+POLICY = text("policy", "Which; without it, the first.")
+
+
+def _choice(name: str, values: Sequence[Any]) -> Param:
+    schema = {"type": "string", "enum": [str(one) for one in values]}
+    return Param(name=name, says="Only those.", schema=schema)
+
+
+FILTERS = (
+    _choice("outcome", [one for one in OutcomeKind if one is not OutcomeKind.NO_ANSWER]),
+    _choice("status", list(RolloutState)),
+    _choice("split", list(Split)),
+    text("text", "A part of the name."),
+    number("least", "The least reward."),
+    number("most_reward", "The most reward."),
+)
+ROLLOUT = (
+    text("rollout", "RUN/NAME.", needed=True, into="rollout_id"),
+    whole("attempt", "This attempt instead of the deciding one.", 2**31 - 1),
+)
+GROUP = (RUN, text("group", "Which.", needed=True, into="name"), whole("near", "The key of one of them.", KEY, low=0))
+RELEASE = text("release", "POLICY@N.", needed=True, into="release_id")
+ENTRIES = (PAGE, AFTER, text("run", "Only about this run.", into="run_id"), text("kind", "Only of this kind."))
+
+PANELS: tuple[Panel, ...] = tuple(
+    Panel(name=view.__name__, says=says, view=view, takes=takes)
+    for view, says, takes in (
+        (views.overview, "Live versions and why, health, and what is running", ()),
+        (views.runs, "The runs, newest first", (PAGE, FROM)),
+        (views.run, "One run", (RUN,)),
+        (views.rollouts, "Rollouts of a run, newest first", (RUN, PAGE, AFTER, *FILTERS)),
+        (conversation.rollout, "One rollout, turn by turn", ROLLOUT),
+        (conversation.group, "The rollouts of a group side by side", GROUP),
+        (learning_views.learning, "How a run learns", (RUN,)),
+        (views.tools, "Tool adoption of a run", (RUN, PAGE)),
+        (views.budgets, "Thinking budgets of a run", (RUN, PAGE, AFTER)),
+        (release_views.proofs, "Versions that rest on evidence", ()),
+        (release_views.proof, "The evidence of a version's last decision", (RELEASE,)),
+        (release_views.experiments, "Experiments, newest first", ()),
+        (release_views.experiment, "One experiment and its verdict", (text("name", "Which.", needed=True),)),
+        (release_views.releases, "The versions of a policy, its guard and its history", (POLICY,)),
+        (views.workers, "Worker processes", (PAGE,)),
+        (views.alerts, "Active and past alerts", (PAGE, FROM)),
+        (views.audit, "The ledger, newest first", ENTRIES),
+        (views.flags, "Feature flags", ()),
+    )
+)
+
 
 BEAT_S = 10.0  # between two signs of life on a quiet stream
 LOOK_S = 1.0  # between two looks whether the listener may still listen
@@ -195,7 +356,7 @@ class ControlRoom:
 
     async def snapshots(self, asked: Request) -> Response:
         async def look() -> Mapping[str, Any]:
-            return await asyncio.to_thread(self.gateway.snapshot)
+            return await asyncio.to_thread(self.gateway.show, "snapshot")
 
         last = asked.headers.get("last-event-id")
         return Events(snapshots(look, self.store.changes, self._listening(asked), last), headers=UNBUFFERED)
@@ -263,19 +424,6 @@ ORDER = {
     ),
     "additionalProperties": False,
 }
-ACTION = {
-    **obj(("action",), action={"enum": ["pause", "resume", "refresh"]}, reason=optional({**TEXT, "maxLength": 1000})),
-    "additionalProperties": False,
-}
-CONFIG = {
-    **obj(
-        enabled=FLAG,
-        update_interval_rollouts={"type": "integer", "minimum": 1, "maximum": 2**53 - 1},
-        max_rollouts_per_update={"type": "integer", "minimum": 1, "maximum": 2**53 - 1},
-    ),
-    "minProperties": 1,
-    "additionalProperties": False,
-}
 
 
 def _told(name: str, says: str, *refused: int, gives: Any = None, takes: Any = None, **more: Any) -> ApiOperation:
@@ -299,7 +447,7 @@ def _places(room: ControlRoom) -> list[BaseRoute]:
         ApiRoute("/api/orders", room.order, order, method="POST"),
         ApiRoute("/api/stream", room.stream, _told("stream", "An event for each change", *known, gives=events)),
         ApiRoute("/metrics", room.metrics, _told("metrics", "Numbers for Prometheus", *known, gives=PLAIN)),
-        *(ApiRoute(f"/api/{panel.name}", room.panel(panel), panel.told()) for panel in PANELS),
+        *(ApiRoute(f"/api/{panel.name}", room.panel(panel), panel.described()) for panel in PANELS),
         *_documented(room, known),
     ]
 
@@ -314,19 +462,19 @@ def _documented(room: ControlRoom, known: tuple[int, ...]) -> list[BaseRoute]:
         async def answer(asked: Request) -> Response:
             return _json(await asyncio.to_thread(call, **panel.read(asked.query_params)))
 
-        return ApiRoute(name, answer, panel.told())
+        return ApiRoute(name, answer, panel.described())
 
     act = _told("dashboard_actions", "Pause or resume the newest run", *BODY, 404, 409, takes=ACTION)
     configure = _told("gateway_training_config", "Overrides for the next training", *BODY, takes=CONFIG)
     snapshots = _told("dashboard_stream", "A snapshot whenever it differs", *known, gives={EVENTS: TEXT})
     return [
-        look("/dashboard/health", "Health, training, control and state", gateway.health),
+        look("/dashboard/health", "Health, training, control and state", partial(gateway.show, "health")),
         look("/dashboard/widgets", "Widgets of a dashboard", gateway.widgets),
-        look("/dashboard/queue-timeline", "The queue, minute by minute", gateway.queue_timeline),
-        look("/dashboard/alerts", "Alerts", gateway.alerts),
+        look("/dashboard/queue-timeline", "The queue, minute by minute", partial(gateway.show, "queue_timeline")),
+        look("/dashboard/alerts", "Alerts", partial(gateway.show, "alerts")),
         ApiRoute("/dashboard/actions", room.act, act, method="POST"),
         ApiRoute("/dashboard/stream", room.snapshots, snapshots),
-        look("/gateway/training/status", "Status of the newest run", gateway.status),
+        look("/gateway/training/status", "Status of the newest run", partial(gateway.show, "status")),
         look("/gateway/training/rollouts", "Its rollouts, newest first", gateway.rollouts, (PAGE_NUMBER, PER_PAGE)),
         ApiRoute("/gateway/training/config", room.configure, configure, method="PATCH"),
     ]
@@ -361,7 +509,7 @@ def app(
         routes.append(Mount("/town", Badged(town, room._listening)))
     application = Starlette(
         routes=routes,
-        middleware=[Middleware(Entrance, authenticator=keeper, is_behind_tls=is_behind_tls)],
+        middleware=[Middleware(AdmissionMiddleware, authenticator=keeper, is_behind_tls=is_behind_tls)],
         exception_handlers={
             HTTPException: _refused,
             ClientDisconnect: _left,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from holdfast.operate.look import views
-from holdfast.operate.look.lessons import CURVES, learning
+from holdfast.operate import views
+from holdfast.operate.learning_views import CURVES, learning
 from holdfast.store.store import Store
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -24,12 +24,12 @@ from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutSt
 from holdfast.contracts.run import LedgerEntry, RunRecord
 from holdfast.store.admin import as_before
 from holdfast.store.check import check
-from holdfast.store.store import Store, open_store
+from holdfast.store.store import open_store
 
 STORE, CONFIG, TRANSCRIPT = "store.sqlite", "config.json", "operator.log"
 EVENTS, HEALTH, MANIFEST, ANSWERS = "events.jsonl", "health.json", "running-manifest.json", "answers.jsonl"
 BEFORE, AFTER = "before.jsonl", "after.jsonl"
-PAGE = 500
+ALL = 2**31  # more rollouts than a run has
 NEVER_S = 1e9  # JSON knows no infinity
 NO_ROOM = 5  # the exit code of a store without room
 
@@ -73,7 +73,7 @@ class Facts:
         """Times of these marks; those with a phase are about other runs."""
         return [mark.at for mark in self.marks if mark.name == name and "phase" not in mark.facts]
 
-    def orders(self, wanted: str) -> list[float]:
+    def requested(self, wanted: str) -> list[float]:
         """When a state was requested, by the ledger."""
         return [one.at for one in self.entries if one.kind == "order" and one.body.get("wanted") == wanted]
 
@@ -82,7 +82,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recount:
+class DrillResult:
     checks: tuple[DrillCheck, ...]
     measured: Mapping[str, float]
 
@@ -95,7 +95,7 @@ def gather(folder: Path, run: str | None, marks: Sequence[TimedEvent], limits: M
     with open_store(str(folder / STORE), create=False, migrate=False) as store:
         problems = [f"{part.name}: {text}" for part in check(store) for text in part.problems]
         found = None if run is None else store.runs.get(run)
-        rollouts = [] if found is None else list(_rollouts(store, found.id))
+        rollouts = [] if found is None else store.views.rollouts(found.id, most=ALL)
         return Facts(
             folder=folder,
             marks=tuple(marks),
@@ -108,7 +108,7 @@ def gather(folder: Path, run: str | None, marks: Sequence[TimedEvent], limits: M
         )
 
 
-def recount(kind: str, facts: Facts) -> Recount:
+def recompute(kind: str, facts: Facts) -> DrillResult:
     """All checks and figures of a drill of this kind."""
     measured: dict[str, float] = {}
     own = {"pause": _pause, "rollback": _rollback}.get(kind, _job)
@@ -117,7 +117,7 @@ def recount(kind: str, facts: Facts) -> Recount:
         checks += [*_phases(facts, measured), *_serving(facts, measured)]
     extra = {"disk": _disk, "upgrade": _upgrade}.get(kind)
     checks += [] if extra is None else extra(facts)
-    return Recount(checks=tuple(checks), measured={name: round(value, 6) for name, value in measured.items()})
+    return DrillResult(checks=tuple(checks), measured={name: round(value, 6) for name, value in measured.items()})
 
 
 def health(facts: Facts) -> dict[str, Any]:
@@ -179,10 +179,11 @@ def _job(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
     yield _check("no task was lost", len(done) == len(facts.tries) == tasks, f"{len(done)} of {tasks} done")
     twice = [one.id for one, tried in facts.tries.values() if sum(map(_succeeded, tried)) != 1]
     yield _check("no task was done twice", not twice, *twice[:1], "one answer for each")
-    kept = sum(any(_is_done(one, stopped[0]) for one in tried) for _, tried in facts.tries.values()) if stopped else 0
+    ended = [one.ended_at for one in facts.attempts if _succeeded(one) and one.ended_at is not None]
+    kept = sum(at <= stopped[0] for at in ended) if stopped else 0
     found = f"{kept} done before the first stop"
     yield _check("what was done was kept", kept >= manifest["succeeded"], found)
-    ends = [_first([one.ended_at for one in facts.attempts if _succeeded(one)], at) for at in taken[-len(stopped) :]]
+    ends = [_first(ended, at) for at in taken[-len(stopped) :]]
     since = facts.at("upgraded") or stopped  # a schema is brought up to date by hand: from then on it counts
     known = [end - at for at, end in zip(since, ends, strict=False) if end is not None]
     is_soon = 0 < len(known) == len(stopped) and max(known) <= facts.limits["recovery_s"]
@@ -253,8 +254,8 @@ def _upgrade(facts: Facts) -> Iterator[DrillCheck]:
 def _pause(facts: Facts, measured: dict[str, float]) -> Iterator[DrillCheck]:
     """Pause drains, freeze hands back, resume continues, cancel interrupts: by the times of commands and attempts."""
     run, limit = _run(facts), facts.limits["obey_s"]
-    paused, frozen, ended = (facts.orders(name)[:1] for name in ("paused", "frozen", "cancelled"))
-    resumed = facts.orders("running")
+    paused, frozen, ended = (facts.requested(name)[:1] for name in ("paused", "frozen", "cancelled"))
+    resumed = facts.requested("running")
     if not (paused and frozen and ended and len(resumed) >= 2):
         yield _check("every order is in the ledger", False, "pause, freeze, two resumes and a cancel are not there")
         return
@@ -337,13 +338,6 @@ def _run(facts: Facts) -> RunRecord:
     return facts.run
 
 
-def _rollouts(store: Store, run: str) -> Iterator[Rollout]:
-    last = None
-    while page := store.views.rollouts(run, most=PAGE, after=last):
-        yield from page
-        last = page[-1].name
-
-
 def _is_open(one: Attempt, at: float) -> bool:
     return one.started_at <= at and (one.ended_at is None or one.ended_at > at)
 
@@ -354,10 +348,6 @@ def _after(one: Attempt, at: float) -> float:
 
 def _succeeded(one: Attempt) -> bool:
     return one.status is AttemptState.SUCCEEDED
-
-
-def _is_done(one: Attempt, at: float) -> bool:
-    return _succeeded(one) and one.ended_at is not None and one.ended_at <= at
 
 
 def _first(times: Sequence[float | None], after: float) -> float | None:
@@ -417,7 +407,7 @@ def write_up(
     facts = gather(folder, told.run, marks, limits)
     (folder / EVENTS).write_text(events(facts), encoding="utf-8")
     write(folder / HEALTH, health(facts))
-    found = recount(kind, facts)
+    found = recompute(kind, facts)
     kept = [name for name in KEPT if (folder / name).is_file()]
     moment = datetime.fromtimestamp(began, UTC)
     artifact = {
@@ -455,7 +445,7 @@ def validate(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     marks = [TimedEvent(name=one["name"], at=one["at"], facts=one["facts"]) for one in artifact["marks"]]
     try:
         facts = gather(folder, artifact["resume_drill"]["resumed_job_id"], marks, artifact["limits"])
-        found = recount(kind, facts)
+        found = recompute(kind, facts)
     except (HoldfastError, OSError, ValueError, KeyError, IndexError) as error:
         return artifact, (f"cannot be computed again: {error}",)
     told = [asdict(one) for one in found.checks]
@@ -474,7 +464,7 @@ def validate(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     return artifact, (*problems, *found.reasons)
 
 
-def outcome(kind: str, found: Recount) -> dict[str, Any]:
+def outcome(kind: str, found: DrillResult) -> dict[str, Any]:
     passed = not found.reasons
     return {
         "resume_status": "succeeded" if passed else "failed",

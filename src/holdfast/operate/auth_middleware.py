@@ -219,7 +219,7 @@ def refuse_foreign(asked: Request, *, has_cookie: bool) -> None:
         raise Refusal(403, "the header X-Holdfast is missing")
 
 
-class Entrance:
+class AdmissionMiddleware:
     """The ASGI middleware: admits callers and adds the security headers.
 
     `is_behind_tls`: callers use https, though a proxy reaches us by http.

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
+from holdfast.collect.openapi import FLAG, TEXT, Schema, obj, optional
 from holdfast.contracts.commands import Command, Forbidden, Overrides, Role
 from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError
 from holdfast.contracts.run import DesiredState, RunRecord
-from holdfast.operate import control
+from holdfast.operate import control, views
 from holdfast.operate.auth import Caller, Clock
-from holdfast.operate.look import views
-from holdfast.operate.serve.auth_middleware import Refusal
+from holdfast.operate.auth_middleware import Refusal
+from holdfast.reward.tools import problems
 from holdfast.store.store import Store
 
 SCHEMA = 1
@@ -27,8 +28,17 @@ CYCLES = 64  # in an answer
 DEEPEST = 10_000  # records that page numbers reach; /api/rollouts reaches all
 ACTIONS = ("pause", "resume", "refresh")
 RETRYABLE = ("fault", "timeout", "unresponsive")
-NO_ACTION = "invalid_dashboard_action"
-SET = ("enabled", "update_interval_rollouts", "max_rollouts_per_update")  # what a following learner reads
+NO_ACTION, NO_CONFIG = "invalid_dashboard_action", "invalid_training_config"
+ACTION = {
+    **obj(("action",), action={"enum": list(ACTIONS)}, reason=optional({**TEXT, "maxLength": 1000})),
+    "additionalProperties": False,
+}
+MANY = {"type": "integer", "minimum": 1, "maximum": 2**53 - 1}
+CONFIG = {  # what a following learner reads
+    **obj(enabled=FLAG, update_interval_rollouts=MANY, max_rollouts_per_update=MANY),
+    "minProperties": 1,
+    "additionalProperties": False,
+}
 UNHEARD = {  # documented too; refused, because nothing reads it
     "max_failure_streak": "no learner stops by itself after failures; the alert failure_streak tells of them",
     "store_path": "a run stays in the store it began in; give --store to the command that begins it",
@@ -40,6 +50,13 @@ WIDGETS = (  # id and kind, title, what it shows
     ("alert_feed", "Alerts", "alerts"),
 )
 REFRESH_MS = 1000
+ANSWERS = {  # the parts of each
+    "health": ("health", "training", "control", "state"),
+    "queue_timeline": ("queue_timeline", "health", "training", "state"),
+    "alerts": ("alerts", "health", "training", "state"),
+    "snapshot": ("alerts", "queue_timeline", "health", "training", "control", "state"),  # what the stream sends
+    "status": ("training",),
+}
 
 Body = dict[str, Any]
 
@@ -50,7 +67,7 @@ class StoreSnapshot:
     def __init__(self, store: Store, now: float) -> None:
         self._store, self._now = store, now
 
-    def told(self, **parts: Any) -> Body:
+    def answer(self, **parts: Any) -> Body:
         return {"schema_version": SCHEMA, "generated_unix_ms": _ms(self._now), **parts}
 
     @cached_property
@@ -174,12 +191,10 @@ class Gateway:
     def _look(self) -> StoreSnapshot:
         return StoreSnapshot(self._store, self._clock())
 
-    def _told(self, *names: str) -> Body:
+    def show(self, name: str) -> Body:
+        """One of ANSWERS."""
         look = self._look()
-        return look.told(**{name: getattr(look, name) for name in names})
-
-    def health(self) -> Body:
-        return self._told("health", "training", "control", "state")
+        return look.answer(**{part: getattr(look, part) for part in ANSWERS[name]})
 
     def widgets(self) -> Body:
         look = self._look()
@@ -189,20 +204,7 @@ class Gateway:
             | {"last_case_key": look.training["run_id"], "updated_unix_ms": ms}
             for kind, title, key in WIDGETS
         ]
-        return look.told(widgets=shown, training=look.training, state=look.state)
-
-    def queue_timeline(self) -> Body:
-        return self._told("queue_timeline", "health", "training", "state")
-
-    def alerts(self) -> Body:
-        return self._told("alerts", "health", "training", "state")
-
-    def snapshot(self) -> Body:
-        """What the stream sends: all of it."""
-        return self._told("alerts", "queue_timeline", "health", "training", "control", "state")
-
-    def status(self) -> Body:
-        return self._told("training")
+        return look.answer(widgets=shown, training=look.training, state=look.state)
 
     def rollouts(self, page: int = 1, per_page: int = 50) -> Body:
         """Rollouts of the newest run, newest first."""
@@ -219,7 +221,7 @@ class Gateway:
                 found = views.rollouts(self._store, look.run.id, now=now, most=per_page, before=found["next"])
             records = [_record(one) for one in found["rollouts"]]
         told = {"page": page, "per_page": per_page, "total_records": total, "total_pages": -(-total // per_page)}
-        return look.told(**told, invalid_records=0, records=records, diagnostics=[])
+        return look.answer(**told, invalid_records=0, records=records, diagnostics=[])
 
     def act(self, body: Any, caller: Caller) -> Body:
         """pause, resume or refresh for the newest run, through `control`."""
@@ -293,34 +295,29 @@ def _record(one: Mapping[str, Any]) -> Body:
 
 def _action(body: Any) -> tuple[str, str]:
     """The requested action and its reason."""
-    if not isinstance(body, dict) or not set(body) <= {"action", "reason"}:
-        raise Refusal(400, "send action and, if you like, reason", code=NO_ACTION)
-    name, why = body.get("action"), body.get("reason")
-    if not isinstance(name, str) or name.lower() not in ACTIONS:
-        raise Refusal(400, f"action must be one of {', '.join(ACTIONS)}", code=NO_ACTION)
-    if why is not None and (not isinstance(why, str) or len(why) > 1000):
-        raise Refusal(400, "reason must be a text of at most 1000 letters", code=NO_ACTION)
-    return name.lower(), (why or "").strip() or "by the dashboard"
+    if isinstance(body, dict) and isinstance(name := body.get("action"), str):
+        body = {**body, "action": name.lower()}
+    _check(ACTION, body, "action", NO_ACTION)
+    return body["action"], (body.get("reason") or "").strip() or "by the dashboard"
 
 
 def _overrides(body: Any) -> Body:
     """The checked fields of a config change."""
-    if not isinstance(body, dict):
-        raise Refusal(400, "send a JSON object", code="invalid_training_config")
-    for name in body:
-        if name in UNHEARD:
-            raise Refusal(400, f"{name}: nothing takes it up; {UNHEARD[name]}", code="invalid_training_config")
-        if name not in SET:
-            raise Refusal(400, f"{name[:60]!r}: is unknown; there is {', '.join(SET)}", code="invalid_training_config")
-    if not body:
-        raise Refusal(400, f"send one or more of {', '.join(SET)}", code="no_training_config_changes")
-    if nothing := [name for name, value in body.items() if value is None]:
-        raise Refusal(400, f"{nothing[0]}: must not be null", code="invalid_training_config")
+    for name in UNHEARD.keys() & (body if isinstance(body, dict) else {}).keys():
+        raise Refusal(400, f"{name}: nothing takes it up; {UNHEARD[name]}", code=NO_CONFIG)
+    if body == {}:
+        raise Refusal(400, f"send one or more of {', '.join(CONFIG['properties'])}", code="no_training_config_changes")
+    _check(CONFIG, body, "config", NO_CONFIG)
     try:
-        Overrides(**body)
+        Overrides(**body)  # 5.0 is an integer for a schema, and not for a learner
     except BadRecord as error:
-        raise Refusal(400, str(error), code="invalid_training_config") from None
+        raise Refusal(400, str(error), code=NO_CONFIG) from None
     return dict(body)
+
+
+def _check(schema: Schema, body: Any, what: str, code: str) -> None:
+    if wrong := problems(schema, body, what):
+        raise Refusal(400, wrong[0][:400], code=code)
 
 
 def _ms(seconds: float) -> int:

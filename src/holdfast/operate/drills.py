@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from holdfast.collect.agent import Context
@@ -35,8 +34,8 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import OPEN, RolloutState
 from holdfast.contracts.run import RunRecord
-from holdfast.operate.drill import playbook
-from holdfast.operate.drill.playbook import CONFIG, LIMITS, STORE, TRANSCRIPT, Story, TimedEvent, write, write_up
+from holdfast.operate import playbook
+from holdfast.operate.playbook import CONFIG, LIMITS, STORE, TRANSCRIPT, Story, TimedEvent, write, write_up
 from holdfast.store.admin import set_back
 from holdfast.store.store import Store, open_store
 
@@ -101,14 +100,10 @@ class Running:
         self.line = shlex.join(["holdfast", *words])
         self._out, self._err = stem.with_suffix(".out"), stem.with_suffix(".err")
         environment = {name: value for name, value in os.environ.items() if name not in OURS}
+        command, nothing = [sys.executable, "-m", "holdfast.cli", *words], subprocess.DEVNULL
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.cli", *words],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
+                command, cwd=folder, env=environment, stdin=nothing, stdout=out, stderr=err
             )
         self.pid = self._process.pid
 
@@ -159,9 +154,7 @@ class Scratch:
     def __enter__(self) -> Scratch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for one in self._running:
             one.kill()
 

@@ -1,1 +1,0 @@
-"""Accidents, rehearsed for real on a scratch store, and the evidence of them computed again."""

@@ -1,1 +1,0 @@
-"""The control room over HTTP: who gets in, pages, questions, orders, events, and the documented endpoints."""
