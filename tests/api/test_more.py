@@ -30,7 +30,7 @@ def test_a_held_candidate_is_proved_on_further_tasks(endpoint: Endpoint, at: Pat
     with pytest.raises(BadInput, match="is accepted already"):
         result.prove(more)
     with open_store(at, create=False) as store:
-        assert store.releases.recount() == [] and store.ledger.verify()
+        assert store.releases.recompute() == [] and store.ledger.verify()
 
 
 def test_a_budget_that_left_tasks_out_is_made_up_for(endpoint: Endpoint, at: Path) -> None:

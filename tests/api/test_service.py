@@ -37,7 +37,7 @@ def test_a_promoted_version_is_live_and_a_rollback_takes_it_back(improved: Impro
     within_a_second(lambda: live.prompt("system") == scene.FAIR)
     live.close()
     with open_store(improved.store, create=False) as store:
-        assert store.releases.recount() == [] and store.ledger.verify()
+        assert store.releases.recompute() == [] and store.ledger.verify()
         moved = [one.body for one in store.releases.history("support") if one.body.get("move") == "support@2"]
         assert moved[-1]["evidence"] and moved[-1]["proof"] and moved[-1]["decision"]["open"]
 

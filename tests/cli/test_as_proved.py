@@ -118,7 +118,7 @@ def test_what_is_kept_of_a_conversation_is_what_the_caller_sent(store: Store) ->
         answer = ask(service, REQUESTS[0])
         assert service.tell(answer["id"], success=1) == 200
         (run,) = [one for one in store.runs.newest() if one.kind == KIND]
-        found = store.experiences.one(f"{run.id}/{answer['id']}")
+        found = store.experiences.get(f"{run.id}/{answer['id']}")
     assert found is not None
     (span,) = found.spans
     assert span.model is not None

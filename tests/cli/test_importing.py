@@ -84,7 +84,7 @@ def test_a_conversation_becomes_a_finished_rollout_without_its_secrets(take_in: 
     first, second = rollouts(store)
     assert (first.status, first.split, first.reward, second.reward) == (RolloutState.SUCCEEDED, Split.TRAIN, 0.5, None)
     assert first.metadata["given"]["day"] == 3 and first.metadata["scrubbed"] is True
-    found = store.experiences.one(first.id)
+    found = store.experiences.get(first.id)
     assert found is not None and found.version == "gpt-x"
     assert [span.kind for span in found.spans] == [SpanKind.MODEL, SpanKind.TOOL, SpanKind.MODEL]
     tool = found.spans[1].tool

@@ -85,7 +85,7 @@ def test_rules_decide_and_the_rest_waits_for_a_person(cli: Cli, tmp_path: Path, 
     assert ran.lines[-1] == f"  holdfast label {' '.join(at)}" and max(map(len, ran.lines[:-1])) <= 80
     with opened(at) as store:
         (waits,) = store.judgements.doubts()
-        assert store.judgements.artefact(waits.artefact).output == "6"
+        assert store.judgements.item(waits.artefact).output == "6"
     told = cli("judge", "run", tmp_path / "a.jsonl", "--judge", "verifier", *at, "--json").json
     assert [(one["outcome"], one["holds"]) for one in told] == [
         ("decided", True),

@@ -34,7 +34,7 @@ def at(tmp_path: Path) -> tuple[str, str]:
             waits = ReviewRequest(
                 artefact=one.sha256, criterion=ON, reason=Doubtful.ABSTAINED, why="unsure: 0.50", at=float(n)
             )
-            store.judgements.doubt(one, waits).result()
+            store.judgements.request_review(one, waits).result()
     return "--store", url
 
 

@@ -120,7 +120,7 @@ def test_it_answers_through_every_change_and_what_it_is_told_is_kept(store: Stor
         assert service.tell(first["id"], success=1) == 200  # again is harmless
         assert service.tell(first["id"], success=0) == 409  # another word is not
         assert service.tell("chatcmpl-none", success=1) == 404
-        found = store.experiences.one(f"{run.id}/{first['id']}")
+        found = store.experiences.get(f"{run.id}/{first['id']}")
         assert found is not None and found.sheet.total == 1.0
         (span,) = found.spans
         assert span.model is not None and span.model.completion_ids and span.model.logprobs
@@ -226,7 +226,7 @@ def test_a_version_whose_model_is_elsewhere_is_served_by_passing_requests_on(
     assert (refused, code) == (400, 130) and "no such format" in why["error"]["message"]
     (told,) = prompted(prompts, Routing(live="tiny@1"))
     assert told == "  tiny@1 has prompts (resources:1): agents put them in, nothing is added here"
-    found = prompts.experiences.one(f"{run.id}/{answer['id']}")
+    found = prompts.experiences.get(f"{run.id}/{answer['id']}")
     assert found is not None and found.spans[0].model is not None
     assert list(found.spans[0].model.messages) == HELLO["messages"]
 

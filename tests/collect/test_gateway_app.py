@@ -273,7 +273,7 @@ async def test_what_a_client_asked_is_in_the_store_token_for_token(file_bench: B
     await file_bench.work_off(file_bench.pool(agent, model=model))
     (attempt,) = file_bench.attempts()
     assert calls(file_bench.store.traces.spans(attempt.token)) == model.calls
-    (signal,) = file_bench.store.traces.sheet(attempt.token).signals
+    (signal,) = file_bench.store.traces.breakdown(attempt.token).signals
     assert (signal.name, signal.value, signal.turn) == ("asked", 0.5, 0)
     assert file_bench.output() == model.calls[0].response["content"]
 

@@ -98,7 +98,7 @@ async def test_every_task_is_done_once_with_its_spans_reward_and_answer(bench: B
         assert (rollout.status, rollout.reward, rollout.final_attempt) == (RolloutState.SUCCEEDED, 1.0, attempt.id)
         assert bench.output(name) == {"n": n}
         assert [span.name for span in bench.store.traces.spans(attempt.token)] == ["agent.run"]
-        assert [signal.name for signal in bench.store.traces.sheet(attempt.token).signals] == ["one"]
+        assert [signal.name for signal in bench.store.traces.breakdown(attempt.token).signals] == ["one"]
     assert bench.store.views.rewards(bench.run)["train"].mean_reward == 1.0
 
 
@@ -498,7 +498,7 @@ async def test_what_is_done_under_a_lost_lease_is_dropped(bench: Bench, operator
     first, *_ = bench.attempts()
     assert (first.status, bench.store.views.output(first)) == (AttemptState.UNRESPONSIVE, None)
     assert bench.store.traces.spans(first.token) == []
-    assert bench.store.traces.sheet(first.token).signals == ()
+    assert bench.store.traces.breakdown(first.token).signals == ()
     assert bench.rollout().final_attempt != first.id  # the second may be done by now
     pool.drain()
     await working

@@ -382,7 +382,7 @@ def test_a_rollback_makes_the_known_good_version_live(room: Room) -> None:
     assert room.look("rollback", "sprout", to="sprout@4")["refused"]["why"].startswith("is candidate, and not one")
     assert room.look("rollback", "sprout", to="sprout@1")["refused"]["why"] == "cannot be rolled back to itself"
     assert room.take("rollback", "sprout", to="sprout@2")["after"]["live"] == "sprout@2"  # undone: a person took it
-    assert room.store.releases.recount() == []
+    assert room.store.releases.recompute() == []
     room.store.ledger.verify()
 
 

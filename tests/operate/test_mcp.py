@@ -109,7 +109,9 @@ def test_a_long_run_is_counted_whole_at_the_first_look(
     scene.enqueue(*(f"t{number}" for number in range(6)))
     for _ in range(5):
         scene.finish(scene.claim(), AttemptState.SUCCEEDED)
-    monkeypatch.setattr(dashboard_queries.Figures.totals, "__kwdefaults__", {"most": 2})  # as a page counts at a time
+    monkeypatch.setattr(
+        dashboard_queries.DashboardQueries.totals, "__kwdefaults__", {"most": 2}
+    )  # as a page counts at a time
     for told in (ask(desk, "query_runs")["runs"][0], ask(desk, "query_runs", run=scene.run)["run"]):
         assert (told["counts"]["succeeded"], told["counts"]["queuing"], told["is_whole"]) == (5, 1, True)
 

@@ -515,7 +515,7 @@ async def test_a_reward_counts_and_where_there_is_none_success_does(
 ) -> None:
     capture.heard("r1", "sprout@2", HELLO, call("sprout@2"))
     assert await capture.save_feedback("r1", said)
-    found = file_store.experiences.one(f"{run}/r1")
+    found = file_store.experiences.get(f"{run}/r1")
     assert found is not None and found.sheet.total == total
     assert {signal.name: signal.value for signal in found.sheet.signals} == said
     assert {signal.source for signal in found.sheet.signals} == {"feedback"}
@@ -541,7 +541,7 @@ async def test_the_same_again_is_harmless_and_another_value_a_conflict(
     with pytest.raises(Conflict, match="^answer r1: success was told before: 1, not 0$"):
         await capture.save_feedback("r1", {"success": 0.0})
     assert not await capture.save_feedback("r1", {"reward": 1.0})  # too late for this one
-    found = file_store.experiences.one(f"{run}/r1")
+    found = file_store.experiences.get(f"{run}/r1")
     assert found is not None and found.sheet.total == 1.0
 
 
@@ -553,7 +553,7 @@ async def test_many_at_once_each_get_their_own(file_store: Store, run: str, capt
     again = [capture.save_feedback(name, {"reward": float(place)}) for place, name in enumerate(names)]
     assert all(await asyncio.gather(*reversed(told), *again))
     for place, name in enumerate(names):
-        found = file_store.experiences.one(f"{run}/{name}")
+        found = file_store.experiences.get(f"{run}/{name}")
         assert found is not None and found.sheet.total == place
         assert [span.model.model for span in found.spans if span.model] == [name]
 
@@ -578,7 +578,7 @@ async def test_what_could_not_be_written_can_be_told_again(
         with pytest.raises(StoreFull):
             await capture.save_feedback("r1", {"reward": 1.0})
     assert await capture.save_feedback("r1", {"reward": 1.0})
-    assert file_store.experiences.one(f"{run}/r1") is not None
+    assert file_store.experiences.get(f"{run}/r1") is not None
 
 
 async def test_a_telling_that_broke_off_does_not_mix_with_the_next(
@@ -591,7 +591,7 @@ async def test_a_telling_that_broke_off_does_not_mix_with_the_next(
         await capture.save_feedback("r1", {"reward": 1.0})
     file_store.runs.want(run, DesiredState.RUNNING, who="ann", why="test", now=3.0).result()
     assert await capture.save_feedback("r2", {"reward": 2.0})
-    found = file_store.experiences.one(f"{run}/r2")
+    found = file_store.experiences.get(f"{run}/r2")
     assert found is not None and [span.model.model for span in found.spans if span.model] == ["r2"]
-    assert file_store.experiences.one(f"{run}/r1") is None
+    assert file_store.experiences.get(f"{run}/r1") is None
     assert file_store.views.rollout(f"{run}/r1").status is RolloutState.DEAD  # reported as missing

@@ -40,7 +40,7 @@ from holdfast.policies.network import Network
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import ComparisonConfig
-from holdfast.store.steps import Steps
+from holdfast.store.runs import Steps
 from holdfast.store.store import Store, open_store
 from tests.collect.environments import Signpost
 from tests.collect.scene import PACE, fall_silent

@@ -66,7 +66,7 @@ def damaged_at(store: Store, place: str, damage: Callable[[Path], None]) -> Call
     def hook(at: str) -> None:
         if at in left:
             left.clear()
-            damage(store.folder / "checkpoints" / store.checkpoints.newest()[0].id)
+            damage(store.folder / "checkpoints" / store.checkpoints.of_run(store.runs.newest()[0].id)[-1].id)
 
     return hook
 

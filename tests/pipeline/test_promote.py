@@ -355,7 +355,7 @@ async def test_a_driver_that_was_replaced_promotes_nothing(files: Files) -> None
 CHILD = """
 import asyncio, os, signal, sys
 from holdfast.store.releases import Releases
-from holdfast.store.steps import Steps
+from holdfast.store.runs import Steps
 from holdfast.store.store import open_store
 from tests.pipeline import test_promote as here
 from tests.pipeline.scene import ran

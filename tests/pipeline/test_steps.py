@@ -24,8 +24,8 @@ from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.runtime import Endpoints
 from holdfast.policies.prompt import Prompt
 from holdfast.store.notifications import ORDERS
+from holdfast.store.runs import LARGEST
 from holdfast.store.sql import Transaction
-from holdfast.store.steps import LARGEST
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PACE, PATIENCE_S, until
 from tests.conftest import Files

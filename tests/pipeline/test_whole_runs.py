@@ -155,7 +155,7 @@ async def test_the_resources_of_a_local_model_reach_the_agent(small: str, files:
         texts = {"system": "Be brief.", "depth": 3}
         status = await ran(store, optimize_spec(settings(small, agent=f"{HERE}:recite", resources=texts)))
         rollout = store.views.rollout(f"{status.run_id}/train-1")
-        assert {one.output for one in store.experiences.decided(status.run_id)} == {"Be brief."}
+        assert {one.output for one in store.experiences.scored(status.run_id)} == {"Be brief."}
         assert (status.resources_id, rollout.resources) == ("resources-1", 1)
 
 

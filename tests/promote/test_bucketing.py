@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from hashlib import sha256
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
 from holdfast.promote.bucketing import bucket
 
-QUICK = settings(max_examples=200, deadline=None, derandomize=True)
-KEYS = [f"user-{n}" for n in range(20_000)]
+KEYS = [f"user-{n}" for n in range(8_000)]
 
 
 def test_a_bucket_is_the_head_of_a_hash_of_salt_and_key() -> None:
@@ -20,7 +17,6 @@ def test_a_bucket_is_the_head_of_a_hash_of_salt_and_key() -> None:
     assert bucket("key", "salt") == (head >> 11) / 2**53
 
 
-@QUICK
 @given(st.text(st.characters()), st.text(st.characters()))
 @example("\ud800", "\udfff")  # half a character, as it may come out of a file name
 def test_any_key_and_salt_fall_between_0_and_1_and_always_at_the_same_place(key: str, salt: str) -> None:
@@ -28,17 +24,10 @@ def test_any_key_and_salt_fall_between_0_and_1_and_always_at_the_same_place(key:
     assert bucket(key, salt) == bucket(key, salt)
 
 
-def test_another_process_finds_the_same_bucket() -> None:
-    code = "from holdfast.promote.bucketing import bucket; print(repr(bucket('ada', 'sprout@3')))"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert float(told) == bucket("ada", "sprout@3")
-
-
 def test_where_the_salt_ends_and_the_key_begins_matters() -> None:
     assert len({bucket("bc", "a"), bucket("c", "ab"), bucket("abc", ""), bucket("", "abc")}) == 4
 
 
-@QUICK
 @given(st.text(), st.text(), st.floats(0, 1), st.floats(0, 1))
 def test_a_growing_share_only_adds_keys(key: str, salt: str, one: float, other: float) -> None:
     small, large = sorted((one, other))

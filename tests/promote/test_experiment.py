@@ -29,7 +29,7 @@ from holdfast.promote.experiment import (
     mismatch,
 )
 
-PEOPLE = [f"user-{number}" for number in range(20_000)]
+PEOPLE = [f"user-{number}" for number in range(8_000)]
 HALVES = {"control": 0.5, "treatment": 0.5}
 NUMBERS = count(1)
 
@@ -53,17 +53,17 @@ def test_a_unit_keeps_its_arm(unit: str) -> None:
     "arms", [HALVES, {"a": 0.9, "b": 0.1}, {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}, {"a": 0.1, "b": 0.0, "c": 0.9}]
 )
 def test_each_arm_gets_its_part_of_the_units(arms: dict[str, float]) -> None:
-    counts = dict.fromkeys(arms, 0)
+    counts, held = dict.fromkeys(arms, 0), trial(arms)
     for unit in PEOPLE:
-        counts[assign(trial(arms), unit)] += 1
+        counts[assign(held, unit)] += 1
     assert mismatch(counts, arms) > 0.001
     assert all(counts[arm] == 0 for arm, weight in arms.items() if weight == 0.0)
 
 
 def test_two_experiments_assign_independently() -> None:
-    table = np.zeros((2, 2), dtype=int)
+    table, one, other = np.zeros((2, 2), dtype=int), trial(), trial(salt="trial/u")
     for unit in PEOPLE:
-        table[assign(trial(), unit) == "control", assign(trial(salt="trial/u"), unit) == "control"] += 1
+        table[assign(one, unit) == "control", assign(other, unit) == "control"] += 1
     assert mismatch({str(place): int(n) for place, n in enumerate(table.flat)}, dict.fromkeys("0123", 0.25)) > 0.001
 
 
@@ -133,12 +133,7 @@ def _is_alarm(counts: dict[str, int]) -> bool:
 def test_a_design_survives_its_way_through_a_trial() -> None:
     design = Design(metric="reward", reward_range=(-1.0, 3.0), min_effect=0.1, limits={"latency": None, "errors": 0.2})
     held = Experiment(
-        name="t",
-        kind="experiment",
-        arms=HALVES,
-        salt="s",
-        created_at=0.0,
-        settings=experiment.settings_of(design),
+        name="t", kind="experiment", arms=HALVES, salt="s", created_at=0.0, settings=experiment.settings_of(design)
     )
     assert design_of(held) == design
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
@@ -11,7 +11,6 @@ from holdfast.contracts.evidence import Reason
 from holdfast.contracts.release import MOVES, SHARES, PolicyKind, Release, Stage
 from holdfast.promote.release import Routing, choose, next_step, respond, rollback_target, route
 
-QUICK = settings(max_examples=200, deadline=None, derandomize=True)
 BREACH = Reason(code="canary_breach_success", text="success 0.61 of 0.80")
 
 
@@ -82,7 +81,6 @@ def test_a_version_is_never_rolled_back_to_itself_nor_to_another_policy() -> Non
     assert rollback_target([failing, as_it_was, other], failing) is None
 
 
-@QUICK
 @given(st.lists(st.tuples(st.sampled_from(Stage), st.booleans()), min_size=1, max_size=8), st.data())
 def test_a_target_is_another_one_that_serves_or_is_known_good(
     lines: list[tuple[Stage, bool]], data: st.DataObject

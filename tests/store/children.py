@@ -19,6 +19,24 @@ def start_child(script: str, *arguments: str) -> subprocess.Popen[str]:
 
 def run_child(script: str, *arguments: str) -> str:
     """What the child printed; a child that fails fails the test, with its last words."""
-    out, err = (child := start_child(script, *arguments)).communicate(timeout=120)
+    return ended(start_child(script, *arguments))
+
+
+def ready(script: str, *arguments: str) -> subprocess.Popen[str]:
+    """A child that has said that it is ready, and waits to be told."""
+    child = start_child(script, *arguments)
+    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    return child
+
+
+def tell(child: subprocess.Popen[str], word: str = "go") -> None:
+    assert child.stdin is not None
+    child.stdin.write(f"{word}\n")
+    child.stdin.flush()
+
+
+def ended(child: subprocess.Popen[str]) -> str:
+    """What it printed until its end, which was a good one."""
+    out, err = child.communicate(timeout=120)
     assert child.returncode == 0, err
     return out

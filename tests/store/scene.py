@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
+
+import pytest
 
 from holdfast.contracts.commands import Alert, Command, Severity
 from holdfast.contracts.commands import Role as Access
@@ -27,13 +30,57 @@ from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import Experiment, PolicyKind, ServedRequest, Stage
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, Claim, Rollout, RolloutState, Task
+from holdfast.contracts.run import DesiredState, RunRecord
 from holdfast.contracts.trace import Span, SpanKind
+from holdfast.store.admin import ROWS
+from holdfast.store.check import check
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture
 from tests.conftest import Clock
 
 LEASE_S = 30.0
 AT_ONCE = Backoff(initial_s=0.0, cap_s=0.0)
+once = pytest.mark.parametrize("places", ["sqlite"], indirect=True)  # what is tested lies above SQL: one engine will do
+
+
+@contextmanager
+def says(kind: type[Exception], text: str) -> Iterator[None]:
+    """The block is refused in exactly these words."""
+    with pytest.raises(kind) as refused:
+        yield
+    assert str(refused.value) == text
+
+
+def problems(store: Store, *parts: str, **how: Any) -> list[str]:
+    """What a check finds, in all parts or in these."""
+    return [text for part in check(store, **how) for text in part.problems if not parts or part.name in parts]
+
+
+def count(store: Store, table: str) -> int:
+    """How many rows it has."""
+    n: int = store.db.one(ROWS[table], {})[0]
+    return n
+
+
+def noted(store: Store, kind: str, run: str | None = None) -> list[Any]:
+    """What the ledger says of this kind."""
+    return [entry.body for entry in store.ledger.entries(run=run) if entry.kind == kind]
+
+
+def at_once(call: Callable[[Any], Any], *given: Any) -> list[Any]:
+    """The answers of calls in a thread each."""
+    with ThreadPoolExecutor(len(given)) as threads:
+        return list(threads.map(call, given))
+
+
+def run_sql(store: Store, *statements: str) -> None:
+    """Past our own code, but not past the guards of the database."""
+    connection: Any = store.db.engine.connect(read_only=False)
+    try:
+        for statement in statements:
+            connection.execute(statement)
+    finally:
+        connection.close()
 
 
 def begin(store: Store, clock: Clock, *, salt: str = "a", queue_limit: int | None = None) -> str:
@@ -81,7 +128,7 @@ def judged(store: Store) -> None:
     about = {"artefact": ANSWER.sha256, "criterion": "correctness@1", "at": 1.0}
     given = Judgement(judge="m", prompt="a" * 64, grade=Grade.YES, score=0.75, **about)
     store.judgements.record(ANSWER, given).result()
-    store.judgements.doubt(ANSWER, ReviewRequest(reason=Doubtful.ASKED, **about)).result()
+    store.judgements.request_review(ANSWER, ReviewRequest(reason=Doubtful.ASKED, **about)).result()
     store.judgements.label([Label(maker=Maker.PERSON, who="ann", holds=True, **about)]).result()
     bound = {"judge": "m", "criterion": "correctness@1", "prompt": "a" * 64, "labels": "b" * 64, "at": 1.0}
     measures = {"xs": (0.75,), "ys": (0.5,), "measures": {"kappa": 0.5}, "makers": {"person": 1}, "n": 1}
@@ -102,6 +149,10 @@ class Scene:
     store: Store
     clock: Clock
     run: str
+
+    def beside(self, salt: str = "b") -> Scene:
+        """Another run of the same store."""
+        return Scene(self.store, self.clock, begin(self.store, self.clock, salt=salt))
 
     def enqueue(self, *names: str, up_to: bool = False, **fields: Any) -> int:
         tasks = [Task(**{"name": name, "input": {"q": name}, **fields}) for name in names]
@@ -124,6 +175,9 @@ class Scene:
 
     def sweep(self, *, chance: float = 0.5) -> int:
         return self.store.queue.sweep(now=self.clock.now, chance=chance).result()
+
+    def want(self, wanted: DesiredState) -> RunRecord:
+        return self.store.runs.want(self.run, wanted, who="op", why="because", now=self.clock.now).result()
 
     def cancel(self, name: str, why: str = "enough") -> Rollout:
         return self.store.queue.cancel(f"{self.run}/{name}", now=self.clock.now, why=why).result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,6 +39,25 @@ def damage(store: Store, *statements: str) -> None:
     with prompt(store) as connection:
         for statement in statements:
             connection.execute(statement)
+
+
+@contextmanager
+def damaged(store: Store, *statements: str) -> Iterator[None]:
+    """As `damage` of one table does, and made good after the block."""
+    found = re.search(r"(?:UPDATE|FROM|INTO) (\w+)", statements[0])
+    assert found is not None
+    table, mark = found[1], "?" if store.db.engine.name == "sqlite" else "%s"
+    with prompt(store) as connection:
+        before = connection.execute(f"SELECT * FROM {table}").fetchall()
+        for statement in statements:
+            connection.execute(statement)
+    try:
+        yield
+    finally:
+        with prompt(store) as connection:
+            connection.execute(f"DELETE FROM {table}")
+            values = ", ".join([mark] * len(before[0]))
+            connection.cursor().executemany(f"INSERT INTO {table} VALUES ({values})", before)
 
 
 def rewrite(store: Store, start: int, *statements: str) -> None:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import random
+from math import isclose
+
 import pytest
 from sqlalchemy import Executable
 
-from holdfast.contracts.rollout import AttemptState, RolloutState, Split
+from holdfast.contracts.reward import RewardTerm
+from holdfast.contracts.rollout import DONE, AttemptState, OutcomeKind, RolloutState, Split
 from holdfast.contracts.run import LEGACY_STEP
-from holdfast.store import dashboard_queries, tally
+from holdfast.store import dashboard_queries
 from holdfast.store.store import open_store
 from tests.conftest import Files
-from tests.store.scene import Scene, checkpoint, serving, signal, span
+from tests.store.scene import AT_ONCE, Scene, checkpoint, serving, signal, span
 
 
 def done(scene: Scene, *names: str, state: AttemptState = AttemptState.SUCCEEDED, **fields: object) -> None:
@@ -76,8 +80,8 @@ def test_attempts_that_run_and_those_that_ended(scene: Scene) -> None:
     claim = scene.claim()
     scene.enqueue("waits")
     assert scene.store.figures.held(scene.run) == [claim.attempt]
-    assert [status for _, _, status in scene.store.figures.pace()] == ["running", "succeeded"]
-    ((rollout, token),) = scene.store.figures.decided(scene.run)
+    assert [status for _, _, status in scene.store.figures.recent_attempts()] == ["running", "succeeded"]
+    ((rollout, token),) = scene.store.figures.scored(scene.run)
     assert rollout == scene.rollout("over") and scene.store.traces.spans(token) == [span()]
     assert scene.store.figures.signalled(scene.run, "safety.hard_gate") == (1, 1)
     assert scene.store.figures.signalled(scene.run, "other") == (0, 1)
@@ -147,8 +151,116 @@ def test_the_newest_attempts_are_walked_and_not_all_of_them(files: Files) -> Non
         def plan(statement: Executable) -> str:
             return str(connection.execute(f"EXPLAIN QUERY PLAN {engine.book[statement]}", params).fetchall()[0][3])
 
-        assert plan(tally.CLAIMED) == "SEARCH attempts USING INTEGER PRIMARY KEY (rowid>?)"
-        assert plan(dashboard_queries.PACE) == "SCAN attempts"  # from its end, as far as the limit
+        assert plan(dashboard_queries.CLAIMED) == "SEARCH attempts USING INTEGER PRIMARY KEY (rowid>?)"
+        assert plan(dashboard_queries.RECENT_ATTEMPTS) == "SCAN attempts"  # from its end, as far as the limit
         assert "ix_rollouts_run_status_key (run=? AND status=? AND key<?)" in plan(dashboard_queries.BY_STATUS)
         assert "ix_rollouts_run_key (run=? AND key<?)" in plan(dashboard_queries.PAGE)
         connection.close()
+
+
+def assert_right(scene: Scene, *, looks: int = 1, most: int = 1_000) -> None:
+    """What was counted on is what the engine counts, by status, split and reward."""
+    while not (found := scene.store.figures.totals(scene.run, most=most)).is_whole:
+        looks -= 1
+        assert looks > 0
+    assert found.counts == scene.store.views.counts(scene.run)
+    assert found.outcomes == scene.store.views.outcomes(scene.run)
+    assert sum(found.outcomes.values()) == sum(n for state, n in found.counts.items() if state in DONE)
+    for split, told in scene.store.views.rewards(scene.run).items():
+        paid = found.rewards.get(split, dashboard_queries.Moments())
+        assert paid.n == told.rewarded
+        if told.mean_reward is not None:
+            assert isclose(paid.total / paid.n, told.mean_reward, abs_tol=1e-9)
+
+
+def test_a_life_of_chance_is_counted_right_at_every_look(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard_queries, "HOLES", 5)
+    rng, made = random.Random(7), 0
+    for turn in range(75):
+        for _ in range(rng.randrange(3)):
+            made += 1
+            scene.enqueue(f"t{made}", split=rng.choice([*Split, None]), max_attempts=2, priority=rng.randrange(2))
+        for claim in scene.claims(most=rng.randrange(3)):
+            state = rng.choice([AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.FAULT])
+            if rng.random() < 0.8:
+                pay = None if rng.random() < 0.2 else rng.random()
+                found = rng.choice(["right", "wrong", None])
+                how = {"reward": pay, "outcome": found} if state is AttemptState.SUCCEEDED else {"backoff": AT_ONCE}
+                scene.finish(claim, state, **how)
+        if made and rng.random() < 0.2:
+            name = f"t{rng.randrange(made) + 1}"
+            if scene.rollout(name).status in (RolloutState.FAILED, RolloutState.DEAD, RolloutState.CANCELLED):
+                scene.requeue(name)
+            elif scene.rollout(name).status is RolloutState.QUEUING:
+                scene.cancel(name)
+            elif scene.rollout(name).status is RolloutState.SUCCEEDED:
+                told = RewardTerm(name="success", value=rng.choice([0.0, 1.0]), source=f"person:{turn}")
+                scene.store.rewards.attach(f"{scene.run}/{name}", told, who="ann", now=scene.clock.now).result()
+        if turn % 3 == 0:  # several things happen between two looks
+            assert_right(scene, looks=60, most=rng.choice([3, 1_000]))
+    assert made > 40
+
+
+def test_what_comes_back_and_ends_again_between_two_looks_is_seen(scene: Scene) -> None:
+    scene.brought_to(RolloutState.FAILED, "again")
+    assert_right(scene)
+    scene.requeue("again")
+    scene.finish(scene.claim(), AttemptState.SUCCEEDED, reward=0.5)
+    assert_right(scene, looks=2)
+
+
+def test_a_reward_that_is_told_after_the_end_counts(scene: Scene) -> None:
+    for name in ("one", "two"):
+        scene.brought_to(RolloutState.SUCCEEDED, name)
+    assert_right(scene)
+    told = RewardTerm(name="late", value=0.25, source="person:ann")
+    scene.store.rewards.attach(f"{scene.run}/one", told, who="ann", now=scene.clock.now).result()
+    assert_right(scene)
+    more = RewardTerm(name="later", value=0.5, source="person:ann")
+    scene.store.rewards.attach(f"{scene.run}/one", more, who="ann", now=scene.clock.now).result()
+    assert_right(scene)
+
+
+def test_a_check_that_comes_after_the_end_changes_what_is_right(scene: Scene) -> None:
+    for name in ("one", "two"):
+        scene.brought_to(RolloutState.SUCCEEDED, name)
+    assert_right(scene)
+    for value, source in ((1.0, "person:ann"), (0.0, "person:bob")):  # the last word counts
+        told = RewardTerm(name="success", value=value, source=source)
+        scene.store.rewards.attach(f"{scene.run}/one", told, who="ann", now=scene.clock.now).result()
+    assert_right(scene)
+    outcomes = scene.store.figures.totals(scene.run).outcomes
+    assert outcomes == {**dict.fromkeys(OutcomeKind, 0), OutcomeKind.WRONG: 1, OutcomeKind.NOT_CHECKED: 1}
+
+
+def test_what_ends_and_is_paid_more_between_two_looks_counts_once(scene: Scene) -> None:
+    scene.brought_to(RolloutState.SUCCEEDED, "before")
+    scene.enqueue("t")
+    claim = scene.claim()
+    assert_right(scene)
+    scene.finish(claim, AttemptState.SUCCEEDED, reward=0.5)
+    told = RewardTerm(name="late", value=0.25, source="person:ann")
+    scene.store.rewards.attach(claim.rollout.id, told, who="ann", now=scene.clock.now).result()
+    assert_right(scene)
+    assert scene.store.figures.totals(scene.run).rewards["none"].total == 0.25
+
+
+def test_a_large_run_is_counted_a_part_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard_queries, "INDEXED", 4)
+    scene.enqueue(*(f"t{place}" for place in range(10)))
+    for claim in scene.claims(most=9):
+        scene.finish(claim, AttemptState.SUCCEEDED, reward=1.0)
+    is_sqlite = scene.store.db.engine.name == "sqlite"  # the other engine counts all of it, every time
+    first = scene.store.figures.totals(scene.run, most=3)
+    assert first.is_whole is not is_sqlite
+    assert_right(scene, looks=4, most=3)
+
+
+def test_looking_at_one_run_leaves_out_the_others(scene: Scene) -> None:
+    scene.brought_to(RolloutState.SUCCEEDED, "mine")
+    other = scene.beside()
+    other.brought_to(RolloutState.FAILED, "theirs")
+    for turn in range(2):
+        assert_right(scene)
+        assert_right(other)
+        other.brought_to(RolloutState.CANCELLED, f"more-{turn}")

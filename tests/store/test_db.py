@@ -9,32 +9,35 @@ import tarfile
 import tempfile
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import alembic.command
-import alembic.config
 import psycopg
 import pytest
 import sqlalchemy
 
-from holdfast.contracts.errors import (
-    BadInput,
-    HoldfastError,
-    NotFound,
-    StoreCorrupt,
-    StoreError,
-    StoreTooNew,
-)
+from holdfast.contracts.errors import BadInput, NotFound, StoreBusy, StoreCorrupt, StoreError, StoreTooNew
 from holdfast.contracts.rollout import RolloutState
-from holdfast.store.db import HEAD, REVISIONS, engine_for, open_db, revision
+from holdfast.store import db
+from holdfast.store.db import (
+    HEAD,
+    REVISIONS,
+    Postgres,
+    SQLite,
+    engine_for,
+    hide_password,
+    is_store_file,
+    revision,
+    upgrade,
+)
 from holdfast.store.notifications import TOPICS
-from holdfast.store.store import open_store
-from tests.conftest import Clock, Databases, Files
-from tests.store.children import run_child, start_child
-from tests.store.scene import Scene, begin
+from holdfast.store.sql import Transaction
+from holdfast.store.store import Store, open_store
+from holdfast.store.writer import TRIES
+from tests.conftest import Clock, Databases, Files, command
+from tests.store.children import ended, ready, run_child, tell
+from tests.store.scene import Scene, at_once, begin, once, says
 
 
 def execute(url: str, *statements: str) -> None:
@@ -42,21 +45,6 @@ def execute(url: str, *statements: str) -> None:
     for statement in statements:
         connection.execute(statement)
     connection.close()
-
-
-def migrate_to(url: str, target: str) -> None:
-    """As an older holdfast left it."""
-    raw = engine_for(url).connect(read_only=False)
-    scheme = "sqlite://" if isinstance(raw, sqlite3.Connection) else "postgresql+psycopg://"
-    bound = sqlalchemy.create_engine(scheme, creator=lambda: raw, poolclass=sqlalchemy.StaticPool)
-    config = alembic.config.Config()
-    config.set_main_option("script_location", "holdfast.store:migrations")
-    with bound.connect() as connection, connection.begin():
-        if scheme == "sqlite://":
-            raw.execute("PRAGMA journal_mode = WAL")
-        config.attributes["connection"] = connection
-        alembic.command.upgrade(config, target)
-    bound.dispose()
 
 
 def test_a_new_store_is_made(places: Files | Databases) -> None:
@@ -67,20 +55,22 @@ def test_a_new_store_is_made(places: Files | Databases) -> None:
     open_store(url, create=False, migrate=False).close()
 
 
-def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
-    open_store(tmp_path / "a" / "b" / "store.db").close()
-    assert (tmp_path / "a" / "b" / "store.db").is_file()
-
-
-def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
-    (tmp_path / "store.db").touch()
-    open_store(tmp_path / "store.db").close()
-    assert revision(engine_for(str(tmp_path / "store.db"))) == HEAD
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [("{}/a/b/s.db", "a/b/s.db"), ("{}/empty", "empty"), ("sqlite:///{}/s.db", "s.db"), ("~/s.db", "s.db")],
+)
+def test_a_path_may_lead_through_new_folders_to_an_empty_file_be_a_url_and_begin_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, name: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "empty").touch()
+    open_store(address.format(tmp_path)).close()
+    assert revision(engine_for(str(tmp_path / name))) == HEAD
 
 
 def test_an_older_store_is_brought_up_to_date_with_its_rows(places: Files | Databases, clock: Clock) -> None:
     url = places.blank()
-    migrate_to(url, REVISIONS[0])
+    upgrade(engine_for(url), REVISIONS[0])
     run = (
         "INSERT INTO runs (id, project, kind, state, wanted, model_ref, settings, created_at, beat_at) "
         "VALUES ('run-1-old', 'default', 'optimize', 'running', 'running', 'm', '{}', 1.0, 1.0)"
@@ -90,9 +80,8 @@ def test_an_older_store_is_brought_up_to_date_with_its_rows(places: Files | Data
         "enqueued_at, ready_at) VALUES (1, 'kept', '41', 'queuing', 0, 1, 0, 0, 1.0, 1.0)"
     )
     execute(url, run, rollout)
-    with pytest.raises(StoreError) as refused:
+    with says(StoreError, f"store {url}: its schema is {REVISIONS[0]}, not {HEAD}; run 'holdfast store migrate'"):
         open_store(url, migrate=False)
-    assert str(refused.value) == f"store {url}: its schema is {REVISIONS[0]}, not {HEAD}; run 'holdfast store migrate'"
     assert revision(engine_for(url)) == REVISIONS[0]
     with open_store(url) as store:
         assert revision(engine_for(url)) == HEAD
@@ -105,15 +94,20 @@ def test_an_older_store_is_brought_up_to_date_with_its_rows(places: Files | Data
             store.db.write(lambda tx: tx.run(sqlalchemy.text("UPDATE steps SET at = 0"), {})).result()
 
 
-def test_a_newer_store_is_refused_and_left_alone(url: str) -> None:
-    execute(url, "UPDATE alembic_version SET version_num = '9876'")
-    with pytest.raises(StoreTooNew) as refused:
+@pytest.mark.parametrize(
+    ("schema", "kind", "why"),
+    [
+        ("9876", StoreTooNew, f"this version knows up to {HEAD}; install the newer holdfast that wrote it$"),
+        ("0006", StoreError, "and this version upgrades from 0007 on; run"),
+    ],
+)
+def test_a_store_too_new_or_too_old_is_refused_and_left_alone(
+    url: str, schema: str, kind: type[StoreError], why: str
+) -> None:
+    execute(url, f"UPDATE alembic_version SET version_num = '{schema}'")
+    with pytest.raises(kind, match=f": its schema is {schema}, {why}") as refused:
         open_store(url)
-    assert str(refused.value) == (
-        f"store {url}: its schema is 9876, this version knows up to {HEAD}; install the newer holdfast that wrote it"
-    )
-    assert refused.value.exit_code == 5
-    assert revision(engine_for(url)) == "9876"
+    assert (refused.value.exit_code, revision(engine_for(url))) == (5, schema)
 
 
 def test_the_baseline_is_the_schema_that_stores_of_its_revision_have(tmp_path: Path) -> None:
@@ -121,7 +115,7 @@ def test_the_baseline_is_the_schema_that_stores_of_its_revision_have(tmp_path: P
     with tarfile.open(Path(__file__).parents[1] / "fixtures" / "stores" / "optimize.tar.xz") as packed:
         packed.extract("store.sqlite", tmp_path, filter="data")
     made = tmp_path / "made.sqlite"
-    migrate_to(str(made), REVISIONS[0])
+    upgrade(engine_for(str(made)), REVISIONS[0])
 
     def letters(path: Path) -> dict[str, Any]:
         with sqlite3.connect(path) as connection:
@@ -140,13 +134,6 @@ def test_the_revisions_are_in_order() -> None:
     assert [f"{n:04}" for n in range(7, len(REVISIONS) + 7)] == REVISIONS
 
 
-def test_a_store_from_before_the_baseline_is_refused_and_left_alone(url: str) -> None:
-    execute(url, "UPDATE alembic_version SET version_num = '0006'")
-    with pytest.raises(StoreError, match="its schema is 0006, and this version upgrades from 0007 on; run"):
-        open_store(url)
-    assert revision(engine_for(url)) == "0006"
-
-
 @pytest.mark.parametrize(
     "tables",
     [
@@ -158,11 +145,9 @@ def test_another_programs_database_is_refused_and_left_alone(places: Files | Dat
     url = places.blank()
     execute(url, *tables)
     for _ in range(2):
-        with pytest.raises(StoreCorrupt) as refused:
+        said = f"store {url}: this database belongs to another program; give another path or database"
+        with says(StoreCorrupt, said):
             open_store(url)
-        assert str(refused.value) == (
-            f"store {url}: this database belongs to another program; give another path or database"
-        )
 
 
 def test_nothing_is_made_when_only_looking(places: Files | Databases) -> None:
@@ -175,19 +160,14 @@ def test_nothing_is_made_when_only_looking(places: Files | Databases) -> None:
         assert not Path(url).exists()
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_or_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "holiday.png"
     path.write_bytes(b"\x89PNG, a picture of the sea")
-    with pytest.raises(StoreCorrupt) as refused:
+    with says(StoreCorrupt, f"store {path}: is not an SQLite database; give another path, or restore a copy"):
         open_store(path)
-    assert str(refused.value) == (f"store {path}: is not an SQLite database; give another path, or restore a copy")
     assert path.read_bytes() == b"\x89PNG, a picture of the sea"
-
-
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as refused:
+    with says(BadInput, f"store {tmp_path}: is a folder; give the path of a file"):
         open_store(tmp_path)
-    assert str(refused.value) == f"store {tmp_path}: is a folder; give the path of a file"
 
 
 @pytest.mark.parametrize(
@@ -202,22 +182,8 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_address_that_is_none_is_refused(address: str, shown: str) -> None:
-    with pytest.raises(BadInput) as refused:
+    with says(BadInput, f"store {shown}: not a store address; give a file path or postgresql://user@host/name"):
         open_store(address)
-    assert str(refused.value) == (
-        f"store {shown}: not a store address; give a file path or postgresql://user@host/name"
-    )
-
-
-def test_a_path_may_be_written_as_a_url(tmp_path: Path) -> None:
-    open_store(f"sqlite:///{tmp_path}/store.db").close()
-    assert (tmp_path / "store.db").is_file()
-
-
-def test_the_home_folder_may_be_written_as_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    open_store("~/store.db").close()
-    assert (tmp_path / "store.db").is_file()
 
 
 @contextmanager
@@ -257,11 +223,9 @@ def test_a_folder_that_may_not_be_entered_is_one_line() -> None:
     with a_strangers_folder() as folder:
         open_store(folder / "store.db").close()
         folder.chmod(0o000)
-        with as_nobody(), pytest.raises(StoreError) as refused:
+        said = f"store {folder}/store.db: Permission denied; choose a place you may read and write"
+        with as_nobody(), says(StoreError, said):
             open_store(folder / "store.db")
-        assert str(refused.value) == (
-            f"store {folder}/store.db: Permission denied; choose a place you may read and write"
-        )
 
 
 @pytest.mark.parametrize(("mode", "why"), [(0o000, "Permission denied"), (0o444, "readonly")])
@@ -315,26 +279,20 @@ with open_store(sys.argv[1]) as store:
 
 def test_processes_that_make_one_store_at_once_all_find_it_whole(places: Files | Databases) -> None:
     url = places.blank()
-    children = [start_child(TOGETHER, url, f"c{n}") for n in range(4)]
+    children = [ready(TOGETHER, url, f"c{n}") for n in range(2)]
     for child in children:
-        assert child.stdout is not None and child.stdout.readline() == "ready\n"
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    ended = [(*child.communicate(timeout=60), child.returncode) for child in children]
-    assert [(err, code) for _, err, code in ended] == [("", 0)] * 4
+        tell(child)
+    made = {ended(child).strip() for child in children}
     with open_store(url, create=False, migrate=False) as store:
-        assert {run.id for run in store.runs.newest()} == {out.strip() for out, _, _ in ended}
+        assert {run.id for run in store.runs.newest()} == made
         assert all(store.views.counts(run.id)[RolloutState.QUEUING] == 5 for run in store.runs.newest())
-        assert store.ledger.verify() == 4
+        assert store.ledger.verify() == 2
 
 
 def test_threads_that_make_different_stores_at_once_do_not_mix_them_up(places: Files | Databases) -> None:
-    urls = [places.blank() for _ in range(6)]
-    with ThreadPoolExecutor(len(urls)) as threads:
-        for store in threads.map(open_store, urls):
-            store.close()
+    urls = [places.blank() for _ in range(3)]
+    for store in at_once(open_store, *urls):
+        store.close()
     assert [revision(engine_for(url)) for url in urls] == [HEAD] * len(urls)
 
 
@@ -362,25 +320,24 @@ with open_store(sys.argv[1]) as store:
 """
 
 
+@once
 def test_a_forked_child_cannot_use_its_parents_store_nor_spoil_it(url: str) -> None:
     refusal = "this store was opened by another process; open it again after a fork"
     assert run_child(FORK, url).splitlines() == ["running", refusal, refusal, "0", "3.0"]
 
 
-def test_a_snapshot_sees_one_moment(url: str) -> None:
-    db = open_db(url)
+def test_a_snapshot_sees_one_moment(store: Store) -> None:
     count, add = sqlalchemy.text("SELECT count(*) FROM pulse"), sqlalchemy.text("INSERT INTO pulse VALUES ('x', 0)")
     n = len(TOPICS)
 
-    def look(view: object) -> list[int]:
-        seen = [view.one(count, {})[0]]  # type: ignore[attr-defined]
+    def look(view: Transaction) -> list[int]:
+        seen = [view.one(count, {})[0]]
         if seen == [n]:
-            db.write(lambda tx: tx.run(add, {}) and None).result()
-        return [*seen, view.one(count, {})[0]]  # type: ignore[attr-defined]
+            store.db.write(lambda tx: tx.run(add, {}) and None).result()
+        return [*seen, view.one(count, {})[0]]
 
-    assert db.reading(look, snapshot=True) == [n, n]
-    assert db.reading(look) == [n + 1, n + 1]
-    db.close()
+    assert store.db.reading(look, snapshot=True) == [n, n]
+    assert store.db.reading(look) == [n + 1, n + 1]
 
 
 def test_a_thread_that_ends_takes_its_connection_with_it(url: str, clock: Clock) -> None:
@@ -401,51 +358,27 @@ def connections(url: str) -> int:
     return sum(os.path.realpath(file) == url for file in Path("/proc/self/fd").iterdir())
 
 
-def test_what_is_read_cannot_be_written(url: str) -> None:
-    db = open_db(url)
+def test_what_is_read_cannot_be_written_and_an_error_of_the_callers_own_passes_as_it_is(store: Store) -> None:
     with pytest.raises(StoreError, match=r"read-?only"):
-        db.reading(lambda view: view.run(sqlalchemy.text("DELETE FROM pulse"), {}))
-    db.close()
+        store.db.reading(lambda view: view.run(sqlalchemy.text("DELETE FROM pulse"), {}))
+    for call in (lambda: store.db.reading(lambda _: 1 // 0), lambda: store.db.write(lambda _: 1 // 0).result()):
+        with pytest.raises(ZeroDivisionError):
+            call()
 
 
-def test_a_closed_store_is_neither_read_nor_written(url: str, clock: Clock) -> None:
+def test_a_closed_store_has_kept_what_was_handed_over_and_is_neither_read_nor_written(url: str, clock: Clock) -> None:
     store = open_store(url)
     run = begin(store, clock)
-    store.close()
-    with pytest.raises(StoreError, match=r"^the store is closed: this read came after close\(\)$"):
-        store.runs.get(run)
-    with pytest.raises(StoreError, match=r"^the store is closed: this write came after close\(\)$"):
-        store.ledger.append("note", {}, who="t", now=clock.now)
-    store.close()  # twice is harmless
-
-
-def test_what_was_handed_over_before_closing_is_kept(url: str, clock: Clock) -> None:
-    store = open_store(url)
     pending = [store.ledger.append("note", {"n": n}, who="t", now=clock.now) for n in range(50)]
     store.close()
     assert all(answer.settled for answer in pending)
+    with says(StoreError, "the store is closed: this read came after close()"):
+        store.runs.get(run)
+    with says(StoreError, "the store is closed: this write came after close()"):
+        store.ledger.append("note", {}, who="t", now=clock.now)
+    store.close()  # twice is harmless
     with open_store(url) as again:
-        assert again.ledger.verify() == 50
-
-
-def test_an_error_of_the_callers_own_passes_as_it_is(url: str) -> None:
-    db = open_db(url)
-    with pytest.raises(ZeroDivisionError):
-        db.reading(lambda view: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        db.write(lambda tx: 1 // 0).result()
-    db.close()
-
-
-def test_every_refusal_is_one_of_ours_with_an_exit_code() -> None:
-    kinds = (BadInput, NotFound, StoreCorrupt, StoreError, StoreTooNew)
-    assert {kind.__name__: kind.exit_code for kind in kinds if issubclass(kind, HoldfastError)} == {
-        "BadInput": 2,
-        "NotFound": 2,
-        "StoreCorrupt": 5,
-        "StoreError": 5,
-        "StoreTooNew": 5,
-    }
+        assert again.ledger.verify() == 51
 
 
 def test_a_server_that_is_there_but_not_for_us_is_one_line(server: str) -> None:
@@ -454,3 +387,292 @@ def test_a_server_that_is_there_but_not_for_us_is_one_line(server: str) -> None:
         open_store(stranger)
     assert str(refused.value).startswith(f"store {stranger}: ")
     assert str(refused.value).endswith('role "nobody_we_know" does not exist; check the URL and that the server runs')
+
+
+@pytest.fixture
+def path(files: Files) -> Path:
+    return Path(files.fresh())
+
+
+def pragma(connection: sqlite3.Connection, name: str) -> Any:
+    return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def test_a_commit_waits_for_the_disk(path: Path) -> None:
+    connection = SQLite(path).connect(read_only=False)
+    assert pragma(connection, "journal_mode") == "wal"
+    assert pragma(connection, "synchronous") == 2  # FULL
+    assert pragma(connection, "foreign_keys") == 1
+    connection.close()
+
+
+def test_a_reader_is_not_held_up_by_a_writer(path: Path) -> None:
+    engine = SQLite(path)
+    writer, reader = engine.connect(read_only=False), engine.connect(read_only=True)
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("UPDATE pulse SET n = 7")
+    assert reader.execute("SELECT max(n) FROM pulse").fetchone() == (0,)
+    writer.execute("COMMIT")
+    assert reader.execute("SELECT max(n) FROM pulse").fetchone() == (7,)
+    writer.close()
+    reader.close()
+
+
+def test_a_writer_waits_for_its_turn(path: Path, clock: Clock) -> None:
+    other = SQLite(path).connect(read_only=False)
+    other.execute("BEGIN IMMEDIATE")
+    with open_store(path) as store:
+        pending = store.ledger.append("note", {}, who="test", now=clock.now)
+        threading.Event().wait(0.05)
+        assert not pending.settled
+        other.execute("ROLLBACK")
+        pending.result(10)
+    other.close()
+
+
+def test_a_writer_does_not_wait_for_ever(path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(db, "PATIENCE_S", 0.05)
+    other = SQLite(path).connect(read_only=False)
+    other.execute("BEGIN IMMEDIATE")
+    with open_store(path) as store:
+        with says(StoreBusy, f"store {path}: locked by another process for 0 s; end that process"):
+            store.ledger.append("note", {}, who="test", now=clock.now).result()
+        other.execute("ROLLBACK")
+        store.ledger.append("note", {}, who="test", now=clock.now).result()
+        assert store.ledger.verify() == 1
+    other.close()
+
+
+def test_the_watcher_reports_only_when_another_connection_committed(path: Path) -> None:
+    engine = SQLite(path)
+    writer = engine.connect(read_only=False)
+    seen: list[dict[str, int]] = []
+    steps = iter(["nothing", "commit", "nothing", "stop"])
+
+    def stopped(_: float) -> bool:
+        step = next(steps)
+        if step == "commit":
+            writer.execute("UPDATE pulse SET n = n + 1 WHERE topic = 'queue'")
+        return step == "stop"
+
+    engine.watch(seen.append, stopped, 0.01)
+    before = dict.fromkeys(TOPICS, 0)
+    assert seen == [before, before | {"queue": 1}]
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "is_one"),
+    [
+        (None, True),  # nothing there yet
+        (b"", True),  # touched, not yet written
+        (b"SQLite format 3\x00 and pages", True),
+        (b"SQLite format 2\x00 and pages", False),
+        (b"PNG", False),  # shorter than the mark
+    ],
+)
+def test_a_file_is_known_by_its_first_bytes(tmp_path: Path, content: bytes | None, is_one: bool) -> None:
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_bytes(content)
+    assert is_store_file(path) is is_one
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["overwritten", "cut short"])
+def test_damage_in_the_middle_of_the_file_is_called_by_its_name(path: Path, clock: Clock, is_cut: bool) -> None:
+    with open_store(path) as store:
+        run = begin(store, clock)
+        Scene(store, clock, run).enqueue(*(f"task {n}" for n in range(200)))
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        if is_cut:
+            file.truncate(3 * 4096)
+        else:
+            file.seek(4096)
+            file.write(b"\xa5" * (size - 4096))
+    with pytest.raises(StoreCorrupt) as found, open_store(path) as store:
+        store.views.counts(run)
+    assert str(found.value).startswith(f"store {path}: ")
+    assert str(found.value).endswith("; run 'holdfast store check', or restore the file from a copy")
+
+
+def test_foreign_errors_pass_as_they_are(path: Path) -> None:
+    engine, error = SQLite(path), ValueError("mine")
+    assert engine.translate(error) is error
+    assert engine.session().translate(refusal := StoreError("mine")) is refusal
+    other = engine.translate(sqlite3.OperationalError("no such table: x"))
+    assert isinstance(other, StoreError) and str(other) == f"store {path}: no such table: x"
+
+
+FULL = """
+import resource, sys
+from holdfast.contracts.errors import StoreFull
+from holdfast.store.store import open_store
+
+store = open_store(sys.argv[1])
+store.ledger.append("note", {"n": 1}, who="test", now=1.0).result()
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+try:
+    store.ledger.append("note", {"n": 2, "much": "x" * 1_000_000}, who="test", now=2.0).result()
+except StoreFull as error:
+    print(error.remedy)
+print(store.ledger.verify())
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+store.ledger.append("note", {"n": 3}, who="test", now=3.0).result()
+print(store.ledger.verify())
+store.close()
+"""
+
+
+def test_a_full_disk_keeps_nothing_of_the_write_and_everything_before(path: Path) -> None:
+    assert run_child(FULL, str(path)).splitlines() == [
+        "free some disk space and call again: nothing of this write was kept",
+        "1",
+        "2",
+    ]
+    with open_store(path) as store:
+        assert [entry.body["n"] for entry in store.ledger.entries()] == [1, 3]
+
+
+@pytest.fixture
+def server_url(databases: Databases) -> str:
+    return databases.fresh()
+
+
+@pytest.fixture
+def opened(server_url: str) -> Iterator[Store]:
+    with open_store(server_url) as store:
+        yield store
+
+
+def cut_every_connection(server_url: str) -> None:
+    """As a restarted server or a forgetful firewall does."""
+    others = "pid <> pg_backend_pid() AND datname = current_database()"
+    command(server_url, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
+
+
+def test_a_commit_of_postgres_waits_for_the_disk(server_url: str) -> None:
+    connection = Postgres(server_url).connect(read_only=False)
+    assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+    connection.close()
+
+
+def test_a_write_after_the_connection_was_cut_goes_through_on_a_new_one(
+    opened: Store, server_url: str, clock: Clock
+) -> None:
+    opened.ledger.append("note", {}, who="test", now=clock.now).result()
+    cut_every_connection(server_url)
+    opened.ledger.append("note", {}, who="test", now=clock.now).result()
+    assert opened.ledger.verify() == 2
+
+
+def test_a_connection_that_is_cut_in_the_middle_of_a_write_is_told(
+    opened: Store, server_url: str, clock: Clock
+) -> None:
+    begin(opened, clock)
+    with pytest.raises(StoreError) as told:
+        opened.db.write(lambda _: cut_every_connection(server_url)).result()
+    assert told.value.remedy == "whether the last write was kept is unknown: look before repeating it"
+    opened.ledger.append("note", {}, who="test", now=clock.now).result()
+    assert opened.ledger.verify() == 2
+
+
+def test_a_reader_that_was_cut_reads_again(opened: Store, server_url: str, clock: Clock) -> None:
+    run = begin(opened, clock)
+    assert opened.runs.get(run).id == run
+    cut_every_connection(server_url)
+    with pytest.raises(StoreError, match="connection lost"):
+        opened.runs.get(run)
+    assert opened.runs.get(run).id == run
+
+
+def test_a_deadlock_is_tried_again(opened: Store, server_url: str, clock: Clock) -> None:
+    """Two transactions that each hold what the other wants: the server ends one, and nobody is told."""
+    command(server_url, "UPDATE pulse SET n = 0")
+    rival = psycopg.connect(server_url)
+    rival.execute("SET deadlock_timeout = '10s'")  # so that the other side is the one to be ended
+    rival.execute("UPDATE pulse SET n = n + 1 WHERE topic = 'queue'")
+    tries = []
+
+    def operation(tx: object) -> int:
+        tries.append(1)
+        execute = tx._execute  # type: ignore[attr-defined]
+        execute("SET LOCAL deadlock_timeout = '20ms'")
+        execute("UPDATE pulse SET n = n + 1 WHERE topic = 'room'")
+        if len(tries) == 1:
+            rival.pgconn.send_query(b"UPDATE pulse SET n = n + 1 WHERE topic = 'room'; COMMIT")
+        execute("UPDATE pulse SET n = n + 1 WHERE topic = 'queue'")
+        return len(tries)
+
+    # Two tries as a rule; more where ours took the row again before the server had woken the rival.
+    assert 2 <= opened.db.write(operation).result() == len(tries) <= TRIES
+    rival.close()
+
+
+def test_troubles_are_called_by_their_names(server_url: str) -> None:
+    engine = Postgres(server_url)
+    busy = engine.translate(psycopg.errors.DeadlockDetected("deadlock detected"))
+    assert isinstance(busy, StoreBusy) and str(busy) == f"store {server_url}: deadlock detected; call again"
+    lost = engine.translate(psycopg.OperationalError("server closed the connection unexpectedly\n more"))
+    assert str(lost) == (
+        f"store {server_url}: connection lost: server closed the connection unexpectedly; "
+        "whether the last write was kept is unknown: look before repeating it"
+    )
+    other = engine.translate(psycopg.errors.UndefinedTable('relation "x" does not exist\nLINE 1'))
+    assert str(other) == f'store {server_url}: relation "x" does not exist'
+    assert engine.translate(error := ValueError("mine")) is error
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        # nobody listens there
+        (lambda server_url: "postgresql://holdfast@127.0.0.1:1/x", "connection to server"),
+        # the server has no such database
+        (lambda server_url: f"{server_url}_not", "does not exist"),
+        # not a port
+        (lambda server_url: "postgresql://holdfast:secret@127.0.0.1:port/x", "port"),
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_one_line(server_url: str, broken: object, why: str) -> None:
+    address = broken(server_url)  # type: ignore[operator]
+    with pytest.raises(StoreError, match=why) as refused:
+        open_store(address)
+    assert "\n" not in str(refused.value) and "secret" not in str(refused.value)
+
+
+def test_without_its_driver_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(db, "psycopg", None)
+    said = "store postgresql://me:***@host/db: psycopg is not installed; pip install 'holdfast[postgres]'"
+    with says(BadInput, said):
+        engine_for("postgresql://me:secret@host/db")
+
+
+@pytest.mark.parametrize(
+    ("server_url", "shown"),
+    [
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("postgresql://me@host/db", "postgresql://me@host/db"),
+        ("postgresql://me:pw@host:5433/db", "postgresql://me:***@host:5433/db"),
+        # a password without a name
+        ("postgresql://:pw@host/db", "postgresql://:***@host/db"),
+        # a sign that needs quoting
+        ("postgresql://me:p%40w@host/db", "postgresql://me:***@host/db"),
+        # an address that has colons of its own
+        ("postgresql://me:pw@[::1]:5433/db", "postgresql://me:***@[::1]:5433/db"),
+        # not a port: still no password
+        ("postgresql://me:pw@host:port/db", "postgresql://me:***@host:port/db"),
+        # libpq takes it from the query as well
+        (
+            "postgresql://host/db?user=me&password=pw&sslmode=off",
+            "postgresql://host/db?user=me&password=***&sslmode=off",
+        ),
+    ],
+)
+def test_a_password_is_never_shown(server_url: str, shown: str) -> None:
+    assert hide_password(server_url) == shown
+
+
+def test_both_spellings_of_the_scheme_are_understood(server_url: str) -> None:
+    with open_store(server_url.replace("postgresql://", "postgres://")) as store:
+        assert store.url == server_url

@@ -17,11 +17,10 @@ from pathlib import Path
 
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import AttemptState, RolloutState
-from holdfast.store.check import check
 from holdfast.store.store import open_store
 from tests.conftest import Clock, Files
 from tests.store.children import start_child
-from tests.store.scene import LEASE_S, Scene, begin
+from tests.store.scene import LEASE_S, Scene, begin, once, problems
 
 TRACED = "fdatasync,fsync,write,pwrite64,rename,renameat,renameat2"
 
@@ -104,22 +103,10 @@ def traced(script: str, path: str, trace: Path) -> list[str]:
     """What the child did, call by call, each in the place where it had come back."""
     strace = shutil.which("strace")
     assert strace, "strace is not on this machine (make services)"
-    command = [
-        strace,
-        "-f",
-        "-y",
-        "-s",
-        "80",
-        "-e",
-        f"trace={TRACED}",
-        "-o",
-        str(trace),
-        sys.executable,
-        "-c",
-        script,
-        path,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    options = ["-f", "-y", "-s", "80", "-e", f"trace={TRACED}", "-o", str(trace)]
+    done = subprocess.run(
+        [strace, *options, sys.executable, "-c", script, path], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return list(completed(trace.read_text(encoding="utf-8", errors="replace").splitlines()))
 
@@ -154,18 +141,15 @@ def between(calls: list[str], what: str) -> list[str]:
 
 
 def test_no_write_is_answered_before_it_is_on_disk(files: Files, tmp_path: Path) -> None:
+    """A blob is on disk before it has its name, and its name before the record."""
     calls = traced(ONE_BY_ONE, files.fresh(), tmp_path / "trace")
     asked = re.findall(r'"asked (\w+)\\n"', "\n".join(calls))
     assert len(asked) == 23
     for what in asked:
         marks = ["w" if written(call) else "s" if synced(call) else "" for call in between(calls, what)]
         assert "".join(marks).endswith("s") and "w" in marks, f"{what}: {between(calls, what)}"
-
-
-def test_a_blob_is_on_disk_before_it_has_its_name_and_its_name_before_the_record(files: Files, tmp_path: Path) -> None:
-    calls = between(traced(ONE_BY_ONE, files.fresh(), tmp_path / "trace"), "blob")
     order = []
-    for call in calls:
+    for call in between(calls, "blob"):
         if re.match(r"fsync\(\d+<[^>]*/blobs/../\.[^>]*>\)\s+= 0$", call):
             order.append("content")
         elif re.match(r"rename\w*\(.*/blobs/../.*\)\s+= 0$", call):
@@ -218,24 +202,26 @@ threading.Event().wait()
 """
 
 
+def killed(last: str, script: str, *arguments: str) -> list[list[str]]:
+    """The words of a child that was killed some time after it had said the last kind of them."""
+    child, said = start_child(script, *arguments), ""
+    assert child.stdout is not None
+    while last not in said:
+        said += child.stdout.readline()
+    time.sleep(random.uniform(0.0, 0.2))  # any moment will do, and must
+    child.send_signal(signal.SIGKILL)
+    rest, errors = child.communicate(timeout=60)
+    assert (child.returncode, errors) == (-signal.SIGKILL, "")
+    return [line.split() for line in (said + rest).splitlines(keepends=True) if line.endswith("\n")]
+
+
 def test_a_process_that_is_killed_takes_nothing_that_was_answered(url: str, clock: Clock) -> None:
     with open_store(url) as store:
         run = begin(store, clock)
-    told: list[list[str]] = []
-    for round_ in range(2):
-        child = start_child(WORKER, url, run, str(round_), str(clock.now))
-        assert child.stdout is not None
-        first = ""
-        while "finished" not in first:  # each kind of answer has been given
-            first += child.stdout.readline()
-        time.sleep(random.uniform(0.0, 0.3))  # any moment will do, and must
-        child.send_signal(signal.SIGKILL)
-        rest, errors = child.communicate(timeout=60)
-        assert (child.returncode, errors) == (-signal.SIGKILL, "")
-        told += [line.split() for line in (first + rest).splitlines(keepends=True) if line.endswith("\n")]
+    told = [words for n in "01" for words in killed("finished", WORKER, url, run, n, str(clock.now))]
     with open_store(url) as store:
         scene = Scene(store, clock, run)
-        assert [problem for part in check(store) for problem in part.problems] == []
+        assert problems(store) == []
         rollouts = {r.name: r for r in store.views.rollouts(run, most=1_000_000)}
         attempts = {a.token: a for name in rollouts for a in scene.attempts(name)}
         for what, name, *token in told:
@@ -250,7 +236,7 @@ def test_a_process_that_is_killed_takes_nothing_that_was_answered(url: str, cloc
         assert {"enqueued", "claimed", "traced", "finished"} == {words[0] for words in told}
         finish_everything(scene)
         assert store.views.counts(run)[RolloutState.SUCCEEDED] == len(rollouts)  # none lost, none twice
-        assert [problem for part in check(store) for problem in part.problems] == []
+        assert problems(store) == []
 
 
 RELEASER = """
@@ -277,19 +263,13 @@ for n in range(100_000):
 """
 
 
+@once
 def test_a_process_that_is_killed_while_it_moves_releases_leaves_one_live(url: str) -> None:
     told: list[list[str]] = []
     for round_ in range(2):
-        child = start_child(RELEASER, url, str(round_))
-        assert child.stdout is not None
-        first = "".join(child.stdout.readline() for _ in range(3))  # the first rollback among them
-        time.sleep(random.uniform(0.02, 0.2))  # any moment will do, and must
-        child.send_signal(signal.SIGKILL)
-        rest, errors = child.communicate(timeout=60)
-        assert (child.returncode, errors) == (-signal.SIGKILL, "")
-        told += [line.split() for line in (first + rest).splitlines(keepends=True) if line.endswith("\n")]
+        told += killed("rolled_back", RELEASER, url, str(round_))
         with open_store(url) as store:
-            assert [problem for part in check(store) for problem in part.problems] == []
+            assert problems(store) == []
             (live,) = store.releases.at("p", Stage.LIVE)
             bodies = [entry.body for entry in store.releases.history("p")]
             stages = {body["move"]: "live" for body in bodies if "move" in body}

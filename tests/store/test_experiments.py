@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, IllegalMove, NotFound
+from holdfast.contracts.flag import Condition, Flag, FlagRule
+from holdfast.contracts.records import encode
 from holdfast.contracts.release import Experiment, Exposure, ServedRequest
-from holdfast.store.check import check
-from holdfast.store.notifications import TRIALS
 from holdfast.store.store import Store, open_store
 from tests.store.children import run_child, start_child
-from tests.store.scene import held_open
+from tests.store.conftest import Race
+from tests.store.scene import held_open, once, problems, says
 
 
 def trial(name: str = "t", **fields: Any) -> Experiment:
@@ -41,10 +44,6 @@ def names(store: Store, **how: Any) -> list[str]:
     return [one.id for one in store.trials.served("t", **how)]
 
 
-def sound(store: Store) -> bool:
-    return [problem for part in check(store) for problem in part.problems] == []
-
-
 def test_a_trial_comes_back_and_its_first_arm_stays_the_first(store: Store) -> None:
     given = trial(arms={"z": 0.25, "a": 0.75}, settings={"metric": "success", "alpha": 0.05}, kind="canary")
     assert begin(store, given) == given
@@ -64,35 +63,32 @@ def test_a_trial_comes_back_and_its_first_arm_stays_the_first(store: Store) -> N
     }
 
 
-@pytest.mark.parametrize(
-    ("other", "same"),
-    [
-        ({"settings": {"b": [1], "a": 2}}, True),
-        ({"settings": {"a": 2, "b": (1,)}, "created_at": 9.0}, True),  # begun again by a process that came back
-        ({"settings": {"a": 2, "b": [1]}, "salt": "other"}, False),
-        ({"settings": {"a": 2, "b": [1]}, "kind": "canary"}, False),
-        ({"settings": {"a": 3, "b": [1]}}, False),
-        ({"settings": {"a": 2, "b": [1]}, "arms": {"treatment": 0.5, "control": 0.5}}, False),  # another control
-    ],
-)
-def test_the_same_trial_again_is_the_one_that_is_there(store: Store, other: dict[str, Any], same: bool) -> None:
+def test_the_same_trial_again_is_the_one_that_is_there(store: Store) -> None:
     first = begin(store, trial(settings={"a": 2, "b": [1]}))
-    if same:
-        assert begin(store, trial(**other)) == first
-    else:
-        with pytest.raises(Conflict, match="^trial t: is there already, with other content; give it another name$"):
-            begin(store, trial(**other))
-    assert store.trials.all() == [first]
-    assert len(list(store.ledger.entries())) == 1
+    assert begin(store, trial(settings={"b": [1], "a": 2})) == first
+    again = trial(settings={"a": 2, "b": (1,)}, created_at=9.0)  # begun again by a process that came back
+    assert begin(store, again) == first
+    same: dict[str, Any] = {"settings": {"a": 2, "b": [1]}}
+    others: tuple[dict[str, Any], ...] = ({"salt": "other"}, {"kind": "canary"}, {"settings": {"a": 3, "b": [1]}})
+    for other in (*others, {"arms": {"treatment": 0.5, "control": 0.5}}):  # the last has another control
+        with says(Conflict, "trial t: is there already, with other content; give it another name"):
+            begin(store, trial(**same | other))
+    assert store.trials.all() == [first] and len(list(store.ledger.entries())) == 1
 
 
-@pytest.mark.parametrize("name", ["a@1", " a", "a\u202eb", "a\x00", "x" * 101])
-def test_an_experiment_has_a_name_that_can_be_read(store: Store, name: str) -> None:
+@once
+def test_an_experiment_or_a_flag_has_a_name_that_can_be_read(store: Store) -> None:
+    for name in ("a@1", "a\u202eb", "a\x00", "x" * 101):
+        with pytest.raises(BadInput, match="^trial "):
+            begin(store, trial(name))
+        with pytest.raises(BadInput, match="^flag "):
+            put(store, flag(name))
     with pytest.raises(BadInput, match="^trial "):
-        begin(store, trial(name))
-    assert store.trials.all() == []
+        begin(store, trial(" a"))
+    assert store.trials.all() == store.flags.all() == []
 
 
+@once
 def test_the_trial_of_a_release_is_named_after_it(store: Store) -> None:
     name = f"canary:{'x' * 100}@2:5:{'x' * 100}@1:1.000"
     assert begin(store, trial(name, kind="canary")).name == name
@@ -158,14 +154,13 @@ def test_after_its_end_nobody_new_is_given_an_arm_and_what_was_under_way_is_kept
     assert record(store, request("late")) == 1
 
 
-def test_two_processes_that_expose_a_unit_agree_on_its_arm(store: Store, url: str) -> None:
+def test_two_processes_that_expose_a_unit_agree_on_its_arm(store: Store, race: Race) -> None:
     begin(store)
-    expose = lambda: store.trials.expose("t", "u", "control", now=1.0)  # noqa: E731
-    with open_store(url) as other:
-        with held_open(store, expose) as (first,):
-            second = other.trials.expose("t", "u", "treatment", now=2.0)
-            time.sleep(0.1)
-        assert first.result() == second.result()
+    first, second = race(
+        lambda mine: mine.trials.expose("t", "u", "control", now=1.0),
+        lambda other: other.trials.expose("t", "u", "treatment", now=2.0),
+    )
+    assert first.result() == second.result()
     assert store.trials.exposed("t") == {"control": 1, "treatment": 0}
 
 
@@ -217,6 +212,7 @@ def test_feedback_is_told_once(store: Store) -> None:
     assert store.trials.served("t") == [request("r", success=1.0, reward=0.5)]  # nothing of a refused one is kept
 
 
+@once
 def test_feedback_that_is_none_is_refused(store: Store) -> None:
     begin(store)
     record(store, request("r"))
@@ -237,34 +233,6 @@ def test_names_that_an_engine_cannot_hold_are_made_so_that_it_can(store: Store) 
     assert store.trials.expose("t", "u\x00", "control", now=1.0).result() == store.trials.exposure("t", "u\x00")
 
 
-def test_a_project_has_its_own_trials_and_requests(store: Store, url: str) -> None:
-    begin(store)
-    record(store, request("r"))
-    with open_store(url, project="other") as elsewhere:
-        assert elsewhere.trials.all() == []
-        assert not tell(elsewhere, "r", success=1.0)
-        begin(elsewhere)
-        assert record(elsewhere, request("r", "treatment")) == 1
-        assert [one.arm for one in elsewhere.trials.served("t")] == ["treatment"]
-    assert [one.arm for one in store.trials.served("t")] == ["control"]
-    assert sound(store)
-
-
-def test_who_begins_or_ends_a_trial_wakes_others_and_what_is_served_does_not(store: Store) -> None:
-    assert store.changes.wait(TRIALS, store.changes.seen(TRIALS), 60.0)  # the watcher starts: its first look is news
-    for act, wakes in (
-        (lambda: begin(store), True),
-        (lambda: begin(store), False),
-        (lambda: record(store, request("r")), False),
-        (lambda: tell(store, "r", success=1.0), False),
-        (lambda: store.trials.expose("t", "u", "control", now=1.0).result(), False),
-        (lambda: store.trials.end("t", who="a", why="b", now=3.0).result(), True),
-    ):
-        seen = store.changes.seen(TRIALS)
-        act()
-        assert store.changes.wait(TRIALS, seen, 60.0 if wakes else 0.05) is wakes
-
-
 SERVING = """
 import sys
 from holdfast.contracts.release import ServedRequest
@@ -281,15 +249,19 @@ with open_store(url) as store:
 def test_who_looks_while_others_serve_misses_nothing_and_sees_nothing_twice(store: Store, url: str) -> None:
     """On Postgres, too, where keys are given out before the transactions end."""
     begin(store)
-    child = start_child(SERVING, url, "ann")
-    other = start_child(SERVING, url, "bob")
+
+    def serve(who: str) -> None:
+        with open_store(url) as mine:
+            for n in range(40):
+                record(mine, *(request(f"{who}-{n}-{place}") for place in range(5)))
+
     seen: list[str] = []
     until = time.monotonic() + 60
-    while len(seen) < 400 and time.monotonic() < until:
-        seen += names(store, after=len(seen))
-    for process in (child, other):
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, errors
+    with ThreadPoolExecutor(2) as threads:
+        serving = [threads.submit(serve, who) for who in ("ann", "bob")]
+        while len(seen) < 400 and time.monotonic() < until:
+            seen += names(store, after=len(seen))
+    assert [one.result() for one in serving] == [None, None]
     assert len(seen) == len(set(seen)) == 400
     assert names(store) == seen
 
@@ -306,6 +278,7 @@ def test_what_arrives_second_is_not_seen_first(store: Store, url: str) -> None:
     assert names(store) == ["first", "second"]
 
 
+@once
 def test_a_process_that_was_killed_lost_no_answered_request(store: Store, url: str) -> None:
     begin(store)
     script = SERVING.replace(".result()", ".result(); print(n, flush=True)").replace("range(40)", "range(100_000)")
@@ -321,4 +294,87 @@ def test_a_process_that_was_killed_lost_no_answered_request(store: Store, url: s
     assert len(found) % 5 == 0  # a batch is there as a whole, or not at all
     assert run_child(SERVING, url, "ann") == ""  # who comes back and says it again changes nothing
     assert [name for name in names(store) if name in set(found)] == found
-    assert sound(store)
+    assert problems(store) == []
+
+
+def flag(name: str = "beta", **fields: Any) -> Flag:
+    return Flag(**{"name": name, "variants": {"on": True, "off": False}, "off": "off", **fields})
+
+
+def put(store: Store, given: Flag, now: float = 1.0, **how: Any) -> Flag:
+    return store.flags.put(given, **{"who": "ann", "why": "a try", "now": now, **how}).result()
+
+
+def test_what_is_put_comes_back_with_the_time_of_its_change(store: Store) -> None:
+    rich = flag(
+        variants={"a": {"n": 1}, "b": {"n": [2.5, None, "Grüße \ud83d"]}},
+        off="a",
+        enabled=True,
+        rules=(
+            FlagRule(
+                variant="b", conditions=(Condition(attribute="group", operator="in", value=["staff"]),), percent=12.5
+            ),
+        ),
+        requires={"other": "on"},
+        expires_at=99.5,
+        owner="ann",
+    )
+    kept = put(store, rich, now=7.25)
+    assert kept == replace(rich, changed_at=7.25)
+    assert store.flags.get("beta") == kept
+    put(store, flag("alpha"))
+    assert [one.name for one in store.flags.all()] == ["alpha", "beta"]
+
+
+def test_putting_again_replaces_it_and_the_ledger_has_both(store: Store) -> None:
+    first = put(store, flag())
+    second = put(store, flag(enabled=True), now=2.0, who="bob", why="ready")
+    assert store.flags.all() == [second]
+    old, new = store.ledger.entries()
+    assert (old.kind, old.who, old.at) == ("flag", "ann", 1.0)
+    assert old.body == {"put": "beta", "why": "a try", "flag": encode(first), "before": None}
+    assert (new.kind, new.who, new.at) == ("flag", "bob", 2.0)
+    assert new.body == {"put": "beta", "why": "ready", "flag": encode(second), "before": encode(first)}
+    assert store.ledger.verify() == 2
+
+
+def test_a_dropped_flag_is_gone_but_for_the_ledger(store: Store) -> None:
+    kept = put(store, flag())
+    assert store.flags.drop("beta", who="ann", why="released", now=3.0).result() == kept
+    assert store.flags.all() == []
+    said = "flag 'beta': there is none in project 'default'; 'holdfast flags list' shows them"
+    for call in (store.flags.get, lambda name: store.flags.drop(name, who="ann", why="again", now=4.0).result()):
+        with says(NotFound, said):
+            call("beta")
+    assert list(store.ledger.entries())[-1].body == {"drop": "beta", "why": "released", "before": encode(kept)}
+
+
+def test_who_changes_what_another_has_changed_meanwhile_is_told(store: Store) -> None:
+    """An operator kills it while somebody who did not see that widens its rollout."""
+    seen = put(store, flag(enabled=True))
+    put(store, replace(seen, killed=True), now=2.0, seen=seen)
+    with pytest.raises(Conflict, match="^flag beta: was changed by another meanwhile; look at it again$"):
+        put(store, replace(seen, rules=(FlagRule(variant="on"),)), now=3.0, seen=seen)
+    assert store.flags.get("beta").killed
+    with pytest.raises(Conflict):
+        put(store, flag("gone"), seen=flag("gone"))
+    assert [one.name for one in store.flags.all()] == ["beta"]
+
+
+def test_of_two_changes_at_once_the_second_sees_the_first(store: Store, race: Race) -> None:
+    seen = put(store, flag(enabled=True))
+    first, second = race(
+        lambda mine: mine.flags.put(replace(seen, killed=True), who="a", why="x", now=2.0, seen=seen),
+        lambda other: other.flags.put(replace(seen, salt="new"), who="b", why="x", now=3.0, seen=seen),
+    )
+    assert first.result().killed
+    with pytest.raises(Conflict):
+        second.result()
+    assert (store.flags.get("beta").killed, store.flags.get("beta").salt) == (True, "")
+
+
+@once
+def test_what_json_cannot_hold_is_not_kept(store: Store) -> None:
+    with pytest.raises(BadRecord):
+        put(store, flag(variants={"on": float("nan"), "off": 0.0}))
+    assert (store.flags.all(), list(store.ledger.entries())) == ([], [])

@@ -22,8 +22,8 @@ from holdfast.contracts.judgement import (
 )
 from holdfast.contracts.run import RunState
 from holdfast.store import admin
-from holdfast.store.check import check
 from holdfast.store.store import Store
+from tests.store.scene import problems
 
 ANSWER = EvalItem(task="What is 2 + 2?", output="4", author="ann")
 OTHER = EvalItem(task="What is 2 + 2?", output="5")
@@ -52,21 +52,17 @@ def calibration(**changes: Any) -> Calibration:
     return Calibration(**{**given, "standing": JudgeStatus.TRUSTED, "at": 1.0, **changes})
 
 
-def sound(store: Store) -> bool:
-    return [problem for part in check(store) for problem in part.problems] == []
-
-
 def test_a_judgement_comes_back_by_what_was_asked(store: Store) -> None:
     given = judgement(tokens=12, cost=0.5, latency_s=0.25, why="it \x00is")
     kept = store.judgements.record(ANSWER, given).result()
     assert kept == replace(given, why="it �is")  # as both engines can keep it
     assert store.judgements.get(given.id) == kept
-    assert store.judgements.artefact(ANSWER.sha256) == ANSWER
+    assert store.judgements.item(ANSWER.sha256) == ANSWER
     assert store.judgements.get(judgement(judge="n").id) is None
     assert store.judgements.of(ON, judge="m") == [kept]
     assert store.judgements.of(ON, judge="n") == store.judgements.of("safety@1") == []
     assert store.judgements.asked() == [("m", ON, "a" * 64, 1, 0.5, 1.0)]
-    assert sound(store)
+    assert problems(store) == []
 
 
 def test_the_first_answer_to_a_question_stays(store: Store) -> None:
@@ -90,14 +86,14 @@ def test_an_abstention_has_neither_grade_nor_score(store: Store) -> None:
 
 
 def test_the_same_answer_of_another_author_is_the_same_artefact(store: Store) -> None:
-    assert store.judgements.keep([ANSWER, replace(ANSWER, author="bob"), OTHER], now=1.0).result() == 2
-    assert store.judgements.artefact(ANSWER.sha256).author == "ann"
+    assert store.judgements.save([ANSWER, replace(ANSWER, author="bob"), OTHER], now=1.0).result() == 2
+    assert store.judgements.item(ANSWER.sha256).author == "ann"
     with pytest.raises(NotFound, match="artefact 00000000"):
-        store.judgements.artefact("0" * 64)
+        store.judgements.item("0" * 64)
 
 
 def test_labels_are_versioned_and_the_same_again_is_none(store: Store) -> None:
-    store.judgements.keep([ANSWER], now=1.0)
+    store.judgements.save([ANSWER], now=1.0)
     assert store.judgements.label([label()]).result() == 1
     assert store.judgements.label([label(at=3.0)]).result() == 0
     assert store.judgements.label([label(holds=False, why="looked again")]).result() == 1
@@ -111,19 +107,19 @@ def test_labels_are_versioned_and_the_same_again_is_none(store: Store) -> None:
     ]
     assert [(one.who, one.version) for one in store.judgements.labels(ON)] == [("ann", 2), ("bob", 1), ("rule:x", 1)]
     assert store.judgements.labels("safety@1") == []
-    assert sound(store)
+    assert problems(store) == []
 
 
 def test_a_doubt_waits_until_a_person_has_looked(store: Store) -> None:
-    assert store.judgements.doubt(ANSWER, doubt(why="unsure")).result()
-    assert not store.judgements.doubt(ANSWER, doubt(reason=Doubtful.DISPUTED)).result()  # it waits already
-    assert store.judgements.doubt(OTHER, doubt(OTHER, at=0.5)).result()
+    assert store.judgements.request_review(ANSWER, doubt(why="unsure")).result()
+    assert not store.judgements.request_review(ANSWER, doubt(reason=Doubtful.DISPUTED)).result()  # it waits already
+    assert store.judgements.request_review(OTHER, doubt(OTHER, at=0.5)).result()
     assert [one.artefact for one in store.judgements.doubts()] == [OTHER.sha256, ANSWER.sha256]
     store.judgements.label([label(maker=Maker.PROGRAM, who="rule:x")]).result()
     assert store.judgements.waiting() == 2  # a program is not a person
     store.judgements.label([label()]).result()
     assert [one.artefact for one in store.judgements.doubts(most=5)] == [OTHER.sha256]
-    assert not store.judgements.doubt(ANSWER, doubt()).result()  # it was looked at
+    assert not store.judgements.request_review(ANSWER, doubt()).result()  # it was looked at
     assert store.judgements.waiting() == 1
 
 
@@ -139,7 +135,7 @@ def test_the_newest_calibration_of_exactly_this_judge_counts(store: Store) -> No
     entry = list(store.ledger.entries())[1]
     assert (entry.kind, entry.who) == ("calibration", "ann")
     assert entry.body["standing"] == "diagnostic only" and entry.body["reasons"] == ["kappa 0.1 < 0.4"]
-    assert sound(store)
+    assert problems(store) == []
 
 
 def test_a_judge_that_trains_a_policy_never_evaluates_it(store: Store) -> None:
@@ -160,18 +156,6 @@ def test_a_judge_that_trains_a_policy_never_evaluates_it(store: Store) -> None:
     assert [entry.kind for entry in store.ledger.entries()] == ["judge"] * 3
 
 
-def test_projects_do_not_see_one_another(store: Store) -> None:
-    other = Store(store.db, "other", store.folder)
-    for place in (store, other):
-        place.judgements.record(ANSWER, judgement()).result()
-        place.judgements.doubt(ANSWER, doubt()).result()
-    other.judgements.label([label()]).result()
-    other.judgements.calibrate(calibration(), who="ann").result()
-    assert (store.judgements.waiting(), other.judgements.waiting()) == (1, 0)
-    assert store.judgements.labels(ON) == store.judgements.calibrations() == []
-    assert store.judgements.get(judgement().id) == judgement()
-
-
 def test_pruning_runs_leaves_what_was_judged_and_labelled(store: Store) -> None:
     run = store.runs.begin(kind="optimize", model_ref="m", settings={}, salt="a", who="t", now=1.0).result()
     store.judgements.record(ANSWER, judgement()).result()
@@ -181,4 +165,4 @@ def test_pruning_runs_leaves_what_was_judged_and_labelled(store: Store) -> None:
     list(admin.prune(store, old, who="t", now=9.0))
     assert store.judgements.get(judgement().id) is not None and len(store.judgements.labels(ON)) == 1
     assert admin.stats(store).rows["labels"] == 1
-    assert sound(store)
+    assert problems(store) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from holdfast.contracts.rollout import AttemptState, Claim, RolloutState
 from holdfast.store.queue import CLOCKS_S, SWEEP_LIMIT
 from holdfast.store.store import open_store
 from tests.conftest import Clock
-from tests.store.scene import LEASE_S, Scene, begin, signal, span
+from tests.store.scene import LEASE_S, Scene, begin, once, says, signal, span
 
 A, R = AttemptState, RolloutState
 Act = Callable[[Scene, Claim], object]
@@ -56,66 +57,44 @@ WRITES: dict[str, Act] = {
 }
 
 
-@pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("lost", LOST)
-def test_whoever_lost_the_lease_can_write_nothing_more(scene: Scene, lost: str, write: str) -> None:
-    scene.enqueue("t")
-    claim = scene.claim()
+def test_whoever_lost_the_lease_can_write_nothing_more(scene: Scene, lost: str) -> None:
+    scene.enqueue("t", "kept")
+    claim, kept = scene.claims(2)
+    scene.beat(kept, lease_s=1000.0)
     lose, became = LOST[lost]
     lose(scene, claim)
     before = (scene.rollout("t"), scene.attempts("t"))
-    with pytest.raises(StaleLease) as refused:
-        WRITES[write](scene, claim)
-    assert str(refused.value) == (
-        f"attempt {scene.run}/t:attempt-1: {became}; drop this work: the rollout is, or will be, someone else's"
-    )
+    said = f"attempt {scene.run}/t:attempt-1: {became}; drop this work: the rollout is, or will be, someone else's"
+    for write in WRITES.values():
+        with says(StaleLease, said):
+            write(scene, claim)
+    assert scene.beat(claim, kept) == {kept.attempt.token}  # and nothing is renewed
     assert (scene.rollout("t"), scene.attempts("t")) == before
     assert scene.store.traces.spans(claim.attempt.token) == []
-    assert scene.store.traces.sheet(claim.attempt.token).signals == ()
-
-
-@pytest.mark.parametrize("lost", LOST)
-def test_a_beat_without_a_lease_renews_nothing_and_says_so(scene: Scene, lost: str) -> None:
-    scene.enqueue("t", "kept")
-    claim, kept = scene.claims(2, lease_s=LEASE_S)
-    if lost in ("expired", "swept", "another's"):
-        scene.beat(kept, lease_s=1000.0)
-    LOST[lost][0](scene, claim)
-    before = scene.attempts("t")
-    assert scene.beat(claim, kept) == {kept.attempt.token}
-    assert scene.attempts("t") == before
+    assert scene.store.traces.breakdown(claim.attempt.token).signals == ()
 
 
 def test_an_attempt_that_nobody_ever_claimed_is_refused(scene: Scene) -> None:
     scene.enqueue("t")
     claim = scene.claim()
-    forged = Claim(rollout=claim.rollout, attempt=type(claim.attempt)(**_fields(claim) | {"token": 10**9}))
+    forged = replace(claim, attempt=replace(claim.attempt, token=10**9))
     with pytest.raises(StaleLease, match="the store has no such attempt"):
         scene.finish(forged, A.SUCCEEDED)
     assert scene.beat(forged) == frozenset()
 
 
-def _fields(claim: Claim) -> dict[str, object]:
-    return {name: getattr(claim.attempt, name) for name in claim.attempt.__slots__}
-
-
-@pytest.mark.parametrize(
-    ("after_s", "holds"),
-    [
-        (0.0, True),
-        (29.999, True),
-        (30.0, False),  # the last moment is not its own any more: the sweep may have it
-        (30.001, False),
-    ],
-)
-def test_a_lease_lasts_until_just_before_its_end(scene: Scene, after_s: float, holds: bool) -> None:
-    scene.enqueue("t", "u")
-    one, two = scene.claims(2)
-    scene.clock.advance(after_s)
-    assert bool(scene.beat(one, lease_s=1000.0)) is holds
-    assert scene.sweep() == (0 if holds else 2)
-    if holds:
-        assert scene.finish(two, A.SUCCEEDED) is R.SUCCEEDED
+def test_a_lease_lasts_until_just_before_its_end(scene: Scene) -> None:
+    """The last moment is not its own any more: the sweep may have it."""
+    for after_s, holds in ((0.0, True), (29.999, True), (30.0, False), (30.001, False)):
+        mine = scene.beside(f"{after_s}")
+        mine.enqueue("t", "u")
+        one, two = mine.claims(2)
+        mine.clock.advance(after_s)
+        assert bool(mine.beat(one, lease_s=30.0)) is holds
+        assert mine.sweep() == (0 if holds else 2)
+        if holds:
+            assert mine.finish(two, A.SUCCEEDED) is mine.finish(one, A.SUCCEEDED) is R.SUCCEEDED
 
 
 def test_a_beat_renews_the_lease(scene: Scene) -> None:
@@ -131,27 +110,23 @@ def test_a_beat_renews_the_lease(scene: Scene) -> None:
     assert scene.finish(claim, A.SUCCEEDED) is R.SUCCEEDED
 
 
-@pytest.mark.parametrize(
-    ("timeout_s", "lease_s", "beat_after_s", "first", "renewed"),
-    [
-        (None, 30.0, 10.0, 30.0, 40.0),  # no deadline
-        (100.0, 30.0, 10.0, 30.0, 40.0),  # far from it
-        (100.0, 30.0, 29.0, 30.0, 59.0),
-        (35.0, 30.0, 10.0, 30.0, 35.0),  # a beat would reach past it
-        (20.0, 30.0, 10.0, 20.0, 20.0),  # the claim itself would
-        (40.0, 30.0, 10.0, 30.0, 40.0),  # exactly
-    ],
-)
-def test_a_lease_never_reaches_past_the_deadline(
-    scene: Scene, timeout_s: float | None, lease_s: float, beat_after_s: float, first: float, renewed: float
-) -> None:
-    scene.enqueue("t", timeout_s=timeout_s)
-    start = scene.clock.now
-    claim = scene.claim(lease_s=lease_s)
-    assert claim.attempt.lease_until == scene.attempts("t")[0].lease_until == start + first
-    scene.clock.advance(beat_after_s)
-    scene.beat(claim, lease_s=lease_s)
-    assert scene.attempts("t")[0].lease_until == start + renewed
+def test_a_lease_never_reaches_past_the_deadline(scene: Scene) -> None:
+    for timeout_s, beat_after_s, first, renewed in (
+        (None, 10.0, 30.0, 40.0),  # no deadline
+        (100.0, 10.0, 30.0, 40.0),  # far from it
+        (100.0, 29.0, 30.0, 59.0),
+        (35.0, 10.0, 30.0, 35.0),  # a beat would reach past it
+        (20.0, 10.0, 20.0, 20.0),  # the claim itself would
+        (40.0, 10.0, 30.0, 40.0),  # exactly
+    ):
+        mine = scene.beside("a")
+        mine.enqueue("t", timeout_s=timeout_s)
+        start = mine.clock.now
+        claim = mine.claim()
+        assert claim.attempt.lease_until == mine.attempts("t")[0].lease_until == start + first
+        mine.clock.advance(beat_after_s)
+        mine.beat(claim)
+        assert mine.attempts("t")[0].lease_until == start + renewed
 
 
 def test_an_attempt_that_beats_is_still_ended_at_its_deadline(scene: Scene) -> None:
@@ -166,29 +141,24 @@ def test_an_attempt_that_beats_is_still_ended_at_its_deadline(scene: Scene) -> N
     assert scene.attempts("t")[0].status is A.TIMEOUT
 
 
-@pytest.mark.parametrize(
-    ("timeout_s", "waited_s", "state", "error"),
-    [
+def test_the_sweep_tells_the_silent_from_the_overdue(scene: Scene) -> None:
+    for timeout_s, waited_s, state, error in (
         (None, 30.0, A.UNRESPONSIVE, "worker ann was silent for 30.0 s"),
         (100.0, 45.5, A.UNRESPONSIVE, "worker ann was silent for 45.5 s"),
         (20.0, 20.0, A.TIMEOUT, "reached its wall-clock limit"),
         (100.0, 100.0, A.TIMEOUT, "reached its wall-clock limit"),  # silent long before: the limit still holds
-    ],
-)
-def test_the_sweep_tells_the_silent_from_the_overdue(
-    scene: Scene, timeout_s: float | None, waited_s: float, state: A, error: str
-) -> None:
-    scene.enqueue("t", timeout_s=timeout_s, max_attempts=2)
-    scene.claim()
-    scene.clock.advance(waited_s)
-    assert scene.sweep(chance=0.0) == 1
-    (attempt,) = scene.attempts("t")
-    assert (attempt.status, attempt.error, attempt.ended_at) == (state, error, scene.clock.now)
-    rollout = scene.rollout("t")
-    assert (rollout.status, rollout.reason) == (R.REQUEUING, f"{state}: {error}")
-    is_agents = state is A.TIMEOUT  # it had its time; a worker that falls silent says nothing about the agent
-    assert (rollout.faults, rollout.interruptions) == ((1, 0) if is_agents else (0, 1))
-    assert rollout.ready_at > scene.clock.now
+    ):
+        mine = scene.beside("a")
+        mine.enqueue("t", timeout_s=timeout_s, max_attempts=2)
+        mine.claim()
+        mine.clock.advance(waited_s)
+        assert mine.sweep(chance=0.0) == 1
+        (attempt,), rollout = mine.attempts("t"), mine.rollout("t")
+        assert (attempt.status, attempt.error, attempt.ended_at) == (state, error, mine.clock.now)
+        assert (rollout.status, rollout.reason) == (R.REQUEUING, f"{state}: {error}")
+        is_agents = state is A.TIMEOUT  # it had its time; a worker that falls silent says nothing about the agent
+        assert (rollout.faults, rollout.interruptions) == ((1, 0) if is_agents else (0, 1))
+        assert rollout.ready_at > mine.clock.now
 
 
 def test_one_that_runs_out_of_time_on_its_last_try_has_failed(scene: Scene) -> None:
@@ -282,6 +252,7 @@ def test_the_sweep_reaches_every_run_and_project(scene: Scene, url: str, clock: 
         assert other.rollout("t").status is R.REQUEUING
 
 
+@once
 def test_a_large_sweep_takes_several_calls(scene: Scene) -> None:
     scene.enqueue(*(f"t{n}" for n in range(SWEEP_LIMIT + 1)))
     scene.claims(SWEEP_LIMIT + 1)

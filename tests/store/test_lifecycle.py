@@ -33,7 +33,7 @@ from tests.store.scene import begin, span
 
 A, R = AttemptState, RolloutState
 BACKOFF = Backoff(initial_s=2.0, cap_s=6.0)
-EXAMPLES = {"sqlite": 50, "postgres": 10}
+EXAMPLES = {"sqlite": 35, "postgres": 7}
 PLACES = st.integers(0, 11)  # which one, counted around
 CHANCES = st.sampled_from([0.0, 0.25, 0.5, 0.999])
 ENDINGS = st.sampled_from(sorted(ENDS))

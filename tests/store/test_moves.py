@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
 import pytest
 from sqlalchemy import Executable
 from sqlalchemy.sql import ClauseElement
 
-from holdfast.store import artifacts, ledger, queue, runs, scorings, steps, traces, views
+from holdfast.store import artifacts, ledger, queue, runs, scorings, traces, views
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Files
-from tests.store.scene import Scene, begin
+from tests.store.scene import Scene, begin, run_sql
 
 WHOLE = {  # these look at much on purpose, or at tables that stay small
     "views.COUNTS": "counts a run",
@@ -23,9 +24,9 @@ WHOLE = {  # these look at much on purpose, or at tables that stay small
     "runs.NEWEST_WORKERS": "from the newest backwards, as far as the page reaches",
     "ledger.LAST": "one row, from the end of the key's own order",
     "artifacts.ALL": "a check of everything",
-    "steps.WITH_SOME": "a check of everything",
-    "steps.WITH_ENTRIES": "a check of everything",
-    "steps.FIRST": "a check of everything",
+    "runs.WITH_SOME": "a check of everything",
+    "runs.WITH_ENTRIES": "a check of everything",
+    "runs.FIRST": "a check of everything",
     "scorings.EVERY": "a check of everything",
     "scorings.NOTED": "a check of everything",
     "scorings.PRUNED": "a check of everything",
@@ -46,12 +47,12 @@ BIG = "rollouts|attempts|spans|signals|ledger|workers|resources|runs|blobs|check
 
 
 def statements() -> Iterator[tuple[str, Executable]]:
-    for module in (queue, traces, runs, views, ledger, artifacts, steps, scorings):
+    for module in (queue, traces, runs, views, ledger, artifacts, scorings):
         for name, value in vars(module).items():
             if isinstance(value, ClauseElement) and isinstance(value, Executable) and name.isupper():
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", value
-    for wanted, page in views._pages.items():
-        yield f"views.page by status, split, outcome, none of it, no answer: {wanted}", page
+    for filters in (some for n in range(len(views._fits)) for some in combinations(views._fits, n)):
+        yield f"views.page_of {filters}", views.page_of(*filters)
 
 
 STATEMENTS = dict(statements())
@@ -70,9 +71,7 @@ def filled(store: Store, clock: Clock) -> Store:
         scene.enqueue(*(f"t{n}" for n in range(300)))
         scene.claims(100)
     store.db.write(lambda tx: [ledger.append(tx, "default", None, "k", "w", {}, 1.0) for _ in range(100)]).result()
-    connection = store.db.engine.connect(read_only=False)
-    connection.execute("ANALYZE")
-    connection.close()
+    run_sql(store, "ANALYZE")
     return store
 
 
@@ -90,100 +89,37 @@ def plan(store: Store, statement: Executable) -> list[str]:
     return lines
 
 
+NUMBERS = "run rollout token most after before version number attempt seq size paid driver step span_seq counting tries"
+NUMBERS += " interrupted max_faults scoring first last of begin n turn final pid slots priority max_attempts resources"
+NUMBERS += (
+    " queue_limit now until lease_until deadline ready_at at created_at started_at ended_at trusted added_at span_end"
+)
+NUMBERS += " reward value weight timeout_s"
+
+
 def _sample(name: str) -> object:
-    numbers = (
-        "run",
-        "rollout",
-        "token",
-        "most",
-        "after",
-        "before",
-        "version",
-        "number",
-        "attempt",
-        "seq",
-        "size",
-        "paid",
-        "driver",
-        "step",
-        "span_seq",
-        "counting",
-        "tries",
-        "interrupted",
-        "max_faults",
-        "scoring",
-        "first",
-        "last",
-        "of",
-        "begin",
-        "n",
-    )
-    times = (
-        "now",
-        "until",
-        "lease_until",
-        "deadline",
-        "ready_at",
-        "at",
-        "created_at",
-        "started_at",
-        "ended_at",
-        "trusted",
-        "added_at",
-        "span_end",
-    )
-    others: dict[str, object] = {
-        "reward": 1.0,
-        "value": 1.0,
-        "weight": 1.0,
-        "turn": 1,
-        "final": 1,
-        "pid": 1,
-        "slots": 1,
-    }
-    others |= {"priority": 0, "max_attempts": 1, "timeout_s": 1.0, "resources": 1, "queue_limit": 1}
-    if name in others:
-        return others[name]
-    return 1 if name in numbers else 1.0 if name in times else "x"
+    return 1 if name in NUMBERS.split() else "x"
 
 
-def test_no_hot_statement_reads_a_whole_table(filled: Store) -> None:
-    scans = {}
-    for name in HOT:
-        lines = plan(filled, STATEMENTS[name])
-        pattern = rf"^SCAN (?!CONSTANT)({BIG})\b" if filled.db.engine.name == "sqlite" else "Seq Scan"
-        if found := [line for line in lines if re.search(pattern, line)]:
-            scans[name] = found
-    assert scans == {}
-
-
-def test_whether_the_step_of_a_rollout_is_recorded_is_found_by_the_name_of_the_step(filled: Store) -> None:
-    lines = plan(filled, queue.TAKE)
-    if filled.db.engine.name == "sqlite":
-        (line,) = [line for line in lines if " steps " in line]
+def test_no_hot_statement_reads_a_whole_table_and_the_head_of_the_queue_needs_no_sorting(filled: Store) -> None:
+    is_file = filled.db.engine.name == "sqlite"
+    plans = {name: plan(filled, statement) for name, statement in STATEMENTS.items() if name in {*HOT, *SORTED}}
+    whole, sorting = rf"^SCAN (?!CONSTANT)({BIG})\b" if is_file else "Seq Scan", r"TEMP B-TREE|\bSort\b"
+    assert {name for name in HOT if any(re.search(whole, line) for line in plans[name])} == set()
+    assert {name for name in SORTED if any(re.search(sorting, line) for line in plans[name])} == set()
+    taking = plans["queue.TAKE"]  # whether the step of a rollout is recorded is found by the name of the step
+    if is_file:
+        (line,) = [line for line in taking if " steps " in line]
         assert line.startswith("SEARCH steps USING") and line.endswith("(run=? AND name=?)")
-        assert [line for line in lines if "ix_rollouts_queue (run=?)" in line]
+        assert [line for line in taking if "ix_rollouts_queue (run=?)" in line]
     else:
-        assert [line for line in lines if "uq_steps_run_name on steps" in line]
-        assert [line for line in lines if "ix_rollouts_queue on rollouts" in line]
+        assert [line for line in taking if "uq_steps_run_name on steps" in line]
+        assert [line for line in taking if "ix_rollouts_queue on rollouts" in line]
 
 
-@pytest.mark.parametrize("statement", [views.COUNTS, views.OUTCOMES])
-def test_to_count_a_run_no_row_is_read(files: Files, statement: Executable) -> None:
+def test_a_run_is_counted_and_a_step_is_found_by_their_indexes(files: Files) -> None:
+    """No row is read to count, and none of another step."""
+    counted, of_step = "COVERING INDEX ix_rollouts_run_status_key (run=?)", "ix_rollouts_step (run=? AND step=?"
     with open_store(files.fresh()) as store:
-        assert "COVERING INDEX ix_rollouts_run_status_key (run=?)" in plan(store, statement)[0]
-
-
-@pytest.mark.parametrize("statement", [views.ANY_OPEN_IN, views.OF_STEP])
-def test_the_rollouts_of_a_step_are_found_without_those_of_other_steps(files: Files, statement: Executable) -> None:
-    with open_store(files.fresh()) as store:
-        assert "ix_rollouts_step (run=? AND step=?" in plan(store, statement)[0]
-
-
-def test_the_head_of_the_queue_is_found_without_sorting(filled: Store) -> None:
-    sorts = {}
-    for name in sorted(SORTED):
-        lines = plan(filled, STATEMENTS[name])
-        if found := [line for line in lines if re.search(r"TEMP B-TREE|\bSort\b", line)]:
-            sorts[name] = found
-    assert sorts == {}
+        assert all(counted in plan(store, statement)[0] for statement in (views.COUNTS, views.OUTCOMES))
+        assert all(of_step in plan(store, statement)[0] for statement in (views.ANY_OPEN_IN, views.OF_STEP))

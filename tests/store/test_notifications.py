@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import psycopg
-import pytest
 
 from holdfast.contracts.commands import Alert, Severity
-from holdfast.contracts.rollout import AttemptState
+from holdfast.contracts.release import Experiment, ServedRequest
+from holdfast.contracts.rollout import AttemptState, Claim
 from holdfast.contracts.run import DesiredState
 from holdfast.store.notifications import ALERTS, FINISHED, FLAGS, ORDERS, QUEUE, RELEASES, ROOM, TOPICS, TRIALS
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Databases, command
-from tests.store.children import start_child
+from tests.store.children import ended, ready, tell
 from tests.store.scene import Scene, begin, serving, signal, span
 
 LONG_S, SHORT_S = 60.0, 0.15
@@ -44,47 +46,59 @@ def test_a_change_between_looking_and_waiting_is_not_missed(scene: Scene) -> Non
     assert scene.store.changes.wait(QUEUE, seen, LONG_S)
 
 
-@pytest.mark.parametrize(
-    ("act", "topics"),
-    [
-        (lambda s, held: s.enqueue("new"), {QUEUE}),
-        (lambda s, held: s.claims(), {ROOM}),
-        (lambda s, held: s.finish(held, AttemptState.SUCCEEDED), {FINISHED}),
-        (lambda s, held: s.finish(held, AttemptState.FAILED), {QUEUE}),  # its retry may be waited for
-        (lambda s, held: s.finish(held, AttemptState.RELEASED), {QUEUE}),
-        (lambda s, held: s.cancel("held"), {FINISHED, ROOM, ORDERS}),
-        (
-            lambda s, held: s.store.runs.want(s.run, DesiredState.PAUSED, who="t", why="t", now=1.0).result(),
-            {ORDERS, QUEUE},
-        ),
-        (lambda s, held: serving(s.store), {RELEASES, TRIALS, FLAGS}),
-        # what concerns nobody else
-        (lambda s, held: s.store.traces.add(held.attempt, [span()], now=s.clock.now).result(), set()),
-        (lambda s, held: s.store.traces.score(held.attempt, [signal()], now=s.clock.now).result(), set()),
-        (lambda s, held: s.beat(held), set()),
-        (lambda s, held: s.store.runs.beat(s.run, driver=1, now=s.clock.now).result(), set()),
-        (lambda s, held: s.store.ledger.append("note", {}, who="t", now=1.0).result(), set()),
-        (lambda s, held: s.store.alerts.raise_(ALERT).result(), {ALERTS}),
-        # nothing was there to do
-        (lambda s, held: s.store.alerts.clear("backlog", at=1.0).result(), set()),
-        (lambda s, held: s.enqueue(), set()),
-        (lambda s, held: s.sweep(), set()),
-    ],
-)
-def test_each_call_wakes_those_whom_it_concerns(scene: Scene, url: str, act: object, topics: set[str]) -> None:
-    scene.enqueue("held", "other")
-    held = scene.claim()
-    settle_down(scene.store)
-    with open_store(url) as near:
-        settle_down(near)
-        before = {store: {topic: store.changes.seen(topic) for topic in TOPICS} for store in (scene.store, near)}
-        act(scene, held)  # type: ignore[operator]
-        for store, seen in before.items():  # our own writer's news, and another's
-            woken = {topic for topic in topics if store.changes.wait(topic, seen[topic], LONG_S)}
-            assert woken == topics
-        time.sleep(SHORT_S)
-        for store, seen in before.items():
-            assert {topic for topic in TOPICS if store.changes.seen(topic) != seen[topic]} == topics
+TRIAL = Experiment(name="u", kind="experiment", arms={"a": 0.5, "b": 0.5}, salt="s", created_at=1.0)
+REQUEST = ServedRequest(id="r9", trial="u", arm="a", unit="u", at=3.0)
+ACTS: list[tuple[Callable[[Scene, Claim], Any], set[str]]] = [
+    (lambda s, held: s.enqueue("new"), {QUEUE}),
+    (lambda s, held: s.claims(), {ROOM}),
+    (lambda s, held: s.finish(held, AttemptState.SUCCEEDED), {FINISHED}),
+    (lambda s, held: s.finish(held, AttemptState.FAILED), {QUEUE}),  # its retry may be waited for
+    (lambda s, held: s.finish(held, AttemptState.RELEASED), {QUEUE}),
+    (lambda s, held: s.cancel("held"), {FINISHED, ROOM, ORDERS}),
+    (lambda s, held: s.want(DesiredState.PAUSED), {ORDERS, QUEUE}),
+    (lambda s, held: serving(s.store), {RELEASES, TRIALS, FLAGS}),
+    (lambda s, held: s.store.trials.begin(TRIAL, who="a", now=1.0).result(), {TRIALS}),
+    (lambda s, held: s.store.alerts.raise_(ALERT).result(), {ALERTS}),
+    # what concerns nobody else
+    (lambda s, held: s.store.traces.add(held.attempt, [span()], now=s.clock.now).result(), set()),
+    (lambda s, held: s.store.traces.score(held.attempt, [signal()], now=s.clock.now).result(), set()),
+    (lambda s, held: s.beat(held), set()),
+    (lambda s, held: s.store.runs.beat(s.run, driver=1, now=s.clock.now).result(), set()),
+    (lambda s, held: s.store.ledger.append("note", {}, who="t", now=1.0).result(), set()),
+    (lambda s, held: s.store.trials.record([REQUEST]).result(), set()),
+    (lambda s, held: s.store.trials.feedback("r9", success=1.0).result(), set()),
+    (lambda s, held: s.store.trials.expose("u", "u", "a", now=1.0).result(), set()),
+    # nothing was there to do
+    (lambda s, held: s.store.trials.begin(TRIAL, who="a", now=1.0).result(), set()),
+    (lambda s, held: s.store.alerts.clear("other", at=1.0).result(), set()),
+    (lambda s, held: s.enqueue(), set()),
+    (lambda s, held: s.sweep(), set()),
+    (lambda s, held: s.store.trials.end("u", who="a", why="b", now=3.0).result(), {TRIALS}),
+]
+
+
+def pass_on(topic: str, store: Store, other: Store) -> None:
+    """News of the topic reaches both; what was committed before has reached them, then."""
+    seen = [(one, one.changes.seen(topic)) for one in (store, other)]
+    store.db.write(lambda tx: tx.touch(topic)).result()
+    assert all(one.changes.wait(topic, before, LONG_S) for one, before in seen)
+
+
+def test_each_call_wakes_those_whom_it_concerns(scene: Scene, url: str) -> None:
+    with open_store(url, poll_s=0.01) as near:
+        for store in (scene.store, near):
+            settle_down(store)
+        for place, (act, topics) in enumerate(ACTS):
+            mine = scene.beside(f"{place}")
+            mine.enqueue("held", "other")
+            held, mark = mine.claim(), next(topic for topic in TOPICS if topic not in topics)
+            pass_on(mark, scene.store, near)
+            before = {store: {topic: store.changes.seen(topic) for topic in TOPICS} for store in (scene.store, near)}
+            act(mine, held)
+            pass_on(mark, scene.store, near)
+            for store, seen in before.items():  # our own writer's news, and another's
+                woken = {topic for topic in TOPICS if store.changes.seen(topic) != seen[topic]}
+                assert woken == topics | {mark}, place
 
 
 CHILD = """
@@ -102,18 +116,14 @@ with open_store(sys.argv[1]) as store:
 
 def test_another_process_wakes_the_waiter_long_before_its_time(scene: Scene, url: str) -> None:
     settle_down(scene.store)
-    child = start_child(CHILD, url, scene.run)
-    assert child.stdout is not None and child.stdin is not None
-    assert child.stdout.readline() == "ready\n"
+    child = ready(CHILD, url, scene.run)
     seen = scene.store.changes.seen(QUEUE)
-    child.stdin.write("go\n")
-    child.stdin.flush()
+    tell(child)
     began = time.monotonic()
     assert scene.store.changes.wait(QUEUE, seen, LONG_S)
     assert time.monotonic() - began < LONG_S / 2
     assert scene.claim().rollout.name == "from afar"
-    child.communicate(timeout=60)
-    assert child.returncode == 0
+    ended(child)
 
 
 def test_a_wait_can_be_awaited(scene: Scene) -> None:

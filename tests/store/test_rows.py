@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -10,42 +10,30 @@ import pytest
 from sqlalchemy import Column, Float, Integer
 
 from holdfast.contracts.errors import StoreCorrupt
-from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.store import rows, schema
+from holdfast.store.sql import from_json
 
-WORDS = {
-    "status": "running",
-    "state": "failed",
-    "wanted": "paused",
-    "split": "val",
-    "stage": "canary",
-    "kind": "prompt",
-}
+HASH = "a" * 64
+WORDS: dict[str, Any] = {"status": "running", "state": "failed", "wanted": "paused", "split": "val", "stage": "canary"}
+WORDS |= {"kind": "prompt", "grade": "partly", "score": 0.5, "reason": "disputed", "maker": "model", "holds": 0}
+WORDS |= {"role": "audit", "artefact": HASH, "prompt": HASH, "criterion": "c@1", "arms": '{"a": 1.0, "b": 0.0}'}
+WORDS |= {"error": 0, "success": 0.5, "is_known_good": 1}
 JSON = {"input", "metadata", "settings", "body", "resources", "manifest"}
 
 
-def row_of(columns: list[Column[Any]]) -> dict[str, Any]:
+def row_of(columns: Iterable[Column[Any]], **given: Any) -> tuple[Any, ...]:
     """A different value in every column, so that a swap would show."""
-    values: dict[str, Any] = {}
+    values = []
     for place, column in enumerate(columns, 1):
-        if column.name in WORDS:
-            values[column.name] = WORDS[column.name]
-        elif isinstance(column.type, Integer):
-            values[column.name] = place
-        elif isinstance(column.type, Float):
-            values[column.name] = place + 0.5
-        else:
-            values[column.name] = f'{{"at": {place}}}' if column.name in JSON else f"text {place}"
-    return values
-
-
-def replaced(row: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
-    return (*row[:place], value, *row[place + 1 :])
+        text = f'{{"at": {place}}}' if column.name in JSON else f"text {place}"
+        usual = place if isinstance(column.type, Integer) else place + 0.5 if isinstance(column.type, Float) else text
+        values.append(given.get(column.name, WORDS.get(column.name, usual)))
+    return tuple(values)
 
 
 @pytest.mark.parametrize(
-    ("columns", "record", "elsewhere"),
+    ("columns", "read", "elsewhere"),
     [
         (rows.ROLLOUT, lambda row: rows.rollout(row, "run-1-a", 2), {"id", "run", "final_attempt"}),
         (rows.ATTEMPT, lambda row: rows.attempt(row, "run-1-a/t"), {"id", "rollout", "token"}),
@@ -53,99 +41,79 @@ def replaced(row: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
         (schema.resources.c, rows.resource_version, {"id", "resources"}),
         (schema.workers.c, rows.worker, set()),
         (schema.ledger.c, rows.ledger_entry, set()),
-        (schema.releases.c, rows.release, {"id", "is_known_good"}),
-        (schema.trials.c, lambda row: rows.trial(replaced(row, 4, '{"a": 1.0, "b": 0.0}')), {"arms"}),
+        (schema.releases.c, rows.release, {"id"}),
+        (schema.trials.c, rows.experiment, set()),
         (list(schema.exposures.c)[1:], lambda row: rows.exposure(row, "t"), {"trial"}),
-        (rows.SERVED, lambda row: rows.served_request(replaced(row, 7, 0.5), "t"), {"trial", "error", "success"}),
+        (rows.SERVED, lambda row: rows.served_request(row, "t"), {"trial"}),
+        (rows.JUDGEMENT, rows.judgement, set()),
+        (rows.LABEL, rows.label, set()),
+        (rows.REVIEW_REQUEST, rows.review_request, set()),
+        (rows.JUDGE_ASSIGNMENT, rows.judge_assignment, set()),
     ],
-    ids=["rollout", "attempt", "run", "resources", "worker", "ledger", "release", "trial", "exposure", "served"],
+    ids=[
+        "rollout",
+        "attempt",
+        "run",
+        "resources",
+        "worker",
+        "ledger",
+        "release",
+        "trial",
+        "exposure",
+        "served",
+        "judgement",
+        "label",
+        "doubt",
+        "judge",
+    ],
 )
-def test_each_field_comes_from_the_column_of_its_name(
-    columns: Any, record: Callable[[Any], Any], elsewhere: set[str]
-) -> None:
-    values = row_of(list(columns))
-    made = record(tuple(values.values()))
-    for field in fields(made):
-        if field.name not in elsewhere:
-            expected = values[field.name]
-            if field.name in JSON and isinstance(expected, str):
-                expected = {"at": list(values).index(field.name) + 1}
-            assert getattr(made, field.name) == expected, field.name
+def test_each_field_comes_from_the_column_of_its_name(columns: Any, read: Any, elsewhere: set[str]) -> None:
+    row = row_of(columns)
+    made, values = read(row), dict(zip((column.name for column in columns), row, strict=True))
+    for name in {field.name for field in fields(made)} - elsewhere:
+        stored = values[name]
+        is_json = name in JSON | {"arms"} and isinstance(stored, str)
+        assert getattr(made, name) == (from_json(stored) if is_json else stored), name
 
 
 def test_names_are_put_together_from_run_task_and_number() -> None:
-    values = row_of(list(rows.ROLLOUT))
-    made = rows.rollout(tuple(values.values()), "run-1-a", 2)
-    assert made.id == f"run-1-a/{values['name']}"
-    assert made.final_attempt == f"run-1-a/{values['name']}:attempt-2"
-    assert (made.status, made.split) == (RolloutState.RUNNING, Split.VAL)
-    attempt = row_of(list(rows.ATTEMPT))
-    tried = rows.attempt(tuple(attempt.values()), made.id)
-    assert (tried.id, tried.token) == (f"{made.id}:attempt-{attempt['number']}", attempt["key"])
-    release = row_of(list(schema.releases.c))
-    kept = rows.release(tuple(release.values()))
-    assert (kept.id, kept.stage, kept.kind) == (f"{release['policy']}@{release['number']}", Stage.CANARY, "prompt")
-    version = row_of(list(schema.resources.c))
-    assert rows.resource_version(tuple(version.values())).id == f"resources-{version['version']}"
+    row = row_of(rows.ROLLOUT, name="t")
+    made = rows.rollout(row, "run-1-a", 2)
+    assert (made.id, made.final_attempt) == ("run-1-a/t", "run-1-a/t:attempt-2")
+    assert (type(made.status), type(made.split)) == (RolloutState, Split)
+    tried = rows.attempt(row_of(rows.ATTEMPT, number=3, key=7), made.id)
+    assert (tried.id, tried.token) == ("run-1-a/t:attempt-3", 7)
+    assert rows.release(row_of(schema.releases.c, policy="p", number=4)).id == "p@4"
+    assert rows.resource_version(row_of(schema.resources.c, version=5)).id == "resources-5"
 
 
-def test_what_is_not_there_is_none_or_empty() -> None:
-    values = row_of(list(rows.ROLLOUT)) | {"split": None, "metadata": None, "reward": None}
-    made = rows.rollout(tuple(values.values()), "run-1-a")
+def test_what_is_not_there_is_none_or_empty_and_yes_and_no_are_kept_as_numbers() -> None:
+    made = rows.rollout(row_of(rows.ROLLOUT, split=None, metadata=None, reward=None), "run-1-a")
     assert (made.split, made.metadata, made.reward, made.final_attempt) == (None, {}, None, None)
-
-
-@pytest.mark.parametrize("stored", [0, 1])
-def test_yes_and_no_are_kept_as_numbers(stored: int) -> None:
-    release = row_of(list(schema.releases.c)) | {"is_known_good": stored}
-    assert rows.release(tuple(release.values())).is_known_good is bool(stored)
-    served = row_of(list(rows.SERVED)) | {"error": stored, "success": None}
-    assert rows.served_request(tuple(served.values()), "t").error is bool(stored)
-
-
-def test_a_trial_whose_arms_do_not_add_up_is_damage() -> None:
-    values = row_of(list(schema.trials.c)) | {"arms": '{"a": 0.5}'}
-    with pytest.raises(StoreCorrupt, match="a stored trial: cannot be read: BadRecord: .* add up to 1"):
-        rows.trial(tuple(values.values()))
-
-
-def test_a_state_that_no_version_knows_is_not_read() -> None:
-    values = row_of(list(rows.ROLLOUT)) | {"status": "wandering"}
-    with pytest.raises(StoreCorrupt, match="wandering"):
-        rows.rollout(tuple(values.values()), "run-1-a")
-
-
-HASH = "a" * 64
+    for stored in (0, 1):
+        assert rows.release(row_of(schema.releases.c, is_known_good=stored)).is_known_good is bool(stored)
+        assert rows.served_request(row_of(rows.SERVED, error=stored, success=None), "t").error is bool(stored)
+        assert rows.label(row_of(rows.LABEL, holds=stored)).holds is bool(stored)
+    assert rows.label(row_of(rows.LABEL, holds=None)).holds is None
 
 
 @pytest.mark.parametrize(
-    ("read", "row", "why"),
+    ("read", "columns", "changed", "why"),
     [
-        (rows.judgement, ("m", "c@1", HASH, HASH, "maybe", 0.5, "", 0, 0.0, 0.0, 1.0), "maybe"),
-        (rows.judgement, ("m", "c@1", HASH, "a", "yes", 0.5, "", 0, 0.0, 0.0, 1.0), "64 lower-case hex digits"),
-        (rows.judgement, ("m", "c@1", HASH, HASH, "yes", None, "", 0, 0.0, 0.0, 1.0), "go together"),
-        (rows.label, (HASH, "c@1", "human", "ann", 1, 1, "", 1.0), "human"),
-        (rows.label, (HASH, "c@1", "person", "ann", 0, 1, "", 1.0), "version = 0: must be at least 1"),
-        (rows.doubt, (HASH, "c@1", "bored", "", 1.0), "bored"),
-        (rows.appointment, ("p", "m", "both", 1.0), "both"),
-        (rows.artefact, ("{}",), "task"),
-        (rows.calibration, ("[]",), "Calibration"),
+        (rows.experiment, schema.trials.c, {"arms": '{"a": 0.5}'}, "BadRecord: .* add up to 1"),
+        (lambda row: rows.rollout(row, "run-1-a"), rows.ROLLOUT, {"status": "wandering"}, "wandering"),
+        (rows.judgement, rows.JUDGEMENT, {"grade": "maybe"}, "maybe"),
+        (rows.judgement, rows.JUDGEMENT, {"artefact": "a"}, "64 lower-case hex digits"),
+        (rows.judgement, rows.JUDGEMENT, {"score": None}, "go together"),
+        (rows.label, rows.LABEL, {"maker": "human"}, "human"),
+        (rows.label, rows.LABEL, {"version": 0}, "version = 0: must be at least 1"),
+        (rows.review_request, rows.REVIEW_REQUEST, {"reason": "bored"}, "bored"),
+        (rows.judge_assignment, rows.JUDGE_ASSIGNMENT, {"role": "both"}, "both"),
+        (rows.eval_item, [schema.artefacts.c.body], {"body": "{}"}, "task"),
+        (rows.calibration, [schema.calibrations.c.body], {"body": "[]"}, "Calibration"),
     ],
 )
-def test_a_row_about_judges_that_makes_no_record_is_damage(read: Any, row: tuple[Any, ...], why: str) -> None:
-    with pytest.raises(StoreCorrupt, match=f"a stored {read.__name__}: cannot be read: .*{why}"):
-        read(row)
-
-
-def test_rows_about_judges_become_records_field_by_field() -> None:
-    one = rows.judgement(("m", "c@1", HASH, "b" * 64, "partly", 0.5, "w", 3, 0.25, 0.125, 7.0))
-    assert [getattr(one, name.name) for name in rows.JUDGEMENT] == [
-        *("m", "c@1", HASH, "b" * 64, "partly", 0.5, "w", 3, 0.25, 0.125, 7.0)
-    ]
-    label = rows.label((HASH, "c@1", "model", "gpt", 2, 0, "w", 7.0))
-    assert [getattr(label, name.name) for name in rows.LABEL] == [HASH, "c@1", "model", "gpt", 2, False, "w", 7.0]
-    assert rows.label((HASH, "c@1", "model", "gpt", 2, None, "w", 7.0)).holds is None
-    doubt = rows.doubt((HASH, "c@1", "disputed", "w", 7.0))
-    assert [getattr(doubt, name.name) for name in rows.DOUBT] == [HASH, "c@1", "disputed", "w", 7.0]
-    given = rows.appointment(("p", "m", "audit", 7.0))
-    assert [getattr(given, name.name) for name in rows.APPOINTMENT] == ["p", "m", "audit", 7.0]
+def test_a_row_that_makes_no_record_is_damage(read: Any, columns: Any, changed: dict[str, Any], why: str) -> None:
+    name = "rollout" if read.__name__ == "<lambda>" else read.__name__
+    with pytest.raises(StoreCorrupt, match=f"a stored {name}: cannot be read: .*{why}"):
+        read(row_of(columns, **changed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from itertools import count, product
 from typing import Any
@@ -19,6 +19,7 @@ from holdfast.store import notifications, schema
 from holdfast.store.db import engine_for
 from tests.conftest import Files
 
+S = Stage
 RUN = (
     "INSERT INTO runs (key, id, project, kind, state, wanted, model_ref, settings, created_at, beat_at) "
     "VALUES (1, 'run-1-x', 'default', 'k', 'running', 'running', 'm', '{}', 1, 1)"
@@ -33,41 +34,40 @@ class Raw:
         self._numbers = count(1)
         self.run(RUN)
 
-    def run(self, statement: str) -> Any:
-        return self._connection.execute(statement)
+    def run(self, *statements: str) -> Any:
+        return [self._connection.execute(statement) for statement in statements][-1]
 
-    def refuses(self, statement: str) -> str | None:
-        """What the database says against it, None when it lets it pass."""
+    def refuses(self, statement: str) -> str:
+        """What the database says against it, blank when it lets it pass."""
         try:
             self._connection.execute(statement)
         except Exception as error:  # two drivers, two kinds of error
             return str(error)
-        return None
+        return ""
 
-    def rollout(self, status: str = "queuing") -> int:
-        key = next(self._numbers)
-        self.run(
-            "INSERT INTO rollouts (key, run, name, input, status, priority, max_attempts, attempt_count, faults, "
-            f"enqueued_at, ready_at) VALUES ({key}, 1, 't{key}', '1', '{status}', 0, 1, 0, 0, 1, 1)"
-        )
+    def insert(self, table: str, **values: Any) -> int:
+        """A row with a key of its own, which is the answer; texts are quoted."""
+        values["key"] = key = next(self._numbers)
+        shown = ", ".join(f"'{value}'" if isinstance(value, str) else str(value) for value in values.values())
+        self.run(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({shown})")
         return key
 
-    def attempt(self, rollout: int, status: str = "running", number: int = 1) -> int:
-        key = next(self._numbers)
-        self.run(
-            "INSERT INTO attempts (key, rollout, number, worker, status, started_at, beat_at, lease_until) "
-            f"VALUES ({key}, {rollout}, {number}, 'w', '{status}', 1, 1, 2)"
-        )
-        return key
+    def rollout(self, status: str = "queuing", **given: Any) -> int:
+        times = {"enqueued_at": 1, "ready_at": 1}
+        counts = {"priority": 0, "max_attempts": 1, "attempt_count": 0, "faults": 0}
+        values = {"run": 1, "name": f"t{next(self._numbers)}", "input": "1", "status": status, **counts, **times}
+        return self.insert("rollouts", **values | given)
 
-    def release(self, policy: str, stage: str = "candidate", number: int = 1, share: int = 0) -> int:
-        key = next(self._numbers)
-        self.run(
-            "INSERT INTO releases (key, project, policy, number, kind, source, stage, share, is_known_good, manifest, "
-            f"created_at, changed_at) VALUES ({key}, 'default', '{policy}', {number}, 'prompt', 's{key}', '{stage}', "
-            f"{share}, 0, '{{}}', 1, 1)"
-        )
-        return key
+    def attempt(self, status: str = "running", **given: Any) -> int:
+        rollout = given.pop("rollout", None) or self.rollout()
+        values = {"rollout": rollout, "number": 1, "worker": "w", "status": status, "started_at": 1, "beat_at": 1}
+        return self.insert("attempts", **values | given, lease_until=2)
+
+    def release(self, stage: str = "candidate", policy: str = "", share: int = 0) -> int:
+        source = f"s{(number := next(self._numbers))}"
+        values = {"project": "default", "policy": policy or source, "number": number, "kind": "prompt"}
+        values |= {"source": source, "stage": stage, "share": share, "is_known_good": 0, "manifest": "{}"}
+        return self.insert("releases", **values, created_at=1, changed_at=1)
 
     def close(self) -> None:
         self._connection.close()
@@ -90,81 +90,52 @@ def way_to(table: Mapping[Any, frozenset[Any]], first: StrEnum, goal: StrEnum) -
     raise AssertionError(f"no way to {goal}")
 
 
-def test_the_database_allows_exactly_the_moves_of_a_rollout_in_the_table(raw: Raw) -> None:
-    wrong = []
-    for old, new in product(RolloutState, repeat=2):
-        key = raw.rollout()
-        for step in way_to(TRANSITIONS, RolloutState.QUEUING, old):
-            raw.run(f"UPDATE rollouts SET status = '{step}' WHERE key = {key}")
-        refusal = raw.refuses(f"UPDATE rollouts SET status = '{new}' WHERE key = {key}")
-        if (refusal is None) != (new in TRANSITIONS[old]) or (refusal and "illegal move of rollouts" not in refusal):
-            wrong.append((old, new, refusal))
-    assert wrong == []
+def percent(stage: str) -> int:
+    return {"live": 100, "canary": 5}.get(stage, 0)
 
 
-def test_the_database_allows_exactly_the_moves_of_an_attempt_in_the_table(raw: Raw) -> None:
-    wrong = []
-    for old, new in product(AttemptState, repeat=2):
-        key = raw.attempt(raw.rollout())
-        for step in way_to(ATTEMPT_TRANSITIONS, AttemptState.RUNNING, old):
-            raw.run(f"UPDATE attempts SET status = '{step}' WHERE key = {key}")
-        refusal = raw.refuses(f"UPDATE attempts SET status = '{new}' WHERE key = {key}")
-        legal = new in ATTEMPT_TRANSITIONS[old]
-        if (refusal is None) != legal or (refusal and "illegal move of attempts" not in refusal):
-            wrong.append((old, new, refusal))
-    assert wrong == []
+LIVES: dict[str, tuple[str, type[StrEnum], Mapping[Any, frozenset[Any]], Callable[[Raw, Any], int]]] = {
+    "rollouts": ("status", RolloutState, TRANSITIONS, Raw.rollout),
+    "attempts": ("status", AttemptState, ATTEMPT_TRANSITIONS, Raw.attempt),
+    "releases": ("stage", Stage, MOVES, Raw.release),
+}
 
 
-def percent(stage: StrEnum) -> int:
-    return {Stage.LIVE: 100, Stage.CANARY: 5}.get(Stage(stage), 0)
+@pytest.mark.parametrize("table", LIVES)
+def test_the_database_allows_exactly_the_births_and_moves_in_the_table(raw: Raw, table: str) -> None:
+    column, states, moves, make = LIVES[table]
+    first, *others = states
+    for state in others:
+        with pytest.raises(Exception, match=f"illegal birth of {table}"):
+            make(raw, state)
+
+    def moving(key: int, to: str) -> str:
+        share = f", share = {percent(to)}" if table == "releases" else ""
+        return f"UPDATE {table} SET {column} = '{to}'{share} WHERE key = {key}"
+
+    for old, new in product(states, [*states, "wandering"]):
+        key = make(raw, first)
+        raw.run("SELECT 1", *(moving(key, step) for step in way_to(moves, first, old)))
+        refusal = raw.refuses(moving(key, new))
+        assert (refusal == "") == (new in moves[old]) and (not refusal or f"illegal move of {table}" in refusal)
+    assert raw.refuses(f"UPDATE {table} SET {column} = NULL WHERE key = {make(raw, first)}")
 
 
-def test_the_database_allows_exactly_the_moves_of_a_release_in_the_table(raw: Raw) -> None:
-    wrong = []
-    for old, new in product(Stage, repeat=2):
-        key = raw.release(f"{old}-{new}")
-        for step in way_to(MOVES, Stage.CANDIDATE, old):
-            raw.run(f"UPDATE releases SET stage = '{step}', share = {percent(step)} WHERE key = {key}")
-        refusal = raw.refuses(f"UPDATE releases SET stage = '{new}', share = {percent(new)} WHERE key = {key}")
-        if (refusal is None) != (new in MOVES[old]) or (refusal and "illegal move of releases" not in refusal):
-            wrong.append((old, new, refusal))
-    assert wrong == []
-
-
-@pytest.mark.parametrize("stage", list(Stage))
-def test_a_release_is_born_a_candidate_that_answers_nothing(raw: Raw, stage: Stage) -> None:
-    if stage is Stage.CANDIDATE:
-        assert raw.release("p", stage)
-        with pytest.raises(Exception, match="illegal birth of releases"):
-            raw.release("q", stage, share=5)
-        return
+def test_the_database_lets_a_stage_have_its_share_only(raw: Raw) -> None:
     with pytest.raises(Exception, match="illegal birth of releases"):
-        raw.release("p", stage, share=percent(stage))
+        raw.release(share=5)
+    for stage, shares in {S.SHADOW: {0}, S.REJECTED: {0}, S.CANARY: {1, 50, 100}, S.LIVE: {100}}.items():
+        for share in (-1, 0, 1, 50, 100, 101):
+            refusal = raw.refuses(f"UPDATE releases SET stage = '{stage}', share = {share} WHERE key = {raw.release()}")
+            assert refusal == "" if share in shares else "illegal share of releases" in refusal
 
 
-@pytest.mark.parametrize(
-    ("stage", "shares"),
-    [(Stage.SHADOW, {0}), (Stage.REJECTED, {0}), (Stage.CANARY, {1, 50, 100}), (Stage.LIVE, {100})],
-)
-def test_the_database_lets_a_stage_have_its_share_only(raw: Raw, stage: Stage, shares: set[int]) -> None:
-    allowed = set()
-    for share in (-1, 0, 1, 50, 100, 101):
-        key = raw.release(f"p{share + 1}")
-        refusal = raw.refuses(f"UPDATE releases SET stage = '{stage}', share = {share} WHERE key = {key}")
-        if refusal is None:
-            allowed.add(share)
-        else:
-            assert "illegal share of releases" in refusal
-    assert allowed == shares
-
-
-@pytest.mark.parametrize("stage", [Stage.LIVE, Stage.CANARY])
-def test_one_release_of_a_policy_at_most_is_live_or_a_canary(raw: Raw, stage: Stage) -> None:
-    keys = [raw.release("p"), raw.release("q"), raw.release("p", number=2)]
-    move = f"UPDATE releases SET stage = '{stage}', share = {percent(stage)} WHERE key = "
-    assert [raw.refuses(f"{move}{key}") for key in keys[:2]] == [None, None]
-    refusal = raw.refuses(f"{move}{keys[2]}")
-    assert refusal is not None and "unique" in refusal.lower()
+def test_one_release_of_a_policy_at_most_is_live_or_a_canary(raw: Raw) -> None:
+    for stage in (S.LIVE, S.CANARY):
+        keys = [raw.release(policy=policy) for policy in (f"p-{stage}", f"q-{stage}", f"p-{stage}")]
+        move = f"UPDATE releases SET stage = '{stage}', share = {percent(stage)} WHERE key = "
+        assert [raw.refuses(f"{move}{key}") for key in keys[:2]] == ["", ""]
+        assert "unique" in raw.refuses(f"{move}{keys[2]}").lower()
 
 
 TRIAL = (
@@ -240,67 +211,54 @@ ORDERED = (
 )
 
 
-@pytest.mark.parametrize("table", list(FIXED))
-def test_what_something_is_never_changes(raw: Raw, table: str) -> None:
-    raw.release("p")
-    for statement in (TRIAL, "INSERT INTO exposures VALUES (1, 'u', 'a', 1)", SERVED, *JUDGED, *ORDERED):
-        raw.run(statement)
+def test_what_something_is_never_changes(raw: Raw) -> None:
+    raw.release()
+    raw.run(TRIAL, "INSERT INTO exposures VALUES (1, 'u', 'a', 1)", SERVED, *JUDGED, *ORDERED)
     raw.run(BUDGET.format(allowed=2000, spent=50, overspent=0))
     raw.run("INSERT INTO steps VALUES (1, 1, 'n', 'f', '', 1, '{}')")
     raw.run("INSERT INTO scorings VALUES (1, 'p', 'run-1-x', 'n', '{}', 'ann', 1, 1, 'a')")
     raw.run("INSERT INTO scored VALUES (1, 'run-1-x/t', 1, 'success', 1, 1, 'rule:exact', NULL, NULL)")
     raw.run("INSERT INTO budget_events VALUES (1, 1, 'allocate', 1, 2000, 2000, 0, 0, NULL)")
-    message, fixed, free = FIXED[table]
-    assert {*fixed.split(), *free.split(), "key"} >= {column.name for column in schema.metadata.tables[table].c}
-    for column in fixed.split():
-        refusal = raw.refuses(f"UPDATE {table} SET {column} = {column}")
-        assert refusal is not None and message in refusal, column
-
-
-def test_a_release_is_never_removed(raw: Raw) -> None:
-    raw.release("p")
-    refusal = raw.refuses("DELETE FROM releases")
-    assert refusal is not None and "a release is never removed" in refusal
+    for table, (message, fixed, free) in FIXED.items():
+        assert {*fixed.split(), *free.split(), "key"} >= {column.name for column in schema.metadata.tables[table].c}
+        for column in fixed.split():
+            assert message in raw.refuses(f"UPDATE {table} SET {column} = {column}"), (table, column)
+    for table, message in {
+        "releases": "a release is never removed",
+        "labels": "a label is never removed",
+        "appointments": "an appointment is for good",
+        "tokens": "a token is never removed",
+        "alerts": "an alert is never removed",
+        "commands": "a command is never removed",
+    }.items():
+        assert message in raw.refuses(f"DELETE FROM {table}")
 
 
 def test_a_trial_ends_once_and_feedback_is_told_once(raw: Raw) -> None:
-    raw.run(TRIAL)
-    raw.run(SERVED)
-    assert raw.refuses("UPDATE trials SET ended_at = 5") is None
+    raw.run(TRIAL, SERVED)
+    assert raw.refuses("UPDATE trials SET ended_at = 5") == ""
     for late in ("6", "NULL"):
-        assert "a trial ends once" in (raw.refuses(f"UPDATE trials SET ended_at = {late}") or "")
-    assert raw.refuses("UPDATE served SET success = 1, reward = 0.5") is None  # the same again is harmless
+        assert "a trial ends once" in raw.refuses(f"UPDATE trials SET ended_at = {late}")
+    assert raw.refuses("UPDATE served SET success = 1, reward = 0.5") == ""  # the same again is harmless
     for change in ("success = 0", "success = NULL", "reward = 0.25"):
-        assert "feedback is told once" in (raw.refuses(f"UPDATE served SET {change}") or "")
+        assert "feedback is told once" in raw.refuses(f"UPDATE served SET {change}")
 
 
-@pytest.mark.parametrize(
-    ("given", "is_fine"),
-    [
-        ({"allowed": 2000, "spent": 0, "overspent": 0}, True),
-        ({"allowed": 4000, "spent": 9000, "overspent": 5000}, True),  # what was spent is not the limit's to hide
-        ({"allowed": 4001, "spent": 0, "overspent": 0}, False),
-        ({"allowed": 1999, "spent": 0, "overspent": 0}, False),
-        ({"allowed": 2000, "spent": 1, "overspent": 2}, False),
-    ],
-)
-def test_a_budget_is_born_within_its_limits(raw: Raw, given: dict[str, int], is_fine: bool) -> None:
-    refusal = raw.refuses(BUDGET.format(**given))
-    assert (refusal is None) == is_fine
-    assert is_fine or "a budget beyond its limits" in str(refusal)
-
-
-def test_nothing_of_a_budget_is_taken_back(raw: Raw) -> None:
-    raw.run(BUDGET.format(allowed=3000, spent=100, overspent=10))
+def test_a_budget_is_born_within_its_limits_and_nothing_of_it_is_taken_back(raw: Raw) -> None:
+    for allowed, spent, overspent in ((4001, 0, 0), (1999, 0, 0), (2000, 1, 2)):
+        refusal = raw.refuses(BUDGET.format(allowed=allowed, spent=spent, overspent=overspent))
+        assert "a budget beyond its limits" in refusal
+    # What was spent is not the limit's to hide.
+    for allowed, spent, overspent in ((2000, 0, 0), (4000, 9000, 5000), (3000, 100, 10)):
+        raw.run("DELETE FROM budgets", BUDGET.format(allowed=allowed, spent=spent, overspent=overspent))
     for change in ("allowed = 2999", "spent = 99", "overspent = 9", "calls = 0", "events = 1"):
-        assert "nothing of a budget is taken back" in (raw.refuses(f"UPDATE budgets SET {change}") or ""), change
-    assert raw.refuses("UPDATE budgets SET allowed = 4000, spent = 101, overspent = 11, calls = 2, events = 3") is None
-    assert "a budget beyond its limits" in (raw.refuses("UPDATE budgets SET allowed = 4001") or "")
+        assert "nothing of a budget is taken back" in raw.refuses(f"UPDATE budgets SET {change}"), change
+    assert raw.refuses("UPDATE budgets SET allowed = 4000, spent = 101, overspent = 11, calls = 2, events = 3") == ""
+    assert "a budget beyond its limits" in raw.refuses("UPDATE budgets SET allowed = 4001")
 
 
-@pytest.mark.parametrize(
-    ("grade", "score", "is_fine"),
-    [
+def test_a_judgement_has_a_grade_and_a_score_or_neither(raw: Raw) -> None:
+    for grade, score, is_fine in (
         ("'yes'", "1", True),
         ("'partly'", "0.5", True),
         ("'no'", "0", True),
@@ -310,136 +268,75 @@ def test_nothing_of_a_budget_is_taken_back(raw: Raw) -> None:
         ("'maybe'", "0.5", False),
         ("'yes'", "1.01", False),
         ("'no'", "-0.01", False),
-    ],
-)
-def test_a_judgement_has_a_grade_and_a_score_or_neither(raw: Raw, grade: str, score: str, is_fine: bool) -> None:
-    refusal = raw.refuses(JUDGEMENT.format(grade=grade, score=score))
-    assert (refusal is None) == is_fine
-    assert is_fine or "a judgement that says nothing" in str(refusal)
+    ):
+        refusal = raw.refuses(JUDGEMENT.format(grade=grade, score=score))
+        assert refusal == "" if is_fine else "a judgement that says nothing" in refusal
+        raw.run("DELETE FROM judgements")
 
 
-@pytest.mark.parametrize(
-    ("maker", "version", "holds", "is_fine"),
-    [
+def test_a_label_says_who_made_it(raw: Raw) -> None:
+    for maker, version, holds, is_fine in (
         ("program", 1, "0", True),
         ("model", 2, "1", True),
         ("person", 1, "NULL", True),  # it cannot be told
         ("human", 1, "1", False),
         ("person", 0, "1", False),
         ("person", 1, "2", False),
-    ],
-)
-def test_a_label_says_who_made_it_and_stays(raw: Raw, maker: str, version: int, holds: str, is_fine: bool) -> None:
-    refusal = raw.refuses(LABEL.format(maker=maker, version=version, holds=holds))
-    assert (refusal is None) == is_fine
-    assert is_fine or "a label of nobody" in str(refusal)
-    if is_fine:
-        assert "a label is never removed" in (raw.refuses("DELETE FROM labels") or "")
+    ):
+        refusal = raw.refuses(LABEL.format(maker=maker, version=version, holds=holds))
+        assert refusal == "" if is_fine else "a label of nobody" in refusal
 
 
 def test_a_judge_has_one_role_for_a_policy_for_good(raw: Raw) -> None:
-    assert "an unknown role" in (raw.refuses(APPOINTMENT.format("both")) or "")
+    assert "an unknown role" in raw.refuses(APPOINTMENT.format("both"))
     raw.run(APPOINTMENT.format("train"))
-    assert "unique" in (raw.refuses(APPOINTMENT.format("audit")) or "").lower()
-    assert "an appointment is for good" in (raw.refuses("DELETE FROM appointments") or "")
+    assert "unique" in raw.refuses(APPOINTMENT.format("audit")).lower()
 
 
 def test_the_life_of_a_token_is_only_ever_shortened(raw: Raw) -> None:
-    assert "an unknown role" in (raw.refuses(TOKEN.format(2, "king", "b")) or "")
+    assert "an unknown role" in raw.refuses(TOKEN.format(2, "king", "b"))
     raw.run(TOKEN.format(1, "admin", "a"))
-    assert "unique" in (raw.refuses(TOKEN.format(2, "viewer", "a")) or "").lower()
-    assert raw.refuses("UPDATE tokens SET expires_at = 8") is None
+    assert "unique" in raw.refuses(TOKEN.format(2, "viewer", "a")).lower()
+    assert raw.refuses("UPDATE tokens SET expires_at = 8") == ""
     for longer in ("9", "NULL"):
-        assert "only ever shortened" in (raw.refuses(f"UPDATE tokens SET expires_at = {longer}") or "")
-    assert raw.refuses("UPDATE tokens SET revoked_at = 5") is None
+        assert "only ever shortened" in raw.refuses(f"UPDATE tokens SET expires_at = {longer}")
+    assert raw.refuses("UPDATE tokens SET revoked_at = 5") == ""
     for later in ("NULL", "6"):
-        assert "a token is revoked once" in (raw.refuses(f"UPDATE tokens SET revoked_at = {later}") or "")
-    assert "a token is never removed" in (raw.refuses("DELETE FROM tokens") or "")
+        assert "a token is revoked once" in raw.refuses(f"UPDATE tokens SET revoked_at = {later}")
 
 
 def test_of_one_code_one_alert_stands_and_what_is_over_stays_so(raw: Raw) -> None:
-    assert "an unknown severity" in (raw.refuses(ALERT.format(1, "backlog", "grave")) or "")
+    assert "an unknown severity" in raw.refuses(ALERT.format(1, "backlog", "grave"))
     raw.run(ALERT.format(1, "backlog", "warning"))
-    assert "unique" in (raw.refuses(ALERT.format(2, "backlog", "info")) or "").lower()
-    raw.run("UPDATE alerts SET cleared_at = 3")
-    raw.run(ALERT.format(2, "backlog", "info"))
+    assert "unique" in raw.refuses(ALERT.format(2, "backlog", "info")).lower()
+    raw.run("UPDATE alerts SET cleared_at = 3", ALERT.format(2, "backlog", "info"))
     for change in ("cleared_at = NULL", "severity = 'info'", "acknowledged_by = 'ann'"):
-        assert "an alert is cleared once" in (raw.refuses(f"UPDATE alerts SET {change} WHERE key = 1") or "")
-    for table, what in (("alerts", "an alert"), ("commands", "a command")):
-        raw.run(ORDERED[1]) if table == "commands" else None
-        assert f"{what} is never removed" in (raw.refuses(f"DELETE FROM {table}") or "")
+        assert "an alert is cleared once" in raw.refuses(f"UPDATE alerts SET {change} WHERE key = 1")
 
 
-def test_a_state_that_the_table_does_not_know_is_refused(raw: Raw) -> None:
-    rollout, attempt = raw.rollout(), raw.attempt(raw.rollout())
-    assert raw.refuses(f"UPDATE rollouts SET status = 'wandering' WHERE key = {rollout}")
-    assert raw.refuses(f"UPDATE attempts SET status = 'wandering' WHERE key = {attempt}")
-    assert raw.refuses(f"UPDATE rollouts SET status = NULL WHERE key = {rollout}")
-    assert raw.refuses(f"UPDATE releases SET stage = 'wandering' WHERE key = {raw.release('p')}")
+def test_one_attempt_at_most_holds_or_has_won_a_rollout(raw: Raw) -> None:
+    for first in AttemptState:
+        attempt = raw.attempt(rollout=(rollout := raw.rollout()))
+        if first is not AttemptState.RUNNING:
+            raw.run(f"UPDATE attempts SET status = '{first}' WHERE key = {attempt}")
+        if first not in (AttemptState.RUNNING, AttemptState.SUCCEEDED):
+            assert raw.attempt(rollout=rollout, number=2)
+            continue
+        with pytest.raises(Exception, match=r"(?i)unique"):
+            raw.attempt(rollout=rollout, number=2)
 
 
-@pytest.mark.parametrize("state", list(RolloutState))
-def test_a_rollout_is_born_queuing(raw: Raw, state: RolloutState) -> None:
-    if state is RolloutState.QUEUING:
-        assert raw.rollout(state)
-        return
-    with pytest.raises(Exception, match="illegal birth of rollouts"):
-        raw.rollout(state)
-
-
-@pytest.mark.parametrize("state", list(AttemptState))
-def test_an_attempt_is_born_running(raw: Raw, state: AttemptState) -> None:
-    rollout = raw.rollout()
-    if state is AttemptState.RUNNING:
-        assert raw.attempt(rollout, state)
-        return
-    with pytest.raises(Exception, match="illegal birth of attempts"):
-        raw.attempt(rollout, state)
-
-
-@pytest.mark.parametrize(
-    ("first", "allowed"),
-    [(state, state not in (AttemptState.RUNNING, AttemptState.SUCCEEDED)) for state in AttemptState],
-)
-def test_one_attempt_at_most_holds_or_has_won_a_rollout(raw: Raw, first: AttemptState, allowed: bool) -> None:
-    rollout = raw.rollout()
-    attempt = raw.attempt(rollout)
-    if first is not AttemptState.RUNNING:
-        raw.run(f"UPDATE attempts SET status = '{first}' WHERE key = {attempt}")
-    if allowed:
-        assert raw.attempt(rollout, number=2)
-        return
-    with pytest.raises(Exception, match=r"(?i)unique"):
-        raw.attempt(rollout, number=2)
-
-
-NEW_ROLLOUT = (
-    "INSERT INTO rollouts (key, run, name, input, status, priority, max_attempts, attempt_count, faults, "
-    "enqueued_at, ready_at) VALUES (9001, {run}, '{name}', '1', 'queuing', 0, 1, 0, 0, 1, 1)"
-)
-NEW_ATTEMPT = (
-    "INSERT INTO attempts (key, rollout, number, worker, status, started_at, beat_at, lease_until) "
-    "VALUES (9001, {rollout}, 1, 'w', 'running', 1, 1, 2)"
-)
-
-
-@pytest.mark.parametrize(
-    ("statement", "why"),
-    [
-        (NEW_ROLLOUT.format(run=1, name="t1"), "unique"),  # two rollouts of one name in a run
-        (NEW_ROLLOUT.format(run=99, name="x"), "foreign key"),  # a rollout of no run
-        (NEW_ATTEMPT.format(rollout=99), "foreign key"),  # an attempt at nothing
-        (RUN.replace("(1, 'run-1-x'", "(2, 'run-1-x'"), "unique"),  # a run under another's name
-    ],
-)
-def test_names_and_references_hold(raw: Raw, statement: str, why: str) -> None:
-    raw.rollout()
-    refusal = raw.refuses(statement)
-    assert refusal is not None and why in refusal.lower()
-
-
-def test_a_number_is_never_given_twice(raw: Raw) -> None:
+def test_names_and_references_hold_and_a_number_is_never_given_twice(raw: Raw) -> None:
     """A fencing token that came back would let a zombie in."""
+    raw.rollout(name="taken")
+    for why, make in (
+        ("unique", lambda: raw.rollout(name="taken")),  # two rollouts of one name in a run
+        ("foreign key", lambda: raw.rollout(run=99)),  # a rollout of no run
+        ("foreign key", lambda: raw.attempt(rollout=99)),  # an attempt at nothing
+        ("unique", lambda: raw.run(RUN.replace("(1, 'run-1-x'", "(2, 'run-1-x'"))),  # a run under another's name
+    ):
+        with pytest.raises(Exception, match=f"(?i){why}"):
+            make()
     insert = (
         "INSERT INTO attempts (rollout, number, worker, status, started_at, beat_at, lease_until) "
         "VALUES ({}, 1, 'w', 'running', 1, 1, 2) RETURNING key"

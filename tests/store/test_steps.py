@@ -5,23 +5,19 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-import alembic.command
-import alembic.config
 import pytest
-import sqlalchemy
 
 from holdfast.contracts.errors import BadRecord, Conflict, NotFound, StaleLease, StoreCorrupt
 from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.store import ledger, schema
-from holdfast.store.check import check
-from holdfast.store.db import MIGRATING, engine_for
+from holdfast.store.db import engine_for, upgrade
 from holdfast.store.ledger import GENESIS, digest
+from holdfast.store.runs import LARGEST
 from holdfast.store.sql import Transaction
-from holdfast.store.steps import LARGEST
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Databases, Files
-from tests.store.scene import begin
-from tests.store.tamper import damage, rewrite
+from tests.store.scene import begin, once, problems, says
+from tests.store.tamper import damage, damaged, rewrite
 
 
 def add(store: Store, run: str, name: str, result: dict[str, Any] | None = None, **how: Any) -> StepRecord:
@@ -30,7 +26,7 @@ def add(store: Store, run: str, name: str, result: dict[str, Any] | None = None,
 
 
 def found(store: Store) -> list[str]:
-    return [problem for part in check(store) if part.name in ("steps", "recorded") for problem in part.problems]
+    return problems(store, "steps", "recorded")
 
 
 def noted(store: Store, run: str) -> list[Any]:
@@ -67,31 +63,19 @@ def test_a_step_is_read_by_its_name_and_is_none_while_it_is_not_done(store: Stor
 RESULT = {"a": 1, "b": [2]}
 
 
-@pytest.mark.parametrize(
-    ("other", "same"),
-    [
-        ({"result": {"a": 1, "b": [2]}}, True),
-        ({"result": {"b": [2], "a": 1}}, True),  # the order of keys says nothing
-        ({"result": {"a": 1.0, "b": [2]}}, False),  # equal in Python, not in JSON
-        ({"result": {"a": 1}}, False),
-        ({"result": RESULT, "function": "pipeline.prove"}, False),
-        ({"result": RESULT, "inputs_sha256": "cd"}, False),
-    ],
-)
-def test_the_same_step_again_is_harmless_and_another_of_its_name_is_refused(
-    store: Store, clock: Clock, other: dict[str, Any], same: bool
-) -> None:
+def test_the_same_step_again_is_harmless_and_another_of_its_name_is_refused(store: Store, clock: Clock) -> None:
     run = begin(store, clock)
     first = add(store, run, "learn", RESULT)
-    if same:
-        assert add(store, run, "learn", now=9.0, **other) == first
-    else:
-        with pytest.raises(Conflict) as refused:
-            add(store, run, "learn", **other)
-        assert str(refused.value) == (
-            f"step learn of {run}: is there already, with another function, other inputs or another result; "
-            "a recorded step is never changed"
-        )
+    assert add(store, run, "learn", {"b": [2], "a": 1}, now=9.0) == first  # the order of keys says nothing
+    why = "is there already, with another function, other inputs or another result"
+    for other in (
+        {"result": {"a": 1.0, "b": [2]}},  # equal in Python, not in JSON
+        {"result": {"a": 1}},
+        {"result": RESULT, "function": "pipeline.prove"},
+        {"result": RESULT, "inputs_sha256": "cd"},
+    ):
+        with says(Conflict, f"step learn of {run}: {why}; a recorded step is never changed"):
+            add(store, run, "learn", **other)  # type: ignore[arg-type]
     assert store.steps.of_run(run) == [first]
     assert len(noted(store, run)) == 1
 
@@ -107,33 +91,13 @@ def test_what_is_no_step_is_refused(store: Store, clock: Clock) -> None:
     assert store.steps.of_run(run) == []
 
 
-@pytest.mark.parametrize(("spare", "fits"), [(0, True), (-1, False)])
-def test_a_result_refers_to_data_and_does_not_hold_it(store: Store, clock: Clock, spare: int, fits: bool) -> None:
-    run = begin(store, clock)
-    text = "x" * (LARGEST - len('{"text":""}') - spare)
-    if fits:
-        assert add(store, run, "learn", {"text": text}).body == {"text": text}
-        return
-    with pytest.raises(BadRecord) as refused:
-        add(store, run, "learn", {"text": text})
-    assert str(refused.value) == (
-        f"step learn of {run}: its result has 65537 bytes, 65536 are allowed; keep the data in a blob and refer to it"
-    )
+def test_a_result_refers_to_data_and_does_not_hold_it(store: Store, clock: Clock) -> None:
+    run, most = begin(store, clock), "x" * (LARGEST - len('{"text":""}'))
+    assert add(store, run, "fits", {"text": most}).body == {"text": most}
+    why = "its result has 65537 bytes, 65536 are allowed"
+    with says(BadRecord, f"step learn of {run}: {why}; keep the data in a blob and refer to it"):
+        add(store, run, "learn", {"text": most + "x"})
     assert store.steps.get(run, "learn") is None
-
-
-def test_a_project_sees_its_own_steps_only(store: Store, url: str, clock: Clock) -> None:
-    run = begin(store, clock)
-    with open_store(url, project="other") as elsewhere:
-        calls = (
-            lambda: add(elsewhere, run, "learn"),
-            lambda: elsewhere.steps.of_run(run),
-            lambda: elsewhere.steps.get(run, "learn"),
-            lambda: elsewhere.steps.verify(run),
-        )
-        for call in calls:
-            with pytest.raises(NotFound, match="there is none in project 'other'"):
-                call()
 
 
 def test_a_driver_that_was_replaced_records_nothing_and_has_no_effect(store: Store, clock: Clock) -> None:
@@ -177,14 +141,6 @@ def test_when_an_effect_fails_neither_it_nor_the_step_has_happened(store: Store,
     assert add(store, run, "decide").step == 1  # and it can be done again
 
 
-def test_the_database_refuses_to_change_a_step(store: Store, clock: Clock) -> None:
-    add(store, begin(store, clock), "learn")
-    connection: Any = store.db.engine.connect(read_only=False)
-    with pytest.raises(Exception, match="a recorded step is immutable"):
-        connection.execute("UPDATE steps SET body = '1'")
-    connection.close()
-
-
 def test_each_step_is_in_the_ledger_once_with_the_hash_of_its_whole_row(store: Store, clock: Clock) -> None:
     run = begin(store, clock)
     add(store, run, "0/learn", {"b": "ü", "a": 1}, now=7.0, who="ann")
@@ -206,32 +162,28 @@ def learnt(store: Store, clock: Clock) -> str:
     return run
 
 
-@pytest.mark.parametrize(
-    ("statement", "step", "why"),
-    [
-        ("""UPDATE steps SET body = '{"success":1.0}' WHERE step = 2 AND run = 1""", 2, "was changed after"),
-        ("UPDATE steps SET name = '7/learn' WHERE step = 2 AND run = 1", 2, "was changed after"),
-        ("UPDATE steps SET function = 'pipeline.prove' WHERE step = 2 AND run = 1", 2, "was changed after"),
-        (f"UPDATE steps SET function = '{LEGACY_STEP}' WHERE step = 2 AND run = 1", 2, "was changed after"),
-        ("UPDATE steps SET inputs_sha256 = 'cd' WHERE step = 2 AND run = 1", 2, "was changed after"),
+@once
+def test_a_change_behind_its_back_is_found_with_the_step(store: Store, clock: Clock) -> None:
+    run = learnt(store, clock)
+    changed, second = "was changed after it was written", "WHERE step = 2 AND run = 1"
+    for statement, step, why in (
+        (f"""UPDATE steps SET body = '{{"success":1.0}}' {second}""", 2, changed),
+        (f"UPDATE steps SET name = '7/learn' {second}", 2, changed),
+        (f"UPDATE steps SET function = 'pipeline.prove' {second}", 2, changed),
+        (f"UPDATE steps SET function = '{LEGACY_STEP}' {second}", 2, changed),
+        (f"UPDATE steps SET inputs_sha256 = 'cd' {second}", 2, changed),
         ("DELETE FROM steps WHERE step = 3 AND run = 1", 3, "is in the ledger, and not in the store"),
         ("INSERT INTO steps VALUES (1, 4, 'x', 'f', '', 1.0, '{}')", 4, "is not in the ledger"),
         (f"INSERT INTO steps VALUES (1, 0, 'x', '{LEGACY_STEP}', '', 1.0, '{{}}')", 0, "is not in the ledger"),
-    ],
-)
-def test_a_change_behind_its_back_is_found_with_the_step(
-    store: Store, clock: Clock, statement: str, step: int, why: str
-) -> None:
-    run = learnt(store, clock)
-    damage(store, statement)
-    why = "was changed after it was written" if why == "was changed after" else why
-    with pytest.raises(StoreCorrupt) as refused:
-        store.steps.verify(run)
-    assert str(refused.value) == f"step {step} of {run}: {why}; nothing that rests on this run is proven"
-    assert found(store) == [f"step {step} of {run}: {why}"]
-    store.steps.verify("run-2-b")
+    ):
+        with damaged(store, statement):
+            with says(StoreCorrupt, f"step {step} of {run}: {why}; nothing that rests on this run is proven"):
+                store.steps.verify(run)
+            assert found(store) == [f"step {step} of {run}: {why}"]
+            store.steps.verify("run-2-b")
 
 
+@once
 def test_what_was_removed_and_added_again_is_not_what_it_was(store: Store, clock: Clock) -> None:
     run = learnt(store, clock)
     damage(store, "DELETE FROM steps WHERE step = 3 AND run = 1")
@@ -245,6 +197,7 @@ def lesson(run: int, step: int, body: str = "{}") -> str:
     return f"INSERT INTO steps VALUES ({run}, {step}, 'lesson-{step}', '{LEGACY_STEP}', '', 1.0, '{body}')"
 
 
+@once
 def test_lessons_from_before_they_were_noted_are_taken_as_they_are(store: Store, clock: Clock) -> None:
     run = begin(store, clock)
     damage(store, lesson(1, 1), lesson(1, 2))
@@ -258,6 +211,7 @@ def test_lessons_from_before_they_were_noted_are_taken_as_they_are(store: Store,
     assert found(store) == [f"step {step} of {run}: was changed after it was written" for step in (2, 4)]
 
 
+@once
 def test_a_lesson_that_the_ledger_has_as_an_update_is_verified_by_its_result(store: Store, clock: Clock) -> None:
     run = begin(store, clock)
     sha256 = hashlib.sha256(b'{"loss":0.5}').hexdigest()
@@ -271,6 +225,7 @@ def test_a_lesson_that_the_ledger_has_as_an_update_is_verified_by_its_result(sto
     assert found(store) == [f"step 1 of {run}: was changed after it was written"]
 
 
+@once
 def test_a_run_that_began_later_is_in_the_ledger_from_its_first_step_on(store: Store, clock: Clock) -> None:
     learnt(store, clock)
     run = begin(store, clock, salt="c")
@@ -279,6 +234,7 @@ def test_a_run_that_began_later_is_in_the_ledger_from_its_first_step_on(store: S
         store.steps.verify(run)
 
 
+@once
 def test_a_run_that_nobody_began_is_not_taken_for_an_old_one(store: Store, clock: Clock) -> None:
     run = learnt(store, clock)
     rewrite(store, 1, "UPDATE ledger SET kind = 'note' WHERE run = 'run-1-a'")  # neither begun nor learnt
@@ -286,6 +242,7 @@ def test_a_run_that_nobody_began_is_not_taken_for_an_old_one(store: Store, clock
         store.steps.verify(run)
 
 
+@once
 def test_an_entry_that_makes_no_sense_is_named(store: Store, clock: Clock) -> None:
     run = learnt(store, clock)
     rewrite(store, 3, "UPDATE ledger SET body = '{\"step\":1}' WHERE seq = 3")
@@ -299,16 +256,8 @@ class Earlier:
     """A store of revision 0007, written without today's program: it still had learning updates."""
 
     def __init__(self, url: str) -> None:
-        engine = engine_for(url)
+        upgrade(engine := engine_for(url), "0007")
         self._connection: Any = engine.connect(read_only=False)
-        scheme = "sqlite://" if engine.name == "sqlite" else "postgresql+psycopg://"
-        bound = sqlalchemy.create_engine(scheme, creator=lambda: self._connection, poolclass=sqlalchemy.StaticPool)
-        config = alembic.config.Config()
-        config.set_main_option("script_location", "holdfast.store:migrations")
-        with bound.connect() as connection, connection.begin(), MIGRATING:
-            self._connection.execute("BEGIN")
-            config.attributes["connection"] = connection
-            alembic.command.upgrade(config, "0007")
         self._place, self._seq, self._previous = "?" if engine.name == "sqlite" else "%s", 0, GENESIS
         run = (1, "run-1-a", "default", "improve", "running", "running", "m", "{}", 1.0, 1.0)
         columns = "key, id, project, kind, state, wanted, model_ref, settings, created_at, beat_at"
@@ -347,22 +296,17 @@ class Earlier:
         self._connection.close()
 
 
-@pytest.fixture
-def earlier_url(places: Files | Databases) -> str:
-    return places.blank()
-
-
-def test_the_updates_of_an_earlier_store_become_steps_that_verify(earlier_url: str) -> None:
-    earlier = Earlier(earlier_url)
+def test_the_updates_of_an_earlier_store_become_steps_that_verify(places: Files | Databases) -> None:
+    earlier = Earlier(url := places.blank())
     earlier.update(1, '{"loss":0.5}')
     earlier.update(2, '{"checkpoint":"c-2","phase":"practice"}')
     earlier.close()
-    with open_store(earlier_url) as store:
+    with open_store(url) as store:
         first, second = store.steps.of_run("run-1-a")
         assert (first.step, first.name, first.function, first.inputs_sha256) == (1, "lesson-1", LEGACY_STEP, "")
         assert (first.body, second.body) == ({"loss": 0.5}, {"checkpoint": "c-2", "phase": "practice"})
         store.steps.verify("run-1-a")
-        assert [problem for part in check(store) for problem in part.problems] == []
+        assert problems(store) == []
         assert add(store, "run-1-a", "0/learn").step == 3
         store.steps.verify("run-1-a")
         damage(store, """UPDATE steps SET body = '{"loss":0.1}' WHERE step = 1""")
@@ -371,30 +315,28 @@ def test_the_updates_of_an_earlier_store_become_steps_that_verify(earlier_url: s
         assert "updates" not in {table.name for table in schema.metadata.sorted_tables}
 
 
-@pytest.mark.parametrize(
-    ("status", "signals", "outcome"),
-    [
-        ("succeeded", [("success", 1.0, "env")], "right"),
-        ("succeeded", [("success", 0.99, "env")], "wrong"),
-        ("succeeded", [("exact_match", 0.0, "rule:exact_match"), ("success", 1.0, "env")], "right"),  # success is first
-        ("succeeded", [("exact_match", 1.0, "rule:exact_match")], "right"),
-        ("succeeded", [("success", 0.0, "env"), ("success", 1.0, "human")], "right"),  # the last that was told
-        ("succeeded", [("success", 1.0, "agent")], None),  # an agent's own word is no check
-        ("succeeded", [("success", 1.0, "agent:me")], None),
-        ("succeeded", [("tone", 1.0, "judge:tone@1")], None),
-        ("succeeded", [], None),
-        ("failed", [], "wrong"),
-        ("failed", [("success", 1.0, "env")], "wrong"),  # it did not finish: what was measured before is no answer
-    ],
-)
-def test_the_outcomes_of_an_earlier_store_follow_from_its_rewards(
-    earlier_url: str, status: str, signals: list[tuple[str, float, str]], outcome: str | None
-) -> None:
-    earlier = Earlier(earlier_url)
-    earlier.rollout("t", status, *signals)
+OUTCOMES: list[tuple[str, list[tuple[str, float, str]], str | None]] = [
+    ("succeeded", [("success", 1.0, "env")], "right"),
+    ("succeeded", [("success", 0.99, "env")], "wrong"),
+    ("succeeded", [("exact_match", 0.0, "rule:exact_match"), ("success", 1.0, "env")], "right"),  # success is first
+    ("succeeded", [("exact_match", 1.0, "rule:exact_match")], "right"),
+    ("succeeded", [("success", 0.0, "env"), ("success", 1.0, "human")], "right"),  # the last that was told
+    ("succeeded", [("success", 1.0, "agent")], None),  # an agent's own word is no check
+    ("succeeded", [("success", 1.0, "agent:me")], None),
+    ("succeeded", [("tone", 1.0, "judge:tone@1")], None),
+    ("succeeded", [], None),
+    ("failed", [], "wrong"),
+    ("failed", [("success", 1.0, "env")], "wrong"),  # it did not finish: what was measured before is no answer
+]
+
+
+def test_the_outcomes_of_an_earlier_store_follow_from_its_rewards(places: Files | Databases) -> None:
+    earlier = Earlier(url := places.blank())
+    for place, (status, signals, _) in enumerate(OUTCOMES):
+        earlier.rollout(f"t{place}", status, *signals)
     earlier.close()
-    with open_store(earlier_url) as store:
-        rollout = store.views.rollout("run-1-a/t")
-        assert (rollout.outcome, rollout.step, rollout.version) == (outcome, None, None)
-        assert (rollout.max_faults, rollout.interruptions) == (5, 0)
-        assert [problem for part in check(store) for problem in part.problems] == []
+    with open_store(url) as store:
+        found = store.views.rollouts("run-1-a")
+        assert [rollout.outcome for rollout in found] == [outcome for _, _, outcome in OUTCOMES]
+        assert {(one.step, one.version, one.max_faults, one.interruptions) for one in found} == {(None, None, 5, 0)}
+        assert problems(store) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,7 +11,7 @@ from holdfast.contracts.rollout import AttemptState, OutcomeKind, RolloutState, 
 from holdfast.contracts.run import SplitRewards
 from holdfast.store import views as views_module
 from tests.conftest import Clock
-from tests.store.scene import Scene, begin
+from tests.store.scene import Scene, says
 
 A, R = AttemptState, RolloutState
 
@@ -19,7 +19,7 @@ A, R = AttemptState, RolloutState
 @pytest.fixture
 def mixed(scene: Scene, clock: Clock) -> Scene:
     """Six rollouts, three of them ended, and another run beside them."""
-    other = Scene(scene.store, clock, begin(scene.store, clock, salt="b"))
+    other = scene.beside()
     for n in range(6):
         scene.enqueue(f"t{n}", split=Split.TRAIN if n % 2 == 0 else Split.VAL, max_attempts=1)
         other.enqueue(f"t{n}")
@@ -30,9 +30,8 @@ def mixed(scene: Scene, clock: Clock) -> Scene:
     return scene
 
 
-@pytest.mark.parametrize(
-    ("filters", "expected"),
-    [
+def test_pages_are_in_the_order_of_enqueuing_and_filtered(mixed: Scene) -> None:
+    wanted: list[tuple[dict[str, Any], list[str]]] = [
         ({}, ["t0", "t1", "t2", "t3", "t4", "t5"]),
         ({"most": 2}, ["t0", "t1"]),
         ({"most": 2, "after": "t1"}, ["t2", "t3"]),
@@ -42,10 +41,9 @@ def mixed(scene: Scene, clock: Clock) -> Scene:
         ({"split": Split.VAL}, ["t1", "t3", "t5"]),
         ({"split": Split.VAL, "status": R.QUEUING}, ["t3", "t5"]),
         ({"split": Split.TRAIN, "status": R.QUEUING, "after": "t2", "most": 9}, ["t4"]),
-    ],
-)
-def test_pages_are_in_the_order_of_enqueuing_and_filtered(mixed: Scene, filters: dict, expected: list[str]) -> None:
-    assert [r.name for r in mixed.store.views.rollouts(mixed.run, **filters)] == expected
+    ]
+    for filters, expected in wanted:
+        assert [r.name for r in mixed.store.views.rollouts(mixed.run, **filters)] == expected
 
 
 def test_counts_name_every_state(mixed: Scene) -> None:
@@ -88,29 +86,19 @@ def test_an_output_is_read_back_and_no_output_is_none(mixed: Scene) -> None:
     assert [mixed.store.views.output(mixed.attempts(f"t{n}")[0]) for n in range(3)] == [{"answer": 42}, None, None]
 
 
-@pytest.mark.parametrize(
-    ("state", "done"),
-    [(state, state not in (R.QUEUING, R.REQUEUING, R.RUNNING)) for state in R],
-)
-def test_a_run_is_done_when_nothing_in_it_is_open(scene: Scene, state: R, done: bool) -> None:
-    assert scene.store.views.is_done(scene.run)  # nothing in it yet
-    scene.brought_to(state)
-    assert scene.store.views.is_done(scene.run) is done
-
-
-@pytest.mark.parametrize(
-    ("state", "done"),
-    [(state, state not in (R.QUEUING, R.REQUEUING, R.RUNNING)) for state in R],
-)
-def test_a_step_is_done_when_nothing_of_it_is_open_whatever_else_is(scene: Scene, state: R, done: bool) -> None:
-    scene.brought_to(state, "mine")
-    scene.enqueue("mine", max_attempts=1, step="0/collect")  # taken in
-    scene.enqueue("other", step="1/collect")
-    scene.enqueue("of none")
+def test_a_run_or_a_step_is_done_when_nothing_of_it_is_open_whatever_else_is(scene: Scene) -> None:
     views = scene.store.views
-    assert views.is_done(scene.run, step="0/collect") is done
-    assert not views.is_done(scene.run, step="1/collect") and not views.is_done(scene.run)
-    assert views.is_done(scene.run, step="2/collect")  # there is nothing in it
+    for state in R:
+        mine, done = scene.beside(state), state not in (R.QUEUING, R.REQUEUING, R.RUNNING)
+        assert views.is_done(mine.run)  # nothing in it yet
+        mine.brought_to(state, "mine")
+        assert views.is_done(mine.run) is done
+        mine.enqueue("mine", max_attempts=1, step="0/collect")  # taken in
+        mine.enqueue("other", step="1/collect")
+        mine.enqueue("of none")
+        assert views.is_done(mine.run, step="0/collect") is done
+        assert not views.is_done(mine.run, step="1/collect") and not views.is_done(mine.run)
+        assert views.is_done(mine.run, step="2/collect")  # there is nothing in it
 
 
 def test_the_rollouts_of_a_step_are_read_whole_and_in_their_order(
@@ -143,18 +131,11 @@ def test_outcomes_are_counted_of_what_is_over(scene: Scene) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "look",
-    [
-        lambda scene: scene.rollout("ghost"),
-        lambda scene: scene.attempts("ghost"),
-        lambda scene: scene.store.views.rollouts(scene.run, after="ghost"),
-    ],
-)
-def test_a_rollout_that_is_not_there_is_named(scene: Scene, look: Callable[[Scene], object]) -> None:
-    with pytest.raises(NotFound) as refused:
-        look(scene)
-    assert str(refused.value) == f"rollout {scene.run}/ghost: there is none; 'holdfast rollouts RUN' lists them"
+def test_a_rollout_that_is_not_there_is_named(scene: Scene) -> None:
+    said = f"rollout {scene.run}/ghost: there is none; 'holdfast rollouts RUN' lists them"
+    for look in (scene.rollout, scene.attempts, lambda name: scene.store.views.rollouts(scene.run, after=name)):
+        with says(NotFound, said):
+            look("ghost")
 
 
 def test_looking_changes_nothing(mixed: Scene) -> None:
@@ -176,14 +157,8 @@ def test_looking_changes_nothing(mixed: Scene) -> None:
     assert [store.changes.seen(topic) for topic in ("queue", "room", "done", "orders")] == seen
 
 
-def test_an_attempt_that_is_not_there_is_named(mixed: Scene) -> None:
-    for name, number in (("ghost", 1), ("t0", 2)):
+def test_an_attempt_that_is_not_there_or_that_no_engine_could_look_for_is_named(mixed: Scene) -> None:
+    assert mixed.store.views.attempt(f"{mixed.run}/t0", 1).number == 1
+    for name, number in (("ghost", 1), ("t0", 2), ("t0", 2**31), ("t0", 10**40), ("t0\0", 1)):
         with pytest.raises(NotFound, match=f"attempt {number} at {mixed.run}/{name}: there is none"):
             mixed.store.views.attempt(f"{mixed.run}/{name}", number)
-
-
-@pytest.mark.parametrize(("name", "number"), [("t0", 2), ("t0", 2**31), ("t0", 10**40), ("t0\0", 1)])
-def test_an_attempt_that_no_engine_could_even_look_for_is_not_there(mixed: Scene, name: str, number: int) -> None:
-    assert mixed.store.views.attempt(f"{mixed.run}/t0", 1).number == 1
-    with pytest.raises(NotFound):
-        mixed.store.views.attempt(f"{mixed.run}/{name}", number)

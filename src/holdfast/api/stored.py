@@ -214,7 +214,7 @@ def _pages(store: Store, run: str) -> Iterator[Rollout]:
 
 def decided_of(store: Store, run: str, *, spans: bool = False) -> Iterator[ScoredRollout]:
     last = None
-    while page := store.experiences.decided(run, after=last, most=PAGE, spans=spans):
+    while page := store.experiences.scored(run, after=last, most=PAGE, spans=spans):
         yield from page
         last = page[-1].rollout
 

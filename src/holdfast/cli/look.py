@@ -215,7 +215,7 @@ def _print_attempt(store: Store, rollout: Rollout, attempt: Attempt | None) -> N
         return
     ended = f": {show.one_line(attempt.error)}" if attempt.error else ""
     print(f"attempt {attempt.number} of {rollout.attempt_count} by {attempt.worker}, {attempt.status}{ended}")
-    for signal in store.traces.sheet(attempt.token).signals:
+    for signal in store.traces.breakdown(attempt.token).signals:
         words = f": {show.one_line(signal.feedback)}" if signal.feedback else ""
         print(f"reward {signal.name} = {signal.value:.4g} × {signal.weight:.4g} ({signal.source}){words}")
     output = store.views.output(attempt)
@@ -368,7 +368,7 @@ def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
     with show.progress("reading rollouts", None) as advance:
         for rollout in _rollouts(store, run):
             advance()
-            experience = store.experiences.one(rollout.id) if rollout.final_attempt is not None else None
+            experience = store.experiences.get(rollout.id) if rollout.final_attempt is not None else None
             if experience is not None:
                 yield record(rollout, experience.spans, tools)
 
@@ -528,7 +528,7 @@ def audited(store: Store, run: str, standards: Standards | None = None) -> Quali
     experiences = []
     with show.progress("reading", len(train)) as bar:
         for rollout in train:
-            one = store.experiences.one(rollout)
+            one = store.experiences.get(rollout)
             if one is not None:
                 experiences.append(one)
             bar()

@@ -97,7 +97,11 @@ def read_rewards(store: Store, rollout: Rollout) -> tuple[list[Span], RewardBrea
     decided = [attempt for attempt in tries if attempt.id == rollout.final_attempt] or tries[-1:]
     if not decided:
         return [], None, None
-    return store.traces.spans(decided[0].token), store.traces.sheet(decided[0].token), store.views.output(decided[0])
+    return (
+        store.traces.spans(decided[0].token),
+        store.traces.breakdown(decided[0].token),
+        store.views.output(decided[0]),
+    )
 
 
 def reward_lines(rollout: Rollout, spans: Sequence[Span], sheet: RewardBreakdown | None) -> Iterator[str]:
@@ -254,7 +258,7 @@ def _ask(opened: Store, waiting: list[ReviewRequest], name: str) -> int:
     done, replies = 0, _replies()
     try:
         for place, doubt in enumerate(waiting, 1):
-            _show(opened.judgements.artefact(doubt.artefact), doubt, f"{place} of {len(waiting)}")
+            _show(opened.judgements.item(doubt.artefact), doubt, f"{place} of {len(waiting)}")
             reply = next(replies, "q")
             while (key := reply[:1].lower()) not in (*KEYS, "s", "q") or reply[1:2].strip():
                 print(HELP)
@@ -472,7 +476,7 @@ async def _opinions(
     for one in artefacts:
         opinion = await cascade(on, one, kept, rules=rules, calibrated=opened.judgements.calibration)
         if (waits := review_request(opinion, now=time.time())) is not None:
-            await opened.judgements.doubt(one, waits)
+            await opened.judgements.request_review(one, waits)
         found.append(opinion)
         advance()
     return found
@@ -486,7 +490,7 @@ async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
     if not known:
         remedy = "add some: --tooluse N, --labels FILE, or holdfast label"
         raise BadInput(f"labels on {on.id}", why="there are none in the store", remedy=remedy)
-    artefacts = [opened.judgements.artefact(sha256) for sha256 in sorted(known)]
+    artefacts = [opened.judgements.item(sha256) for sha256 in sorted(known)]
     before = opened.judgements.of(on.id, judge=asked.name, prompt=asked.prompt(on))
     then = {one.artefact: one.score for one in before if one.score is not None and one.artefact in known}
     given, keeping, failed = [], CachedJudge(asked, opened.judgements), list[str]()
@@ -535,7 +539,7 @@ def _add_tooluse(opened: Store, criterion: str, n: int) -> None:
 
 
 def _keep_labels(opened: Store, artefacts: Sequence[EvalItem], labels: Sequence[Label]) -> None:
-    opened.judgements.keep(artefacts, now=time.time()).result()
+    opened.judgements.save(artefacts, now=time.time()).result()
     opened.judgements.label(labels).result()
 
 

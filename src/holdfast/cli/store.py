@@ -189,7 +189,9 @@ def _spans(store: Store, rollouts: Iterator[Rollout], advance: Any) -> Iterator[
     for rollout in rollouts:
         for attempt in store.views.attempts(rollout.id):
             if attempt.status is not AttemptState.RUNNING:
-                yield from given(rollout, attempt, store.traces.spans(attempt.token), store.traces.sheet(attempt.token))
+                yield from given(
+                    rollout, attempt, store.traces.spans(attempt.token), store.traces.breakdown(attempt.token)
+                )
         advance(1)
 
 

@@ -49,7 +49,7 @@ from holdfast.operate.gateway import ACTION, CONFIG, DEEPEST, Gateway
 from holdfast.operate.metrics import CONTENT_TYPE
 from holdfast.operate.metrics import metrics as exposition
 from holdfast.operate.watchers import changed
-from holdfast.store.notifications import TOPICS, Changes
+from holdfast.store.notifications import TOPICS, Notifications
 from holdfast.store.store import Store
 
 LONGEST_PARAM = 300  # letters of a name in an address
@@ -211,7 +211,7 @@ QUIET = b": \n\n"
 IsKnown = Callable[[], Awaitable[bool]]
 
 
-async def topics(changes: Changes, is_known: IsKnown) -> AsyncGenerator[bytes, None]:
+async def topics(changes: Notifications, is_known: IsKnown) -> AsyncGenerator[bytes, None]:
     """An event with the changed topics after each change; a comment while nothing changes."""
     seen = {topic: changes.seen(topic) for topic in TOPICS}
     yield b"retry: 2000\n\n"
@@ -230,7 +230,7 @@ async def topics(changes: Changes, is_known: IsKnown) -> AsyncGenerator[bytes, N
 
 
 async def snapshots(
-    look: Callable[[], Awaitable[Mapping[str, Any]]], changes: Changes, is_known: IsKnown, last_id: str | None
+    look: Callable[[], Awaitable[Mapping[str, Any]]], changes: Notifications, is_known: IsKnown, last_id: str | None
 ) -> AsyncIterator[bytes]:
     """The documented stream: a whole snapshot whenever it differs from the last one, apart from its time."""
     number, before, quiet_s = 0, b"", 0.0

@@ -20,7 +20,7 @@ from holdfast.contracts.run import LedgerEntry, RunRecord, RunState
 from holdfast.contracts.task import asked_of
 from holdfast.promote.gate import ALLOWED
 from holdfast.promote.release import rollback_target
-from holdfast.store.tally import Moments, Totals
+from holdfast.store.dashboard_queries import Moments, Totals
 
 Brief = dict[str, Any]
 LEVEL = 0.95

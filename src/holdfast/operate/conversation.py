@@ -52,7 +52,7 @@ def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = 
     tries = store.views.attempts(found.id)
     shown = _shown(found, tries, attempt)
     spans = [] if shown is None else sorted(store.traces.spans(shown.token), key=lambda one: one.seq)
-    sheet = None if shown is None else store.traces.sheet(shown.token)
+    sheet = None if shown is None else store.traces.breakdown(shown.token)
     turns, opening, loose = _turns(spans, sheet)
     return {
         "rollout": {
@@ -113,7 +113,7 @@ def group(store: Store, run_id: str, name: str, *, now: float, near: int | None 
 def _side(store: Store, key: int, one: Rollout, middle: float | None, spread: float) -> Brief:
     shown = _shown(one, store.views.attempts(one.id), None)
     spans = [] if shown is None else sorted(store.traces.spans(shown.token), key=lambda span: span.seq)
-    sheet = None if shown is None else store.traces.sheet(shown.token)
+    sheet = None if shown is None else store.traces.breakdown(shown.token)
     calls = [span.model for span in spans if span.model is not None]
     last = calls[-1].response if calls else {}
     advantage = None if one.reward is None or middle is None or not spread else (one.reward - middle) / spread

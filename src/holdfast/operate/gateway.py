@@ -134,7 +134,7 @@ class StoreSnapshot:
     @cached_property
     def queue_timeline(self) -> Body:
         """The minutes of the newest attempts, the newest last."""
-        recent, health = self._store.figures.pace(), self.health
+        recent, health = self._store.figures.recent_attempts(), self.health
         entries, _ = self._store.figures.entries(most=200, kind="command")
         begun = Counter(int(start // CYCLE_S) for start, _, _ in recent)
         ended = Counter((int(end // CYCLE_S), status) for _, end, status in recent if end is not None)

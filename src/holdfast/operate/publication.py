@@ -363,7 +363,7 @@ def recompute_decision(store: Store, release: Release) -> RecomputedDecision:
         one for one in store.releases.history(release.policy) if release.id in [one.body.get(name) for name in named]
     )
     decided = [one.body for one in history if one.body.get("evidence") and one.body.get("decision")]
-    problems = [one for one in store.releases.recount() if release.id in one]
+    problems = [one for one in store.releases.recompute() if release.id in one]
     if not decided:
         return RecomputedDecision(history=history, entries=entries, problems=tuple(problems))
     evidence = loads(Evidence, store.blobs.get(str(decided[-1]["evidence"])))

@@ -20,9 +20,8 @@ from holdfast.operate.briefs import SILENT_S, Brief, pick, rate, run_brief
 from holdfast.operate.canary_controller import under_way
 from holdfast.operate.learning_views import has_curves
 from holdfast.operate.service import KIND as SERVED
-from holdfast.store.dashboard_queries import BUDGETED, RECENT
+from holdfast.store.dashboard_queries import BUDGETED, RECENT, ROWS
 from holdfast.store.store import Store
-from holdfast.store.tally import ROWS
 
 Recent = tuple[float, float | None, str]  # an attempt: start, end, status
 LATELY_S = 300.0  # a policy queried within this time counts as active
@@ -58,7 +57,7 @@ def overview(store: Store, *, now: float) -> Brief:
     """
     newest = store.runs.newest(most=20)
     chosen = current_run(newest)
-    recent = store.figures.pace()
+    recent = store.figures.recent_attempts()
     services = [one for one in newest if one.kind == SERVED]
     shown = None if chosen is None else run_brief(chosen, store.figures.totals(chosen.id), now)
     counts = {} if shown is None else shown["counts"]
@@ -211,7 +210,7 @@ def tools(store: Store, run_id: str, *, now: float, most: int = 40) -> Brief:
     from holdfast.reward.tools import adoption_rates
 
     found = store.runs.get(run_id)
-    made = records(store, store.figures.decided(found.id, min(most, MOST)))
+    made = records(store, store.figures.scored(found.id, min(most, MOST)))
     names = ("adoption", "overuse", "formed", "worked", "mended")
     rows = [
         pick(row, "tool model version") | {name: rate(getattr(row, name).hits, getattr(row, name).of) for name in names}
@@ -327,7 +326,7 @@ def health(store: Store, *, now: float) -> Brief:
     """
     chosen = current_run(store.runs.newest(most=20))
     shown = None if chosen is None else run_brief(chosen, store.figures.totals(chosen.id), now)
-    return _judged(store, chosen, shown, store.figures.pace(), now)
+    return _judged(store, chosen, shown, store.figures.recent_attempts(), now)
 
 
 def current_run(newest: Sequence[RunRecord]) -> RunRecord | None:
@@ -361,7 +360,7 @@ def solved(store: Store, run_id: str) -> Brief:
     """The share of the newest decided rollouts that solved their task, by their success signal; see `rate`.
 
     A finished rollout need not have solved its task: without that signal nothing is known."""
-    sheets = [store.traces.sheet(token) for _, token in store.figures.decided(run_id, most=SHEETS)]
+    sheets = [store.traces.breakdown(token) for _, token in store.figures.scored(run_id, most=SHEETS)]
     told = [one.value for sheet in sheets for one in sheet.signals if one.name == "success" and one.turn is None]
     return rate(sum(min(1.0, max(0.0, one)) for one in told), len(told))
 

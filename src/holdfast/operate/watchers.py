@@ -29,7 +29,7 @@ from holdfast.operate.learning_views import catalog, point, record
 from holdfast.prove.estimate import wilson
 from holdfast.reward.safety import GATE
 from holdfast.reward.tools import ToolAttempt, adoption_rates, rate_drop
-from holdfast.store.notifications import FINISHED, ORDERS, Changes
+from holdfast.store.notifications import FINISHED, ORDERS, Notifications
 from holdfast.store.store import Store
 
 LOOK_S = 1.0  # between two looks, at least
@@ -110,7 +110,7 @@ class _Post:
                     self.due.popleft()
 
 
-async def changed(changes: Changes, *, most_s: float, seen: dict[str, int]) -> list[str]:
+async def changed(changes: Notifications, *, most_s: float, seen: dict[str, int]) -> list[str]:
     """Waits until a topic has moved on from `seen`, at most so long; updates `seen` and returns those topics."""
     waiting = [changes.after(topic, at) for topic, at in seen.items()]
     tasks = [asyncio.ensure_future(one) for one in waiting]
@@ -269,7 +269,7 @@ class _Tools:
     known: deque[str] = field(default_factory=lambda: deque(maxlen=4 * RECORDS))
 
     def read_on(self, store: Store, run: str) -> None:
-        new = [one for one in store.figures.decided(run, READ_ON) if one[0].id not in self.known]
+        new = [one for one in store.figures.scored(run, READ_ON) if one[0].id not in self.known]
         tools = catalog(store, run) if new else ()
         for rollout, token in reversed(new):
             self.known.append(rollout.id)

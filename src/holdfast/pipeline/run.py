@@ -30,7 +30,7 @@ from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status, St
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.runtime import Runtime
 from holdfast.store.notifications import ORDERS
-from holdfast.store.runs import HELD, Orders, taken_up
+from holdfast.store.runs import HELD, DesiredStates, taken_up
 from holdfast.store.store import Store
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class DurableRun:
         self.step_name: str | None = None  # what is going on, for people
         self._known = {one.name: one for one in self.done}
         self._calls: dict[str, Callable[..., Awaitable[tuple[Any, StepContext]]]] = {}  # how each step is computed
-        self._orders = Orders(store.runs, store.changes)
+        self._orders = DesiredStates(store.runs, store.changes)
         self._observe, self._features = observe, features
         self._began = clock()
         self._told_last = False

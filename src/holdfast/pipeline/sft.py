@@ -325,7 +325,7 @@ def _experiences(store: Store, run: str) -> Iterator[Experience]:
     after: str | None = None
     while page := store.views.rollouts(run, after=after, most=PAGE):
         for one in page:
-            experience = store.experiences.one(one.id)
+            experience = store.experiences.get(one.id)
             if experience is not None:
                 yield experience
         after = page[-1].name

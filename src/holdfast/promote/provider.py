@@ -8,14 +8,15 @@ stale. The store is opened and closed by whoever gives it. What a flag's value i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from openfeature.evaluation_context import EvaluationContext
 from openfeature.event import ProviderEventDetails
 from openfeature.exception import ErrorCode
-from openfeature.flag_evaluation import FlagResolutionDetails, FlagValueType, Reason
+from openfeature.flag_evaluation import FlagResolutionDetails as Details
+from openfeature.flag_evaluation import Reason
 from openfeature.provider import AbstractProvider
 from openfeature.provider.metadata import Metadata
 
@@ -25,11 +26,20 @@ from holdfast.store.notifications import FLAGS
 from holdfast.store.store import Store
 
 V = TypeVar("V")
-Tree: TypeAlias = Sequence[FlagValueType] | Mapping[str, FlagValueType]
+Context: TypeAlias = EvaluationContext | None
 
 NUMBERS = (float, int)
 LOOK_S = 0.2  # at most so long until it notices that it was shut down
 AGAIN_S = 0.5  # until a store that could not be read is tried again
+
+
+def _resolver(types: tuple[type, ...]) -> Any:
+    """OpenFeature's method for values of these types."""
+
+    def resolve(self: Provider, flag_key: str, default_value: V, evaluation_context: Context = None) -> Details[V]:
+        return self._resolve(flag_key, default_value, evaluation_context, types)
+
+    return resolve
 
 
 class Provider(AbstractProvider):
@@ -88,9 +98,7 @@ class Provider(AbstractProvider):
             if changed and not stopped.is_set():
                 self.emit_provider_configuration_changed(ProviderEventDetails(flags_changed=changed))
 
-    def _resolve(
-        self, name: str, default: V, given: EvaluationContext | None, types: tuple[type, ...]
-    ) -> FlagResolutionDetails[V]:
+    def _resolve(self, name: str, default: V, given: Context, types: tuple[type, ...]) -> Details[V]:
         flags = self._flags
         found = evaluate(name, flags, _context(given), now=self._clock(), environment=self._environment)
         if found.error is not None:
@@ -99,40 +107,18 @@ class Provider(AbstractProvider):
         if value is None:
             why = f"flag {name} is not of that type: {type(found.value).__name__}"
             return _failure(default, why, ErrorCode.TYPE_MISMATCH)
-        return FlagResolutionDetails(
+        return Details(
             value=value,
             reason=Reason(found.reason.value),
             variant=found.variant,
             flag_metadata={"detail": found.detail, "owner": flags[name].owner, "changed_at": flags[name].changed_at},
         )
 
-    def resolve_boolean_details(
-        self, flag_key: str, default_value: bool, evaluation_context: EvaluationContext | None = None
-    ) -> FlagResolutionDetails[bool]:
-        return self._resolve(flag_key, default_value, evaluation_context, (bool,))
-
-    def resolve_string_details(
-        self, flag_key: str, default_value: str, evaluation_context: EvaluationContext | None = None
-    ) -> FlagResolutionDetails[str]:
-        return self._resolve(flag_key, default_value, evaluation_context, (str,))
-
-    def resolve_integer_details(
-        self, flag_key: str, default_value: int, evaluation_context: EvaluationContext | None = None
-    ) -> FlagResolutionDetails[int]:
-        return self._resolve(flag_key, default_value, evaluation_context, (int,))
-
-    def resolve_float_details(
-        self, flag_key: str, default_value: float, evaluation_context: EvaluationContext | None = None
-    ) -> FlagResolutionDetails[float]:
-        return self._resolve(flag_key, default_value, evaluation_context, NUMBERS)
-
-    def resolve_object_details(
-        self, flag_key: str, default_value: Tree, evaluation_context: EvaluationContext | None = None
-    ) -> FlagResolutionDetails[Tree]:
-        return self._resolve(flag_key, default_value, evaluation_context, (dict, list))
+    resolve_boolean_details, resolve_string_details, resolve_integer_details = map(_resolver, ((bool,), (str,), (int,)))
+    resolve_float_details, resolve_object_details = map(_resolver, (NUMBERS, (dict, list)))
 
 
-def _context(given: EvaluationContext | None) -> Mapping[str, Any]:
+def _context(given: Context) -> Mapping[str, Any]:
     if given is None:
         return {}
     return {**given.attributes, **({KEY: given.targeting_key} if given.targeting_key else {})}
@@ -145,5 +131,5 @@ def _fit(value: Any, types: tuple[type, ...]) -> Any:
     return float(value) if types == NUMBERS and isinstance(value, int) else value if isinstance(value, types) else None
 
 
-def _failure(default: V, why: str, code: ErrorCode) -> FlagResolutionDetails[V]:
-    return FlagResolutionDetails(value=default, reason=Reason.ERROR, error_code=code, error_message=why)
+def _failure(default: V, why: str, code: ErrorCode) -> Details[V]:
+    return Details(value=default, reason=Reason.ERROR, error_code=code, error_message=why)

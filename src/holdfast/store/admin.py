@@ -17,13 +17,13 @@ from holdfast.contracts.run import RunState
 from holdfast.store import ledger, schema, scorings
 from holdfast.store.db import HEAD, REVISIONS, SQLite, engine_for, open_db, revision, upgrade
 from holdfast.store.ledger import GENESIS, digest
-from holdfast.store.sql import Transaction
+from holdfast.store.sql import AT_MOST, Transaction, given
 from holdfast.store.store import Store
 
 CHUNK = 200  # rollouts removed by one write: others' writes come between
 _u, _r, _a = schema.runs.c, schema.rollouts.c, schema.attempts.c
-_run = _r.run == bindparam("run")
-_attempts_of = select(_a.key).where(_a.rollout == bindparam("rollout"))
+_run = given(_r, "run")
+_attempts_of = select(_a.key).where(given(_a, "rollout"))
 
 ROWS = {
     name: select(func.count()).select_from(table) for name, table in schema.metadata.tables.items() if name != "pulse"
@@ -34,29 +34,22 @@ TABLE_BYTES = text(
     "SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class WHERE relkind = 'r'"
     " AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 )
-NEWEST = select(_u.key, _u.id, _u.project, _u.state).order_by(_u.key.desc()).limit(bindparam("most"))
-NEWEST_OF = NEWEST.where(_u.project == bindparam("project"))
+NEWEST = select(_u.key, _u.id, _u.project, _u.state).order_by(_u.key.desc()).limit(AT_MOST)
+NEWEST_OF = NEWEST.where(given(_u, "project"))
 COUNTS = select(_r.status, func.count()).where(_run).group_by(_r.status)
-OLD = (
-    select(_u.key, _u.id, _u.state, _u.ended_at)
-    .where(_u.project == bindparam("project"), _u.state != "running", _u.ended_at < bindparam("before"))
-    .order_by(_u.key)
-)
+_old = select(_u.key, _u.id, _u.state, _u.ended_at)
+OLD = _old.where(given(_u, "project"), _u.state != "running", _u.ended_at < bindparam("before")).order_by(_u.key)
 HELD = select(_r.key).where(_run, _r.status == "running").limit(1)
 # Nobody may take the run up again once the first of it is gone.
-CLOSE = (
-    update(schema.runs)
-    .where(_u.key == bindparam("run"), _u.state != "running")
-    .values(wanted="cancelled")
-    .returning(_u.id)
-)
+_close = update(schema.runs).where(_u.key == bindparam("run"), _u.state != "running").values(wanted="cancelled")
+CLOSE = _close.returning(_u.id)
 SOME = select(_r.key).where(_run).limit(CHUNK)
 REMOVE_BELOW = (
     delete(schema.spans).where(schema.spans.c.attempt.in_(_attempts_of)),
     delete(schema.signals).where(schema.signals.c.attempt.in_(_attempts_of)),
     delete(schema.budget_events).where(schema.budget_events.c.attempt.in_(_attempts_of)),
     delete(schema.budgets).where(schema.budgets.c.attempt.in_(_attempts_of)),
-    delete(schema.attempts).where(_a.rollout == bindparam("rollout")),
+    delete(schema.attempts).where(given(_a, "rollout")),
     delete(schema.rollouts).where(_r.key == bindparam("rollout")),
 )
 _of_run = schema.steps.c.run == bindparam("run")

@@ -25,8 +25,9 @@ from holdfast.contracts.records import dumps
 from holdfast.contracts.run import ResourceVersion
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
+from holdfast.store.ledger import OfProject
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, canonical, into, to_json
+from holdfast.store.sql import Transaction, canonical, given, into, to_json
 from holdfast.store.writer import WriteFuture
 
 _blobs = schema.blobs.c
@@ -44,7 +45,8 @@ class Blobs:
         path = self._path(sha256)
         if not path.exists() or path.read_bytes() != data:  # a torn one is put right
             write_atomically(path, data)
-        self._record(sha256, len(data), now)
+        recorded = {"sha256": sha256, "size": len(data), "now": now}
+        self._db.write(lambda tx: tx.run(RECORD, recorded) and None).result()
         return sha256
 
     def get(self, sha256: str) -> bytes:
@@ -75,9 +77,6 @@ class Blobs:
                 if path.stat().st_size != size:
                     yield f"blob {sha256[:12]}: {path.stat().st_size} bytes on disk, {size} recorded"
 
-    def _record(self, sha256: str, size: int, now: float) -> None:
-        self._db.write(lambda tx: tx.run(RECORD, {"sha256": sha256, "size": size, "now": now}) and None).result()
-
     def _path(self, sha256: str) -> Path:
         return self.folder / sha256[:2] / sha256[2:]
 
@@ -93,8 +92,12 @@ def _torn(path: Path) -> StoreCorrupt:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """The whole content or nothing, whatever is killed when."""
-    with _full(path), replacing(path) as file:
-        file.write(data)
+    try:
+        with replacing(path) as file:
+            file.write(data)
+    except OSError as error:
+        why, remedy = error.strerror or str(error), "make room, or choose another place"
+        raise StoreFull(f"file {path}", why=why, remedy=remedy) from error
 
 
 @contextmanager
@@ -115,11 +118,7 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    _sync(path.parent)
 
 
 @contextmanager
@@ -138,15 +137,6 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _full(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        why, remedy = error.strerror or str(error), "make room, or choose another place"
-        raise StoreFull(f"file {path}", why=why, remedy=remedy) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,45 +210,35 @@ def _sync(path: Path) -> None:
 
 
 _checkpoints = schema.checkpoints.c
-_my_checkpoints = _checkpoints.project == bindparam("project")
+_my_checkpoints = given(_checkpoints, "project")
 ADD = into(schema.checkpoints, "project", "id")
-FIND_CHECKPOINT = select(_checkpoints.body, _checkpoints.run).where(_my_checkpoints, _checkpoints.id == bindparam("id"))
-NEWEST = select(_checkpoints.body).where(_my_checkpoints).order_by(_checkpoints.key.desc()).limit(bindparam("most"))
-OF_RUN = select(_checkpoints.body).where(_checkpoints.run == bindparam("run")).order_by(_checkpoints.key)
+FIND_CHECKPOINT = select(_checkpoints.body, _checkpoints.run).where(_my_checkpoints, given(_checkpoints, "id"))
+OF_RUN = select(_checkpoints.body).where(given(_checkpoints, "run")).order_by(_checkpoints.key)
 
 
-class Checkpoints:
+class Checkpoints(OfProject):
     def __init__(self, db: Db, runs: Runs) -> None:
-        self._db, self._runs, self._project = db, runs, runs.project
+        super().__init__(db, runs.project)
+        self._runs = runs
 
-    def add(
-        self, checkpoint: Checkpoint, run: str | None = None, *, now: float, driver: int | None = None
-    ) -> WriteFuture[None]:
-        """Keep the record; again is harmless, other content under the same id a Conflict. Its parent must be there.
-
-        With the number of the run's driver, one that another has replaced is refused.
-        """
-        add = self.adding(checkpoint, run, now=now)
-
-        def operation(tx: Transaction) -> None:
-            if run is not None:
-                self._runs.driven_in(tx, run, driver)
-            add(tx)
-
-        return self._db.write(operation)
+    def add(self, checkpoint: Checkpoint, run: str | None = None, *, now: float) -> WriteFuture[None]:
+        """Keep the record; again is harmless, other content under the same id a Conflict. Its parent must be there."""
+        return self._db.write(self.adding(checkpoint, run, now=now))
 
     def adding(self, checkpoint: Checkpoint, run: str | None, *, now: float) -> Callable[[Transaction], None]:
         """The same as an effect of somebody else's transaction."""
         key = None if run is None else self._runs.key(run)
         artifact, body = checkpoint.artifact, dumps(checkpoint)
-        values: dict[str, Any] = {"project": self._project, "id": checkpoint.id, "run": key, "body": body}
+        values: dict[str, Any] = self._of(id=checkpoint.id, run=key, body=body)
         values |= {"parent": checkpoint.parent, "uri": None, "sha256": None, "added_at": now}
         if artifact is not None:
             values |= {"uri": artifact.uri, "sha256": artifact.sha256}
 
         def operation(tx: Transaction) -> None:
             if checkpoint.parent is not None and self._row(tx, checkpoint.parent) is None:
-                raise self._none(checkpoint.parent, f"add it before {checkpoint.id}, which grew from it")
+                raise self._none(
+                    f"checkpoint {checkpoint.parent}", f"add it before {checkpoint.id}, which grew from it"
+                )
             if tx.run(ADD, values).rowcount == 0 and tuple(self._row(tx, checkpoint.id)) != (body, key):
                 why = "is there already, with other content or of another run"
                 raise Conflict(f"checkpoint {checkpoint.id}", why=why, remedy="give it another id")
@@ -268,12 +248,8 @@ class Checkpoints:
     def get(self, checkpoint_id: str) -> Checkpoint:
         row = self._db.reading(lambda view: self._row(view, checkpoint_id))
         if row is None:
-            raise self._none(checkpoint_id)
+            raise self._none(f"checkpoint {checkpoint_id}")
         return rows.checkpoint(row)
-
-    def newest(self, most: int = 50) -> list[Checkpoint]:
-        """Those added last come first."""
-        return [rows.checkpoint(row) for row in self._db.all(NEWEST, {"project": self._project, "most": most})]
 
     def of_run(self, run: str) -> list[Checkpoint]:
         """In the order they were added."""
@@ -291,7 +267,7 @@ class Checkpoints:
                     why = f"its line does not lead to a root: {' <- '.join([*line, wanted])}"
                     raise StoreCorrupt(f"checkpoint {checkpoint_id}", why=why, remedy="run 'holdfast store check'")
                 if row is None:
-                    raise self._none(checkpoint_id)
+                    raise self._none(f"checkpoint {checkpoint_id}")
                 line[wanted] = rows.checkpoint(row)
                 wanted = line[wanted].parent
             return [*reversed(line.values())]
@@ -299,11 +275,7 @@ class Checkpoints:
         return self._db.reading(look, snapshot=True)
 
     def _row(self, view: Transaction, checkpoint_id: str) -> Any:
-        return view.one(FIND_CHECKPOINT, {"project": self._project, "id": checkpoint_id})
-
-    def _none(self, checkpoint_id: str, remedy: str = "") -> NotFound:
-        why = f"there is none in project {self._project!r}"
-        return NotFound(f"checkpoint {checkpoint_id}", why=why, remedy=remedy)
+        return view.one(FIND_CHECKPOINT, self._of(id=checkpoint_id))
 
 
 def damage_of(checkpoint: Checkpoint, files: Artifacts) -> str | None:
@@ -323,26 +295,22 @@ def damage_of(checkpoint: Checkpoint, files: Artifacts) -> str | None:
 
 
 _versions = schema.resources.c
-_my_versions = _versions.project == bindparam("project")
-SAME = select(schema.resources).where(_my_versions, _versions.sha256 == bindparam("sha256"))
+_my_versions = given(_versions, "project")
+SAME = select(schema.resources).where(_my_versions, given(_versions, "sha256"))
 NUMBER = select(func.coalesce(func.max(_versions.version), 0) + 1).where(_my_versions)
 PUBLISH = into(schema.resources)
-GET_VERSION = select(schema.resources).where(_my_versions, _versions.version == bindparam("version"))
+GET_VERSION = select(schema.resources).where(_my_versions, given(_versions, "version"))
 LOCK = text("LOCK TABLE resources IN SHARE ROW EXCLUSIVE MODE")  # Postgres: numbers are given one at a time
-LATEST = select(schema.resources).where(_my_versions).order_by(_versions.version.desc()).limit(bindparam("most"))
 
 MOST = 2**31 - 1  # what the column holds
 
 
-class Versions:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
-
+class Versions(OfProject):
     def publish(self, resources: Mapping[str, Any], *, now: float) -> WriteFuture[ResourceVersion]:
         """The version with this content: the one that is there, or the next number."""
         body = canonical(to_json(resources))
         sha256 = hashlib.sha256(body.encode()).hexdigest()
-        same = {"project": self._project, "sha256": sha256}
+        same = self._of(sha256=sha256)
 
         def operation(tx: Transaction) -> ResourceVersion:
             row = tx.one(SAME, same)
@@ -350,7 +318,7 @@ class Versions:
                 tx.run(LOCK, {})
                 row = tx.one(SAME, same)
             if row is None:
-                version = tx.one(NUMBER, {"project": self._project})[0]
+                version = tx.one(NUMBER, self._of())[0]
                 tx.run(PUBLISH, {**same, "version": version, "body": body, "created_at": now})
                 row = tx.one(SAME, same)
             return rows.resource_version(row)
@@ -359,11 +327,7 @@ class Versions:
 
     def get(self, version: int) -> ResourceVersion:
         is_number = 0 < version <= MOST
-        row = self._db.one(GET_VERSION, {"project": self._project, "version": version}) if is_number else None
+        row = self._db.one(GET_VERSION, self._of(version=version)) if is_number else None
         if row is None:
-            raise NotFound(f"resources-{version}", why=f"there is none in project {self._project!r}")
+            raise self._none(f"resources-{version}")
         return rows.resource_version(row)
-
-    def latest(self, most: int = 1) -> list[ResourceVersion]:
-        """Newest first."""
-        return [rows.resource_version(row) for row in self._db.all(LATEST, {"project": self._project, "most": most})]

@@ -17,7 +17,7 @@ from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.queue import ATTEMPT_TURN, fenced_insert, stale
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, plain_text, to_json
+from holdfast.store.sql import AT_MOST, Transaction, given, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _b, _e = schema.budgets.c, schema.budget_events.c
@@ -26,24 +26,21 @@ FIXED = ("attempt", "tier", "assessment", "ceiling", "cap", "created_at")
 
 
 _kept = fenced_insert(schema.budgets)
-KEEP = _kept.on_conflict_do_update(
+SAVE = _kept.on_conflict_do_update(
     index_elements=["attempt"],
     set_={column.name: _kept.excluded[column.name] for column in _b if column.name not in FIXED},
 )
 ADD = fenced_insert(schema.budget_events)
 KEPT = select(*_b).where(_b.attempt == bindparam("token"))
-_source = (
-    schema.budgets.join(schema.attempts, _a.key == _b.attempt)
-    .join(schema.rollouts, _r.key == _a.rollout)
-    .join(schema.runs, _u.key == _r.run)
-)
+_source_all = schema.budgets.join(schema.attempts, _a.key == _b.attempt).join(schema.rollouts, _r.key == _a.rollout)
+_source = _source_all.join(schema.runs, _u.key == _r.run)
 # An attempt that nothing was paid for has failed as much as one that broke off.
 _earned_nothing = and_(_r.final == _a.key, _r.reward <= 0)
 _failed = or_(and_(_a.status != "running", _a.status != "succeeded"), _earned_nothing)
 _known = (_u.id, _r.name, _a.number, _a.status, case((_failed, 1), else_=0))
-USES = select(*_b, *_known).select_from(_source).where(_r.run == bindparam("run"))
-ONE = select(*_b, *_known).select_from(_source).where(_b.attempt == bindparam("token"))
-PAGE = USES.where(_b.attempt < bindparam("before")).order_by(_b.attempt.desc()).limit(bindparam("most"))
+USES = select(*_b, *_known).select_from(_source).where(given(_r, "run"))
+USE = select(*_b, *_known).select_from(_source).where(_b.attempt == bindparam("token"))
+PAGE = USES.where(_b.attempt < bindparam("before")).order_by(_b.attempt.desc()).limit(AT_MOST)
 EVENTS = select(schema.budget_events).where(_e.attempt == bindparam("token")).order_by(_e.seq)
 
 
@@ -67,16 +64,10 @@ _totals = (
     _sum(_b.overspent),
     _where(_failed, _b.spent, _b.overspent),
 )
-BY_TIER = select(_b.tier, *_totals).select_from(_source).where(_r.run == bindparam("run")).group_by(_b.tier)
-BY_MODE = select(_b.mode, func.count()).select_from(_source).where(_r.run == bindparam("run")).group_by(_b.mode)
-BY_RUN: Select[Any] = (
-    select(_u.id, *_totals)
-    .select_from(_source)
-    .where(_u.project == bindparam("project"))
-    .group_by(_u.key, _u.id)
-    .order_by(_u.key.desc())
-    .limit(bindparam("most"))
-)
+BY_TIER = select(_b.tier, *_totals).select_from(_source).where(given(_r, "run")).group_by(_b.tier)
+BY_MODE = select(_b.mode, func.count()).select_from(_source).where(given(_r, "run")).group_by(_b.mode)
+_by_run = select(_u.id, *_totals).select_from(_source).where(given(_u, "project")).group_by(_u.key, _u.id)
+BY_RUN: Select[Any] = _by_run.order_by(_u.key.desc()).limit(AT_MOST)
 MOST = 2**62
 
 
@@ -131,7 +122,7 @@ class Budgets:
             kept = None if row is None else rows.budget(row, attempt.id)
             if kept is not None and not _follows(kept, change):
                 new = onto(kept, change)
-            if tx.run(KEEP, _params(new.budget) | fence).rowcount != 1:
+            if tx.run(SAVE, _params(new.budget) | fence).rowcount != 1:
                 raise stale(tx, attempt, now)
             for event in new.events:
                 tx.run(ADD, _event_params(event) | fence)
@@ -140,7 +131,7 @@ class Budgets:
 
     def get(self, token: int) -> BudgetUse | None:
         """That of the attempt with this token."""
-        row = self._db.one(ONE, {"token": token})
+        row = self._db.one(USE, {"token": token})
         return None if row is None else _use(row)
 
     def events(self, use: BudgetUse) -> list[BudgetEvent]:

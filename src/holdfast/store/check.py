@@ -21,10 +21,10 @@ from holdfast.contracts.errors import StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
 from holdfast.contracts.run import DesiredState, RunState
-from holdfast.store import rows, schema, scorings, steps
+from holdfast.store import rows, runs, schema, scorings
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.db import MIGRATING, migrations
-from holdfast.store.releases import has_source, recount
+from holdfast.store.releases import has_source, recompute
 from holdfast.store.sql import Transaction, among, from_json
 from holdfast.store.store import Store
 
@@ -277,12 +277,8 @@ RELEASE_KNOWN = select(_l.policy, _l.number, _l.stage, _l.share, _l.kind).where(
         and_(_l.stage != "live", _l.stage != "canary", _l.share != 0),
     )
 )
-ALONE = (
-    select(_l.policy, _l.stage, func.count())
-    .where(or_(_l.stage == "live", _l.stage == "canary"))
-    .group_by(_l.project, _l.policy, _l.stage)
-    .having(func.count() > 1)
-)
+_alone = select(_l.policy, _l.stage, func.count()).where(or_(_l.stage == "live", _l.stage == "canary"))
+ALONE = _alone.group_by(_l.project, _l.policy, _l.stage).having(func.count() > 1)
 HAS_EVIDENCE = (
     select(_l.policy, _l.number, _l.evidence)
     .select_from(schema.releases.outerjoin(schema.blobs, schema.blobs.c.sha256 == _l.evidence))
@@ -301,13 +297,10 @@ ARMS = [
 ]
 FLAGS = select(schema.flags.c.body, schema.flags.c.name, schema.flags.c.changed_at)
 _f, _o, _d, _c = schema.artefacts.c, schema.judgements.c, schema.labels.c, schema.calibrations.c
-_versions = (
-    select(_d.artefact, _d.criterion, _d.who, func.count().label("n"), func.max(_d.version).label("last"))
-    .group_by(_d.project, _d.artefact, _d.criterion, _d.maker, _d.who)
-    .subquery()
-)
+_versions_all = select(_d.artefact, _d.criterion, _d.who, func.count().label("n"), func.max(_d.version).label("last"))
+_versions = _versions_all.group_by(_d.project, _d.artefact, _d.criterion, _d.maker, _d.who).subquery()
 COUNTED = select(_versions).where(_versions.c.n != _versions.c.last)
-SAID = select(_o.id, *rows.JUDGEMENT)
+JUDGEMENTS = select(_o.id, *rows.JUDGEMENT)
 ABOUT = select(_f.sha256, _f.body)
 BOUND = select(_c.body, _c.judge, _c.criterion, _c.prompt, _c.labels)
 _m, _n = schema.commands.c, schema.ledger.c
@@ -374,10 +367,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _lost(schema.budget_events.c.attempt, _a.key, "attempt {0}: is not there, but has {1} events"),
         _rule(ADD_UP, "attempt {0}: its budget says {1} tokens in {3} events, they {2} in {4}"),
     ),
-    "steps": (
-        _lost(_p.run, _u.key, "run {0}: is not there, but has {1} steps"),
-        _rule(WITHOUT_A_GAP, _missing_steps),
-    ),
+    "steps": (_lost(_p.run, _u.key, "run {0}: is not there, but has {1} steps"), _rule(WITHOUT_A_GAP, _missing_steps)),
     "scorings": (
         _lost(_z.scoring, _y.key, "scoring {0}: is not there, but has {1} signals"),
         _rule(SCORES_NO_RUN, "scoring {0} of {1}: its run is not there"),
@@ -399,15 +389,15 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _rule(COUNTED, "label of {0:.12} on {1} by {2}: version {4} is the last of {3}"),
     ),
 }
-Look = Callable[[], Iterable[str]]
+Finder = Callable[[], Iterable[str]]
 INTEGRITY = text(f"PRAGMA integrity_check({MOST})")
 QUICK = text(f"PRAGMA quick_check({MOST})")
 FOREIGN = text("PRAGMA foreign_key_check")
 
 
-def parts(store: Store, *, quick: bool = False) -> list[tuple[str, Look]]:
+def parts(store: Store, *, quick: bool = False) -> list[tuple[str, Finder]]:
     """What there is to look at, by name; each function gives the problems it finds."""
-    found: list[tuple[str, Look]] = []
+    found: list[tuple[str, Finder]] = []
     if store.db.engine.name == "sqlite":
         found.append(("file", partial(_file, store, quick)))
         found.append(("references", partial(_references, store)))
@@ -420,7 +410,7 @@ def parts(store: Store, *, quick: bool = False) -> list[tuple[str, Look]]:
 
 
 def check(store: Store, *, quick: bool = False) -> Iterator[CheckedPart]:
-    """Look at everything; what cannot be read is a problem of its part, and the rest is looked at all the same."""
+    """Finder at everything; what cannot be read is a problem of its part, and the rest is looked at all the same."""
     for name, look in parts(store, quick=quick):
         try:
             problems = tuple(look())
@@ -460,7 +450,7 @@ def _sources(view: Transaction) -> Iterator[str]:
 
 
 def _arms(view: Transaction) -> Iterator[str]:
-    trials = {row[0]: rows.trial(row) for row in view.all(TRIALS, {})}
+    trials = {row[0]: rows.experiment(row) for row in view.all(TRIALS, {})}
     for what, statement in ARMS:
         for key, arm, n in view.all(statement, {}):
             if key in trials and arm not in trials[key].arms:
@@ -477,9 +467,9 @@ def _flags(view: Transaction) -> Iterator[str]:
 def _judged(view: Transaction) -> Iterator[str]:
     """Artefacts and judgements that are not what their names say; calibrations of something else."""
     for sha256, body in view.all(ABOUT, {}):
-        if rows.artefact((body,)).sha256 != sha256:
+        if rows.eval_item((body,)).sha256 != sha256:
             yield f"artefact {sha256[:12]}: is not what it was when it was kept"
-    for identity, *row in view.all(SAID, {}):
+    for identity, *row in view.all(JUDGEMENTS, {}):
         if rows.judgement(row).id != identity:
             yield f"judgement {identity[:12]}: is not the answer to what was asked"
     for body, *bound in view.all(BOUND, {}):
@@ -511,9 +501,9 @@ READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
     ("flags", _flags),
     ("judgements", _judged),
     ("orders", _orders),
-    ("recorded", steps.changed),
+    ("recorded", runs.changed_steps),
     ("scored", scorings.changed),
-    ("recount", recount),
+    ("recount", recompute),
 )
 
 

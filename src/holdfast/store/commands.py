@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from sqlalchemy import bindparam, select, text, update
+from sqlalchemy import bindparam, select, text
 
 from holdfast.contracts.commands import Alert, Command, Overrides, Role, Token, check_why
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, IllegalMove, NotFound, StoreCorrupt
 from holdfast.contracts.records import dumps
-from holdfast.store import ledger, notifications, rows, schema
+from holdfast.store import ledger, notifications, rows, schema, sql
 from holdfast.store.artifacts import locked, write_atomically
-from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, canonical, from_json, given, into, number, plain_text, to_json
+from holdfast.store.ledger import OfProject
+from holdfast.store.sql import Transaction, from_json, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _c = schema.commands.c
-KEEP = into(schema.commands)
+RECORD = into(schema.commands)
 FIND_COMMAND = select(_c.body, _c.answer).where(given(schema.commands, "project", "id"))
 LOCK = text("LOCK TABLE commands IN SHARE ROW EXCLUSIVE MODE")  # Postgres: of two with one id, one is the first
 
@@ -41,10 +41,7 @@ class CommandResult:
     again: bool  # it had been obeyed before, and nothing was done this time
 
 
-class Commands:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
-
+class Commands(OfProject):
     def once(self, command: Command, role: str, act: Act, *, run: str | None = None) -> WriteFuture[CommandResult]:
         """Obey the order, unless that was done before: then the answer is the earlier one.
 
@@ -60,8 +57,8 @@ class Commands:
             if found is not None:
                 return found
             answer = to_json(act(tx))
-            values = {"project": self._project, "id": command.id, "body": dumps(command), "role": str(role)}
-            tx.run(KEEP, {**values, "answer": answer, "at": command.at})
+            values = self._of(id=command.id, body=dumps(command), role=str(role))
+            tx.run(RECORD, {**values, "answer": answer, "at": command.at})
             told = from_json(answer)
             ledger.append(
                 tx, self._project, run, "command", command.who, {**_body(command, role), "answer": told}, command.at
@@ -85,7 +82,7 @@ class Commands:
         return self._db.write(operation)
 
     def _known(self, view: Transaction, command: Command) -> CommandResult | None:
-        row = view.one(FIND_COMMAND, {"project": self._project, "id": command.id})
+        row = view.one(FIND_COMMAND, self._of(id=command.id))
         if row is None:
             return None
         before = rows.command(row)
@@ -103,7 +100,7 @@ def _body(command: Command, role: str) -> dict[str, Any]:
 
 def _content(command: Command) -> tuple[str, ...]:
     """All but when it was given: whoever asks again asks later."""
-    return command.action, command.subject, command.who, command.why, canonical(to_json(dict(command.args)))
+    return command.action, command.subject, command.who, command.why, sql.canonical(to_json(dict(command.args)))
 
 
 def _plain(command: Command) -> Command:
@@ -120,15 +117,11 @@ GET = _my_tokens.where(_one_token)
 HELD_TOKEN = GET.with_for_update()  # one change at a time
 ALL_TOKENS = _my_tokens.order_by(_tokens.key)
 ANY = select(_tokens.key).where(given(schema.tokens, "sha256"))
-EXPIRE = update(schema.tokens).where(_one_token).values(expires_at=bindparam("expires_at"))
-REVOKE = update(schema.tokens).where(_one_token).values(revoked_at=bindparam("revoked_at"))
+EXPIRE, REVOKE = (sql.changing(schema.tokens, "token", name) for name in ("expires_at", "revoked_at"))
 DAY_S = 86_400.0
 
 
-class Tokens:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
-
+class Tokens(OfProject):
     def add(
         self,
         label: str,
@@ -145,15 +138,12 @@ class Tokens:
 
     def find(self, sha256: str) -> Token | None:
         """The token with this hash, good or not."""
-        row = self._db.one(FIND_TOKEN, {"project": self._project, "sha256": sha256})
+        row = self._db.one(FIND_TOKEN, self._of(sha256=sha256))
         return None if row is None else rows.token(row)
-
-    def get(self, token_id: str) -> Token:
-        return rows.token(self._db.reading(lambda view: self._row(view, GET, token_id)))
 
     def all(self) -> list[Token]:
         """Oldest first, with those that are no good any more."""
-        return [rows.token(row) for row in self._db.all(ALL_TOKENS, {"project": self._project})]
+        return [rows.token(row) for row in self._db.all(ALL_TOKENS, self._of())]
 
     def revoke(self, token_id: str, who: str, why: str, now: float) -> WriteFuture[Token]:
         """It is no good from now on; IllegalMove when it was revoked before."""
@@ -206,7 +196,7 @@ class Tokens:
         if tx.one(ANY, {"sha256": made.sha256}) is not None:
             raise BadInput("token", why="this one is known already", remedy="make another")
         label = plain_text(made.label)
-        values = {"project": self._project, "label": label, "role": made.role.value, "sha256": made.sha256}
+        values = self._of(label=label, role=made.role.value, sha256=made.sha256)
         times = {"created_at": made.created_at, "expires_at": made.expires_at, "revoked_at": None}
         key = tx.one(ADD, {**values, **times})[0]
         body = {"add": f"tok-{key}", "label": label, "role": made.role, "expires_at": made.expires_at, **more}
@@ -214,11 +204,10 @@ class Tokens:
         return rows.token(tx.one(FIND_TOKEN, values))
 
     def _row(self, view: Transaction, statement: Any, token_id: str) -> Any:
-        n = number(token_id.removeprefix("tok-")) if token_id.startswith("tok-") else None
-        row = None if n is None else view.one(statement, {"project": self._project, "token": n})
+        n = sql.number(token_id.removeprefix("tok-")) if token_id.startswith("tok-") else None
+        row = None if n is None else view.one(statement, self._of(token=n))
         if row is None:
-            why = f"there is none in project {self._project!r}"
-            raise NotFound(f"token {token_id!r}", why=why, remedy="'holdfast tokens list' shows them")
+            raise self._none(f"token {token_id!r}", "'holdfast tokens list' shows them")
         return row
 
     def _refuse_revoked(self, token: Token) -> None:
@@ -234,23 +223,19 @@ STANDING = _my_alerts.where(_alerts.cleared_at.is_(None))
 FIND_ALERT = STANDING.where(given(schema.alerts, "code", "run"))
 HELD_ALERT = FIND_ALERT.with_for_update()  # one change at a time
 ALL_STANDING = STANDING.order_by(_alerts.key.desc())
-NEWEST = _my_alerts.where(_alerts.key < bindparam("before")).order_by(_alerts.key.desc()).limit(bindparam("most"))
-_change = update(schema.alerts).where(_alerts.key == bindparam("alert"))
+NEWEST = _my_alerts.where(_alerts.key < bindparam("before")).order_by(_alerts.key.desc()).limit(sql.AT_MOST)
 # Who knew of a warning does not know that it is critical by now.
 _unseen: dict[str, Any] = {"acknowledged_at": None, "acknowledged_by": None}
-WORSE = _change.values(severity=bindparam("severity"), message=bindparam("message"), **_unseen)
-CLEAR = _change.values(cleared_at=bindparam("cleared_at"))
-ACKNOWLEDGE = _change.values({name: bindparam(name) for name in _unseen})
+WORSE = sql.changing(schema.alerts, "alert", "severity", "message", **_unseen)
+CLEAR = sql.changing(schema.alerts, "alert", "cleared_at")
+ACKNOWLEDGE = sql.changing(schema.alerts, "alert", *_unseen)
 WATCH = "watch"  # who raises and clears, where nobody else is named
 
 
-class Alerts:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
-
+class Alerts(OfProject):
     def raise_(self, alert: Alert, *, who: str = WATCH) -> WriteFuture[Alert]:
         """The alert that stands then. One that stood already stays as it is, unless it has another severity now."""
-        values = self._of(alert.code, alert.run)
+        values = self._about(alert.code, alert.run)
         told = {"severity": alert.severity.value, "message": plain_text(alert.message)}
 
         def operation(tx: Transaction) -> Alert:
@@ -268,7 +253,7 @@ class Alerts:
 
     def clear(self, code: str, run: str | None = None, *, at: float, who: str = WATCH) -> WriteFuture[Alert | None]:
         """What stood until now, or None when nothing did."""
-        values = self._of(code, run)
+        values = self._about(code, run)
 
         def operation(tx: Transaction) -> Alert | None:
             row = tx.one(HELD_ALERT, values)
@@ -281,51 +266,38 @@ class Alerts:
 
         return self._db.write(operation)
 
-    def acknowledge(self, code: str, run: str | None, who: str, at: float, *, why: str = "") -> WriteFuture[Alert]:
-        """Somebody knows of it; who was the first stays. NotFound when it does not stand."""
-        return self._db.write(lambda tx: self.acknowledge_in(tx, code, run, who, at, why=why))
-
     def acknowledge_in(
         self, tx: Transaction, code: str, run: str | None, who: str, at: float, *, why: str = ""
     ) -> Alert:
-        values = self._of(code, run)
+        values = self._about(code, run)
         row = tx.one(HELD_ALERT, values)
         if row is None:
-            raise self._none(code, run)
+            raise self._unknown(code, run)
         if row[7] is not None:
             return rows.alert(row)
         tx.run(ACKNOWLEDGE, {"alert": row[0], "acknowledged_at": at, "acknowledged_by": plain_text(who)})
         return self._note(tx, values, who, {"acknowledge": values["code"], "why": plain_text(why)}, at)
 
-    def find(self, code: str, run: str | None = None) -> Alert:
-        """The one that stands."""
-        row = self._db.one(FIND_ALERT, self._of(code, run))
-        if row is None:
-            raise self._none(code, run)
-        return rows.alert(row)
-
     def standing(self) -> list[Alert]:
         """Newest first."""
-        return [rows.alert(row) for row in self._db.all(ALL_STANDING, {"project": self._project})]
+        return [rows.alert(row) for row in self._db.all(ALL_STANDING, self._of())]
 
     def history(self, most: int = 50, before: str | None = None) -> list[Alert]:
         """Those that stand and those that did, newest first; `before` is the id of the last one already seen."""
-        key = 2**62 if before is None else number(before.removeprefix("alert-"))
+        key = 2**62 if before is None else sql.number(before.removeprefix("alert-"))
         if key is None:
             raise NotFound(f"alert {before!r}", why="is not the id of one", remedy="'holdfast control alerts' has them")
-        return [
-            rows.alert(row) for row in self._db.all(NEWEST, {"project": self._project, "before": key, "most": most})
-        ]
+        return [rows.alert(row) for row in self._db.all(NEWEST, self._of(before=key, most=most))]
 
-    def _of(self, code: str, run: str | None) -> dict[str, Any]:
-        return {"project": self._project, "code": plain_text(code), "run": plain_text(run or "")}
+    def _about(self, code: str, run: str | None) -> dict[str, Any]:
+        return self._of(code=plain_text(code), run=plain_text(run or ""))
 
     def _note(self, tx: Transaction, values: Mapping[str, Any], who: str, body: Mapping[str, Any], at: float) -> Alert:
         ledger.append(tx, self._project, values["run"] or None, "alert", who, body, at)
         tx.touch(notifications.ALERTS)
         return rows.alert(tx.one(FIND_ALERT, dict(values)))
 
-    def _none(self, code: str, run: str | None) -> NotFound:
+    def _unknown(self, code: str, run: str | None) -> NotFound:
         of = f" of {run}" if run else ""
         return NotFound(f"alert {code!r}{of}", why="does not stand", remedy="'holdfast control alerts' lists what does")
 

@@ -33,17 +33,13 @@ from holdfast.contracts.errors import (
     StoreTooNew,
 )
 from holdfast.store import schema
-from holdfast.store.notifications import TOPICS, Changes
+from holdfast.store.notifications import TOPICS, Notifications
 from holdfast.store.sql import Book, Params, Transaction
 from holdfast.store.writer import WriteFuture, Writer
 
 PATIENCE_S = 30.0
-_bump = (
-    update(schema.pulse)
-    .where(schema.pulse.c.topic == bindparam("t"))
-    .values(n=schema.pulse.c.n + 1)
-    .returning(schema.pulse.c.n)
-)
+_change = update(schema.pulse).where(schema.pulse.c.topic == bindparam("t"))
+_bump = _change.values(n=schema.pulse.c.n + 1).returning(schema.pulse.c.n)
 _pulses = select(schema.pulse.c.topic, schema.pulse.c.n)
 
 
@@ -102,9 +98,8 @@ class SQLite:
         elif not isinstance(error, sqlite3.Error):
             return error
         if code == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR:
-            return StoreFull(
-                where, why=text, remedy="free some disk space and call again: nothing of this write was kept"
-            )
+            remedy = "free some disk space and call again: nothing of this write was kept"
+            return StoreFull(where, why=text, remedy=remedy)
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return StoreCorrupt(where, why=text, remedy="run 'holdfast store check', or restore the file from a copy")
         if code == sqlite3.SQLITE_BUSY:
@@ -118,8 +113,9 @@ class SQLiteSession:
     """The writer's one connection."""
 
     def __init__(self, engine: SQLite) -> None:
-        self._engine = engine
+        self._engine, self.translate = engine, engine.translate
         self._connection = engine.connect(read_only=False)
+        self.close = self._connection.close
         self._jitter = random.Random()  # spreads waiting processes; no result depends on it
 
     def begin(self) -> Transaction:
@@ -145,20 +141,13 @@ class SQLiteSession:
     def is_passing(self, error: Exception) -> bool:
         return False
 
-    def translate(self, error: Exception) -> Exception:
-        return error if isinstance(error, HoldfastError) else self._engine.translate(error)
-
-    def close(self) -> None:
-        self._connection.close()
-
 
 def is_store_file(path: Path) -> bool:
     """Whether the file begins as an SQLite database does (an empty or missing file may still become one)."""
     if not path.exists() or path.stat().st_size == 0:
         return True
     with path.open("rb") as file:
-        head: Any = file.read(16)
-    return bool(head == b"SQLite format 3\x00")
+        return file.read(16) == b"SQLite format 3\x00"
 
 
 try:
@@ -178,9 +167,8 @@ class Postgres:
 
     def __init__(self, url: str) -> None:
         if psycopg is None:
-            raise BadInput(
-                "store " + hide_password(url), why="psycopg is not installed", remedy="pip install 'holdfast[postgres]'"
-            )
+            where, remedy = f"store {hide_password(url)}", "pip install 'holdfast[postgres]'"
+            raise BadInput(where, why="psycopg is not installed", remedy=remedy)
         self._dsn = "postgresql://" + url.split("://", 1)[1]
         self.url = hide_password(self._dsn)
         self.dialect: Dialect = PGDialect_psycopg(paramstyle="pyformat")  # type: ignore[no-untyped-call]
@@ -192,15 +180,11 @@ class Postgres:
         if read_only:
             options += " -c default_transaction_read_only=on"
         try:
-            return psycopg.connect(
-                self._dsn, autocommit=True, options=options, row_factory=tuple_row, connect_timeout=10
-            )
+            how: Any = {"autocommit": True, "options": options, "row_factory": tuple_row, "connect_timeout": 10}
+            return psycopg.connect(self._dsn, **how)
         except psycopg.OperationalError as error:
-            raise StoreError(
-                f"store {self.url}",
-                why=str(error).strip().splitlines()[0],
-                remedy="check the URL and that the server runs",
-            ) from error
+            why, remedy = str(error).strip().splitlines()[0], "check the URL and that the server runs"
+            raise StoreError(f"store {self.url}", why=why, remedy=remedy) from error
 
     def session(self) -> PostgresSession:
         return PostgresSession(self)
@@ -246,7 +230,7 @@ class PostgresSession:
     """The writer's one connection, renewed when it broke."""
 
     def __init__(self, engine: Postgres) -> None:
-        self._engine = engine
+        self._engine, self.translate = engine, engine.translate
         self._connection = engine.connect(read_only=False)
 
     def begin(self) -> Transaction:
@@ -274,9 +258,6 @@ class PostgresSession:
     def is_passing(self, error: Exception) -> bool:
         return isinstance(error, psycopg.Error) and (error.sqlstate in PASSING)
 
-    def translate(self, error: Exception) -> Exception:
-        return error if isinstance(error, HoldfastError) else self._engine.translate(error)
-
     def close(self) -> None:
         self._connection.close()
 
@@ -301,11 +282,8 @@ def engine_for(url: str) -> Engine:
     if url.startswith("sqlite:///"):
         url = url.removeprefix("sqlite:///")
     if "://" in url or not url.strip():
-        raise BadInput(
-            f"store {hide_password(url)!r}",
-            why="not a store address",
-            remedy="give a file path or postgresql://user@host/name",
-        )
+        remedy = "give a file path or postgresql://user@host/name"
+        raise BadInput(f"store {hide_password(url)!r}", why="not a store address", remedy=remedy)
     return SQLite(Path(url).expanduser())
 
 
@@ -333,7 +311,7 @@ class Db:
         self._local = threading.local()
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self._closed = False
-        self.changes = Changes(engine, poll_s)
+        self.changes = Notifications(engine, poll_s)
         self._writer = Writer(engine.session(), self._committed)
 
     def write(self, operation: Callable[[Transaction], T]) -> WriteFuture[T]:
@@ -390,28 +368,20 @@ class Db:
 
 def open_db(url: str, *, create: bool = True, migrate: bool = True, poll_s: float = 0.05) -> Db:
     engine = engine_for(url)
-    found = revision(engine)
+    found, where = revision(engine), f"store {engine.url}"
     if found is None and not create:
-        raise NotFound(
-            f"store {engine.url}", why="there is none", remedy="check the path; 'holdfast optimize' creates one"
-        )
+        raise NotFound(where, why="there is none", remedy="check the path; 'holdfast optimize' creates one")
+    if found is not None and found != HEAD:
+        schema_is = f"its schema is {found}"
+        if found < REVISIONS[0]:
+            remedy = "run 'holdfast store migrate' of the version that wrote it last, then open it again"
+            raise StoreError(where, why=f"{schema_is}, and this version upgrades from {REVISIONS[0]} on", remedy=remedy)
+        if found not in REVISIONS:
+            remedy = "install the newer holdfast that wrote it"
+            raise StoreTooNew(where, why=f"{schema_is}, this version knows up to {HEAD}", remedy=remedy)
+        if not migrate:
+            raise StoreError(where, why=f"{schema_is}, not {HEAD}", remedy="run 'holdfast store migrate'")
     if found != HEAD:
-        if found is not None and found < REVISIONS[0]:
-            raise StoreError(
-                f"store {engine.url}",
-                why=f"its schema is {found}, and this version upgrades from {REVISIONS[0]} on",
-                remedy="run 'holdfast store migrate' of the version that wrote it last, then open it again",
-            )
-        if found is not None and found not in REVISIONS:
-            raise StoreTooNew(
-                f"store {engine.url}",
-                why=f"its schema is {found}, this version knows up to {HEAD}",
-                remedy="install the newer holdfast that wrote it",
-            )
-        if found is not None and not migrate:
-            raise StoreError(
-                f"store {engine.url}", why=f"its schema is {found}, not {HEAD}", remedy="run 'holdfast store migrate'"
-            )
         upgrade(engine)
     return Db(engine, poll_s=poll_s)
 
@@ -455,11 +425,8 @@ def _revision_of(connection: Any, engine: Engine) -> str | None:
         row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
         return str(row[0]) if row else None
     if names - {"sqlite_sequence"}:
-        raise StoreCorrupt(
-            f"store {engine.url}",
-            why="this database belongs to another program",
-            remedy="give another path or database",
-        )
+        why = "this database belongs to another program"
+        raise StoreCorrupt(f"store {engine.url}", why=why, remedy="give another path or database")
     return None
 
 
@@ -468,8 +435,7 @@ def upgrade(engine: Engine, to: str = HEAD) -> None:
     import alembic.command
     import sqlalchemy
 
-    sqlite = isinstance(engine, SQLite)
-    if isinstance(engine, SQLite):
+    if sqlite := isinstance(engine, SQLite):
         with_parent(engine.path)
     raw = engine.connect(read_only=False)
     try:
@@ -509,7 +475,6 @@ def with_parent(path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(
-            f"folder {path.parent}", why=error.strerror or str(error), remedy="choose a place you may write"
-        ) from error
+        why = error.strerror or str(error)
+        raise StoreError(f"folder {path.parent}", why=why, remedy="choose a place you may write") from error
     return path

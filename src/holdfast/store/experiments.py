@@ -11,62 +11,49 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import bindparam, delete, func, select, update
+from sqlalchemy import bindparam, delete, func, select
 
-from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
+from holdfast.contracts.errors import BadInput, Conflict, IllegalMove
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import Experiment, Exposure, ServedRequest, Stage, check_name
 from holdfast.store import ledger, notifications, rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, canonical, into, plain_text, to_json
+from holdfast.store.ledger import OfProject
+from holdfast.store.sql import AT_MOST, Transaction, canonical, changing, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _t, _e, _s = schema.trials.c, schema.exposures.c, schema.served.c
-_mine = _t.project == bindparam("project")
+_mine = given(_t, "project")
 BEGIN = into(schema.trials, "project", "name", but=("key", "ended_at"))
-FIND = select(schema.trials).where(_mine, _t.name == bindparam("name"))
+FIND = select(schema.trials).where(_mine, given(_t, "name"))
 ALL = select(schema.trials).where(_mine).order_by(_t.key.desc())
 # Not a lock that those who only refer to the trial wait for.
 HOLD = select(_t.ended_at).where(_t.key == bindparam("trial")).with_for_update(key_share=True)
-END = update(schema.trials).where(_t.key == bindparam("trial")).values(ended_at=bindparam("now"))
+END = changing(schema.trials, "trial", ended_at=bindparam("now"))
 EXPOSE = into(schema.exposures, "trial", "unit")
-EXPOSURE = select(*rows.EXPOSURE).where(_e.trial == bindparam("trial"), _e.unit == bindparam("unit"))
-EXPOSED = select(_e.arm, func.count()).where(_e.trial == bindparam("trial")).group_by(_e.arm)
+EXPOSURE = select(*rows.EXPOSURE).where(given(_e, "trial", "unit"))
+EXPOSED = select(_e.arm, func.count()).where(given(_e, "trial")).group_by(_e.arm)
 RECORD = into(schema.served, "project", "id")
-REQUEST = (
-    select(_s.key, _t.name, *rows.SERVED)
-    .select_from(schema.served.join(schema.trials, _t.key == _s.trial))
-    .where(_s.project == bindparam("project"), _s.id == bindparam("id"))
-    .with_for_update(of=schema.served)
-)
-TELL = (
-    update(schema.served)
-    .where(_s.key == bindparam("request"))
-    .values({name: bindparam(name) for name in ("success", "reward", "safety_cost")})
-)
-SERVED = (
-    select(*rows.SERVED)
-    .where(_s.trial == bindparam("trial"))
-    .order_by(_s.key)
-    .limit(bindparam("most"))
-    .offset(bindparam("after"))
-)
-SERVED_BY = SERVED.where(_s.arm == bindparam("arm"))
+_request = select(_s.key, _t.name, *rows.SERVED).select_from(schema.served.join(schema.trials, _t.key == _s.trial))
+REQUEST = _request.where(given(_s, "project", "id")).with_for_update(of=schema.served)
+TELL = changing(schema.served, "request", "success", "reward", "safety_cost")
+SERVED = select(*rows.SERVED).where(given(_s, "trial")).order_by(_s.key).limit(AT_MOST).offset(bindparam("after"))
+SERVED_BY = SERVED.where(given(_s, "arm"))
 MOST = 2**31 - 1
 STAGES = frozenset((str(Stage.SHADOW), str(Stage.CANARY)))  # trials of a release are named after its id
 
 
-class Trials:
+class Trials(OfProject):
     def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
+        super().__init__(db, project)
         self._known: dict[str, tuple[int, Mapping[str, float]]] = {}  # neither ever changes: name → key, arms
 
     def begin(self, trial: Experiment, *, who: str, now: float) -> WriteFuture[Experiment]:
         """Begin it; the same again is the trial that is there, another of that name or one that ended a Conflict."""
         if trial.kind not in STAGES:
             check_name("trial", trial.name)
-        values: dict[str, Any] = {"project": self._project, "name": trial.name, "kind": trial.kind, "salt": trial.salt}
+        values: dict[str, Any] = self._of(name=trial.name, kind=trial.kind, salt=trial.salt)
         values |= {"arms": to_json(trial.arms), "settings": canonical(to_json(trial.settings))}
         values["created_at"] = trial.created_at
 
@@ -82,7 +69,7 @@ class Trials:
             elif (row[3], row[4], row[5], row[8]) != tuple(values[it] for it in ("kind", "arms", "salt", "settings")):
                 why = "is there already, with other content"
                 raise Conflict(f"trial {trial.name}", why=why, remedy="give it another name")
-            return rows.trial(row)
+            return rows.experiment(row)
 
         return self._db.write(operation)
 
@@ -95,19 +82,19 @@ class Trials:
                 tx.run(END, {"trial": key, "now": now})
                 ledger.append(tx, self._project, None, "trial", who, {"end": name, "why": why}, now)
                 tx.touch(notifications.TRIALS)
-            return rows.trial(tx.one(FIND, {"project": self._project, "name": name}))
+            return rows.experiment(tx.one(FIND, self._of(name=name)))
 
         return self._db.write(operation)
 
     def get(self, name: str) -> Experiment:
-        row = self._db.one(FIND, {"project": self._project, "name": name})
+        row = self._db.one(FIND, self._of(name=name))
         if row is None:
-            raise self._none(name)
-        return rows.trial(row)
+            raise self._none(f"trial {name!r}", "begin it first")
+        return rows.experiment(row)
 
     def all(self, kind: str | None = None) -> list[Experiment]:
         """Newest first."""
-        found = [rows.trial(row) for row in self._db.all(ALL, {"project": self._project})]
+        found = [rows.experiment(row) for row in self._db.all(ALL, self._of())]
         return [trial for trial in found if kind in (None, trial.kind)]
 
     def expose(self, trial: str, unit: str, arm: str, *, now: float) -> WriteFuture[Exposure]:
@@ -121,7 +108,7 @@ class Trials:
         def operation(tx: Transaction) -> Exposure:
             row = tx.one(EXPOSURE, values)
             if row is None:
-                if tx.one(FIND, {"project": self._project, "name": trial})[7] is not None:
+                if tx.one(FIND, self._of(name=trial))[7] is not None:
                     raise IllegalMove(f"trial {trial}", why="has ended", remedy="begin another")
                 tx.run(EXPOSE, values)
                 row = tx.one(EXPOSURE, values)
@@ -167,7 +154,7 @@ class Trials:
             raise BadInput(f"feedback on {request_id}", why="says nothing", remedy=f"give one of {', '.join(given)}")
 
         def operation(tx: Transaction) -> bool:
-            row = tx.one(REQUEST, {"project": self._project, "id": plain_text(request_id)})
+            row = tx.one(REQUEST, self._of(id=plain_text(request_id)))
             if row is None:
                 return False
             before = rows.served_request(row[2:], row[1])
@@ -198,7 +185,7 @@ class Trials:
     def _params(self, one: ServedRequest) -> dict[str, Any]:
         values = {name: getattr(one, name) for name in ServedRequest.__slots__}
         values |= {"id": plain_text(one.id), "unit": plain_text(one.unit), "error": int(one.error)}
-        return values | {"project": self._project, "trial": self._arm(one.trial, one.arm)}
+        return values | self._of(trial=self._arm(one.trial, one.arm))
 
     def _arm(self, trial: str, arm: str) -> int:
         """The trial's key, when the arm is one of its own."""
@@ -210,32 +197,26 @@ class Trials:
     def _lookup(self, name: str) -> tuple[int, Mapping[str, float]]:
         known = self._known.get(name)
         if known is None:
-            row = self._db.one(FIND, {"project": self._project, "name": name})
+            row = self._db.one(FIND, self._of(name=name))
             if row is None:
-                raise self._none(name)
-            known = self._known[name] = (row[0], rows.trial(row).arms)
+                raise self._none(f"trial {name!r}", "begin it first")
+            known = self._known[name] = (row[0], rows.experiment(row).arms)
         return known
-
-    def _none(self, name: str) -> NotFound:
-        return NotFound(f"trial {name!r}", why=f"there is none in project {self._project!r}", remedy="begin it first")
 
 
 _flags = schema.flags.c
-_my_flags = _flags.project == bindparam("project")
+_my_flags = given(_flags, "project")
 _put = into(schema.flags)
 PUT = _put.on_conflict_do_update(
     index_elements=["project", "name"], set_={"body": _put.excluded.body, "changed_at": _put.excluded.changed_at}
 )
-FIND_FLAG = select(_flags.body).where(_my_flags, _flags.name == bindparam("name"))
+FIND_FLAG = select(_flags.body).where(_my_flags, given(_flags, "name"))
 HELD_FLAG = FIND_FLAG.with_for_update()  # one change at a time
 ALL_FLAGS = select(_flags.body).where(_my_flags).order_by(_flags.name)
-DROP = delete(schema.flags).where(_my_flags, _flags.name == bindparam("name"))
+DROP = delete(schema.flags).where(_my_flags, given(_flags, "name"))
 
 
-class Flags:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
-
+class Flags(OfProject):
     def put(self, flag: Flag, *, who: str, why: str, now: float, seen: Flag | None = None) -> WriteFuture[Flag]:
         """Keep the flag in the place of what there was. With `seen`, a Conflict when it is not that any more.
 
@@ -250,20 +231,20 @@ class Flags:
         before = self.held(tx, flag.name)
         if seen is not None and before != seen:
             raise Conflict(f"flag {flag.name}", why="was changed by another meanwhile", remedy="look at it again")
-        tx.run(PUT, {"project": self._project, "name": flag.name, "body": dumps(flag), "changed_at": now})
+        tx.run(PUT, self._of(name=flag.name, body=dumps(flag), changed_at=now))
         body = {"put": flag.name, "why": why, "flag": encode(flag)}
         self._note(tx, who, {**body, "before": None if before is None else encode(before)}, now)
         return flag
 
     def get(self, name: str) -> Flag:
-        row = self._db.one(FIND_FLAG, {"project": self._project, "name": name})
+        row = self._db.one(FIND_FLAG, self._of(name=name))
         if row is None:
-            raise self._none(name)
+            raise self._none(f"flag {name!r}", "'holdfast flags list' shows them")
         return rows.flag(row)
 
     def all(self) -> list[Flag]:
         """By name."""
-        return [rows.flag(row) for row in self._db.all(ALL_FLAGS, {"project": self._project})]
+        return [rows.flag(row) for row in self._db.all(ALL_FLAGS, self._of())]
 
     def drop(self, name: str, *, who: str, why: str, now: float) -> WriteFuture[Flag]:
         """Remove it; the answer is what it was."""
@@ -271,8 +252,8 @@ class Flags:
         def operation(tx: Transaction) -> Flag:
             before = self.held(tx, name)
             if before is None:
-                raise self._none(name)
-            tx.run(DROP, {"project": self._project, "name": name})
+                raise self._none(f"flag {name!r}", "'holdfast flags list' shows them")
+            tx.run(DROP, self._of(name=name))
             self._note(tx, who, {"drop": name, "why": why, "before": encode(before)}, now)
             return before
 
@@ -280,13 +261,9 @@ class Flags:
 
     def held(self, tx: Transaction, name: str) -> Flag | None:
         """As it is, and stays while this transaction lasts."""
-        row = tx.one(HELD_FLAG, {"project": self._project, "name": name})
+        row = tx.one(HELD_FLAG, self._of(name=name))
         return None if row is None else rows.flag(row)
 
     def _note(self, tx: Transaction, who: str, body: dict[str, Any], now: float) -> None:
         ledger.append(tx, self._project, None, "flag", who, body, now)
         tx.touch(notifications.FLAGS)
-
-    def _none(self, name: str) -> NotFound:
-        why = f"there is none in project {self._project!r}"
-        return NotFound(f"flag {name!r}", why=why, remedy="'holdfast flags list' shows them")

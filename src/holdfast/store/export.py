@@ -22,9 +22,9 @@ from sqlalchemy import BindParameter, Integer, bindparam, func, select, tuple_
 from holdfast.contracts.records import encode
 from holdfast.store import rows, schema, scorings
 from holdfast.store.db import HEAD
-from holdfast.store.sql import Transaction
+from holdfast.store.sql import Transaction, given
 from holdfast.store.store import Store
-from holdfast.store.traces import signal, span
+from holdfast.store.traces import reward_term, span
 
 VERSION = 1
 PAGE = 100  # rollouts whose spans are held in memory at once
@@ -72,26 +72,26 @@ OF_PROJECTS = tuple(  # kind, statement, how many columns the record has, its re
         tuple(0 if isinstance(key.type, Integer) else "" for key in table.primary_key),
     )
     for kind, table, columns, read in (
-        ("artefact", schema.artefacts, (schema.artefacts.c.body,), rows.artefact),
+        ("artefact", schema.artefacts, (schema.artefacts.c.body,), rows.eval_item),
         ("judgement", schema.judgements, rows.JUDGEMENT, rows.judgement),
-        ("doubt", schema.doubts, rows.DOUBT, rows.doubt),
+        ("doubt", schema.doubts, rows.REVIEW_REQUEST, rows.review_request),
         ("label", schema.labels, rows.LABEL, rows.label),
         ("calibration", schema.calibrations, (schema.calibrations.c.body,), rows.calibration),
-        ("appointment", schema.appointments, rows.APPOINTMENT, rows.appointment),
+        ("appointment", schema.appointments, rows.JUDGE_ASSIGNMENT, rows.judge_assignment),
         ("command", schema.commands, (schema.commands.c.body,), rows.command),
         ("alert", schema.alerts, tuple(schema.alerts.c), rows.alert),
     )
 )
-EDGES = select(func.min(_r.key), func.max(_r.key)).where(_r.run == bindparam("run"))
+EDGES = select(func.min(_r.key), func.max(_r.key)).where(given(_r, "run"))
 ROLLOUTS = (
     select(*rows.ROLLOUT, _r.run, _final.c.number)
     .select_from(schema.rollouts.outerjoin(_final, _final.c.key == _r.final))
-    .where(_r.run == bindparam("run"), _r.key > _after, _r.key <= bindparam("last"))
+    .where(given(_r, "run"), _r.key > _after, _r.key <= bindparam("last"))
     .order_by(_r.key)
     .limit(PAGE)
 )
 EVERY = select(func.count()).select_from(schema.rollouts)
-_page = (_r.run == bindparam("run"), _r.key >= bindparam("first"), _r.key <= bindparam("last"))
+_page = (given(_r, "run"), _r.key >= bindparam("first"), _r.key <= bindparam("last"))
 _below = schema.attempts.join(schema.rollouts, _r.key == _a.rollout)
 ATTEMPTS = (
     select(_a.rollout, _a.output, *rows.ATTEMPT).select_from(_below).where(*_page).order_by(_a.rollout, _a.number)
@@ -106,7 +106,7 @@ OF_ATTEMPTS: tuple[tuple[Any, Callable[[Any, str], tuple[str, object, dict[str, 
     )
     for table, line in (
         (schema.spans, lambda row, attempt: ("span", span(row), {"attempt": attempt})),
-        (schema.signals, lambda row, attempt: ("signal", signal(row), {"attempt": attempt})),
+        (schema.signals, lambda row, attempt: ("signal", reward_term(row), {"attempt": attempt})),
         (schema.budgets, lambda row, attempt: ("budget", rows.budget(row, attempt), {})),
         (schema.budget_events, lambda row, attempt: ("budget-event", rows.budget_event(row, attempt), {})),
     )
@@ -182,7 +182,7 @@ def _write_service(view: Transaction, everything: Mapping[str, Any], line: Calla
         line("release", rows.release(row))
     for row in view.all(TRIALS, dict(everything)):
         key, project, name = row[:3]
-        line("trial", rows.trial(row), project=project)
+        line("trial", rows.experiment(row), project=project)
         for found in _rows(view, EXPOSURES, "", 0, key):
             line("exposure", rows.exposure(found, name), project=project)
         for found in _rows(view, SERVED, 0, -1, key):

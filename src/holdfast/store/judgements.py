@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from unicodedata import normalize
 
-from sqlalchemy import bindparam, exists, func, select
+from sqlalchemy import exists, func, select
 
-from holdfast.contracts.errors import Conflict, NotFound
+from holdfast.contracts.errors import Conflict
 from holdfast.contracts.judgement import (
     Calibration,
     EvalItem,
@@ -25,31 +25,27 @@ from holdfast.contracts.judgement import (
 )
 from holdfast.contracts.records import encode
 from holdfast.store import ledger, rows, schema
-from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, given, into, plain_text, to_json
+from holdfast.store.ledger import OfProject
+from holdfast.store.sql import AT_MOST, Transaction, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _f, _j, _d = schema.artefacts.c, schema.judgements.c, schema.doubts.c
 _l, _c, _p = schema.labels.c, schema.calibrations.c, schema.appointments.c
 
 
-KEEP = into(schema.artefacts, "project", "sha256")
-ARTEFACT = select(_f.body).where(given(schema.artefacts, "project", "sha256"))
+SAVE = into(schema.artefacts, "project", "sha256")
+ITEM = select(_f.body).where(given(schema.artefacts, "project", "sha256"))
 RECORD = into(schema.judgements, "project", "id")
 JUDGEMENT = select(*rows.JUDGEMENT).where(given(schema.judgements, "project", "id"))
 _of_criterion = select(*rows.JUDGEMENT).where(given(schema.judgements, "project", "criterion"))
 OF_CRITERION = _of_criterion.order_by(_j.artefact, _j.at, _j.id)
 _question = (_j.judge, _j.criterion, _j.prompt)
-CRITERIA = (
-    select(*_question, func.count(), func.sum(_j.cost), func.max(_j.at))
-    .where(given(schema.judgements, "project"))
-    .group_by(*_question)
-    .order_by(*_question)
-)
-DOUBT = into(schema.doubts, "project", "artefact", "criterion")
+_criteria = select(*_question, func.count(), func.sum(_j.cost), func.max(_j.at))
+CRITERIA = _criteria.where(given(schema.judgements, "project")).group_by(*_question).order_by(*_question)
+REVIEW = into(schema.doubts, "project", "artefact", "criterion")
 _same = (_l.project == _d.project, _l.artefact == _d.artefact, _l.criterion == _d.criterion)
-_is_open = given(schema.doubts, "project") & ~exists().where(*_same, _l.maker == bindparam("maker"))
-OPEN = select(*rows.DOUBT).where(_is_open).order_by(_d.at, _d.artefact, _d.criterion).limit(bindparam("most"))
+_is_open = given(schema.doubts, "project") & ~exists().where(*_same, given(_l, "maker"))
+OPEN = select(*rows.REVIEW_REQUEST).where(_is_open).order_by(_d.at, _d.artefact, _d.criterion).limit(AT_MOST)
 COUNT = select(func.count()).select_from(schema.doubts).where(_is_open)
 _by_maker = given(schema.labels, "project", "artefact", "criterion", "maker", "who")
 LAST = select(*rows.LABEL).where(_by_maker).order_by(_l.version.desc()).limit(1)
@@ -60,8 +56,8 @@ ADD = into(schema.calibrations)
 CALIBRATIONS = select(_c.body).where(given(schema.calibrations, "project")).order_by(_c.key.desc())
 NEWEST = CALIBRATIONS.where(given(schema.calibrations, "judge", "criterion", "prompt")).limit(1)
 APPOINT = into(schema.appointments, "project", "policy", "judge")
-ROLE = select(*rows.APPOINTMENT).where(given(schema.appointments, "project", "policy", "judge"))
-APPOINTED = select(*rows.APPOINTMENT).where(given(schema.appointments, "project")).order_by(_p.policy, _p.judge)
+ROLE = select(*rows.JUDGE_ASSIGNMENT).where(given(schema.appointments, "project", "policy", "judge"))
+APPOINTED = select(*rows.JUDGE_ASSIGNMENT).where(given(schema.appointments, "project")).order_by(_p.policy, _p.judge)
 MOST = 2**31 - 1
 
 
@@ -74,27 +70,24 @@ def _is_same(one: JudgeAssignment, other: JudgeAssignment) -> bool:
     return all(plain_name(a) == plain_name(b) for a, b in ((one.policy, other.policy), (one.judge, other.judge)))
 
 
-class Judgements:
-    def __init__(self, db: Db, project: str) -> None:
-        self._db, self._project = db, project
-
-    def keep(self, artefacts: Iterable[EvalItem], *, now: float) -> WriteFuture[int]:
+class Judgements(OfProject):
+    def save(self, artefacts: Iterable[EvalItem], *, now: float) -> WriteFuture[int]:
         """Keep what is judged; how many of it are new."""
         params = [self._artefact(one, now) for one in artefacts]
-        return self._db.write(lambda tx: tx.many(KEEP, params) if params else 0)
+        return self._db.write(lambda tx: tx.many(SAVE, params) if params else 0)
 
-    def artefact(self, sha256: str) -> EvalItem:
-        row = self._db.one(ARTEFACT, self._of(sha256=sha256))
+    def item(self, sha256: str) -> EvalItem:
+        row = self._db.one(ITEM, self._of(sha256=sha256))
         if row is None:
-            raise NotFound(f"artefact {sha256[:12]}", why=f"there is none in project {self._project!r}")
-        return rows.artefact(row)
+            raise self._none(f"artefact {sha256[:12]}")
+        return rows.eval_item(row)
 
     def record(self, artefact: EvalItem, judgement: Judgement) -> WriteFuture[Judgement]:
         """Keep it with what it is about; of two on the same question the first stays, and is the answer."""
         values, about = self._judgement(judgement), self._artefact(artefact, judgement.at)
 
         def operation(tx: Transaction) -> Judgement:
-            tx.run(KEEP, about)
+            tx.run(SAVE, about)
             tx.run(RECORD, values)
             return rows.judgement(tx.one(JUDGEMENT, self._of(id=judgement.id)))
 
@@ -113,22 +106,22 @@ class Judgements:
         found = self._db.all(CRITERIA, self._of())
         return [(judge, on, prompt, int(n), float(cost), float(at)) for judge, on, prompt, n, cost, at in found]
 
-    def doubt(self, artefact: EvalItem, doubt: ReviewRequest) -> WriteFuture[bool]:
+    def request_review(self, artefact: EvalItem, doubt: ReviewRequest) -> WriteFuture[bool]:
         """Somebody should look at it; False when it waits, or has waited, already."""
         about = self._artefact(artefact, doubt.at)
         values = self._of(artefact=doubt.artefact, criterion=doubt.criterion, reason=doubt.reason.value, at=doubt.at)
         values["why"] = plain_text(doubt.why)
 
         def operation(tx: Transaction) -> bool:
-            tx.run(KEEP, about)
-            return bool(tx.run(DOUBT, values).rowcount == 1)
+            tx.run(SAVE, about)
+            return bool(tx.run(REVIEW, values).rowcount == 1)
 
         return self._db.write(operation)
 
     def doubts(self, *, most: int = MOST) -> list[ReviewRequest]:
         """Those that no person has labelled, the oldest first."""
         found = self._db.all(OPEN, self._of(maker=Maker.PERSON.value, most=most))
-        return [rows.doubt(row) for row in found]
+        return [rows.review_request(row) for row in found]
 
     def waiting(self) -> int:
         n: int = self._db.one(COUNT, self._of(maker=Maker.PERSON.value))[0]
@@ -191,8 +184,8 @@ class Judgements:
 
         def operation(tx: Transaction) -> JudgeAssignment:
             is_new = tx.run(APPOINT, values).rowcount == 1
-            found = rows.appointment(tx.one(ROLE, values))
-            known = (rows.appointment(row) for row in tx.all(APPOINTED, values))
+            found = rows.judge_assignment(tx.one(ROLE, values))
+            known = (rows.judge_assignment(row) for row in tx.all(APPOINTED, values))
             if other := next((one for one in known if one.role is not role and _is_same(one, wanted)), None):
                 why = f"is the {other.role} judge of policy {policy}, and cannot be its {role} judge"
                 raise Conflict(f"judge {judge}", why=why, remedy="take another model for that")
@@ -204,10 +197,7 @@ class Judgements:
         return self._db.write(operation)
 
     def appointments(self) -> list[JudgeAssignment]:
-        return [rows.appointment(row) for row in self._db.all(APPOINTED, self._of())]
-
-    def _of(self, **values: Any) -> dict[str, Any]:
-        return {"project": self._project, **values}
+        return [rows.judge_assignment(row) for row in self._db.all(APPOINTED, self._of())]
 
     def _artefact(self, one: EvalItem, now: float) -> dict[str, Any]:
         return self._of(sha256=one.sha256, body=to_json(encode(one)), at=now)

@@ -17,11 +17,11 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from holdfast.contracts.errors import StoreCorrupt, StoreError
+from holdfast.contracts.errors import NotFound, StoreCorrupt, StoreError
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
-from holdfast.store.sql import Transaction, into, to_json
+from holdfast.store.sql import AT_MOST, Transaction, into, to_json
 from holdfast.store.writer import WriteFuture
 
 NAME = "ledger.anchors"
@@ -29,7 +29,7 @@ LINE = re.compile(r'(\d{1,18}) ([0-9a-f]{64}) (".*")')
 DATABASE = text("SELECT oid FROM pg_database WHERE datname = current_database()")  # another one after a drop
 
 
-class Anchors:
+class LedgerCheckpoints:
     def __init__(self, folder: Path, store: str) -> None:
         self.path, self._store = folder / NAME, store
         self._name: str | None = None
@@ -84,7 +84,7 @@ OTHERWISE = f"{UNPROVEN}; where an older copy was put back on purpose, move that
 _c = schema.ledger.c
 LAST = select(_c.seq, _c.sha256).order_by(_c.seq.desc()).limit(1)
 APPEND = into(schema.ledger)
-AFTER = select(schema.ledger).where(_c.seq > bindparam("after")).order_by(_c.seq).limit(bindparam("most"))
+AFTER = select(schema.ledger).where(_c.seq > bindparam("after")).order_by(_c.seq).limit(AT_MOST)
 LOCK = text("LOCK TABLE ledger IN SHARE ROW EXCLUSIVE MODE")  # Postgres: one chain, one appender at a time
 
 
@@ -109,9 +109,23 @@ def digest(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(to_json([values[name] for name in fields]).encode()).hexdigest()
 
 
-class Ledger:
-    def __init__(self, db: Db, project: str, anchors: Anchors) -> None:
-        self._db, self._project, self._anchors = db, project, anchors
+class OfProject:
+    """A part of the store that belongs to one project."""
+
+    def __init__(self, db: Db, project: str) -> None:
+        self._db, self._project = db, project
+
+    def _of(self, **values: Any) -> dict[str, Any]:
+        return {"project": self._project, **values}
+
+    def _none(self, what: str, remedy: str = "") -> NotFound:
+        return NotFound(what, why=f"there is none in project {self._project!r}", remedy=remedy)
+
+
+class Ledger(OfProject):
+    def __init__(self, db: Db, project: str, checkpoints: LedgerCheckpoints) -> None:
+        super().__init__(db, project)
+        self._checkpoints = checkpoints
 
     def append(
         self, kind: str, body: Mapping[str, Any], *, who: str, now: float, run: str | None = None
@@ -129,7 +143,9 @@ class Ledger:
 
     def verify(self) -> int:
         """The number of entries, or StoreCorrupt with the first place where the chain is broken."""
-        noted = self._db.reading(self._anchors.of)  # before the chain: of what is noted later, nothing is missing now
+        noted = self._db.reading(
+            self._checkpoints.of
+        )  # before the chain: of what is noted later, nothing is missing now
         previous, expected = GENESIS, 1
         names = [column.name for column in _c]
         for row in self._pages():

@@ -23,7 +23,7 @@ class WatchedTopics(Protocol):
     ) -> None: ...
 
 
-class Changes:
+class Notifications:
     def __init__(self, engine: WatchedTopics, every_s: float) -> None:
         self._engine, self._every_s = engine, every_s
         self._lock = threading.Lock()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -16,22 +17,12 @@ from sqlalchemy import bindparam, case, exists, func, select, update
 from sqlalchemy.dialects.postgresql import insert  # both engines compile its ON CONFLICT
 
 from holdfast.contracts.errors import BadRecord, Conflict, IllegalMove, NotFound, QueueFull, StaleLease
-from holdfast.contracts.rollout import (
-    OPEN,
-    Attempt,
-    AttemptState,
-    Backoff,
-    Claim,
-    Rollout,
-    RolloutState,
-    Task,
-    move,
-)
+from holdfast.contracts.rollout import OPEN, Attempt, AttemptState, Backoff, Claim, Rollout, RolloutState, Task, move
 from holdfast.contracts.run import DesiredState
 from holdfast.store import notifications, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, among, canonical, into, plain_text, to_json
+from holdfast.store.sql import AT_MOST, Transaction, among, canonical, changing, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
 _r, _a = schema.rollouts.c, schema.attempts.c
@@ -49,11 +40,7 @@ _is_held = _a.status == "running"
 _is_of_open_step = ~exists().where(schema.steps.c.run == _r.run, schema.steps.c.name == _r.step)
 
 
-def _becomes(*names: str, **values: Any) -> Any:
-    """Changes a rollout: the columns of these names get the parameters of the same name, others a value."""
-    rollout = update(schema.rollouts).where(_r.key == _param("rollout"))
-    return rollout.values({name: _param(name) for name in names} | values)
-
+_becomes = partial(changing, schema.rollouts, "rollout")
 
 # A fence: the attempt still runs and its lease has not run out.
 FENCE = (_a.key == _param("token")) & _is_held & (_a.lease_until > _param("now"))
@@ -72,19 +59,17 @@ _queued = {"run": _param("run"), "status": "queuing", "attempt_count": 0, "fault
 _queued |= {"enqueued_at": _param("now"), "ready_at": _param("now")}
 _unlike_tasks = [column.name for column in _r if column.name not in Task.__slots__]
 ENQUEUE = into(schema.rollouts, "run", "name", but=_unlike_tasks, **_queued)
-SAME_NAME = select(*(_r[name] for name in CONTENT)).where(_r.run == _param("run"), _r.name == _param("name"))
+SAME_NAME = select(*(_r[name] for name in CONTENT)).where(given(_r, "run", "name"))
 # Producers of a bounded run take turns, so that together they keep its limit.
 TURN = select(schema.runs.c.key).where(schema.runs.c.key == _param("run")).with_for_update(key_share=True)
-DEPTH = select(func.count()).select_from(
-    select(_r.key).where(_r.run == _param("run"), _is_queuing).limit(_param("most")).subquery()
-)
+DEPTH = select(func.count()).select_from(select(_r.key).where(given(_r, "run"), _is_queuing).limit(AT_MOST).subquery())
 # Those whose backoff is over may be claimed again.
 RIPEN = (
     update(schema.rollouts)
     .where(
         _r.key.in_(
             select(_r.key)
-            .where(_r.run == _param("run"), _is_waiting, _r.ready_at <= _param("now"))
+            .where(given(_r, "run"), _is_waiting, _r.ready_at <= _param("now"))
             .order_by(_r.ready_at)
             .limit(SWEEP_LIMIT)
             .with_for_update(skip_locked=True)
@@ -93,14 +78,8 @@ RIPEN = (
     .values(status="queuing")
 )
 # So may those whose backoff began in what is now the future; seen from the far end, the few first tell it all.
-_furthest = (
-    select(_r.key)
-    .where(_r.run == _param("run"), _is_waiting, _r.ready_at > _param("trusted"))
-    .order_by(_r.ready_at.desc())
-    .limit(SWEEP_LIMIT)
-    .with_for_update(skip_locked=True)
-    .subquery()
-)
+_furthest_all = select(_r.key).where(given(_r, "run"), _is_waiting, _r.ready_at > _param("trusted"))
+_furthest = _furthest_all.order_by(_r.ready_at.desc()).limit(SWEEP_LIMIT).with_for_update(skip_locked=True).subquery()
 RIPEN_AHEAD = (
     update(schema.rollouts)
     .where(
@@ -112,7 +91,7 @@ RIPEN_AHEAD = (
     )
     .values(status="queuing")
 )
-NEXT_RIPE = select(func.min(_r.ready_at)).where(_r.run == _param("run"), _is_waiting)
+NEXT_RIPE = select(func.min(_r.ready_at)).where(given(_r, "run"), _is_waiting)
 
 
 def _take(*conditions: Any) -> Any:
@@ -122,16 +101,14 @@ def _take(*conditions: Any) -> Any:
         .where(
             _r.key.in_(
                 select(_r.key)
-                .where(_r.run == _param("run"), _is_queuing, _is_wanted, _is_of_open_step, *conditions)
+                .where(given(_r, "run"), _is_queuing, _is_wanted, _is_of_open_step, *conditions)
                 .order_by(_r.priority.desc(), _r.key)
-                .limit(_param("most"))
+                .limit(AT_MOST)
                 .with_for_update(skip_locked=True)
             )
         )
         .values(
-            status="running",
-            attempt_count=_r.attempt_count + 1,
-            started_at=func.coalesce(_r.started_at, _param("now")),
+            status="running", attempt_count=_r.attempt_count + 1, started_at=func.coalesce(_r.started_at, _param("now"))
         )
         .returning(*rows.ROLLOUT)
     )
@@ -148,8 +125,7 @@ BEAT = (
     update(schema.attempts)
     .where(FENCE)
     .values(
-        beat_at=_param("now"),
-        lease_until=case((_a.deadline < _param("until"), _a.deadline), else_=_param("until")),
+        beat_at=_param("now"), lease_until=case((_a.deadline < _param("until"), _a.deadline), else_=_param("until"))
     )
     .returning(_a.key)
 )
@@ -164,7 +140,7 @@ TRIES = select(_r.faults, _r.max_attempts, _r.interruptions, _r.max_faults).wher
 # Of the attempts that count since the rollout was last put into the queue, those that took their worker down.
 _counting = (
     select(_a.status)
-    .where(_a.rollout == _param("rollout"), among(_a.status, "failed", "timeout", "fault", "unresponsive"))
+    .where(given(_a, "rollout"), among(_a.status, "failed", "timeout", "fault", "unresponsive"))
     .order_by(_a.number.desc())
     .limit(_param("counting"))
     .subquery()
@@ -174,11 +150,8 @@ _counts = {"faults": _param("tries"), "interruptions": _param("interrupted")}
 RETRY = _becomes("ready_at", "reason", status="requeuing", **_counts)
 GIVE_UP = _becomes("status", "reason", "final", "outcome", ended_at=_param("now"), **_counts)
 # A rollout from before there were steps, or of none, is taken in by the step that asks for it.
-TAKE_IN = (
-    update(schema.rollouts)
-    .where(_r.run == _param("run"), _r.name == _param("name"), _r.step.is_(None))
-    .values(step=_param("step"), version=_param("version"))
-)
+_take_in = update(schema.rollouts).where(given(_r, "run", "name"), _r.step.is_(None))
+TAKE_IN = _take_in.values(step=_param("step"), version=_param("version"))
 HAND_BACK = _becomes(status="queuing")
 EXPIRED = (
     select(_a.key, _a.rollout, _a.deadline, _a.worker, _a.beat_at)
@@ -188,23 +161,17 @@ EXPIRED = (
     .with_for_update(skip_locked=True)
 )
 # A lease from what is now the future lasts its ordinary length from now on: whoever lives beats in that time.
-RECALL = (
-    update(schema.attempts)
-    .where(_is_held, _a.lease_until > _param("trusted"), _a.beat_at > _param("trusted"))
-    .values(beat_at=_param("now"), lease_until=_param("now") + (_a.lease_until - _a.beat_at))
-)
-EXPIRE = (
-    update(schema.attempts)
-    .where(_a.key == _param("token"), _is_held)
-    .values(status=_param("status"), ended_at=_param("now"), error=_param("error"))
-)
-HOLDER = select(_a.key).where(_a.rollout == _param("rollout"), _is_held).with_for_update()
+_recall = update(schema.attempts).where(_is_held, _a.lease_until > _param("trusted"), _a.beat_at > _param("trusted"))
+RECALL = _recall.values(beat_at=_param("now"), lease_until=_param("now") + (_a.lease_until - _a.beat_at))
+_expire = update(schema.attempts).where(_a.key == _param("token"), _is_held)
+EXPIRE = _expire.values(status=_param("status"), ended_at=_param("now"), error=_param("error"))
+HOLDER = select(_a.key).where(given(_a, "rollout"), _is_held).with_for_update()
 STATE = select(_r.status).where(_r.key == _param("rollout")).with_for_update()
-KEY = select(_r.key).where(_r.run == _param("run"), _r.name == _param("name"))
+KEY = select(_r.key).where(given(_r, "run", "name"))
 CANCEL = _becomes("reason", status="cancelled", ended_at=_param("now"))
 _forgotten: dict[str, Any] = dict.fromkeys(("ended_at", "reason", "final", "reward", "outcome"))
 REQUEUE = _becomes(status="queuing", faults=0, interruptions=0, ready_at=_param("now"), **_forgotten)
-OPEN_IN = select(_r.key).where(_r.run == _param("run"), _r.status == _param("status")).limit(SWEEP_LIMIT)
+OPEN_IN = select(_r.key).where(given(_r, "run", "status")).limit(SWEEP_LIMIT)
 WHERE_IS = select(_a.status, _a.lease_until, _a.worker, _a.error).where(_a.key == _param("token"))
 BY_KEY = select(*rows.ROLLOUT).where(_r.key == _param("rollout"))
 

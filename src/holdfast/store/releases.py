@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, text, update
+from sqlalchemy import bindparam, func, select, text
 
 from holdfast.contracts.errors import BadInput, Conflict, IllegalMove, NotFound
 from holdfast.contracts.evidence import Decision, Reason
@@ -18,22 +18,22 @@ from holdfast.contracts.release import PolicyKind, Release, Stage, check_name, m
 from holdfast.contracts.run import LedgerEntry
 from holdfast.store import artifacts, ledger, notifications, rows, schema, sql
 from holdfast.store.db import Db
-from holdfast.store.ledger import Anchors
-from holdfast.store.sql import Transaction, from_json, into, to_json
+from holdfast.store.ledger import LedgerCheckpoints, OfProject
+from holdfast.store.sql import Transaction, changing, from_json, given, into, to_json
 from holdfast.store.writer import WriteFuture
 
-Told = dict[str, Any]
+Parts = dict[str, Any]
 Key = tuple[str, str]  # project, release
 _c, _l = schema.releases.c, schema.ledger.c
-TOLD = ("kind", "source", "parent", "manifest", "stage", "share", "is_known_good", "evidence")
-ROWS = select(_c.project, _c.policy, _c.number, *(_c[name] for name in TOLD)).order_by(_c.key)
+PARTS = ("kind", "source", "parent", "manifest", "stage", "share", "is_known_good", "evidence")
+ROWS = select(_c.project, _c.policy, _c.number, *(_c[name] for name in PARTS)).order_by(_c.key)
 ENTRIES = select(_l.seq, _l.project, _l.body).where(_l.kind == "release").order_by(_l.seq)
 FIRST = {"stage": "candidate", "share": 0, "is_known_good": False, "evidence": None}
 
 
-def recount(view: Transaction, project: str | None = None) -> Iterator[str]:
+def recompute(view: Transaction, project: str | None = None) -> Iterator[str]:
     """What is wrong with the project's releases, or with all, a sentence each."""
-    told: dict[Key, Told] = {}
+    told: dict[Key, Parts] = {}
     for seq, owner, body in view.all(ENTRIES, {}):
         if project in (None, owner):
             try:
@@ -47,11 +47,11 @@ def recount(view: Transaction, project: str | None = None) -> Iterator[str]:
             if known is None:
                 yield f"release {name}: is not in the ledger"
             else:
-                yield from _differences(name, dict(zip(TOLD, values, strict=True)), known)
+                yield from _differences(name, dict(zip(PARTS, values, strict=True)), known)
     yield from (f"release {name}: is in the ledger, and not in the store" for _, name in told)
 
 
-def _follow(told: dict[Key, Told], project: str, body: Mapping[str, Any]) -> None:
+def _follow(told: dict[Key, Parts], project: str, body: Mapping[str, Any]) -> None:
     """One entry more: the same that `releases` did to the rows when it wrote it."""
 
     def put(name: str, stage: str, share: int, *, is_good: bool) -> None:
@@ -76,14 +76,14 @@ def _follow(told: dict[Key, Told], project: str, body: Mapping[str, Any]) -> Non
         told[project, body["accept"] if "accept" in body else body["refuse"]]["evidence"] = body["evidence"]
 
 
-def _differences(name: str, row: Told, known: Told) -> Iterator[str]:
+def _differences(name: str, row: Parts, known: Parts) -> Iterator[str]:
     row["is_known_good"] = bool(row["is_known_good"])
     try:
         row["manifest"] = from_json(row["manifest"])
     except ValueError:
         yield f"release {name}: its manifest cannot be read"
         return
-    for part in TOLD:
+    for part in PARTS:
         if row[part] != known[part]:
             if part == "manifest":
                 yield f"release {name}: its manifest is not the one in the ledger"
@@ -100,26 +100,18 @@ def _words(part: str, value: Any) -> str:
 
 
 _c = schema.releases.c
-_mine = _c.project == bindparam("project")
-_policy = _c.policy == bindparam("policy")
+_mine = given(_c, "project")
+_policy = given(_c, "policy")
 _first = {"stage": "candidate", "share": 0, "is_known_good": 0, "created_at": bindparam("now")}
 ADD = into(schema.releases, but=("key", "evidence"), **_first, changed_at=bindparam("now"))
-SAME = select(schema.releases).where(_mine, _policy, _c.source == bindparam("source"))
+SAME = select(schema.releases).where(_mine, _policy, given(_c, "source"))
 NUMBER = select(func.coalesce(func.max(_c.number), 0) + 1).where(_mine, _policy)
-FIND = select(schema.releases).where(_mine, _policy, _c.number == bindparam("number"))
+FIND = select(schema.releases).where(_mine, _policy, given(_c, "number"))
 OF_POLICY = select(schema.releases).where(_mine, _policy).order_by(_c.number.desc())
-AT = OF_POLICY.where(_c.stage == bindparam("stage"))
+AT = OF_POLICY.where(given(_c, "stage"))
 POLICIES = select(_c.policy).where(_mine).distinct().order_by(_c.policy)
-MOVE = (
-    update(schema.releases)
-    .where(_c.key == bindparam("release"))
-    .values({name: bindparam(name) for name in ("stage", "share", "is_known_good", "evidence", "changed_at")})
-)
-REST_ON = (
-    update(schema.releases)
-    .where(_c.key == bindparam("release"))
-    .values(evidence=bindparam("evidence"), changed_at=bindparam("changed_at"))
-)
+MOVE = changing(schema.releases, "release", "stage", "share", "is_known_good", "evidence", "changed_at")
+REST_ON = changing(schema.releases, "release", "evidence", "changed_at")
 BLOB = select(schema.blobs.c.size).where(schema.blobs.c.sha256 == bindparam("sha256"))
 HISTORY = (
     select(schema.ledger)
@@ -131,9 +123,10 @@ AGAIN = "another was faster: look again"
 BY_HAND = "rollback_by_hand"  # the code of a person's rollback: the one that can be undone
 
 
-class Releases:
-    def __init__(self, db: Db, project: str, anchors: Anchors) -> None:
-        self._db, self._project, self._anchors = db, project, anchors
+class Releases(OfProject):
+    def __init__(self, db: Db, project: str, checkpoints: LedgerCheckpoints) -> None:
+        super().__init__(db, project)
+        self._checkpoints = checkpoints
 
     def add(
         self,
@@ -161,7 +154,7 @@ class Releases:
             if row is not None:
                 return rows.release(row)
             if not has_source(tx, self._project, source):
-                raise NotFound(f"source {source}", why=f"there is none in project {self._project!r}")
+                raise self._none(f"source {source}")
             number = tx.one(NUMBER, values)[0]
             tx.run(ADD, {**values, "number": number})
             self._note(tx, who, {"add": f"{policy}@{number}", **body, "manifest": manifest or {}}, now)
@@ -232,15 +225,7 @@ class Releases:
         return self._db.write(operation)
 
     def roll_back(
-        self,
-        policy: str,
-        *,
-        failing: str,
-        to: str,
-        who: str,
-        why: str,
-        now: float,
-        reasons: Sequence[Reason],
+        self, policy: str, *, failing: str, to: str, who: str, why: str, now: float, reasons: Sequence[Reason]
     ) -> WriteFuture[Release]:
         """Take a live release or a canary back; the answer is the one that is live then, `to`.
 
@@ -329,32 +314,32 @@ class Releases:
 
     def of_policy(self, policy: str) -> list[Release]:
         """Newest first."""
-        return [rows.release(row) for row in self._db.all(OF_POLICY, {"project": self._project, "policy": policy})]
+        return [rows.release(row) for row in self._db.all(OF_POLICY, self._of(policy=policy))]
 
     def policies(self) -> list[str]:
-        return [row[0] for row in self._db.all(POLICIES, {"project": self._project})]
+        return [row[0] for row in self._db.all(POLICIES, self._of())]
 
     def live(self, policy: str) -> Release | None:
         return next(iter(self.at(policy, Stage.LIVE)), None)
 
     def at(self, policy: str, stage: Stage) -> list[Release]:
         """Newest first."""
-        params = {"project": self._project, "policy": policy, "stage": str(stage)}
+        params = self._of(policy=policy, stage=str(stage))
         return [rows.release(row) for row in self._db.all(AT, params)]
 
     def history(self, policy: str) -> list[LedgerEntry]:
         """What was decided about the policy's releases, oldest first."""
-        found = map(rows.ledger_entry, self._db.all(HISTORY, {"project": self._project}))
+        found = map(rows.ledger_entry, self._db.all(HISTORY, self._of()))
         return [entry for entry in found if entry.body.get("policy") == policy]
 
-    def recount(self) -> list[str]:
+    def recompute(self) -> list[str]:
         """Where the releases of this project are not what the ledger makes of them, a sentence each."""
-        return self._db.reading(lambda view: list(recount(view, self._project)), snapshot=True)
+        return self._db.reading(lambda view: list(recompute(view, self._project)), snapshot=True)
 
     def _still_live(self, tx: Transaction, release: Release, expected: str | None) -> None:
         if expected is None:
             return
-        row = tx.one(AT, {"project": self._project, "policy": release.policy, "stage": "live"})
+        row = tx.one(AT, self._of(policy=release.policy, stage="live"))
         live = "" if row is None else rows.release(row).id
         if live != expected:
             why = f"{live or 'nothing'} is live by now, not {expected or 'nothing'}"
@@ -364,7 +349,7 @@ class Releases:
         """Retire who is live when another becomes it: its id. Of canaries, the second is refused."""
         if to not in (Stage.LIVE, Stage.CANARY):
             return None
-        row = tx.one(AT, {"project": self._project, "policy": release.policy, "stage": str(to)})
+        row = tx.one(AT, self._of(policy=release.policy, stage=str(to)))
         if row is None or row[3] == release.number:
             return None
         other = rows.release(row)
@@ -384,7 +369,7 @@ class Releases:
         if bad.stage is Stage.ROLLED_BACK:
             raise Conflict(f"release {bad.id}", why="is rolled back by now", remedy=AGAIN)
         move(bad, Stage.ROLLED_BACK)
-        live = tx.one(AT, {"project": self._project, "policy": policy, "stage": "live"})
+        live = tx.one(AT, self._of(policy=policy, stage="live"))
         if live is not None and live[3] not in (bad.number, good.number):
             why = f"{policy}@{live[3]} is live, and is not what fails"
             raise IllegalMove(f"release {good.id}", why=why, remedy=f"roll back to {policy}@{live[3]}")
@@ -392,7 +377,7 @@ class Releases:
             return None
         taken = None
         if good.stage is Stage.ROLLED_BACK:
-            found = map(rows.ledger_entry, tx.all(HISTORY, {"project": self._project}))
+            found = map(rows.ledger_entry, tx.all(HISTORY, self._of()))
             taken = taken_back(list(found), good.id)
             if taken is not None and is_undoable(taken):
                 return taken
@@ -405,7 +390,7 @@ class Releases:
         tx.run(MOVE, {"release": key, **values, "evidence": evidence, "changed_at": now})
 
     def _note(self, tx: Transaction, who: str, body: Mapping[str, Any], now: float) -> None:
-        self._anchors.add(tx, *ledger.append(tx, self._project, None, "release", who, body, now))
+        self._checkpoints.add(tx, *ledger.append(tx, self._project, None, "release", who, body, now))
         tx.touch(notifications.RELEASES)
 
     def _alone(self, tx: Transaction) -> None:
@@ -420,13 +405,12 @@ class Releases:
 
     def _row(self, view: Transaction, release_id: str) -> Any:
         policy, _, number = release_id.rpartition("@")
-        params = {"project": self._project, "policy": policy}
+        params = self._of(policy=policy)
         n = sql.number(number)
         row = None if n is None else view.one(FIND, {**params, "number": n})
         if row is not None:
             return row
-        why = f"there is none in project {self._project!r}"
-        raise NotFound(f"release {release_id!r}", why=why, remedy="'holdfast release list' shows them")
+        raise self._none(f"release {release_id!r}", "'holdfast release list' shows them")
 
 
 def taken_back(history: Sequence[LedgerEntry], release_id: str) -> Mapping[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import wraps
 from operator import itemgetter
@@ -64,12 +64,12 @@ STEP = _but(schema.steps, "run")
 EXPOSURE = _but(schema.exposures, "trial")
 SERVED = _but(schema.served, "key", "project", "trial")
 JUDGEMENT = _but(schema.judgements, "project", "id")
-DOUBT = _but(schema.doubts, "project")
+REVIEW_REQUEST = _but(schema.doubts, "project")
 LABEL = _but(schema.labels, "project")
-APPOINTMENT = _but(schema.appointments, "project")
+JUDGE_ASSIGNMENT = _but(schema.appointments, "project")
 _r, _a = schema.rollouts.c, schema.attempts.c
 _scored = (_r.name, _r.input, _r.split, _r.status, _r.metadata, _r.reward, _r.outcome, _r.step, _r.version)
-DECIDED: Columns = (*_scored, _a.output, _a.error)
+SCORED_ROLLOUT: Columns = (*_scored, _a.output, _a.error)
 ASSESSMENT = shape(Assessment)
 
 
@@ -91,10 +91,10 @@ def whole(read: Callable[P, T]) -> Callable[P, T]:
 
 
 def _fields(
-    record: type[Any], columns: Iterable[Column[Any]], /, **decoders: Decoder
+    record: type[Any], columns: Iterable[Column[Any]], /, *given: str, **decoders: Decoder
 ) -> Callable[[Any], dict[str, Any]]:
-    """Gives the fields of a record that have a column of their name; a row may have more columns at its end."""
-    known = {field.name for field in fields(record)}
+    """Gives the fields of a record that have a column of their name, but those given; a row may have more columns."""
+    known = {field.name for field in fields(record)} - set(given)
     places = {column.name: place for place, column in enumerate(columns) if column.name in known}
     pick, steps = itemgetter(*places.values()), tuple(decoders.items())
 
@@ -107,14 +107,23 @@ def _fields(
     return values
 
 
-def _reader(name: str, record: type[T], columns: Iterable[Column[Any]], /, **decoders: Decoder) -> Callable[[Any], T]:
-    """Reads a record whose fields all have columns."""
-    values = _fields(record, columns, **decoders)
+def _reader(
+    called: str,
+    record: type[T],
+    columns: Iterable[Column[Any]],
+    /,
+    *given: str,
+    made: Mapping[str, Decoder] | None = None,
+    **decoders: Decoder,
+) -> Callable[..., T]:
+    """Reads a record: fields from columns, those that are given after the row, and those made of the whole row."""
+    values, made = _fields(record, columns, *given, **decoders), made or {}
 
-    def read(row: Any) -> T:
-        return record(**values(row))
+    def read(row: Any, *those: Any) -> T:
+        more = {name: make(row) for name, make in made.items()}
+        return record(**values(row), **dict(zip(given, those, strict=True)), **more)
 
-    read.__name__ = name
+    read.__name__ = called
     return whole(read)
 
 
@@ -136,43 +145,66 @@ _json_or_none = _or_none(from_json)
 _SPLITS: dict[str | None, Split | None] = {None: None, **{str(split): split for split in Split}}
 _ROLLOUT_STATES = {str(state): state for state in RolloutState}
 _ATTEMPT_STATES = {str(state): state for state in AttemptState}
-_decided = _fields(
+_scored_rollout = _fields(
     ScoredRollout,
-    DECIDED,
+    SCORED_ROLLOUT,
     input=from_json,
     split=_SPLITS.__getitem__,
     metadata=lambda text: from_json(text) if text else {},
     status=_ROLLOUT_STATES.__getitem__,
     output=_json_or_none,
 )
-_step = _fields(StepRecord, STEP, body=from_json)
-_resource_version = _fields(ResourceVersion, schema.resources.c)
-_release = _fields(Release, schema.releases.c, kind=PolicyKind, stage=Stage, is_known_good=bool, manifest=from_json)
-_exposure = _fields(Exposure, EXPOSURE)
-_served = _fields(ServedRequest, SERVED, error=bool)
-_budget = _fields(
+_budget_event = _fields(BudgetEvent, schema.budget_events.c, "attempt", kind=BudgetEventKind)
+
+run = _reader("run", RunRecord, schema.runs.c, state=RunState, wanted=DesiredState, settings=from_json)
+scoring = _reader("scoring", Scoring, schema.scorings.c, scorers=from_json)
+step = _reader("step", StepRecord, STEP, "run", body=from_json)
+resource_version = _reader(
+    "resource version",
+    ResourceVersion,
+    schema.resources.c,
+    made={"id": lambda row: f"resources-{row[2]}", "resources": lambda row: from_json(row[4])},
+)
+release = _reader(
+    "release",
+    Release,
+    schema.releases.c,
+    made={"id": lambda row: f"{row[2]}@{row[3]}"},
+    kind=PolicyKind,
+    stage=Stage,
+    is_known_good=bool,
+    manifest=from_json,
+)
+exposure = _reader("exposure", Exposure, EXPOSURE, "trial")
+served_request = _reader("served request", ServedRequest, SERVED, "trial", error=bool)
+budget = _reader(
+    "budget",
     ThinkingBudget,
-    _but(schema.budgets, "attempt"),
+    schema.budgets.c,
+    "attempt",
     assessment=lambda text: ASSESSMENT.decode(from_json(text)),
     escalated_at=from_json,
     mode=_or_none(Mode),
 )
-_budget_event = _fields(BudgetEvent, _but(schema.budget_events, "attempt"), kind=BudgetEventKind)
-_token = _fields(Token, schema.tokens.c, role=Access)
-_alert = _fields(Alert, schema.alerts.c, severity=Severity, run=lambda run: run or None)
-
-run = _reader("run", RunRecord, schema.runs.c, state=RunState, wanted=DesiredState, settings=from_json)
-scoring = _reader("scoring", Scoring, schema.scorings.c, scorers=from_json)
+token = _reader("token", Token, schema.tokens.c, made={"id": lambda row: f"tok-{row[0]}"}, role=Access)
+alert = _reader(
+    "alert",
+    Alert,
+    schema.alerts.c,
+    made={"id": lambda row: f"alert-{row[0]}"},
+    severity=Severity,
+    run=lambda run: run or None,
+)
 worker = _reader("worker", WorkerRecord, schema.workers.c)
 ledger_entry = _reader("ledger_entry", LedgerEntry, schema.ledger.c, body=from_json)
-trial = _reader("trial", Experiment, schema.trials.c, arms=from_json, settings=from_json)
+experiment = _reader("trial", Experiment, schema.trials.c, arms=from_json, settings=from_json)
 judgement = _reader("judgement", Judgement, JUDGEMENT, grade=_or_none(Grade))
-doubt = _reader("doubt", ReviewRequest, DOUBT, reason=Doubtful)
+review_request = _reader("doubt", ReviewRequest, REVIEW_REQUEST, reason=Doubtful)
 label = _reader("label", Label, LABEL, maker=Maker, holds=_or_none(bool))
-appointment = _reader("appointment", JudgeAssignment, APPOINTMENT, role=Role)
+judge_assignment = _reader("appointment", JudgeAssignment, JUDGE_ASSIGNMENT, role=Role)
 checkpoint = _body_reader("checkpoint", Checkpoint)
 flag = _body_reader("flag", Flag)
-artefact = _body_reader("artefact", EvalItem)
+eval_item = _body_reader("artefact", EvalItem)
 calibration = _body_reader("calibration", Calibration)
 command = _body_reader("command", Command)
 
@@ -239,46 +271,9 @@ def output(row: Any) -> Any:
 
 
 @whole
-def resource_version(row: Any) -> ResourceVersion:
-    """From all columns of `resources`."""
-    values = _resource_version(row)
-    return ResourceVersion(id=f"resources-{values['version']}", resources=from_json(row[4]), **values)
-
-
-@whole
-def decided(row: Any, run: str, *, signals: tuple[RewardTerm, ...], spans: tuple[Span, ...]) -> ScoredRollout:
-    """From the columns of DECIDED, the run's id, and what the deciding attempt was given and did."""
-    return ScoredRollout(rollout=f"{run}/{row[0]}", signals=signals, spans=spans, **_decided(row))
-
-
-@whole
-def step(row: Any, run: str) -> StepRecord:
-    """From the columns of STEP."""
-    return StepRecord(run=run, **_step(row))
-
-
-@whole
-def release(row: Any) -> Release:
-    """From all columns of `releases`."""
-    return Release(id=f"{row[2]}@{row[3]}", **_release(row))
-
-
-@whole
-def exposure(row: Any, trial: str) -> Exposure:
-    """From the columns of EXPOSURE, and the trial's name."""
-    return Exposure(trial=trial, **_exposure(row))
-
-
-@whole
-def served_request(row: Any, trial: str) -> ServedRequest:
-    """From the columns of SERVED, and the trial's name."""
-    return ServedRequest(trial=trial, **_served(row))
-
-
-@whole
-def budget(row: Any, attempt: str) -> ThinkingBudget:
-    """From all columns of `budgets`, and the attempt's id."""
-    return ThinkingBudget(attempt=attempt, **_budget(row[1:]))
+def scored_rollout(row: Any, run: str, *, signals: tuple[RewardTerm, ...], spans: tuple[Span, ...]) -> ScoredRollout:
+    """From the columns of SCORED_ROLLOUT, the run's id, and what the deciding attempt was given and did."""
+    return ScoredRollout(rollout=f"{run}/{row[0]}", signals=signals, spans=spans, **_scored_rollout(row))
 
 
 @whole
@@ -288,16 +283,4 @@ def budget_event(row: Any, attempt: str) -> BudgetEvent:
     for name, kind in (("mode", Mode), ("trigger", Trigger)):
         if name in rest:
             rest[name] = kind(rest[name])
-    return BudgetEvent(attempt=attempt, **_budget_event(row[1:]), **rest)
-
-
-@whole
-def token(row: Any) -> Token:
-    """From all columns of `tokens`."""
-    return Token(id=f"tok-{row[0]}", **_token(row))
-
-
-@whole
-def alert(row: Any) -> Alert:
-    """From all columns of `alerts`."""
-    return Alert(id=f"alert-{row[0]}", **_alert(row))
+    return BudgetEvent(attempt=attempt, **_budget_event(row), **rest)

@@ -120,12 +120,7 @@ attempts = _numbered(
 )
 
 spans = _keyed(
-    "spans",
-    _big("attempt*"),
-    _integer("seq*"),
-    _text("kind name"),
-    _real("started_at ended_at?"),
-    _text("body?"),
+    "spans", _big("attempt*"), _integer("seq*"), _text("kind name"), _real("started_at ended_at?"), _text("body?")
 )
 
 signals = _keyed(

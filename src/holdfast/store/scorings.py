@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Integer, and_, bindparam, delete, func, select, tuple_, update
+from sqlalchemy import Integer, and_, bindparam, delete, func, select, tuple_
 
 from holdfast.contracts.errors import BadInput, Conflict, NotFound, StoreCorrupt
 from holdfast.contracts.release import check_name
@@ -23,8 +23,8 @@ from holdfast.store import ledger, schema
 from holdfast.store.db import Db
 from holdfast.store.rows import scoring
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, canonical, from_json, given, into, to_json
-from holdfast.store.traces import signal, signal_values
+from holdfast.store.sql import Transaction, canonical, changing, from_json, given, into, to_json
+from holdfast.store.traces import reward_term, signal_values
 from holdfast.store.writer import WriteFuture
 
 KIND = "scoring"  # of the ledger's entry
@@ -45,34 +45,30 @@ UNKNOWN = (
             and_(_r.run == bindparam("of"), _r.name == func.substr(_s.rollout, bindparam("begin", type_=Integer))),
         )
     )
-    .where(_s.scoring == bindparam("scoring"), _r.key.is_(None))
+    .where(given(_s, "scoring"), _r.key.is_(None))
     .limit(1)
 )
-END = (
-    update(schema.scorings)
-    .where(_c.key == bindparam("scoring"))
-    .values(rollouts=bindparam("n"), sha256=bindparam("hash"))
-)
+END = changing(schema.scorings, "scoring", rollouts=bindparam("n"), sha256=bindparam("hash"))
 OF_RUN = (
     select(schema.scorings).where(given(schema.scorings, "project", "run"), _c.sha256.is_not(None)).order_by(_c.key)
 )
 AFTER = (
     select(*(column for column in _s if column.name != "scoring"))
     .where(
-        _s.scoring == bindparam("scoring"),
+        given(_s, "scoring"),
         tuple_(_s.rollout, _s.seq)
         > tuple_(bindparam("rollout", type_=_s.rollout.type), bindparam("seq", type_=_s.seq.type)),
     )
     .order_by(_s.rollout, _s.seq)
     .limit(PAGE)
 )
-_some = select(_s.rollout).where(_s.scoring == bindparam("scoring")).order_by(_s.rollout).limit(CHUNK)
-REMOVE_ROWS = delete(schema.scored).where(_s.scoring == bindparam("scoring"), _s.rollout.in_(_some))
+_some = select(_s.rollout).where(given(_s, "scoring")).order_by(_s.rollout).limit(CHUNK)
+REMOVE_ROWS = delete(schema.scored).where(given(_s, "scoring"), _s.rollout.in_(_some))
 REMOVE = delete(schema.scorings).where(_c.key == bindparam("scoring"))
 KEYS = select(_c.key).where(given(schema.scorings, "project", "run")).order_by(_c.key)
 EVERY = select(schema.scorings).where(_c.sha256.is_not(None)).order_by(_c.key)
 NOTED = select(_l.seq, _l.project, _l.run, _l.body).where(_l.kind == KIND).order_by(_l.seq)
-NOTED_OF = NOTED.where(_l.run == bindparam("run"))
+NOTED_OF = NOTED.where(given(_l, "run"))
 PRUNED = select(_l.run).where(_l.kind == "prune")
 
 Scored = tuple[str, Sequence[RewardTerm]]  # the id of a rollout, and what the scorers say about it
@@ -200,7 +196,7 @@ def pages(read: Callable[[dict[str, Any]], list[Any]], key: int) -> Iterator[tup
             params |= {"rollout": page[-1][0], "seq": page[-1][1]}
 
     for rollout, found in groupby(every(), key=lambda row: row[0]):
-        yield str(rollout), tuple(signal(row) for row in found)
+        yield str(rollout), tuple(reward_term(row) for row in found)
 
 
 def changed(view: Transaction) -> Iterator[str]:

@@ -11,10 +11,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from sqlalchemy import ColumnElement, Executable, Table, and_, bindparam, or_
+from sqlalchemy import BindParameter, ColumnElement, Executable, Table, Update, and_, bindparam, or_, update
 from sqlalchemy.dialects.postgresql import Insert, insert  # both engines compile its ON CONFLICT
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from holdfast.contracts.errors import BadRecord
 
@@ -24,6 +25,7 @@ _encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 _encode_sorted = json.JSONEncoder(allow_nan=False, separators=(",", ":"), sort_keys=True).encode
 _UNFIT = re.compile("[\x00\ud800-\udfff]")
 from_json = json.loads
+AT_MOST: BindParameter[int] = bindparam("most")  # of a page
 
 
 def to_json(value: Any) -> str:
@@ -70,9 +72,15 @@ def into(table: Table, *keys: str, but: Sequence[str] = ("key",), **fixed: Any) 
     return made.on_conflict_do_nothing(index_elements=keys) if keys else made
 
 
-def given(table: Table, *names: str) -> ColumnElement[bool]:
+def changing(table: Table, key: str, *names: str, **values: Any) -> Update:
+    """UPDATE of the row with this key, a parameter: these columns get the parameter of their name, others a value."""
+    return update(table).where(table.c.key == bindparam(key)).values({name: bindparam(name) for name in names} | values)
+
+
+def given(table: Table | ReadOnlyColumnCollection[str, Any], *names: str) -> ColumnElement[bool]:
     """Whether each of these columns is what the parameter of its name says."""
-    return and_(*(table.c[name] == bindparam(name) for name in names))
+    columns = table.c if isinstance(table, Table) else table
+    return and_(*(columns[name] == bindparam(name) for name in names))
 
 
 class Book(dict[Executable, str]):

@@ -17,17 +17,16 @@ from holdfast.store import schema
 from holdfast.store.artifacts import Blobs, Checkpoints, FolderArtifacts, Versions
 from holdfast.store.budgets import Budgets
 from holdfast.store.commands import Alerts, Commands, OverridesFile, Tokens
-from holdfast.store.dashboard_queries import Figures
+from holdfast.store.dashboard_queries import DashboardQueries
 from holdfast.store.db import Db, SQLite, open_db
 from holdfast.store.experiments import Flags, Trials
 from holdfast.store.judgements import Judgements
-from holdfast.store.ledger import Anchors, Ledger
+from holdfast.store.ledger import Ledger, LedgerCheckpoints
 from holdfast.store.queue import Queue
 from holdfast.store.releases import Releases
-from holdfast.store.runs import Runs, Workers
+from holdfast.store.runs import Runs, Steps, Workers
 from holdfast.store.scorings import Scorings
-from holdfast.store.sql import from_json, to_json
-from holdfast.store.steps import Steps
+from holdfast.store.sql import from_json, given, to_json
 from holdfast.store.traces import Experiences, Rewards, Traces
 from holdfast.store.views import Views
 
@@ -46,14 +45,14 @@ class Store:
             self.folder, name = db.engine.path.parent, db.engine.path.name
         else:
             self.folder, name = state_folder.absolute(), db.engine.url
-        anchors = Anchors(self.folder, name)
+        anchors = LedgerCheckpoints(self.folder, name)
         self.changes = db.changes
         self.runs = Runs(db, project)
         self.queue = Queue(db, self.runs)
         self.traces = Traces(db)
         self.budgets = Budgets(db, self.runs, project)
         self.views = Views(db, self.runs)
-        self.figures = Figures(db, self.runs)
+        self.figures = DashboardQueries(db, self.runs)
         self.experiences = Experiences(db, self.runs, self.views, self.traces)
         self.scorings = Scorings(db, self.runs)
         self.rewards = Rewards(db, self.runs, self.views, self.experiences)
@@ -120,11 +119,11 @@ def open_store(
 
 
 _r = schema.rollouts.c
-NAMED = select(_r.key).where(_r.run == bindparam("run"), _r.name == bindparam("prefix"))
+NAMED = select(_r.key).where(given(_r, "run"), _r.name == bindparam("prefix"))
 # Compared letter by letter: LIKE has wildcards, and in SQLite no capitals.
 STARTING_WITH = (
     select(_r.name)
-    .where(_r.run == bindparam("run"), func.substr(_r.name, 1, func.length(bindparam("prefix"))) == bindparam("prefix"))
+    .where(given(_r, "run"), func.substr(_r.name, 1, func.length(bindparam("prefix"))) == bindparam("prefix"))
     .order_by(_r.key)
     .limit(4)
 )

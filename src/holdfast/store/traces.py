@@ -25,7 +25,7 @@ from holdfast.store import ledger, notifications, queue, rows, schema
 from holdfast.store.db import Db
 from holdfast.store.queue import ATTEMPT_TURN, FENCE, fenced_insert, stale
 from holdfast.store.runs import Runs
-from holdfast.store.sql import Transaction, from_json, into, plain_text, to_json
+from holdfast.store.sql import AT_MOST, Transaction, changing, from_json, given, into, plain_text, to_json
 from holdfast.store.views import Views
 from holdfast.store.writer import WriteFuture
 
@@ -39,27 +39,24 @@ OPEN_SPAN = fenced_insert(schema.spans, seq=_free.scalar_subquery()).returning(_
 AMEND_SPAN = (
     update(schema.spans)
     .where(
-        _s.attempt == bindparam("token"),
-        _s.seq == bindparam("span_seq"),
-        _s.ended_at.is_(None),
-        exists().where(FENCE),
+        _s.attempt == bindparam("token"), _s.seq == bindparam("span_seq"), _s.ended_at.is_(None), exists().where(FENCE)
     )
     .values(name=bindparam("span_name"), ended_at=bindparam("span_end"), body=bindparam("span_body"))
 )
 SPAN = select(_s.ended_at).where(_s.attempt == bindparam("token"), _s.seq == bindparam("span_seq"))
 SPANS = select(schema.spans).where(_s.attempt == bindparam("token")).order_by(_s.seq)
 SIGNALS = select(schema.signals).where(_g.attempt == bindparam("token")).order_by(_g.seq)
-DECIDED = (
-    select(_r.key, _r.final, *rows.DECIDED)
+SCORED = (
+    select(_r.key, _r.final, *rows.SCORED_ROLLOUT)
     .select_from(schema.rollouts.join(schema.attempts, _a.key == _r.final))
-    .where(_r.run == bindparam("run"), _r.key > bindparam("after"))
+    .where(given(_r, "run"), _r.key > bindparam("after"))
     .order_by(_r.key)
-    .limit(bindparam("most"))
+    .limit(AT_MOST)
 )
 SIGNALS_OF_PAGE, SPANS_OF_PAGE = (
     select(table)
     .select_from(schema.rollouts.join(table, table.c.attempt == _r.final))
-    .where(_r.run == bindparam("run"), _r.key >= bindparam("first"), _r.key <= bindparam("last"))
+    .where(given(_r, "run"), _r.key >= bindparam("first"), _r.key <= bindparam("last"))
     .order_by(_r.key, table.c.seq)
     for table in (schema.signals, schema.spans)
 )
@@ -70,11 +67,7 @@ FINAL = (
     .select_from(schema.rollouts.join(schema.attempts, _a.key == _r.final))
     .where(_r.key == bindparam("rollout"))
 )
-PAY = (
-    update(schema.rollouts)
-    .where(_r.key == bindparam("rollout"))
-    .values(reward=bindparam("paid"), outcome=bindparam("judged"))
-)
+PAY = changing(schema.rollouts, "rollout", reward=bindparam("paid"), outcome=bindparam("judged"))
 _KINDS = {str(kind): kind for kind in SpanKind}
 
 
@@ -139,8 +132,8 @@ class Traces:
     def spans(self, token: int) -> list[Span]:
         return [span(row) for row in self._db.all(SPANS, {"token": token})]
 
-    def sheet(self, token: int) -> RewardBreakdown:
-        return RewardBreakdown(signals=tuple(signal(row) for row in self._db.all(SIGNALS, {"token": token})))
+    def breakdown(self, token: int) -> RewardBreakdown:
+        return RewardBreakdown(signals=tuple(reward_term(row) for row in self._db.all(SIGNALS, {"token": token})))
 
     def _insert(self, statement: Any, attempt: Attempt, params: list[dict[str, Any]], now: float) -> WriteFuture[None]:
         def operation(tx: Transaction) -> None:
@@ -168,7 +161,7 @@ def signal_values(signal: RewardTerm) -> dict[str, Any]:
 
 
 @rows.whole
-def signal(row: Any) -> RewardTerm:
+def reward_term(row: Any) -> RewardTerm:
     """From all columns of `signals` in their order."""
     return RewardTerm(name=row[2], value=row[3], weight=row[4], source=row[5], turn=row[6], feedback=row[7])
 
@@ -233,10 +226,10 @@ class Experiences:
 
     def of(self, rollout_ids: Iterable[str]) -> list[Experience]:
         """From the attempts that decided them, in the given order; those that none decided are left out."""
-        found = (self.one(rollout_id) for rollout_id in rollout_ids)
+        found = (self.get(rollout_id) for rollout_id in rollout_ids)
         return [experience for experience in found if experience is not None]
 
-    def one(self, rollout_id: str) -> Experience | None:
+    def get(self, rollout_id: str) -> Experience | None:
         """None when no attempt decided it: it is open, was cancelled, or given up."""
         rollout = self._views.rollout(rollout_id)
         for attempt in self._views.attempts(rollout.id):
@@ -251,13 +244,13 @@ class Experiences:
                     state=rollout.status,
                     is_final=True,
                     spans=spans,
-                    sheet=_sheet(self._traces.sheet(attempt.token), rollout),
+                    sheet=_sheet(self._traces.breakdown(attempt.token), rollout),
                     input=rollout.input,
                     version=models.pop() if len(models) == 1 else None,
                 )
         return None
 
-    def decided(
+    def scored(
         self, run: str, *, after: str | None = None, most: int = 1000, spans: bool = False
     ) -> list[ScoredRollout]:
         """A page of the rollouts that an attempt decided, in the order they were enqueued, in three statements.
@@ -269,14 +262,14 @@ class Experiences:
             params["after"] = self._views.key(run, after.removeprefix(f"{run}/"))
 
         def look(view: Transaction) -> list[ScoredRollout]:
-            page = view.all(DECIDED, params)
+            page = view.all(SCORED, params)
             if not page:
                 return []
             edges = {"run": params["run"], "first": page[0][0], "last": page[-1][0]}
-            told = _by_attempt(view.all(SIGNALS_OF_PAGE, edges), signal)
+            told = _by_attempt(view.all(SIGNALS_OF_PAGE, edges), reward_term)
             did = _by_attempt(view.all(SPANS_OF_PAGE, edges), span) if spans else {}
             return [
-                rows.decided(row[2:], run, signals=tuple(told.get(row[1], ())), spans=tuple(did.get(row[1], ())))
+                rows.scored_rollout(row[2:], run, signals=tuple(told.get(row[1], ())), spans=tuple(did.get(row[1], ())))
                 for row in page
             ]
 
@@ -331,7 +324,7 @@ class Rewards:
             if found is None:
                 raise _undecided(rollout)
             token, number, paid, outcome = found
-            before = tuple(signal(row) for row in tx.all(SIGNALS, {"token": token}))
+            before = tuple(reward_term(row) for row in tx.all(SIGNALS, {"token": token}))
             is_new = not _is_there(rollout, before, told)
             signals = (*before, told) if is_new else before
             total = RewardBreakdown(signals=signals).total
@@ -353,7 +346,7 @@ class Rewards:
     def _check_turn(self, rollout: Rollout, told: RewardTerm) -> None:
         if told.turn is None:
             return
-        found = self._experiences.one(rollout.id)
+        found = self._experiences.get(rollout.id)
         turns = 0 if found is None else len(found.calls)
         if told.turn >= turns:
             has = "no turns" if turns == 0 else f"{turns} turns, the last is {turns - 1}"

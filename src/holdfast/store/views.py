@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Select, bindparam, func, select
@@ -14,35 +14,29 @@ from holdfast.contracts.run import SplitRewards
 from holdfast.store import rows, schema
 from holdfast.store.db import Db
 from holdfast.store.runs import Runs
-from holdfast.store.sql import among
+from holdfast.store.sql import AT_MOST, among, given
 
 PAGE_SIZE = 1_000
 COLUMN = 2**31  # what a column of numbers cannot hold any more
 _r, _a = schema.rollouts.c, schema.attempts.c
-_mine = _r.run == bindparam("run")
+_mine = given(_r, "run")
 _final = schema.attempts.alias("final")
 # Rollouts of a run, each with the number of the attempt that decided it at the end.
-ROLLOUTS = (
-    select(*rows.ROLLOUT, _final.c.number)
-    .select_from(schema.rollouts.outerjoin(_final, _final.c.key == _r.final))
-    .where(_mine)
-)
-PAGE = ROLLOUTS.where(_r.key > bindparam("after")).order_by(_r.key).limit(bindparam("most"))
-OF_STEP = PAGE.where(_r.step == bindparam("step"))
-ONE = ROLLOUTS.where(_r.name == bindparam("name"))
-KEY = select(_r.key).where(_mine, _r.name == bindparam("name"))
-ATTEMPTS = select(*rows.ATTEMPT).where(_a.rollout == bindparam("rollout")).order_by(_a.number)
-ATTEMPT = (
-    select(*rows.ATTEMPT)
-    .select_from(schema.attempts.join(schema.rollouts, _r.key == _a.rollout))
-    .where(_mine, _r.name == bindparam("name"), _a.number == bindparam("number"))
-)
+_rollouts = select(*rows.ROLLOUT, _final.c.number)
+ROLLOUTS = _rollouts.select_from(schema.rollouts.outerjoin(_final, _final.c.key == _r.final)).where(_mine)
+PAGE = ROLLOUTS.where(_r.key > bindparam("after")).order_by(_r.key).limit(AT_MOST)
+OF_STEP = PAGE.where(given(_r, "step"))
+BY_NAME = ROLLOUTS.where(given(_r, "name"))
+KEY = select(_r.key).where(_mine, given(_r, "name"))
+ATTEMPTS = select(*rows.ATTEMPT).where(given(_a, "rollout")).order_by(_a.number)
+_attempt = select(*rows.ATTEMPT).select_from(schema.attempts.join(schema.rollouts, _r.key == _a.rollout))
+ATTEMPT = _attempt.where(_mine, given(_r, "name"), given(_a, "number"))
 OUTPUT = select(_a.output).where(_a.key == bindparam("token"))
 COUNTS = select(_r.status, func.count()).where(_mine).group_by(_r.status)
 OUTCOMES = select(_r.status, _r.outcome, func.count()).where(_mine).group_by(_r.status, _r.outcome)
 REWARDS = select(_r.split, func.count(), func.count(_r.reward), func.avg(_r.reward)).where(_mine).group_by(_r.split)
-ANY_OPEN = select(_r.key).where(_mine, _r.status == bindparam("status")).limit(1)
-ANY_OPEN_IN = ANY_OPEN.where(_r.step == bindparam("step"))
+ANY_OPEN = select(_r.key).where(_mine, given(_r, "status")).limit(1)
+ANY_OPEN_IN = ANY_OPEN.where(given(_r, "step"))
 
 
 class Views:
@@ -69,12 +63,15 @@ class Views:
             status = fitting[0] if len(fitting) == 1 else status
         if after is not None:
             params["after"] = self.key(run, after)
-        found = self._db.all(_page(status, split, outcome), {**params, "status": status})
+        filters = [name for name, value in (("status", status), ("split", split)) if value is not None]
+        if outcome is not None and outcome is not OutcomeKind.FAILED:
+            filters.append(outcome if outcome in _fits else "outcome")
+        found = self._db.all(page_of(*filters), {**params, "status": status})
         return [rows.rollout(row, run, row[-1]) for row in found]
 
     def rollout(self, rollout_id: str) -> Rollout:
         run, _, name = rollout_id.partition("/")
-        row = self._db.one(ONE, {"run": self._runs.key(run), "name": name})
+        row = self._db.one(BY_NAME, {"run": self._runs.key(run), "name": name})
         if row is None:
             raise _none(rollout_id)
         return rows.rollout(row, run, row[-1])
@@ -148,27 +145,18 @@ class Views:
         return key
 
 
-_filters = (
-    _r.status == bindparam("status"),
-    _r.split == bindparam("split"),
-    _r.outcome == bindparam("outcome"),
-    _r.outcome.is_(None),
-    among(_r.status, *statuses_of(OutcomeKind.NO_ANSWER)),
-)
-_pages: dict[tuple[bool, ...], Select[Any]] = {
-    wanted: PAGE.where(*(one for one, is_wanted in zip(_filters, wanted, strict=True) if is_wanted))
-    for wanted in product((False, True), repeat=len(_filters))
+_fits = {
+    "status": given(_r, "status"),
+    "split": given(_r, "split"),
+    "outcome": given(_r, "outcome"),
+    OutcomeKind.NOT_CHECKED: _r.outcome.is_(None),
+    OutcomeKind.NO_ANSWER: among(_r.status, *statuses_of(OutcomeKind.NO_ANSWER)),
 }
 
 
-def _page(status: object, split: object, outcome: OutcomeKind | None) -> Select[Any]:
-    return _pages[
-        status is not None,
-        split is not None,
-        outcome in (OutcomeKind.RIGHT, OutcomeKind.WRONG),
-        outcome is OutcomeKind.NOT_CHECKED,
-        outcome is OutcomeKind.NO_ANSWER,
-    ]
+@cache
+def page_of(*filters: str) -> Select[Any]:
+    return PAGE.where(*(_fits[name] for name in filters))
 
 
 def _none(rollout_id: str) -> NotFound:

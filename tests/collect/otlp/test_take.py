@@ -560,7 +560,7 @@ def told(store: Store) -> list[OtelSpan]:
     ).result()
     store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=1.0).result()
     rollout = store.views.rollout(attempt.rollout)
-    return given(rollout, attempt, store.traces.spans(attempt.token), store.traces.sheet(attempt.token))
+    return given(rollout, attempt, store.traces.spans(attempt.token), store.traces.breakdown(attempt.token))
 
 
 def test_ids_are_the_same_whenever_a_span_is_sent(file_store: Store) -> None:
@@ -594,7 +594,7 @@ async def test_what_is_sent_to_another_store_is_the_same_there(file_store: Store
             assert before.attributes.items() <= after.attributes.items() and after.events == before.events
         assert found[2].parent == found[0].seq
         # and what came from elsewhere keeps its ids when it goes on
-        onward = given(rollout, attempt, [root, *found], other.traces.sheet(attempt.token))
+        onward = given(rollout, attempt, [root, *found], other.traces.breakdown(attempt.token))
         assert {(one.trace_id, one.span_id, one.parent_id) for one in onward} == {
             (one.trace_id, one.span_id, one.parent_id) for one in told_again(file_store)
         }
@@ -604,7 +604,7 @@ async def test_what_is_sent_to_another_store_is_the_same_there(file_store: Store
 def told_again(store: Store) -> list[OtelSpan]:
     rollout = store.views.rollouts(store.runs.newest()[0].id)[0]
     (attempt,) = store.views.attempts(rollout.id)
-    return given(rollout, attempt, store.traces.spans(attempt.token), store.traces.sheet(attempt.token))
+    return given(rollout, attempt, store.traces.spans(attempt.token), store.traces.breakdown(attempt.token))
 
 
 async def test_a_collector_that_is_not_there_is_told_as_such() -> None:

@@ -241,8 +241,7 @@ def _read_all(store: Store) -> None:
             for attempt in store.views.attempts(rollout.id):
                 store.views.output(attempt)
                 store.traces.spans(attempt.token)
-                store.traces.sheet(attempt.token)
-    store.versions.latest(100)
+                store.traces.breakdown(attempt.token)
     store.workers.newest()
     list(store.ledger.entries())
 

@@ -13,8 +13,8 @@ from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import OutcomeKind, RolloutState
 from holdfast.contracts.run import DesiredState, LedgerEntry, RunRecord, RunState
 from holdfast.operate import briefs
+from holdfast.store.dashboard_queries import Moments, Totals
 from holdfast.store.store import Store
-from holdfast.store.tally import Moments, Totals
 from tests.operate.stage import Line
 
 

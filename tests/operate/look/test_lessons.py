@@ -42,7 +42,7 @@ def test_a_step_of_the_optimizer_is_a_point_too() -> None:
 
 def test_what_was_needed_and_called_is_read_from_stored_rollouts(lived_in: Store) -> None:
     run = lived_in.runs.newest(most=1)[0].id
-    found = records(lived_in, lived_in.figures.decided(run, 30))
+    found = records(lived_in, lived_in.figures.scored(run, 30))
     talking = [one for one in found if one.model is not None]  # those that failed have no spans
     assert talking and all(one.needs == ("search",) and one.offered == ("search", "sum") for one in found)
     assert {(one.model, one.version) for one in talking} == {("sprout", "2")}

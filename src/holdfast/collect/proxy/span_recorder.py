@@ -17,7 +17,7 @@ from holdfast.contracts.errors import BadInput, BadRecord, HoldfastError, StaleL
 from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.contracts.run import DesiredState
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind
-from holdfast.store.runs import Orders
+from holdfast.store.runs import DesiredStates
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture
 
@@ -64,7 +64,7 @@ class SpanRecorder:
         self._store, self.clock, self.amend_s = store, clock, amend_s
         self._scrub, self._scrub_spelt, self._prices = scrub, scrub_spelt, prices or {}
         self.can_spell = scrub_spelt is not None
-        self._orders = Orders(store.runs, store.changes)
+        self._orders = DesiredStates(store.runs, store.changes)
 
     def attempt(self, rollout: str, number: int) -> Attempt:
         """The running attempt; NotFound, or StaleLease if it does not run or its run is stopped."""

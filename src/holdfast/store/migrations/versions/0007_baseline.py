@@ -1,17 +1,15 @@
 """Tables, indexes and guards as they were at revision 0007; the revisions before it were never released."""
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
 
+from holdfast.store.migrations import BIG, INTEGER, TEXT, big, guard, index, integer, real, table, text
+
 revision = "0007"
 down_revision = None
 
-TEXT, REAL, INTEGER = sa.Text(), sa.Float(53), sa.Integer()
-BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 Moves = Mapping[str, tuple[str, ...]]
 ROLLOUTS: Moves = {
     "queuing": ("running", "cancelled"),
@@ -22,9 +20,7 @@ ROLLOUTS: Moves = {
     "dead": ("queuing",),
     "cancelled": ("queuing",),
 }
-ATTEMPTS: Moves = {
-    "running": ("succeeded", "failed", "fault", "timeout", "unresponsive", "cancelled", "released"),
-}
+ATTEMPTS: Moves = {"running": ("succeeded", "failed", "fault", "timeout", "unresponsive", "cancelled", "released")}
 RELEASES: Moves = {
     "candidate": ("shadow", "canary", "live", "rejected"),
     "shadow": ("canary", "live", "rejected"),
@@ -45,47 +41,6 @@ UNGRADED = "(NEW.grade IS NULL) <> (NEW.score IS NULL) OR NEW.grade NOT IN ('yes
 UNSCORED = "NEW.score * NEW.score > NEW.score"  # below 0 or above 1, without a number that Postgres would rewrite
 UNMADE = "NEW.maker NOT IN ('program', 'model', 'person') OR NEW.version < 1 OR NEW.holds NOT IN (0, 1)"
 LATER = "OLD.expires_at IS NOT NULL AND (NEW.expires_at IS NULL OR NEW.expires_at > OLD.expires_at)"
-
-
-def columns(kind: sa.types.TypeEngine[Any], names: str) -> list[sa.Column[Any]]:
-    """Columns of one type; `?` after a name: it may be NULL."""
-    return [sa.Column(name.rstrip("?"), kind, nullable=name.endswith("?")) for name in names.split()]
-
-
-text, real, integer, big = (partial(columns, kind) for kind in (TEXT, REAL, INTEGER, BIG))
-
-
-def table(name: str, *parts: list[sa.Column[Any]], key: str = "", unique: tuple[str, ...] = (), to: str = "") -> None:
-    """A table with the given primary key, else with a number of its own; `to` is the table that a column refers to."""
-    found = [column for part in parts for column in part]
-    if not key:
-        found.insert(0, sa.Column("key", BIG, autoincrement=True, nullable=False))
-    constraints: list[sa.Constraint] = [sa.PrimaryKeyConstraint(*(key or "key").split(), name=f"pk_{name}")]
-    constraints += [sa.UniqueConstraint(*one.split(), name=f"uq_{name}_{one.replace(' ', '_')}") for one in unique]
-    if to:
-        column = to.removesuffix("s")
-        constraints.append(sa.ForeignKeyConstraint([column], [f"{to}.key"], name=f"fk_{name}_{column}"))
-    has_rowid = name in ("ledger", "pulse")
-    options = {} if has_rowid else {"sqlite_with_rowid": False} if key else {"sqlite_autoincrement": True}
-    op.create_table(name, *found, *constraints, **options)
-
-
-def index(name: str, of: str, names: list[Any], condition: str = "") -> None:
-    """An index; one whose name begins with `ux` is unique."""
-    where: dict[str, Any] = {f"{engine}_where": sa.text(condition) for engine in ("sqlite", "postgresql") if condition}
-    op.create_index(name, of, names, unique=name.startswith("ux"), **where)
-
-
-def guard(name: str, event: str, message: str, condition: str = "true", each: str = "ROW") -> None:
-    """Refuse the event under the condition; blank: always, and the trigger has no condition."""
-    if op.get_bind().dialect.name == "sqlite":
-        when = f" WHEN {condition}" if condition else ""
-        op.execute(sa.text(f"CREATE TRIGGER {name} BEFORE {event}{when} BEGIN SELECT RAISE(ABORT, '{message}'); END"))
-        return
-    when = f" WHEN ({condition})" if condition else ""
-    raising = f"RAISE EXCEPTION '{message}' USING ERRCODE = 'check_violation'"
-    op.execute(sa.text(f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {raising}; END $$"))
-    op.execute(sa.text(f"CREATE TRIGGER {name} BEFORE {event} FOR EACH {each}{when} EXECUTE FUNCTION {name}()"))
 
 
 def illegal(column: str, moves: Moves) -> str:
