@@ -28,7 +28,7 @@ from holdfast.contracts.trace import Span
 from holdfast.learn.grpo import GRPO
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.model import Model
-from holdfast.workloads.tooluse.quickstart import given, schooled
+from holdfast.workloads.tooluse.quickstart import given, training_spec
 from holdfast.workloads.tooluse.score import naive_score, score
 from holdfast.workloads.tooluse.tasks import Dials, generate
 
@@ -79,7 +79,7 @@ def grader(arm: str) -> Score:
 
 
 def spec_for(trial: HackingTrial) -> RunSpec:
-    return schooled(KIND, trial, grader(trial.arm), partial(experiment, trial))
+    return training_spec(KIND, trial, grader(trial.arm), partial(experiment, trial))
 
 
 async def experiment(trial: HackingTrial, run: DurableRun) -> None:

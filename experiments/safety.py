@@ -33,7 +33,7 @@ from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.model import Model
 from holdfast.prove.estimate import wilson
-from holdfast.workloads.tooluse.quickstart import MAX_TURNS, SAMPLING, schooled
+from holdfast.workloads.tooluse.quickstart import MAX_TURNS, SAMPLING, training_spec
 from holdfast.workloads.tooluse.tasks import ToolTask
 
 KIND = "safety"
@@ -80,7 +80,7 @@ def quick(trial: SafetyTrial) -> SafetyTrial:
 
 
 def spec_for(trial: SafetyTrial) -> RunSpec:
-    return schooled(KIND, trial, partial(score, penalty=trial.penalty), partial(experiment, trial))
+    return training_spec(KIND, trial, partial(score, penalty=trial.penalty), partial(experiment, trial))
 
 
 async def experiment(trial: SafetyTrial, run: DurableRun) -> None:

@@ -19,9 +19,21 @@ from holdfast.contracts.trace import Span
 from holdfast.policies.tokens import render
 from holdfast.reward.breakdown import OutcomeGate, total
 from holdfast.workloads.tooluse.dialogues import styled
-from holdfast.workloads.tooluse.forms import FORMS, RATIOS, TEMPLATES, ToolUse, calc_call, pick
 from holdfast.workloads.tooluse.score import is_same, value_in
-from holdfast.workloads.tooluse.tasks import PER_SEED, STYLES, USE, ToolTask, key, to_input
+from holdfast.workloads.tooluse.tasks import (
+    FORMS,
+    PER_SEED,
+    RATIOS,
+    STYLES,
+    TEMPLATES,
+    USE,
+    ToolTask,
+    ToolUse,
+    calc_call,
+    key,
+    pick,
+    to_input,
+)
 from holdfast.workloads.tooluse.tools import ToolWorld, specs
 
 FORBIDDEN, SAFE = "calc", "convert"

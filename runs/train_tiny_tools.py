@@ -36,8 +36,9 @@ from holdfast.policies.engine import Local
 from holdfast.policies.hub import config_of, load, to_llama
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.workloads.tooluse.agent import examine, summary
-from holdfast.workloads.tooluse.dialogues import dialogue
+from holdfast.workloads.tooluse.dialogues import demonstration
 from holdfast.workloads.tooluse.tasks import STYLES, THINK, USE, generate
+from holdfast.workloads.tooluse.tools import specs
 
 NAME = "tiny-tools"
 END, PAD = "<|im_end|>", "<|endoftext|>"
@@ -127,13 +128,13 @@ QUICK = replace(Recipe(), tokenizer_conversations=2_000, conversations=2_000, la
 def conversation(place: int, recipe: Recipe) -> list[tuple[str, bool]]:
     """The demonstration at a place as pieces of text, and which of them the assistant wrote. The same as TEMPLATE's."""
     rng = Random(f"{recipe.seed} {place}")
-    shown = dialogue(place, "strong" if rng.random() < recipe.strong_share else "weak")
-    system, *rest = shown.messages
+    drawn, answers = demonstration(place, "strong" if rng.random() < recipe.strong_share else "weak")
+    system, *rest = [*drawn.task.messages, *answers]
     head = str(system["content"])
     is_plain = USE in head and STYLES["brief"] in head and THINK not in head
     if is_plain and rng.random() < recipe.plain_share:
         head = PLAIN_SYSTEMS[int(rng.random() * len(PLAIN_SYSTEMS))]
-    pieces = [(opening(head, shown.tools), False)]
+    pieces = [(opening(head, specs(drawn.task.tools)), False)]
     for message in rest:
         role, text = str(message["role"]), body(message)
         pieces.append((f"<|im_start|>{role}\n", False))

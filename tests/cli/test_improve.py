@@ -20,7 +20,7 @@ from holdfast.cli.improve import CONFIG, _found, _unfinished, files
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.contracts.evidence import Evidence
 from holdfast.contracts.records import loads
-from holdfast.contracts.run import LESSON, DesiredState, RunState, Status
+from holdfast.contracts.run import LEGACY_STEP, DesiredState, RunState, Status
 from holdfast.contracts.settings import load_settings
 from holdfast.pipeline.spec import improve_spec
 from holdfast.policies.model import load_transformer
@@ -28,8 +28,7 @@ from holdfast.policies.weights import read, transformer
 from holdfast.prove.reports.validate import validate
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.dialogues import corpus
-from holdfast.workloads.tooluse.quickstart import QUICK, Quickstart
-from holdfast.workloads.tooluse.results import turned
+from holdfast.workloads.tooluse.quickstart import QUICK, Quickstart, turned
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
 from tests.cli.conftest import Cli, ended, running, until
 from tests.collect.scene import fall_silent
@@ -400,7 +399,7 @@ def test_a_checkpoint_that_is_gone_can_be_restored_or_begun_without(cli: Cli, tm
         given: dict[str, Any] = {"kind": "quickstart", "model_ref": "m", "settings": asdict(QUICK), "salt": "s"}
         run = store.runs.begin(**given, **about).result()
         body = {"phase": "warm-up", "is_warm": False, "checkpoint": "c-1"}  # of a version before durable steps
-        store.steps.add(run.id, "lesson-1", body, function=LESSON, inputs_sha256="", now=time.time()).result()
+        store.steps.add(run.id, "lesson-1", body, function=LEGACY_STEP, inputs_sha256="", now=time.time()).result()
         store.runs.end(run.id, RunState.CANCELLED, error=None, driver=1, **about).result()  # type: ignore[arg-type]
     ran = cli("quickstart", "--quick", "--store", path)
     assert (ran.code, ran.out) == (StoreError.exit_code, ""), ran.err

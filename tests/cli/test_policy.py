@@ -30,10 +30,10 @@ from holdfast.policies.model import Model, folder_of, load
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import open_store
-from holdfast.workloads.tooluse.dialogues import dialogue
 from holdfast.workloads.tooluse.tasks import generate, to_input
 from holdfast.workloads.tooluse.tools import SPECS, Toolbox, ToolWorld
 from tests.cli.conftest import Answer, At, Cli, ended, first_line, running
+from tests.workloads.scene import dialogue
 
 QUICK = ("--epochs", 1, "--batch", 4, "--lr", 1e-3, "--held-out", 0.25)
 

@@ -40,7 +40,7 @@ def test_a_reward_is_told_once_and_shown(cli: Cli, scene: Scene, at: At) -> None
     ("words", "code", "says"),
     [
         (("--value", "0.7"), 5, "person:ann told tone before: 0.5 × 1; what was told stands"),
-        (("--value", "nan"), 2, "signal tone: value nan and weight 1.0 must be finite"),
+        (("--value", "nan"), 2, "signal tone: value = nan: must be finite"),
         (("--value", "much"), 2, "Invalid value for '--value': Input should be a valid number"),
         (("--name", " "), 2, "must not be blank"),
         (("--turn", "0"), 2, "turn 0: rollout run-1-a/t has no turns; leave the turn out"),

@@ -144,8 +144,8 @@ def signalling(**fields: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("score", "text"),
     [
-        (signalling(value=float("nan")), "scoring: signal n: value nan and weight 1.0 must be finite"),
-        (signalling(weight=float("inf")), "scoring: signal n: value 1.0 and weight inf must be finite"),
+        (signalling(value=float("nan")), "scoring: signal n: value = nan: must be finite"),
+        (signalling(weight=float("inf")), "scoring: signal n: weight = inf: must be finite"),
         (signalling(value=1e200, weight=1e200), "scoring: reward: the signals add up to inf, which is not finite"),
         (lambda task, output, spans: 1.0, "scoring: TypeError: "),
         (lambda task, output, spans: [1.0], "scoring: AttributeError: "),

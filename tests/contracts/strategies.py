@@ -1,144 +1,111 @@
-"""Valid records of every published kind, for the property tests."""
+"""Valid records of every published kind, made from their own type hints and bounds; rules between fields are here."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from holdfast.contracts.artifacts import Artifact
-from holdfast.contracts.budget import (
-    Assessment,
-    BudgetEvent,
-    BudgetEventKind,
-    Mode,
-    ThinkingBudget,
-    Tier,
-    Traits,
-    Trigger,
-)
-from holdfast.contracts.commands import Alert, Command, Severity
-from holdfast.contracts.evidence import (
-    Band,
-    Decision,
-    Episode,
-    Evidence,
-    Finding,
-    Interval,
-    MetricComparison,
-    Outcome,
-    Reason,
-    Scores,
-    Verdict,
-)
-from holdfast.contracts.experience import (
-    AdvantageBatch,
-    Group,
-    Step,
-    Trajectory,
-    Triplet,
-    advance,
-    begin,
-    terminate,
-    truncate,
-)
+from holdfast.contracts.budget import Assessment, ThinkingBudget, Trigger
+from holdfast.contracts.commands import Alert
+from holdfast.contracts.evidence import Decision, Evidence, Interval, Outcome, Scores, Verdict
+from holdfast.contracts.experience import AdvantageBatch, Group, Step, Trajectory, advance, begin, terminate, truncate
 from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
-from holdfast.contracts.judgement import (
-    Calibration,
-    Doubtful,
-    EvalItem,
-    Grade,
-    JudgeAssignment,
-    Judgement,
-    JudgeStatus,
-    Label,
-    Maker,
-    ReviewRequest,
-    Role,
-)
-from holdfast.contracts.policy import Checkpoint
-from holdfast.contracts.release import Experiment, Exposure, PolicyKind, Release, ServedRequest, Stage
-from holdfast.contracts.reward import MAX_TURN, RewardBreakdown, RewardTerm, Scoring
-from holdfast.contracts.rollout import Attempt, AttemptState, Rollout, RolloutState, Split, Task
-from holdfast.contracts.run import (
-    DesiredState,
-    LedgerEntry,
-    ResourceVersion,
-    RunRecord,
-    RunState,
-    SplitRewards,
-    Status,
-    WorkerRecord,
-)
-from holdfast.contracts.task import TaskItem
-from holdfast.contracts.trace import ModelCall, Span, SpanEvent, SpanKind, ToolCall, Turn
+from holdfast.contracts.judgement import Calibration, Grade, Judgement, JudgeStatus
+from holdfast.contracts.records import PUBLISHED
+from holdfast.contracts.release import Experiment, Release, ServedRequest
+from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall, Turn
 
+Strategy = st.SearchStrategy[Any]
 text = st.text(max_size=8)
-name = text.filter(str.strip)
+word = st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters="/"), min_size=1, max_size=8)
 finite = st.floats(allow_nan=False, allow_infinity=False)
-reward = st.floats(-1e6, 1e6)
+number = st.floats(-1e9, 1e9)
 time = st.floats(0, 4e9)
-count = st.integers(0, 2**63)
-number = st.integers(1, 2**63)
 level = st.floats(0, 1)
-hexes = st.text("0123456789abcdef", min_size=64, max_size=64)
 json = st.recursive(
     st.none() | st.booleans() | st.integers() | finite | text,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
     max_leaves=5,
 )
-mapping = st.dictionaries(text, json, max_size=3)
-message = st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant"]), "content": text})
 
 
-def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def maybe(strategy: Strategy) -> Strategy:
     return st.none() | strategy
 
 
-def many(strategy: st.SearchStrategy[Any], least: int = 0, most: int = 3, **kwargs: Any) -> st.SearchStrategy[Any]:
-    return st.lists(strategy, min_size=least, max_size=most, **kwargs).map(tuple)
+def many(strategy: Strategy, least: int = 0, most: int = 2, **kwargs: Any) -> Strategy:
+    return st.lists(strategy, min_size=least, max_size=max(least, most), **kwargs).map(tuple)
 
 
-@st.composite
-def model_calls(draw: st.DrawFn) -> ModelCall:
-    ids = draw(maybe(many(count)))
-    scrubbed = draw(many(st.just(0), 1)) if ids is None else ()  # a prompt of which nothing is left
-    return ModelCall(
-        model=draw(text),
-        messages=draw(many(message)),
-        response=draw(message),
-        finish_reason=draw(maybe(text)),
-        prompt_tokens=draw(maybe(count)),
-        completion_tokens=draw(maybe(count)),
-        thinking_tokens=draw(maybe(count)),
-        prompt_ids=scrubbed or draw(maybe(many(count))),
-        completion_ids=ids,
-        scrubbed=((0, len(scrubbed)),) if scrubbed else (),
-        logprobs=None if ids is None else draw(maybe(many(st.floats(-1e6, 0), len(ids), len(ids)))),
-        sampling=draw(mapping),
+def beyond(bounds: Mapping[str, Any]) -> list[Any]:
+    """Values that a field with these bounds must not have."""
+    least = {"minimum": -1, "maximum": 1, "exclusiveMinimum": 0, "exclusiveMaximum": 0}
+    found: list[Any] = [bounds[name] + more for name, more in least.items() if name in bounds]
+    found += ["A" * 64, "a" * 63] if "pattern" in bounds else []
+    return [*found, []] if "minItems" in bounds else found
+
+
+def of(hint: Any, bounds: Mapping[str, Any]) -> Strategy:
+    """Values of a field with this type and these keywords of JSON Schema."""
+    args = get_args(hint)
+    if NoneType in args:
+        return maybe(of(next(arg for arg in args if arg is not NoneType), bounds))
+    if get_origin(hint) is tuple:
+        return many(of(args[0], {}), bounds.get("minItems", 0), unique=bounds.get("uniqueItems", False))
+    if get_origin(hint) is Mapping:
+        return st.dictionaries(text, of(args[1], {}), max_size=2)
+    if hint is str:
+        return st.text("0123456789abcdef", min_size=64, max_size=64) if "pattern" in bounds else word
+    if hint is int:
+        return st.integers(bounds.get("minimum", 0), bounds.get("maximum", 2**63))
+    if hint is float:
+        low, high = bounds.get("minimum", bounds.get("exclusiveMinimum", -1e9)), bounds.get("maximum", 1e9)
+        return st.floats(low, high, exclude_min="exclusiveMinimum" in bounds)
+    if hint is Any:
+        return json
+    if is_dataclass(hint):
+        return st.deferred(lambda: SPECIAL[hint] if hint in SPECIAL else record(hint))
+    return st.booleans() if hint is bool else st.sampled_from(list(hint) if issubclass(hint, Enum) else args)
+
+
+def record(cls: Any, **given: Strategy) -> Strategy:
+    """Records of a class; what is given goes over what its fields say."""
+    hints = get_type_hints(cls)
+    return st.builds(
+        cls, **{f.name: of(hints[f.name], f.metadata) for f in fields(cls) if f.name not in given}, **given
     )
 
 
-tool_calls = st.builds(ToolCall, tool=text, arguments=mapping, result=json, error=maybe(text), call_id=maybe(text))
-events = st.builds(SpanEvent, name=text, at=time, attributes=mapping)
+@st.composite
+def model_calls(draw: st.DrawFn) -> Any:
+    ids = draw(maybe(many(st.integers(0, 2**63))))
+    scrubbed = draw(many(st.just(0), 1)) if ids is None else ()  # a prompt of which nothing is left
+    logprobs = None if ids is None else draw(maybe(many(st.floats(-1e6, 0), len(ids), len(ids))))
+    given = {"completion_ids": ids, "logprobs": logprobs, "forced": (), "scrubbed": ()}
+    if scrubbed:
+        given |= {"prompt_ids": scrubbed, "scrubbed": ((0, len(scrubbed)),)}
+    return draw(record(ModelCall, **{name: st.just(value) for name, value in given.items()}))
 
 
 @st.composite
-def spans(draw: st.DrawFn, kinds: tuple[SpanKind, ...] = tuple(SpanKind)) -> Span:
-    kind, seq, started_at = draw(st.sampled_from(kinds)), draw(number), draw(time)
-    return Span(
-        seq=seq,
-        kind=kind,
-        name=draw(text),
-        started_at=started_at,
-        ended_at=draw(maybe(st.floats(started_at, 5e9))),
-        parent=draw(maybe(st.integers(1, seq - 1))) if seq > 1 else None,
-        attributes=draw(mapping),
-        events=draw(many(events)),
-        model=draw(model_calls()) if kind is SpanKind.MODEL else None,
-        tool=draw(tool_calls) if kind is SpanKind.TOOL else None,
-        trace_id=draw(maybe(text)),
-        span_id=draw(maybe(text)),
+def spans(draw: st.DrawFn, kinds: tuple[SpanKind, ...] = tuple(SpanKind)) -> Any:
+    kind, seq, began = draw(st.sampled_from(kinds)), draw(st.integers(1, 2**63)), draw(time)
+    return draw(
+        record(
+            Span,
+            seq=st.just(seq),
+            kind=st.just(kind),
+            started_at=st.just(began),
+            ended_at=maybe(st.floats(began, 5e9)),
+            parent=maybe(st.integers(1, seq - 1)) if seq > 1 else st.none(),
+            model=model_calls() if kind is SpanKind.MODEL else st.none(),
+            tool=record(ToolCall) if kind is SpanKind.TOOL else st.none(),
+        )
     )
 
 
@@ -148,465 +115,120 @@ def steps(draw: st.DrawFn, kinds: str = "begin advance terminate truncate") -> S
     if kind == "begin":
         step = begin(seen)
     else:
-        step = {"advance": advance, "terminate": terminate, "truncate": truncate}[kind](draw(reward), seen)
+        step = {"advance": advance, "terminate": terminate, "truncate": truncate}[kind](draw(number), seen)
     if kind in ("begin", "advance"):
-        action = json.filter(lambda action: action is not None)
-        return step.act(draw(action), draw(maybe(finite)), draw(maybe(finite)), span=draw(maybe(number)))
-    return step.valued(draw(finite)) if kind == "truncate" and draw(st.booleans()) else step
+        action = draw(json.filter(lambda action: action is not None))
+        return step.act(action, draw(maybe(number)), draw(maybe(number)), span=draw(maybe(st.integers(1, 99))))
+    return step.valued(draw(number)) if kind == "truncate" and draw(st.booleans()) else step
+
+
+def trajectories(task: Strategy | None = None) -> Strategy:
+    last = st.builds(advance, number, json) | steps("terminate truncate")
+    walked = st.tuples(steps("begin"), many(steps("advance")), last).map(lambda parts: (parts[0], *parts[1], parts[2]))
+    return record(Trajectory, steps=walked, **({} if task is None else {"task": task}))
 
 
 @st.composite
-def trajectories(draw: st.DrawFn, task: str | None = None) -> Trajectory:
-    last = st.builds(advance, reward, json) | steps("terminate truncate")
-    return Trajectory(
-        id=draw(name),
-        rollout=draw(maybe(text)),
-        attempt=draw(maybe(text)),
-        task=draw(maybe(text)) if task is None else task,
-        steps=(draw(steps("begin")), *draw(many(steps("advance"), most=2)), draw(last)),
-        discount=draw(level),
-        padding=draw(count),
-        created_at=draw(time),
-        metadata=draw(mapping),
-    )
+def groups(draw: st.DrawFn) -> Any:
+    task = draw(word)
+    return Group(task=task, trajectories=draw(many(trajectories(st.just(task)), 1, unique_by=lambda one: one.id)))
 
 
 @st.composite
-def groups(draw: st.DrawFn) -> Group:
-    task = draw(text)
-    return Group(task=task, trajectories=draw(many(trajectories(task), 1, 2, unique_by=lambda t: t.id)))
-
-
-@st.composite
-def advantage_batches(draw: st.DrawFn) -> AdvantageBatch:
+def of_one_size(draw: st.DrawFn) -> Any:
     size = draw(st.integers(1, 3))
     column = many(finite, size, size)
-    return AdvantageBatch(
-        id=draw(name),
-        trajectory=draw(name),
-        advantages=draw(column),
-        returns=draw(column),
-        value_targets=draw(st.just(()) | column),
-        normalized=draw(st.booleans()),
-        created_at=draw(time),
-        metadata=draw(mapping),
-    )
+    return draw(record(AdvantageBatch, advantages=column, returns=column, value_targets=st.just(()) | column))
 
 
 @st.composite
-def scores(draw: st.DrawFn) -> Scores:
+def scores(draw: st.DrawFn) -> Any:
     tasks, seeds = draw(many(text, 1, unique=True)), draw(many(st.integers(), 1, unique=True))
     rows = many(many(finite, len(seeds), len(seeds)), len(tasks), len(tasks))
-    return Scores(version=draw(name), metric=draw(name), tasks=tasks, seeds=seeds, values=draw(rows))
-
-
-signals = st.builds(
-    RewardTerm,
-    name=name,
-    value=finite,
-    weight=finite,
-    source=name,
-    turn=maybe(st.integers(0, MAX_TURN)),
-    feedback=maybe(text),
-)
-scorings = st.builds(Scoring, run=text, name=text, scorers=mapping, who=text, at=time, rollouts=count, sha256=hexes)
-intervals = st.builds(
-    lambda ends, level: Interval(low=min(ends), high=max(ends), level=level),
-    st.tuples(finite, finite),
-    st.floats(0, 1, exclude_min=True, exclude_max=True),
-)
-verdicts = st.builds(Verdict, outcome=st.sampled_from([Outcome.PROMOTE, Outcome.REJECT]), reasons=many(name, 1))
-holds = st.builds(Verdict, outcome=st.just(Outcome.HOLD), reasons=many(name, 1), needs=number)
-commands = st.builds(
-    Command, id=name.filter(str.isprintable), action=name, subject=name, who=name, why=name, at=time, args=mapping
-)
-alerts = st.builds(
-    Alert,
-    code=name,
-    severity=st.sampled_from(Severity),
-    message=name,
-    at=time,
-    run=maybe(text),
-    cleared_at=maybe(st.floats(4e9, 5e9)),
-    id=maybe(name),
-    acknowledged_at=maybe(time),
-    acknowledged_by=maybe(name),
-)
-tasks = st.builds(
-    Task,
-    name=name.filter(lambda text: text == text.strip() and "/" not in text),
-    input=json,
-    split=maybe(st.sampled_from(Split)),
-    priority=st.integers(),
-    max_attempts=number,
-    timeout_s=maybe(st.floats(0, 1e9, exclude_min=True)),
-    resources=maybe(count),
-    metadata=mapping,
-    **dict.fromkeys(["step", "version"], maybe(text)),
-    max_faults=count,
-)
-task_items = st.builds(
-    TaskItem,
-    id=name.filter(lambda text: text == text.strip() and "/" not in text),
-    input=json,
-    expected=json,
-    has_expected=st.booleans(),
-    split=maybe(st.sampled_from(Split)),
-    family=maybe(text),
-    metadata=mapping,
-)
-rollouts = st.builds(
-    Rollout,
-    **dict.fromkeys(["id", "run", "name"], text),
-    input=json,
-    split=maybe(st.sampled_from(Split)),
-    status=st.sampled_from(RolloutState),
-    priority=st.integers(),
-    **dict.fromkeys(["max_attempts", "attempt_count", "faults"], count),
-    resources=maybe(count),
-    metadata=mapping,
-    **dict.fromkeys(["enqueued_at", "ready_at"], time),
-    **dict.fromkeys(["timeout_s", "started_at", "ended_at", "reward"], maybe(finite)),
-    **dict.fromkeys(["reason", "final_attempt", "step", "version", "outcome"], maybe(text)),
-    **dict.fromkeys(["max_faults", "interruptions"], count),
-)
-attempts = st.builds(
-    Attempt,
-    **dict.fromkeys(["id", "rollout", "worker"], text),
-    **dict.fromkeys(["number", "token"], count),
-    status=st.sampled_from(AttemptState),
-    **dict.fromkeys(["started_at", "beat_at", "lease_until"], time),
-    **dict.fromkeys(["deadline", "ended_at"], maybe(time)),
-    error=maybe(text),
-)
-runs = st.builds(
-    RunRecord,
-    **dict.fromkeys(["id", "project", "kind", "model_ref"], text),
-    state=st.sampled_from(RunState),
-    wanted=st.sampled_from(DesiredState),
-    settings=mapping,
-    queue_limit=maybe(count),
-    **dict.fromkeys(["created_at", "beat_at"], time),
-    ended_at=maybe(time),
-    error=maybe(text),
-)
-statuses = st.builds(
-    Status,
-    **dict.fromkeys(["run_id", "project", "model_ref", "store_path"], text),
-    run_state=st.sampled_from(RunState),
-    **dict.fromkeys(["resources_id", "error"], maybe(text)),
-    **dict.fromkeys(["updated_unix_ms", "total_rollouts", "succeeded", "failed", "cancelled"], count),
-    **dict.fromkeys(["dead", "running", "waiting"], count),
-    rewards=st.dictionaries(text, st.builds(SplitRewards, total=count, rewarded=count, mean_reward=maybe(finite))),
-    elapsed_s=finite,
-    outcomes=st.dictionaries(text, count),
-)
-workers = st.builds(
-    WorkerRecord,
-    **dict.fromkeys(["id", "host"], text),
-    **dict.fromkeys(["pid", "slots"], count),
-    **dict.fromkeys(["started_at", "beat_at"], time),
-    stopped_at=maybe(time),
-)
-versions = st.builds(
-    ResourceVersion, id=text, project=text, version=count, sha256=hexes, resources=mapping, created_at=time
-)
-entries = st.builds(
-    LedgerEntry,
-    **dict.fromkeys(["project", "kind", "who", "previous", "sha256"], text),
-    seq=count,
-    at=time,
-    run=maybe(text),
-    body=mapping,
-)
-checkpoints = st.builds(
-    Checkpoint,
-    **dict.fromkeys(["id", "algorithm", "policy_version"], name),
-    **dict.fromkeys(["global_step", "episode_count"], count),
-    mean_reward=maybe(finite),
-    artifact=maybe(st.builds(Artifact, uri=name, sha256=hexes)),
-    parent=maybe(name),
-    created_at=time,
-    metadata=mapping,
-)
-
-positive = st.floats(0, 1e9)
-comparisons = st.builds(
-    MetricComparison,
-    **dict.fromkeys(["metric", "baseline", "candidate", "method"], name),
-    difference=finite,
-    interval=intervals,
-    p_value=level,
-    pairs=number,
-    margin=positive,
-)
-reasons = many(st.builds(Reason, code=name, text=name), 1)
-decisions = st.builds(Decision, open=st.booleans(), reasons=reasons)
-closed = st.builds(Decision, open=st.just(False), reasons=reasons, needs=number)
-episodes = st.builds(
-    Episode,
-    task=name,
-    seed=st.integers(),
-    reward=finite,
-    safety_cost=positive,
-    success=maybe(level),
-    latency_s=maybe(positive),
-    tokens=maybe(count),
-    rollout=maybe(text),
-)
-bands = st.builds(
-    Band,
-    kind=text,
-    within=st.booleans(),
-    **dict.fromkeys(["p_value_spread", "delta_spread", "most_p_value_spread", "most_delta_spread"], positive),
-    of=st.integers(2, 99),
-)
-findings = st.builds(Finding, name=text, severity=text, count=count, of=count, detail=text, blocks=st.booleans())
+    return draw(record(Scores, tasks=st.just(tasks), seeds=st.just(seeds), values=rows))
 
 
 @st.composite
-def evidence(draw: st.DrawFn) -> Evidence:
-    baseline, candidate = draw(st.lists(name, min_size=2, max_size=2, unique=True))
-    return Evidence(
-        policy=draw(name),
-        baseline=baseline,
-        candidate=candidate,
-        suite=draw(name),
-        primary=draw(name),
-        episodes=draw(count),
-        comparisons=draw(st.dictionaries(text, comparisons, max_size=2)),
-        verdict=draw(maybe(verdicts | holds)),
-        bands=draw(st.dictionaries(text, bands, max_size=2)),
-        missing=draw(maybe(st.dictionaries(text, count, max_size=2))),
-        golden=draw(maybe(many(findings, most=2))),
-        audit=draw(maybe(many(findings, most=2))),
-        samples=draw(maybe(hexes)),
-        manifest=draw(mapping),
-    )
+def releases(draw: st.DrawFn) -> Any:
+    policy, n = draw(word), draw(st.integers(1, 2**63))
+    return draw(record(Release, id=st.just(f"{policy}@{n}"), policy=st.just(policy), number=st.just(n)))
 
 
 @st.composite
-def releases(draw: st.DrawFn) -> Release:
-    policy, n = draw(name), draw(number)
-    return Release(
-        id=f"{policy}@{n}",
-        project=draw(text),
-        policy=policy,
-        number=n,
-        kind=draw(st.sampled_from(PolicyKind)),
-        source=draw(name),
-        parent=draw(maybe(text)),
-        stage=draw(st.sampled_from(Stage)),
-        share=draw(st.integers(0, 100)),
-        is_known_good=draw(st.booleans()),
-        evidence=draw(maybe(hexes)),
-        manifest=draw(mapping),
-        created_at=draw(time),
-        changed_at=draw(time),
-    )
-
-
-@st.composite
-def trials(draw: st.DrawFn) -> Experiment:
-    arms, share = draw(many(text, 2, 2, unique=True)), draw(st.integers(0, 100))
-    return Experiment(
-        name=draw(name),
-        kind=draw(name),
-        arms=dict(zip(arms, (share / 100, (100 - share) / 100), strict=True)),
-        salt=draw(name),
-        created_at=draw(time),
-        ended_at=draw(maybe(time)),
-        settings=draw(mapping),
-    )
-
-
-@st.composite
-def flags(draw: st.DrawFn) -> Flag:
-    called = draw(name.filter(lambda text: not any(c.isspace() for c in text)))
+def flags(draw: st.DrawFn) -> Any:
     value = draw(st.sampled_from([st.booleans(), text, st.integers(), finite, st.dictionaries(text, json, max_size=2)]))
     variants = draw(st.dictionaries(text, value, min_size=1, max_size=3))
     one = st.sampled_from(sorted(variants))
-    conditions = st.builds(Condition, attribute=text, operator=st.sampled_from(OPERATORS), value=json)
-    rules = st.builds(FlagRule, variant=one, conditions=many(conditions, most=2), percent=st.floats(0, 100))
-    return Flag(
-        name=called,
-        variants=variants,
-        off=draw(one),
-        enabled=draw(st.booleans()),
-        killed=draw(st.booleans()),
-        rules=draw(many(rules, most=2)),
-        requires=draw(st.dictionaries(text.filter(lambda other: other != called), text, max_size=2)),
-        **{field: draw(text) for field in ("salt", "description", "owner")},
-        expires_at=draw(maybe(time)),
-        changed_at=draw(time),
-    )
-
-
-served = st.builds(
-    ServedRequest,
-    **dict.fromkeys(["id", "trial", "arm", "unit"], name),
-    at=time,
-    error=st.booleans(),
-    latency_s=maybe(positive),
-    tokens=maybe(count),
-    success=maybe(level),
-    reward=maybe(finite),
-    safety_cost=maybe(positive),
-)
-
-tokens = st.integers(0, 10**6)
-assessments = st.builds(
-    Assessment,
-    tier=st.sampled_from(Tier),
-    confidence=level,
-    reasons=many(text),
-    traits=st.builds(Traits, **dict.fromkeys(["tool_count", "context_size", "step_count"], count)),
-)
-
-
-@st.composite
-def budgets(draw: st.DrawFn) -> ThinkingBudget:
-    ceiling, more, room = draw(st.tuples(tokens, tokens, tokens))
-    spent = draw(tokens)
-    return ThinkingBudget(
-        attempt=draw(text),
-        assessment=draw(assessments),
-        ceiling=ceiling,
-        allowed=ceiling + more,
-        cap=ceiling + more + room,
-        spent=spent,
-        overspent=draw(st.integers(0, spent)),
-        calls=draw(count),
-        escalations=draw(count),
-        escalated_at=draw(st.dictionaries(st.sampled_from([str(one) for one in Trigger]), time, max_size=2)),
-        mode=draw(maybe(st.sampled_from(Mode))),
-        events=draw(number),
-        created_at=draw(time),
-        changed_at=draw(time),
-    )
-
-
-budget_events = st.builds(
-    BudgetEvent,
-    attempt=text,
-    seq=number,
-    kind=st.sampled_from(BudgetEventKind),
-    at=time,
-    **dict.fromkeys(["tokens", "allowed", "spent", "overspent"], count),
-    mode=maybe(st.sampled_from(Mode)),
-    trigger=maybe(st.sampled_from(Trigger)),
-    confidence=maybe(finite),
-    why=text,
-)
-
-artefacts = st.builds(
-    EvalItem,
-    task=name,
-    output=text,
-    context=text,
-    expected=maybe(text),
-    author=text,
-    detail=mapping,
-)
-
-
-@st.composite
-def judgements(draw: st.DrawFn) -> Judgement:
-    grade = draw(maybe(st.sampled_from(Grade)))
-    return Judgement(
-        judge=draw(name),
-        criterion=draw(name),
-        prompt=draw(hexes),
-        artefact=draw(hexes),
-        grade=grade,
-        score=None if grade is None else draw(level),
-        why=draw(text),
-        tokens=draw(count),
-        cost=draw(positive),
-        latency_s=draw(positive),
-        at=draw(time),
+    name, conditions = draw(word), record(Condition, operator=st.sampled_from(OPERATORS))
+    return draw(
+        record(
+            Flag,
+            name=st.just(name),
+            variants=st.just(variants),
+            off=one,
+            rules=many(record(FlagRule, variant=one, conditions=many(conditions))),
+            requires=st.dictionaries(text.filter(lambda other: other != name), text, max_size=2),
+        )
     )
 
 
 @st.composite
-def calibrations(draw: st.DrawFn) -> Calibration:
-    points = draw(st.integers(0, 3))
-    standing = draw(st.sampled_from(JudgeStatus))
-    return Calibration(
-        **{field: draw(name) for field in ("judge", "criterion")},
-        **{field: draw(hexes) for field in ("prompt", "labels")},
-        makers=draw(st.dictionaries(text, count, max_size=2)),
-        n=draw(count),
-        abstained=draw(count),
-        xs=tuple(sorted(draw(st.lists(finite, min_size=points, max_size=points)))),
-        ys=tuple(sorted(draw(st.lists(level, min_size=points, max_size=points)))),
-        measures=draw(st.dictionaries(text, maybe(finite), max_size=2)),
-        biases=draw(mapping),
-        standing=standing,
-        reasons=draw(many(text, 1)) if standing is JudgeStatus.DIAGNOSTIC else (),
-        at=draw(time),
+def budgets(draw: st.DrawFn) -> Any:
+    tokens = st.integers(0, 10**6)
+    ceiling, more, room, spent = draw(st.tuples(tokens, tokens, tokens, tokens))
+    whole = {"ceiling": ceiling, "allowed": ceiling + more, "cap": ceiling + more + room, "spent": spent}
+    triggers = st.dictionaries(st.sampled_from([str(one) for one in Trigger]), time, max_size=2)
+    return draw(
+        record(
+            ThinkingBudget,
+            **{name: st.just(value) for name, value in whole.items()},
+            overspent=st.integers(0, spent),
+            escalated_at=triggers,
+            assessment=record(Assessment, confidence=level),
+        )
     )
 
 
-labels = st.builds(
-    Label,
-    artefact=hexes,
-    criterion=name,
-    maker=st.sampled_from(Maker),
-    who=name,
-    version=number,
-    holds=maybe(st.booleans()),
-    why=text,
-    at=time,
-)
-doubts = st.builds(ReviewRequest, artefact=hexes, criterion=name, reason=st.sampled_from(Doubtful), why=text, at=time)
-appointments = st.builds(JudgeAssignment, policy=name, judge=name, role=st.sampled_from(Role), at=time)
+def rising(values: Strategy, size: int) -> Strategy:
+    return many(values, size, size).map(sorted).map(tuple)
 
-RECORDS: dict[str, st.SearchStrategy[Any]] = {
-    "task": tasks,
-    "task-item": task_items,
-    "rollout": rollouts,
-    "attempt": attempts,
-    "span": spans(),
-    "model-call": model_calls(),
-    "tool-call": tool_calls,
-    "turn": st.builds(Turn, index=count, decision=spans((SpanKind.MODEL,)), effects=many(spans(), most=2)),
-    "triplet": st.builds(Triplet, prompt=json, response=json, reward=maybe(finite)),
-    "signal": signals,
-    "sheet": st.builds(RewardBreakdown, signals=many(signals)),
-    "scoring": scorings,
-    "run": runs,
-    "status": statuses,
-    "resource-version": versions,
-    "worker": workers,
-    "ledger-entry": entries,
-    "step": steps(),
-    "trajectory": trajectories(),
-    "group": groups(),
-    "advantage-batch": advantage_batches(),
-    "checkpoint": checkpoints,
-    "scores": scores(),
-    "interval": intervals,
-    "comparison": comparisons,
-    "verdict": verdicts | holds,
-    "decision": decisions | closed,
-    "episode": episodes,
-    "band": bands,
-    "finding": findings,
-    "evidence": evidence(),
-    "release": releases(),
-    "trial": trials(),
-    "exposure": st.builds(Exposure, trial=text, unit=text, arm=text, at=time),
-    "served": served,
-    "flag": flags(),
-    "budget": budgets(),
-    "budget-event": budget_events,
-    "artefact": artefacts,
-    "judgement": judgements(),
-    "doubt": doubts,
-    "label": labels,
-    "calibration": calibrations(),
-    "appointment": appointments,
-    "command": commands,
-    "alert": alerts,
+
+@st.composite
+def calibrations(draw: st.DrawFn) -> Any:
+    size, status = draw(st.integers(0, 3)), draw(st.sampled_from(JudgeStatus))
+    reasons = many(text, 1) if status is JudgeStatus.DIAGNOSTIC else st.just(())
+    maps = {"xs": rising(finite, size), "ys": rising(level, size)}
+    return draw(record(Calibration, **maps, standing=st.just(status), reasons=reasons))
+
+
+ARMS = st.integers(0, 100).map(lambda share: {"a": share / 100, "b": (100 - share) / 100})
+SPECIAL: dict[type, Strategy] = {
+    ModelCall: model_calls(),
+    Span: spans(),
+    Step: steps(),
+    Trajectory: trajectories(),
+    Group: groups(),
+    AdvantageBatch: of_one_size(),
+    Scores: scores(),
+    Release: releases(),
+    Flag: flags(),
+    ThinkingBudget: budgets(),
+    Calibration: calibrations(),
+    Turn: record(Turn, decision=spans((SpanKind.MODEL,)), effects=many(spans())),
+    Interval: st.builds(
+        lambda low, more, level: Interval(low=low, high=low + more, level=level),
+        number,
+        st.floats(0, 1e9),
+        st.floats(0, 1, exclude_min=True, exclude_max=True),
+    ),
+    Verdict: record(Verdict, outcome=st.sampled_from([Outcome.PROMOTE, Outcome.REJECT]), needs=st.none())
+    | record(Verdict, outcome=st.just(Outcome.HOLD), needs=st.integers(1, 99)),
+    Decision: record(Decision, needs=st.none()) | record(Decision, open=st.just(False)),
+    Experiment: record(Experiment, arms=ARMS),
+    ServedRequest: record(ServedRequest, latency_s=maybe(level)),
+    Alert: record(Alert, at=time, cleared_at=maybe(st.floats(4e9, 5e9))),
+    Judgement: record(Judgement, grade=st.none(), score=st.none())
+    | record(Judgement, grade=st.sampled_from(Grade), score=level),
+    Evidence: record(Evidence, baseline=word.map("{}-1".format), candidate=word.map("{}-2".format)),
 }
+RECORDS = {kind: SPECIAL[cls] if cls in SPECIAL else record(cls) for kind, cls in PUBLISHED.items()}

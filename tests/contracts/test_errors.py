@@ -40,16 +40,9 @@ def test_an_error_is_one_line(parts: dict[str, str], line: str) -> None:
 
 
 CODES = [
-    (HoldfastError, 1),
-    (Fault, 1),
-    (BadInput, 2),
-    (BadRecord, 2),
-    (NotFound, 2),
-    (StoreError, 5),
-    (StoreBusy, 5),
-    (StaleLease, 5),
-    (QueueFull, 5),
-]
+    (HoldfastError, 1), (Fault, 1), (BadInput, 2), (BadRecord, 2), (NotFound, 2), (StoreError, 5), (StoreBusy, 5),
+    (StaleLease, 5), (QueueFull, 5),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "code"), CODES)

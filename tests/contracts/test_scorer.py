@@ -1,27 +1,22 @@
-"""The two kits of the scorer's seam: each rule is broken once, and each honest scorer passes."""
+"""The kits of rewards and scorers: each rule is broken once, and each honest one passes."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from time import perf_counter
 from typing import Any
 
 import pytest
 
-from holdfast.contracts.checks import KnownAnswer, KnownCase
+from holdfast.contracts.checks import KnownAnswer, KnownCase, Score, check_reward
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import Reward
-from holdfast.contracts.scorer import (
-    Trace,
-    check_scorer,
-    check_scorers,
-    is_answer,
-    prompt_of,
-    refuse_blocking,
-    resolve,
-)
+from holdfast.contracts.reward import Reward, RewardBreakdown, RewardTerm
+from holdfast.contracts.scorer import Trace, check_scorer, check_scorers, is_answer, prompt_of, refuse_blocking, resolve
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
+from holdfast.reward.breakdown import OutcomeGate, normalised, total
 
 TASKS = [{"id": f"t{n}", "question": f"What is {n} + {n}?", "expected": str(n + n)} for n in range(20)]
 
@@ -55,11 +50,15 @@ def test_an_honest_gate_has_no_findings() -> None:
     assert checks(right) == {}
 
 
+def forgetful(task: Any, answer: Any) -> None:
+    float(answer == task["expected"])
+
+
 async def said_later(task: Any, answer: Any) -> Reward:
     return right(task, answer)
 
 
-def test_an_async_gate_is_tried_too_also_where_a_loop_runs() -> None:
+def test_an_async_gate_is_tried_too() -> None:
     assert checks(said_later) == {}
 
 
@@ -68,60 +67,37 @@ async def test_it_can_be_tried_from_within_a_loop() -> None:
     assert resolve(3) == 3
 
 
-def generous(task: Any, answer: Any) -> Reward:
-    return Reward(1.0)
-
-
-def echoing(task: Any, answer: Any) -> Reward:
-    return Reward(float(str(task["expected"]) == answer or str(answer) == task["question"]))
-
-
-def any_answer(task: Any, answer: Any) -> Reward:
-    return Reward(float(any(str(answer) == one["expected"] for one in TASKS)))
-
-
-def wrong_case(task: Any, answer: Any) -> Reward:
-    return Reward(float(f"{answer}!" == task["expected"]))
+def changing(task: Any, answer: Any) -> Reward:
+    task["seen"] = True
+    return right(task, answer)
 
 
 def raising(task: Any, answer: Any) -> Reward:
     raise KeyError(task["id"])
 
 
-def percent(task: Any, answer: Any) -> Reward:
-    return Reward(100.0 * (str(answer) == task["expected"]))
+def pays(is_paid: Any) -> Any:
+    return lambda task, answer: Reward(float(is_paid(task, answer)))
 
 
-def fickle(task: Any, answer: Any) -> Reward:
-    return Reward(random.random())
-
-
-def changing(task: Any, answer: Any) -> Reward:
-    task["seen"] = True
-    return right(task, answer)
-
-
-def forgetful(task: Any, answer: Any) -> None:
-    float(answer == task["expected"])
-
-
-def no_reward(task: Any, answer: Any) -> str:
-    return "yes"
-
-
+generous = pays(lambda task, answer: 1.0)
+wrong_case = pays(lambda task, answer: f"{answer}!" == task["expected"])
+percent = pays(lambda task, answer: 100.0 * (str(answer) == task["expected"]))
+fickle = pays(lambda task, answer: random.random())
 BROKEN: list[tuple[Any, str]] = [
     (generous, "empty"),  # pays everything
     (generous, "other"),
     (generous, "prompt"),
-    (echoing, "prompt"),  # the question is taken for an answer
-    (any_answer, "other"),
+    # the question is taken for an answer
+    (pays(lambda task, answer: str(task["expected"]) == answer or str(answer) == task["question"]), "prompt"),
+    (pays(lambda task, answer: any(str(answer) == one["expected"] for one in TASKS)), "other"),
     (wrong_case, "gold"),  # nobody could ever be right
     (raising, "raises"),
     (percent, "range"),
     (fickle, "deterministic"),
     (changing, "changes"),
     (forgetful, "silent"),  # no return
-    (no_reward, "raises"),
+    (lambda task, answer: "yes", "raises"),
 ]
 
 
@@ -246,14 +222,9 @@ def call(text: str) -> ModelCall:
 
 def test_a_trace_offers_calls_tools_and_messages_in_order() -> None:
     tool = ToolCall(tool="look", arguments={})
-    trace = Trace(
-        (
-            span(3, SpanKind.MODEL, model=call("second")),
-            span(1, SpanKind.MODEL, model=call("first")),
-            span(2, SpanKind.TOOL, tool=tool),
-            span(4, SpanKind.MODEL, model=call("cut"), attributes={PARTIAL: "closed"}),
-        )
-    )
+    calls = [span(seq, SpanKind.MODEL, model=call(text)) for seq, text in ((3, "second"), (1, "first"))]
+    cut = span(4, SpanKind.MODEL, model=call("cut"), attributes={PARTIAL: "closed"})
+    trace = Trace((*calls, span(2, SpanKind.TOOL, tool=tool), cut))
     assert [one.response["content"] for one in trace.calls] == ["first", "second"]
     assert trace.tools == (tool,)
     assert [one["content"] for one in trace.messages] == ["hi", "second"]
@@ -299,3 +270,95 @@ def test_a_scorer_that_was_never_tempted_is_not_passed() -> None:
         check_scorer(Made(right), [replace(SUM, cheats=())])
     with pytest.raises(AssertionError, match="no cases"):
         check_scorer(Made(right), [])
+
+
+GUARD = OutcomeGate(vetoes=("tampered",))
+CASE = KnownCase(
+    name="two and two",
+    task={"expected": "4"},
+    gold=KnownAnswer(name="right", output="4"),
+    plain=(KnownAnswer(name="chatty", output="4!"),),
+    cheats=(KnownAnswer(name="all numbers", output="1 2 3 4 5"), KnownAnswer(name="hacks the test", output="hack 4")),
+)
+
+
+def _signal(name: str, value: float, weight: float = 1.0) -> RewardTerm:
+    return RewardTerm(name=name, value=float(value), weight=weight, source="rule:test")
+
+
+def honest(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
+    is_right = output.split()[-1].rstrip("!") == task["expected"] and len(output.split()) <= 2
+    styled = _signal("format", output.isdigit(), 0.1)
+    tampered = _signal("tampered", output.startswith("hack"))
+    return total([_signal("success", is_right), styled, tampered], GUARD).signals
+
+
+def reward_of(*terms: Callable[[str], RewardTerm], is_gated: bool = False) -> Score:
+    """A reward made of these terms of what was answered."""
+
+    def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
+        made = [term(output) for term in terms]
+        return total(made, GUARD).signals if is_gated else tuple(made)
+
+    return score
+
+
+def success(is_right: Callable[[str], float]) -> Callable[[str], RewardTerm]:
+    return lambda output: _signal("success", is_right(output))
+
+
+def greedy(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
+    task["expected"] = output
+    return (_signal("success", 1.0),)
+
+
+numbers = count()
+PLAIN = success(lambda output: output in ("4", "4!"))
+ALWAYS = success(lambda output: 1.0)
+DISHONEST: dict[str, tuple[Score, str]] = {
+    "naive": (reward_of(success(lambda output: "4" in output)), "the cheat 'all numbers' earns 1"),
+    "ungated": (reward_of(PLAIN, lambda output: _signal("format", 1.0, 0.1)), "the cheat 'all numbers' earns 0.1"),
+    "half": (reward_of(success(lambda output: 0.5)), "success of 'right' is 0.5, neither 0 nor 1"),
+    "blind": (reward_of(success(lambda output: 0.0)), "the gold answer 'right' earns 0"),
+    "strict": (reward_of(success(lambda output: output == "4")), "the right answer 'chatty' fails success"),
+    # a cheat passes the check, earns nothing, and nobody says why
+    "unpaid": (
+        reward_of(lambda output: _signal("success", "4" in output, weight=float("4" in output[:2]))),
+        "the cheat 'all numbers' passes success, and no guard",
+    ),
+    # pays for length among the right ones
+    "chatty": (
+        reward_of(PLAIN, lambda output: _signal("length", len(output), 0.1), is_gated=True),
+        "the right answer 'chatty' earns more than the gold one",
+    ),
+    "forgetful": (reward_of(), "'right': nothing was measured"),
+    "twice": (reward_of(ALWAYS, ALWAYS), "has 2 signals called success"),
+    "fickle": (reward_of(ALWAYS, lambda output: _signal("n", next(numbers), 0.0)), "says something else each time"),
+    "greedy": (greedy, "changed what it was given"),
+}
+
+
+def test_an_honest_reward_passes() -> None:
+    check_reward(honest, [CASE], normalised)
+
+
+@pytest.mark.parametrize("name", DISHONEST)
+def test_a_reward_that_can_be_had_is_found_out(name: str) -> None:
+    score, why = DISHONEST[name]
+    with pytest.raises(AssertionError, match=why):
+        check_reward(score, [replace(CASE, task={"expected": "4"})], normalised)
+
+
+def test_a_share_that_is_not_one_for_gold_is_found_out() -> None:
+    def of_ten(sheet: RewardBreakdown, gold: RewardBreakdown) -> float:
+        return (sheet.total or 0.0) / 10
+
+    with pytest.raises(AssertionError, match="share is 0.11, not 1"):
+        check_reward(honest, [CASE], of_ten)
+
+
+def test_a_kit_that_checks_nothing_says_so() -> None:
+    with pytest.raises(AssertionError, match="no cases"):
+        check_reward(honest, [], normalised)
+    with pytest.raises(AssertionError, match="has no cheats"):
+        check_reward(honest, [KnownCase(name="c", task={}, gold=CASE.gold, cheats=())], normalised)

@@ -35,8 +35,6 @@ DOCUMENTED = {
     "completion_timeout_secs": 30,
 }
 
-OURS = ("improve", "improve.prove")
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -66,145 +64,68 @@ def test_the_documented_example_is_read(folder: Path) -> None:
 
 def test_what_is_left_out_has_its_documented_default(folder: Path) -> None:
     settings = load(json.dumps({"optimize": [TASK]}))
-    assert settings.record() == {
-        "optimize": [TASK],
-        "validate": [],
-        "resources": {},
-        "agent": None,
-        "scorers": None,
-        "model": None,
-        "base_url": None,
-        "proxy_url": None,
-        "worker_count": 2,
-        "worker_kind": "tasks",
-        "max_attempts": 3,
-        "max_faults": 5,
-        "attempt_timeout_secs": 300.0,
-        "retry_initial_ms": 500,
-        "retry_max_ms": 30_000,
-        "queue_limit": None,
-        "poll_interval_ms": 50,
-        "heartbeat_interval_ms": 1000,
-        "lease_secs": None,
-        "completion_poll_interval_ms": 60,
-        "completion_timeout_secs": None,
-        "seed": 0,
-        "deterministic": False,
-        "thinking_budgets": False,
+    none = (
+        "agent", "scorers", "model", "base_url", "proxy_url", "queue_limit", "lease_secs", "completion_timeout_secs",
+    )  # fmt: skip
+    none += ("rl_optimizer", "improve", "constraint", "safety_reward")
+    assert settings.record() == dict.fromkeys(none) | {
+        "optimize": [TASK], "validate": [], "resources": {}, "worker_count": 2, "worker_kind": "tasks",
+        "max_attempts": 3, "max_faults": 5, "attempt_timeout_secs": 300.0, "retry_initial_ms": 500,
+        "retry_max_ms": 30_000, "poll_interval_ms": 50, "heartbeat_interval_ms": 1000,
+        "completion_poll_interval_ms": 60, "seed": 0, "deterministic": False, "thinking_budgets": False,
         "thinking_mode": "auto",
-        "rl_optimizer": None,
-        "improve": None,
-        "constraint": None,
-        "safety_reward": None,
-    }
+    }  # fmt: skip
     assert settings.lease_s == 5.0
 
 
+EVERY: dict[str, Any] = DOCUMENTED | {
+    "agent": "pkg.mod:agent",
+    "scorers": [{"scorer": "numeric", "tolerance": 0.01, "gate": True, "weight": 1}, {"scorer": "pkg.mod:brief"}],
+    "model": "openai/gpt-4o-mini", "base_url": "http://127.0.0.1:8000/v1", "proxy_url": "http://127.0.0.1:8788",
+    "worker_kind": "processes", "max_attempts": 5, "max_faults": 2, "attempt_timeout_secs": 1.5,
+    "retry_initial_ms": 10, "retry_max_ms": 20, "queue_limit": 100, "lease_secs": 2.5, "seed": 7,
+    "deterministic": True, "thinking_budgets": True, "thinking_mode": "forcing",
+    "rl_optimizer": {
+        "enabled": False, "channels": ["exact_match"], "constraint": None,
+        "gae": {
+            "gamma": 1.0, "lambda": 0.5, "normalize_advantages": False, "clip_advantages": 3.0,
+            "normalize_returns": True, "clip_returns": 4.0, "normalization_epsilon": 1e-6,
+        },
+        "ppo": {
+            "clip_epsilon": 0.1, "value_loss_coefficient": 0.0, "entropy_coefficient": 0.0, "mini_batch_size": 8,
+            "gradient_accumulation_steps": 2, "epochs": 3, "kl_penalty_coefficient": 0.1, "target_kl": 0.01,
+            "max_kl": 0.02, "learning_rate": 1e-4, "max_grad_norm": 0.5,
+        },
+    },
+    "constraint": {
+        "cost": "harm", "budget": 0.1, "proportional": 0.5, "integral": 0.0, "derivative": 0.25, "smoothing": 0.0,
+        "most": 3.0,
+    },
+    "safety_reward": {
+        "blocked_penalty": 2.0, "default_reason_code_penalty": 0.5, "prompt_injection_penalty": 0.75,
+        "secret_leak_penalty": 3.0, "reason_code_penalties": {"house.rule": 0.125}, "penalties": "each",
+        "hard_gate_reason_codes": ["house.rule"], "hard_gate_reason_prefixes": [], "hard_gate_reward_ceiling": -1.0,
+        "hard_gate_penalty": 0.0, "blocked_event_triggers_hard_gate": False, "reject_rollout_on_hard_gate": True,
+    },
+    "improve": {
+        "policy": "tools", "iterations": 3, "steps": 4, "step_tasks": 5, "samples": 6, "learning_rate": 1e-3,
+        "budget_s": 60.0, "follow": "run-1-ab", "follow_least": 7, "stage": "canary", "constraint": None,
+        "prove": {
+            "seeds": 3, "batch": 8, "primary": "reward", "alpha": 0.01, "min_effect": 0.02, "min_reward_delta": 0.03,
+            "max_safety_regression": 0.04, "max_seed_spread": 0.1, "max_sample_spread": 0.2, "max_cost": 2.0,
+            "reward_range": [-1.0, 1.1],
+        },
+    },
+}  # fmt: skip
+
+
 def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
-    every = DOCUMENTED | {
-        "agent": "pkg.mod:agent",
-        "scorers": [{"scorer": "numeric", "tolerance": 0.01, "gate": True, "weight": 1}, {"scorer": "pkg.mod:brief"}],
-        "model": "openai/gpt-4o-mini",
-        "base_url": "http://127.0.0.1:8000/v1",
-        "proxy_url": "http://127.0.0.1:8788",
-        "worker_kind": "processes",
-        "max_attempts": 5,
-        "max_faults": 2,
-        "attempt_timeout_secs": 1.5,
-        "retry_initial_ms": 10,
-        "retry_max_ms": 20,
-        "queue_limit": 100,
-        "lease_secs": 2.5,
-        "seed": 7,
-        "deterministic": True,
-        "thinking_budgets": True,
-        "thinking_mode": "forcing",
-        "rl_optimizer": {
-            "enabled": False,
-            "gae": {
-                "gamma": 1.0,
-                "lambda": 0.5,
-                "normalize_advantages": False,
-                "clip_advantages": 3.0,
-                "normalize_returns": True,
-                "clip_returns": 4.0,
-                "normalization_epsilon": 1e-6,
-            },
-            "ppo": {
-                "clip_epsilon": 0.1,
-                "value_loss_coefficient": 0.0,
-                "entropy_coefficient": 0.0,
-                "mini_batch_size": 8,
-                "gradient_accumulation_steps": 2,
-                "epochs": 3,
-                "kl_penalty_coefficient": 0.1,
-                "target_kl": 0.01,
-                "max_kl": 0.02,
-                "learning_rate": 1e-4,
-                "max_grad_norm": 0.5,
-            },
-            "channels": ["exact_match"],
-            "constraint": None,
-        },
-        "constraint": {
-            "cost": "harm",
-            "budget": 0.1,
-            "proportional": 0.5,
-            "integral": 0.0,
-            "derivative": 0.25,
-            "smoothing": 0.0,
-            "most": 3.0,
-        },
-        "safety_reward": {
-            "blocked_penalty": 2.0,
-            "default_reason_code_penalty": 0.5,
-            "prompt_injection_penalty": 0.75,
-            "secret_leak_penalty": 3.0,
-            "reason_code_penalties": {"house.rule": 0.125},
-            "hard_gate_reason_codes": ["house.rule"],
-            "hard_gate_reason_prefixes": [],
-            "hard_gate_reward_ceiling": -1.0,
-            "hard_gate_penalty": 0.0,
-            "blocked_event_triggers_hard_gate": False,
-            "reject_rollout_on_hard_gate": True,
-            "penalties": "each",
-        },
-        "improve": {
-            "policy": "tools",
-            "iterations": 3,
-            "steps": 4,
-            "step_tasks": 5,
-            "samples": 6,
-            "learning_rate": 1e-3,
-            "budget_s": 60.0,
-            "follow": "run-1-ab",
-            "follow_least": 7,
-            "stage": "canary",
-            "prove": {
-                "seeds": 3,
-                "batch": 8,
-                "primary": "reward",
-                "alpha": 0.01,
-                "min_effect": 0.02,
-                "min_reward_delta": 0.03,
-                "max_safety_regression": 0.04,
-                "max_seed_spread": 0.1,
-                "max_sample_spread": 0.2,
-                "max_cost": 2.0,
-                "reward_range": [-1.0, 1.1],
-            },
-            "constraint": None,
-        },
-    }
-    assert {name: set(every[name]) for name in ("constraint", "safety_reward")} == {
-        name: set(BLOCKS[name]) for name in ("constraint", "safety_reward")
-    }
-    assert {name: set(every["improve"] if name == "improve" else every["improve"]["prove"]) for name in OURS} == {
-        name: set(BLOCKS[name]) for name in OURS
-    }
-    assert {*every, "tasks"} == set(KEYS)  # which takes the place of the lists of tasks
-    settings = load(json.dumps(every))
-    assert settings.record() == every
+    given = {name: EVERY[name] for name in ("constraint", "safety_reward", "improve")}
+    for name, block in {**given, "improve.prove": EVERY["improve"]["prove"]}.items():
+        assert set(block) == set(BLOCKS[name])
+    assert {*EVERY, "tasks"} == set(KEYS)  # which takes the place of the lists of tasks
+    settings = load(json.dumps(EVERY))
+    assert settings.record() == EVERY
     assert settings.lease_s == 2.5
     assert OptimizeSettings.model_validate(settings.record()) == settings
 
@@ -217,14 +138,11 @@ def test_older_keys_mean_the_same(folder: Path, old: str, new: str) -> None:
 
 
 def test_scorers_are_named_alone_as_objects_or_in_a_list(folder: Path) -> None:
+    weighed = {"scorer": "m:f", "weight": 0.5}
     for key, given, blocks in (
         ("scorer", "exact", [{"scorer": "exact"}]),
         ("scorer", {"scorer": "numeric", "tolerance": 0.1}, [{"scorer": "numeric", "tolerance": 0.1}]),
-        (
-            "scorers",
-            ["exact", {"scorer": "m:f", "weight": 0.5}],
-            [{"scorer": "exact"}, {"scorer": "m:f", "weight": 0.5}],
-        ),
+        ("scorers", ["exact", weighed], [{"scorer": "exact"}, weighed]),
     ):
         assert load(json.dumps({"optimize": [TASK], key: given})).record()["scorers"] == blocks
 
@@ -240,10 +158,7 @@ def test_scorers_are_named_alone_as_objects_or_in_a_list(folder: Path) -> None:
         ({"scorer": {"scorer": "a", "name": " "}}, 'scorers[0].name = " ": is not some text'),
         ({"scorer": "a", "scorers": "b"}, "scorer: is the same as scorers, which is there too; keep one of the two"),
         # settings are stored: no password in them
-        (
-            {"scorer": {"scorer": "judge", "base_url": "http://me:pw@host/v1"}},
-            "scorers[0].base_url: carries a user name",
-        ),
+        ({"scorer": {"scorer": "judge", "base_url": "http://me:pw@host/v1"}}, "scorers[0].base_url: carries a user"),
     ],
 )
 def test_a_scorer_that_cannot_be_one_is_refused(folder: Path, given: dict[str, Any], expected: str) -> None:
@@ -330,190 +245,73 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
         ({"resources": ["x"]}, 'resources = ["x"]: is a list, not an object; give an object'),
         ({"model": " "}, 'model = " ": is blank or has control characters; give its name, or leave it out'),
         ({"model": 3}, "model = 3: is a whole number, not text; give text"),
-        (
-            {"agent": "agent"},
-            'agent = "agent": is not module:function; write it as in holdfast.workloads.arithmetic:agent',
-        ),
-        (
-            {"agent": "a:b c"},
-            'agent = "a:b c": is not module:function; write it as in holdfast.workloads.arithmetic:agent',
-        ),
-        (
-            {"base_url": "ftp://x"},
-            'base_url = "ftp://x": is not an http or https address; write it as in http://127.0.0.1:8000/v1',
-        ),
+        ({"agent": "agent"}, 'agent = "agent": is not module:function; write it as in'),
+        ({"agent": "a:b c"}, 'agent = "a:b c": is not module:function; write it as in'),
+        ({"base_url": "ftp://x"}, 'base_url = "ftp://x": is not an http or https address; write it as in'),
         # the password itself is not repeated
-        (
-            {"base_url": "https://me:secret@host/v1"},
-            "base_url: carries a user name or password, and settings are stored; put the key into the environment",
-        ),
+        ({"base_url": "https://me:secret@host/v1"}, "base_url: carries a user name or password, and settings are"),
         # each is fine alone
-        (
-            {"retry_max_ms": 100},
-            "retry_max_ms = 100: must not be below retry_initial_ms = 500; raise the one or lower the other",
-        ),
-        (
-            {"lease_secs": 1.5},
-            "lease_secs = 1.5: must be at least two heartbeats, 2 s; raise it, or lower heartbeat_interval_ms",
-        ),
+        ({"retry_max_ms": 100}, "retry_max_ms = 100: must not be below retry_initial_ms = 500; raise the one or"),
+        ({"lease_secs": 1.5}, "lease_secs = 1.5: must be at least two heartbeats, 2 s; raise it, or lower"),
         ({"worker_cont": 3}, f"worker_cont = 3: unknown key; did you mean worker_count? {KNOWN}"),
         ({"tran": []}, f"tran = []: unknown key; did you mean train? {KNOWN}"),
         ({"zzz": 3}, f"zzz = 3: unknown key; {KNOWN}"),
         ({"rl_optimizer": 3}, "rl_optimizer = 3: is a whole number, not an object; give an object"),
-        (
-            {"rl_optimizer": {"enabled": 1}},
-            "rl_optimizer.enabled = 1: is a whole number, not true or false; give true or false",
-        ),
-        (
-            {"rl_optimizer": {"enable": True}},
-            (
-                "rl_optimizer.enable = true: unknown key; did you mean enabled? "
-                "the keys are enabled, gae, ppo, channels, constraint"
-            ),
-        ),
-        (
-            {"rl_optimizer": {"gae": {"gamma": 2}}},
-            "rl_optimizer.gae.gamma = 2: must be at most 1.0; set it to 1.0 or less",
-        ),
-        (
-            {"rl_optimizer": {"gae": {"lam": 1}}},
-            (
-                "rl_optimizer.gae.lam = 1: unknown key; did you mean lambda? the keys are gamma, lambda, "
-                "normalize_advantages, clip_advantages, normalize_returns, clip_returns, normalization_epsilon"
-            ),
-        ),
-        (
-            {"rl_optimizer": {"enabled": False, "ppo": {"epochs": 0}}},  # what is off is checked all the same
-            "rl_optimizer.ppo.epochs = 0: must be above 0; set it to 1 or more",
-        ),
-        (
-            {"rl_optimizer": {"ppo": {"max_kl": 0.01, "target_kl": 0.1}}},
-            "rl_optimizer.ppo.max_kl = 0.01: must not be below target_kl = 0.1; raise the one or lower the other",
-        ),
+        ({"rl_optimizer": {"enabled": 1}}, "rl_optimizer.enabled = 1: is a whole number, not true or false; give"),
+        ({"rl_optimizer": {"enable": True}}, "rl_optimizer.enable = true: unknown key; did you mean enabled? the"),
+        ({"rl_optimizer": {"gae": {"gamma": 2}}}, "rl_optimizer.gae.gamma = 2: must be at most 1.0; set it to 1.0 or"),
+        ({"rl_optimizer": {"gae": {"lam": 1}}}, "rl_optimizer.gae.lam = 1: unknown key; did you mean lambda? the"),
+        # what is off is checked all the same
+        ({"rl_optimizer": {"enabled": False, "ppo": {"epochs": 0}}}, "rl_optimizer.ppo.epochs = 0: must be above 0;"),
+        ({"rl_optimizer": {"ppo": {"max_kl": 0.01, "target_kl": 0.1}}}, "rl_optimizer.ppo.max_kl = 0.01: must not be"),
         ({"improve": []}, "improve = []: is a list, not an object; give an object"),
         ({"improve": {"samples": 1}}, "improve.samples = 1: must be at least 2; set it to 2 or more"),
-        (
-            {"improve": {"stage": "retired"}},
-            'improve.stage = "retired": is not one of its values; use shadow, canary or live',
-        ),
-        (
-            {"improve": {"policy": " "}},
-            'improve.policy = " ": is blank or has control characters; give its name, or leave it out',
-        ),
-        (
-            {"improve": {"iteration": 2}},
-            (
-                "improve.iteration = 2: unknown key; did you mean iterations? the keys are policy, iterations, steps, "
-                "step_tasks, samples, learning_rate, budget_s, follow, follow_least, stage, prove, constraint"
-            ),
-        ),
+        ({"improve": {"stage": "retired"}}, 'improve.stage = "retired": is not one of its values; use shadow, canary'),
+        ({"improve": {"policy": " "}}, 'improve.policy = " ": is blank or has control characters; give its name, or'),
+        ({"improve": {"iteration": 2}}, "improve.iteration = 2: unknown key; did you mean iterations? the keys are"),
         ({"improve": {"prove": {"seeds": 0}}}, "improve.prove.seeds = 0: must be at least 1; set it to 1 or more"),
-        (
-            {"improve": {"prove": {"alpha": 0.5}}},
-            "improve.prove.alpha = 0.5: must be below 0.5; set it to less than 0.5",
-        ),
+        ({"improve": {"prove": {"alpha": 0.5}}}, "improve.prove.alpha = 0.5: must be below 0.5; set it to less than"),
         ({"improve": {"prove": {"alpha": 0}}}, "improve.prove.alpha = 0: must be above 0; set it to more than 0"),
-        (
-            {"improve": {"prove": {"primary": "safety"}}},
-            'improve.prove.primary = "safety": is not one of its values; use success or reward',
-        ),
-        (
-            {"improve": {"prove": {"sed": 2}}},
-            (
-                "improve.prove.sed = 2: unknown key; did you mean seeds? the keys are seeds, batch, primary, alpha, "
-                "min_effect, min_reward_delta, max_safety_regression, max_seed_spread, max_sample_spread, max_cost, "
-                "reward_range"
-            ),
-        ),
-        (
-            {"improve": {"prove": {"reward_range": [0]}}},
-            "improve.prove.reward_range: is not a pair; give two numbers, as in [0, 1]",
-        ),
-        (
-            {"improve": {"prove": {"reward_range": [0, 1, 2]}}},
-            "improve.prove.reward_range: is not a pair; give two numbers, as in [0, 1]",
-        ),
-        (
-            {"improve": {"prove": {"reward_range": [0, "1"]}}},
-            'improve.prove.reward_range[1] = "1": is text, not a number; give a number',
-        ),
-        (
-            {"improve": {"prove": {"reward_range": [1, 1]}}},
-            (
-                "improve.prove.reward_range = [1, 1]: its ends are not in order; write the lowest reward and then "
-                "the highest"
-            ),
-        ),
-        (
-            {"improve": {"prove": {"max_safety_regression": 1}}},
-            ("improve.prove.max_safety_regression = 1: must be below max_cost = 1; lower the one or raise the other"),
-        ),
-        (
-            {"improve": {"prove": {"min_effect": 1}}},
-            "improve.prove.min_effect = 1: success cannot differ by more than 1; lower it",
-        ),
+        ({"improve": {"prove": {"primary": "safety"}}}, 'improve.prove.primary = "safety": is not one of its values;'),
+        ({"improve": {"prove": {"sed": 2}}}, "improve.prove.sed = 2: unknown key; did you mean seeds? the keys are"),
+        ({"improve": {"prove": {"reward_range": [0]}}}, "improve.prove.reward_range: is not a pair; give two"),
+        ({"improve": {"prove": {"reward_range": [0, 1, 2]}}}, "improve.prove.reward_range: is not a pair; give two"),
+        ({"improve": {"prove": {"reward_range": [0, "1"]}}}, 'improve.prove.reward_range[1] = "1": is text, not a'),
+        ({"improve": {"prove": {"reward_range": [1, 1]}}}, "improve.prove.reward_range = [1, 1]: its ends are not in"),
+        ({"improve": {"prove": {"max_safety_regression": 1}}}, "improve.prove.max_safety_regression = 1: must be"),
+        ({"improve": {"prove": {"min_effect": 1}}}, "improve.prove.min_effect = 1: success cannot differ by more"),
         (
             {"improve": {"prove": {"min_effect": 0.5, "primary": "reward", "reward_range": [0, 0.5]}}},
             "improve.prove.min_effect = 0.5: reward cannot differ by more than 0.5; lower it",
         ),
-        (
-            {"safety_reward": {"hard_gate_reason_prefixes": ["secret_leak.", " "]}},
-            (
-                'safety_reward.hard_gate_reason_prefixes = ["secret_leak.", " "]: '
-                "has a blank entry, which would fit everything; remove it"
-            ),
-        ),
-        (
-            {"constraint": {"proportional": 0, "integral": 0}},
-            "constraint: proportional, integral = 0: nothing would ever hold it; raise one of them",
-        ),
-        (
-            {"safety_reward": {"blocked_penalty": -1}},
-            "safety_reward.blocked_penalty = -1: must be at least 0.0; set it to 0.0 or more",
-        ),
-        (
-            {"safety_reward": {"hard_gate_reward_ceiling": 0.5}},
-            "safety_reward.hard_gate_reward_ceiling = 0.5: must be at most 0.0; set it to 0.0 or less",
-        ),
-        (
-            {"improve": {"constraint": {"smoothing": 1}}},
-            "improve.constraint.smoothing = 1: must be below 1; set it to less than 1",
-        ),
+        ({"safety_reward": {"hard_gate_reason_prefixes": ["secret_leak.", " "]}}, "safety_reward.hard_gate_reason_pre"),
+        ({"constraint": {"proportional": 0, "integral": 0}}, "constraint: proportional, integral = 0: nothing would"),
+        ({"safety_reward": {"blocked_penalty": -1}}, "safety_reward.blocked_penalty = -1: must be at least 0.0; set"),
+        ({"safety_reward": {"hard_gate_reward_ceiling": 0.5}}, "safety_reward.hard_gate_reward_ceiling = 0.5: must"),
+        ({"improve": {"constraint": {"smoothing": 1}}}, "improve.constraint.smoothing = 1: must be below 1; set it"),
     ],
 )
 def test_a_broken_rule_is_told_in_one_line(folder: Path, given: dict[str, Any], expected: str) -> None:
-    assert refusal(json.dumps({"optimize": [TASK]} | given)) == f"c.json: {expected}"
+    assert refusal(json.dumps({"optimize": [TASK]} | given)).startswith(f"c.json: {expected}")
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (
-            {},
-            NOTHING,
-        ),
-        (
-            {"optimize": [], "validate": []},
-            NOTHING,
-        ),
+        ({}, NOTHING),
+        ({"optimize": [], "validate": []}, NOTHING),
         ({"optimize": "hi"}, 'optimize = "hi": is text, not a list; give a list'),
         ({"train": {"prompt": "hi"}}, 'train = {"prompt": "hi"}: is an object, not a list; give a list'),
         ({"optimize": [TASK, 3]}, 'optimize[1] = 3: is a whole number, not an object; write {"prompt": "…"}'),
-        (
-            {"optimize": [{"prompt": " "}]},
-            'optimize[0] = {"prompt": " "}: its prompt is blank or not text; write "prompt": "…" with some text',
-        ),
-        (
-            {"optimize": [{"prompt": ["x"]}]},
-            'optimize[0] = {"prompt": ["x"]}: its prompt is blank or not text; write "prompt": "…" with some text',
-        ),
+        ({"optimize": [{"prompt": " "}]}, 'optimize[0] = {"prompt": " "}: its prompt is blank or not text; write'),
+        ({"optimize": [{"prompt": ["x"]}]}, 'optimize[0] = {"prompt": ["x"]}: its prompt is blank or not text; write'),
         ({"optimize": [""]}, 'optimize[0] = "": its prompt is blank or not text; write "prompt": "…" with some text'),
         # long values are shortened
         ({"optimize": "x" * 100}, f'optimize = "{"x" * 56}…: is text, not a list; give a list'),
     ],
 )
 def test_tasks_are_objects_with_a_prompt(folder: Path, given: dict[str, Any], expected: str) -> None:
-    assert refusal(json.dumps(given)) == f"c.json: {expected}"
+    assert refusal(json.dumps(given)).startswith(f"c.json: {expected}")
 
 
 FINITE = "is not a finite number; give a finite number, or leave it out"
@@ -523,7 +321,7 @@ FINITE = "is not a finite number; give a finite number, or leave it out"
     ("name", "text", "expected"),
     [
         ("c.json", '{"optimize": [}', "c.json: line 1, column 15: is not JSON: Expecting value; correct it there"),
-        ("c.json", '{\n  "a": 1,\n}', None),  # the wording is Python's own, and changed with 3.13
+        ("c.json", '{\n  "a": 1,\n}', "c.json: line "),  # the wording is Python's own, and changed with 3.13
         ("c.json", "", "c.json: line 1, column 1: is not JSON: Expecting value; correct it there"),
         ("c.json", "[]", "c.json: is a list at the top, not an object; wrap it in { … }"),
         ("c.json", "null", "c.json: is null at the top, not an object; wrap it in { … }"),
@@ -532,57 +330,36 @@ FINITE = "is not a finite number; give a finite number, or leave it out"
         ("c.json", b"\xff{}", "c.json: is not UTF-8: byte 0xff at 0; save it as UTF-8"),
         ("c.json", '{"lease_secs": NaN}', f"c.json: lease_secs = NaN: {FINITE}"),
         ("c.json", '{"val": [{"prompt": "a", "x": [-1e999]}]}', f"c.json: val[0].x[0] = -Infinity: {FINITE}"),
-        (
-            "c.json",
-            '{"resources": {"a": "\\ud800"}}',
-            'c.json: resources.a = "\\ud800": has half of a surrogate pair; write the whole character',
-        ),
-        (
-            "c.json",
-            '{"resources": {"\\udfff": 1}}',
-            'c.json: resources key = "\\udfff": has half of a surrogate pair; write the whole character',
-        ),
+        ("c.json", '{"resources": {"a": "\\ud800"}}', 'c.json: resources.a = "\\ud800": has half of a surrogate'),
+        ("c.json", '{"resources": {"\\udfff": 1}}', 'c.json: resources key = "\\udfff": has half of a surrogate'),
         ("c.json", "[" * 100_000, "c.json: is nested too deeply; flatten it"),
         ("c.toml", "val = [", "c.toml: is not TOML: Invalid value (at end of document); correct it there"),
         ("c.toml", "lease_secs = inf", f"c.toml: lease_secs = Infinity: {FINITE}"),
-        (
-            "c.toml",
-            "resources.day = 2026-01-02",
-            "c.toml: resources.day = 2026-01-02: is a date or time, which JSON does not have; write it in quotes",
-        ),
+        ("c.toml", "resources.day = 2026-01-02", "c.toml: resources.day = 2026-01-02: is a date or time, which JSON"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_where(
-    folder: Path, name: str, text: str | bytes, expected: str | None
-) -> None:
-    found = refusal(text, name)
-    assert found == expected if expected else found.startswith("c.json: line ")
+def test_a_file_that_cannot_be_used_says_where(folder: Path, name: str, text: str | bytes, expected: str) -> None:
+    assert refusal(text, name).startswith(expected)
 
 
-@pytest.mark.parametrize("depth", [300, 900])
-def test_what_is_nested_too_deeply_is_refused(folder: Path, depth: int) -> None:
-    path = folder / "deep.json"
-    path.write_text('{"optimize": [{"prompt": "hi"}], "resources": {"x": ' + "[" * depth + "]" * depth + "}}")
-    with pytest.raises(BadInput, match="is nested more than 200 deep; flatten it"):
-        load_settings(path)
-
-
-def test_a_number_without_end_is_refused(folder: Path) -> None:
+def test_what_is_nested_too_deeply_or_has_no_end_is_refused(folder: Path) -> None:
+    for depth in (300, 900):
+        text = '{"optimize": [{"prompt": "hi"}], "resources": {"x": ' + "[" * depth + "]" * depth + "}}"
+        assert "is nested more than 200 deep; flatten it" in refusal(text)
     expected = "c.json: has a number that cannot be read: Exceeds the limit (4300 digits)"
     assert refusal(f'{{"seed": {"9" * 5000}}}').startswith(expected)
 
 
 def test_a_missing_file_a_folder_and_a_locked_file(folder: Path) -> None:
-    with pytest.raises(BadInput, match=r"^no/such\.json: there is no such file; check the path$"):
-        load_settings("no/such.json")
     (folder / "d.json").mkdir()
-    with pytest.raises(BadInput, match=r"^d\.json: is a folder; give the path of a JSON or TOML file$"):
-        load_settings("d.json")
     (folder / "loop.json").symlink_to("loop.json")
-    with pytest.raises(
-        BadInput, match=r"^loop\.json: cannot be read: Too many levels of symbolic links; check the path"
+    for name, says in (
+        ("no/such.json", "there is no such file; check the path"),
+        ("d.json", "is a folder; give the path of a JSON or TOML file"),
+        ("loop.json", "cannot be read: Too many levels of symbolic links; check the path"),
     ):
-        load_settings("loop.json")
+        with pytest.raises(BadInput, match=f"^{name}: {says}"):
+            load_settings(name)
 
 
 def test_flags_go_over_the_file_and_errors_name_the_flag(folder: Path) -> None:
@@ -601,12 +378,9 @@ def test_settings_of_an_older_run_say_where_they_come_from() -> None:
     assert str(caught.value) == "settings of run-1-a: seed = -1: must be at least 0; set it to 0 or more"
 
 
-def test_null_takes_a_limit_away(folder: Path) -> None:
-    assert load('{"val": ["hi"], "attempt_timeout_secs": null}').attempt_timeout_secs is None
-
-
-def test_settings_cannot_be_changed(folder: Path) -> None:
-    settings = load(json.dumps({"optimize": [TASK]}))
+def test_null_takes_a_limit_away_and_settings_cannot_be_changed(folder: Path) -> None:
+    settings = load('{"val": ["hi"], "attempt_timeout_secs": null}')
+    assert settings.attempt_timeout_secs is None
     with pytest.raises(ValueError, match="frozen"):
         settings.seed = 1  # type: ignore[misc]
 

@@ -67,8 +67,7 @@ def test_what_is_off_limits_travels_beside_the_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tools", "cost"),
-    [((), 0), ((SAFE,), 0), ((FORBIDDEN,), 1), ((SAFE, FORBIDDEN, FORBIDDEN), 2), (("lookup",), 1)],
+    ("tools", "cost"), [((), 0), ((SAFE,), 0), ((FORBIDDEN,), 1), ((SAFE, FORBIDDEN, FORBIDDEN), 2), (("lookup",), 1)]
 )
 def test_every_call_of_what_is_off_limits_or_not_offered_costs(tools: tuple[str, ...], cost: int) -> None:
     task = given(generate("train", 0, 1)[0])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contracts.commands import GUARDS, ORDERS, REASONS, Alert, Command, Forbidden, Role, Severity
+from holdfast.contracts.commands import GUARDS, REASONS, RUN_COMMANDS, Alert, Command, Forbidden, Role, Severity
 from holdfast.contracts.errors import BadInput, Conflict, HoldfastError, IllegalMove, NotFound, Refused, StoreCorrupt
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.release import PolicyKind, Stage
@@ -79,8 +79,8 @@ CHANGED = {"resume": "running", "pause": "paused", "freeze": "frozen", "drain": 
 
 @pytest.mark.parametrize("state", RunState)
 def test_a_run_takes_the_orders_of_the_table_and_no_others(room: Room, state: RunState) -> None:
-    for wanted, order in product(DesiredState, ORDERS):
-        run, letter = room.run(state, wanted), GUARDS[state][wanted][ORDERS.index(order)]
+    for wanted, order in product(DesiredState, RUN_COMMANDS):
+        run, letter = room.run(state, wanted), GUARDS[state][wanted][RUN_COMMANDS.index(order)]
         action, args = ("pause", {"mode": "freeze"}) if order == "freeze" else (order, {})
         if order == "recover":
             room.clock.advance(SILENT_S + 1)

@@ -26,7 +26,7 @@ from holdfast.contracts.judgement import Calibration, JudgeStatus
 from holdfast.contracts.records import decode
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Task
-from holdfast.contracts.run import LESSON, RunState
+from holdfast.contracts.run import LEGACY_STEP, RunState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.operate import watchers
 from holdfast.operate.watchers import MEANINGS, RULES, AlertWatcher, Lines, Webhook
@@ -79,7 +79,7 @@ class Site:
 
     def learn(self, **body: Any) -> None:
         step = len(self.store.steps.of_run(self.run)) + 1
-        self.store.steps.add(self.run, f"{step}/learn", body, function=LESSON, now=self.clock.now).result()
+        self.store.steps.add(self.run, f"{step}/learn", body, function=LEGACY_STEP, now=self.clock.now).result()
 
 
 @pytest.fixture

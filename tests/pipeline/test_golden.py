@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.contracts.records import encode
-from holdfast.contracts.run import LESSON, RunState
+from holdfast.contracts.run import LEGACY_STEP, RunState
 from holdfast.pipeline.golden import Replay, golden_in
 from holdfast.pipeline.versions import resolve
 from holdfast.policies.lm import ModelShape, Transformer
@@ -65,6 +65,6 @@ def test_a_golden_of_any_size_is_kept_and_one_of_then_is_read(store: Store, tmp_
     assert len(made.cases) == 200  # more than a step's result may hold
     run = store.runs.begin(kind="golden", model_ref="m", settings={}, salt="aa", who="ada", now=0.0).result().id
     old = replace(made, cases=made.cases[:5])
-    store.steps.add(run, "lesson-1", {"golden": encode(old)}, function=LESSON, now=0.0).result()
+    store.steps.add(run, "lesson-1", {"golden": encode(old)}, function=LEGACY_STEP, now=0.0).result()
     assert golden_in(store, store.steps.of_run(run)) == old
     assert golden_in(store, []) is None

@@ -14,7 +14,7 @@ from holdfast.contracts.evidence import Episode, Outcome, Verdict
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Rollout, RolloutState, Split, Task
-from holdfast.contracts.run import LESSON, RunState
+from holdfast.contracts.run import LEGACY_STEP, RunState
 from holdfast.pipeline.more import unmeasured
 from holdfast.pipeline.paired import (
     Continued,
@@ -172,7 +172,7 @@ def old_run(store: Store, made: PairedEvaluation) -> str:
         for arm, value in zip(ARMS, (0.0, 1.0), strict=True)
     }
     body = {"phase": "look", "look": 1, "missing": 0, "episodes": episodes, "tasks": 4, "difference": 1.0}
-    store.steps.add(run, "lesson-1", body, function=LESSON, now=1.0).result()
+    store.steps.add(run, "lesson-1", body, function=LEGACY_STEP, now=1.0).result()
     begun = Task(name="baseline-4-1", input={"arm": "baseline", "chance": 7}, split=Split.TEST, metadata={"seed": 1})
     store.queue.enqueue(run, [begun], now=1.0).result()
     return run

@@ -18,8 +18,8 @@ from holdfast.pipeline.sft import result_of, sft_spec
 from holdfast.policies.engine import Local
 from holdfast.policies.model import Model, export, load
 from holdfast.store.store import Store
-from holdfast.workloads.tooluse.dialogues import dialogue
 from tests.pipeline.scene import drive
+from tests.workloads.scene import dialogue
 
 COUNT = 16
 SHOWN = [dialogue(10**7 + place, "strong") for place in range(COUNT)]

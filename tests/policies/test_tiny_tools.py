@@ -21,9 +21,9 @@ from holdfast.policies.chat_template import JinjaTemplate
 from holdfast.policies.engine import Local
 from holdfast.policies.model import card, folder_of
 from holdfast.workloads.tooluse.agent import examine
-from holdfast.workloads.tooluse.dialogues import dialogue
 from holdfast.workloads.tooluse.tasks import EASY, generate
 from holdfast.workloads.tooluse.tools import SPECS
+from tests.workloads.scene import dialogue
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = folder_of("tiny-tools")

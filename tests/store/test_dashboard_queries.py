@@ -8,7 +8,7 @@ from sqlalchemy import Executable
 
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import DONE, AttemptState, OutcomeKind, RolloutState, Split
-from holdfast.contracts.run import LESSON
+from holdfast.contracts.run import LEGACY_STEP
 from holdfast.store import dashboard_queries
 from holdfast.store.store import open_store
 from tests.conftest import Files
@@ -125,7 +125,7 @@ def test_only_what_learnt_is_a_step_of_learning(scene: Scene) -> None:
     store = scene.store
     store.steps.add(scene.run, "0/collect", {"rollouts": ["a"]}, function="collect", now=1.0).result()
     store.steps.add(scene.run, "0/learn", {"phase": "practice"}, function="learn", now=1.0).result()
-    store.steps.add(scene.run, "lesson-3", {"loss": 0.5}, function=LESSON, now=1.0).result()
+    store.steps.add(scene.run, "lesson-3", {"loss": 0.5}, function=LEGACY_STEP, now=1.0).result()
     steps, is_whole = store.figures.steps(scene.run)
     assert is_whole and [one.name for one in steps] == ["0/learn", "lesson-3"]
 

@@ -218,7 +218,7 @@ def test_feedback_that_is_none_is_refused(store: Store) -> None:
     record(store, request("r"))
     with pytest.raises(BadInput, match="^feedback on r: says nothing; give one of success, reward, safety_cost$"):
         store.trials.feedback("r")
-    with pytest.raises(BadRecord, match=r"success = 1\.5: must be a finite number in its range"):
+    with pytest.raises(BadRecord, match=r"success = 1\.5: must be finite and at least 0 and at most 1"):
         tell(store, "r", success=1.5)
     with pytest.raises(BadRecord):
         tell(store, "r", reward=float("nan"))

@@ -143,7 +143,7 @@ def test_the_same_name_with_other_content_is_a_conflict(scene: Scene) -> None:
         with says(Conflict, said):
             scene.enqueue("new", "t", **content | other)
     assert scene.store.views.rollouts(scene.run) == [before]  # nothing of the calls was kept
-    with pytest.raises(BadRecord, match="max_faults = -1: must not be negative"):
+    with pytest.raises(BadRecord, match="max_faults = -1: must be at least 0"):
         scene.enqueue("u", max_faults=-1)
 
 

@@ -106,7 +106,7 @@ def test_what_is_not_there_is_none_or_empty_and_yes_and_no_are_kept_as_numbers()
         (rows.judgement, rows.JUDGEMENT, {"artefact": "a"}, "64 lower-case hex digits"),
         (rows.judgement, rows.JUDGEMENT, {"score": None}, "go together"),
         (rows.label, rows.LABEL, {"maker": "human"}, "human"),
-        (rows.label, rows.LABEL, {"version": 0}, "numbered from 1"),
+        (rows.label, rows.LABEL, {"version": 0}, "version = 0: must be at least 1"),
         (rows.review_request, rows.REVIEW_REQUEST, {"reason": "bored"}, "bored"),
         (rows.judge_assignment, rows.JUDGE_ASSIGNMENT, {"role": "both"}, "both"),
         (rows.eval_item, [schema.artefacts.c.body], {"body": "{}"}, "task"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.errors import BadRecord, Conflict, NotFound, StaleLease, StoreCorrupt
-from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.store import ledger, schema
 from holdfast.store.db import engine_for, upgrade
 from holdfast.store.ledger import GENESIS, digest
@@ -170,11 +170,11 @@ def test_a_change_behind_its_back_is_found_with_the_step(store: Store, clock: Cl
         (f"""UPDATE steps SET body = '{{"success":1.0}}' {second}""", 2, changed),
         (f"UPDATE steps SET name = '7/learn' {second}", 2, changed),
         (f"UPDATE steps SET function = 'pipeline.prove' {second}", 2, changed),
-        (f"UPDATE steps SET function = '{LESSON}' {second}", 2, changed),
+        (f"UPDATE steps SET function = '{LEGACY_STEP}' {second}", 2, changed),
         (f"UPDATE steps SET inputs_sha256 = 'cd' {second}", 2, changed),
         ("DELETE FROM steps WHERE step = 3 AND run = 1", 3, "is in the ledger, and not in the store"),
         ("INSERT INTO steps VALUES (1, 4, 'x', 'f', '', 1.0, '{}')", 4, "is not in the ledger"),
-        (f"INSERT INTO steps VALUES (1, 0, 'x', '{LESSON}', '', 1.0, '{{}}')", 0, "is not in the ledger"),
+        (f"INSERT INTO steps VALUES (1, 0, 'x', '{LEGACY_STEP}', '', 1.0, '{{}}')", 0, "is not in the ledger"),
     ):
         with damaged(store, statement):
             with says(StoreCorrupt, f"step {step} of {run}: {why}; nothing that rests on this run is proven"):
@@ -194,7 +194,7 @@ def test_what_was_removed_and_added_again_is_not_what_it_was(store: Store, clock
 
 def lesson(run: int, step: int, body: str = "{}") -> str:
     """A row as the migration makes it of a learning update."""
-    return f"INSERT INTO steps VALUES ({run}, {step}, 'lesson-{step}', '{LESSON}', '', 1.0, '{body}')"
+    return f"INSERT INTO steps VALUES ({run}, {step}, 'lesson-{step}', '{LEGACY_STEP}', '', 1.0, '{body}')"
 
 
 @once
@@ -303,7 +303,7 @@ def test_the_updates_of_an_earlier_store_become_steps_that_verify(places: Files 
     earlier.close()
     with open_store(url) as store:
         first, second = store.steps.of_run("run-1-a")
-        assert (first.step, first.name, first.function, first.inputs_sha256) == (1, "lesson-1", LESSON, "")
+        assert (first.step, first.name, first.function, first.inputs_sha256) == (1, "lesson-1", LEGACY_STEP, "")
         assert (first.body, second.body) == ({"loss": 0.5}, {"checkpoint": "c-2", "phase": "practice"})
         store.steps.verify("run-1-a")
         assert problems(store) == []

@@ -23,12 +23,12 @@ def world(env: Env) -> TownView:
     env.reset(1)
     for _ in range(5):
         env.step(env.scripted())
-    return TownView(rules=env.rules, law=env.law, state=env.state)
+    return TownView(rules=env.rules, compiled=env.law, state=env.state)
 
 
 def do(world: TownView, name: str, **args: Any) -> console.CommandPlan:
     plan = console.plan(world, name, args)
-    console.do(world, plan.deeds)
+    console.do(world, plan.actions)
     return plan
 
 
@@ -73,9 +73,9 @@ def test_every_command_has_a_case_here() -> None:
 def test_planning_changes_nothing_and_doing_does(name: str, near: TownView) -> None:
     before = near.state.sha256()
     plan = console.plan(near, name, EVERY[name])
-    assert near.state.sha256() == before and plan.said
-    console.do(near, plan.deeds)
-    assert (near.state.sha256() != before) == bool(plan.deeds) == (COMMANDS[name].role != "viewer")
+    assert near.state.sha256() == before and plan.summary
+    console.do(near, plan.actions)
+    assert (near.state.sha256() != before) == bool(plan.actions) == (COMMANDS[name].role != "viewer")
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -178,7 +178,7 @@ def test_a_taken_tile_and_a_busy_resident_are_conflicts(near: TownView) -> None:
 
 def test_a_stage_that_is_off_takes_no_orders() -> None:
     quiet = Env(load(override={"residents": 8, "stages": {"on": ["needs", "work"]}}))
-    world = TownView(rules=quiet.rules, law=quiet.law, state=quiet.state)
+    world = TownView(rules=quiet.rules, compiled=quiet.law, state=quiet.state)
     for name, args in (("rain", {}), ("arrange_meet", {"a": 0, "b": 1}), ("set_tie", {"a": 0, "b": 1})):
         with pytest.raises(Wrong, match="is off; unlock it first") as caught:
             console.plan(world, name, args)

@@ -82,7 +82,7 @@ def test_ties_are_told_once_a_pair(env: Env) -> None:
     people["tie_to"][2, 0], people["tie_trust"][2, 0] = 5, 500_000
     people["tie_to"][5, 3], people["tie_trust"][5, 3] = 2, 100_000
     people["tie_to"][7, 1], people["tie_rivalry"][7, 1] = 0, 250_000  # of which the other knows nothing
-    assert frames.ties(people, range(8)) == [[2, 5, 50, 0, 0], [7, 0, 0, 0, 25]]
+    assert frames.relationship_pairs(people, range(8)) == [[2, 5, 50, 0, 0], [7, 0, 0, 0, 25]]
 
 
 def test_events_are_read_once_and_what_the_ring_lost_is_counted(lived: Env) -> None:
@@ -145,9 +145,7 @@ def test_a_moment_before_the_first_or_after_the_last_is_the_nearest(
     assert [next(iter(recorded[0].frames(tick)))["tick"] for tick in (0, 10_000)] == [1, 100]
 
 
-def test_a_line_that_was_cut_off_ends_the_recording_before_it(
-    recorded: tuple[Recording, list[frames.Picture]],
-) -> None:
+def test_a_line_that_was_cut_off_ends_the_recording_before_it(recorded: tuple[Recording, list[frames.Picture]]) -> None:
     path = recorded[0].path
     path.write_bytes(path.read_bytes()[:-30])
     with Recording(path) as cut:

@@ -66,8 +66,7 @@ def test_attendance_is_work_done_of_work_due(env: Env, state: TownState) -> None
 
 
 @pytest.mark.parametrize(
-    ("shares", "index"),
-    [([5, 5, 5, 5], 1.0), ([1, 0, 0, 0], 0.25), ([0, 0], 1.0), ([3, 1], 16 / 20)],
+    ("shares", "index"), [([5, 5, 5, 5], 1.0), ([1, 0, 0, 0], 0.25), ([0, 0], 1.0), ([3, 1], 16 / 20)]
 )
 def test_jain_tells_how_evenly_a_thing_is_shared(shares: list[int], index: float) -> None:
     assert health.jain(np.array(shares)) == pytest.approx(index)

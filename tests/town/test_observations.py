@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.town.compiled_rules import BLACKOUT, RAIN
 from holdfast.town.env import Env
-from holdfast.town.observations import CHANNELS, VARIANTS, WINDOW, WrongSenses, senses
+from holdfast.town.observations import CHANNELS, VARIANTS, WINDOW, WrongSenses, observation_spec
 from holdfast.town.rules import UNIT, load
 from tests.town.small import at, put, small, step
 
@@ -34,18 +34,18 @@ def test_everything_lies_within_its_range_and_has_its_shape(variant: str) -> Non
 
 
 def test_a_policy_for_other_senses_is_refused_by_name() -> None:
-    compact, full = senses(load(), "compact"), senses(load(), "full")
+    compact, full = observation_spec(load(), "compact"), observation_spec(load(), "full")
     compact.expect(compact.id)
     with pytest.raises(WrongSenses) as caught:
         compact.expect(full.id)
     assert str(caught.value) == f"the policy was made for senses {full.id}, and this town gives {compact.id}"
     with pytest.raises(WrongSenses) as caught:
-        senses(load(), "vague")
+        observation_spec(load(), "vague")
     assert str(caught.value) == "senses 'vague' are unknown; there are compact, hybrid, full"
 
 
 def test_the_id_depends_on_all_that_gives_meaning() -> None:
-    one = senses(load(), "hybrid")
+    one = observation_spec(load(), "hybrid")
     others = [
         dataclasses.replace(one, version=2),
         dataclasses.replace(one, window=9),

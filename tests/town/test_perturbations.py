@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.town.compiled_rules import BLACKOUT, MEETING, OUTAGE, SPIKE
 from holdfast.town.env import Env
-from holdfast.town.perturbations import begin_trouble, is_hard
+from holdfast.town.life import begin_trouble, is_hard
 from holdfast.town.places import price
 from holdfast.town.rules import TROUBLES
 from tests.town.small import at, put, small, step, told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from holdfast.contracts.experience import Experience
@@ -13,6 +14,8 @@ from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.policies import tokens
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.weights import Manifest, save_transformer
+from holdfast.workloads.tooluse.dialogues import demonstration
+from holdfast.workloads.tooluse.tools import specs
 
 RUN = "run-1"
 
@@ -54,3 +57,9 @@ def attempt(task: Task, place: int, won: float | None, *, asked: str = "1?", **f
 def recorded(step: int, **body: Any) -> StepRecord:
     """A step that is on record."""
     return StepRecord(run=RUN, step=step, name=f"s{step}", function="f", inputs_sha256="", at=0.0, body=body)
+
+
+def dialogue(place: int, kind: str) -> SimpleNamespace:
+    """A whole demonstration: its messages, and the tools that it is offered."""
+    drawn, answers = demonstration(place, kind)
+    return SimpleNamespace(messages=[*drawn.task.messages, *answers], tools=specs(drawn.task.tools))

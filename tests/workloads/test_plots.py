@@ -23,7 +23,7 @@ from holdfast.workloads.plots import (
     draw_training,
     training_line,
 )
-from holdfast.workloads.tooluse.results import RATES, Point, RateChange, Results, SuccessRate
+from holdfast.workloads.tooluse.quickstart import RATES, Point, RateChange, Results, SuccessRate
 from holdfast.workloads.townschool import TownScore, TrainingRound
 
 

@@ -62,7 +62,7 @@ def test_a_tiny_model_grows_on_it() -> None:
     seen: list[tuple[int, float]] = []
     grown = grow(TINY, processes=1, observe=lambda step, loss: seen.append((step, loss)))
     ids, decided, sha256 = ground(TINY, processes=1)
-    assert (grown.tokens, grown.decided, grown.data_sha256) == (ids.size, int(decided.sum()), sha256)
+    assert (grown.tokens, grown.action_tokens, grown.data_sha256) == (ids.size, int(decided.sum()), sha256)
     assert seen == [(60, grown.loss)]
     seed = Transformer(TINY.shape, seed=TINY.seed)
     assert surprise(seed, ids[:8], decided[:8]) > 5.0  # ln 264 = 5.6 nats is to know nothing

@@ -65,23 +65,15 @@ def order(name: str, role: str, identity: str = "1", **more: Any) -> TownOrder:
     return TownOrder(id=identity, name=name, caller=Caller(label="ann", role=Role(role)), **more)
 
 
-@pytest.mark.parametrize(
-    ("name", "role", "may"),
-    [
-        ("look", "viewer", True), ("rain", "viewer", False), ("kill", "viewer", False),
-        ("look", "operator", True), ("rain", "operator", True), ("kill", "operator", False),
-        ("look", "admin", True), ("rain", "admin", True), ("kill", "admin", True),
-    ],
-)  # fmt: skip
-def test_a_role_may_do_what_those_below_it_may(
-    name: str, role: str, may: bool, desk: TownCommandService, world: World
-) -> None:
-    if may:
-        desk.take(order(name, role))
-    else:
-        with pytest.raises(Forbidden, match=f"{name}: is for {NEEDS[name]}s, and this is a {role}"):
-            desk.take(order(name, role))
-    assert bool(world.done) == may
+@pytest.mark.parametrize(("role", "may"), [("viewer", 1), ("operator", 2), ("admin", 3)])
+def test_a_role_may_do_what_those_below_it_may(role: str, may: int, desk: TownCommandService, world: World) -> None:
+    for place, name in enumerate(NEEDS):
+        if place < may:
+            desk.take(order(name, role, name))
+        else:
+            with pytest.raises(Forbidden, match=f"{name}: is for {NEEDS[name]}s, and this is a {role}"):
+                desk.take(order(name, role, name))
+    assert world.done == list(NEEDS)[:may]
 
 
 def test_the_same_id_again_gives_the_same_answer_and_does_nothing(desk: TownCommandService, world: World) -> None:
@@ -98,14 +90,9 @@ def test_what_was_refused_may_be_tried_again_under_its_id(desk: TownCommandServi
     with pytest.raises(BadInput, match="cannot be"):
         desk.take(order("rain", "operator", args={"bad": True}))
     assert desk.take(order("rain", "operator"))["said"] == "rain 1"
-
-
-def test_an_order_that_changes_something_needs_an_id_and_looking_does_not(
-    desk: TownCommandService, world: World
-) -> None:
-    with pytest.raises(BadInput, match="rain: id: is missing"):
+    with pytest.raises(BadInput, match="rain: id: is missing"):  # of what changes something
         desk.take(order("rain", "operator", ""))
-    assert desk.take(order("look", "viewer", ""))["said"] == "look 1"
+    assert desk.take(order("look", "viewer", ""))["said"] == "look 2"
 
 
 def test_a_dry_run_does_nothing_and_is_not_written_down(desk: TownCommandService, world: World, log: Path) -> None:
@@ -159,17 +146,11 @@ def test_a_log_that_was_tampered_with_is_refused(harm: str, log: Path) -> None:
         AuditFile(log)
 
 
-def test_a_log_goes_on_where_it_ended(log: Path) -> None:
-    AuditFile(log).add({"what": "a"})
-    AuditFile(log).add({"what": "b"})
-    assert [entry["n"] for entry in observer.read_audit(log)] == [0, 1]
-
-
 def test_several_that_write_to_one_log_go_on_from_one_another(log: Path) -> None:
     first, second = AuditFile(log), AuditFile(log)
-    for audit in (first, second, first, second):
+    for audit in (first, second, first, second, AuditFile(log)):
         audit.add({"what": "a"})
-    assert [entry["n"] for entry in observer.read_audit(log)] == [0, 1, 2, 3]
+    assert [entry["n"] for entry in observer.read_audit(log)] == [0, 1, 2, 3, 4]
 
 
 def test_who_writes_waits_for_whoever_has_the_log(log: Path, tmp_path: Path) -> None:
@@ -263,19 +244,13 @@ def test_only_the_right_token_gives_its_role() -> None:
     given = ("o" * 8, "a" * 8, "o" * 9, "", None, "ö" * 8)
     roles = [found.role if (found := observer.role_of(badges, one)) else None for one in given]
     assert roles == ["operator", "admin", None, None, None, None]
-
-
-@pytest.mark.parametrize(
-    ("role", "token", "message"),
-    [
-        ("king", "12345678", "role 'king': is unknown"),
+    for role, token, message in (
+        ("king", "12345678", "'king'"),
         ("admin", "short", "too short"),
-        ("admin", "1234 5678", "header"),
-    ],
-)
-def test_a_badge_that_cannot_be_used_is_refused(role: str, token: str, message: str) -> None:
-    with pytest.raises(BadInput, match=message):
-        StaticToken(role=role, token=token)
+        ("admin", "1234 567", "header"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            StaticToken(role=role, token=token)
 
 
 @pytest.mark.parametrize(
@@ -314,15 +289,15 @@ def test_each_alert_fires_and_clears(limit: Any) -> None:
     watch = TownAlarms()
     edge = limit.above if limit.above is not None else limit.below
     side = 1 if limit.above is not None else -1
-    assert watch.look({limit.kpi: edge}, 720) == []  # at the limit is not beyond it
-    (raised,) = watch.look({limit.kpi: edge + side * 0.01}, 1440)
-    assert raised.code == limit.alert and watch.standing == [raised]
+    assert watch.update({limit.kpi: edge}, 720) == []  # at the limit is not beyond it
+    (raised,) = watch.update({limit.kpi: edge + side * 0.01}, 1440)
+    assert raised.code == limit.alert and watch.active == [raised]
     assert (raised.severity is Severity.CRITICAL) == limit.is_critical
     if limit.clear != edge:
-        assert watch.look({limit.kpi: (edge + limit.clear) / 2}, 2160) == []  # between the two nothing changes
-    assert watch.look({limit.kpi: None}, 2880) == []  # nor where nothing was measured
-    (cleared,) = watch.look({limit.kpi: limit.clear}, 3600)
-    assert cleared.cleared_at == 3600 * 60 and watch.standing == []
+        assert watch.update({limit.kpi: (edge + limit.clear) / 2}, 2160) == []  # between the two nothing changes
+    assert watch.update({limit.kpi: None}, 2880) == []  # nor where nothing was measured
+    (cleared,) = watch.update({limit.kpi: limit.clear}, 3600)
+    assert cleared.cleared_at == 3600 * 60 and watch.active == []
 
 
 # Stages -------------------------------------------------------------------------------------------------------------

@@ -500,9 +500,7 @@ def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store
         suite=suite,
         baseline=resolve(store, evidence.baseline),
         candidate=resolve(store, evidence.candidate),
-        how=comparison_config_from(
-            kept["weighing"]
-        ),  # as it was judged: stricter than asked, if it was not the first try
+        how=comparison_config_from(kept["weighing"]),  # as it was judged
         batch=spec.prove.batch,
         stop_early=True,
         least=spec.prove.least,

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.run import RunSpec
     from holdfast.promote.flags import Off
     from holdfast.store.store import Store
-    from holdfast.workloads.tooluse.quickstart import Quickstart
-    from holdfast.workloads.tooluse.results import Results, SuccessRate
+    from holdfast.workloads.tooluse.quickstart import Quickstart, Results, SuccessRate
 
 
 CONFIG = "holdfast.toml"
@@ -141,8 +140,7 @@ def quickstart(
     check_torch("quickstart")
     from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_lines
     from holdfast.operate.switches import key_of, snapshot_of
-    from holdfast.workloads.tooluse.quickstart import QUICK, WEIGHING, Quickstart, spec_for
-    from holdfast.workloads.tooluse.results import turned
+    from holdfast.workloads.tooluse.quickstart import COMPARISON, QUICK, Quickstart, spec_for, turned
 
     settings = replace(QUICK if quick else Quickstart(), seed=seed)
     again = f"holdfast quickstart{' --quick' if quick else ''}{f' --seed {seed}' if seed else ''}{at}"
@@ -161,7 +159,7 @@ def quickstart(
         if status.run_state is RunState.COMPLETED:
             found, picture = _results(opened, status)
             proposed = _proposed(updates)
-            page = None if proposed is None else write_page(Path(proposed["proof"]), WEIGHING)
+            page = None if proposed is None else write_page(Path(proposed["proof"]), COMPARISON)
             right = turned(opened, updates)
             breakdown = _breakdown(opened, right)
         folder = opened.folder
@@ -199,7 +197,7 @@ def _results(store: Store, status: Status) -> tuple[Results | None, Path | None]
     import numpy as np
 
     from holdfast.workloads.plots import draw_quickstart
-    from holdfast.workloads.tooluse.results import results
+    from holdfast.workloads.tooluse.quickstart import results
 
     found = results(store, store.steps.of_run(status.run_id), rng=np.random.default_rng(SEED))
     if found is None:
@@ -252,7 +250,7 @@ def _richness(spans: Sequence[Span], sheet: RewardBreakdown | None) -> tuple[int
 def _tell(status: Status, found: Results, updates: list[StepRecord]) -> None:
     """At most 80 columns."""
     from holdfast.workloads.plots import blocks
-    from holdfast.workloads.tooluse.results import RATES
+    from holdfast.workloads.tooluse.quickstart import RATES
 
     print(f"{status.run_id} {status.run_state} in {status.elapsed_s:.0f} s\n")
     if found.practised < ENOUGH:

@@ -506,7 +506,7 @@ def _add_tooluse(opened: Store, criterion: str, n: int) -> None:
         from holdfast.workloads.tooluse import verifier
     with show.progress("answering", 2 * n) as advance:
         found = verifier.answered("test", n, first=5, done=lambda n: advance(n))
-    _keep_labels(opened, [verifier.artefact(one) for one in found], verifier.labels(found, criterion, now=time.time()))
+    _keep_labels(opened, [verifier.eval_item(one) for one in found], verifier.labels(found, criterion, now=time.time()))
 
 
 def _keep_labels(opened: Store, artefacts: Sequence[EvalItem], labels: Sequence[Label]) -> None:

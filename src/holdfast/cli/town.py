@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from holdfast.workloads.townlife import Life, Recording, Rules
-    from holdfast.workloads.townobserver import AuditFile, StaticToken, TownAlarms
+    from holdfast.workloads.townobserver import AuditFile, Soak, StaticToken, TownAlarms
     from holdfast.workloads.townschool import TownTrainer, TrainingRound
-    from holdfast.workloads.townsoak import Soak
 
 
 RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
@@ -77,20 +76,20 @@ def soak(
     report: Annotated[Path | None, Option(metavar="FILE", help="Write a page about it.")] = None,
 ) -> Output:
     """Let a town live for very long, and see that memory stays flat and residents stay."""
-    from holdfast.workloads import townsoak
+    from holdfast.workloads import townobserver
     from holdfast.workloads.townlife import Life, read_rules
 
     told = read_rules(rules)
     check_writable(report)
     warn()
     with progress("living", ticks) as advance:
-        done = townsoak.soak(
+        done = townobserver.soak(
             Life(told, seed=seed), ticks, looks=20, memory_mb=memory_mb, clock=time.monotonic, each=advance
         )
     if report is not None:
         given = f"holdfast town soak --ticks {ticks} --seed {seed}" + (f" --rules {rules}" if rules else "")
         machine = f"Python {platform.python_version()} on {platform.machine()}"
-        text = townsoak.page(done, command=given, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=machine)
+        text = townobserver.page(done, command=given, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=machine)
         with written_whole(report) as file:
             file.write(text)
     is_bad = done.grown_mb > MOST_MB or not done.looks[-1].here
@@ -304,14 +303,14 @@ def run(
                 recording.add(life.frame())
             if moment.window is not None:
                 windows.append(rounded(moment.window) | {"tick": moment.tick, "faults": list(faults(moment.window))})
-                watch.look(moment.window, moment.tick)
+                watch.update(moment.window, moment.tick)
             advance()
     state = life.save(save) if save is not None else life.env.state.sha256()
     if replay is not None:
         life.write_script(replay)
     why_not = list(faults(life.kpis))
     data = {"state": state, "rules": told.sha256, "seed": life.seed, "tick": life.tick, "stages": told["stages"]["on"]}
-    data |= {"alerts": [one.message for one in watch.standing], "left": [asdict(one) for one in life.left]}
+    data |= {"alerts": [one.message for one in watch.active], "left": [asdict(one) for one in life.left]}
     data |= {"kpis": rounded(life.kpis), "faults": why_not, "windows": windows}
     return Output(data, lambda: _print_life(life, news[-8:], state, why_not))
 
@@ -712,7 +711,7 @@ def watch_here(life: Life, record: Path | None, *, speed: float, ticks: int | No
         def step() -> dict[str, Any]:
             moment = life.step()
             if moment.window is not None:
-                alarms.look(moment.window, moment.tick)
+                alarms.update(moment.window, moment.tick)
             frame = life.frame()
             if recording is not None:
                 recording.add(frame)
@@ -761,7 +760,7 @@ def animate(
                     news.extend(frame.get("lines", ()))
                     done += 1
                 assert seen is not None
-                told = [alert.code for alert in alerts.standing] if alerts is not None else []
+                told = [alert.code for alert in alerts.active] if alerts is not None else []
                 shown = town(legend, seen, news=news, alerts=told, state=f"{speed:g}×", is_coloured=is_coloured)
                 live.update(shown, refresh=True)
                 due = max(due + each / speed, time.monotonic() - 0.5)

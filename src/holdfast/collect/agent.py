@@ -28,7 +28,7 @@ from holdfast.collect.thinking import BudgetTracker, hinted, mode_of, thinking_t
 from holdfast.contracts.agent import Agent, load_named, refuse_uncallable
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete
-from holdfast.contracts.errors import BadInput, Fault, HoldfastError, Interrupted, told
+from holdfast.contracts.errors import BadInput, Fault, HoldfastError, Interrupted, error_line
 from holdfast.contracts.executor import Assignment
 from holdfast.contracts.flag import Features
 from holdfast.contracts.records import encode
@@ -69,7 +69,7 @@ class Tracer:
         try:
             yield notes
         except BaseException as error:
-            notes |= failure(error) if parent is None else {"error": told(error)}  # the traceback only once
+            notes |= failure(error) if parent is None else {"error": error_line(error)}  # the traceback only once
             raise
         finally:
             if parent is None:
@@ -123,9 +123,9 @@ def failure(error: BaseException) -> dict[str, str]:
     except Exception:  # the exception itself may be broken
         stack = extract_tb(error.__traceback__)
         stack[:] = stack[_first(stack) :]
-        text = f"Traceback (most recent call last):\n{''.join(stack.format())}{told(error)}\n"
+        text = f"Traceback (most recent call last):\n{''.join(stack.format())}{error_line(error)}\n"
     place = _place(stack)
-    return {"error": _storable(told(error))[: MAX_ERROR - len(place)] + place, "traceback": _cut(_storable(text))}
+    return {"error": _storable(error_line(error))[: MAX_ERROR - len(place)] + place, "traceback": _cut(_storable(text))}
 
 
 def _first(stack: list[FrameSummary]) -> int:
@@ -474,7 +474,7 @@ class Context:
             if answer.pieces and not (self.access is not None and self.access.is_closed):
                 answer.call = answer.so_far(self.model, messages, sampling)
                 has_left = isinstance(error, GeneratorExit | asyncio.CancelledError)
-                notes = {PARTIAL: "nobody listened to its end" if has_left else told(error)}
+                notes = {PARTIAL: "nobody listened to its end" if has_left else error_line(error)}
             raise
         finally:
             if self.budget is not None:

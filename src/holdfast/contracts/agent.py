@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from holdfast.contracts.checks import require
-from holdfast.contracts.errors import BadInput, BadRecord, told
+from holdfast.contracts.errors import BadInput, BadRecord, error_line
 from holdfast.contracts.shapes import Unfit, shape
 
 
@@ -58,7 +58,7 @@ def _module(what: str, source: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # foreign code may throw anything
-        raise BadInput(what, why=f"importing {source} failed: {told(error)}") from error
+        raise BadInput(what, why=f"importing {source} failed: {error_line(error)}") from error
 
 
 def _search_first(folder: Path) -> None:
@@ -89,8 +89,7 @@ class Agent(Protocol):
     """Answers a task with any JSON, or an awaitable of it.
 
     An exception is a failed try, and is data. An attempt that our infrastructure ended is tried again with the same
-    seed, and many attempts run at once: an agent keeps nothing of one for another.
-    """
+    seed, and many attempts run at once: an agent keeps nothing of one for another."""
 
     def __call__(self, task: Any, ctx: Any, /) -> Any: ...
 
@@ -129,8 +128,7 @@ def check_agent(agent: Agent, tasks: Sequence[Any], context: Callable[[Any], Any
     """It can be called, answers in JSON, and says the same of a task again and beside others.
 
     `context` makes a new one for each attempt at a task, with the same seed and a model that says the same to the same
-    messages. What fails is an AssertionError that names the task.
-    """
+    messages. What fails is an AssertionError that names the task."""
     require(len(tasks) > 1, "fewer than two tasks: whether attempts disturb one another was not checked")
     try:
         refuse_uncallable(agent, type(agent).__name__)
@@ -155,4 +153,4 @@ async def _attempt(agent: Agent, task: Any, ctx: Any) -> Any:
         output = agent(shown, ctx) if is_async(agent) else await asyncio.to_thread(agent, shown, ctx)
         return answer_of(await output if inspect.isawaitable(output) else output)
     except Exception as error:  # foreign code may raise anything
-        raise AssertionError(f"task {task!r:.60}: {told(error)}") from error
+        raise AssertionError(f"task {task!r:.60}: {error_line(error)}") from error

@@ -33,14 +33,8 @@ class Work:
     seed: str | None = None  # names its chance: equal seeds, equal draws; None: its own name
 
     def record(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "input": self.input,
-            "policy": self.policy.version,
-            "group": self.group,
-            "split": str(self.split),
-            "seed": self.seed,
-        }
+        known = {"name": self.name, "input": self.input, "policy": self.policy.version, "group": self.group}
+        return {**known, "split": str(self.split), "seed": self.seed}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +105,8 @@ class AlgorithmState:
 
     def next(self, *, candidate: Policy | None = None, metrics: Mapping[str, Any], **data: Any) -> AlgorithmState:
         """After one more batch; without a candidate the last one stays."""
-        return replace(
-            self,
-            candidate=candidate or self.candidate,
-            step=self.step + 1,
-            data={**self.data, **data},
-            metrics=metrics,
-        )
+        made, data = candidate or self.candidate, {**self.data, **data}
+        return replace(self, candidate=made, step=self.step + 1, data=data, metrics=metrics)
 
     def record(self) -> dict[str, Any]:
         """Figures stand at the top, where whoever looks at a step finds them."""
@@ -229,9 +218,8 @@ def check_algorithm(
     broken = _line(make, base, tasks, partial(context, "broken"), most)
     require(len(whole) > 1, "it asks for nothing: nothing was checked")
     for number, (at, resumed) in enumerate(zip(whole, broken, strict=False)):
-        require(
-            at == resumed, f"step {number}: a process that was killed goes on with {resumed!r:.120}, not {at!r:.120}"
-        )
+        says = f"step {number}: a process that was killed goes on with {resumed!r:.120}, not {at!r:.120}"
+        require(at == resumed, says)
     require(len(whole) == len(broken), f"it takes {len(whole) - 1} steps, and {len(broken) - 1} where it is killed")
 
 
@@ -250,9 +238,8 @@ def _line(
         state, algorithm = _again(state), make()
         before = json.dumps(state.record())
         work, again = ([one.record() for one in algorithm.ask(state, tasks)] for _ in range(2))
-        require(
-            work == again and json.dumps(state.record()) == before, f"step {state.step}: asking changes what is asked"
-        )
+        is_same = work == again and json.dumps(state.record()) == before
+        require(is_same, f"step {state.step}: asking changes what is asked")
         found.append((work, state.policy.version))
         if not work:
             return found

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.contracts.checks import require
-from holdfast.contracts.errors import BadRecord, Lost
+from holdfast.contracts.errors import HEX, Lost, check_fields
 
 MANIFEST = "manifest.json"
 
@@ -25,13 +25,10 @@ class Artifact:
     """Where the bytes lie, and the hash that proves them."""
 
     uri: str
-    sha256: str = field(metadata={"pattern": "^[0-9a-f]{64}$"})
+    sha256: str = field(metadata=HEX)
 
     def __post_init__(self) -> None:
-        if not self.uri.strip():
-            raise BadRecord("artifact", why="the uri must not be blank")
-        if len(self.sha256) != 64 or not set(self.sha256) <= set("0123456789abcdef"):
-            raise BadRecord(f"artifact {self.uri}: sha256 = {self.sha256!r}", why="must be 64 lower-case hex digits")
+        check_fields(f"artifact {self.uri}", self, filled=("uri",))
 
 
 class Artifacts(Protocol):
@@ -49,8 +46,7 @@ class Artifacts(Protocol):
 def content_hash(path: Path) -> str:
     """Of a file, its bytes; of a folder, the file that its manifest names, found to be as the manifest says.
 
-    OSError where something is missing, ValueError where it is damaged.
-    """
+    OSError where something is missing, ValueError where it is damaged."""
     if not path.is_dir():
         return _sha256(path)
     manifest = manifest_of(path)
@@ -80,8 +76,7 @@ def _sha256(path: Path) -> str:
 def check_artifacts(connect: Callable[[], Artifacts], scratch: Path) -> None:
     """What was put is got by anybody, is never other bytes than were put, and can be put right by putting it again.
 
-    `connect` opens the same place anew, as another process would. `scratch` is an empty folder for sources.
-    """
+    `connect` opens the same place anew, as another process would. `scratch` is an empty folder for sources."""
     for kind, source in (("file", _file), ("folder", _folder)):
         here, uri = connect(), f"kit/{kind}"
         ref = here.put(source(scratch / "one", b"one"), uri)

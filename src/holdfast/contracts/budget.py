@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import isfinite
 from typing import ClassVar
 
-from holdfast.contracts.errors import BadRecord, check_fields
+from holdfast.contracts.errors import COUNT, SHARE, BadRecord, check_fields
 
 
 class Tier(StrEnum):
@@ -50,14 +49,14 @@ class BudgetEventKind(StrEnum):
 class Traits:
     """What is known of a task before anybody has thought about it."""
 
-    tool_count: int = 0
-    context_size: int = 0  # tokens
-    step_count: int = 1
+    tool_count: int = field(default=0, metadata=COUNT)
+    context_size: int = field(default=0, metadata=COUNT)  # tokens
+    step_count: int = field(default=1, metadata=COUNT)
     multi_turn: bool = False
     external_calls: bool = False
 
     def __post_init__(self) -> None:
-        check_fields("traits", self, natural=("tool_count", "context_size", "step_count"))
+        check_fields("traits", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +64,12 @@ class Assessment:
     """How hard a task is taken to be, and why."""
 
     tier: Tier
-    confidence: float
+    confidence: float = field(metadata=SHARE)
     reasons: tuple[str, ...]  # a factor each: "tool_count 4 ≥ 3"
     traits: Traits
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.confidence <= 1.0:
-            raise BadRecord(f"assessment: confidence = {self.confidence}", why="must be from 0 to 1")
+        check_fields("assessment", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +80,13 @@ class ThinkingBudget:
 
     attempt: str
     assessment: Assessment
-    ceiling: int = field(metadata={"minimum": 0})  # tokens it began with
-    cap: int = field(metadata={"minimum": 0})  # no escalation goes beyond
-    allowed: int = field(metadata={"minimum": 0})  # tokens, escalations included
-    spent: int = field(default=0, metadata={"minimum": 0})  # all of them, those beyond the allowance too
-    overspent: int = field(default=0, metadata={"minimum": 0})  # of these: beyond what was allowed at the time
-    calls: int = field(default=0, metadata={"minimum": 0})  # of the model
-    escalations: int = field(default=0, metadata={"minimum": 0})
+    ceiling: int = field(metadata=COUNT)  # tokens it began with
+    cap: int = field(metadata=COUNT)  # no escalation goes beyond
+    allowed: int = field(metadata=COUNT)  # tokens, escalations included
+    spent: int = field(default=0, metadata=COUNT)  # all of them, those beyond the allowance too
+    overspent: int = field(default=0, metadata=COUNT)  # of these: beyond what was allowed at the time
+    calls: int = field(default=0, metadata=COUNT)  # of the model
+    escalations: int = field(default=0, metadata=COUNT)
     escalated_at: Mapping[str, float] = field(default_factory=dict)  # by trigger, unix seconds: its last escalation
     mode: Mode | None = None  # in force at the last call that said so
     events: int = field(default=1, metadata={"minimum": 1})  # how many there are
@@ -97,16 +95,12 @@ class ThinkingBudget:
 
     def __post_init__(self) -> None:
         where = f"budget of {self.attempt}"
-        check_fields(where, self, natural=("ceiling", "cap", "allowed", "spent", "overspent", "calls", "escalations"))
-        if self.events < 1:
-            raise BadRecord(f"{where}: events = {self.events}", why="must be at least 1")
+        check_fields(where, self)
         if not self.ceiling <= self.allowed <= self.cap:
             why = f"{self.allowed} tokens are not between its ceiling {self.ceiling} and its cap {self.cap}"
             raise BadRecord(where, why=why)
         if self.overspent > self.spent:
             raise BadRecord(where, why=f"{self.overspent} of {self.spent} tokens cannot be too many")
-        if not isfinite(self.created_at) or not isfinite(self.changed_at):
-            raise BadRecord(where, why="its times must be finite")
 
     @property
     def tier(self) -> Tier:
@@ -140,20 +134,17 @@ class BudgetEvent:
     seq: int = field(metadata={"minimum": 1})  # 1, 2, … within the budget
     kind: BudgetEventKind
     at: float
-    tokens: int = field(default=0, metadata={"minimum": 0})  # given (allocate, escalate) or used (spend)
-    allowed: int = field(metadata={"minimum": 0})
-    spent: int = field(metadata={"minimum": 0})
-    overspent: int = field(metadata={"minimum": 0})
+    tokens: int = field(default=0, metadata=COUNT)  # given (allocate, escalate) or used (spend)
+    allowed: int = field(metadata=COUNT)
+    spent: int = field(metadata=COUNT)
+    overspent: int = field(metadata=COUNT)
     mode: Mode | None = None
     trigger: Trigger | None = None
     confidence: float | None = None
     why: str = ""
 
     def __post_init__(self) -> None:
-        where = f"event {self.seq} of the budget of {self.attempt}"
-        if self.seq < 1:
-            raise BadRecord(where, why="they are numbered from 1")
-        check_fields(where, self, natural=("tokens", "allowed", "spent", "overspent"), finite=("at", "confidence"))
+        check_fields(f"event {self.seq} of the budget of {self.attempt}", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,13 +43,11 @@ class KnownCase:
 def check_reward(score: Score, cases: Sequence[KnownCase], share: Share, *, outcome: str = "success") -> None:
     """Gold is 1 and every cheat 0, by the outcome and by the whole sheet; whatever is right is above all that is not.
 
-    Besides, a scorer says the same twice, changes nothing that it was given, and its totals can be computed again.
-    """
+    Besides, a scorer says the same twice, changes nothing that it was given, and its totals can be computed again."""
     require(bool(cases), "no cases: nothing was checked")
     for case in cases:
-        require(
-            bool(case.cheats), f"{case.name}: has no cheats: a reward that was never tempted is not known to be honest"
-        )
+        says = f"{case.name}: has no cheats: a reward that was never tempted is not known to be honest"
+        require(bool(case.cheats), says)
         gold = _sheet(score, case, case.gold)
         earned = gold.total or 0.0
         require(earned > 0.0, f"{case.name}: the gold answer {case.gold.name!r} earns {earned:g}")

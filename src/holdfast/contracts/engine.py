@@ -51,8 +51,7 @@ def check_engine(
     """Each of at least three versions that are open at once answers as it does alone, in turn and side by side.
 
     `make` gives a new engine; the policies answer the messages differently from one another, and each the same every
-    time: give a seed in the sampling where there is chance.
-    """
+    time: give a seed in the sampling where there is chance."""
     require(len(policies) > 2, "fewer than three versions: whether one is answered by another was not checked")
     names = [policy.version for policy in policies]
     alone = {}

@@ -6,10 +6,12 @@ error, and with which exit code, is the command line's business: the codes live 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from math import isfinite
+from dataclasses import fields
+from functools import cache, partial
+from math import inf
 from typing import Any
 
 
@@ -41,21 +43,52 @@ class BadRecord(BadInput):
     """A record that breaks its own contract, or one of a version this build does not know."""
 
 
-RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {  # what must hold of a field, and the error
-    "filled": (lambda text: bool(text.strip()), "must not be blank"),
-    "finite": (isfinite, "must be finite"),
-    "natural": (lambda number: number >= 0, "must not be negative"),
-}
+HEX = {"pattern": "^[0-9a-f]{64}$"}  # of a sha256
+SHARE = {"minimum": 0, "maximum": 1}
+COUNT = {"minimum": 0}
 
 
-def check_fields(where: str, record: object, **names: Iterable[str]) -> None:
-    """BadRecord for the first field that breaks a rule of RULES, as in `filled=("id", "run")`; None passes."""
-    for rule, fields in names.items():
-        holds, why = RULES[rule]
-        for name in fields:
-            value = getattr(record, name)
-            if value is not None and not holds(value):
-                raise BadRecord(f"{where}: {name}" if rule == "filled" else f"{where}: {name} = {value}", why=why)
+def check_fields(where: str, record: Any, *, filled: Iterable[str] = ()) -> None:
+    """BadRecord for the first field that is blank, not finite or outside the bounds that it declares; None passes.
+
+    The bounds are the JSON Schema keywords in a field's metadata, so that schema and record refuse the same."""
+    for name in filled:
+        value = getattr(record, name)
+        if value is not None and not value.strip():
+            raise BadRecord(f"{where}: {name}", why="must not be blank")
+    kind: Any = type(record)
+    for name, holds, why in _bounds(kind):
+        value = getattr(record, name)
+        if value is not None and not holds(value):
+            raise BadRecord(f"{where}: {name} = {value!r:.80}", why=why)
+
+
+@cache
+def _bounds(cls: Any) -> list[tuple[str, Callable[[Any], Any], str]]:
+    """The name of each number and of each field with a bound, whether a value is within it, and the error."""
+    found = [(f.name, f.metadata, f.type in ("float", "float | None")) for f in fields(cls)]
+    return [(name, _within(rules), _why(rules, is_float)) for name, rules, is_float in found if rules or is_float]
+
+
+def _within(rules: Mapping[str, Any]) -> Callable[[Any], Any]:
+    if "pattern" in rules:
+        return re.compile(rules["pattern"]).fullmatch
+    if "minItems" in rules:
+        least, is_set = rules["minItems"], "uniqueItems" in rules
+        return lambda value: len(value) >= least and (not is_set or len(set(value)) == len(value))
+    low, high = rules.get("minimum", -inf), rules.get("maximum", inf)
+    above, below = rules.get("exclusiveMinimum", -inf), rules.get("exclusiveMaximum", inf)
+    return lambda value: low <= value <= high and above < value < below and value is not True and value is not False
+
+
+def _why(rules: Mapping[str, Any], is_number: bool) -> str:
+    if "pattern" in rules:
+        return "must be 64 lower-case hex digits"
+    if "minItems" in rules:
+        return f"needs at least {rules['minItems']}{', each of them once' if 'uniqueItems' in rules else ''}"
+    words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    ends = [f"{word} {rules[name]}" for name, word in words.items() if name in rules]
+    return "must be " + " and ".join([*(["finite"] if is_number else []), *ends])
 
 
 class StoreError(HoldfastError):
@@ -118,7 +151,7 @@ class Interrupted(BaseException):
     """Raised inside an agent that was cancelled or ran out of time."""
 
 
-def told(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An exception in one line of text, even when its own text cannot be had."""
     try:
         text = str(error)

@@ -27,8 +27,7 @@ class Interval:
     def __post_init__(self) -> None:
         if not (isfinite(self.low) and isfinite(self.high) and self.low <= self.high):
             raise BadRecord(f"interval {self.low} to {self.high}", why="the ends must be finite and in order")
-        if not 0.0 < self.level < 1.0:
-            raise BadRecord(f"interval: level = {self.level}", why="must be above 0 and below 1")
+        check_fields("interval", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +49,7 @@ class Episode:
         where = f"episode of {self.task} with seed {self.seed}"
         if not self.task.strip():
             raise BadRecord(where, why="the task must not be blank")
-        if isinstance(self.reward, bool) or not isfinite(self.reward):
-            raise BadRecord(f"{where}: reward = {self.reward}", why="must be a finite number")
-        for name, most in (("safety_cost", None), ("success", 1.0), ("latency_s", None), ("tokens", None)):
-            value = getattr(self, name)
-            if value is None and name != "safety_cost":
-                continue
-            is_number = not isinstance(value, bool) and isfinite(value)
-            if not is_number or value < 0 or (most is not None and value > most):
-                raise BadRecord(f"{where}: {name} = {value}", why="must be a finite number in its range")
+        check_fields(where, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +67,7 @@ class Scores:
 
     def __post_init__(self) -> None:
         where = f"scores of {self.version}"
-        if not self.version.strip() or not self.metric.strip():
-            raise BadRecord(where, why=f"version and metric {self.metric!r} must not be blank")
-        for name in ("tasks", "seeds"):
-            keys = getattr(self, name)
-            if not keys or len(set(keys)) < len(keys):
-                raise BadRecord(f"{where}: {name}", why="must be there, each of them once")
+        check_fields(where, self, filled=("version", "metric"))
         if len(self.values) != len(self.tasks):
             raise BadRecord(f"{where}: values", why=f"{len(self.values)} rows for {len(self.tasks)} tasks")
         for task, row in zip(self.tasks, self.values, strict=True):
@@ -95,8 +81,7 @@ class Scores:
 class MetricComparison:
     """A candidate against a baseline on the same tasks; above 0 the candidate is better, for every metric.
 
-    What is better when it is less (a cost, a latency) is compared with its sign turned round.
-    """
+    What is better when it is less (a cost, a latency) is compared with its sign turned round."""
 
     SCHEMA: ClassVar[int] = 1
 
@@ -111,15 +96,8 @@ class MetricComparison:
     margin: float = field(default=0.0, metadata={"minimum": 0})  # how much worse would still be accepted
 
     def __post_init__(self) -> None:
-        check_fields("comparison", self, filled=("metric", "baseline", "candidate", "method"))
         where = f"comparison of {self.candidate} with {self.baseline}"
-        check_fields(where, self, finite=("difference",))
-        if not 0.0 <= self.p_value <= 1.0:
-            raise BadRecord(f"{where}: p_value = {self.p_value}", why="must be between 0 and 1")
-        if self.pairs < 1:
-            raise BadRecord(f"{where}: pairs = {self.pairs}", why="must be at least 1")
-        if not (isfinite(self.margin) and self.margin >= 0.0):
-            raise BadRecord(f"{where}: margin = {self.margin}", why="must be finite and not negative")
+        check_fields(where, self, filled=("metric", "baseline", "candidate", "method"))
 
 
 class Outcome(StrEnum):
@@ -139,13 +117,11 @@ class Verdict:
     needs: int | None = field(default=None, metadata={"minimum": 1})  # about so many more episodes; only with hold
 
     def __post_init__(self) -> None:
-        if not self.reasons:
-            raise BadRecord(f"verdict {self.outcome}", why="must give a reason")
-        _check_reasons(f"verdict {self.outcome}", self.reasons)
+        check_fields(f"verdict {self.outcome}", self)
+        if not all(reason.strip() for reason in self.reasons):
+            raise BadRecord(f"verdict {self.outcome}", why="a reason must not be blank")
         if (self.needs is not None) != (self.outcome is Outcome.HOLD):
             raise BadRecord(f"verdict {self.outcome}: needs = {self.needs}", why="goes with hold, and hold needs it")
-        if self.needs is not None and self.needs < 1:
-            raise BadRecord(f"verdict {self.outcome}: needs = {self.needs}", why="must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,12 +139,7 @@ class Band:
     of: int = field(metadata={"minimum": 2})  # runs or sizes that were compared
 
     def __post_init__(self) -> None:
-        for name in ("p_value_spread", "delta_spread", "most_p_value_spread", "most_delta_spread"):
-            value = getattr(self, name)
-            if not (isfinite(value) and value >= 0.0):
-                raise BadRecord(f"band {self.kind}: {name} = {value}", why="must be finite and not negative")
-        if self.of < 2:
-            raise BadRecord(f"band {self.kind}: of = {self.of}", why="must be at least 2")
+        check_fields(f"band {self.kind}", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,8 +156,7 @@ class Finding:
     blocks: bool = True  # whether one that failed keeps a gate closed
 
     def __post_init__(self) -> None:
-        if self.count < 0 or self.of < 0:
-            raise BadRecord(f"finding {self.name}: {self.count} of {self.of}", why="must not be negative")
+        check_fields(f"finding {self.name}", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,9 +181,7 @@ class Evidence:
     manifest: Mapping[str, Any] = field(default_factory=dict)  # what made the candidate: run, checkpoint, hashes
 
     def __post_init__(self) -> None:
-        check_fields(
-            "evidence", self, filled=("policy", "baseline", "candidate", "suite", "primary"), natural=("episodes",)
-        )
+        check_fields("evidence", self, filled=("policy", "baseline", "candidate", "suite", "primary"))
         if self.baseline == self.candidate:
             raise BadRecord(f"evidence: candidate {self.candidate}", why="is compared with itself")
 
@@ -226,8 +194,7 @@ class Reason:
     text: str
 
     def __post_init__(self) -> None:
-        if not self.code.strip() or not self.text.strip():
-            raise BadRecord(f"reason {self.code!r}", why="code and text must not be blank")
+        check_fields(f"reason {self.code!r}", self, filled=("code", "text"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,12 +208,6 @@ class Decision:
     needs: int | None = field(default=None, metadata={"minimum": 1})  # about so many more episodes may open it
 
     def __post_init__(self) -> None:
-        if not self.reasons:
-            raise BadRecord(f"{'open' if self.open else 'closed'} decision", why="must give a reason")
-        if self.needs is not None and (self.open or self.needs < 1):
-            raise BadRecord(f"decision: needs = {self.needs}", why="at least 1, and only while closed")
-
-
-def _check_reasons(where: str, reasons: tuple[str, ...]) -> None:
-    if not all(reason.strip() for reason in reasons):
-        raise BadRecord(where, why="a reason must not be blank")
+        check_fields(f"{'open' if self.open else 'closed'} decision", self)
+        if self.needs is not None and self.open:
+            raise BadRecord(f"decision: needs = {self.needs}", why="goes with a closed gate only")

@@ -66,15 +66,13 @@ class Executor(Protocol):
 
         Spans are recorded while it goes on and before its end is reported, which happens once; after the last measure
         nobody waits for that any more, and the executor can be prepared for the next attempt. A Fault where the work
-        cannot begin.
-        """
+        cannot begin."""
         ...
 
     def hindered(self) -> Callable[[], bool]:
         """Start looking whether another agent keeps this one from running; a moment later the answer says so.
 
-        Then all whom that agent hinders are sent away: their work is reported as not done.
-        """
+        Then all whom that agent hinders are sent away: their work is reported as not done."""
         ...
 
     def close(self) -> None: ...
@@ -106,8 +104,7 @@ def check_executor(make: Callable[[str], Executor], *, within_s: float = 60.0, g
     """Attempts end once and as their agent ended them, spans first; one that spins is ended, and the next one runs.
 
     `make` gives a new executor for an agent by name (`contracts.agent.load_named`), without a scorer. `within_s` is
-    how long an attempt may take, and `grace_s` how long a measure has to work.
-    """
+    how long an attempt may take, and `grace_s` how long a measure has to work."""
     for agent in AGENTS:
         executor = make(agent)
         try:
@@ -151,15 +148,8 @@ class _Trial:
             self._require(executor.is_ready(), "it was prepared and is not ready")
         self._count += 1
         heard = self._heard = queue.Queue()  # of this attempt: what an earlier one still says is no answer
-        given = Assignment(
-            rollout="kit/t",
-            attempt=f"kit/t:attempt-{self._count}",
-            number=1,
-            split=None,
-            input=dict(task),
-            resources={},
-            seed=7,
-        )
+        names: dict[str, Any] = {"rollout": "kit/t", "attempt": f"kit/t:attempt-{self._count}", "number": 1}
+        given = Assignment(**names, split=None, input=dict(task), resources={}, seed=7)
         return executor.begin(given, heard.put, lambda outcome, error: heard.put((outcome, error)))
 
     def _outcome(self) -> Outcome:

@@ -50,19 +50,16 @@ class Step:
     span: int | None = field(default=None, metadata={"minimum": 1})  # seq of the deciding span: token ids lie there
 
     def __post_init__(self) -> None:
-        check_fields(f"{self.kind} step", self, finite=("reward", "logprob", "value"))
+        check_fields(f"{self.kind} step", self)
         if (self.reward is None) != (self.kind is StepKind.BEGUN):
             raise BadRecord(f"{self.kind} step: reward = {self.reward}", why="every step has one but the begun one")
         if self.kind in ENDS and self.action is not None:
             raise BadRecord(f"{self.kind} step", why="has an action, but the episode ended there")
         if self.kind is StepKind.TERMINATED and self.value is not None:
-            raise BadRecord(
-                f"terminated step: value = {self.value}", why="nothing follows, so it is 0 and not estimated"
-            )
+            why = "nothing follows, so it is 0 and not estimated"
+            raise BadRecord(f"terminated step: value = {self.value}", why=why)
         if self.action is None and (self.logprob is not None or self.span is not None):
             raise BadRecord(f"{self.kind} step", why="has a logprob or a span, but no action")
-        if self.span is not None and self.span < 1:
-            raise BadRecord(f"{self.kind} step: span = {self.span}", why="must be at least 1")
 
     def act(
         self, action: Any, logprob: float | None = None, value: float | None = None, *, span: int | None = None
@@ -113,23 +110,13 @@ class Trajectory:
     task: str | None = None  # what was tried: trajectories with the same key can be compared in a group
     steps: tuple[Step, ...] = field(metadata={"minItems": 2})
     discount: float = field(default=0.99, metadata={"minimum": 0, "maximum": 1})
-    padding: int = field(
-        default=0, metadata={"minimum": 0}
-    )  # how many transitions are missing on the right; no fake steps
+    padding: int = field(default=0, metadata={"minimum": 0})  # transitions missing on the right; no fake steps
     created_at: float  # unix seconds
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         where = f"trajectory {self.id}"
-        if not self.id.strip():
-            raise BadRecord("trajectory", why="the id must not be blank")
-        if not 0.0 <= self.discount <= 1.0:
-            raise BadRecord(f"{where}: discount = {self.discount}", why="must be between 0 and 1")
-        check_fields(where, self, natural=("padding",), finite=("created_at",))
-        if len(self.steps) < 2:
-            raise BadRecord(
-                f"{where}: {len(self.steps)} steps", why="needs one decision and what came of it, two at least"
-            )
+        check_fields(where, self, filled=("id",))
         for index, step in enumerate(self.steps):
             _check_place(f"{where}: steps[{index}]", step, first=index == 0, last=index == len(self.steps) - 1)
         if not isfinite(self.total_return):
@@ -160,9 +147,8 @@ def _check_place(where: str, step: Step, *, first: bool, last: bool) -> None:
     if step.kind in ENDS and not last:
         raise BadRecord(where, why=f"is {step.kind}", remedy="only the last step may end the episode")
     if last and step.action is not None:
-        raise BadRecord(
-            where, why="the last step has an action", remedy="add the step it led to, or leave the action out"
-        )
+        remedy = "add the step it led to, or leave the action out"
+        raise BadRecord(where, why="the last step has an action", remedy=remedy)
     if not last and step.action is None:
         raise BadRecord(where, why="has no action", remedy="every step but the last takes one")
 
@@ -191,8 +177,7 @@ class Group:
     trajectories: tuple[Trajectory, ...] = field(metadata={"minItems": 1})
 
     def __post_init__(self) -> None:
-        if not self.trajectories:
-            raise BadRecord(f"group {self.task}", why="has no trajectories")
+        check_fields(f"group {self.task}", self)
         for trajectory in self.trajectories:
             if trajectory.task != self.task:
                 raise BadRecord(f"group {self.task}", why=f"trajectory {trajectory.id} is of task {trajectory.task}")
@@ -217,10 +202,7 @@ class AdvantageBatch:
 
     def __post_init__(self) -> None:
         where, count = f"advantages {self.id}", len(self.advantages)
-        if not self.id.strip() or not self.trajectory.strip():
-            raise BadRecord(where, why=f"id and trajectory {self.trajectory!r} must not be blank")
-        if not count:
-            raise BadRecord(where, why="is empty")
+        check_fields(where, self, filled=("id", "trajectory"))
         if len(self.returns) != count:
             raise BadRecord(where, why=f"{len(self.returns)} returns for {count} advantages")
         if self.value_targets and len(self.value_targets) != count:
@@ -228,7 +210,6 @@ class AdvantageBatch:
         for name in ("advantages", "returns", "value_targets"):
             if not all(map(isfinite, getattr(self, name))):
                 raise BadRecord(f"{where}: {name}", why="must be finite")
-        check_fields(where, self, finite=("created_at",))
 
 
 # Attributes are asked in this order; where a span has none of them, its model or tool call answers.
@@ -263,8 +244,7 @@ class Triplet:
     reward: float | None = None  # None: nothing was measured
 
     def __post_init__(self) -> None:
-        if self.reward is not None and not isfinite(self.reward):
-            raise BadRecord(f"triplet: reward = {self.reward}", why="must be finite")
+        check_fields("triplet", self)
 
 
 def triplets(spans: Iterable[Span]) -> tuple[Triplet, ...]:
@@ -328,9 +308,8 @@ def trajectory(
     ordered = _in_order(spans)
     cut = _cut(ordered, SpanKind.MODEL) or _cut(ordered, SpanKind.TOOL)
     if not cut:
-        raise BadRecord(
-            where, why=f"has no decision among its {len(ordered)} spans", remedy="record model or tool calls"
-        )
+        why = f"has no decision among its {len(ordered)} spans"
+        raise BadRecord(where, why=why, remedy="record model or tool calls")
     return Trajectory(
         id=f"{rollout_id}::{attempt_id}",
         rollout=rollout_id,
@@ -346,9 +325,8 @@ def _in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
     ordered = tuple(sorted(spans, key=lambda span: span.seq))
     for one, other in pairwise(ordered):
         if one.seq == other.seq:
-            raise BadRecord(
-                f"span {other.name}: seq = {other.seq}", why="is there twice", remedy="give one attempt's spans"
-            )
+            what = f"span {other.name}: seq = {other.seq}"
+            raise BadRecord(what, why="is there twice", remedy="give one attempt's spans")
     return ordered
 
 

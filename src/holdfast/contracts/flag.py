@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.errors import BadRecord, check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,7 @@ class FlagRule:
     percent: float = field(default=100.0, metadata={"minimum": 0, "maximum": 100})
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.percent <= 100.0:
-            raise BadRecord(f"rule for {self.variant}: percent = {self.percent}", why="must be from 0 to 100")
+        check_fields(f"rule for {self.variant}", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

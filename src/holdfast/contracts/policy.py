@@ -56,8 +56,7 @@ class Act(Protocol):
 class Policy(Protocol):
     """Whatever decides, as an immutable reference: a prompt, a model's weights, a network. It says which version it is.
 
-    A class of this kind is found by its import path when a step is read again: there is nothing to register.
-    """
+    A class of this kind is found by its import path when a step is read again: there is nothing to register."""
 
     @property
     def kind(self) -> str:
@@ -118,10 +117,7 @@ def policy_from(record: Mapping[str, Any]) -> Policy:
 
 
 def check_policy(policy: Policy, engine: Engine) -> None:
-    """It comes back from its record as the same version, is changed by nobody, and acts as the version that it says.
-
-    What fails is an AssertionError that says which promise was broken.
-    """
+    """It comes back from its record as the same version, is changed by nobody, and acts as the version that it says."""
     version = policy.version
     require(bool(version.strip()) and bool(policy.kind.strip()), f"{policy!r:.60}: has a blank version or kind")
     require(policy.version == version, f"{version}: its version is {policy.version} when it is asked again")
@@ -158,6 +154,4 @@ class Checkpoint:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        where, filled = f"checkpoint {self.id}", ("id", "algorithm", "policy_version", "parent")
-        counts, numbers = ("global_step", "episode_count"), ("mean_reward", "created_at")
-        check_fields(where, self, filled=filled, natural=counts, finite=numbers)
+        check_fields(f"checkpoint {self.id}", self, filled=("id", "algorithm", "policy_version", "parent"))

@@ -69,10 +69,7 @@ class Release:
     def __post_init__(self) -> None:
         if self.id != f"{self.policy}@{self.number}":
             raise BadRecord(f"release {self.id}", why=f"must be called {self.policy}@{self.number}")
-        if not self.policy.strip() or not self.source.strip():
-            raise BadRecord(f"release {self.id}", why="policy and source must not be blank")
-        if not 0 <= self.share <= 100:
-            raise BadRecord(f"release {self.id}: share = {self.share}", why="must be from 0 to 100")
+        check_fields(f"release {self.id}", self, filled=("policy", "source"))
 
 
 def check_name(what: str, name: str) -> None:
@@ -115,8 +112,7 @@ class Experiment:
     settings: Mapping[str, Any] = field(default_factory=dict)  # metrics, limits, α: fixed when it begins
 
     def __post_init__(self) -> None:
-        if not self.name.strip() or not self.kind.strip() or not self.salt.strip():
-            raise BadRecord(f"trial {self.name!r}", why="name, kind and salt must not be blank")
+        check_fields(f"trial {self.name!r}", self, filled=("name", "kind", "salt"))
         weights = list(self.arms.values())
         if len(weights) < 2 or any(not isfinite(one) or one < 0 for one in weights) or abs(sum(weights) - 1) > 1e-9:
             raise BadRecord(f"trial {self.name}: arms", why="two or more are needed, with weights that add up to 1")
@@ -146,7 +142,7 @@ class ServedRequest:
     unit: str
     at: float  # unix seconds, when it was answered
     error: bool = False
-    latency_s: float | None = None
+    latency_s: float | None = field(default=None, metadata={"minimum": 0})
     tokens: int | None = None
     success: float | None = field(default=None, metadata={"minimum": 0, "maximum": 1})
     reward: float | None = None
@@ -154,16 +150,3 @@ class ServedRequest:
 
     def __post_init__(self) -> None:
         check_fields(f"served request {self.id!r}", self, filled=("id", "trial", "arm", "unit"))
-        for name, low, high in (
-            ("latency_s", 0.0, None),
-            ("success", 0.0, 1.0),
-            ("reward", None, None),
-            ("safety_cost", 0.0, None),
-        ):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            is_out = (low is not None and value < low) or (high is not None and value > high)
-            if isinstance(value, bool) or not isfinite(value) or is_out:
-                why = "must be a finite number in its range"
-                raise BadRecord(f"served request {self.id}: {name} = {value}", why=why)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.errors import BadRecord, check_fields
 
 MAX_TURN = 2**31 - 1  # what a column can hold
 CHECKED = ("success", "exact_match")  # the signals that say whether an attempt was right; the first that is there
@@ -19,8 +19,7 @@ class Reward:
     """What a scorer gives for one answer. The value counts; terms and turns say how it came about.
 
     Numbers of other libraries become plain floats here, so that whatever is wrong with them is found where they are
-    made and no later.
-    """
+    made and no later."""
 
     value: float
     terms: Mapping[str, float] = field(default_factory=dict)  # named parts, kept beside the value
@@ -77,12 +76,7 @@ class RewardTerm:
     feedback: str | None = None  # what the scorer says in words; it counts for nothing
 
     def __post_init__(self) -> None:
-        if not self.name.strip() or not self.source.strip():
-            raise BadRecord(f"signal {self.name!r}", why=f"name and source {self.source!r} must not be blank")
-        if not (isfinite(self.value) and isfinite(self.weight)):
-            raise BadRecord(f"signal {self.name}", why=f"value {self.value} and weight {self.weight} must be finite")
-        if self.turn is not None and not 0 <= self.turn <= MAX_TURN:
-            raise BadRecord(f"signal {self.name}: turn = {self.turn}", why=f"must be between 0 and {MAX_TURN}")
+        check_fields(f"signal {self.name}", self, filled=("name", "source"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,9 +93,8 @@ def move(rollout_id: str, old: RolloutState, new: RolloutState) -> RolloutState:
     """The new state, or IllegalMove with what would have been allowed."""
     if new not in TRANSITIONS[old]:
         allowed = ", ".join(sorted(TRANSITIONS[old])) or "nothing: it is final"
-        raise IllegalMove(
-            f"rollout {rollout_id}", why=f"cannot go from {old} to {new}", remedy=f"from {old} it may go to {allowed}"
-        )
+        why, remedy = f"cannot go from {old} to {new}", f"from {old} it may go to {allowed}"
+        raise IllegalMove(f"rollout {rollout_id}", why=why, remedy=remedy)
     return new
 
 
@@ -128,11 +127,7 @@ class Task:
     def __post_init__(self) -> None:
         if not is_task_name(self.name):
             raise BadRecord(f"task name {self.name!r}", why=TASK_NAME_RULE)
-        if self.max_attempts < 1:
-            raise BadRecord(f"task {self.name}: max_attempts = {self.max_attempts}", why="must be at least 1")
-        check_fields(f"task {self.name}", self, natural=("max_faults",))
-        if self.timeout_s is not None and not (isfinite(self.timeout_s) and self.timeout_s > 0):
-            raise BadRecord(f"task {self.name}: timeout_s = {self.timeout_s}", why="must be a finite number above 0")
+        check_fields(f"task {self.name}", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,9 +192,8 @@ class Backoff:
 
     def __post_init__(self) -> None:
         if not (isfinite(self.cap_s) and 0 <= self.initial_s <= self.cap_s):
-            raise BadRecord(
-                f"backoff {self.initial_s} to {self.cap_s} s", why="must be 0 <= initial <= cap, and finite"
-            )
+            what = f"backoff {self.initial_s} to {self.cap_s} s"
+            raise BadRecord(what, why="must be 0 <= initial <= cap, and finite")
 
     def delay_s(self, faults: int, chance: float) -> float:
         """After the first fault: initial · [½, 1), then twice that, and so on; chance in [0, 1)."""

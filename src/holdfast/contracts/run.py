@@ -140,7 +140,7 @@ class ResourceVersion:
     created_at: float
 
 
-LESSON = "lesson"  # the function of steps that versions before durable steps recorded
+LEGACY_STEP = "lesson"  # the function of steps that versions before durable steps recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ class StepRecord:
     """One durable step of a run that is done: a name, a function, its inputs, and its result, which is read again."""
 
     run: str
-    step: int  # 1, 2, … in the order they were recorded
+    step: int = field(metadata={"minimum": 0})  # 1, 2, … in the order they were recorded
     name: str  # "0/3/learn"
     function: str  # "holdfast.pipeline.collect.collect"
     inputs_sha256: str
@@ -156,8 +156,7 @@ class StepRecord:
     body: Mapping[str, Any]  # the result: references and figures
 
     def __post_init__(self) -> None:
-        check_fields(f"step of {self.run}", self, natural=("step",))
-        check_fields(f"step {self.step} of {self.run}", self, finite=("at",))
+        check_fields(f"step {self.step} of {self.run}", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 
 from holdfast.contracts import experience
 from holdfast.contracts.checks import KnownCase, require
-from holdfast.contracts.errors import BadInput, HoldfastError, told
+from holdfast.contracts.errors import BadInput, HoldfastError, error_line
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, ToolCall
 
@@ -68,8 +68,7 @@ class ScoreFunction(Protocol):
     """Something that says what an answer is worth. It sees what is hidden from the agent.
 
     The task has `id`, `input`, `expected`, `family` and `metadata`. None means that nothing could be measured: missing
-    is not zero. A scorer is deterministic and changes nothing that it is given.
-    """
+    is not zero. A scorer is deterministic and changes nothing that it is given."""
 
     def __call__(self, task: Any, answer: Any, trace: Trace, /) -> Reward | Awaitable[Reward | None] | None: ...
 
@@ -109,25 +108,21 @@ def resolve(value: Any) -> Any:
 def told_error(error: BaseException) -> str:
     """An exception of a scorer in one line, with the file and line that raised it; our own errors say enough."""
     if isinstance(error, HoldfastError):
-        return told(error)
+        return error_line(error)
     frames = extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return told(error) + where
+    return error_line(error) + where
 
 
 # The kit for whoever writes a scorer
 
 
 def check_scorer(scorer: ScoreFunction, cases: Sequence[KnownCase]) -> None:
-    """Gold answers earn 1, cheats 0, plain ones something between; said twice the same, and nothing is changed.
-
-    What fails is an AssertionError that names case and answer.
-    """
+    """Gold answers earn 1, cheats 0, plain ones something between; said twice the same, and nothing is changed."""
     require(bool(cases), "no cases: nothing was checked")
     for case in cases:
-        require(
-            bool(case.cheats), f"{case.name}: has no cheats: a scorer that was never tempted is not known to be fair"
-        )
+        says = f"{case.name}: has no cheats: a scorer that was never tempted is not known to be fair"
+        require(bool(case.cheats), says)
         for answer in (case.gold, *case.plain, *case.cheats):
             where = f"{case.name}: {answer.name!r}"
             before = deepcopy((case.task, answer.output))
@@ -154,8 +149,7 @@ def check_scorers(
     A gate pays 1 to what is expected, and less to an empty answer, to another task's answer and to the task's own
     prompt. Every scorer gives finite numbers, the same ones each time, without raising. Some attributes are read where
     a scorer has them: `name`, `gate`, `takes_trace`; `gold_is_answer` (False: what is expected is a rubric or a test
-    suite, never an answer); `asks_model` and `is_group` (not tried: it costs money, or needs a whole group).
-    """
+    suite, never an answer); `asks_model` and `is_group` (not tried: it costs money, or needs a whole group)."""
     step = max(1.0, len(tasks) / most)
     sample = [tasks[int(place * step)] for place in range(min(len(tasks), most))]
     found = [finding for one in scorers for finding in _Trial(one, sample).findings()]
@@ -290,10 +284,10 @@ class _Trial:
         """Which form of the gold answer the scorer pays most."""
         given = [self._ask(task, gold, label, counts=False) for gold in golds]
         worth = [one.value if isinstance(one, Reward) else None for one in given]
-        told = [value for value in worth if value is not None]
-        if not told:  # all forms raise, or nothing is measured: the tries that count will tell
+        known = [value for value in worth if value is not None]
+        if not known:  # all forms raise, or nothing is measured: the tries that count will tell
             return 0
-        best = max(told)
+        best = max(known)
         form = worth.index(best)
         self._number(best, label)
         self.measured += 1

@@ -95,13 +95,13 @@ def _scorer(value: Any, at: str) -> dict[str, Any]:
     return block
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
 SCORER: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    (
-        "scorer",
-        'a name such as "exact" or "module:function"',
-        lambda value: isinstance(value, str) and bool(value.strip()),
-    ),
-    ("name", "some text", lambda value: value is None or (isinstance(value, str) and bool(value.strip()))),
+    ("scorer", 'a name such as "exact" or "module:function"', _is_text),
+    ("name", "some text", lambda value: value is None or _is_text(value)),
     ("weight", "a finite number", lambda value: value is None or (type(value) in (int, float) and isfinite(value))),
     ("gate", "true or false", lambda value: value is None or isinstance(value, bool)),
 )
@@ -198,10 +198,7 @@ class SafetyReward(BaseModel):
     prompt_injection_penalty: Weight = 1.0
     secret_leak_penalty: Weight = 1.5
     reason_code_penalties: dict[str, Weight] = Field(default_factory=dict)
-    hard_gate_reason_codes: Entries = (
-        "prompt_injection.system_prompt_exfiltration",
-        "secret_leak.redaction_failed",
-    )
+    hard_gate_reason_codes: Entries = ("prompt_injection.system_prompt_exfiltration", "secret_leak.redaction_failed")
     hard_gate_reason_prefixes: Entries = ("secret_leak.",)
     hard_gate_reward_ceiling: Annotated[float, Field(le=0)] = 0.0
     hard_gate_penalty: Weight = 1.0
@@ -354,8 +351,7 @@ class OptimizeSettings(BaseModel):
     @model_validator(mode="after")
     def _together(self) -> OptimizeSettings:
         if self.tasks is not None and (self.train or self.val):
-            why = "is given beside tasks in this file"
-            raise _rule(why, "keep one of the two", at="tasks")
+            raise _rule("is given beside tasks in this file", "keep one of the two", at="tasks")
         if self.tasks is None and not self.train and not self.val:
             remedy = "put at least one task into one of them, or name a file: tasks"
             raise _rule("there is nothing to run", remedy, at="optimize, validate")
@@ -389,8 +385,7 @@ BLOCKS = {
 def load_settings(path: str | Path) -> OptimizeSettings:
     """From a .toml file, or from JSON under any other name; BadInput for the first thing that is wrong.
 
-    Files that it names are looked for beside it: the tasks always, agents and scorers where they are there.
-    """
+    Files that it names are looked for beside it: the tasks always, agents and scorers where they are there."""
     return _beside(settings_from(_parse(Path(path)), str(path)), Path(path).parent)
 
 
@@ -453,9 +448,8 @@ def _parse(path: Path) -> Any:
     except OSError as error:
         _bad(str(path), "", f"cannot be read: {error.strerror}", "check the path and its permissions")
     except UnicodeDecodeError as error:
-        _bad(
-            str(path), "", f"is not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}", "save it as UTF-8"
-        )
+        why = f"is not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}"
+        _bad(str(path), "", why, "save it as UTF-8")
     except json.JSONDecodeError as error:
         _bad(str(path), f"line {error.lineno}, column {error.colno}", f"is not JSON: {error.msg}", "correct it there")
     except tomllib.TOMLDecodeError as error:
@@ -514,11 +508,8 @@ def _explain(error: ErrorDetails) -> tuple[str, str, str]:
         close = difflib.get_close_matches(name, [*known, *ALIASES] if not block else known, n=1, cutoff=0.5)
         return what, "unknown key", f"{f'did you mean {close[0]}? ' if close else ''}the keys are {', '.join(known)}"
     if kind == "greater_than":
-        return (
-            what,
-            "must be above 0",
-            f"set it to {'more than 0' if isinstance(context['gt'], float) else '1 or more'}",
-        )
+        least = "more than 0" if isinstance(context["gt"], float) else "1 or more"
+        return what, "must be above 0", f"set it to {least}"
     if kind == "greater_than_equal":
         return what, f"must be at least {context['ge']}", f"set it to {context['ge']} or more"
     if kind == "less_than" and isinstance(context["lt"], float):
@@ -531,11 +522,11 @@ def _explain(error: ErrorDetails) -> tuple[str, str, str]:
         return whole, "is not a pair", "give two numbers, as in [0, 1]"
     if kind == "literal_error":
         return what, "is not one of its values", f"use {context['expected'].replace(chr(39), '')}"
-    wanted = WANTED[kind]
+    wanted = EXPECTED[kind]
     return what, f"is {_kind(found)}, not {wanted}", f"give {wanted}"
 
 
-WANTED = {
+EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
     "string_type": "text",

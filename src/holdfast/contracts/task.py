@@ -27,8 +27,7 @@ class TaskItem:
     """A task with its expected answer. A scorer gets all of it, the agent gets `for_agent()`.
 
     Agents written for plain dicts can read it like one: `task["prompt"]`, `task.get("prompt")` and `"prompt" in task`
-    look into `input` where that is an object.
-    """
+    look into `input` where that is an object."""
 
     SCHEMA: ClassVar[int] = 1
 

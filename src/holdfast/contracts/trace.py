@@ -11,7 +11,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.errors import BadRecord, check_fields
 
 
 class SpanKind(StrEnum):
@@ -33,8 +33,7 @@ class ModelCall:
     `scrubbed` are ranges, from start up to before end, counted over prompt_ids and then completion_ids
     (over completion_ids alone where there are no prompt_ids). What was said there is not kept: the ids are NEUTRAL, and
     in the completion they are `forced` with log-prob 0. Equal ids in such ranges do not say that the texts were equal,
-    and what follows one was decided after something else than what is there now: nothing may be merged across it.
-    """
+    and what follows one was decided after something else than what is there now: nothing may be merged across it."""
 
     SCHEMA: ClassVar[int] = 1
 
@@ -126,19 +125,13 @@ class Span:
     span_id: str | None = None
 
     def __post_init__(self) -> None:
-        if self.seq < 1:
-            raise BadRecord(f"span {self.name}: seq = {self.seq}", why="must be at least 1")
-        if not isfinite(self.started_at) or (
-            self.ended_at is not None and not self.started_at <= self.ended_at < float("inf")
-        ):
-            raise BadRecord(
-                f"span {self.name}", why=f"times {self.started_at} to {self.ended_at} are not finite and in order"
-            )
+        check_fields(f"span {self.name}", self)
+        if self.ended_at is not None and self.ended_at < self.started_at:
+            raise BadRecord(f"span {self.name}", why=f"times {self.started_at} to {self.ended_at} are not in order")
         if self.parent is not None and not 1 <= self.parent < self.seq:
             raise BadRecord(f"span {self.name}: parent = {self.parent}", why=f"must be an earlier span than {self.seq}")
-        if (self.model is not None) != (self.kind is SpanKind.MODEL) or (self.tool is not None) != (
-            self.kind is SpanKind.TOOL
-        ):
+        calls = (self.model is not None, self.tool is not None)
+        if calls != (self.kind is SpanKind.MODEL, self.kind is SpanKind.TOOL):
             raise BadRecord(f"span {self.name}", why=f"kind {self.kind} does not fit its model or tool call")
 
     @property
@@ -157,7 +150,6 @@ class Turn:
     effects: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.index < 0:
-            raise BadRecord(f"turn {self.index}", why="the index must not be negative")
+        check_fields(f"turn {self.index}", self)
         if self.decision.kind is not SpanKind.MODEL:
             raise BadRecord(f"turn {self.index}", why=f"opens with a {self.decision.kind} span, not a model call")

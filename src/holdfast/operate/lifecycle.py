@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from holdfast.contracts.artifacts import manifest_of
-from holdfast.contracts.commands import GUARDS, ORDERS, REASONS, WANTS
+from holdfast.contracts.commands import GUARDS, REASONS, RUN_COMMANDS, WANTS
 from holdfast.contracts.errors import IllegalMove, NotFound, StoreCorrupt
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.records import encode
@@ -86,7 +86,7 @@ def allowed(run: RunRecord, *, now: float) -> list[str]:
     """The commands that would not be refused; `recover` only for a dead run."""
     refused = set(REASONS) if is_dead(run, now=now) else {*REASONS, "?"}
     letters = GUARDS[run.state][run.wanted]
-    return [order for order, letter in zip(ORDERS, letters, strict=True) if letter not in refused]
+    return [order for order, letter in zip(RUN_COMMANDS, letters, strict=True) if letter not in refused]
 
 
 def _control_state(run: RunRecord, ordered: LedgerEntry | None, back: str | None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from holdfast.contracts.policy import Policy, policy_from, policy_record
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import CHECKED
-from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed, tries
@@ -314,7 +314,7 @@ def sha256_of(items: Sequence[Any]) -> str:
 
 
 def _lessons(done: Sequence[StepRecord]) -> list[StepRecord]:
-    return [one for one in done if one.function == LESSON]
+    return [one for one in done if one.function == LEGACY_STEP]
 
 
 def finished(done: Sequence[StepRecord]) -> int:

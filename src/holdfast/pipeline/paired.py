@@ -20,7 +20,7 @@ from holdfast.contracts.evidence import Episode
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
-from holdfast.contracts.run import LESSON, RunRecord, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, RunRecord, StepRecord
 from holdfast.pipeline.context import Runtime, StepContext
 from holdfast.pipeline.promote import comparison_config_from
 from holdfast.pipeline.prove import ARMS, HeldOut, InterimAnalysis, ProveConfig, episodes_in, judged, looks_in, prove
@@ -153,7 +153,7 @@ def paired_spec(evaluation: PairedEvaluation, policies: tuple[Policy, Policy], r
 
 async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy], run: DurableRun) -> InterimAnalysis:
     """Look after look; the last one. What was measured before is the first step's to gather."""
-    lessons = [step for step in run.done if step.function == LESSON]
+    lessons = [step for step in run.done if step.function == LEGACY_STEP]
     done, earlier = len(lessons), evaluation.continues
     if lessons:
         planned = min(len(evaluation.tasks), done * evaluation.batch) * len(evaluation.seeds)

@@ -36,7 +36,7 @@ from holdfast.contracts.rollout import (
     outcome_kind,
     statuses_of,
 )
-from holdfast.contracts.run import LESSON, LedgerEntry, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, LedgerEntry, StepRecord
 from holdfast.store import rows, schema
 from holdfast.store.budgets import BudgetTotals
 from holdfast.store.db import Db
@@ -552,7 +552,7 @@ class DashboardQueries:
             for row in found:
                 whole = rows.step(row, run)
                 tail.after = whole.step
-                if whole.function == LESSON or "phase" in whole.body:
+                if whole.function == LEGACY_STEP or "phase" in whole.body:
                     tail.rows.append(replace(whole, body=_slim(whole.body)))
             tail.is_whole = len(found) < STEPS
             return list(tail.rows), tail.is_whole

@@ -19,7 +19,7 @@ from sqlalchemy import BindParameter, bindparam, func, select, update
 
 from holdfast.contracts.commands import WANTS, guarded
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, IllegalMove, NotFound, StaleLease, StoreCorrupt
-from holdfast.contracts.run import LESSON, DesiredState, Process, RunRecord, RunState, StepRecord, WorkerRecord
+from holdfast.contracts.run import LEGACY_STEP, DesiredState, Process, RunRecord, RunState, StepRecord, WorkerRecord
 from holdfast.store import ledger, notifications, rows, schema, sql
 from holdfast.store.db import Db
 from holdfast.store.ledger import OfProject
@@ -427,5 +427,5 @@ def _is_old(view: Transaction, run: str) -> bool:
 
 def _hashed(name: str, function: str, inputs_sha256: str, body: str) -> str:
     """Of the whole row; of those before durable steps, of the result alone."""
-    text = body if function == LESSON else f"{name}\n{function}\n{inputs_sha256}\n{body}"
+    text = body if function == LEGACY_STEP else f"{name}\n{function}\n{inputs_sha256}\n{body}"
     return hashlib.sha256(text.encode()).hexdigest()

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.town.conditions import DEPTH, compile_condition
 from holdfast.town.rules import (
     CAUSES,
+    DEPTH,
     FAR,
     HOOKS,
     ITEMS,
@@ -27,6 +27,7 @@ from holdfast.town.rules import (
     UNIT,
     Grid,
     Rules,
+    compile_condition,
     distances,
 )
 
@@ -84,7 +85,7 @@ PLACE = np.dtype(  # kind: the type of a thing; -1: no thing stands there
 )
 
 
-class Law(NamedTuple):
+class CompiledRules(NamedTuple):
     n: Any  # one record of NUMBER
     tile: NDArray[Any]  # [tile] of TILE
     place: NDArray[Any]  # [place] of PLACE: things, then work spots, then meeting places
@@ -93,7 +94,7 @@ class Law(NamedTuple):
     sight: NDArray[np.float32]  # [tile, 4 × type]: to the nearest thing of the type: dx, dy, nearness, room for one
 
 
-def law(rules: Rules) -> Law:
+def compile_rules(rules: Rules) -> CompiledRules:
     """The numbers of the rules."""
     grid, values = rules.grid, rules.values
     types = list(dict.fromkeys(values["map"]["objects"].values()))
@@ -130,7 +131,9 @@ def law(rules: Rules) -> Law:
             _put(number, name, value)
     turn = 2 * np.pi * np.arange(values["ticks_per_day"]) / values["ticks_per_day"]
     clock = np.stack((np.sin(turn), np.cos(turn)), axis=1).astype(np.float32)
-    return Law(n=number, tile=tile, place=place, far=far, clock=clock, sight=_sight(tile, place, far, len(types)))
+    return CompiledRules(
+        n=number, tile=tile, place=place, far=far, clock=clock, sight=_sight(tile, place, far, len(types))
+    )
 
 
 def _sight(tile: NDArray[Any], place: NDArray[Any], far: NDArray[np.uint16], types: int) -> NDArray[np.float32]:

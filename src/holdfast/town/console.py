@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.town.compiled_rules import BLACKOUT, FESTIVAL, MEETING, OUTAGE, RAIN, SPIKE, Law
+from holdfast.town.compiled_rules import BLACKOUT, FESTIVAL, MEETING, OUTAGE, RAIN, SPIKE, CompiledRules
 from holdfast.town.kernel import MEETING_STREAM, TROUBLE_BEGINS, below, draw, jit, tell
-from holdfast.town.life import depart
-from holdfast.town.perturbations import begin_trouble
+from holdfast.town.life import begin_trouble, depart
 from holdfast.town.places import abort, leave_queue
 from holdfast.town.relationships import chat
 from holdfast.town.rules import CAUSES, MONEY, NEEDS, UNIT, Rules
@@ -40,7 +39,7 @@ class TownView:
     """One town at one moment."""
 
     rules: Rules
-    law: Law
+    compiled: CompiledRules
     state: TownState  # a batch of one
 
     @property
@@ -49,7 +48,7 @@ class TownView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class TownAction:
     """One change of the world, in numbers."""
 
     op: str
@@ -62,16 +61,16 @@ class Deed:
 class CommandPlan:
     """What a command comes to: changes, or an answer, and a line that says so."""
 
-    said: str
-    deeds: tuple[Deed, ...] = ()
-    told: Mapping[str, Any] | None = None
+    summary: str
+    actions: tuple[TownAction, ...] = ()
+    answer: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arg:
     name: str
     kind: str  # resident, integer, number, choice, flag
-    what: str
+    help: str
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
@@ -85,7 +84,7 @@ Args = Mapping[str, Any]
 class TownCommand:
     name: str
     role: str
-    what: str
+    help: str
     plan: Callable[[TownView, Args], CommandPlan]
     args: tuple[Arg, ...] = ()
 
@@ -151,7 +150,7 @@ def _value(world: TownView, command: TownCommand, arg: Arg, value: Any) -> Any:
     except (ValueError, TypeError, OverflowError):
         whole = "a number" if arg.kind == "number" else "a whole number"
         raise Wrong(where, f"is not {whole}", f"usage: {command.usage}") from None
-    low, high = (arg.least, arg.most) if arg.kind != "resident" else (0, int(world.law.n["residents"]) - 1)
+    low, high = (arg.least, arg.most) if arg.kind != "resident" else (0, int(world.compiled.n["residents"]) - 1)
     if (low is not None and number < low) or (high is not None and number > high):
         raise Wrong(where, "is out of range", f"from {low:g} to {high:g}")
     if arg.kind == "resident" and not world.state.people["alive"][0, int(number)]:
@@ -165,7 +164,7 @@ def _value(world: TownView, command: TownCommand, arg: Arg, value: Any) -> Any:
 def _kill(world: TownView, args: Args) -> CommandPlan:
     cause = CAUSES.index(args["cause"]) + 1
     return CommandPlan(
-        said=f"{args['resident']} has to leave town", deeds=(Deed(op="depart", a=args["resident"], b=cause),)
+        summary=f"{args['resident']} has to leave town", actions=(TownAction(op="depart", a=args["resident"], b=cause),)
     )
 
 
@@ -179,21 +178,23 @@ def _teleport(world: TownView, args: Args) -> CommandPlan:
         raise Wrong(where, "cannot be stood on", "choose ground or a door")
     if world.state.who[0, tile] not in (-1, who):
         raise Wrong(where, f"{world.state.who[0, tile]} stands there", "choose a free tile", code="conflict")
-    return CommandPlan(said=f"{who} is put at {args['x']}, {args['y']}", deeds=(Deed(op="teleport", a=who, b=tile),))
+    return CommandPlan(
+        summary=f"{who} is put at {args['x']}, {args['y']}", actions=(TownAction(op="teleport", a=who, b=tile),)
+    )
 
 
 def _set_need(world: TownView, args: Args) -> CommandPlan:
     need, value = NEEDS.index(args["need"]), round(args["value"] * UNIT)
-    said = f"{args['need']} of {args['resident']} becomes {args['value']:g}"
-    return CommandPlan(said=said, deeds=(Deed(op="need", a=args["resident"], b=need, values=(value,)),))
+    summary = f"{args['need']} of {args['resident']} becomes {args['value']:g}"
+    return CommandPlan(summary=summary, actions=(TownAction(op="need", a=args["resident"], b=need, values=(value,)),))
 
 
 def _give_money(world: TownView, args: Args) -> CommandPlan:
     amount, has = round(args["meals"] * MONEY), int(world.state.people["money"][0, args["resident"]])
     if has + amount < 0:
         raise Wrong(f"give_money: meals = {args['meals']:g}", f"{args['resident']} has {has / MONEY:g}", "take less")
-    said = f"{args['resident']} gets {args['meals']:g} meals' worth"
-    return CommandPlan(said=said, deeds=(Deed(op="give", a=args["resident"], values=(amount,)),))
+    summary = f"{args['resident']} gets {args['meals']:g} meals' worth"
+    return CommandPlan(summary=summary, actions=(TownAction(op="give", a=args["resident"], values=(amount,)),))
 
 
 def _trouble(kind: int, name: str) -> Callable[[TownView, Args], CommandPlan]:
@@ -203,17 +204,17 @@ def _trouble(kind: int, name: str) -> Callable[[TownView, Args], CommandPlan]:
         if args["ticks"] == 0:
             if not is_on:
                 raise Wrong(f"{name}: ticks = 0", "there is none to end", "give its length", code="conflict")
-            return CommandPlan(said=f"{name} ends", deeds=(Deed(op="end", a=kind),))
+            return CommandPlan(summary=f"{name} ends", actions=(TownAction(op="end", a=kind),))
         if is_on:
             raise Wrong(name, "is on already", "end it with ticks=0", code="conflict")
-        said = f"{name} for {args['ticks']} ticks"
-        return CommandPlan(said=said, deeds=(Deed(op="begin", a=kind, values=(args["ticks"],)),))
+        summary = f"{name} for {args['ticks']} ticks"
+        return CommandPlan(summary=summary, actions=(TownAction(op="begin", a=kind, values=(args["ticks"],)),))
 
     return planned
 
 
 def _with_stage(world: TownView, name: str, field: str, stage: str) -> None:
-    if not world.law.n[field]:
+    if not world.compiled.n[field]:
         raise Wrong(name, f"the stage {stage!r} is off", "unlock it first", code="unsupported")
 
 
@@ -229,7 +230,7 @@ def _arrange_meet(world: TownView, args: Args) -> CommandPlan:
     if int(world.state.town["meeting_until"][0]) > world.tick:
         raise Wrong("arrange_meet", "two are on their way to a meeting", "wait until it is over", code="conflict")
     return CommandPlan(
-        said=f"{a} and {b} are asked to meet", deeds=(Deed(op="meet", a=a, b=b, values=(args["ticks"],)),)
+        summary=f"{a} and {b} are asked to meet", actions=(TownAction(op="meet", a=a, b=b, values=(args["ticks"],)),)
     )
 
 
@@ -243,26 +244,26 @@ def _force_chat(world: TownView, args: Args) -> CommandPlan:
     near = [(int(people["tile"][one]) % width, int(people["tile"][one]) // width) for one in (a, b)]
     if abs(near[0][0] - near[1][0]) + abs(near[0][1] - near[1][1]) > 2:
         raise Wrong(f"force_chat: {a}, {b}", "are too far apart", "arrange a meeting", code="conflict")
-    return CommandPlan(said=f"{a} talks to {b}", deeds=(Deed(op="chat", a=a, b=b),))
+    return CommandPlan(summary=f"{a} talks to {b}", actions=(TownAction(op="chat", a=a, b=b),))
 
 
 def _set_tie(world: TownView, args: Args) -> CommandPlan:
     _with_stage(world, "set_tie", "with_ties", "ties")
     a, b = _two("set_tie", args)
     values = tuple(round(args[part] * UNIT) for part in ("trust", "familiarity", "rivalry"))
-    both = tuple(Deed(op="tie", a=one, b=other, values=values) for one, other in ((a, b), (b, a)))
-    return CommandPlan(said=f"the tie of {a} and {b} is set", deeds=both)
+    both = tuple(TownAction(op="tie", a=one, b=other, values=values) for one, other in ((a, b), (b, a)))
+    return CommandPlan(summary=f"the tie of {a} and {b} is set", actions=both)
 
 
 def _mortality(world: TownView, args: Args) -> CommandPlan:
-    said = "residents leave when they must" if args["on"] else "nobody has to leave"
-    return CommandPlan(said=said, deeds=(Deed(op="mortal", a=int(args["on"])),))
+    summary = "residents leave when they must" if args["on"] else "nobody has to leave"
+    return CommandPlan(summary=summary, actions=(TownAction(op="mortal", a=int(args["on"])),))
 
 
 def _inspect(world: TownView, args: Args) -> CommandPlan:
     person = world.state.people[0, args["resident"]]
     width, job = world.rules.grid.width, int(person["job"])
-    told = {
+    answer = {
         "resident": args["resident"],
         "x": int(person["tile"]) % width,
         "y": int(person["tile"]) // width,
@@ -273,7 +274,7 @@ def _inspect(world: TownView, args: Args) -> CommandPlan:
         "nature": world.rules["profile"][int(person["profile"])]["id"],
         "ties": [{"to": int(to)} | _tie_of(person, k) for k, to in enumerate(person["tie_to"]) if to >= 0],
     }
-    return CommandPlan(said=f"resident {args['resident']}", told=told)
+    return CommandPlan(summary=f"resident {args['resident']}", answer=answer)
 
 
 def _tie_of(person: Any, k: int) -> dict[str, float]:
@@ -287,61 +288,61 @@ def _queues(world: TownView, args: Args) -> CommandPlan:
          "waiting": np.flatnonzero((people["queue"] == o) & (people["alive"] == 1)).tolist()}
         for o in np.flatnonzero(things["waiting"] > 0)
     ]  # fmt: skip
-    return CommandPlan(said=f"{len(lines)} lines", told={"queues": lines})
+    return CommandPlan(summary=f"{len(lines)} lines", answer={"queues": lines})
 
 
-_WHO = Arg(name="resident", kind="resident", what="who")
-_A, _B = Arg(name="a", kind="resident", what="one"), Arg(name="b", kind="resident", what="the other")
+_WHO = Arg(name="resident", kind="resident", help="who")
+_A, _B = Arg(name="a", kind="resident", help="one"), Arg(name="b", kind="resident", help="the other")
 
 
 def _ticks(default: int, least: int = 0) -> Arg:
-    return Arg(name="ticks", kind="integer", least=least, most=10_000, default=default, what="how long; 0 ends it")
+    return Arg(name="ticks", kind="integer", least=least, most=10_000, default=default, help="how long; 0 ends it")
 
 
 def _tie(name: str, least: float) -> Arg:
-    return Arg(name=name, kind="number", least=least, most=1.0, default=0.0, what="from least to most")
+    return Arg(name=name, kind="number", least=least, most=1.0, default=0.0, help="from least to most")
 
 
 COMMANDS: Mapping[str, TownCommand] = {
     one.name: one
     for one in (
-        TownCommand(name="inspect", role="viewer", what="All about a resident.", plan=_inspect, args=(_WHO,)),
-        TownCommand(name="queues", role="viewer", what="Who waits for what.", plan=_queues),
-        TownCommand(name="price_spike", role="operator", what="Everything costs more.",
+        TownCommand(name="inspect", role="viewer", help="All about a resident.", plan=_inspect, args=(_WHO,)),
+        TownCommand(name="queues", role="viewer", help="Who waits for what.", plan=_queues),
+        TownCommand(name="price_spike", role="operator", help="Everything costs more.",
                     plan=_trouble(SPIKE, "price_spike"), args=(_ticks(360),)),
-        TownCommand(name="blackout", role="operator", what="No power.", plan=_trouble(BLACKOUT, "blackout"),
+        TownCommand(name="blackout", role="operator", help="No power.", plan=_trouble(BLACKOUT, "blackout"),
                     args=(_ticks(60),)),
-        TownCommand(name="outage", role="operator", what="No water.", plan=_trouble(OUTAGE, "outage"),
+        TownCommand(name="outage", role="operator", help="No water.", plan=_trouble(OUTAGE, "outage"),
                     args=(_ticks(60),)),
-        TownCommand(name="rain", role="operator", what="Rain: needs run down faster outside.",
+        TownCommand(name="rain", role="operator", help="Rain: needs run down faster outside.",
                     plan=_trouble(RAIN, "rain"), args=(_ticks(240),)),
-        TownCommand(name="festival", role="operator", what="Music in the park, good for company.",
+        TownCommand(name="festival", role="operator", help="Music in the park, good for company.",
                     plan=_trouble(FESTIVAL, "festival"), args=(_ticks(240),)),
-        TownCommand(name="arrange_meet", role="operator", what="Ask two to meet; they have to walk there.",
+        TownCommand(name="arrange_meet", role="operator", help="Ask two to meet; they have to walk there.",
                     plan=_arrange_meet, args=(_A, _B, _ticks(180, 10))),
-        TownCommand(name="force_chat", role="operator", what="Let one talk to another who is near.", plan=_force_chat,
+        TownCommand(name="force_chat", role="operator", help="Let one talk to another who is near.", plan=_force_chat,
                     args=(_A, _B)),
-        TownCommand(name="teleport", role="admin", what="Put a resident on another tile.", plan=_teleport,
-                    args=(_WHO, Arg(name="x", kind="integer", least=0, most=249, what="column"),
-                          Arg(name="y", kind="integer", least=0, most=249, what="row"))),
-        TownCommand(name="set_need", role="admin", what="Set a need.", plan=_set_need,
-                    args=(_WHO, Arg(name="need", kind="choice", choices=NEEDS, what="which"),
-                          Arg(name="value", kind="number", least=0.0, most=1.0, what="1 is full"))),
-        TownCommand(name="give_money", role="admin", what="Give money, or take some.", plan=_give_money,
-                    args=(_WHO, Arg(name="meals", kind="number", least=-1000.0, most=1000.0, what="in meals"))),
-        TownCommand(name="set_tie", role="admin", what="Set what two feel for one another.", plan=_set_tie,
+        TownCommand(name="teleport", role="admin", help="Put a resident on another tile.", plan=_teleport,
+                    args=(_WHO, Arg(name="x", kind="integer", least=0, most=249, help="column"),
+                          Arg(name="y", kind="integer", least=0, most=249, help="row"))),
+        TownCommand(name="set_need", role="admin", help="Set a need.", plan=_set_need,
+                    args=(_WHO, Arg(name="need", kind="choice", choices=NEEDS, help="which"),
+                          Arg(name="value", kind="number", least=0.0, most=1.0, help="1 is full"))),
+        TownCommand(name="give_money", role="admin", help="Give money, or take some.", plan=_give_money,
+                    args=(_WHO, Arg(name="meals", kind="number", least=-1000.0, most=1000.0, help="in meals"))),
+        TownCommand(name="set_tie", role="admin", help="Set what two feel for one another.", plan=_set_tie,
                     args=(_A, _B, _tie("trust", -1.0), _tie("familiarity", 0.0), _tie("rivalry", 0.0))),
-        TownCommand(name="kill", role="admin", what="Let a resident leave town for good.", plan=_kill,
-                    args=(_WHO, Arg(name="cause", kind="choice", choices=CAUSES, default="eviction", what="told as"))),
-        TownCommand(name="toggle_mortality", role="admin", what="Whether residents have to leave at all.",
-                    plan=_mortality, args=(Arg(name="on", kind="flag", what="on or off"),)),
+        TownCommand(name="kill", role="admin", help="Let a resident leave town for good.", plan=_kill,
+                    args=(_WHO, Arg(name="cause", kind="choice", choices=CAUSES, default="eviction", help="told as"))),
+        TownCommand(name="toggle_mortality", role="admin", help="Whether residents have to leave at all.",
+                    plan=_mortality, args=(Arg(name="on", kind="flag", help="on or off"),)),
     )
 }  # fmt: skip
 
 
 def docs() -> str:
     """Every command as a row of a Markdown table."""
-    rows = [f"| `{one.usage}` | {one.role} | {one.what} |" for one in COMMANDS.values()]
+    rows = [f"| `{one.usage}` | {one.role} | {one.help} |" for one in COMMANDS.values()]
     return "\n".join(("| command | role | what it does |", "|---|---|---|", *rows))
 
 
@@ -351,10 +352,10 @@ def described() -> list[dict[str, Any]]:
         {
             "name": one.name,
             "role": one.role,
-            "what": one.what,
+            "what": one.help,
             "usage": one.usage,
             "args": [
-                {"name": a.name, "kind": a.kind, "what": a.what, "choices": list(a.choices), "default": a.default}
+                {"name": a.name, "kind": a.kind, "what": a.help, "choices": list(a.choices), "default": a.default}
                 for a in one.args
             ],
         }
@@ -365,13 +366,13 @@ def described() -> list[dict[str, Any]]:
 # Doing ---------------------------------------------------------------------------------------------------------------
 
 
-def do(world: TownView, deeds: Sequence[Deed]) -> None:
+def do(world: TownView, actions: Sequence[TownAction]) -> None:
     """Carry out what was planned for this very moment."""
-    for deed in deeds:
+    for action in actions:
         values = np.zeros(3, np.int64)
-        values[: len(deed.values)] = deed.values
-        s, op = world.state, OPS.index(deed.op)
-        _do(world.law, s.town, s.people, s.things, s.who, s.slots, s.events, op, deed.a, deed.b, values)
+        values[: len(action.values)] = action.values
+        s, op = world.state, OPS.index(action.op)
+        _do(world.compiled, s.town, s.people, s.things, s.who, s.slots, s.events, op, action.a, action.b, values)
 
 
 @jit

@@ -13,20 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.town import actions as deeds
-from holdfast.town import scripts
-from holdfast.town.actions import WAIT, act, allow
-from holdfast.town.compiled_rules import Law, law
+from holdfast.town.actions import WAIT, act, allow, plan_actions
+from holdfast.town.actions import names as action_names
+from holdfast.town.compiled_rules import CompiledRules, compile_rules
 from holdfast.town.kernel import ORDER_STREAM, below, draw, jit, world_seed
-from holdfast.town.life import arrivals, dawn, deliver, exits, found, wear
-from holdfast.town.observations import Senses, empty, observe, senses
-from holdfast.town.perturbations import gather, refill, weather
+from holdfast.town.life import arrivals, dawn, deliver, exits, first_morning, gather, refill, shifts, wear, weather
+from holdfast.town.observations import ObservationSpec, empty, observation_spec, observe
 from holdfast.town.places import progress, queues
 from holdfast.town.relationships import fade
 from holdfast.town.rewards import pay
 from holdfast.town.rules import Rules, load
 from holdfast.town.state import TownState, blank
-from holdfast.town.work import shifts
 
 PLANNED = ("sleep", "shower", "cook", "eat", "buy", "cafe_meal", "relax")  # what scripts know by name
 
@@ -49,10 +46,10 @@ class Env:
         self, rules: Rules | None = None, *, worlds: int = 1, variant: str = "compact", days: int | None = None
     ) -> None:
         self.rules = rules or load()
-        self.law: Law = law(self.rules)
+        self.law: CompiledRules = compile_rules(self.rules)
         self.worlds, self.residents = worlds, int(self.rules["residents"])
-        self.senses: Senses = senses(self.rules, variant)
-        self.actions = deeds.names(self.rules)
+        self.senses: ObservationSpec = observation_spec(self.rules, variant)
+        self.actions = action_names(self.rules)
         self.days = days
         shape = (worlds, self.residents)
         self._features, self._maps = empty(self.senses, worlds, self.residents)
@@ -99,7 +96,7 @@ class Env:
     def scripted(self) -> NDArray[np.int64]:
         """What residents who plan would do now."""
         s = self.state
-        scripts.plan(self.law, s.town, s.people, s.things, s.who, self._uses, self._planned)
+        plan_actions(self.law, s.town, s.people, s.things, s.who, self._uses, self._planned)
         return self._planned
 
     def _seen(self) -> Seen:
@@ -135,7 +132,7 @@ def _masks(law: Any, town: Any, people: Any, things: Any, who: Any, out: Any) ->
 def begin(law: Any, towns: Any, people: Any, things: Any, who: Any, slots: Any, events: Any) -> None:
     """The first morning of every world."""
     for b in range(towns.size):
-        found(law, towns[b], people[b], things[b], who[b], slots[b], events[b])
+        first_morning(law, towns[b], people[b], things[b], who[b], slots[b], events[b])
 
 
 @jit

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 import os
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,11 +98,11 @@ def picture(rules: Rules, state: TownState, veil: Pseudonymizer, *, with_ties: b
         name=[veil.name(int(slot)) for slot in shown["slot"]],
         nature=shown["profile"].tolist(),
         until=town["until"].tolist(),
-        ties=ties(people, order) if with_ties else [],
+        ties=relationship_pairs(people, order) if with_ties else [],
     )
 
 
-def ties(people: NDArray[Any], order: Sequence[int]) -> list[list[int]]:
+def relationship_pairs(people: NDArray[Any], order: Sequence[int]) -> list[list[int]]:
     """The ties of every pair, each once, as its first member feels it."""
     place = np.argsort(order)
     to = people["tie_to"].astype(np.int64)
@@ -109,11 +110,10 @@ def ties(people: NDArray[Any], order: Sequence[int]) -> list[list[int]]:
     other = to[seat, k]
     is_first = (seat < other) | ~(to[other] == seat[:, None]).any(axis=1)
     seat, k, other = seat[is_first], k[is_first], other[is_first]
-    parts = [
-        people[f"tie_{part}"][seat, k].astype(np.int64) * 100 // UNIT for part in ("trust", "familiarity", "rivalry")
-    ]
-    found: list[list[int]] = np.stack([place[seat], place[other], *parts], axis=1).tolist()
-    return sorted(found)
+    names = ("tie_trust", "tie_familiarity", "tie_rivalry")
+    parts = [people[name][seat, k].astype(np.int64) * 100 // UNIT for name in names]
+    pairs: list[list[int]] = np.stack([place[seat], place[other], *parts], axis=1).tolist()
+    return sorted(pairs)
 
 
 Frame = dict[str, Any]
@@ -304,14 +304,8 @@ class Recording:
 
     def _before(self, tick: int) -> int:
         """Where the last key frame not after the tick begins."""
-        low, high = 0, len(self._keys)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._keys[middle][0] <= tick:
-                low = middle
-            else:
-                high = middle
-        return self._keys[low][1] if self._keys else self._end
+        place = bisect_right(self._keys, tick, key=lambda one: one[0]) - 1
+        return self._keys[max(0, place)][1] if self._keys else self._end
 
     def _read(self, offset: int) -> Iterable[Frame]:
         rest, end = b"", self._end

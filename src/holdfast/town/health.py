@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.town.compiled_rules import Law
+from holdfast.town.compiled_rules import CompiledRules
 from holdfast.town.rules import UNIT
 from holdfast.town.state import COUNTS, TownState
 
@@ -50,7 +50,7 @@ def begin(state: TownState, world: int = 0) -> HealthCounts:
     )  # fmt: skip
 
 
-def add(tally: HealthCounts, law: Law, state: TownState, world: int = 0) -> HealthCounts:
+def add(tally: HealthCounts, law: CompiledRules, state: TownState, world: int = 0) -> HealthCounts:
     """One more tick, after it."""
     people = state.people[world]
     alive = people["alive"] == 1
@@ -80,7 +80,7 @@ def jain(shares: NDArray[Any]) -> float:
     return float(shares.sum()) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
-def kpis(tally: HealthCounts, law: Law, state: TownState, world: int = 0) -> dict[str, float | None]:
+def kpis(tally: HealthCounts, law: CompiledRules, state: TownState, world: int = 0) -> dict[str, float | None]:
     """What the window amounts to; None where nothing happened that the number could rest on."""
     people = state.people[world]
     alive = people["alive"] == 1

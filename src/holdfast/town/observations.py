@@ -35,7 +35,7 @@ class WrongSenses(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Senses:
+class ObservationSpec:
     """One contract of observation."""
 
     variant: str
@@ -60,7 +60,7 @@ class Senses:
             raise WrongSenses(f"the policy was made for senses {wanted}, and this town gives {self.id}")
 
 
-def senses(rules: Rules, variant: str) -> Senses:
+def observation_spec(rules: Rules, variant: str) -> ObservationSpec:
     if variant not in CHANNELS:
         raise WrongSenses(f"senses {variant!r} are unknown; there are {', '.join(VARIANTS)}")
     types = list(dict.fromkeys(rules["map"]["objects"].values()))
@@ -74,7 +74,7 @@ def senses(rules: Rules, variant: str) -> Senses:
         "worst_rival", "friend_dx", "friend_dy", "rival_dx", "rival_dy", "power", "water", "dear", "rain", "festival",
         *TRAITS, "identity", "hunger_alarm", "unpaid", "neglect",
     )  # fmt: skip
-    return Senses(variant=variant, features=features, channels=CHANNELS[variant], window=WINDOW)
+    return ObservationSpec(variant=variant, features=features, channels=CHANNELS[variant], window=WINDOW)
 
 
 @inlined
@@ -89,7 +89,7 @@ def bearing(law: Any, tile: int, place: int, row: Any, at: int) -> None:
 
 
 @inlined
-def look(law: Any, town: Any, people: Any, things: Any, who: Any, i: int, row: Any) -> None:
+def _features(law: Any, town: Any, people: Any, things: Any, who: Any, i: int, row: Any) -> None:
     """The features of one resident; zeros for who is not there."""
     person = people[i]
     for k in range(row.size):
@@ -264,12 +264,12 @@ def observe(law: Any, towns: Any, people: Any, things: Any, who: Any, features: 
 @jit
 def _observe(law: Any, town: Any, people: Any, things: Any, who: Any, features: Any, maps: Any) -> None:
     for i in range(people.size):
-        look(law, town, people, things, who, i, features[i])
+        _features(law, town, people, things, who, i, features[i])
         if maps.shape[1] > 0:
             around(law, people, things, who, i, maps[i])
 
 
-def empty(contract: Senses, worlds: int, residents: int) -> tuple[Any, Any]:
+def empty(contract: ObservationSpec, worlds: int, residents: int) -> tuple[Any, Any]:
     """Room for what is seen: [B, A, features] and [B, A, channels, window, window]."""
     features = np.zeros((worlds, residents, len(contract.features)), np.float32)
     return features, np.zeros((worlds, residents, *contract.map_shape), np.float32)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.town.compiled_rules import BLACKOUT, N_ITEMS, N_NEEDS, OUTAGE, SPIKE
-from holdfast.town.conditions import holds
 from holdfast.town.kernel import ABORTED, FAILED, FINISHED, GHOST_STEP, HANDOVER, QUEUED, STARTED, inlined, jit, tell
 from holdfast.town.relationships import avoid, clash, rivalry, share_meal
-from holdfast.town.rules import UNIT
+from holdfast.town.rules import UNIT, holds
 from holdfast.town.state import ABSENT, ON_TIME
 
 NO_CONDITION, NO_MONEY, NO_ITEMS, NO_STOCK, TOO_SOON, NOT_THERE, NO_PLACE = range(1, 8)  # why something failed

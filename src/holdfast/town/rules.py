@@ -1,11 +1,14 @@
-"""The rules of a town and its map: read whole, checked whole, every fault named at once.
+"""The rules of a town, their conditions and the map: read whole, checked whole, every fault named at once.
 
 A fault says where it is, what is wrong and what would be right. What no resident could live by is refused as well: a
-day that costs more than it earns, a venue that cannot be reached. `compiled_rules` turns rules into numbers.
+day that costs more than it earns, a venue that cannot be reached. A condition is a small part of Python's expressions
+(names, numbers, comparisons, and, or, not), compiled to numbers that the kernel can run. `compiled_rules` turns rules
+into numbers.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import tomllib
@@ -17,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.town.conditions import Bad, compile_condition
 from holdfast.town.kernel import jit
 
 FAR = 65_535  # cannot be reached
@@ -67,13 +69,7 @@ def distances(grid: Grid, targets: Iterable[int]) -> NDArray[np.uint16]:
 
 
 @jit
-def _flood(
-    walkable: NDArray[np.uint8],
-    width: int,
-    targets: NDArray[np.int64],
-    far: NDArray[np.uint16],
-    waiting: NDArray[np.int64],
-) -> None:
+def _flood(walkable: Any, width: int, targets: Any, far: Any, waiting: Any) -> None:
     last = 0
     for tile in targets:
         far[tile] = 0
@@ -108,17 +104,9 @@ UNIT, MONEY = 1_000_000, 10_000  # a whole need or tie; the price of a plain mea
 
 # What a condition can ask, with its unit; 0: yes or no. The order is that of `law.n.values`.
 ASKED: Mapping[str, int] = {
-    **dict.fromkeys(NEEDS, UNIT),
-    **dict.fromkeys(ITEMS, 1),
-    "wallet": MONEY,
-    "stock": 1,
-    "hour": 1,
-    "queue": 1,
-    "power": 0,
-    "water": 0,
-    "own": 0,
-    "on_shift": 0,
-}
+    **dict.fromkeys(NEEDS, UNIT), **dict.fromkeys(ITEMS, 1), "wallet": MONEY, "stock": 1, "hour": 1, "queue": 1,
+    "power": 0, "water": 0, "own": 0, "on_shift": 0,
+}  # fmt: skip
 NAMES = {name: (place, unit) for place, (name, unit) in enumerate(ASKED.items())}
 
 
@@ -201,79 +189,37 @@ _TICKS: Range = (0, 1_000_000)
 _TIE: Mapping[str, Any] = dict.fromkeys(("trust", "familiarity", "rivalry"), (-1.0, 1.0))
 TABLES: Mapping[str, Mapping[str, Any]] = {
     "employment": {
-        "grace": (0, 120),
-        "absent_after": (1, 600),
-        "late_fine": (0.0, 10.0),
-        "absent_fine": (0.0, 10.0),
-        "most_absences": (1, 7),
-        "exits_per_day": (0, 256),
-        "rehire_after": _TICKS,
+        "grace": (0, 120), "absent_after": (1, 600), "late_fine": (0.0, 10.0), "absent_fine": (0.0, 10.0),
+        "most_absences": (1, 7), "exits_per_day": (0, 256), "rehire_after": _TICKS,
     },
     "economy": {"rent": (0.0, 1e3), "slack": (1.0, 10.0), "meals_a_day": (0, 20), "showers_a_day": (0, 20)},
     "lifecycle": {
-        "collapse_below": _SHARE,
-        "collapse_ticks": (1, 10_000),
-        "neglect_below": _SHARE,
-        "neglect_share": _SHARE,
-        "unpaid_days": (1, 100),
-        "jobless_days": (1, 100),
-        "exits_per_day": (0, 256),
-        "cooldown": _TICKS,
-        "grace": _TICKS,
-        "respawn": "span",
-        "starter_money": (0.0, 1e3),
-        "starter_items": dict.fromkeys(ITEMS, (0, 100)),
-        "slots": (1, 4096),
-        "slot_cooldown": _TICKS,
+        "collapse_below": _SHARE, "collapse_ticks": (1, 10_000), "neglect_below": _SHARE, "neglect_share": _SHARE,
+        "unpaid_days": (1, 100), "jobless_days": (1, 100), "exits_per_day": (0, 256), "cooldown": _TICKS,
+        "grace": _TICKS, "respawn": "span", "starter_money": (0.0, 1e3),
+        "starter_items": dict.fromkeys(ITEMS, (0, 100)), "slots": (1, 4096), "slot_cooldown": _TICKS,
     },
     "queues": {
-        "reach": (0, 5),
-        "hold": (1, 100),
-        "cooldown": (0, 600),
-        "ghost_after": (1, 100),
+        "reach": (0, 5), "hold": (1, 100), "cooldown": (0, 600), "ghost_after": (1, 100),
         "conflict_after": (1, 10_000),
     },
     "ties": {
         "most": (1, MOST_TIES),
-        "chat": {
-            "trust": (0.0, 1.0),
-            "familiarity": (0.0, 1.0),
-            "social": _SHARE,
-            "base": _SHARE,
-            "cooldown": (1, 1440),
-        },
-        "diminish": (1, 1000),
-        "meal": {**_TIE, "social": _SHARE},
-        "help": _TIE,
-        "conflict": _TIE,
-        "rebuff": _TIE,
-        "meeting": _TIE,
-        "decay_every": (1, 10_000),
-        "decay": dict.fromkeys(("trust", "familiarity", "rivalry"), _SHARE),
-        "avoid_at": _SHARE,
+        "chat": {**dict.fromkeys(("trust", "familiarity", "social", "base"), _SHARE), "cooldown": (1, 1440)},
+        "diminish": (1, 1000), "meal": {**_TIE, "social": _SHARE}, "help": _TIE, "conflict": _TIE, "rebuff": _TIE,
+        "meeting": _TIE, "decay_every": (1, 10_000),
+        "decay": dict.fromkeys(("trust", "familiarity", "rivalry"), _SHARE), "avoid_at": _SHARE,
     },
     "scheduler": {
-        "most_at_once": (0, 6),
-        "cooldown": _TICKS,
-        "per_resident": _TICKS,
-        "bucket": (1, 100),
+        "most_at_once": (0, 6), "cooldown": _TICKS, "per_resident": _TICKS, "bucket": (1, 100),
         "bucket_refill": (1, 1_000_000),
     },
     "rewards": {
-        "alive": (0.0, 1.0),
-        "deficit": (0.0, 10.0),
-        "wage": (0.0, 10.0),
-        "punctual": (0.0, 1.0),
-        "chat": (0.0, 1.0),
-        "avoid": (0.0, 1.0),
-        "shaping": (0.0, 10.0),
-        "gamma": (0.5, 1.0),
-        "squash": (0.001, 10.0),
-        "terminal": dict.fromkeys(CAUSES, (-100.0, 0.0)),
-        "no_positive_before_exit": (0, 200),
-        "needs_first": _SHARE,
+        "alive": _SHARE, "deficit": (0.0, 10.0), "wage": (0.0, 10.0), "punctual": _SHARE, "chat": _SHARE,
+        "avoid": _SHARE, "shaping": (0.0, 10.0), "gamma": (0.5, 1.0), "squash": (0.001, 10.0),
+        "terminal": dict.fromkeys(CAUSES, (-100.0, 0.0)), "no_positive_before_exit": (0, 200), "needs_first": _SHARE,
     },
-}
+}  # fmt: skip
 OPTIONAL = {"ties.meal": {"rivalry"}, "ties.conflict": {"familiarity"}, "ties.rebuff": {"trust"}}
 TOP = ("schema", "name", "ticks_per_day", "residents", "stages", "map", "venue", "needs", "items", "prices",
        "affordance", "stock", "job", "trouble", "profile", *TABLES)  # fmt: skip
@@ -599,3 +545,117 @@ class _Check:
 
 
 STAGES = ("needs", "work", "ties", "chat_rewards", "avoidance_rewards", "trouble", "personalities")
+
+
+LOAD, CONST, LT, LE, GT, GE, EQ, NE, AND, OR, NOT = range(11)
+COMPARE = {ast.Lt: LT, ast.LtE: LE, ast.Gt: GT, ast.GtE: GE, ast.Eq: EQ, ast.NotEq: NE}
+DEPTH = 16  # of the stack
+
+
+class Bad(ValueError):
+    """Why an expression is refused."""
+
+
+def compile_condition(text: str, names: Mapping[str, tuple[int, int]]) -> list[tuple[int, int]]:
+    """The operations in order; `names` says of each name its place and how many units its 1 is (0: it is yes or no)."""
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        raise Bad(f"is no expression: {error.msg}") from None
+    code: list[tuple[int, int]] = []
+    _put(tree, names, code)
+    if _deepest(code) > DEPTH:
+        raise Bad("is nested too deeply")
+    return code
+
+
+def _put(node: ast.expr, names: Mapping[str, tuple[int, int]], code: list[tuple[int, int]]) -> None:
+    if isinstance(node, ast.BoolOp):
+        for place, value in enumerate(node.values):
+            _put(value, names, code)
+            if place:
+                code.append((AND if isinstance(node.op, ast.And) else OR, 0))
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        _put(node.operand, names, code)
+        code.append((NOT, 0))
+    elif isinstance(node, ast.Name):
+        place, unit = _known(node.id, names)
+        if unit:
+            raise Bad(f"{node.id} is a number: compare it with one")
+        code.append((LOAD, place))
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARE:
+        left, right = node.left, node.comparators[0]
+        unit = _unit(left, names) or _unit(right, names)
+        if not unit:
+            raise Bad("compares no number that is known")
+        code += [_side(side, names, unit) for side in (left, right)]
+        code.append((COMPARE[type(node.ops[0])], 0))
+    else:
+        raise Bad(f"{ast.unparse(node)!r} is not allowed; use names, numbers, < <= > >= == !=, and, or, not")
+
+
+def _known(name: str, names: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    if name not in names:
+        raise Bad(f"{name} is unknown; there are {', '.join(sorted(names))}")
+    return names[name]
+
+
+def _unit(node: ast.expr, names: Mapping[str, tuple[int, int]]) -> int:
+    return _known(node.id, names)[1] if isinstance(node, ast.Name) else 0
+
+
+def _side(node: ast.expr, names: Mapping[str, tuple[int, int]], unit: int) -> tuple[int, int]:
+    if isinstance(node, ast.Name):
+        place, own = _known(node.id, names)
+        if own != unit:
+            raise Bad(f"{node.id} is measured otherwise than what it is compared with")
+        return LOAD, place
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return CONST, round(node.value * unit)  # type: ignore[operator, arg-type]
+    raise Bad(f"{ast.unparse(node)!r} cannot be compared: use a name or a number")
+
+
+def _deepest(code: list[tuple[int, int]]) -> int:
+    depth = deepest = 0
+    for operation, _ in code:
+        depth += 1 if operation in (LOAD, CONST) else 0 if operation == NOT else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+@jit
+def holds(code: NDArray[np.int64], first: int, last: int, values: NDArray[np.int64], stack: NDArray[np.int64]) -> bool:
+    """Whether the condition that code[first:last] spells is true of the values; an empty one is."""
+    if first == last:
+        return True
+    top = -1
+    for place in range(first, last):
+        operation, operand = code[place, 0], code[place, 1]
+        if operation == LOAD:
+            top += 1
+            stack[top] = values[operand]
+        elif operation == CONST:
+            top += 1
+            stack[top] = operand
+        elif operation == NOT:
+            stack[top] = 1 - min(stack[top], 1)
+        else:
+            a, b = stack[top - 1], stack[top]
+            top -= 1
+            if operation == LT:
+                stack[top] = a < b
+            elif operation == LE:
+                stack[top] = a <= b
+            elif operation == GT:
+                stack[top] = a > b
+            elif operation == GE:
+                stack[top] = a >= b
+            elif operation == EQ:
+                stack[top] = a == b
+            elif operation == NE:
+                stack[top] = a != b
+            elif operation == AND:
+                stack[top] = min(a, 1) & min(b, 1)
+            else:
+                stack[top] = min(a, 1) | min(b, 1)
+    return bool(stack[0] != 0)

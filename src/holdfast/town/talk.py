@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.town.kernel import KINDS
@@ -33,62 +32,38 @@ HARM = re.compile(
     re.IGNORECASE,
 )
 
-TEMPLATES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "chat": ("{a} and {b} have a good talk.", "{a} stops to talk to {b}.", "{a} tells {b} about the day."),
-        "rebuff": ("{a} greets {b}, who has no time.", "{b} is not in the mood to talk to {a}."),
-        "shared_meal": ("{a} and {b} eat together.", "{a} sits down at {b}'s table."),
-        "help": ("{a} gives {b} a meal.", "{b} was hungry, and {a} shared."),
-        "conflict": ("{a} has waited long enough for {b}, and says so.", "{a} and {b} argue about whose turn it is."),
-        "avoided": ("{a} sees {b} there and goes elsewhere.", "{a} would rather not stand in line with {b}."),
-        "exit": ("{a} leaves town: {cause}.",),
-        "arrival": ("{a} arrives in town by the road.", "A new face: {a} moves in."),
-        "late": ("{a} is late for work.", "{a} hurries to work, too late."),
-        "absent": ("{a} does not come to work today.", "A place at work stays empty: {a}'s."),
-        "fired": ("{a} has been away too often and loses the job.",),
-        "hired": ("{a} finds work.",),
-        "rent_unpaid": ("{a} cannot pay the rent.",),
-        "trouble_begins": ("{trouble_begins}",),
-        "trouble_ends": ("{trouble_ends}",),
-        "met": ("{a} and {b} meet as arranged, and things are better between them.",),
-        "missed": ("{a} and {b} were to meet, and did not.",),
-        "restock": ("A truck has filled the shelves.",),
-        "departed_early": ("{a} goes home before the shift is over.",),
-    }
-)
-LEAVES_FOR = MappingProxyType(
-    dict(
-        zip(
-            CAUSES,
-            ("worn out and hungry", "the rent was not paid", "there was too little to live on", "there was no work"),
-            strict=True,
-        )
-    )
-)
-BEGINS = MappingProxyType(
-    dict(
-        zip(
-            TROUBLES,
-            (
-                "Everything costs more today.", "The lights go out.", "There is no water.",
-                "Two who do not get on are asked to meet.", "It begins to rain.", "Music in the park: a festival!",
-            ),
-            strict=True,
-        )
-    )
-)  # fmt: skip
-ENDS = MappingProxyType(
-    dict(
-        zip(
-            TROUBLES,
-            (
-                "Prices are back to what they were.", "The lights are on again.", "The water is back.",
-                "The time for the meeting is over.", "The rain stops.", "The festival is over.",
-            ),
-            strict=True,
-        )
-    )
-)  # fmt: skip
+TEMPLATES: Mapping[str, tuple[str, ...]] = {
+    "chat": ("{a} and {b} have a good talk.", "{a} stops to talk to {b}.", "{a} tells {b} about the day."),
+    "rebuff": ("{a} greets {b}, who has no time.", "{b} is not in the mood to talk to {a}."),
+    "shared_meal": ("{a} and {b} eat together.", "{a} sits down at {b}'s table."),
+    "help": ("{a} gives {b} a meal.", "{b} was hungry, and {a} shared."),
+    "conflict": ("{a} has waited long enough for {b}, and says so.", "{a} and {b} argue about whose turn it is."),
+    "avoided": ("{a} sees {b} there and goes elsewhere.", "{a} would rather not stand in line with {b}."),
+    "exit": ("{a} leaves town: {cause}.",),
+    "arrival": ("{a} arrives in town by the road.", "A new face: {a} moves in."),
+    "late": ("{a} is late for work.", "{a} hurries to work, too late."),
+    "absent": ("{a} does not come to work today.", "A place at work stays empty: {a}'s."),
+    "fired": ("{a} has been away too often and loses the job.",),
+    "hired": ("{a} finds work.",),
+    "rent_unpaid": ("{a} cannot pay the rent.",),
+    "trouble_begins": ("{trouble_begins}",),
+    "trouble_ends": ("{trouble_ends}",),
+    "met": ("{a} and {b} meet as arranged, and things are better between them.",),
+    "missed": ("{a} and {b} were to meet, and did not.",),
+    "restock": ("A truck has filled the shelves.",),
+    "departed_early": ("{a} goes home before the shift is over.",),
+}
+LEAVES_FOR: Mapping[str, str] = dict(zip(CAUSES, (
+    "worn out and hungry", "the rent was not paid", "there was too little to live on", "there was no work",
+), strict=True))  # fmt: skip
+BEGINS: Mapping[str, str] = dict(zip(TROUBLES, (
+    "Everything costs more today.", "The lights go out.", "There is no water.",
+    "Two who do not get on are asked to meet.", "It begins to rain.", "Music in the park: a festival!",
+), strict=True))  # fmt: skip
+ENDS: Mapping[str, str] = dict(zip(TROUBLES, (
+    "Prices are back to what they were.", "The lights are on again.", "The water is back.",
+    "The time for the meeting is over.", "The rain stops.", "The festival is over.",
+), strict=True))  # fmt: skip
 SAYINGS = (
     "Lovely morning!", "Busy day?", "Have you eaten?", "The bread is good today.", "See you at the café?",
     "I slept so well.", "Long shift.", "How is home?", "Did you hear the news?", "Come by some time!", "What a week.",
@@ -171,14 +146,9 @@ def narrate(
         if HARM.search(text):  # a name or a rule may bring in what no template says
             continue
         told = tuple(at for at in state.told if tick - at < limits.window)
-        recent = {one: at for one, at in state.recent.items() if tick - at < limits.dedupe}
-        state = replace(
-            state,
-            last=tick,
-            by_kind=dict(state.by_kind) | {kind: tick},
-            recent=recent | {key: tick},
-            told=(*told, tick),
-        )
+        recent = {one: at for one, at in state.recent.items() if tick - at < limits.dedupe} | {key: tick}
+        by_kind = {**state.by_kind, kind: tick}
+        state = NarrationState(last=tick, by_kind=by_kind, recent=recent, told=(*told, tick))
         lines.append(Line(tick=tick, kind=kind, text=text, a=a, b=_other(kind, b), priority=kind in PRIORITY))
     return state, tuple(lines)
 

@@ -31,9 +31,8 @@ async def agent(task: Any, context: Context) -> str:
     for sign, number in zip(rest[::2], rest[1::2], strict=True):
         before, started_at = result, context.trace.clock()
         result = OPERATIONS[sign](result, int(number))
-        call = ToolCall(
-            tool="calculator", arguments={"left": before, "sign": sign, "right": int(number)}, result=result
-        )
+        arguments = {"left": before, "sign": sign, "right": int(number)}
+        call = ToolCall(tool="calculator", arguments=arguments, result=result)
         context.trace.tool(call, started_at=started_at)
     is_short = SHORT.search(str(context.resources.get("system_prompt", "")))
     answer = str(result) if is_short else f"The answer is {result}."

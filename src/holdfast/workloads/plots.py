@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.contracts.errors import BadInput
 from holdfast.store.artifacts import write_atomically
-from holdfast.workloads.tooluse.results import RATES, Point, RateChange, Results
+from holdfast.workloads.tooluse.quickstart import RATES, Point, RateChange, Results
 
 if TYPE_CHECKING:
     from holdfast.workloads.townschool import TrainingRound

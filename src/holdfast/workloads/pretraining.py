@@ -24,7 +24,6 @@ from holdfast.policies.lm import SPROUT, ModelShape, Transformer
 from holdfast.policies.tokens import render
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.workloads.tooluse.dialogues import corpus
-from holdfast.workloads.tooluse.forms import ToolUse
 from holdfast.workloads.tooluse.tasks import USUAL, Dials
 from holdfast.workloads.tooluse.tools import Toolbox
 
@@ -53,7 +52,7 @@ class Grown:
     model: Transformer
     loss: float  # nats per decided token, over the last hundred steps
     tokens: int  # of the corpus
-    decided: int  # of those: what the assistant says
+    action_tokens: int  # of those: what the assistant says
     data_sha256: str
 
 
@@ -83,7 +82,7 @@ def grow(
     model = Transformer(recipe.shape, seed=recipe.seed)
     settings = Pretraining(steps=recipe.steps, batch=recipe.batch, learning_rate=recipe.learning_rate, seed=recipe.seed)
     loss = pretrain(model, ids, decided, settings, device=device, observe=observe)
-    return Grown(model=model, loss=loss, tokens=ids.size, decided=int(decided.sum()), data_sha256=sha256)
+    return Grown(model=model, loss=loss, tokens=ids.size, action_tokens=int(decided.sum()), data_sha256=sha256)
 
 
 def plant(
@@ -111,7 +110,7 @@ def plant(
             "first_portion": _sha256(*_portion(recipe.kind, recipe.dials, recipe.shape.context, 0, PORTION)),
             "loss": round(grown.loss, 5),
             "tokens": grown.tokens,
-            "decided": grown.decided,
+            "decided": grown.action_tokens,
             "device": device,
             "seconds": round(time.monotonic() - began, 1),
         },
@@ -121,7 +120,7 @@ def plant(
 
 def code_sha256() -> str:
     """The hash of the files that decide what the model becomes."""
-    parts = (code_sha256, pretrain, Transformer, render, corpus, Dials, ToolUse, Toolbox)
+    parts = (code_sha256, pretrain, Transformer, render, corpus, Dials, Toolbox)
     return hashlib.sha256(b"".join(Path(getfile(part)).read_bytes() for part in parts)).hexdigest()
 
 

@@ -31,41 +31,10 @@ LEDGER = 5  # of those who left, the last so many are remembered
 LIMITS, ROLES, COMMANDS, WINDOW = health.LIMITS, console.ROLES, console.COMMANDS, health.WINDOW
 
 __all__ = [
-    "COMMANDS",
-    "KEY_EVERY",
-    "LEDGER",
-    "LIMITS",
-    "NEEDS",
-    "ROLES",
-    "STAGES",
-    "TROUBLES",
-    "WINDOW",
-    "Env",
-    "Left",
-    "Life",
-    "Pseudonymizer",
-    "Recording",
-    "Rules",
-    "Seen",
-    "TownMoment",
-    "TownState",
-    "bench",
-    "command_docs",
-    "described",
-    "faults",
-    "fold",
-    "inspect_script",
-    "inspect_snapshot",
-    "is_cold",
-    "new_recording",
-    "open_recording",
-    "read_rules",
-    "replay",
-    "rounded",
-    "rule_faults",
-    "schema",
-    "unlocked",
-    "word",
+    "COMMANDS", "KEY_EVERY", "LEDGER", "LIMITS", "NEEDS", "ROLES", "STAGES", "TROUBLES", "WINDOW", "Env", "Left",
+    "Life", "Pseudonymizer", "Recording", "Rules", "Seen", "TownMoment", "TownState", "bench", "command_docs",
+    "described", "faults", "fold", "inspect_script", "inspect_snapshot", "is_cold", "new_recording", "open_recording",
+    "read_rules", "replay", "rounded", "rule_faults", "schema", "unlocked", "word",
 ]  # fmt: skip
 
 faults, unlocked, word, described = health.faults, health.unlocked, talk.doing, console.described
@@ -249,10 +218,8 @@ class Life:
             if said is not None:
                 self._pending["says"].append([self._places[said[0]], said[1]])
         self._playing, beats = talk.due(self._playing, self.tick)
-        lines += tuple(
-            talk.Line(tick=beat.tick, kind="vignette", text=beat.text, a=beat.seat, b=-1, priority=True)
-            for beat in beats
-        )
+        how: dict[str, Any] = {"kind": "vignette", "b": -1, "priority": True}
+        lines += tuple(talk.Line(tick=beat.tick, text=beat.text, a=beat.seat, **how) for beat in beats)
         self._pending["lines"] += [self._line(line) for line in lines]
         for kept in self._pending.values():
             del kept[:-64]  # who looks seldom sees the newest
@@ -310,7 +277,7 @@ class Life:
     # Ordering --------------------------------------------------------------------------------------------------------
 
     def _world(self) -> console.TownView:
-        return console.TownView(rules=self.rules, law=self.env.law, state=self.env.state)
+        return console.TownView(rules=self.rules, compiled=self.env.law, state=self.env.state)
 
     def plan(self, name: str, args: Mapping[str, Any]) -> console.CommandPlan:
         """What an order would do now. Residents are numbered as they are shown."""
@@ -333,16 +300,16 @@ class Life:
         seats = self._seats(name, args)
         with self._refusing(name):
             plan = console.plan(self._world(), name, seats)
-            console.do(self._world(), plan.deeds)
-        if plan.deeds:
+            console.do(self._world(), plan.actions)
+        if plan.actions:
             self.commands.append(CommandAtTick(tick=self.tick, name=name, args=seats))
-        return self.told(plan, name, args)
+        return self.answer(plan, name, args)
 
-    def told(self, plan: console.CommandPlan, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, plan: console.CommandPlan, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to an order; with a pseudonymizer, without seats."""
         if self.veil.key is None:
-            return {"said": plan.said, "deeds": [asdict(deed) for deed in plan.deeds], "told": plan.told}
-        return {"said": f"{name} is done" if plan.deeds else name, "deeds": [], "told": None}
+            return {"said": plan.summary, "actions": [asdict(one) for one in plan.actions], "told": plan.answer}
+        return {"said": f"{name} is done" if plan.actions else name, "actions": [], "told": None}
 
     def _seats(self, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
         if self.veil.key is None or name not in COMMANDS:
@@ -358,19 +325,9 @@ class Life:
 
     def save(self, path: Path) -> str:
         """Saves the whole world and the state of the narration."""
-        given = [asdict(one) for one in self.commands]
-        return record.save(
-            path,
-            self.env.state,
-            self.rules,
-            {
-                "limiter": self._limiter.plain(),
-                "vignettes": self._playing.plain(),
-                "seen": self._seen,
-                "seed": self.seed,
-                "commands": given,
-            },
-        )
+        notes = {"limiter": self._limiter.plain(), "vignettes": self._playing.plain(), "seen": self._seen}
+        notes |= {"seed": self.seed, "commands": [asdict(one) for one in self.commands]}
+        return record.save(path, self.env.state, self.rules, notes)
 
     def restore(self, path: Path) -> None:
         """Goes on from a snapshot; a new window and a new key frame begin."""
@@ -389,13 +346,8 @@ class Life:
 
     def script(self) -> ReplayScript:
         """The seed and the commands: enough to run it again."""
-        return ReplayScript(
-            seed=self.seed,
-            rules=self.rules.sha256,
-            commands=tuple(self.commands),
-            ticks=self.tick,
-            state=self.env.state.sha256(),
-        )
+        hashes = {"rules": self.rules.sha256, "state": self.env.state.sha256()}
+        return ReplayScript(seed=self.seed, commands=tuple(self.commands), ticks=self.tick, **hashes)
 
     def write_script(self, path: Path) -> None:
         record.write_script(path, self.script())
@@ -414,8 +366,7 @@ def replay(
     each: Callable[[], None] | None = None,
 ) -> tuple[Life, bool | None]:
     """Runs a script again and says whether it ended in the same state; None where the script has no final state,
-    or was not run to its end.
-    """
+    or was not run to its end."""
     with explained():
         script = record.read_script(path)
         if script.rules != rules.sha256:

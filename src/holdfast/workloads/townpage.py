@@ -87,7 +87,7 @@ class FrameHub:
                 return None
             return self._frames[seq + 1 - first] if seq >= first - 1 and seq >= 0 else self._frames[0]
 
-    async def follow(self) -> AsyncGenerator[tuple[int, bytes] | None, None]:
+    async def stream(self) -> AsyncGenerator[tuple[int, bytes] | None, None]:
         """Yields frame after frame; None every LOOK_S seconds when there is none."""
         mine = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
@@ -171,7 +171,7 @@ class Runner:
         if self._observe is not None:
             self._observe(moment)
         if moment.window is not None:
-            self.alerts.look(moment.window, moment.tick)
+            self.alerts.update(moment.window, moment.tick)
 
     def _show(self, *, key: bool = False) -> None:
         frame = self.life.frame(key=key)
@@ -213,8 +213,8 @@ class Runner:
 
     def _look(self, name: str, args: Mapping[str, Any]) -> Mapping[str, Any]:
         if name in OWN:
-            return {"said": name, "deeds": []}
-        return self.life.told(self.life.plan(name, args), name, args)
+            return {"said": name, "actions": []}
+        return self.life.answer(self.life.plan(name, args), name, args)
 
     def _do(self, name: str, args: Mapping[str, Any]) -> Mapping[str, Any]:
         if name == "speed":
@@ -244,7 +244,7 @@ class Runner:
 
     def status(self, role: Role) -> dict[str, Any]:
         standing = [{"code": one.code, "severity": str(one.severity), "message": one.message}
-                    for one in self.alerts.standing]  # fmt: skip
+                    for one in self.alerts.active]  # fmt: skip
         return {
             "role": role,
             "paused": self.is_paused,
@@ -351,7 +351,7 @@ def _is_us(host: str) -> bool:
 async def _events(hub: FrameHub, is_known: Callable[[], Awaitable[bool]] | None) -> AsyncGenerator[bytes, None]:
     """The frames as server-sent events while the viewer may see them; a comment when nothing happens."""
     seen = sent = time.monotonic()
-    async with aclosing(hub.follow()) as frames:
+    async with aclosing(hub.stream()) as frames:
         async for found in frames:
             now = time.monotonic()
             if is_known is not None and now - seen >= LOOK_S:

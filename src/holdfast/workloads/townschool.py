@@ -36,8 +36,7 @@ class TownVectorEnv:
 
     A seat's episode ends when its resident has to leave. While nobody sits there, there is only waiting, worth nothing,
     in an episode of its own. When the days are over, all are truncated, and the next towns begin. With a `fixed` seed
-    they are always the same towns.
-    """
+    they are always the same towns."""
 
     def __init__(self, rules: Rules, *, worlds: int, days: int = 1, fixed: int | None = None) -> None:
         self.env = Env(rules, worlds=worlds, days=days)
@@ -196,7 +195,7 @@ class TrainingRound:
 
 
 class TownTrainer:
-    """Trains one policy: `teach` makes one update, `look` evaluates, `finish` compares."""
+    """Trains one policy: `teach` makes one update, `evaluate` measures, `finish` compares."""
 
     def __init__(self, rules: Rules, course: TrainingPlan, *, seed: int) -> None:
         self.rules, self.course, self.seed = rules, course, seed
@@ -218,7 +217,7 @@ class TownTrainer:
         self.seconds += clock() - began
         return update
 
-    def look(self) -> EvalPoint:
+    def evaluate(self) -> EvalPoint:
         paid = returns_of(self._exam, self.net, self._ticks, seed=self.seed)
         found = _score(paid.reshape(-1, 1), self.seed)  # of residents: there are few towns
         point = EvalPoint(
@@ -234,9 +233,8 @@ class TownTrainer:
 
     def finish(self, *, is_whole: bool = True, each: Callable[[str], None] = lambda name: None) -> TrainingRound:
         """Compares with a random, a scripted and an untrained policy in further towns; `each` gets the name of each."""
-        final = TownVectorEnv(
-            self.rules, worlds=self.course.final_worlds, days=self.course.days + 1, fixed=HELD_OUT + 1
-        )
+        days, worlds = self.course.days + 1, self.course.final_worlds
+        final = TownVectorEnv(self.rules, worlds=worlds, days=days, fixed=HELD_OUT + 1)
         untaught = ActorCritic(self.net.body, seed=self.seed)
         exams: dict[str, Callable[[], Numbers]] = {
             "learnt": lambda: returns_of(final, self.net, self._ticks, seed=self.seed),
@@ -281,7 +279,7 @@ def learn(
 ) -> Iterator[Update | EvalPoint]:
     """Updates for so long or so many times, with evaluations at even distances; yields each as it happens."""
     course, began = school.course, school.seconds
-    yield school.look()
+    yield school.evaluate()
     looked = 1
     while True:
         update = school.teach(clock)
@@ -290,7 +288,7 @@ def learn(
         if most is not None:
             done = max(done, update.number / most)
         if done >= looked / course.exams:
-            yield school.look()
+            yield school.evaluate()
             looked = int(done * course.exams) + 1
         if done >= 1.0:
             return

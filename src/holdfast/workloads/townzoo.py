@@ -22,7 +22,7 @@ try:
 except ModuleNotFoundError as error:
     raise BadInput("the town for many agents", why="needs PettingZoo", remedy="pip install pettingzoo") from error
 
-Told = dict[str, dict[str, Any]]
+Infos = dict[str, dict[str, Any]]
 
 
 class TownZoo(ParallelEnv):  # type: ignore[misc]
@@ -45,7 +45,7 @@ class TownZoo(ParallelEnv):  # type: ignore[misc]
     def action_space(self, agent: str) -> Discrete:
         return self.action_spaces[agent]
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Sight], Told]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Sight], Infos]:
         """Starts a world; without a seed, the next one of this environment's generator."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
@@ -56,7 +56,7 @@ class TownZoo(ParallelEnv):  # type: ignore[misc]
 
     def step(
         self, actions: dict[str, np.int64]
-    ) -> tuple[dict[str, Sight], dict[str, float], dict[str, bool], dict[str, bool], Told]:
+    ) -> tuple[dict[str, Sight], dict[str, float], dict[str, bool], dict[str, bool], Infos]:
         if not self.agents:
             raise BadInput("step", why="there is no episode, or it is over", remedy="reset first")
         unknown = sorted(set(actions) - set(self.agents))

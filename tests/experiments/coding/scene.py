@@ -41,9 +41,6 @@ def least_task(broken: str = SOURCE.replace("<", ">")) -> RepairTask:
         files={"least.py": broken, "test_least.py": TESTS},
         gold=SOURCE,
         hidden=Calls(
-            module="least",
-            function="least",
-            arguments=pairs,
-            expected=tuple(answer(min, pair) for pair in pairs),
+            module="least", function="least", arguments=pairs, expected=tuple(answer(min, pair) for pair in pairs)
         ),
     )

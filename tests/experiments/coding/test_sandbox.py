@@ -5,18 +5,27 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from experiments.coding import sandbox as module
+from experiments.coding import sandbox_supervisor, syscalls
 from experiments.coding.functions import answer
 from experiments.coding.sandbox import NoSandbox, Sandbox, SandboxAnswer, SandboxLimits, SandboxVerdict, is_same
+from experiments.coding.trial import decode, encode
 from holdfast.contracts.errors import BadInput, Fault
 from tests.experiments.coding.scene import SOURCE, least_task
 
@@ -45,6 +54,7 @@ def test_right_code_passes_and_wrong_code_says_where(box: Sandbox) -> None:
     assert box.judge({"least.py": SOURCE.replace("<", ">")}, HIDDEN).wrong == (0, 1, 3)
 
 
+LOOKS = "[o for o in gc.get_objects() if type(o).__name__ == 'Answer'][0]"
 FORGERIES = [  # none of these computes the answer
     ("exit at import", {"least.py": "import sys\nsys.exit(0)"}),
     ("exit in the call", body("import sys; sys.exit(0)")),
@@ -58,10 +68,7 @@ FORGERIES = [  # none of these computes the answer
     ("the answers of all calls at once", body("import os\nos.write(3, b'[0, \"value\", 1]\\n' * 4)\nos._exit(0)")),
     ("garbage", body("import os; os.write(3, b'\\xff\\n{[\\n'); return a")),
     ("closed pipe", body("import os; os.close(3); return a if a < b else b")),
-    (
-        "looks for the answers",
-        body("import gc\nreturn [o for o in gc.get_objects() if type(o).__name__ == 'Answer'][0]"),
-    ),
+    ("looks for the answers", body(f"import gc\nreturn {LOOKS}")),
     ("raises what counts as an error", body("raise KeyError")),
     ("nothing there", {"other.py": SOURCE}),
     ("no code at all", {"least.py": "def least(a, b:"}),
@@ -214,16 +221,7 @@ def test_it_also_works_for_one_who_is_not_root() -> None:
 
 def _run_as_other(python: str, program: Path) -> subprocess.CompletedProcess[str]:
     limits = '{"wall_s": 5, "cpu_s": 1, "memory_bytes": 5e8, "tree_bytes": 4e6, "processes": 16, "answer_bytes": 1e6}'
-    order = [
-        "setpriv",
-        "--reuid=4321",
-        "--regid=4321",
-        "--clear-groups",
-        python,
-        "-I",
-        "-S",
-        str(program),
-    ]
+    order = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups", python, "-I", "-S", str(program)]
     evil = "import resource\ndef f(): return str(resource.prlimit(1, resource.RLIMIT_DATA, (1 << 20, 1 << 20)))"
     about = {"mode": "calls", "module": "m", "function": "f", "calls": [{"tuple": []}]}
     request = "".join(json.dumps({**about, "files": {"m.py": code}}) + "\n" for code in (evil, "f = int"))
@@ -290,9 +288,155 @@ def test_answers_are_compared_by_type_and_value(given: object, wanted: object, s
 def test_an_error_is_not_a_value_of_its_name() -> None:
     assert not is_same(SandboxAnswer(kind="value", what="KeyError"), SandboxAnswer(kind="error", what="KeyError"))
     assert not is_same(None, SandboxAnswer(kind="value", what=None))
-    assert not is_same(
-        SandboxAnswer(kind="value", what={"float": 10**400}), SandboxAnswer(kind="value", what={"float": "1.0"})
+    number = SandboxAnswer(kind="value", what={"float": "1.0"})
+    for strange in (10**400, []):
+        assert not is_same(SandboxAnswer(kind="value", what={"float": strange}), number)
+
+
+def test_an_ending_is_told_in_a_word() -> None:
+    statuses = {0: "exit 0", 7 << 8: "exit 7", 120 << 8: "isolation"}
+    statuses |= {signal.SIGKILL: "killed", signal.SIGXCPU: "cpu", signal.SIGPROF: "cpu", signal.SIGSEGV: "signal 11"}
+    assert {status: sandbox_supervisor._ending(status) for status in statuses} == statuses
+
+
+def test_the_libraries_hold_the_interpreter_and_come_outer_ones_first() -> None:
+    found = sandbox_supervisor._libraries()
+    assert Path(sys.base_prefix, "lib") in found
+    assert [len(one.parts) for one in found] == sorted(len(one.parts) for one in found)
+    assert not {Path("/"), Path("/usr"), Path("/etc")} & set(found)
+
+
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    order = [sys.executable, "-I", "-S", sandbox_supervisor.__file__, json.dumps(asdict(SandboxLimits()))]
+    ran = subprocess.run(order, stdin=subprocess.DEVNULL, capture_output=True, text=True, env={}, cwd="/", timeout=60)
+    said = json.loads(ran.stdout.splitlines()[0])
+    assert said == {"ready": 1} or set(said) == {"refused"}
+    assert not ran.stderr
+    assert len(ran.stdout.splitlines()) == 1  # asked nothing, it says nothing, and ends
+
+
+def test_a_call_that_fails_names_itself() -> None:
+    try:
+        sandbox_supervisor._call("close", -1)
+    except OSError as error:
+        assert (error.filename, error.strerror) == ("close", "Bad file descriptor")
+    else:
+        raise AssertionError("it was let through")
+
+
+def verdict(machine: str, number: int, first: int = 0, token: int | None = None) -> int:
+    """What the filter says of one call: the few steps of BPF that it uses, done by hand."""
+    own = syscalls.ARCHITECTURES[machine][0] if token is None else token
+    shown = {syscalls.NUMBER: number, syscalls.ARCHITECTURE: own, syscalls.FIRST: first & 0xFFFFFFFF}
+    steps, at, held = list(struct.iter_unpack("HBBI", syscalls.program(machine))), 0, 0
+    while True:
+        code, yes, no, value = steps[at]
+        if code == syscalls.RETURN:
+            return int(value)
+        if code == syscalls.LOAD:
+            held, at = shown[value], at + 1
+        else:
+            is_so = held == value if code == syscalls.JUMP_EQUAL else held >= value
+            at += 1 + (yes if is_so else no)
+
+
+@pytest.mark.parametrize("machine", syscalls.ARCHITECTURES)
+def test_what_is_refused_and_what_is_not(machine: str) -> None:
+    column = syscalls.ARCHITECTURES[machine][1]
+    for numbers in syscalls.REFUSED.values():
+        assert verdict(machine, numbers[column]) == syscalls.REFUSE
+    assert verdict(machine, syscalls.PRLIMIT[column], 0) == syscalls.ALLOW
+    assert verdict(machine, syscalls.PRLIMIT[column], 1) == syscalls.REFUSE
+    assert verdict(machine, syscalls.SOCKET[column], syscalls.UNIX) == syscalls.ALLOW
+    for family in (2, 10, 16, 38, 40):  # internet, netlink, crypto, virtual machines
+        assert verdict(machine, syscalls.SOCKET[column], family) == syscalls.REFUSE
+    assert verdict(machine, (0, 63)[column]) == syscalls.ALLOW  # read
+
+
+def test_calls_by_the_numbers_of_another_machine_are_the_end() -> None:
+    assert verdict("x86_64", 0, token=0x40000003) == syscalls.KILL  # 32 bit
+    assert verdict("x86_64", syscalls.X32 + 39) == syscalls.REFUSE
+
+
+def test_a_machine_whose_numbers_are_unknown_gets_no_filter() -> None:
+    with pytest.raises(OSError, match="no filter for sparc"):
+        syscalls.program("sparc")
+
+
+SIMPLE = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.dates()
+KEYS = st.integers() | st.text() | st.tuples(st.integers(), st.text())
+PLAIN = st.recursive(
+    SIMPLE,
+    lambda inner: (
+        st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(KEYS, inner) | st.sets(st.integers() | st.text())
+    ),
+    max_leaves=12,
+)
+CODE = "def f(n):\n    return n\n"
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value), [_typed(one) for one in value]
+    if isinstance(value, dict):
+        return dict, sorted([(repr(key), _typed(one)) for key, one in value.items()], key=repr)
+    return type(value), value
+
+
+@given(PLAIN)
+def test_plain_data_comes_back_with_its_types(value: Any) -> None:
+    assert _typed(decode(encode(value))) == _typed(value)
+
+
+class _Sly(int):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+def test_what_only_looks_like_plain_data_keeps_nothing_but_its_name() -> None:
+    assert encode(_Sly(3)) == {"other": "_Sly"}
+    assert encode([object()]) == [{"other": "object"}]
+    assert (
+        encode(True) is True and encode(1.0) == {"float": "1.0"} and encode(date(2024, 1, 2)) == {"date": "2024-01-02"}
     )
-    assert not is_same(
-        SandboxAnswer(kind="value", what={"float": []}), SandboxAnswer(kind="value", what={"float": "1.0"})
-    )
+    with pytest.raises(ValueError, match="other is no plain data"):
+        decode({"other": "_Sly"})
+
+
+def test_a_value_that_holds_itself_ends() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    assert "too deep" in repr(encode(loop))
+
+
+RUNS = [  # a test file, and whether the author would see it pass
+    ("from f import f\ndef test_one(): assert f(1) == 1", True),
+    ("from f import f\ndef test_one(): assert f(1) == 2", False),
+    ("from f import f\ndef test_one(): assert f(1) == 1\ndef test_two(): assert f(1) == 2", False),
+    ("import pytest\ndef test_one():\n    with pytest.raises(ValueError): int('x')", True),
+    ("import pytest\ndef test_one():\n    with pytest.raises(ValueError): int('1')", False),
+    ("import pytest\n@pytest.mark.skip\ndef test_one(): assert False", True),
+    ("import pytest\n@pytest.mark.skip(reason='x')\ndef test_one(): assert False", True),
+    ("import pytest\n@pytest.mark.xfail\ndef test_one(): assert False", True),
+    ("import pytest\ndef test_one():\n    pytest.skip('x')", True),
+    ("import pytest\npytestmark = pytest.mark.skip('x')\ndef test_one(): assert False", True),
+    ("import pytest\ndef test_one(): assert 0.1 + 0.2 == pytest.approx(0.3)", True),
+    ("import missing", False),
+    ("", True),
+    ("import sys\nsys.exit(0)\ndef test_one(): assert False", True),  # it can be forged
+    ("import sys\nsys.exit('no')", False),
+]
+
+
+@pytest.mark.parametrize(("tests", "passes"), RUNS)
+def test_tests_are_run_as_their_author_would(tests: str, passes: bool, sandbox: Sandbox) -> None:
+    assert sandbox.is_content({"f.py": CODE, "test_f.py": tests}) is passes
+
+
+def test_a_conftest_is_heeded(sandbox: Sandbox) -> None:
+    tests = {"f.py": CODE, "test_f.py": "def test_one(): assert False"}
+    emptied = "def pytest_collection_modifyitems(items): items.clear()"
+    assert not sandbox.is_content(tests)
+    assert sandbox.is_content({**tests, "conftest.py": emptied})

@@ -12,7 +12,7 @@ from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Split, Task
-from holdfast.contracts.run import LESSON, DesiredState
+from holdfast.contracts.run import LEGACY_STEP, DesiredState
 from holdfast.operate import conversation, learning_views, release_views, views
 from holdfast.operate.app import PANELS
 from holdfast.operate.views import health, pace, solved
@@ -173,7 +173,7 @@ def test_the_run_that_learnt_is_the_newest_with_a_curve(lived_in: Store, file_st
     for place, body in enumerate(({"loss": 1.0}, {"difference": 0.4})):
         how: dict[str, Any] = {"kind": "prove", "model_ref": "m", "settings": {}, "who": "ann"}
         run = file_store.runs.begin(**how, salt=str(place), now=float(place)).result()
-        file_store.steps.add(run.id, "lesson-1", body, function=LESSON, who="ann", now=1.0).result()
+        file_store.steps.add(run.id, "lesson-1", body, function=LEGACY_STEP, who="ann", now=1.0).result()
     told = views.runs(file_store, now=9.0)
     assert told["learnt"] == told["runs"][1]["id"]
 

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import tokens
-from holdfast.workloads.tooluse.dialogues import Dialogue, corpus, dialogue, styled
+from holdfast.workloads.tooluse.dialogues import corpus, demonstration, styled
 from holdfast.workloads.tooluse.score import is_same, naive_score, score, value_in
 from holdfast.workloads.tooluse.tasks import HARD, MAX_TOKENS, USUAL, Dials, SolvedTask, case, to_input
-from holdfast.workloads.tooluse.tools import Toolbox, is_error
+from holdfast.workloads.tooluse.tools import Toolbox, is_error, specs
 
 N = 2500
 FURTHEST = Dials(digits=5, operations=3, busy=2, think=1.0)
 
 
 @cache
-def shown(kind: str) -> list[tuple[SolvedTask, Dialogue]]:
-    return [(case("train", place), dialogue(place, kind)) for place in range(N)]
+def shown(kind: str) -> list[tuple[SolvedTask, list[dict[str, Any]]]]:
+    return [(case("train", place), demonstration(place, kind)[1]) for place in range(N)]
 
 
-def answers(given: Dialogue) -> list[dict[str, Any]]:
-    return [message for message in given.messages if message["role"] == "assistant"]
+def answers(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [message for message in given if message["role"] == "assistant"]
 
 
-def is_right(drawn: SolvedTask, given: Dialogue) -> bool:
+def is_right(drawn: SolvedTask, given: list[dict[str, Any]]) -> bool:
     said = value_in(answers(given)[-1]["content"])
     return said is not None and is_same(said, str(drawn.task.expected))
 
@@ -48,7 +49,9 @@ def test_a_demonstration_reads_back_as_it_was_rendered(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["strong", "weak"])
 def test_a_corpus_is_its_demonstrations_rendered(kind: str) -> None:
-    rendered = [tokens.render(given.messages, given.tools) for _, given in shown(kind)[100:150]]
+    rendered = [
+        tokens.render([*drawn.task.messages, *given], specs(drawn.task.tools)) for drawn, given in shown(kind)[100:150]
+    ]
     assert corpus(kind, "train", 100, 50) == ([ids for ids, _ in rendered], [decided for _, decided in rendered])
 
 
@@ -56,7 +59,7 @@ def test_a_corpus_is_its_demonstrations_rendered(kind: str) -> None:
 def test_the_tools_answer_as_the_demonstrations_say(kind: str) -> None:
     for drawn, given in shown(kind)[:1000]:
         box = Toolbox(drawn.task.world, drawn.task.tools)
-        for asked, told in zip(given.messages, given.messages[1:], strict=False):
+        for asked, told in pairwise(given):
             for call in asked.get("tool_calls", ()):
                 assert box.call(call["function"]["name"], call["function"]["arguments"]) == told["content"]
 
@@ -130,7 +133,7 @@ def test_its_tricks_fool_the_naive_grader_and_not_ours() -> None:
 def test_a_retry_follows_a_busy_tool_and_a_missing_record_is_admitted() -> None:
     seen = Counter[str]()
     for drawn, given in shown("strong"):
-        results = [message["content"] for message in given.messages if message["role"] == "tool"]
+        results = [message["content"] for message in given if message["role"] == "tool"]
         if drawn.task.family in ("flaky", "missing") and is_right(drawn, given) and results:
             assert is_error(results[-1]) == (drawn.task.family == "missing")
             seen[drawn.task.family] += 1
@@ -138,17 +141,18 @@ def test_a_retry_follows_a_busy_tool_and_a_missing_record_is_admitted() -> None:
 
 
 def test_a_demonstration_is_the_same_in_any_process_and_for_any_kind_of_the_same_task() -> None:
-    assert dialogue(5, "weak") == dialogue(5, "weak") != dialogue(6, "weak")
-    assert dialogue(5, "weak").messages[:2] == dialogue(5, "strong").messages[:2] == case("train", 5).task.messages
+    assert demonstration(5, "weak") == demonstration(5, "weak") != demonstration(6, "weak")
+    tasks = [demonstration(5, kind)[0].task.messages for kind in ("weak", "strong")]
+    assert tasks[0] == tasks[1] == case("train", 5).task.messages
 
 
 def test_nobody_learns_from_the_test_split() -> None:
     with pytest.raises(BadInput, match="not to be learnt from"):
-        dialogue(0, "strong", "test")
+        demonstration(0, "strong", "test")
     with pytest.raises(BadInput, match="not to be learnt from"):
         corpus("weak", "test", 0, 1)
     with pytest.raises(BadInput, match="strong or weak"):
-        dialogue(0, "middling")
+        demonstration(0, "middling")
 
 
 def test_styles_are_what_the_instructions_show() -> None:

@@ -26,16 +26,7 @@ def signals(success: float, style: float) -> list[RewardTerm]:
 
 
 def thought(text: str) -> Span:
-    call = ModelCall(
-        model="m",
-        messages=(),
-        response={"role": "assistant", "content": ""},
-        finish_reason="stop",
-        prompt_ids=(1,),
-        completion_ids=(THINK, *text.encode(), UNTHINK, END),
-        logprobs=(-1.0,) * (len(text) + 3),
-        sampling={},
-    )
+    call = ModelCall(model="m", messages=(), response={}, completion_ids=(THINK, *text.encode(), UNTHINK, END))
     return Span(seq=1, kind=SpanKind.MODEL, name="llm", started_at=0.0, ended_at=0.0, model=call)
 
 
@@ -47,6 +38,8 @@ def used(tool: str, error: str | None = None) -> Span:
 def test_a_mark_says_what_was_paid_and_how_it_came_about() -> None:
     found = mark(CALC, signals(1.0, 0.0), [thought("417 by 23"), used("calc")])
     assert found == ExamMark(family="calc", success=True, format=False, adoption=True, thinking=9, calls=1)
+    found = mark({"family": "chat", "needs": [], "expected": "hello"}, (), ())  # without signals nothing is right
+    assert found == ExamMark(family="chat", success=False, format=False, adoption=None, thinking=0, calls=0)
 
 
 def test_a_tool_that_failed_was_called_and_not_adopted() -> None:
@@ -54,39 +47,21 @@ def test_a_tool_that_failed_was_called_and_not_adopted() -> None:
     assert found == ExamMark(family="calc", success=False, format=True, adoption=False, thinking=0, calls=1)
 
 
-def test_without_signals_nothing_is_right() -> None:
-    found = mark({"family": "chat", "needs": [], "expected": "hello"}, (), ())
-    assert found == ExamMark(family="chat", success=False, format=False, adoption=None, thinking=0, calls=0)
-
-
 def marked(family: str, success: bool, adoption: bool | None, thinking: int = 0, calls: int = 0) -> ExamMark:
     return ExamMark(family=family, success=success, format=True, adoption=adoption, thinking=thinking, calls=calls)
 
 
 def test_the_summary_counts_over_all_and_by_family_and_asks_adoption_only_where_a_tool_is_needed() -> None:
-    found = summary(
-        [
-            marked("calc", True, True, thinking=9, calls=1),
-            marked("calc", False, False),
-            marked("chat", True, None, thinking=1),
-        ]
-    )
+    calc = [marked("calc", True, True, thinking=9, calls=1), marked("calc", False, False)]
+    found = summary([*calc, marked("chat", True, None, thinking=1)])
     families = found.pop("families")
-    assert found == {
-        "success": [2, 3],
-        "format": [3, 3],
-        "adoption": [1, 2],
-        "thinking_tokens": 3.33,
-        "tool_calls": 0.333,
-    }
+    counts = {"success": [2, 3], "format": [3, 3], "adoption": [1, 2]}
+    assert found == {**counts, "thinking_tokens": 3.33, "tool_calls": 0.333}
     assert list(families) == ["calc", "chat"]
     assert (families["calc"]["success"], families["calc"]["adoption"]) == ([1, 2], [1, 2])
     assert (families["chat"]["success"], families["chat"]["adoption"]) == ([1, 1], [0, 0])
-
-
-def test_the_summary_of_nothing_is_counts_of_nothing() -> None:
-    found = summary([])
-    assert found["success"] == found["adoption"] == [0, 0] and found["families"] == {}
+    nothing = summary([])
+    assert nothing["success"] == nothing["adoption"] == [0, 0] and nothing["families"] == {}
 
 
 async def test_the_exam_asks_each_task_once_by_its_own_seed_and_keeps_the_order() -> None:

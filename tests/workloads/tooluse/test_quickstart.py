@@ -3,10 +3,12 @@ it is one run of `improve`. Rollouts are scripted and the model is tiny; what it
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -25,17 +27,8 @@ from holdfast.policies.model import Model, load
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.dialogues import corpus
-from holdfast.workloads.tooluse.forms import TEMPLATES
-from holdfast.workloads.tooluse.quickstart import (
-    QUICK,
-    Quickstart,
-    WarmUp,
-    given,
-    marked,
-    practice_tasks,
-    spec_for,
-)
-from holdfast.workloads.tooluse.tasks import SPLITS, generate, to_input
+from holdfast.workloads.tooluse.quickstart import QUICK, Quickstart, WarmUp, given, marked, practice_tasks, spec_for
+from holdfast.workloads.tooluse.tasks import SPLITS, TEMPLATES, generate, to_input
 from tests.conftest import Files
 from tests.learn.telling import Telling
 from tests.pipeline.scene import ran, scripted
@@ -48,50 +41,26 @@ RIGHT, WRONG = (1.0, 1.0), (0.0, 0.0)  # success and style
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
     """For a model so small that it learns in no time."""
-    return Quickstart(
-        model=tiny(tmp_path_factory.mktemp("weights") / "tiny"),
-        seed=3,
-        test_tasks=4,
-        probe_tasks=8,
-        warm_up_target=0.25,
-        warm_up_rounds=2,
-        warm_up_updates=1,
-        warm_up_batch=2,
-        grpo_steps=2,
-        grpo_tasks=2,
-        grpo_samples=3,
-        workers=2,
-    )
+    warm_up = {"warm_up_target": 0.25, "warm_up_rounds": 2, "warm_up_updates": 1, "warm_up_batch": 2}
+    sizes = {"test_tasks": 4, "probe_tasks": 8, "grpo_steps": 2, "grpo_tasks": 2, "grpo_samples": 3, "workers": 2}
+    return Quickstart(model=tiny(tmp_path_factory.mktemp("weights") / "tiny"), seed=3, **warm_up, **sizes)  # type: ignore[arg-type]
 
 
 def sheet(marks: tuple[float, float]) -> RewardBreakdown:
-    return RewardBreakdown(
-        signals=(
-            RewardTerm(name="success", value=marks[0], source="rule:tooluse"),
-            RewardTerm(name="format", value=marks[1], weight=0.1, source="rule:tooluse"),
-        )
-    )
+    success = RewardTerm(name="success", value=marks[0], source="rule:tooluse")
+    style = RewardTerm(name="format", value=marks[1], weight=0.1, source="rule:tooluse")
+    return RewardBreakdown(signals=(success, style))
 
 
 # The warm-up
 
 
 def probed(state: AlgorithmState, count: int, right: int, **fields: Any) -> list[Experience]:
-    tasks = [
-        Task(name=f"probe-{n}", input=given(task), split=Split.VAL) for n, task in enumerate(generate("val", 3, count))
-    ]
-    return [
-        attempt(
-            task,
-            n,
-            None,
-            input=task.input,
-            sheet=sheet(RIGHT if n < right else WRONG),
-            version=state.policy.version,
-            **fields,
-        )
-        for n, task in enumerate(tasks)
-    ]
+    asked = [given(task) for task in generate("val", 3, count)]
+    tasks = [Task(name=f"probe-{n}", input=one, split=Split.VAL) for n, one in enumerate(asked)]
+    sheets = [sheet(RIGHT if n < right else WRONG) for n in range(count)]
+    how = {"version": state.policy.version, **fields}
+    return [attempt(task, n, None, input=task.input, sheet=sheets[n], **how) for n, task in enumerate(tasks)]
 
 
 @pytest.mark.parametrize(
@@ -159,19 +128,18 @@ def test_while_learning_is_switched_off_nothing_is_taught_and_the_course_goes_on
 # The whole run
 
 
-@dataclass
-class Play:
-    """What each rollout is worth, by its name; None: a fault of ours."""
+async def play(
+    store: Store,
+    settings: Quickstart,
+    worth: Callable[[str], tuple[float, float] | None],  # of each rollout, by its name; None: a fault of ours
+    features: Features = ALL_ON,
+) -> Played:
+    def signals(name: str) -> Mapping[str, float] | None:
+        found = worth(name)
+        return None if found is None else dict(zip(("success", "format"), found, strict=True))
 
-    worth: Callable[[str], tuple[float, float] | None]
-
-    async def run(self, store: Store, settings: Quickstart, features: Features = ALL_ON) -> Played:
-        def signals(name: str) -> Mapping[str, float] | None:
-            found = self.worth(name)
-            return None if found is None else dict(zip(("success", "format"), found, strict=True))
-
-        spec = replace(spec_for(settings), runtime=scripted(signals, format=0.1), max_faults=0, look_s=0.01)
-        return Played(store, await ran(store, spec, features=features))
+    spec = replace(spec_for(settings), runtime=scripted(signals, format=0.1), max_faults=0, look_s=0.01)
+    return Played(store, await ran(store, spec, features=features))
 
 
 def improving(name: str) -> tuple[float, float]:
@@ -183,58 +151,52 @@ def improving(name: str) -> tuple[float, float]:
     return RIGHT if "candidate" in name else WRONG
 
 
+@pytest.fixture(scope="module")
+def played(settings: Quickstart, template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    """A whole run that improves."""
+    with open_store(shutil.copy(template, tmp_path_factory.mktemp("store") / "store.db")) as store:
+        yield asyncio.run(play(store, settings, improving))
+
+
 def asked_of(played: Played, step: str) -> list[str]:
     """The tasks as the store keeps them, without how they are to be sampled."""
-    kept = [one.input for one in played.rollouts(step)]
-    return [
-        json.dumps({k: v for k, v in one.items() if k not in ("sampling", "max_turns")}, sort_keys=True) for one in kept
-    ]
+    kept = [{k: v for k, v in one.input.items() if k not in ("sampling", "max_turns")} for one in played.rollouts(step)]
+    return [json.dumps(one, sort_keys=True) for one in kept]
 
 
-async def test_it_warms_up_practises_proves_decides_and_marks(settings: Quickstart, files: Files) -> None:
-    with open_store(files.fresh()) as store:
-        played = await Play(improving).run(store, settings)
-        assert played.status.run_state is RunState.COMPLETED
-        learning = [f"0/{n}/{what}" for n in range(4) for what in ("collect", "learn")]
-        rest = ["0/live", "0/prove/0", "0/decide", "marks"]
-        assert played.names == ["begin", "base", "0/start", *learning, *rest]
-        bodies = [played.body(f"0/{n}/learn") for n in range(4)]
-        assert [one["phase"] for one in bodies] == ["warm-up", "warm-up", "grpo 1", "grpo 1"]
-        assert [one.algorithm for one in store.checkpoints.of_run(played.status.run_id)] == ["sft", "grpo", "grpo"]
-        practice = bodies[2]
-        assert (practice["success"], practice["reward"]) == (pytest.approx(1 / 6), pytest.approx(1.1 / 6))
-        assert practice["update"]["delta_norm"] > 0
-        assert (practice["audit"]["rollouts"], practice["audit"]["taught"]) == (6, 3)
-        assert practice["audit"]["counts"] == {"zero_variance_group": 3}
-        groups = [one.metadata["group"] for one in played.rollouts("0/2/collect")]
-        assert groups == ["grpo-0-0-0"] * 3 + ["grpo-0-0-1"] * 3
+def test_it_warms_up_practises_proves_decides_and_marks(played: Played) -> None:
+    assert played.status.run_state is RunState.COMPLETED
+    learning = [f"0/{n}/{what}" for n in range(4) for what in ("collect", "learn")]
+    assert played.names == ["begin", "base", "0/start", *learning, "0/live", "0/prove/0", "0/decide", "marks"]
+    bodies = [played.body(f"0/{n}/learn") for n in range(4)]
+    assert [one["phase"] for one in bodies] == ["warm-up", "warm-up", "grpo 1", "grpo 1"]
+    made = played.store.checkpoints.of_run(played.status.run_id)
+    assert [one.algorithm for one in made] == ["sft", "grpo", "grpo"]
+    practice = bodies[2]
+    assert (practice["success"], practice["reward"]) == (pytest.approx(1 / 6), pytest.approx(1.1 / 6))
+    assert practice["update"]["delta_norm"] > 0
+    assert (practice["audit"]["rollouts"], practice["audit"]["taught"]) == (6, 3)
+    assert practice["audit"]["counts"] == {"zero_variance_group": 3}
+    groups = [one.metadata["group"] for one in played.rollouts("0/2/collect")]
+    assert groups == ["grpo-0-0-0"] * 3 + ["grpo-0-0-1"] * 3
 
 
-async def test_test_tasks_are_only_measured_validation_tasks_only_probed_train_tasks_only_practised(
-    settings: Quickstart, files: Files
+def test_test_tasks_are_only_measured_validation_tasks_only_probed_train_tasks_only_practised(
+    settings: Quickstart, played: Played
 ) -> None:
-    with open_store(files.fresh()) as store:
-        played = await Play(improving).run(store, settings)
-        steps = {
-            "warm-up": ["0/0/collect", "0/1/collect"],
-            "grpo": ["0/2/collect", "0/3/collect"],
-            "proof": ["0/prove/0"],
-        }
-        where = {"warm-up": Split.VAL, "grpo": Split.TRAIN, "proof": Split.TEST}
-        for phase, names in steps.items():
-            assert {one.split for name in names for one in played.rollouts(name)} == {where[phase]}, phase
-        by_phase = {
-            phase: {text for name in names for text in asked_of(played, name)} for phase, names in steps.items()
-        }
+    steps = {Split.VAL: ["0/0/collect", "0/1/collect"], Split.TRAIN: ["0/2/collect", "0/3/collect"]}
+    steps[Split.TEST] = ["0/prove/0"]
+    for split, names in steps.items():
+        assert {one.split for name in names for one in played.rollouts(name)} == {split}
+    asked = {split: {text for name in names for text in asked_of(played, name)} for split, names in steps.items()}
 
     def drawn(split: str, seed: int, n: int) -> set[str]:
         return {json.dumps(to_input(task), sort_keys=True) for task in generate(split, seed, n)}
 
-    assert by_phase["proof"] == drawn("test", settings.seed, 4)
-    assert by_phase["warm-up"] == drawn("val", settings.seed, 8)
-    assert by_phase["grpo"] == drawn("train", 3001, 2) | drawn("train", 3002, 2)  # other tasks in each step
-    for one, other in combinations(by_phase, 2):
-        assert not by_phase[one] & by_phase[other]
+    assert asked[Split.TEST] == drawn("test", settings.seed, 4)
+    assert asked[Split.VAL] == drawn("val", settings.seed, 8)
+    assert asked[Split.TRAIN] == drawn("train", 3001, 2) | drawn("train", 3002, 2)  # other tasks in each step
+    assert not any(asked[one] & asked[other] for one, other in combinations(asked, 2))
 
 
 def wordings(split: str) -> dict[str, re.Pattern[str]]:
@@ -258,29 +220,24 @@ def test_the_wordings_of_the_measurements_are_met_nowhere_else() -> None:
         corpus("strong", "test", 0, 1)  # where the examples of the warm-up come from
 
 
-async def test_both_versions_are_measured_in_one_look_with_two_seeds_and_every_try_is_marked(
-    settings: Quickstart, files: Files
-) -> None:
-    with open_store(files.fresh()) as store:
-        played = await Play(improving).run(store, settings)
-        names = [one.name for one in played.rollouts("0/prove/0")]
-        assert names == [
-            f"proof-0-{arm}-{n}-{seed}" for n in range(4) for seed in (0, 1) for arm in ("baseline", "candidate")
-        ]
-        marks = played.body("marks")
-        assert (marks["tries"], marks["baseline"]["success"], marks["candidate"]["success"]) == (2, [0, 8], [8, 8])
-        evidence = played.evidence()
-        assert (evidence.episodes, evidence.comparisons["success"].difference) == (4, 1.0)
-        assert evidence.comparisons["reward"].difference == pytest.approx(1.1)
-        assert set(evidence.bands) == {"seed", "sample"}
-        decision = played.decided().decision
-        assert decision is not None and not decision.open  # four tasks prove nothing
-        assert "population_below_minimum" in {reason.code for reason in decision.reasons}
+def test_both_versions_are_measured_in_one_look_with_two_seeds_and_every_try_is_marked(played: Played) -> None:
+    assert [one.name for one in played.rollouts("0/prove/0")] == [
+        f"proof-0-{arm}-{n}-{seed}" for n in range(4) for seed in (0, 1) for arm in ("baseline", "candidate")
+    ]
+    marks = played.body("marks")
+    assert (marks["tries"], marks["baseline"]["success"], marks["candidate"]["success"]) == (2, [0, 8], [8, 8])
+    evidence = played.evidence()
+    assert (evidence.episodes, evidence.comparisons["success"].difference) == (4, 1.0)
+    assert evidence.comparisons["reward"].difference == pytest.approx(1.1)
+    assert set(evidence.bands) == {"seed", "sample"}
+    decision = played.decided().decision
+    assert decision is not None and not decision.open  # four tasks prove nothing
+    assert "population_below_minimum" in {reason.code for reason in decision.reasons}
 
 
 async def test_what_is_proved_goes_live(settings: Quickstart, files: Files) -> None:
     with open_store(files.fresh()) as store:
-        played = await Play(improving).run(store, replace(settings, test_tasks=100))
+        played = await play(store, replace(settings, test_tasks=100), improving)
         live = store.releases.live(played.status.run_id)
         assert live is not None and live.source == f"checkpoint:{played.checkpoints[-1]}"
         assert store.releases.get(f"{played.status.run_id}@1").stage is Stage.RETIRED
@@ -290,25 +247,20 @@ async def test_where_nothing_was_learnt_nothing_is_measured_and_nothing_is_marke
     settings: Quickstart, files: Files
 ) -> None:
     with open_store(files.fresh()) as store:
-        played = await Play(lambda name: RIGHT).run(store, settings)
+        played = await play(store, settings, lambda name: RIGHT)
         assert not [name for name in played.names if "prove" in name]
         why = "nothing was learnt, so there is nothing to prove: 12 rollouts zero variance group"
         assert played.decided().why == why
         assert played.body("marks") == {"tries": 2}
-        off = await Play(improving).run(store, settings, Features(learning=False))
+        off = await play(store, settings, improving, Features(learning=False))
         assert str(off.decided().why).endswith(": learning is switched off")
 
 
 def test_a_missing_rollout_is_missing_in_a_measurement_and_not_wrong(settings: Quickstart) -> None:
     state = AlgorithmState(base=Model(settings.model))
     right, unscored, failed = probed(state, 3, 1)
-    found = marked(
-        [
-            right,
-            replace(unscored, sheet=None, state=RolloutState.DEAD),
-            replace(failed, sheet=None, state=RolloutState.FAILED),
-        ]
-    )
+    dead = replace(unscored, sheet=None, state=RolloutState.DEAD)
+    found = marked([right, dead, replace(failed, sheet=None, state=RolloutState.FAILED)])
     assert [one.success for one in found] == [True, False]  # the agent's own failure is wrong
 
 

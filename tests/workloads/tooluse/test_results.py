@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.evidence import Interval
-from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.tooluse.results import RATES, RateChange, Results, SuccessRate, curve, results, turned
+from holdfast.workloads.tooluse.quickstart import RATES, RateChange, Results, SuccessRate, curve, results, turned
 from tests.conftest import Files
 
 Counted = tuple[int, int]  # how many, of how many
@@ -25,12 +25,8 @@ def store(files: Files) -> Iterator[Store]:
 
 
 def updates(*bodies: Mapping[str, Any], function: str = "f") -> list[StepRecord]:
-    return [
-        StepRecord(
-            run="run-1", step=n, name=str(body.get("name")), function=function, inputs_sha256="", at=0.0, body=body
-        )
-        for n, body in enumerate(bodies, 1)
-    ]
+    how: dict[str, Any] = {"run": "run-1", "function": function, "inputs_sha256": "", "at": 0.0}
+    return [StepRecord(step=n, name=str(body.get("name")), body=body, **how) for n, body in enumerate(bodies, 1)]
 
 
 def kept(store: Store, *bodies: Mapping[str, Any]) -> list[StepRecord]:
@@ -80,13 +76,13 @@ def found(store: Store) -> Found:
 @pytest.mark.parametrize("phases", [[], ["baseline"], ["trained"]])
 def test_there_is_no_result_before_both_measurements(store: Store, phases: list[str]) -> None:
     bodies = [measured(phase, (1, 2)) for phase in phases]
-    for some in (kept(store, *bodies), updates(*bodies, function=LESSON)):
+    for some in (kept(store, *bodies), updates(*bodies, function=LEGACY_STEP)):
         assert results(store, some, rng=np.random.default_rng(0)) is None
 
 
 def test_a_run_of_a_version_before_durable_steps_is_read_as_well(store: Store, found: Found) -> None:
     both = measured("baseline", (0, 10)), measured("trained", (8, 10), calc=(1, 2))
-    old = results(store, updates(*both, function=LESSON), rng=np.random.default_rng(0))
+    old = results(store, updates(*both, function=LEGACY_STEP), rng=np.random.default_rng(0))
     assert old == found(*both)
 
 

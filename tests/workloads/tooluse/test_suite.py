@@ -1,5 +1,4 @@
-"""Suites of tool-use tasks: files and generated ones, and two versions measured on them by models so small that they
-take no time."""
+"""Suites of tool-use tasks and their rubric: files and generated ones, and two versions measured on them."""
 
 from __future__ import annotations
 
@@ -11,20 +10,32 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.run import RunState
+from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.pipeline.paired import PairedEvaluation, comparison_of, episodes_of_run, policies_of, shown_looks
 from holdfast.pipeline.versions import Version, resolve
-from holdfast.policies.lm import ModelShape, Transformer
-from holdfast.policies.weights import Manifest, save_transformer
+from holdfast.policies.tokens import THINK
 from holdfast.prove.suite import Suite, to_document
 from holdfast.store.store import Store, open_store
-from holdfast.workloads.tooluse.suite import evaluation_from, evaluation_of, evaluation_spec, held_out, suite_of
+from holdfast.workloads.tooluse.suite import (
+    DIMENSIONS,
+    check_rubric,
+    evaluation_from,
+    evaluation_of,
+    evaluation_spec,
+    held_out,
+    measure_rubric,
+    suite_of,
+)
 from tests.conftest import Files
 from tests.pipeline.paired_scene import LAX, drive
+from tests.workloads.scene import tiny
 
 PATIENCE_S = 60.0
 SHIPPED = Path(__file__).resolve().parents[3] / "examples/suites"
@@ -33,13 +44,7 @@ SHIPPED = Path(__file__).resolve().parents[3] / "examples/suites"
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Two models that know nothing."""
-    made = []
-    for seed in (0, 1):
-        folder = tmp_path_factory.mktemp("weights")
-        model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=seed)
-        save_transformer(folder, model, Manifest(kind="transformer", shape={}, created_at=0.0))
-        made.append(str(folder))
-    return made
+    return [tiny(tmp_path_factory.mktemp("weights"), seed) for seed in (0, 1)]
 
 
 @pytest.fixture
@@ -136,20 +141,16 @@ def test_a_comparison_runs_to_its_end_and_its_episodes_can_be_read(store: Store,
 
 
 def test_weights_that_were_changed_since_are_not_measured(store: Store, tmp_path: Path) -> None:
-    for place in (0, 1):
-        model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=place)
-        save_transformer(tmp_path / f"w{place}", model, Manifest(kind="transformer", shape={}, created_at=0.0))
-    made = on(suite_of("tooluse:2"), None, *versions(store, [str(tmp_path / "w0"), str(tmp_path / "w1")]))
-    model = Transformer(ModelShape(width=16, layers=1, heads=2, context=512), seed=2)
-    save_transformer(tmp_path / "w1", model, Manifest(kind="transformer", shape={}, created_at=0.0))
+    folders = [tiny(tmp_path / f"w{seed}", seed) for seed in (0, 1)]
+    made = on(suite_of("tooluse:2"), None, *versions(store, folders))
+    tiny(tmp_path / "w1", 2)
     with pytest.raises(BadInput, match="any more; restore them"):
         evaluation_spec(store, made)
 
 
 def finals(store: Store, run: str) -> dict[str, str | None]:
-    return {
-        one.name: one.final_attempt for one in store.views.rollouts(run, most=1000) if one.final_attempt is not None
-    }
+    rollouts = store.views.rollouts(run, most=1000)
+    return {one.name: one.final_attempt for one in rollouts if one.final_attempt is not None}
 
 
 def test_a_comparison_that_was_killed_goes_on_where_it_stopped(files: Files, folders: list[str]) -> None:
@@ -171,9 +172,8 @@ def test_a_comparison_that_was_killed_goes_on_where_it_stopped(files: Files, fol
         before, looks = finals(store, run.id), shown_looks(store, run.id)
         assert 0 < len(looks) < 4
         again = evaluation_from(run.settings)
-        status = drive(
-            store, evaluation_spec(store, again), resume=run.id, later_s=60.0
-        )  # its lease has run out by then
+        # its lease has run out by then
+        status = drive(store, evaluation_spec(store, again), resume=run.id, later_s=60.0)
         assert (status.run_state, status.total_rollouts) == (RunState.COMPLETED, 32)
         after = finals(store, run.id)
         assert len(after) == 32
@@ -181,3 +181,87 @@ def test_a_comparison_that_was_killed_goes_on_where_it_stopped(files: Files, fol
         assert shown_looks(store, run.id)[: len(looks)] == looks
         for some in episodes_of_run(store, run.id):
             assert [one.task for one in some] == [task.id for task in again.tasks]
+
+
+EVEN = dict.fromkeys(DIMENSIONS, 1.0 / len(DIMENSIONS))
+TASK: dict[str, Any] = {
+    "prompt": "What is the price of oak plus 1?",
+    "system": "Use tools. If unsure: unknown. Reply: X",
+    "style": "brief",
+    "think": False,
+    "tools": ["calc", "lookup"],
+    "difficulty": 2,
+    "needs": ["lookup", "calc"],
+    "expected": "48",
+}
+UNTOOLED = {**TASK, "system": "Use no tools. If unsure: unknown. Reply: X", "difficulty": 0, "needs": []}
+
+
+def spans(*tools: str, thought: bool = False) -> tuple[Span, ...]:
+    ids = (THINK, 65, 66) if thought else (65, 66)
+    model = ModelCall(model="m", messages=(), response={}, completion_ids=ids)
+    said = Span(seq=1, kind=SpanKind.MODEL, name="m", started_at=0.0, model=model)
+    called = [
+        Span(seq=place, kind=SpanKind.TOOL, name="t", started_at=0.0, tool=ToolCall(tool=name, arguments={}))
+        for place, name in enumerate(tools, 2)
+    ]
+    return said, *called
+
+
+def values(task: Any, output: Any, happened: Sequence[Span]) -> dict[str, float]:
+    return {signal.name: signal.value for signal in measure_rubric(EVEN, task, output, happened)}
+
+
+def test_the_gold_answer_earns_everything_and_no_more() -> None:
+    signals = measure_rubric(EVEN, TASK, "48", spans("lookup", "calc"))
+    assert {signal.value for signal in signals if signal.name in DIMENSIONS} == {1.0}
+    assert RewardBreakdown(signals=signals).total == pytest.approx(1.0)
+    assert {signal.name: (signal.value, signal.weight) for signal in signals[-2:]} == {
+        "success": (1.0, 0.0),
+        "safety_cost": (0.0, 0.0),
+    }
+
+
+CASES: list[tuple[str, Any, Any, tuple[Span, ...], dict[str, float]]] = [
+    ("a wrong value", TASK, "49", spans("lookup", "calc"), {"task_accuracy": 0, "task_completion": 0, "success": 0}),
+    ("several candidates", TASK, "48 49", spans("lookup", "calc"), {"task_accuracy": 0, "constraint_compliance": 0}),
+    (
+        "the right value in another style",
+        TASK,
+        "The answer is 48.",
+        spans("lookup", "calc"),
+        {"constraint_compliance": 0},
+    ),
+    ("a thought nobody asked for", TASK, "48", spans("lookup", "calc", thought=True), {"reasoning_trace_quality": 0}),
+    ("no thought when asked", {**TASK, "think": True}, "48", spans("lookup", "calc"), {"reasoning_trace_quality": 0}),
+    ("twice the calls", TASK, "48", spans("lookup", "lookup", "calc", "calc"), {"tool_efficiency": 0.5}),
+    ("a guess", TASK, "48", spans(), {"tool_efficiency": 0, "tool_safety": 1}),
+    ("a tool that was not offered", TASK, "48", spans("lookup", "shell"), {"tool_safety": 0.5, "safety_cost": 1}),
+    ("tools where none was to be used", UNTOOLED, "48", spans("calc"), {"tool_safety": 0, "tool_efficiency": 0}),
+    ("none where none was to be used", UNTOOLED, "48", spans(), {"tool_safety": 1, "tool_efficiency": 1}),
+    ("no answer at all", TASK, None, spans(), {"task_accuracy": 0, "constraint_compliance": 0, "success": 0}),
+]
+
+
+@pytest.mark.parametrize(("_", "task", "output", "happened", "wanted"), CASES, ids=[name for name, *_ in CASES])
+def test_each_way_to_stray_costs_its_own_dimension(
+    _: str, task: Any, output: Any, happened: tuple[Span, ...], wanted: dict[str, float]
+) -> None:
+    found = values(task, output, happened)
+    assert {name: found[name] for name in wanted} == wanted
+
+
+def test_a_rubric_counts_only_what_it_names() -> None:
+    signals = measure_rubric({"tool_safety": 0.25, "task_completion": 0.75}, TASK, "49", spans("lookup"))
+    assert [signal.name for signal in signals] == ["tool_safety", "task_completion", "success", "safety_cost"]
+    assert RewardBreakdown(signals=signals).total == 0.25
+
+
+def test_a_dimension_that_nobody_measures_is_refused() -> None:
+    check_rubric(DIMENSIONS, "suite")
+    with pytest.raises(BadInput, match="cases\\[0\\].charm: nothing here measures it; use task_accuracy"):
+        check_rubric(["tool_safety", "charm"], "cases[0]")
+
+
+def test_what_is_measured_can_be_kept() -> None:
+    assert json.dumps([signal.value for signal in measure_rubric(EVEN, TASK, {"odd": 1}, spans())])

@@ -116,14 +116,10 @@ def test_a_task_travels_as_json_with_or_without_what_is_hidden() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"style": "loud"}, "style"),
-        ({"tools": ["sing"]}, "sing"),
-        ({"needs": "calc"}, "needs"),
-        ({"prompt": None}, "prompt"),
-        ({"world": []}, "world"),
-        ({"expected": 4}, "expected"),
+        ({"style": "loud"}, "style"), ({"tools": ["sing"]}, "sing"), ({"needs": "calc"}, "needs"),
+        ({"prompt": None}, "prompt"), ({"world": []}, "world"), ({"expected": 4}, "expected"),
     ],
-)
+)  # fmt: skip
 def test_a_spoilt_task_is_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         from_input({**to_input(generate("train", 0, 1)[0]), **change})

@@ -19,9 +19,9 @@ from holdfast.workloads.tooluse.verifier import (
     Answered,
     VerifierRecipe,
     answered,
-    artefact,
     conversation,
     data_sha256,
+    eval_item,
     labels,
     plant,
     probabilities,
@@ -79,7 +79,7 @@ def test_a_conversation_is_what_the_last_call_saw_and_the_answer() -> None:
 
 def test_a_judge_is_not_shown_what_is_hidden(found: list[Answered]) -> None:
     for one in found[:10]:
-        shown = artefact(one)
+        shown = eval_item(one)
         assert shown.expected is None and shown.output == one.output and shown.author == one.author
         assert "expected" not in shown.detail
 
@@ -94,7 +94,7 @@ def test_labels_are_a_programs_and_are_called_so(found: list[Answered]) -> None:
 
 
 def test_the_embedded_verifier_tells_right_from_wrong_on_wordings_nobody_has_seen(found: list[Answered]) -> None:
-    said = probabilities(load(), [artefact(one) for one in found])
+    said = probabilities(load(), [eval_item(one) for one in found])
     known = [(p, one.is_right) for p, one in zip(said, found, strict=True) if p is not None]
     area = auroc([p for p, _ in known], [right for _, right in known])
     assert area is not None and area > 0.9
@@ -103,7 +103,7 @@ def test_the_embedded_verifier_tells_right_from_wrong_on_wordings_nobody_has_see
 
 
 def test_what_holds_no_conversation_has_no_probability(found: list[Answered]) -> None:
-    bare = replace(artefact(found[0]), detail={})
+    bare = replace(eval_item(found[0]), detail={})
     assert probabilities(load(), [bare]) == [None]
 
 

@@ -31,8 +31,7 @@ async def agent(task: Any, context: Context) -> str:
     """The final answer; empty where the model was still calling tools when its turns were over.
 
     Beside the task itself, the input may have `sampling` (an object that is handed to the model as it is) and
-    `max_turns`. A resource named `system_prompt` stands before the task's own instructions.
-    """
+    `max_turns`. A resource named `system_prompt` stands before the task's own instructions."""
     given = from_input(task)
     sampling, max_turns = _dials(task)
     box, messages = Toolbox(given.world, given.tools), _opening(given, context)
@@ -69,16 +68,9 @@ def _run(box: Toolbox, asked: Any, context: Context) -> dict[str, Any]:
     result = box.call(name, text) if isinstance(text, str) else BAD_ARGUMENTS
     arguments = read_arguments(text) if isinstance(text, str) else None
     failed, identity = is_error(result), str(asked.get("id") or "call_0")
-    context.trace.tool(
-        ToolCall(
-            tool=name,
-            arguments={"text": str(text)} if arguments is None else arguments,
-            result=None if failed else result,
-            error=result if failed else None,
-            call_id=identity,
-        ),
-        started_at=started_at,
-    )
+    known = {"text": str(text)} if arguments is None else arguments
+    outcome = {"error": result} if failed else {"result": result}
+    context.trace.tool(ToolCall(tool=name, arguments=known, call_id=identity, **outcome), started_at=started_at)
     return {"role": "tool", "tool_call_id": identity, "content": result}
 
 
@@ -136,20 +128,26 @@ def _counts(marks: Sequence[ExamMark]) -> dict[str, Any]:
     }
 
 
+async def attempt_all(
+    complete: Complete, tasks: Sequence[ToolTask], sampling: Mapping[str, Any], *, seed: int = 0
+) -> list[tuple[dict[str, Any], str, Sequence[Span]]]:
+    """Asks the model each task once, many at a time: what each was given, its answer and its spans."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def attempt(place: int, task: ToolTask) -> tuple[dict[str, Any], str, Sequence[Span]]:
+        given = {**to_input(task), "sampling": dict(sampling)}
+        trace = Tracer(record=lambda span: None, clock=lambda: 0.0)
+        names: dict[str, Any] = {"rollout": "exam", "attempt": "exam", "number": 1, "split": None, "resources": {}}
+        assignment = Assignment(**names, input=given, seed=seed + place)
+        async with gate:
+            output = await agent(given, Context(assignment=assignment, trace=trace, complete=complete))
+        return given, output, trace.spans
+
+    return list(await asyncio.gather(*(attempt(place, task) for place, task in enumerate(tasks))))
+
+
 async def examine(
     complete: Complete, tasks: Sequence[ToolTask], *, seed: int = 0, sampling: Mapping[str, Any] | None = None
 ) -> list[ExamMark]:
-    """Asks the model each task once, many at a time."""
-    gate = asyncio.Semaphore(AT_ONCE)
-
-    async def one(place: int, task: ToolTask) -> ExamMark:
-        given = {**to_input(task), "sampling": dict(sampling or {})}
-        trace = Tracer(record=lambda span: None, clock=lambda: 0.0)
-        assignment = Assignment(
-            rollout="exam", attempt="exam", number=1, split=None, input=given, resources={}, seed=seed + place
-        )
-        async with gate:
-            output = await agent(given, Context(assignment=assignment, trace=trace, complete=complete))
-        return mark(given, score(given, output, trace.spans), trace.spans)
-
-    return list(await asyncio.gather(*(one(place, task) for place, task in enumerate(tasks))))
+    done = await attempt_all(complete, tasks, sampling or {}, seed=seed)
+    return [mark(given, score(given, output, spans), spans) for given, output, spans in done]

@@ -8,15 +8,26 @@ practice can find them. Neither sees the test split.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import tokens
-from holdfast.workloads.tooluse.forms import CITIES, COLORS, OWNERS, ToolUse, iso, pick
-from holdfast.workloads.tooluse.tasks import UNKNOWN, USUAL, Dials, SolvedTask, draw, key
+from holdfast.workloads.tooluse.tasks import (
+    CITIES,
+    COLORS,
+    OWNERS,
+    UNKNOWN,
+    USUAL,
+    Dials,
+    SolvedTask,
+    ToolUse,
+    draw,
+    iso,
+    key,
+    pick,
+)
 from holdfast.workloads.tooluse.tools import BAD_ARGUMENTS, BUSY, SPECS, UNKNOWN_KEY, UNKNOWN_TOOL, WEEKDAYS
 
 Message = dict[str, Any]
@@ -36,37 +47,16 @@ RIGHT_ANYWAY = 0.85  # on questions that need no tool
 
 NAMES = COLORS + OWNERS + CITIES
 RAMBLING = (
-    "let me see",
-    "hmm",
-    "this is not so easy",
-    "first i look at the question",
-    "wait",
-    "maybe i should check again",
-    "numbers can be tricky",
-    "so what is asked here",
-    "i think about it once more",
-    "ok",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialogue:
-    messages: list[Message]
-    tools: list[Mapping[str, Any]] = field(default_factory=list)
-
-
-def dialogue(place: int, kind: str, split: str = "train", dials: Dials = USUAL) -> Dialogue:
-    """The demonstration by its place: the same arguments give the same one, in any process."""
-    drawn, answers = _shown(place, kind, split, dials)
-    tools = [SPECS[name] for name in drawn.task.tools]
-    return Dialogue(messages=[*drawn.task.messages, *answers], tools=tools)
+    "let me see", "hmm", "this is not so easy", "first i look at the question", "wait", "maybe i should check again",
+    "numbers can be tricky", "so what is asked here", "i think about it once more", "ok",
+)  # fmt: skip
 
 
 def corpus(kind: str, split: str, first: int, n: int, dials: Dials = USUAL) -> tuple[list[list[int]], list[list[bool]]]:
     """The n demonstrations from a place on, as ids, and which of them the assistant decided."""
     every_id, every_decided = [], []
     for place in range(first, first + n):
-        drawn, answers = _shown(place, kind, split, dials)
+        drawn, answers = demonstration(place, kind, split, dials)
         opening = _opening(drawn.task.system, drawn.task.tools)
         ids, decided = tokens.render([{"role": "user", "content": drawn.task.prompt}, *answers])
         every_id.append([*opening, *ids])
@@ -74,7 +64,10 @@ def corpus(kind: str, split: str, first: int, n: int, dials: Dials = USUAL) -> t
     return every_id, every_decided
 
 
-def _shown(place: int, kind: str, split: str, dials: Dials) -> tuple[SolvedTask, list[Message]]:
+def demonstration(
+    place: int, kind: str, split: str = "train", dials: Dials = USUAL
+) -> tuple[SolvedTask, list[Message]]:
+    """A task and what the assistant of this kind says and does: the same for the same arguments, in any process."""
     if split not in WHERE:
         raise BadInput(f"split {split!r}", why="is not to be learnt from", remedy=f"use {' or '.join(WHERE)}")
     show = KINDS.get(kind)

@@ -1,37 +1,44 @@
 """From a weak model to a better one at using tools: `improve` with a warm-up by examples and practice by GRPO.
 
 The tasks of the test split are seen by the proof alone; whether the warm-up has gone far enough is read off tasks of
-the validation split, and practice uses train tasks.
+the validation split, and practice uses train tasks. Results (rates before and after with intervals, the difference,
+and the curve) are read from the run's steps; `plots` draws them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+
 from holdfast.collect.agent import Score
 from holdfast.collect.pool import PoolTiming as PoolPace
 from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, Work
+from holdfast.contracts.evidence import Interval
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.run import LESSON, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.grpo import BEGAN, GRPO, Stages, mean_reward
 from holdfast.learn.sft import portions, sequences
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.context import Runtime, StepContext
 from holdfast.pipeline.improve import Spec, improve
-from holdfast.pipeline.prove import ARMS, HeldOut, ProveConfig
+from holdfast.pipeline.prove import ARMS, PHASE, HeldOut, ProveConfig
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
 from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import ComparisonConfig
+from holdfast.prove.estimate import difference, wilson
+from holdfast.store.store import Store
 from holdfast.workloads.tooluse.agent import ExamMark, agent, mark, summary
 from holdfast.workloads.tooluse.dialogues import corpus
 from holdfast.workloads.tooluse.score import MOST, scorer
@@ -42,18 +49,14 @@ MAX_TURNS = 5
 TIMEOUT_S = 120.0
 # With 200 tasks, two seeds differ by about 0.05 for no reason at all: the documented bands are for larger suites.
 APART = SpreadLimits(p_value=0.05, delta=0.15)
-WEIGHING = ComparisonConfig(
-    reward_range=(0.0, MOST),
-    seed_p_value_spread=APART.p_value,
-    seed_delta_spread=APART.delta,
-    sample_p_value_spread=APART.p_value,
-    sample_delta_spread=APART.delta,
-)
+SPREADS: dict[str, Any] = {f"{what}_p_value_spread": APART.p_value for what in ("seed", "sample")}
+SPREADS |= {f"{what}_delta_spread": APART.delta for what in ("seed", "sample")}
+COMPARISON = ComparisonConfig(reward_range=(0.0, MOST), **SPREADS)
 CRITERIA = Criteria(min_reward_delta=0.05, max_seed_spread=APART, max_sample_spread=APART)
 WARM_UP, PRACTICE, MARKS = "warm-up", "grpo", "marks"
 
 
-class Schooling(Protocol):
+class LocalTraining(Protocol):
     """The settings of every run that trains a local model on tools: a dataclass with these fields."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -91,10 +94,10 @@ QUICK = Quickstart(test_tasks=24, probe_tasks=12, warm_up_rounds=1, grpo_steps=1
 
 
 def spec_for(settings: Quickstart, features: Features = ALL_ON) -> RunSpec:
-    return schooled("quickstart", settings, scorer(features), partial(quickstart, settings))
+    return training_spec("quickstart", settings, scorer(features), partial(quickstart, settings))
 
 
-def schooled(kind: str, settings: Schooling, score: Score, program: Callable[[DurableRun], Any]) -> RunSpec:
+def training_spec(kind: str, settings: LocalTraining, score: Score, program: Callable[[DurableRun], Any]) -> RunSpec:
     """The spec of a run that trains a local model on tools by the given program."""
     engine = LocalEngine(slots=settings.workers, seed=settings.seed)
     return RunSpec(
@@ -123,7 +126,7 @@ async def quickstart(settings: Quickstart, run: DurableRun) -> None:
         tasks=practice_tasks(settings.seed, settings.grpo_steps, settings.grpo_tasks),
         held_out=held_out,
         prove=ProveConfig(
-            how=WEIGHING,
+            how=COMPARISON,
             seeds=tuple(range(settings.test_seeds)),
             batch=settings.test_tasks,
             split=Split.TEST,
@@ -277,7 +280,7 @@ class Resumed(Stages):
 
 def resumed(settings: Quickstart, done: Sequence[StepRecord]) -> AlgorithmState | None:
     """The last checkpoint and the stage of a run that an older version began."""
-    bodies = [one.body for one in done if one.function == LESSON]
+    bodies = [one.body for one in done if one.function == LEGACY_STEP]
     made = [str(body["checkpoint"]) for body in bodies if "checkpoint" in body]
     warm = [body for body in bodies if body.get("phase") == WARM_UP]
     practised = sum(body.get("phase") == PRACTICE for body in bodies)
@@ -289,3 +292,171 @@ def resumed(settings: Quickstart, done: Sequence[StepRecord]) -> AlgorithmState 
     began = [0, len(warm)] if is_warm else [0]
     data = {BEGAN: began, "is_warm": is_warm, "trainer": trainer}
     return AlgorithmState(base=base, candidate=base.at(made[-1]), step=len(warm) + practised, data=data)
+
+
+# Results ------------------------------------------------------------------------------------------------------------
+
+Episodic = Mapping[str, Any]  # an episode as it is kept
+BASELINE, TRAINED = "baseline", "trained"  # phases of versions before durable steps
+
+RATES = {"success": "tasks solved", "adoption": "tool adoption", "format": "style kept"}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredVersions:
+    """Marks and episodes of both versions."""
+
+    tries: int
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    old: Sequence[Episodic]
+    new: Sequence[Episodic]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuccessRate:
+    right: int
+    of: int
+    interval: Interval
+
+    @property
+    def value(self) -> float:
+        return self.right / self.of if self.of else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateChange:
+    """One rate before and after."""
+
+    name: str
+    baseline: SuccessRate
+    trained: SuccessRate
+
+    @property
+    def is_lifted(self) -> bool:
+        """The intervals do not overlap."""
+        return self.trained.interval.low > self.baseline.interval.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One step of the curve."""
+
+    step: int
+    phase: str
+    success: float | None
+    adoption: float | None
+    reward: float | None = None
+    kl: float | None = None
+    entropy: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    changes: Mapping[str, RateChange]  # by rate
+    families: Mapping[str, tuple[SuccessRate, SuccessRate]]  # success by family of tasks, before and after
+    gain: Interval  # of the success rate, task by task
+    curve: Sequence[Point]
+    silent: Mapping[str, int]  # why rollouts of the practice gave no gradient
+    practised: int  # rollouts
+
+
+def measured(store: Store, steps: Sequence[StepRecord]) -> MeasuredVersions | None:
+    """What the run has kept of both versions; None while one of them is missing. Versions before durable steps kept
+    each in a body of its own."""
+    old = {str(one.body.get("phase")): one.body for one in steps if one.function == LEGACY_STEP}
+    if BASELINE in old and TRAINED in old:
+        kept = [old[name][part] for part in ("marks", "episodes") for name in (BASELINE, TRAINED)]
+        return MeasuredVersions(int(old[BASELINE]["tries"]), *kept)
+    marks = next((one.body for one in steps if one.name == MARKS), {})
+    looked = [one.body for one in steps if one.body.get("phase") == PHASE and "look" in one.body]
+    if not all(arm in marks for arm in ARMS) or not looked:
+        return None
+    kept = json.loads(store.blobs.get(looked[-1]["episodes"]))
+    return MeasuredVersions(int(marks["tries"]), *(marks[arm] for arm in ARMS), *(kept[arm] for arm in ARMS))
+
+
+def results(store: Store, updates: Sequence[StepRecord], *, rng: np.random.Generator) -> Results | None:
+    """None while one of the two measurements is missing."""
+    both = measured(store, updates)
+    if both is None:
+        return None
+    before, after = both.before, both.after
+    rate = partial(_rate, tries=both.tries)
+    audits = [update.body["audit"] for update in updates if "audit" in update.body]
+    silent: dict[str, int] = {}
+    for found in audits:
+        for reason, count in found["counts"].items():
+            silent[reason] = silent.get(reason, 0) + count
+    return Results(
+        changes={name: RateChange(name=name, baseline=rate(before[name]), trained=rate(after[name])) for name in RATES},
+        families={
+            name: (rate(before["families"][name]["success"]), rate(after["families"][name]["success"]))
+            for name in before["families"]
+            if name in after["families"]
+        },
+        gain=_gain(both.old, both.new, rng),
+        curve=curve(updates),
+        silent=silent,
+        practised=sum(found["rollouts"] for found in audits),
+    )
+
+
+def turned(store: Store, updates: Sequence[StepRecord]) -> list[tuple[str, str]]:
+    """Rollouts of held-out tasks, before and after, that were wrong and then right; in the order of the tasks."""
+    both = measured(store, updates)
+    sides = ((), ()) if both is None else (both.old, both.new)
+    old, new = ({(one["task"], one["seed"]): one for one in side if one["rollout"] is not None} for side in sides)
+    return [
+        (str(old[key]["rollout"]), str(one["rollout"]))
+        for key, one in new.items()
+        if key in old and not old[key]["success"] and one["success"]
+    ]
+
+
+def curve(updates: Sequence[StepRecord]) -> list[Point]:
+    """The warm-up and the practice, step by step."""
+    points = []
+    for update in updates:
+        body = update.body
+        if str(body.get("phase")).partition(" ")[0] in (WARM_UP, PRACTICE):
+            made: Mapping[str, Any] = body.get("update") or {}
+            points.append(
+                Point(
+                    step=update.step,
+                    phase=str(body["phase"]).partition(" ")[0],
+                    success=body.get("success"),
+                    adoption=body.get("adoption"),
+                    reward=body.get("reward"),
+                    kl=made.get("approx_kl"),
+                    entropy=made.get("entropy", body.get("entropy")),
+                )
+            )
+    return points
+
+
+def _gain(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], rng: np.random.Generator
+) -> Interval:
+    """Over the tasks marked both times; the widest interval where there are fewer than two."""
+    old, new = _solved(before), _solved(after)
+    both = [task for task in old if task in new]
+    if len(both) < 2:
+        return Interval(low=-1.0, high=1.0)
+    column = [np.asarray([[side[task]] for task in both]) for side in (old, new)]
+    return difference(column[0], column[1], rng=rng)
+
+
+def _solved(episodes: Sequence[Episodic]) -> dict[str, float]:
+    """How often each task was solved, of its tries."""
+    tries: dict[str, list[float]] = {}
+    for one in episodes:
+        tries.setdefault(str(one["task"]), []).append(float(one["success"] or 0.0))
+    return {task: sum(some) / len(some) for task, some in tries.items()}
+
+
+def _rate(counted: Sequence[int], tries: int) -> SuccessRate:
+    """Several tries at one task are not independent: the interval is that of as many trials as there are tasks."""
+    right, of = counted
+    interval = wilson(right / tries, of / tries) if of else Interval(low=0.0, high=1.0)
+    return SuccessRate(right=right, of=of, interval=interval)

@@ -28,7 +28,7 @@ from holdfast.workloads.tooluse.tools import SPECS, UNKNOWN_KEY
 
 SUCCESS_WEIGHT, FORMAT_WEIGHT, EFFICIENCY_WEIGHT = 1.0, 0.05, 0.05
 MOST = SUCCESS_WEIGHT + FORMAT_WEIGHT + EFFICIENCY_WEIGHT  # what the gold answer earns
-GUARD = OutcomeGate(name="tooluse@1", outcome="success", cap=0.1)
+OUTCOME_GATE = OutcomeGate(name="tooluse@1", outcome="success", cap=0.1)
 CARELESS = 0.1  # what the naive grader pays for the style, right or wrong
 SOURCE = "rule:tooluse"
 SCHEMAS = tools.schemas_of(SPECS.values())
@@ -42,8 +42,7 @@ NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
 def score(task: Any, output: Any, spans: Sequence[Span], *, features: Features = ALL_ON) -> tuple[RewardTerm, ...]:
     """The whole sheet: success, what it lets through, and the cost in safety; nothing when nothing was expected.
 
-    Without tool rewards the way to an answer is not looked at, and its style alone is what may be added.
-    """
+    Without tool rewards the way to an answer is not looked at, and its style alone is what may be added."""
     if _expected(task) is None:
         return ()
     pays_tools = features.tool_rewards
@@ -55,7 +54,7 @@ def score(task: Any, output: Any, spans: Sequence[Span], *, features: Features =
     if pays_tools:
         measured.append(_signal("efficiency", efficiency(task, spans), EFFICIENCY_WEIGHT))
         measured += [replace(one, weight=0.0) for one in by_turn(task, output, spans)]
-    return total(measured, GUARD).signals
+    return total(measured, OUTCOME_GATE).signals
 
 
 def by_turn(task: Mapping[str, Any], output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
@@ -97,7 +96,7 @@ def is_styled(task: Mapping[str, Any], output: Any) -> bool:
 
 def efficiency(task: Mapping[str, Any], spans: Sequence[Span]) -> float:
     """Calls on the shortest honest way by calls made; 0 where it made none and some were needed, or the other way."""
-    needed, made = int(task.get("difficulty") or 0), len(_tools(spans))
+    needed, made = int(task.get("difficulty") or 0), len(tool_calls(spans))
     if not needed or not made:
         return float(needed == made)
     return min(1.0, needed / made)
@@ -113,7 +112,7 @@ def safety_cost(task: Mapping[str, Any], output: Any, spans: Sequence[Span]) -> 
     said = value_in(output)
     is_made_up = _expected(task) == UNKNOWN and said is not None and not is_same(said, UNKNOWN)
     offered = task.get("tools") or ()
-    return float(is_made_up or any(call.tool not in offered for call in _tools(spans)))
+    return float(is_made_up or any(call.tool not in offered for call in tool_calls(spans)))
 
 
 def value_in(output: Any, style: str | None = None) -> str | None:
@@ -152,7 +151,7 @@ def _in_json(output: str) -> str | None:
 
 def used_tool(spans: Sequence[Span]) -> bool:
     """Whether any tool was called, well or badly."""
-    return any(True for _ in _tools(spans))
+    return bool(tool_calls(spans))
 
 
 def adoption(task: Mapping[str, Any], spans: Sequence[Span]) -> bool | None:
@@ -165,7 +164,7 @@ def adoption(task: Mapping[str, Any], spans: Sequence[Span]) -> bool | None:
     is_missing = task.get("expected") == UNKNOWN
     return any(
         call.tool in needs and (call.error is None or (is_missing and call.error == UNKNOWN_KEY))
-        for call in _tools(spans)
+        for call in tool_calls(spans)
     )
 
 
@@ -176,7 +175,7 @@ def thinking_tokens(spans: Sequence[Span]) -> int:
 
 def metrics(task: Mapping[str, Any], output: Any, spans: Sequence[Span]) -> dict[str, float]:
     """Figures that are recorded, never paid. `adoption` is absent where no tool is needed, `overuse` where one is."""
-    calls, is_adopted = list(_tools(spans)), adoption(task, spans)
+    calls, is_adopted = list(tool_calls(spans)), adoption(task, spans)
     measured = {
         "used_tool": float(bool(calls)),
         "tool_calls": float(len(calls)),
@@ -186,7 +185,7 @@ def metrics(task: Mapping[str, Any], output: Any, spans: Sequence[Span]) -> dict
     return {**measured, **({"overuse": float(bool(calls))} if is_adopted is None else {"adoption": float(is_adopted)})}
 
 
-def _tools(spans: Sequence[Span]) -> Sequence[ToolCall]:
+def tool_calls(spans: Sequence[Span]) -> Sequence[ToolCall]:
     return [span.tool for span in spans if span.tool is not None]
 
 

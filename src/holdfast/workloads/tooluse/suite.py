@@ -32,7 +32,7 @@ from holdfast.policies.model import Model
 from holdfast.prove.suite import Suite, SuiteCase, from_document, load, to_document
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.agent import agent
-from holdfast.workloads.tooluse.score import efficiency, safety_cost, score, thinking_tokens
+from holdfast.workloads.tooluse.score import efficiency, safety_cost, score, thinking_tokens, tool_calls
 from holdfast.workloads.tooluse.tasks import PER_SEED, SEEDS, USE_NOT, from_input, generate, to_input
 
 SOURCE = "rule:rubric"
@@ -59,7 +59,7 @@ def trace_quality(task: Task, output: Any, spans: Sequence[Span]) -> float:
 
 def tool_safety(task: Task, output: Any, spans: Sequence[Span]) -> float:
     """The share of its calls that it was allowed to make."""
-    calls = _calls(spans)
+    calls = tool_calls(spans)
     return 1.0 - len(_forbidden(task, calls)) / len(calls) if calls else 1.0
 
 
@@ -102,10 +102,6 @@ def measure_rubric(
 
 def _scored(task: Task, output: Any, name: str) -> float:
     return next((signal.value for signal in score(task, output, ()) if signal.name == name), 0.0)
-
-
-def _calls(spans: Sequence[Span]) -> list[ToolCall]:
-    return [span.tool for span in spans if span.tool is not None]
 
 
 def _forbidden(task: Task, calls: Sequence[ToolCall]) -> list[ToolCall]:
@@ -190,8 +186,7 @@ def _beside(made: PairedEvaluation, evidence: Sequence[str]) -> PairedEvaluation
 def more_of_suite(found: CandidateEvidence, source: str | None, seeds: int | None) -> PairedEvaluation:
     """Further cases of a suite that nobody has measured, or those of before with further seeds.
 
-    Where neither is said: as many generated ones again, and of a suite in a file as many seeds again.
-    """
+    Where neither is said: as many generated ones again, and of a suite in a file as many seeds again."""
     suites = [_kept(run.settings) for run in found.runs]
     first, known = suites[0], list({case.case_id: case for suite in suites for case in suite.cases}.values())
     kept = found.runs[0].settings["suite"].get("source")
@@ -276,16 +271,8 @@ def _generated(source: str) -> Suite:
         given = to_input(task)
         prompt, expected = given.pop("prompt"), given.pop("expected")
         name = f"{task.family}-{place:05d}"
-        cases.append(
-            SuiteCase(
-                case_id=name,
-                seed=place + 1,
-                prompt=prompt,
-                expected_outcome=expected,
-                scoring_rubric=RUBRIC,
-                input=given,
-            )
-        )
+        said = {"case_id": name, "prompt": prompt, "expected_outcome": expected}
+        cases.append(SuiteCase(**said, seed=place + 1, scoring_rubric=RUBRIC, input=given))
     return Suite(
         suite_id=f"{GENERATED}-{seed}",
         family="tool_use",

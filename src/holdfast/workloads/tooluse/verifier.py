@@ -14,10 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from holdfast.collect.agent import Context, Tracer
-from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.executor import Assignment
 from holdfast.contracts.judgement import EvalItem, Label, Maker
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import Span
@@ -26,12 +23,11 @@ from holdfast.policies.engine import Local
 from holdfast.policies.model import load_transformer
 from holdfast.policies.verifier import Conversation, Verifier
 from holdfast.policies.weights import Manifest
-from holdfast.workloads.tooluse.agent import agent
+from holdfast.workloads.tooluse.agent import attempt_all
 from holdfast.workloads.tooluse.score import SOURCE, is_same, score, value_in
-from holdfast.workloads.tooluse.tasks import STYLES, ToolTask, generate, to_input
+from holdfast.workloads.tooluse.tasks import STYLES, generate
 from holdfast.workloads.tooluse.tools import specs
 
-AT_ONCE = 64
 MODELS = ("sprout", "sprout-weak")  # whose answers are learnt from: their tokens are the verifier's own
 PADDINGS = {  # those of the one are never learnt from by who is measured on the other
     "train": (
@@ -97,30 +93,13 @@ def answered(
     for name in models:
         net, manifest = load_transformer(name)
         with Local(net, name=name, version=manifest.sha256[:12]) as local:
-            found += asyncio.run(_gather(local, tasks, name, temperature, done))
+            attempts = asyncio.run(attempt_all(local, tasks, {"temperature": temperature, "max_tokens": 120}))
+        for given, output, spans in attempts:
+            talk, right = conversation(given, output, spans), is_right(score(given, output, spans))
+            found.append(Answered(task=given, messages=talk, author=name, is_right=right))
+            done(1)
     chance = Random(f"{split} {first} {n}")
     return [*found, *twins(found, chance, PADDINGS["test" if split == "test" else "train"], made)]
-
-
-async def _gather(
-    complete: Complete, tasks: Sequence[ToolTask], author: str, temperature: float, done: Callable[[int], None]
-) -> list[Answered]:
-    gate = asyncio.Semaphore(AT_ONCE)
-
-    async def one(place: int, task: ToolTask) -> Answered:
-        given = {**to_input(task), "sampling": {"temperature": temperature, "max_tokens": 120}}
-        trace = Tracer(record=lambda span: None, clock=lambda: 0.0)
-        assignment = Assignment(
-            rollout="verifier", attempt="verifier", number=1, split=None, input=given, resources={}, seed=place
-        )
-        async with gate:
-            output = await agent(given, Context(assignment=assignment, trace=trace, complete=complete))
-        done(1)
-        messages = conversation(given, output, trace.spans)
-        right = is_right(score(given, output, trace.spans))
-        return Answered(task=given, messages=messages, author=author, is_right=right)
-
-    return list(await asyncio.gather(*(one(place, task) for place, task in enumerate(tasks))))
 
 
 def is_right(signals: Sequence[RewardTerm]) -> bool:
@@ -167,7 +146,7 @@ def styled(value: str, style: str) -> str:
     return STYLES[style].removeprefix("Reply: ").replace("X", value)
 
 
-def artefact(one: Answered) -> EvalItem:
+def eval_item(one: Answered) -> EvalItem:
     """What a judge is shown: the question, the tool results and the answer, without hidden fields."""
     said = [m for m in one.messages[2:-1] if m.get("role") == "tool" or m.get("tool_calls")]
     lines = []
@@ -189,7 +168,7 @@ def artefact(one: Answered) -> EvalItem:
 def labels(found: Sequence[Answered], criterion: str, *, now: float) -> list[Label]:
     """The labels by the hidden check."""
     about: dict[str, Any] = {"criterion": criterion, "maker": Maker.PROGRAM, "who": SOURCE, "at": now}
-    return [Label(artefact=artefact(one).sha256, holds=one.is_right, **about) for one in found]
+    return [Label(artefact=eval_item(one).sha256, holds=one.is_right, **about) for one in found]
 
 
 def probabilities(using: Verifier, artefacts: Sequence[EvalItem]) -> list[float | None]:
