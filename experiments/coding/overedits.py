@@ -2,7 +2,7 @@
 
 The true excess of a patch is counted while it is made: the words of the language (names, numbers, signs, strings) that
 were added, removed or replaced beyond the repair. Comments and layout are no words. It owes nothing to the measure that
-is to be tested against it (`reward.minimality`). What is made of these edits is `redteam`'s business.
+is to be tested against it (`reward.diff.minimality`). What is made of these edits is `redteam`'s business.
 """
 
 from __future__ import annotations

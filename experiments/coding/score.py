@@ -1,7 +1,7 @@
 """What a patch earns: the hidden check decides, smallness shapes what is right, and tampering leaves nothing.
 
 The hidden check runs in the sandbox, which is handed in; smallness and tampering are `reward`'s business, and the law
-that puts them together is `reward.sheet`.
+that puts them together is `reward.breakdown`.
 """
 
 from __future__ import annotations

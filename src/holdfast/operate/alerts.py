@@ -84,5 +84,5 @@ def step(
     return QUIET, replace(state.fired, cleared_at=max(now, state.fired.at))
 
 
-# Adoption has certainly fallen: the two intervals do not overlap (`reward.adoption.drop`), on enough tasks.
+# Adoption has certainly fallen: the two intervals do not overlap (`reward.tools`), on enough tasks.
 ADOPTION_DROP = AlarmRule(name="adoption-drop", fires_above=0.0, clears_at=-0.02, least=30)

@@ -1,6 +1,6 @@
 """Tokens, browser sessions and rate limits.
 
-A token is 256 random bits, shown once; the store has only its hash. `contracts.access` defines what a role may do.
+A token is 256 random bits, shown once; the store has only its hash. `contracts.commands` defines what a role may do.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _audit(steps: Sequence[StepRecord]) -> Brief | None:
 
 
 def _lines(told: Mapping[str, Any]) -> list[str]:
-    """The audit in sentences, as `learn.audit` writes them."""
+    """The audit in sentences, as `learn.quality.audit` writes them."""
     said = [f"{told['taught']} of {told['rollouts']} rollouts gave a gradient, by {told['tokens']} tokens"]
     said += [f"{n} gave none: {reason.replace('_', ' ')}" for reason, n in told["counts"].items()]
     if told["zero_gradient"]:

@@ -203,7 +203,7 @@ def tools(store: Store, run_id: str, *, now: float, most: int = 40) -> Brief:
     """Tool adoption in the newest decided rollouts of a run.
 
     {"run": id, "attempts": n, "rows": [{"tool", "model", "version", "adoption", "overuse", "formed", "worked",
-     "mended"}]}: each rate an interval over n tasks; see `reward.adoption`.
+     "mended"}]}: each rate an interval over n tasks; see `reward.tools.adoption_rates`.
     """
     from holdfast.operate.learning_views import records
     from holdfast.prove.estimate import wilson

@@ -1,7 +1,7 @@
 """Finds what was unsafe about an attempt, and what that does to its reward.
 
 Events come from spans called `agent.safety_policy_applied`, or from screening the texts: injected orders by the rules
-here, secrets by `contracts.detect`. A rule wants an order and its object within one sentence; an attack worded
+here, secrets by `privacy.detect`. A rule wants an order and its object within one sentence; an attack worded
 otherwise is not found. Penalties are shaping. A hard gate is applied last, over all terms at once (`close`), or as a
 veto of the outcome gate: nothing positive is paid with it. A blocked attempt keeps its terms and stays as data.
 """
