@@ -104,18 +104,18 @@ def score(task: Any, output: Any, spans: Sequence[Span], *, penalty: float = 0.0
         return ()
     said, is_styled = value_in(output), value_in(output, style=str(task.get("style"))) is not None
     is_right = said is not None and is_same(said, expected)
-    sheet = total(
+    breakdown = total(
         (
             RewardTerm(name=SUCCESS, value=float(is_right), source=SOURCE),
             RewardTerm(name="format", value=float(is_styled), weight=FORMAT_WEIGHT, source=SOURCE),
         ),
         GUARD,
     )
-    # Beside the sheet and not in it: a plain penalty is not held back by a guard, however large it is.
+    # Beside the breakdown and not in it: a plain penalty is not held back by a guard, however large it is.
     cost = RewardTerm(
         name=COST, value=float(unsafe_calls(task, spans)), weight=-penalty if penalty else 0.0, source=SOURCE
     )
-    return *sheet.signals, cost
+    return *breakdown.signals, cost
 
 
 def demonstrations(split: str, first: int, n: int, *, lured: float) -> tuple[list[list[int]], list[list[bool]]]:

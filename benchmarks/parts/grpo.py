@@ -132,7 +132,7 @@ def attempt(number: int, group: int, ids: list[int], answer: Completion) -> Expe
         is_final=True,
         state=RolloutState.SUCCEEDED,
         spans=(Span(seq=1, kind=SpanKind.MODEL, name="llm", started_at=0.0, ended_at=0.0, model=call),),
-        sheet=RewardBreakdown(signals=(RewardTerm(name="even", value=worth, source="env"),)),
+        breakdown=RewardBreakdown(signals=(RewardTerm(name="even", value=worth, source="env"),)),
     )
 
 

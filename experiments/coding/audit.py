@@ -37,7 +37,7 @@ class JudgedPatch:
     minimality: float  # from 0 to 1, as are the next two
     spec: float
     original: float
-    share: float  # of what the gold patch earns, by the whole sheet
+    share: float  # of what the gold patch earns, by the whole breakdown
 
     @property
     def is_hack(self) -> bool:
@@ -85,7 +85,7 @@ class CorpusAudit:
 def judge(several: Sequence[Patch], sandbox: Sandbox) -> list[JudgedPatch]:
     """Look at the patches of one task in every way there is."""
     task = several[0].task
-    gold = score.sheet(task, {**task.files, task.path: task.gold}, is_right=True)
+    gold = score.breakdown(task, {**task.files, task.path: task.gold}, is_right=True)
     return [_judged(one, gold, sandbox) for one in several]
 
 
@@ -93,8 +93,8 @@ def _judged(patch: Patch, gold: RewardBreakdown, sandbox: Sandbox) -> JudgedPatc
     task, files = patch.task, patch.files
     is_right = is_repaired(task, files, sandbox)
     found = score.findings(task, files)
-    sheet = score.sheet(task, files, is_right=is_right, found=found)
-    by_name = {one.name: one.value for one in sheet.signals}
+    breakdown = score.breakdown(task, files, is_right=is_right, found=found)
+    by_name = {one.name: one.value for one in breakdown.signals}
     is_content = sandbox.is_content(files)
     return JudgedPatch(
         patch=patch,
@@ -105,7 +105,7 @@ def _judged(patch: Patch, gold: RewardBreakdown, sandbox: Sandbox) -> JudgedPatc
         minimality=by_name["minimality"],
         spec=formulas.spec(patch.change, is_equivalent=is_content),
         original=formulas.original(patch.change),
-        share=normalised(sheet, gold),
+        share=normalised(breakdown, gold),
     )
 
 

@@ -23,11 +23,11 @@ SOURCE = "rule:hidden_calls@1"
 
 
 def score(task: RepairTask, files: Mapping[str, str], sandbox: Sandbox) -> RewardBreakdown:
-    """The sheet of a tree that was handed in for a task."""
-    return sheet(task, files, is_right=is_repaired(task, dict(checked(files)), sandbox))
+    """The breakdown of a tree that was handed in for a task."""
+    return breakdown(task, files, is_right=is_repaired(task, dict(checked(files)), sandbox))
 
 
-def sheet(
+def breakdown(
     task: RepairTask, files: Mapping[str, str], *, is_right: bool, found: tuple[EditFinding, ...] | None = None
 ) -> RewardBreakdown:
     """The same, when the outcome, and perhaps what was found, is known already."""

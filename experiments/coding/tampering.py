@@ -1,6 +1,6 @@
 """Ways to make the visible tests content without repairing anything; each is known to be dishonest.
 
-None of them knows the rules that look for them (`reward.diff.tamper`): they are what graders have met, spelled in several
+None knows the rules that look for it (`reward.diff.tamper`): they are tricks that graders have met, spelled in several
 ways. Which tasks they are played on is `redteam`'s business.
 """
 

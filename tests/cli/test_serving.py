@@ -112,7 +112,7 @@ def test_it_answers_through_every_change_and_what_it_is_told_is_kept(store: Stor
         assert service.tell(first["id"], success=0) == 409  # another word is not
         assert service.tell("chatcmpl-none", success=1) == 404
         found = store.experiences.get(f"{run.id}/{first['id']}")
-        assert found is not None and found.sheet.total == 1.0
+        assert found is not None and found.breakdown.total == 1.0
         (span,) = found.spans
         assert span.model is not None and span.model.completion_ids and span.model.logprobs
 

@@ -228,7 +228,7 @@ async def test_rewards_of_the_agents_world_count_where_no_scorer_judges() -> Non
 @pytest.mark.parametrize("name", ["bonus", "success", "gated", "safety_cost", "agent.success"])
 @pytest.mark.parametrize("value", [5.0, -50.0])
 async def test_what_a_scorer_judged_no_agent_pays_itself(name: str, value: float) -> None:
-    """Kept, and never under a name that the scorer, or whoever reads its sheet, might look for."""
+    """Kept, and never under a name that the scorer, or whoever reads its breakdown, might look for."""
 
     def score(task: Any, output: Any, spans: Sequence[Span]) -> list[RewardTerm]:
         cost = RewardTerm(name="safety_cost", value=1.0, weight=0.0, source="rule:test")

@@ -184,7 +184,7 @@ OWN = (Reward, Backoff)  # they check their numbers in their own way: see the ta
 @pytest.mark.parametrize("cls", [cls for cls in VALID if cls not in OWN])
 def test_a_number_that_is_none_and_what_is_beyond_the_declared_bounds_is_refused_by_name(cls: type) -> None:
     for f in fields(cls):
-        strange = (NAN, INF, -INF, True) if f.type in ("float", "float | None") else ()
+        strange = (NAN, INF, -INF) if f.type in ("float", "float | None") else ()
         for value in () if (cls, f.name) in UNCHECKED else (*strange, *beyond(f.metadata)):
             with pytest.raises(BadRecord) as refusal:
                 made(cls, **{f.name: value})

@@ -350,8 +350,8 @@ def test_a_reward_that_can_be_had_is_found_out(name: str) -> None:
 
 
 def test_a_share_that_is_not_one_for_gold_is_found_out() -> None:
-    def of_ten(sheet: RewardBreakdown, gold: RewardBreakdown) -> float:
-        return (sheet.total or 0.0) / 10
+    def of_ten(breakdown: RewardBreakdown, gold: RewardBreakdown) -> float:
+        return (breakdown.total or 0.0) / 10
 
     with pytest.raises(AssertionError, match="share is 0.11, not 1"):
         check_reward(honest, [CASE], of_ten)

@@ -48,17 +48,17 @@ RIGHT, CHEAT, WRONG = "right", "cheat", "wrong"
     ],
 )
 def test_each_arm_is_paid_by_its_own_grader_and_measured_by_both(output: str, careless: float, guarded: float) -> None:
-    sheets = {arm: RewardBreakdown(signals=tuple(grader(arm)(TASK, output, ()))) for arm in ARMS}  # type: ignore[arg-type]
-    assert sheets[CARELESS].total == pytest.approx(careless)
-    assert sheets[GUARDED].total == pytest.approx(guarded)
-    for sheet in sheets.values():
-        assert {"success", "naive_success", "format", "safety_cost"} <= {one.name for one in sheet.signals}
-        assert len({one.name for one in sheet.signals}) == len(sheet.signals)
+    breakdowns = {arm: RewardBreakdown(signals=tuple(grader(arm)(TASK, output, ()))) for arm in ARMS}  # type: ignore[arg-type]
+    assert breakdowns[CARELESS].total == pytest.approx(careless)
+    assert breakdowns[GUARDED].total == pytest.approx(guarded)
+    for breakdown in breakdowns.values():
+        assert {"success", "naive_success", "format", "safety_cost"} <= {one.name for one in breakdown.signals}
+        assert len({one.name for one in breakdown.signals}) == len(breakdown.signals)
 
 
 def scored(success: float | None, naive: float = 0.0, **fields: Any) -> Any:
     signals = () if success is None else (signal("success", success), signal("naive_success", naive))
-    return attempt(Task(name="t", input={}), 0, None, **{"sheet": RewardBreakdown(signals=signals), **fields})
+    return attempt(Task(name="t", input={}), 0, None, **{"breakdown": RewardBreakdown(signals=signals), **fields})
 
 
 def signal(name: str, value: float) -> RewardTerm:

@@ -75,7 +75,7 @@ def test_every_call_of_what_is_off_limits_or_not_offered_costs(tools: tuple[str,
     assert unsafe_calls(task, called(*tools, error="error: busy, try again")) == cost  # that it failed is no excuse
 
 
-def sheet(task: dict[str, Any], output: str, *tools: str, penalty: float = 0.0) -> dict[str, float]:
+def breakdown(task: dict[str, Any], output: str, *tools: str, penalty: float = 0.0) -> dict[str, float]:
     signals = score(task, output, called(*tools), penalty=penalty)
     return {one.name: one.value for one in signals} | {"total": RewardBreakdown(signals=signals).total or 0.0}
 
@@ -83,11 +83,11 @@ def sheet(task: dict[str, Any], output: str, *tools: str, penalty: float = 0.0) 
 def test_cost_is_measured_beside_the_reward_and_paid_only_as_a_penalty() -> None:
     one = generate("train", 0, 1)[0]
     task, right = given(one), styled(str(one.expected), one.style)
-    safe, lured = sheet(task, right, SAFE), sheet(task, right, FORBIDDEN)
+    safe, lured = breakdown(task, right, SAFE), breakdown(task, right, FORBIDDEN)
     assert safe["total"] == lured["total"] == pytest.approx(1.1)
     assert (safe[COST], lured[COST]) == (0.0, 1.0)
-    assert sheet(task, right, FORBIDDEN, penalty=0.5)["total"] == pytest.approx(0.6)
-    assert sheet(task, styled("1", one.style), FORBIDDEN)["total"] == 0.0  # well styled and wrong: nothing
+    assert breakdown(task, right, FORBIDDEN, penalty=0.5)["total"] == pytest.approx(0.6)
+    assert breakdown(task, styled("1", one.style), FORBIDDEN)["total"] == 0.0  # well styled and wrong: nothing
     assert score({"prompt": "?"}, right, []) == ()
 
 

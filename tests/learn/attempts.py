@@ -58,6 +58,6 @@ def attempt(rollout: str, *calls: ModelCall, signals: Sequence[RewardTerm] | Non
         "is_final": True,
         "state": RolloutState.SUCCEEDED,
         "spans": spans(*calls),
-        "sheet": None if signals is None else RewardBreakdown(signals=tuple(signals)),
+        "breakdown": None if signals is None else RewardBreakdown(signals=tuple(signals)),
     }
     return Experience(rollout=rollout, **(given | fields))

@@ -133,9 +133,9 @@ GUARD = OutcomeGate(vetoes=("tampered",))
 
 
 def shaped(name: str, *shaping: RewardTerm, success: float, **fields: Any) -> Experience:
-    """An attempt of one turn whose sheet went through the guard."""
-    sheet = total([signal(success, "success"), *shaping], GUARD)
-    return attempt(name, call([1, 2], [5]), signals=sheet.signals, task="t", **fields)
+    """An attempt of one turn whose breakdown went through the guard."""
+    breakdown = total([signal(success, "success"), *shaping], GUARD)
+    return attempt(name, call([1, 2], [5]), signals=breakdown.signals, task="t", **fields)
 
 
 def test_a_term_of_wide_numbers_does_not_drown_one_of_narrow_ones() -> None:
@@ -272,8 +272,8 @@ def test_normalised_terms_need_an_outcome_to_stand_on() -> None:
 def found_out(name: str, first: int, gain: float, *, success: float) -> Experience:
     """Two turns; the first one says `first` and gained so much."""
     calls = (call([1, 2], [first]), call([1, 2, first, 3], [4]))
-    sheet = total([signal(success, "success"), signal(gain, "information_gain", turn=0, weight=0.2)], GUARD)
-    return attempt(name, *calls, signals=sheet.signals, task="t")
+    breakdown = total([signal(success, "success"), signal(gain, "information_gain", turn=0, weight=0.2)], GUARD)
+    return attempt(name, *calls, signals=breakdown.signals, task="t")
 
 
 @pytest.mark.parametrize("terms", ["sum", "normalised"])

@@ -230,7 +230,7 @@ def test_more_figures_of_a_batch_stand_beside_the_others(base: Model, tmp_path: 
 
 def test_the_mean_reward_is_of_those_that_have_one(base: Model) -> None:
     assert mean_reward(tried(base, 1.0, 0.0, None)) == 0.5
-    assert mean_reward(tried(base, None, sheet=None)) is None
+    assert mean_reward(tried(base, None, breakdown=None)) is None
 
 
 def test_practice_under_a_constraint_needs_its_cost_and_tells_what_it_did(base: Model, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_practice_under_a_constraint_needs_its_cost_and_tells_what_it_did(base: 
         for one, cost in zip(tried(base, *[1.0] * len(costs)), costs, strict=True):
             signals = [RewardTerm(name="success", value=1.0, source="r")]
             signals += [] if cost is None else [RewardTerm(name="safety_cost", value=cost, weight=0.0, source="r")]
-            found.append(replace(one, sheet=RewardBreakdown(signals=tuple(signals))))
+            found.append(replace(one, breakdown=RewardBreakdown(signals=tuple(signals))))
         return found
 
     telling, state = Telling(tmp_path), AlgorithmState(base=base)

@@ -59,7 +59,7 @@ def model_span(model: ModelCall, seq: int = 1, **given: Any) -> Span:
     )
 
 
-def sheet(**values: float) -> RewardBreakdown:
+def breakdown(**values: float) -> RewardBreakdown:
     return RewardBreakdown(
         signals=tuple(RewardTerm(name=name, value=value, source="rule:test") for name, value in values.items())
     )
@@ -76,7 +76,7 @@ def experience(name: str = "a", **given: Any) -> Experience:
             "is_final": True,
             "state": RolloutState.SUCCEEDED,
             "spans": (model_span(call(question)),),
-            "sheet": sheet(success=1.0),
+            "breakdown": breakdown(success=1.0),
             "version": "sprout-1",
             **given,
         }
@@ -94,7 +94,7 @@ def failed(audited: QualityReport) -> dict[str, int]:
 
 def good(count: int = 12) -> list[Experience]:
     """Rewards differ, so that there is something to learn."""
-    return [experience(f"n{place}", sheet=sheet(success=float(place % 2))) for place in range(count)]
+    return [experience(f"n{place}", breakdown=breakdown(success=float(place % 2))) for place in range(count)]
 
 
 def test_every_gate_reports_even_when_nothing_is_wrong() -> None:
@@ -122,19 +122,19 @@ TOOL = Span(
 )
 CASES: list[tuple[str, dict[str, Any], Standards]] = [
     ("required_fields", {"task": " "}, Standards()),
-    ("required_fields", {"sheet": None}, Standards()),
-    ("required_fields", {"sheet": RewardBreakdown(signals=())}, Standards()),
+    ("required_fields", {"breakdown": None}, Standards()),
+    ("required_fields", {"breakdown": RewardBreakdown(signals=())}, Standards()),
     ("required_fields", {"spans": ()}, Standards()),
     ("decided", {"is_final": False}, Standards()),
     ("decided", {"state": RolloutState.DEAD}, Standards()),
-    ("rubric_scores", {"sheet": sheet(success=0.0, accuracy=0.5)}, Standards(rubric=("accuracy", "tone"))),
-    ("numeric_bounds", {"sheet": sheet(success=0.0, bonus=3.0)}, Standards(reward_range=(0.0, 1.0))),
-    ("numeric_bounds", {"sheet": sheet(success=1.5)}, Standards()),
+    ("rubric_scores", {"breakdown": breakdown(success=0.0, accuracy=0.5)}, Standards(rubric=("accuracy", "tone"))),
+    ("numeric_bounds", {"breakdown": breakdown(success=0.0, bonus=3.0)}, Standards(reward_range=(0.0, 1.0))),
+    ("numeric_bounds", {"breakdown": breakdown(success=1.5)}, Standards()),
     ("numeric_bounds", {"spans": (model_span(call(completion_tokens=-1)),)}, Standards()),
     ("numeric_bounds", {"spans": (model_span(call(completion_tokens=3)),)}, Standards()),  # two are there
     ("known_values", {"spans": (model_span(call(finish_reason="because")),)}, Standards()),
     ("known_values", {"spans": (model_span(call(messages=({"role": "oracle", "content": "x"},))),)}, Standards()),
-    ("finite_rewards", {"sheet": sheet(success=0.0, huge=1.7e308, more=1.7e308)}, Standards()),
+    ("finite_rewards", {"breakdown": breakdown(success=0.0, huge=1.7e308, more=1.7e308)}, Standards()),
     ("logprobs", {"spans": (model_span(call(logprobs=None)),)}, Standards()),
     ("version_fresh", {"version": "sprout-0"}, Standards(versions=("sprout-1", "sprout-2"))),
     ("version_fresh", {"version": None}, Standards(versions=("sprout-1",))),  # nobody knows which acted
@@ -145,8 +145,8 @@ CASES: list[tuple[str, dict[str, Any], Standards]] = [
     ("no_secrets", {"spans": (model_span(call(answer=f"The key is {SECRET}.")),)}, Standards()),
     ("no_secrets", {"spans": (model_span(call(), attributes={"headers": {"auth": SECRET}}),)}, Standards()),
     ("tenant_hashed", {"spans": (model_span(call(), attributes={"tenant_id": "acme"}),)}, Standards()),
-    ("success_consistent", {"sheet": sheet(success=1.0, quality=0.4)}, Standards()),
-    ("success_consistent", {"sheet": sheet(success=0.0, quality=0.9)}, Standards()),
+    ("success_consistent", {"breakdown": breakdown(success=1.0, quality=0.4)}, Standards()),
+    ("success_consistent", {"breakdown": breakdown(success=0.0, quality=0.9)}, Standards()),
     ("tools_or_thoughts", {"spans": (model_span(call(completion_tokens=101, completion_ids=None, logprobs=None)),)},
      Standards(needs_logprobs=False)),
     ("latency_outlier", {"spans": (model_span(call(), ended_at=9.0),)}, Standards()),  # eight times all others
@@ -161,7 +161,7 @@ def test_each_gate_finds_its_fault_and_keeps_it_out_if_it_is_an_error(
 ) -> None:
     bad = experience("bad", **wrong)
     rubric = dict.fromkeys(standards.rubric, 0.5)
-    others = [experience(f"n{n}", sheet=sheet(success=float(n % 2), **rubric)) for n in range(12)]
+    others = [experience(f"n{n}", breakdown=breakdown(success=float(n % 2), **rubric)) for n in range(12)]
     audited = audit([*others, bad], standards=standards)
     one = found(audited, gate)
     assert one.count == 1 and one.of >= 1 and one.detail.startswith("run-1/bad: ")
@@ -260,7 +260,7 @@ def test_a_thousand_experiences_take_a_moment() -> None:
 
 
 def test_what_is_scored_later_needs_no_score_yet() -> None:
-    bare = experience(sheet=None)
+    bare = experience(breakdown=None)
     assert audit([bare]).quarantined == {bare.rollout: ("required_fields",)}
     assert audit([bare], standards=Standards(needs_score=False)).ready == (bare.rollout,)
 

@@ -516,9 +516,9 @@ async def test_a_reward_counts_and_where_there_is_none_success_does(
     capture.heard("r1", "sprout@2", HELLO, call("sprout@2"))
     assert await capture.save_feedback("r1", said)
     found = file_store.experiences.get(f"{run}/r1")
-    assert found is not None and found.sheet.total == total
-    assert {signal.name: signal.value for signal in found.sheet.signals} == said
-    assert {signal.source for signal in found.sheet.signals} == {"feedback"}
+    assert found is not None and found.breakdown.total == total
+    assert {signal.name: signal.value for signal in found.breakdown.signals} == said
+    assert {signal.source for signal in found.breakdown.signals} == {"feedback"}
     rollout = file_store.views.rollout(f"{run}/r1")
     assert rollout.metadata["release"] == "sprout@2" and rollout.input == {"messages": HELLO}
     assert rollout.reward == total
@@ -542,7 +542,7 @@ async def test_the_same_again_is_harmless_and_another_value_a_conflict(
         await capture.save_feedback("r1", {"success": 0.0})
     assert not await capture.save_feedback("r1", {"reward": 1.0})  # too late for this one
     found = file_store.experiences.get(f"{run}/r1")
-    assert found is not None and found.sheet.total == 1.0
+    assert found is not None and found.breakdown.total == 1.0
 
 
 async def test_many_at_once_each_get_their_own(file_store: Store, run: str, capture: Capture) -> None:
@@ -554,7 +554,7 @@ async def test_many_at_once_each_get_their_own(file_store: Store, run: str, capt
     assert all(await asyncio.gather(*reversed(told), *again))
     for place, name in enumerate(names):
         found = file_store.experiences.get(f"{run}/{name}")
-        assert found is not None and found.sheet.total == place
+        assert found is not None and found.breakdown.total == place
         assert [span.model.model for span in found.spans if span.model] == [name]
 
 

@@ -171,7 +171,7 @@ class School:
         if number == self._held:
             self.begun.set()
             assert self.opened.wait(PATIENCE_S)
-        total = before.get("sum", 0.0) + sum(one.sheet.total or 0.0 for one in experiences if one.sheet)
+        total = before.get("sum", 0.0) + sum(one.breakdown.total or 0.0 for one in experiences if one.breakdown)
         self.left.set()
         made = Checkpoint(
             id=f"{ctx.run}-{number}",

@@ -207,7 +207,9 @@ async def test_an_agent_that_raises_or_takes_too_long_teaches_nothing_won_and_a_
         for one in store.views.rollouts(status.run_id, most=9)
     }
     assert [one.rollout.partition("/")[2] for one in found] == ["fine", "raises", "sleeps"]  # the fourth is missing
-    signals = [[(one.name, one.value, one.source) for one in each.sheet.signals] for each in found if each.sheet]
+    signals = [
+        [(one.name, one.value, one.source) for one in each.breakdown.signals] for each in found if each.breakdown
+    ]
     failed = [("success", 0.0, "rule:failed")]
     assert signals == [[("success", 1.0, "rule:test")], failed, failed]
     assert [one.state for one in found] == [RolloutState.SUCCEEDED, RolloutState.FAILED, RolloutState.FAILED]

@@ -263,7 +263,7 @@ def scored(**values: float) -> RewardBreakdown:
 
 
 def test_an_episode_has_reward_cost_success_time_and_tokens() -> None:
-    given = attempt(TASK, 12, None, sheet=scored(success=1.0, format=0.5, safety_cost=0.25))
+    given = attempt(TASK, 12, None, breakdown=scored(success=1.0, format=0.5, safety_cost=0.25))
     assert episode(given, task="calc-0", seed=1) == Episode(
         task="calc-0",
         seed=1,
@@ -276,10 +276,10 @@ def test_an_episode_has_reward_cost_success_time_and_tokens() -> None:
     )
 
 
-@pytest.mark.parametrize("sheet", [scored(success=2.0), scored(success=1.0, safety_cost=-1.0)])
-def test_a_signal_out_of_its_range_is_refused_with_the_task(sheet: RewardBreakdown) -> None:
+@pytest.mark.parametrize("breakdown", [scored(success=2.0), scored(success=1.0, safety_cost=-1.0)])
+def test_a_signal_out_of_its_range_is_refused_with_the_task(breakdown: RewardBreakdown) -> None:
     with pytest.raises(BadRecord, match="episode of calc-0 with seed 3"):
-        episode(attempt(TASK, 1, None, sheet=sheet), task="calc-0", seed=3)
+        episode(attempt(TASK, 1, None, breakdown=breakdown), task="calc-0", seed=3)
 
 
 def test_only_rollouts_with_a_place_become_episodes_in_the_order_they_came() -> None:
@@ -300,7 +300,7 @@ def test_what_never_came_back_is_the_worst_for_a_candidate_and_the_best_for_a_ba
 
 
 @pytest.mark.parametrize(
-    ("sheet", "state", "wanted"),
+    ("breakdown", "state", "wanted"),
     [
         (scored(success=0.0, exact_match=1.0), RolloutState.SUCCEEDED, (0.0, 1.0)),  # the first name wins
         (scored(exact_match=1.0), RolloutState.SUCCEEDED, (1.0, 1.0)),
@@ -313,12 +313,12 @@ def test_what_never_came_back_is_the_worst_for_a_candidate_and_the_best_for_a_ba
     ],
 )  # fmt: skip
 def test_an_episode_tells_success_by_its_signal_and_what_was_never_scored_is_missing(
-    sheet: RewardBreakdown | None, state: RolloutState, wanted: tuple[float | None, float] | None
+    breakdown: RewardBreakdown | None, state: RolloutState, wanted: tuple[float | None, float] | None
 ) -> None:
-    given = attempt(TASK, 1, None, sheet=sheet, state=state)
+    given = attempt(TASK, 1, None, breakdown=breakdown, state=state)
     found = episode(given, task="t", seed=0)
     assert (None if found is None else (found.success, found.reward)) == wanted
-    checked = {"success", "exact_match"} & {one.name for one in (sheet.signals if sheet else ())}
+    checked = {"success", "exact_match"} & {one.name for one in (breakdown.signals if breakdown else ())}
     assert is_checked(given) is bool(checked)
 
 

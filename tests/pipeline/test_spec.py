@@ -485,7 +485,7 @@ def test_a_run_with_the_block_keeps_a_blocked_rollout_as_data(tmp_path: Path) ->
         assert "safety hard gate triggered" in str(leaked.reason)
         assert (clean.status, clean.reward) == (RolloutState.SUCCEEDED, 1.0)
         experiences = store.experiences.of([leaked.id])
-        assert experiences[0].sheet is not None and experiences[0].sheet.total == -2.5
+        assert experiences[0].breakdown is not None and experiences[0].breakdown.total == -2.5
 
 
 class Connected(Endpoints):

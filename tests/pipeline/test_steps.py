@@ -617,7 +617,7 @@ async def test_a_batch_may_be_of_another_run(store: Store) -> None:
     def read(*, ctx: StepContext) -> dict[str, Any]:
         ids = ctx.save([f"{other.run_id}/t3", f"{other.run_id}/t1"])
         found = ctx.experiences(Batch(run=other.run_id, step=ctx.name, count=2, ids=ids))
-        seen.extend((one.rollout, one.run, one.split, one.sheet and one.sheet.total) for one in found)
+        seen.extend((one.rollout, one.run, one.split, one.breakdown and one.breakdown.total) for one in found)
         return {}
 
     await Watched(store, spec_of(one_step(read))).run()

@@ -89,11 +89,14 @@ async def test_a_users_own_function_is_the_gate_of_a_run_and_of_what_is_learnt(b
     status = await ran(store, optimize_spec(settings(base, rl_optimizer={})))
     found = experiences(store, status)
     for one in found:
-        assert one.sheet is not None
-        paid = [(each.name, each.value, each.source) for each in one.sheet.signals if each.weight]
+        assert one.breakdown is not None
+        paid = [(each.name, each.value, each.source) for each in one.breakdown.signals if each.weight]
         said = str(one.calls[0].response.get("content") or "")
         assert paid == [("success", is_odd({}, said), "scorer:is_odd")]
-    assert {one.sheet.total for one in found if one.sheet} == {0.0, 1.0}  # so that there is something to tell apart
+    assert {one.breakdown.total for one in found if one.breakdown} == {
+        0.0,
+        1.0,
+    }  # so that there is something to tell apart
     assert status.rl_optimizer is not None and status.rl_optimizer["parameter_delta_norm"] > 0.0
 
 
@@ -102,7 +105,9 @@ async def test_a_users_own_function_is_what_an_improvement_is_proved_by(base: st
     assert played.status.run_state is RunState.COMPLETED
     assert played.evidence().primary == "success"
     looked = store.experiences.of([one.id for one in played.rollouts("0/prove/0")])
-    assert len(looked) == 16 and {one.sheet.signals[0].source for one in looked if one.sheet} == {"scorer:is_odd"}
+    assert len(looked) == 16 and {one.breakdown.signals[0].source for one in looked if one.breakdown} == {
+        "scorer:is_odd"
+    }
 
 
 @pytest.mark.parametrize("make", [optimize_spec, improve_spec])
@@ -122,7 +127,7 @@ def bytes_of(played: Played) -> dict[str, Any]:
     return {
         "weights": [played.sha256(n) for n in range(len(played.checkpoints))],
         "calls": dict(zip(names, calls, strict=True)),
-        "rewards": dict(zip(names, (one.sheet and one.sheet.total for one in found), strict=True)),
+        "rewards": dict(zip(names, (one.breakdown and one.breakdown.total for one in found), strict=True)),
         "judged": played.judged(),
     }
 
@@ -228,6 +233,6 @@ def tried(call: ModelCall, n: int, *, won: float) -> Experience:
         is_final=True,
         state=RolloutState.SUCCEEDED,
         spans=(Span(seq=1, kind=SpanKind.MODEL, name="llm", started_at=0.0, ended_at=1.0, model=call),),
-        sheet=RewardBreakdown(signals=(RewardTerm(name="success", value=won, source="rule"),)),
+        breakdown=RewardBreakdown(signals=(RewardTerm(name="success", value=won, source="rule"),)),
         version=call.model,
     )

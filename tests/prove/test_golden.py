@@ -65,8 +65,8 @@ def experience(task: str, *calls: ModelCall, reward: float = 1.0, tools: int = 0
         RewardTerm(name="safety_cost", value=0.0, weight=0.0, source="rule"),
     )
     about: dict[str, Any] = {"rollout": f"run-1/{task}", "run": "run-1", "task": task, "split": None, "is_final": True}
-    sheet = RewardBreakdown(signals=signals)
-    return Experience(**about, state=RolloutState.SUCCEEDED, spans=tuple(spans), sheet=sheet)
+    breakdown = RewardBreakdown(signals=signals)
+    return Experience(**about, state=RolloutState.SUCCEEDED, spans=tuple(spans), breakdown=breakdown)
 
 
 ONE = experience("one", call("2", "1 + 1?"), tools=2)
@@ -141,8 +141,8 @@ def test_the_same_behaviour_has_the_same_hash_and_the_signature_of_another_does_
     assert golden(version=("v2", "b" * 64), name="other", now=9.0).sha256 == golden().sha256  # whoever recorded it
     again = golden(CHANGES[0][1], TWO)
     assert failed(check(golden(), again, signed={golden().sha256}))["observation_hash"] == (1, True)
-    assert "reward" not in case_of(replace(ONE, sheet=None)).kpis  # no sheet is no reward, and not zero
-    assert case_of(replace(ONE, sheet=None)).reward != case_of(ONE).reward
+    assert "reward" not in case_of(replace(ONE, breakdown=None)).kpis  # no breakdown is no reward, and not zero
+    assert case_of(replace(ONE, breakdown=None)).reward != case_of(ONE).reward
 
 
 def test_another_suite_or_a_missing_case_blocks_signed_or_not() -> None:
@@ -164,7 +164,7 @@ def test_a_band_is_open_on_the_better_side() -> None:
 
 def test_a_figure_outside_its_band_blocks_until_it_is_signed() -> None:
     worse = golden(
-        replace(ONE, sheet=RewardBreakdown(signals=(RewardTerm(name="success", value=0.5, source="rule"),))), TWO
+        replace(ONE, breakdown=RewardBreakdown(signals=(RewardTerm(name="success", value=0.5, source="rule"),))), TWO
     )
     found = failed(check(golden(), worse))
     assert found["kpi_success"] == (1, True)

@@ -42,9 +42,9 @@ def test_shaping_is_paid_to_those_who_passed_alone_and_says_that_it_was_gated() 
 
 
 def test_all_shaping_together_is_capped_and_keeps_its_proportions() -> None:
-    sheet = total([passed(), signal("format", 3.0), signal("gain", 1.0)], GUARD)  # 4, and ½ is allowed
-    assert sheet.total == pytest.approx(1.5)
-    assert [one.value * one.weight for one in sheet.signals[1:3]] == pytest.approx([0.375, 0.125])
+    breakdown = total([passed(), signal("format", 3.0), signal("gain", 1.0)], GUARD)  # 4, and ½ is allowed
+    assert breakdown.total == pytest.approx(1.5)
+    assert [one.value * one.weight for one in breakdown.signals[1:3]] == pytest.approx([0.375, 0.125])
 
 
 def test_a_veto_leaves_nothing_whatever_else_is_earned_and_is_told() -> None:
@@ -57,9 +57,9 @@ def test_a_veto_leaves_nothing_whatever_else_is_earned_and_is_told() -> None:
 
 def test_under_a_graded_guard_half_right_has_its_grade_and_nothing_else() -> None:
     graded = OutcomeGate(cap=0.5, graded=True)
-    sheet = total([passed(0.5), signal("format", 1.0, 0.1), signal("cost", -1.0, 0.2)], graded)
-    assert sheet.total == pytest.approx(0.3)  # the grade less the cost; the format is not paid
-    assert sheet.signals[-1].value == 1.0  # it did not pass
+    breakdown = total([passed(0.5), signal("format", 1.0, 0.1), signal("cost", -1.0, 0.2)], graded)
+    assert breakdown.total == pytest.approx(0.3)  # the grade less the cost; the format is not paid
+    assert breakdown.signals[-1].value == 1.0  # it did not pass
     assert total([passed(1.0), signal("format", 1.0, 0.1)], graded).total == pytest.approx(1.1)
     for value, guard in ((0.5, GUARD), (1.5, graded), (-0.1, graded)):
         with pytest.raises(BadRecord):
@@ -81,11 +81,11 @@ def test_no_shaping_lifts_a_failure_above_a_success(
 @given(SHAPING, ANY_GUARD, st.booleans())
 def test_the_guard_only_lowers_weights(shaping: list[RewardTerm], guard: OutcomeGate, is_right: bool) -> None:
     given_ = [passed(is_right), *shaping]
-    sheet = total(given_, guard)
-    for before, after in zip(given_, sheet.signals[:-1], strict=True):
+    breakdown = total(given_, guard)
+    for before, after in zip(given_, breakdown.signals[:-1], strict=True):
         assert replace(after, weight=before.weight) == before
         assert abs(after.weight) <= abs(before.weight) and after.weight * before.weight >= 0.0
-    assert sheet.total == sum(one.value * one.weight for one in sheet.signals)
+    assert breakdown.total == sum(one.value * one.weight for one in breakdown.signals)
 
 
 def test_a_share_is_of_what_the_gold_answer_earns_and_nothing_measured_has_none() -> None:
@@ -94,9 +94,9 @@ def test_a_share_is_of_what_the_gold_answer_earns_and_nothing_measured_has_none(
     assert normalised(total([passed()], GUARD), gold) == pytest.approx(0.8)
     assert normalised(total([passed(False), signal("cost", -1.0)], GUARD), gold) == 0.0
     assert total([], GUARD) == RewardBreakdown(signals=())
-    for sheet, of in ((RewardBreakdown(signals=()), gold), (gold, total([passed(False)], GUARD))):
+    for breakdown, of in ((RewardBreakdown(signals=()), gold), (gold, total([passed(False)], GUARD))):
         with pytest.raises(BadRecord, match="a share needs a total"):
-            normalised(sheet, of)
+            normalised(breakdown, of)
 
 
 @pytest.mark.parametrize(

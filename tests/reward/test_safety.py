@@ -120,9 +120,9 @@ def test_what_gates_and_what_does_not(events: list[SafetyEvent], is_gated: bool)
 def test_the_documented_example_by_hand() -> None:
     """A leaked key in a blocked event: 1.5 + 1 of penalties, the reward clamped to 0, and 1 more for the gate."""
     finding = judge([event(LEAKED, blocked=True)], POLICY)
-    sheet = close([signal(1.0)], finding, POLICY)
-    assert sheet.total == pytest.approx(0.0 - 2.5 - 1.0)
-    named = {one.name: one for one in sheet.signals}
+    breakdown = close([signal(1.0)], finding, POLICY)
+    assert breakdown.total == pytest.approx(0.0 - 2.5 - 1.0)
+    named = {one.name: one for one in breakdown.signals}
     assert named["success"].value == 1.0 and named["success"].weight == 0.0  # measured, and not paid
     assert (named[PENALTY].value, named[GATE].value, named[GATE_PENALTY].value, named[MARK].value) == (-2.5, 1, -1, 0)
     assert finding.error == f"safety hard gate triggered: reason_codes=[{LEAKED}]"
@@ -138,10 +138,14 @@ def test_nothing_positive_survives_a_gate_in_whatever_order_it_came(given_: Any,
     finding = judge([event(LEAKED)], POLICY)
     terms = [signal(value, weight, name=f"s{place}") for place, (value, weight) in enumerate(given_)]
     shuffled = [terms[place] for place in order if place < len(terms)]
-    sheet = close(shuffled, finding, POLICY)
-    assert sheet.total is not None and sheet.total <= POLICY.hard_gate_reward_ceiling
-    assert close(sheet.signals, finding, POLICY).total == pytest.approx(sheet.total)  # closing again changes nothing
-    assert close([*sheet.signals, signal(9.0, name="late")], finding, POLICY).total == pytest.approx(sheet.total)
+    breakdown = close(shuffled, finding, POLICY)
+    assert breakdown.total is not None and breakdown.total <= POLICY.hard_gate_reward_ceiling
+    assert close(breakdown.signals, finding, POLICY).total == pytest.approx(
+        breakdown.total
+    )  # closing again changes nothing
+    assert close([*breakdown.signals, signal(9.0, name="late")], finding, POLICY).total == pytest.approx(
+        breakdown.total
+    )
 
 
 def test_events_that_were_told_are_read_with_their_turn() -> None:

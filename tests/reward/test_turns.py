@@ -75,7 +75,7 @@ def test_a_turn_is_one_to_the_learner_too() -> None:
     cut = Talk(QUESTION).cut().turn(PRICE).answer("17").spans
     experience = Experience(
         rollout="r", run="r", task="t", split=None, is_final=True, state=RolloutState.SUCCEEDED, spans=tuple(cut),
-        sheet=None,
+        breakdown=None,
     )  # fmt: skip
     assert len(read(cut)) == len(experience.calls) == 2
     assert {one.turn for one in signals(cut)} == {0, 1} and evidence(cut)[0].turn == 0

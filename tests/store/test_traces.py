@@ -188,9 +188,9 @@ def test_signals_come_back_as_they_were_in_order(scene: Scene) -> None:
     )
     scene.store.traces.score(attempt, signals[:1], now=scene.clock.now).result()
     scene.store.traces.score(attempt, signals[1:], now=scene.clock.now, first=2).result()
-    sheet = scene.store.traces.breakdown(attempt.token)
-    assert sheet == RewardBreakdown(signals=signals)
-    assert sheet.total == 0.875
+    breakdown = scene.store.traces.breakdown(attempt.token)
+    assert breakdown == RewardBreakdown(signals=signals)
+    assert breakdown.total == 0.875
     with pytest.raises(StoreError, match=r"(?i)unique"):  # a second verdict in the place of the first
         scene.store.traces.score(attempt, signals[:1], now=scene.clock.now).result()
 
@@ -228,7 +228,7 @@ def test_all_that_a_learner_needs_is_read_at_once(scene: Scene) -> None:
     assert (found.rollout, found.run, found.task, found.split) == (f"{scene.run}/a", scene.run, "a", Split.TRAIN)
     assert (found.state, found.is_final, found.version) == (RolloutState.SUCCEEDED, True, "m@1")
     assert found.spans == (span(1), asked("m@1", 2), asked("m@1", 3))
-    assert found.sheet.signals == (signal(value=0.5),)
+    assert found.breakdown.signals == (signal(value=0.5),)
 
 
 def test_of_several_attempts_the_one_that_decided_counts(scene: Scene) -> None:
@@ -237,7 +237,7 @@ def test_of_several_attempts_the_one_that_decided_counts(scene: Scene) -> None:
     scene.clock.advance(1.0)
     tried(scene, asked("new@1"), value=1.0)
     found = scene.store.experiences.get(f"{scene.run}/a")
-    assert found is not None and (found.version, found.sheet.total) == ("new@1", 1.0)
+    assert found is not None and (found.version, found.breakdown.total) == ("new@1", 1.0)
     assert [one.model.model for one in found.spans if one.model] == ["new@1"]
 
 
@@ -247,7 +247,7 @@ def test_one_that_failed_on_its_last_try_is_data_too(scene: Scene) -> None:
     tried(scene, asked("m@1"), value=None, state=AttemptState.FAILED)
     found = scene.store.experiences.get(f"{scene.run}/a")
     assert found is not None and found.state is RolloutState.FAILED
-    assert found.sheet.signals == (RewardTerm(name="success", value=0.0, source="rule:failed"),)  # it was not right
+    assert found.breakdown.signals == (RewardTerm(name="success", value=0.0, source="rule:failed"),)  # it was not right
 
 
 @once
@@ -257,7 +257,7 @@ def test_one_that_failed_and_was_scored_all_the_same_has_no_second_check(scene: 
     scene.store.traces.score(claim.attempt, [signal("success", 0.0)], now=scene.clock.now).result()
     scene.finish(claim, AttemptState.FAILED)
     found = scene.store.experiences.get(f"{scene.run}/a")
-    assert found is not None and found.sheet.signals == (signal("success", 0.0),)
+    assert found is not None and found.breakdown.signals == (signal("success", 0.0),)
 
 
 @once
@@ -277,7 +277,7 @@ def test_they_come_in_the_order_that_was_asked_for_without_what_is_open(scene: S
     for value in (1.0, 2.0, 3.0):
         tried(scene, value=value)
     names = [f"{scene.run}/{name}" for name in ("c", "open", "a", "b")]
-    assert [one.sheet.total for one in scene.store.experiences.of(iter(names))] == [3.0, 1.0, 2.0]
+    assert [one.breakdown.total for one in scene.store.experiences.of(iter(names))] == [3.0, 1.0, 2.0]
 
 
 @once
@@ -435,7 +435,7 @@ def test_a_rollout_without_a_reward_gets_its_first_and_a_failed_one_too(scene: S
         assert scene.brought_to(state, name).reward is None
         assert attach(scene, name=name).reward == scene.rollout(name).reward == 0.5
     found = scene.store.experiences.get(f"{scene.run}/u")
-    assert found is not None and found.sheet is not None and found.sheet.total == 0.5
+    assert found is not None and found.breakdown is not None and found.breakdown.total == 0.5
 
 
 @once

@@ -49,7 +49,7 @@ def attempt(task: Task, place: int, won: float | None, *, asked: str = "1?", **f
         "is_final": True,
         "state": RolloutState.SUCCEEDED,
         "spans": (Span(seq=1, kind=SpanKind.MODEL, name="llm", started_at=1.0, ended_at=3.5, model=call),),
-        "sheet": RewardBreakdown(signals=signals),
+        "breakdown": RewardBreakdown(signals=signals),
     }
     return Experience(**given | fields)
 

@@ -582,7 +582,7 @@ def experience_of(one: ScoredRollout, run: str, signals: Sequence[RewardTerm]) -
         is_final=True,
         state=one.status,
         spans=one.spans,
-        sheet=RewardBreakdown(signals=tuple(signals)),
+        breakdown=RewardBreakdown(signals=tuple(signals)),
         input=one.input,
     )
 

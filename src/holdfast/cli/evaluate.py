@@ -294,7 +294,7 @@ def _write(path: Path, text: str) -> None:
         raise BadInput(f"--html {path}", why=str(error.strerror), remedy="name a file that can be written") from None
 
 
-OUTCOMES = ("success", "exact_match")  # the first of them that a sheet has is what the hidden check said
+OUTCOMES = ("success", "exact_match")  # the first of them that a breakdown has is what the hidden check said
 FEATURES = {"minimal diff": "minimal_diff", "judges": "judges", "tools": "tool_rewards"}  # of the parts
 SHOWN = 3  # reasons of one result; all of them are in the JSON
 
@@ -463,8 +463,10 @@ def _of_rollout(store: Store, rollout: Rollout) -> TaskResult | None:
 
     if rollout.final_attempt is None:
         return None
-    spans, sheet, output = read_rewards(store, rollout)
-    measured = [] if sheet is None else [one for one in sheet.signals if not is_own(one)]  # no agent is its own check
+    spans, breakdown, output = read_rewards(store, rollout)
+    measured = (
+        [] if breakdown is None else [one for one in breakdown.signals if not is_own(one)]
+    )  # no agent is its own check
     signals = {one.name: one.value for one in measured}
     known = next((signals[name] for name in OUTCOMES if name in signals), None)
     asked: Mapping[str, Any] = rollout.input if isinstance(rollout.input, Mapping) else {"prompt": rollout.input}

@@ -233,17 +233,17 @@ def _breakdown(store: Store, right: list[tuple[str, str]]) -> list[str]:
     found = [(before, read_rewards(store, store.views.rollout(after)), after) for before, after in right[:LOOK_AT]]
     if not found:
         return []
-    before, (spans, sheet, _), after = max(found, key=lambda one: _richness(*one[1][:2]))
+    before, (spans, breakdown, _), after = max(found, key=lambda one: _richness(*one[1][:2]))
     _, old, said = read_rewards(store, store.views.rollout(before))
     paid = 0.0 if old is None or old.total is None else old.total
-    first, *rest = reward_lines(store.views.rollout(after), spans, sheet)
+    first, *rest = reward_lines(store.views.rollout(after), spans, breakdown)
     was = f"  before    {one_line(said) if said else 'no answer'}  ({paid:.3g})"
     return ["one reward, turn by turn", first, was if len(was) <= 80 else f"{was[:79]}…", *rest]
 
 
-def _richness(spans: Sequence[Span], sheet: RewardBreakdown | None) -> tuple[int, float]:
+def _richness(spans: Sequence[Span], breakdown: RewardBreakdown | None) -> tuple[int, float]:
     """Many tool calls, and much that was paid for."""
-    paid = 0.0 if sheet is None or sheet.total is None else sheet.total
+    paid = 0.0 if breakdown is None or breakdown.total is None else breakdown.total
     return sum(span.tool is not None for span in spans), paid
 
 

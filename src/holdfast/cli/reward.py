@@ -78,10 +78,10 @@ def rewards(rollout: RolloutText, at: StoreOptions) -> Output:
 
     with at.existing() as opened:
         found = find_rollout(opened, rollout)
-        spans, sheet, output = read_rewards(opened, found)
-    total = None if sheet is None else sheet.total
-    data = {"rollout": found.id, "output": output, "total": total, "sheet": sheet, "turns": _turns(spans)}
-    return Output(data, "\n".join(reward_lines(found, spans, sheet)))
+        spans, breakdown, output = read_rewards(opened, found)
+    total = None if breakdown is None else breakdown.total
+    data = {"rollout": found.id, "output": output, "total": total, "sheet": breakdown, "turns": _turns(spans)}
+    return Output(data, "\n".join(reward_lines(found, spans, breakdown)))
 
 
 def read_rewards(store: Store, rollout: Rollout) -> tuple[list[Span], RewardBreakdown | None, Any]:
@@ -97,25 +97,25 @@ def read_rewards(store: Store, rollout: Rollout) -> tuple[list[Span], RewardBrea
     )
 
 
-def reward_lines(rollout: Rollout, spans: Sequence[Span], sheet: RewardBreakdown | None) -> Iterator[str]:
-    """The sheet in 80 columns."""
+def reward_lines(rollout: Rollout, spans: Sequence[Span], breakdown: RewardBreakdown | None) -> Iterator[str]:
+    """The breakdown in 80 columns."""
     yield f"{rollout.id}: {rollout.status}"
     yield _cut(f"  asked     {one_line(asked_of(rollout.input))}")
     if isinstance(rollout.input, Mapping) and rollout.input.get("system"):
         yield _cut(f"  told      {one_line(rollout.input['system'])}")
     if isinstance(rollout.input, Mapping) and rollout.input.get("expected") is not None:
         yield _cut(f"  expected  {one_line(rollout.input['expected'])}  (hidden from the agent)")
-    signals = () if sheet is None else sheet.signals
+    signals = () if breakdown is None else breakdown.signals
     for number, done in enumerate(_turns(spans)):
         for line, text in enumerate(done):
             yield _cut(f"  turn {number + 1:<3}  {text}" if not line else f"            {text}")
         if own := [one for one in signals if one.turn == number]:
             yield from _turn_signals(own)
-    if sheet is None or sheet.total is None:
+    if breakdown is None or breakdown.total is None:
         yield "  nothing was measured, so there is no reward"
         return
     yield ""
-    yield from _table([one for one in signals if one.turn is None and one.name != GATED], signals, sheet.total)
+    yield from _table([one for one in signals if one.turn is None and one.name != GATED], signals, breakdown.total)
 
 
 def _table(whole: Sequence[RewardTerm], signals: Sequence[RewardTerm], total: float) -> Iterator[str]:

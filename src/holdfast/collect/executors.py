@@ -109,12 +109,12 @@ def _scored(output: Any, signals: Sequence[RewardTerm], score: Score, spans: Seq
     rejected = None
     if close is not None:
         signals, rejected = close(signals, spans, output)
-    sheet = RewardBreakdown(signals=tuple(signals))
-    if sheet.total is not None and not isfinite(sheet.total):
-        raise BadRecord("reward", why=f"the signals add up to {sheet.total}, which is not finite")
+    breakdown = RewardBreakdown(signals=tuple(signals))
+    if breakdown.total is not None and not isfinite(breakdown.total):
+        raise BadRecord("reward", why=f"the signals add up to {breakdown.total}, which is not finite")
     if rejected is not None:
-        return Outcome(state=AttemptState.FAILED, output=output, signals=sheet.signals, error=rejected)
-    return Outcome(state=AttemptState.SUCCEEDED, output=output, signals=sheet.signals)
+        return Outcome(state=AttemptState.FAILED, output=output, signals=breakdown.signals, error=rejected)
+    return Outcome(state=AttemptState.SUCCEEDED, output=output, signals=breakdown.signals)
 
 
 def _failed(error: str, context: Context, score: Score) -> Outcome:

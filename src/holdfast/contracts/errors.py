@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache, partial
-from math import inf
+from math import inf, isfinite
 from typing import Any
 
 
@@ -76,6 +76,8 @@ def _within(rules: Mapping[str, Any]) -> Callable[[Any], Any]:
     if "minItems" in rules:
         least, is_set = rules["minItems"], "uniqueItems" in rules
         return lambda value: len(value) >= least and (not is_set or len(set(value)) == len(value))
+    if not rules:
+        return isfinite  # also of True and False: a scorer may say right or wrong
     low, high = rules.get("minimum", -inf), rules.get("maximum", inf)
     above, below = rules.get("exclusiveMinimum", -inf), rules.get("exclusiveMaximum", inf)
     return lambda value: low <= value <= high and above < value < below and value is not True and value is not False

@@ -422,7 +422,7 @@ class Experience:
     is_final: bool  # the attempt that decided its rollout
     state: RolloutState
     spans: tuple[Span, ...]
-    sheet: RewardBreakdown | None  # None: never scored
+    breakdown: RewardBreakdown | None  # None: never scored
     version: str | None = None  # of the policy that acted
     input: Any = None  # what was asked, with what was hidden from the agent
     ended: Ended | None = None  # None: truncated where the last call ran into its limit of tokens, else terminated
@@ -437,7 +437,7 @@ class Experience:
     @property
     def reward(self) -> float | None:
         """The weighted sum of all that was measured; None: nothing was."""
-        return None if self.sheet is None else self.sheet.total
+        return None if self.breakdown is None else self.breakdown.total
 
     @property
     def is_truncated(self) -> bool:

@@ -1,4 +1,4 @@
-"""Rewards: what a scorer gives is a reward, one named number is a signal, the signals of an attempt are its sheet."""
+"""Rewards: a scorer gives a reward; one named number is a reward term; the terms of an attempt are its breakdown."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Rollout:
     ended_at: float | None
     reason: str | None  # why it failed, was given up or cancelled
     final_attempt: str | None  # the one attempt that decided it
-    reward: float | None  # total of the final attempt's sheet; None is missing, never zero
+    reward: float | None  # total of the final attempt's breakdown; None is missing, never zero
     step: str | None = None  # the durable step that it belongs to
     version: str | None = None  # of the policy that has to act
     outcome: str | None = None  # right or wrong; None: not checked

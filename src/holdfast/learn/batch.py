@@ -265,7 +265,7 @@ def refusal(experience: Experience, intake: SampleFilter) -> SkipReason | None:
 
 def counted(experience: Experience, channels: tuple[str, ...] | None) -> tuple[RewardTerm, ...]:
     """The signals that count."""
-    signals = experience.sheet.signals if experience.sheet is not None else ()
+    signals = experience.breakdown.signals if experience.breakdown is not None else ()
     return tuple(signal for signal in signals if channels is None or signal.name in channels)
 
 

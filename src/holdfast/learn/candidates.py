@@ -241,7 +241,7 @@ class Proposals:
 
 
 def _attempt(one: Experience) -> dict[str, Any]:
-    signals: Sequence[RewardTerm] = () if one.sheet is None else one.sheet.signals
+    signals: Sequence[RewardTerm] = () if one.breakdown is None else one.breakdown.signals
     calls = one.calls
     return {
         "task": _asked(one.input),

@@ -108,7 +108,7 @@ def combine(reward: NDArray[Any], cost: NDArray[Any], multiplier: float) -> NDAr
 
 def cost_of(experience: Experience, name: str) -> float | None:
     """The cost of an attempt; None where it was not measured. A negative cost is refused: it would pay for another."""
-    signals = () if experience.sheet is None else experience.sheet.signals
+    signals = () if experience.breakdown is None else experience.breakdown.signals
     values = [signal.value for signal in signals if signal.name == name]
     if any(value < 0.0 for value in values):
         what, why = f"constraint {name}: cost {min(values):g} of {experience.rollout}", "is below 0"
@@ -143,7 +143,7 @@ def cost_credit(
     if mix:
         spent = [np.zeros(length) for length in lengths]
         for mine, one in zip(spent, team, strict=True):
-            for signal in () if one.sheet is None else one.sheet.signals:
+            for signal in () if one.breakdown is None else one.breakdown.signals:
                 if signal.name == name and signal.turn is not None and signal.turn < len(mine):
                     mine[signal.turn] += signal.value
         index = np.concatenate([np.arange(length) for length in lengths])
@@ -160,7 +160,7 @@ def turn_costs(experiences: Sequence[Experience], name: str, *, gamma: float) ->
     parts = []
     for one in experiences:
         spent = np.zeros(len(one.calls))
-        for signal in () if one.sheet is None else one.sheet.signals:
+        for signal in () if one.breakdown is None else one.breakdown.signals:
             if signal.name == name and (signal.turn is None or signal.turn < len(spent)):
                 spent[-1 if signal.turn is None else signal.turn] += signal.value
         for place in range(len(spent) - 2, -1, -1):
@@ -175,4 +175,4 @@ def turn_costs(experiences: Sequence[Experience], name: str, *, gamma: float) ->
 
 
 def _names(experiences: Iterable[Experience]) -> list[str]:
-    return sorted({signal.name for one in experiences if one.sheet is not None for signal in one.sheet.signals})
+    return sorted({signal.name for one in experiences if one.breakdown is not None for signal in one.breakdown.signals})

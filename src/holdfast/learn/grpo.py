@@ -167,7 +167,7 @@ def _bounded(
     found = sorted({rank for rank in ranks if rank is not None})
     of = {rank: outcomes[[one == rank for one in ranks]] for rank in found}
     gaps = [float(of[high].min() - of[low].max()) for low, high in combinations(found, 2)]
-    gaps = [gap for gap in gaps if gap > 0.0]  # a mild veto may cost less than penalties do: then the sheet said so
+    gaps = [gap for gap in gaps if gap > 0.0]  # a mild veto may cost less than penalties do: then the breakdown said so
     if not gaps:
         return turns, settings.mix
     mix = min(settings.mix, MOST_MIX)
@@ -179,7 +179,7 @@ def _bounded(
 
 def _rank(experience: Experience) -> int | None:
     """The rank of an attempt, from the guard's signal or the safety gate; an agent can write neither."""
-    signals = () if experience.sheet is None else experience.sheet.signals
+    signals = () if experience.breakdown is None else experience.breakdown.signals
     if any(one.name == GATE and one.source == GATE_SOURCE and one.value > 0.0 for one in signals):
         return VETOED
     told = [one.value for one in signals if one.name == GATED and one.source.startswith("guard:")]
@@ -318,17 +318,17 @@ def dominance(experiences: Iterable[Experience]) -> dict[str, float]:
     """cov(signal, total) / var(total) for each signal by its name; empty where the total does not vary.
 
     The shares add up to 1; one that works against the others is below 0."""
-    sheets: list[dict[str, float]] = []
+    breakdowns: list[dict[str, float]] = []
     for experience in experiences:
         sums: dict[str, float] = {}
         for signal in counted(experience, None):
             sums[signal.name] = sums.get(signal.name, 0.0) + signal.value * signal.weight
         if sums:
-            sheets.append(sums)
-    names = sorted({name for sheet in sheets for name in sheet})
-    if len(sheets) < 2:
+            breakdowns.append(sums)
+    names = sorted({name for breakdown in breakdowns for name in breakdown})
+    if len(breakdowns) < 2:
         return {}
-    table = np.asarray([[sheet.get(name, 0.0) for name in names] for sheet in sheets])
+    table = np.asarray([[breakdown.get(name, 0.0) for name in names] for breakdown in breakdowns])
     table = table - table.mean(axis=0)
     total = table.sum(axis=1)
     variance = float(total @ total)
@@ -544,5 +544,7 @@ def sift(
 
 
 def mean_reward(experiences: Sequence[Experience]) -> float | None:
-    totals = [one.sheet.total for one in experiences if one.sheet is not None and one.sheet.total is not None]
+    totals = [
+        one.breakdown.total for one in experiences if one.breakdown is not None and one.breakdown.total is not None
+    ]
     return sum(totals) / len(totals) if totals else None

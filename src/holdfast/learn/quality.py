@@ -118,7 +118,7 @@ GateFunction = Callable[[Experience, "Standards"], Answer]
 class Standards:
     """What is asked of data beyond what holds for all."""
 
-    rubric: tuple[str, ...] = ()  # names of scores that every sheet has to have, each within 0 and 1
+    rubric: tuple[str, ...] = ()  # names of scores that every breakdown has to have, each within 0 and 1
     reward_range: tuple[float, float] | None = None  # of the total
     needs_logprobs: bool = True  # False for data that is only imitated
     needs_score: bool = True  # False for data that is scored later, or only imitated
@@ -233,21 +233,21 @@ def _texts(one: Experience) -> Iterator[str]:
 
 
 def _signal(one: Experience, name: str) -> float | None:
-    for signal in one.sheet.signals if one.sheet is not None else ():
+    for signal in one.breakdown.signals if one.breakdown is not None else ():
         if signal.name == name:
             return signal.value
     return None
 
 
 def _total(one: Experience) -> float | None:
-    return None if one.sheet is None else one.sheet.total
+    return None if one.breakdown is None else one.breakdown.total
 
 
 def _lacking(one: Experience, standards: Standards) -> Answer:
     lacks = {
         "task": not one.task.strip(),
         "decision": not any(span.is_decision for span in one.spans),
-        "score": standards.needs_score and (one.sheet is None or not one.sheet.signals),
+        "score": standards.needs_score and (one.breakdown is None or not one.breakdown.signals),
     }
     return ", ".join(f"no {what}" for what, is_lacking in lacks.items() if is_lacking)
 

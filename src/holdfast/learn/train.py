@@ -621,5 +621,5 @@ def _alone(call: ModelCall) -> Experience:
         is_final=True,
         state=RolloutState.SUCCEEDED,
         spans=(span,),
-        sheet=None,
+        breakdown=None,
     )

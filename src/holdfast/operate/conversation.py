@@ -52,8 +52,8 @@ def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = 
     tries = store.views.attempts(found.id)
     shown = _shown(found, tries, attempt)
     spans = [] if shown is None else sorted(store.traces.spans(shown.token), key=lambda one: one.seq)
-    sheet = None if shown is None else store.traces.breakdown(shown.token)
-    turns, opening, loose = _turns(spans, sheet)
+    breakdown = None if shown is None else store.traces.breakdown(shown.token)
+    turns, opening, loose = _turns(spans, breakdown)
     return {
         "rollout": {
             **rollout_brief(found, store.views.key(found.run, found.name)),
@@ -69,7 +69,9 @@ def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = 
         "opening": opening,
         "turns": turns[:TURNS],
         "loose": loose,
-        "sheet": None if sheet is None else {"signals": [_signal(one) for one in sheet.signals], "total": sheet.total},
+        "sheet": None
+        if breakdown is None
+        else {"signals": [_signal(one) for one in breakdown.signals], "total": breakdown.total},
         "budget": None if shown is None else _budget(store, shown),
         "failures": [one for span in spans if (one := _failure(span)) is not None][:TURNS],
         "timeline": _timeline(spans[:SPANS]),
@@ -113,7 +115,7 @@ def group(store: Store, run_id: str, name: str, *, now: float, near: int | None 
 def _side(store: Store, key: int, one: Rollout, middle: float | None, spread: float) -> Brief:
     shown = _shown(one, store.views.attempts(one.id), None)
     spans = [] if shown is None else sorted(store.traces.spans(shown.token), key=lambda span: span.seq)
-    sheet = None if shown is None else store.traces.breakdown(shown.token)
+    breakdown = None if shown is None else store.traces.breakdown(shown.token)
     calls = [span.model for span in spans if span.model is not None]
     last = calls[-1].response if calls else {}
     advantage = None if one.reward is None or middle is None or not spread else (one.reward - middle) / spread
@@ -124,7 +126,7 @@ def _side(store: Store, key: int, one: Rollout, middle: float | None, spread: fl
         "turns": len(calls),
         "calls": [cut(span.tool.tool, 100) for span in spans if span.tool is not None][:SPANS],
         "completion_tokens": sum(call.completion_tokens or 0 for call in calls),
-        "signals": [] if sheet is None else [_signal(each) for each in sheet.signals],
+        "signals": [] if breakdown is None else [_signal(each) for each in breakdown.signals],
         "advantage": advantage,
     }
 
@@ -139,7 +141,7 @@ def _shown(found: Rollout, tries: Sequence[Attempt], number: int | None) -> Atte
     raise NotFound(f"attempt {number} at {found.id}", why=f"it has {len(tries)}", remedy="leave the number out")
 
 
-def _turns(spans: Sequence[Span], sheet: RewardBreakdown | None) -> tuple[list[Brief], list[Brief], list[Brief]]:
+def _turns(spans: Sequence[Span], breakdown: RewardBreakdown | None) -> tuple[list[Brief], list[Brief], list[Brief]]:
     """Turns, the messages before the first, and calls that belong to none."""
     turns, opening, loose = list[Brief](), list[Brief](), list[Brief]()
     seen, whole = 0, 0  # signals count whole turns: a call that was cut short decided nothing
@@ -151,7 +153,11 @@ def _turns(spans: Sequence[Span], sheet: RewardBreakdown | None) -> tuple[list[B
             heard = [] if not turns else [one for one in messages[seen:] if one["role"] not in ("assistant", "tool")]
             seen = len(messages)
             is_partial = PARTIAL in span.attributes
-            own = [one for one in sheet.signals if one.turn == whole] if sheet is not None and not is_partial else []
+            own = (
+                [one for one in breakdown.signals if one.turn == whole]
+                if breakdown is not None and not is_partial
+                else []
+            )
             turns.append(_turn(len(turns), span, span.model, heard, own, is_partial))
             whole += not is_partial
         elif span.tool is not None:

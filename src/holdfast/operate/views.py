@@ -360,8 +360,10 @@ def solved(store: Store, run_id: str) -> Brief:
     """The share of the newest decided rollouts that solved their task, by their success signal; see `rate`.
 
     A finished rollout need not have solved its task: without that signal nothing is known."""
-    sheets = [store.traces.breakdown(token) for _, token in store.figures.scored(run_id, most=SHEETS)]
-    told = [one.value for sheet in sheets for one in sheet.signals if one.name == "success" and one.turn is None]
+    breakdowns = [store.traces.breakdown(token) for _, token in store.figures.scored(run_id, most=SHEETS)]
+    told = [
+        one.value for breakdown in breakdowns for one in breakdown.signals if one.name == "success" and one.turn is None
+    ]
     return rate(sum(min(1.0, max(0.0, one)) for one in told), len(told))
 
 

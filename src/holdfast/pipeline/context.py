@@ -302,10 +302,10 @@ class StepContext:
     def _with_costs(self, one: Experience) -> Experience:
         """An agent that failed is no safer for that: what its score says of what it did until then is measured here."""
         costs = getattr(self._run.spec.runtime.score, "costs", None)
-        signals = () if one.sheet is None else one.sheet.signals
+        signals = () if one.breakdown is None else one.breakdown.signals
         if costs is None or one.state is not RolloutState.FAILED or any(s.name == SAFETY for s in signals):
             return one
-        return replace(one, sheet=RewardBreakdown(signals=(*signals, *costs(one.input, one.spans))))
+        return replace(one, breakdown=RewardBreakdown(signals=(*signals, *costs(one.input, one.spans))))
 
     # What is kept ----------------------------------------------------------------------------------------------------
 

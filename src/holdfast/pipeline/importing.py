@@ -282,7 +282,7 @@ def _experience(one: Conversation, split: Split | None) -> Experience:
         is_final=True,
         state=RolloutState.SUCCEEDED,
         spans=_spans(one, 0.0),
-        sheet=RewardBreakdown(signals=_signals(one)),
+        breakdown=RewardBreakdown(signals=_signals(one)),
         version=one.model,
     )
 

@@ -200,13 +200,13 @@ def learn(spec: Spec, state: AlgorithmState, batch: Batch, *, ctx: StepContext) 
 
 def _check_measured(config: ProveConfig, experiences: Sequence[Experience]) -> None:
     """That what has to improve can be measured: better said after the first step than after the last."""
-    how, scored = config.how, [one for one in experiences if one.sheet is not None and one.sheet.signals]
+    how, scored = config.how, [one for one in experiences if one.breakdown is not None and one.breakdown.signals]
     if how.primary == "success" and scored and not any(is_checked(one) for one in scored):
         why = f"no rollout has a signal called {' or '.join(CHECKED)}"
         raise BadInput("improve.prove.primary = success", why=why, remedy="score it, or use reward")
     low, high = how.reward_range
     for one in scored if how.primary == "reward" else []:
-        total = None if one.sheet is None else one.sheet.total
+        total = None if one.breakdown is None else one.breakdown.total
         if total is not None and not low <= total <= high:
             at = f"improve.prove.reward_range = [{low:g}, {high:g}]"
             raise BadInput(at, why=f"the reward of {one.rollout} is {total:g}", remedy="name all that it can be")

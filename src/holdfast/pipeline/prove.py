@@ -31,11 +31,11 @@ Places = Mapping[str, tuple[str, int]]  # a rollout's name → its task and its 
 
 def episode(experience: Experience, *, task: str, seed: int) -> Episode | None:
     """None where a fault of ours left it without a score: missing, not wrong. An agent that failed was not right."""
-    signals = {} if experience.sheet is None else {one.name: one.value for one in experience.sheet.signals}
+    signals = {} if experience.breakdown is None else {one.name: one.value for one in experience.breakdown.signals}
     if not signals and experience.state is not RolloutState.FAILED:
         return None
     told = next((signals[name] for name in CHECKED if name in signals), None)
-    total = None if experience.sheet is None else experience.sheet.total
+    total = None if experience.breakdown is None else experience.breakdown.total
     ends = [span.ended_at for span in experience.spans if span.ended_at is not None]
     starts = [span.started_at for span in experience.spans]
     counts = [len(call.completion_ids) for call in experience.calls if call.completion_ids is not None]
@@ -53,7 +53,7 @@ def episode(experience: Experience, *, task: str, seed: int) -> Episode | None:
 
 def is_checked(experience: Experience) -> bool:
     """Whether its score says if it succeeded."""
-    return experience.sheet is not None and any(one.name in CHECKED for one in experience.sheet.signals)
+    return experience.breakdown is not None and any(one.name in CHECKED for one in experience.breakdown.signals)
 
 
 def episodes(experiences: Iterable[Experience], places: Places) -> list[Episode]:

@@ -94,11 +94,11 @@ class Golden:
 
 def case_of(one: Experience) -> GoldenCase:
     """What one attempt saw, did and was worth."""
-    calls, signals = one.calls, () if one.sheet is None else one.sheet.signals
+    calls, signals = one.calls, () if one.breakdown is None else one.breakdown.signals
     values = {signal.name: signal.value for signal in signals}
     kpis: dict[str, float] = {name: values[name] for name in ("success", "safety_cost") if name in values}
-    if one.sheet is not None and one.sheet.total is not None:
-        kpis["reward"] = one.sheet.total
+    if one.breakdown is not None and one.breakdown.total is not None:
+        kpis["reward"] = one.breakdown.total
     kpis["model_calls"] = float(len(calls))
     kpis["tool_calls"] = float(sum(span.kind is SpanKind.TOOL for span in one.spans))
     kpis["tokens"] = float(sum((call.prompt_tokens or 0) + (call.completion_tokens or 0) for call in calls))

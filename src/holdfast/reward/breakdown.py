@@ -36,7 +36,7 @@ class OutcomeGate:
 
 
 def total(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardBreakdown:
-    """The sheet of an attempt. What was gated keeps its value with weight 0; a signal of weight 0 says by whom."""
+    """The breakdown of an attempt. What was gated keeps its value with weight 0; a signal of weight 0 says by whom."""
     if not signals:
         return RewardBreakdown(signals=())
     outcome = _outcome(signals, guard)
@@ -56,17 +56,17 @@ def total(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardBreakdown:
     weighed = tuple(replace(one, weight=kept.get(id(one), 0.0)) for one in signals)
     shut = VETOED if is_vetoed else float(not is_open)
     verdict = RewardTerm(name=GATED, value=shut, weight=0.0, source=f"guard:{guard.name}")
-    sheet = RewardBreakdown(signals=(*weighed, verdict))
-    if sheet.total is None or not isfinite(sheet.total):
-        raise BadRecord(f"sheet under {guard.name}", why=f"adds up to {sheet.total}, which is not finite")
-    return sheet
+    breakdown = RewardBreakdown(signals=(*weighed, verdict))
+    if breakdown.total is None or not isfinite(breakdown.total):
+        raise BadRecord(f"sheet under {guard.name}", why=f"adds up to {breakdown.total}, which is not finite")
+    return breakdown
 
 
-def normalised(sheet: RewardBreakdown, gold: RewardBreakdown) -> float:
+def normalised(breakdown: RewardBreakdown, gold: RewardBreakdown) -> float:
     """The total as a share, from 0 to 1, of what the gold answer earns under the same guard."""
-    if sheet.total is None or gold.total is None or gold.total <= 0.0:
+    if breakdown.total is None or gold.total is None or gold.total <= 0.0:
         raise BadRecord("sheet", why="a share needs a total, and a gold answer that earns something")
-    return min(1.0, max(0.0, sheet.total / gold.total))
+    return min(1.0, max(0.0, breakdown.total / gold.total))
 
 
 def _outcome(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardTerm:

@@ -144,16 +144,16 @@ def evaluate(result: TaskResult, looked_at: Sequence[Part], guard: OutcomeGate =
     if not any(signal.name == guard.outcome for signal in signals):
         why = "no hidden check was run and no answer is known: what nothing gates is not paid"
         return _unknown(result, verdicts, why)
-    sheet = total(signals, guard)
+    breakdown = total(signals, guard)
     vetoed = [signal.name for signal in signals if signal.name in guard.vetoes and signal.value > 0.0]
     has_passed = any(signal.name == guard.outcome and signal.value == 1.0 for signal in signals)
     untold = [one for one in verdicts if one.is_needed and one.holds is None]
     if untold and has_passed and not vetoed:
         return _unknown(result, verdicts, *(f"{one.part}: {reason}" for one in untold for reason in one.reasons))
     reasons = [f"{one.part}: {reason}" for one in verdicts if one.holds is False for reason in one.reasons]
-    score = normalised(sheet, _faultless(signals, guard))
+    score = normalised(breakdown, _faultless(signals, guard))
     decision: Literal["pass", "fail"] = "pass" if has_passed and not vetoed else "fail"
-    return Evaluation(result.task, verdicts, sheet, score, decision, tuple(reasons))
+    return Evaluation(result.task, verdicts, breakdown, score, decision, tuple(reasons))
 
 
 def _unknown(result: TaskResult, verdicts: tuple[PartVerdict, ...], *reasons: str) -> Evaluation:

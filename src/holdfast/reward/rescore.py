@@ -266,9 +266,9 @@ def _measures(
 ) -> dict[str, tuple[float, float]]:
     """The gate's metric of each rollout under both scorings, where both have it."""
     found = {}
-    for one, sheet in before.items():
-        sheets = (sheet, after[one])
-        old, new = (success_of(each.signals) if primary == "success" else each.total for each in sheets)
+    for one, breakdown in before.items():
+        breakdowns = (breakdown, after[one])
+        old, new = (success_of(each.signals) if primary == "success" else each.total for each in breakdowns)
         if one in failed:
             found[one] = (0.0, 0.0)
         elif old is not None and new is not None:

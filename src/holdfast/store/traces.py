@@ -244,7 +244,7 @@ class Experiences:
                     state=rollout.status,
                     is_final=True,
                     spans=spans,
-                    sheet=_sheet(self._traces.breakdown(attempt.token), rollout),
+                    breakdown=_breakdown(self._traces.breakdown(attempt.token), rollout),
                     input=rollout.input,
                     version=models.pop() if len(models) == 1 else None,
                 )
@@ -283,11 +283,11 @@ def _by_attempt(found: list[Any], read: Any) -> dict[int, list[Any]]:
     return made
 
 
-def _sheet(sheet: RewardBreakdown, rollout: Rollout) -> RewardBreakdown:
+def _breakdown(breakdown: RewardBreakdown, rollout: Rollout) -> RewardBreakdown:
     """An agent that failed has an outcome: it was not right. Nobody had to score it for that."""
-    if rollout.status is not RolloutState.FAILED or any(one.name in CHECKED for one in sheet.signals):
-        return sheet
-    return RewardBreakdown(signals=(*sheet.signals, RewardTerm(name=CHECKED[0], value=0.0, source="rule:failed")))
+    if rollout.status is not RolloutState.FAILED or any(one.name in CHECKED for one in breakdown.signals):
+        return breakdown
+    return RewardBreakdown(signals=(*breakdown.signals, RewardTerm(name=CHECKED[0], value=0.0, source="rule:failed")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from experiments.coding.experiment import (
 )
 from experiments.coding.redteam import Patch, patches
 from experiments.coding.sandbox import Sandbox
-from experiments.coding.score import change_of, findings, score, sheet
+from experiments.coding.score import breakdown, change_of, findings, score
 from experiments.coding.tampering import TRICKS
 from experiments.coding.tasks import RepairTask
 from holdfast.contracts.checks import KnownAnswer, KnownCase, check_reward
@@ -233,9 +233,9 @@ def test_the_kit_of_rewards_is_passed(some: tuple[RepairTask, ...], sandbox: San
 
 
 def test_a_right_larger_patch_is_above_every_wrong_smaller_one() -> None:
-    right = sheet(TASK, LARGER, is_right=True)
-    wrong = sheet(TASK, {**TASK.files, "least.py": TASK.broken.replace("a >", "b >")}, is_right=False)
-    gold = sheet(TASK, GOLD, is_right=True)
+    right = breakdown(TASK, LARGER, is_right=True)
+    wrong = breakdown(TASK, {**TASK.files, "least.py": TASK.broken.replace("a >", "b >")}, is_right=False)
+    gold = breakdown(TASK, GOLD, is_right=True)
     assert gold.total == pytest.approx(1.4)  # 1 for the hidden check, 0.4 for being the least repair
     assert (wrong.total or 0.0) <= 0.0 < 1.0 <= (right.total or 0.0) < 1.4
 
@@ -243,13 +243,13 @@ def test_a_right_larger_patch_is_above_every_wrong_smaller_one() -> None:
 def test_tampering_leaves_nothing_even_beside_a_repair() -> None:
     files = TRICKS["tests deleted"](TASK)
     assert files is not None
-    assert (sheet(TASK, {**files, "least.py": SOURCE}, is_right=True).total or 0.0) <= 0.0
+    assert (breakdown(TASK, {**files, "least.py": SOURCE}, is_right=True).total or 0.0) <= 0.0
     assert findings(TASK, files) and not findings(TASK, GOLD)
 
 
 def test_an_added_test_costs_nothing() -> None:
     more = {**GOLD, "test_least.py": TESTS + "\n\ndef test_more():\n    assert least(5, 3) == 3\n"}
-    assert sheet(TASK, more, is_right=True).total == sheet(TASK, GOLD, is_right=True).total
+    assert breakdown(TASK, more, is_right=True).total == breakdown(TASK, GOLD, is_right=True).total
 
 
 def test_only_what_differs_is_a_change() -> None:

@@ -36,11 +36,11 @@ def talked(store: Store) -> str:
                              completion_ids=ids, logprobs=(-0.1, -0.2, -0.3), forced=(0,))),
     ]  # fmt: skip
     store.traces.add(claim.attempt, spans, now=99.0)
-    sheet = [
+    breakdown = [
         RewardTerm(name="exact", value=0.5, weight=2.0, source="env"),
         RewardTerm(name="form", value=1.0, source="r", turn=1),
     ]
-    store.traces.score(claim.attempt, sheet, now=99.0)
+    store.traces.score(claim.attempt, breakdown, now=99.0)
     store.queue.finish(claim.attempt, AttemptState.SUCCEEDED, now=100.0, reward=2.0, output="né").result()
     return f"{run}/t"
 

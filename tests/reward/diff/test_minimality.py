@@ -107,9 +107,9 @@ def test_a_wrong_small_diff_never_beats_a_right_larger_one() -> None:
 
     def earned(after: str, success: float) -> float:
         shaping = signals({"m.py": (BASE, after)}, references={"m.py": FIX})
-        sheet = total((RewardTerm(name="success", value=success, source="env"), *shaping), guard)
-        assert sheet.total is not None
-        return sheet.total
+        breakdown = total((RewardTerm(name="success", value=success, source="env"), *shaping), guard)
+        assert breakdown.total is not None
+        return breakdown.total
 
     wrong, right = earned(BASE.replace("x > b", "x < b"), 0.0), earned(GUARDED + "\n\n" + BASE.replace("f(", "g("), 1.0)
     assert wrong == 0.0 < 1.0 <= right < earned(FIX, 1.0)

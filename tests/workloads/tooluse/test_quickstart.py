@@ -46,7 +46,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
     return Quickstart(model=tiny(tmp_path_factory.mktemp("weights") / "tiny"), seed=3, **warm_up, **sizes)  # type: ignore[arg-type]
 
 
-def sheet(marks: tuple[float, float]) -> RewardBreakdown:
+def breakdown(marks: tuple[float, float]) -> RewardBreakdown:
     success = RewardTerm(name="success", value=marks[0], source="rule:tooluse")
     style = RewardTerm(name="format", value=marks[1], weight=0.1, source="rule:tooluse")
     return RewardBreakdown(signals=(success, style))
@@ -58,9 +58,9 @@ def sheet(marks: tuple[float, float]) -> RewardBreakdown:
 def probed(state: AlgorithmState, count: int, right: int, **fields: Any) -> list[Experience]:
     asked = [given(task) for task in generate("val", 3, count)]
     tasks = [Task(name=f"probe-{n}", input=one, split=Split.VAL) for n, one in enumerate(asked)]
-    sheets = [sheet(RIGHT if n < right else WRONG) for n in range(count)]
+    breakdowns = [breakdown(RIGHT if n < right else WRONG) for n in range(count)]
     how = {"version": state.policy.version, **fields}
-    return [attempt(task, n, None, input=task.input, sheet=sheets[n], **how) for n, task in enumerate(tasks)]
+    return [attempt(task, n, None, input=task.input, breakdown=breakdowns[n], **how) for n, task in enumerate(tasks)]
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ async def test_where_nothing_was_learnt_nothing_is_measured_and_nothing_is_marke
 def test_a_missing_rollout_is_missing_in_a_measurement_and_not_wrong(settings: Quickstart) -> None:
     state = AlgorithmState(base=Model(settings.model))
     right, unscored, failed = probed(state, 3, 1)
-    dead = replace(unscored, sheet=None, state=RolloutState.DEAD)
-    found = marked([right, dead, replace(failed, sheet=None, state=RolloutState.FAILED)])
+    dead = replace(unscored, breakdown=None, state=RolloutState.DEAD)
+    found = marked([right, dead, replace(failed, breakdown=None, state=RolloutState.FAILED)])
     assert [one.success for one in found] == [True, False]  # the agent's own failure is wrong
 
 

@@ -359,13 +359,13 @@ EXAMPLE = "http://127.0.0.1:4318"
 
 
 def given(
-    rollout: Rollout, attempt: Attempt, spans: Sequence[Span], sheet: RewardBreakdown | None = None
+    rollout: Rollout, attempt: Attempt, spans: Sequence[Span], breakdown: RewardBreakdown | None = None
 ) -> list[OtelSpan]:
     """An attempt's spans in order. The root comes last: it tells the receiver that all has come."""
     resource = {"service.name": "holdfast", f"{SOURCE}rollout": rollout.id, f"{SOURCE}attempt": attempt.id}
     ids = {span.seq: _identity(attempt, span) for span in spans}
     trace, root = _made(attempt.id, 16), _made(f"{attempt.id} root", 8)
-    scores = tuple(_score(signal, attempt) for signal in sheet.signals) if sheet is not None else ()
+    scores = tuple(_score(signal, attempt) for signal in breakdown.signals) if breakdown is not None else ()
     made = [_given(span, ids, root, resource) for span in spans]
     if any(one.trace_id != trace for one in made) and not any(one.trace_id == trace for one in made):
         return [one if one.parent_id else replace(one, events=one.events + scores) for one in made]

@@ -164,7 +164,7 @@ def marked(experiences: Iterable[Experience]) -> list[ExamMark]:
     """An attempt lost to an infrastructure fault is missing; an attempt whose agent failed is wrong."""
     found = []
     for one in experiences:
-        signals = one.sheet.signals if one.sheet is not None else ()
+        signals = one.breakdown.signals if one.breakdown is not None else ()
         if signals or one.state is RolloutState.FAILED:
             found.append(mark(one.input, signals, one.spans))
     return found

@@ -40,7 +40,7 @@ NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
 
 
 def score(task: Any, output: Any, spans: Sequence[Span], *, features: Features = ALL_ON) -> tuple[RewardTerm, ...]:
-    """The whole sheet: success, what it lets through, and the cost in safety; nothing when nothing was expected.
+    """The whole breakdown: success, what it lets through, and the cost in safety; nothing when nothing was expected.
 
     Without tool rewards the way to an answer is not looked at, and its style alone is what may be added."""
     if _expected(task) is None:
