@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.town.compiled_rules import BLACKOUT, RAIN
 from holdfast.town.env import Env
-from holdfast.town.observations import CHANNELS, VARIANTS, WINDOW, WrongSenses, observation_spec
+from holdfast.town.observations import CHANNELS, VARIANTS, WINDOW, WrongObservation, observation_spec
 from holdfast.town.rules import UNIT, load
 from tests.town.small import at, put, small, step
 
@@ -36,10 +36,10 @@ def test_everything_lies_within_its_range_and_has_its_shape(variant: str) -> Non
 def test_a_policy_for_other_senses_is_refused_by_name() -> None:
     compact, full = observation_spec(load(), "compact"), observation_spec(load(), "full")
     compact.expect(compact.id)
-    with pytest.raises(WrongSenses) as caught:
+    with pytest.raises(WrongObservation) as caught:
         compact.expect(full.id)
     assert str(caught.value) == f"the policy was made for senses {full.id}, and this town gives {compact.id}"
-    with pytest.raises(WrongSenses) as caught:
+    with pytest.raises(WrongObservation) as caught:
         observation_spec(load(), "vague")
     assert str(caught.value) == "senses 'vague' are unknown; there are compact, hybrid, full"
 

@@ -30,7 +30,7 @@ CHANNELS = {
 VARIANTS = tuple(CHANNELS)
 
 
-class WrongSenses(ValueError):
+class WrongObservation(ValueError):
     """A policy is asked to see with senses that it was not made for."""
 
 
@@ -57,12 +57,12 @@ class ObservationSpec:
     def expect(self, wanted: str) -> None:
         """Refuse a policy that was made for other senses."""
         if wanted != self.id:
-            raise WrongSenses(f"the policy was made for senses {wanted}, and this town gives {self.id}")
+            raise WrongObservation(f"the policy was made for senses {wanted}, and this town gives {self.id}")
 
 
 def observation_spec(rules: Rules, variant: str) -> ObservationSpec:
     if variant not in CHANNELS:
-        raise WrongSenses(f"senses {variant!r} are unknown; there are {', '.join(VARIANTS)}")
+        raise WrongObservation(f"senses {variant!r} are unknown; there are {', '.join(VARIANTS)}")
     types = list(dict.fromkeys(rules["map"]["objects"].values()))
     bearings = [f"{to}_{part}" for to in ("home", "work", "meeting") for part in ("dx", "dy", "near")]
     things = [f"{kind}_{part}" for kind in types for part in ("dx", "dy", "near", "free")]
