@@ -374,7 +374,7 @@ def attempt(*finishes: str, ended: Ended | None = None) -> Experience:
     spans = [
         Span(seq=2 * n + 1, kind=SpanKind.MODEL, name="m", started_at=1.0, model=call) for n, call in enumerate(calls)
     ]
-    given = {
+    given = {"rollout": "run-1/a", "run": "run-1", "task": "a", "split": Split.TRAIN, "is_final": True}
         "rollout": "run-1/a",
         "run": "run-1",
         "task": "a",

@@ -31,7 +31,7 @@ VARIANTS = tuple(CHANNELS)
 
 
 class WrongObservation(ValueError):
-    """A policy is asked to see with senses that it was not made for."""
+    """A policy is given observations that it was not made for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
