@@ -375,14 +375,12 @@ def attempt(*finishes: str, ended: Ended | None = None) -> Experience:
         Span(seq=2 * n + 1, kind=SpanKind.MODEL, name="m", started_at=1.0, model=call) for n, call in enumerate(calls)
     ]
     given = {"rollout": "run-1/a", "run": "run-1", "task": "a", "split": Split.TRAIN, "is_final": True}
-        "rollout": "run-1/a",
-        "run": "run-1",
-        "task": "a",
-        "split": Split.TRAIN,
-        "is_final": True,
+    done = {
         "breakdown": None,
+        "state": RolloutState.SUCCEEDED,
+        "spans": tuple(reversed([*spans, tool(2)])),
+        "ended": ended,
     }
-    done = {"state": RolloutState.SUCCEEDED, "spans": tuple(reversed([*spans, tool(2)])), "ended": ended}
     return Experience(**given, **done)  # type: ignore[arg-type]
 
 
