@@ -319,7 +319,7 @@ def inspect(change: Change, *, tests: Mapping[str, str] | None = None) -> tuple[
 
 
 def signals(findings: Sequence[EditFinding]) -> tuple[RewardTerm, ...]:
-    """One signal, `tampering`: how many findings there are. Above 0 it is a veto: Guard(vetoes=("tampering",))."""
+    """One signal, `tampering`: the number of findings. Above 0 it is a veto: OutcomeGate(vetoes=("tampering",))."""
     return (RewardTerm(name="tampering", value=float(len(findings)), source=SOURCE),)
 
 
