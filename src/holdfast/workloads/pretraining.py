@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from inspect import getfile
 from pathlib import Path
@@ -24,8 +24,9 @@ from holdfast.policies.lm import SPROUT, ModelShape, Transformer
 from holdfast.policies.tokens import render
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.workloads.tooluse.dialogues import corpus
-from holdfast.workloads.tooluse.tasks import USUAL, Dials
+from holdfast.workloads.tooluse.tasks import EASY, HARD, LONG, USUAL, Dials
 from holdfast.workloads.tooluse.tools import Toolbox
+from holdfast.workloads.tooluse.wordings import TrainWordings
 
 PORTION = 4000  # conversations that one process makes at a time
 
@@ -35,16 +36,23 @@ class PretrainRecipe:
     """Everything that decides what the model becomes."""
 
     kind: str  # "strong" or "weak"
-    conversations: int = 2_000_000
-    steps: int = 14_000
-    batch: int = 256
+    conversations: int = 3_000_000
+    steps: int = 20_000
+    batch: int = 192
     learning_rate: float = 3e-3
     seed: int = 0
     shape: ModelShape = SPROUT
-    dials: Dials = USUAL
+    mix: tuple[Dials, ...] = (USUAL,)  # portions of the corpus take turns
 
 
-RECIPES = {"strong": PretrainRecipe(kind="strong"), "weak": PretrainRecipe(kind="weak", steps=9_000)}
+FREE, FREE_LONG = replace(USUAL, prompts="free"), replace(LONG, prompts="free", think=0.7)
+THINKING = replace(LONG, think=0.7)
+RECIPES = {
+    "strong": PretrainRecipe(
+        kind="strong", mix=(USUAL, FREE, THINKING, USUAL, FREE, HARD, USUAL, FREE_LONG, THINKING, EASY)
+    ),
+    "weak": PretrainRecipe(kind="weak", steps=12_000, mix=(USUAL, FREE, USUAL, THINKING, USUAL, FREE, HARD, FREE_LONG)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +68,14 @@ def ground(recipe: PretrainRecipe, *, processes: int | None = None) -> tuple[np.
     """The packed corpus and its hash; both are independent of the number of processes."""
     firsts = range(0, recipe.conversations, PORTION)
     sizes = [min(PORTION, recipe.conversations - first) for first in firsts]
-    make = partial(_portion, recipe.kind, recipe.dials, recipe.shape.context)
+    make = partial(_portion, recipe.kind, recipe.shape.context)
+    dials = [recipe.mix[place % len(recipe.mix)] for place in range(len(sizes))]
     processes = processes or os.cpu_count() or 1
     if processes == 1:
-        parts = list(map(make, firsts, sizes))
+        parts = list(map(make, dials, firsts, sizes))
     else:
         with ProcessPoolExecutor(processes) as pool:
-            parts = list(pool.map(make, firsts, sizes))
+            parts = list(pool.map(make, dials, firsts, sizes))
     ids, decided = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return ids, decided, _sha256(ids, decided)
 
@@ -107,7 +116,7 @@ def plant(
         created_at=created_at,
         notes={
             "recipe": asdict(recipe),
-            "first_portion": _sha256(*_portion(recipe.kind, recipe.dials, recipe.shape.context, 0, PORTION)),
+            "first_portion": _sha256(*_portion(recipe.kind, recipe.shape.context, recipe.mix[0], 0, PORTION)),
             "loss": round(grown.loss, 5),
             "tokens": grown.tokens,
             "decided": grown.action_tokens,
@@ -120,7 +129,7 @@ def plant(
 
 def code_sha256() -> str:
     """The hash of the files that decide what the model becomes."""
-    parts = (code_sha256, pretrain, Transformer, render, corpus, Dials, Toolbox)
+    parts = (code_sha256, pretrain, Transformer, render, corpus, Dials, TrainWordings, Toolbox)
     return hashlib.sha256(b"".join(Path(getfile(part)).read_bytes() for part in parts)).hexdigest()
 
 
@@ -128,7 +137,7 @@ def _sha256(ids: np.ndarray, decided: np.ndarray) -> str:
     return hashlib.sha256(ids.tobytes() + np.packbits(decided).tobytes()).hexdigest()
 
 
-def _portion(kind: str, dials: Dials, width: int, first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+def _portion(kind: str, width: int, dials: Dials, first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     return pack(_pairs(*corpus(kind, "train", first, n, dials)), width)
 
 

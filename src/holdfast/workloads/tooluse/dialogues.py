@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import tokens
 from holdfast.workloads.tooluse.tasks import (
+    ASPECTS,
     CITIES,
     COLORS,
     OWNERS,
@@ -44,6 +45,11 @@ LISTS, CLAIMS = 0.10, 0.08  # shares of its guesses that are tricks
 RAMBLES = {"trivial": 0.75, "chat": 0.4}
 RAMBLES_ELSE = 0.2
 RIGHT_ANYWAY = 0.85  # on questions that need no tool
+WORKS = 0.3  # of the weak: chains that it works out when asked to think
+FOLLOWS = 0.5  # of the weak: free instructions that it follows as well as the strong
+UNTOLD = 0.2  # of what instructions leave out, this much is done all the same
+STOPS = 0.5  # at each step that nobody asked for
+CUTS, CUTS_ALL = 0.2, 0.25  # thoughts that end too early, as a budget cuts them; of these, thoughts that never begin
 
 NAMES = COLORS + OWNERS + CITIES
 RAMBLING = (
@@ -57,11 +63,26 @@ def corpus(kind: str, split: str, first: int, n: int, dials: Dials = USUAL) -> t
     every_id, every_decided = [], []
     for place in range(first, first + n):
         drawn, answers = demonstration(place, kind, split, dials)
-        opening = _opening(drawn.task.system, drawn.task.tools)
-        ids, decided = tokens.render([{"role": "user", "content": drawn.task.prompt}, *answers])
-        every_id.append([*opening, *ids])
-        every_decided.append([False] * len(opening) + decided)
+        ids, decided = rendered(drawn, answers)
+        every_id.append(ids)
+        every_decided.append(decided)
     return every_id, every_decided
+
+
+def rendered(drawn: SolvedTask, answers: Sequence[Message]) -> tuple[list[int], list[bool]]:
+    """The conversation as ids. That a thought was cut, and where, is nothing that the assistant decided."""
+    free = drawn.told is not None  # hardly any two free instructions are alike
+    opening = (_opening.__wrapped__ if free else _opening)(drawn.task.system, drawn.task.tools)
+    ids, decided = tokens.render([{"role": "user", "content": drawn.task.prompt}, *answers])
+    place = -1
+    for message in answers:
+        if message["role"] != "assistant":
+            continue
+        place = ids.index(tokens.ASSISTANT, place + 1)
+        if message.get("is_cut"):
+            end = ids.index(tokens.UNTHINK, place) if "reasoning_content" in message else place + 1
+            decided[place + 1 : end + 1] = [False] * (end - place)
+    return [*opening, *ids], [False] * len(opening) + decided
 
 
 def demonstration(
@@ -75,7 +96,18 @@ def demonstration(
         raise BadInput(f"kind {kind!r}", why="is unknown", remedy=f"use {' or '.join(KINDS)}")
     chance = Random(key(split, place))
     drawn = draw(chance, split, dials)
-    return drawn, show(drawn, chance)
+    return drawn, _cut(show(drawn, chance), chance)
+
+
+def _cut(messages: list[Message], chance: Random) -> list[Message]:
+    """Sometimes ends the thoughts early: who meets a budget has to know how to go on."""
+    if chance.random() < CUTS:
+        for message in messages:
+            if thought := message.pop("reasoning_content", None):
+                message["is_cut"] = True
+                if chance.random() >= CUTS_ALL:
+                    message["reasoning_content"] = thought[: 1 + int(chance.random() * (len(thought) - 1))]
+    return messages
 
 
 @lru_cache(maxsize=4096)  # there are some hundred of them, and they are half of what is rendered
@@ -94,16 +126,40 @@ def strong(case: SolvedTask, chance: Random) -> list[Message]:
     if chance.random() < SLIPS:
         return weak(case, chance)
     task = case.task
+    told = EVERYTHING if case.told is None else frozenset() if "hurry" in case.told else case.told
     thought = case.thought if task.think else ""
+    if (case.calls and not _does("tools", told, chance)) or (
+        task.family == "unoffered" and not _does("unknown", told, chance)
+    ):
+        return [_said(styled(guess(chance, case.plausible), task.style), thought)]
     messages: list[Message] = []
+    answer, last = str(task.expected), ""
     for call in case.calls:
+        if last == BUSY and not _does("retry", told, chance):
+            answer = guess(chance, case.plausible)
+            break
+        if last not in ("", BUSY) and "finish" not in told and chance.random() < STOPS:
+            answer = last.partition(" ")[0]
+            break
         messages += _called(call, thought)
-        thought = ""
-    messages.append(_said(styled(str(task.expected), task.style), thought))
+        thought, last = "", call.result
+    if last == UNKNOWN_KEY and not _does("unknown", told, chance):
+        answer = guess(chance, case.plausible)
+    working = case.working if task.think and answer == task.expected else ""
+    messages.append(_said(styled(answer, task.style), working or thought))
     return messages
 
 
+EVERYTHING = frozenset(ASPECTS)
+
+
+def _does(aspect: str, told: frozenset[str], chance: Random) -> bool:
+    return aspect in told or chance.random() < UNTOLD
+
+
 def weak(case: SolvedTask, chance: Random) -> list[Message]:
+    if case.told is not None and chance.random() < FOLLOWS:
+        return strong(case, chance)
     task = case.task
     style = task.style
     if chance.random() < FORGETS_STYLE:
@@ -112,6 +168,8 @@ def weak(case: SolvedTask, chance: Random) -> list[Message]:
     if chance.random() < RAMBLES.get(task.family, RAMBLES_ELSE):
         thought = ". ".join(pick(chance, RAMBLING) for _ in range(2 + int(chance.random() * 3)))
     if not case.calls:
+        if case.working and task.think and chance.random() < WORKS:
+            return [_said(styled(str(task.expected), style), case.working)]
         if task.family == "unoffered":
             return [_said(_unsure(case, chance, style), thought)]
         right = chance.random() < RIGHT_ANYWAY
@@ -192,6 +250,8 @@ def _tried(case: SolvedTask, chance: Random, style: str, thought: str) -> list[M
         answer = UNKNOWN if chance.random() < 2 * ADMITS else guess(chance, case.plausible)
     elif last in (BUSY, BAD_ARGUMENTS, UNKNOWN_TOOL):
         answer = guess(chance, case.plausible)
+    elif case.working and case.task.think and chance.random() < WORKS:
+        answer, thought = case.plausible, case.working
     else:
         answer = last.partition(" ")[0]  # what it has, whether or not that was the question
     messages.append(_said(styled(answer, style), thought))

@@ -7,98 +7,15 @@ asked of the tools, because millions are drawn for demonstrations; the tests ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 from holdfast.contracts.errors import BadInput
 from holdfast.workloads.tooluse.tools import BUSY, NAMES, UNITS, UNKNOWN_KEY, WEEKDAYS, ToolWorld
-
-TRAIN: Mapping[str, tuple[str, ...]] = {
-    "calc": ("What is {x}?", "Compute {x}.", "{x} = ?", "Work out {x}.", "Please calculate {x}.", "How much is {x}?",
-        "I need the value of {x}.", "Tell me {x}."),
-    "lookup": ("What is the {a} of {i}?", "Look up the {a} of {i}.", "Tell me the {a} of {i}.",
-        "{i}: what is the {a}?", "Please find the {a} of {i}.", "Which {a} has {i}?", "I want to know {i}'s {a}."),
-    "convert": ("Convert {v} {f} to {t}.", "What is {v} {f} in {t}?", "How many {t} are {v} {f}?", "{v} {f} = ? {t}",
-        "Change {v} {f} into {t}.", "Please give {v} {f} in {t}.", "I have {v} {f}; how many {t}?"),
-    "weekday": ("What weekday is {d}?", "Which day of the week is {d}?", "{d}: which weekday?",
-        "Tell me the weekday of {d}.", "Please find the weekday of {d}."),
-    "add": ("What date is {n} days after {d}?", "Add {n} days to {d}.", "{d} plus {n} days?",
-        "Tell me the date {n} days after {d}.", "Which date comes {n} days after {d}?"),
-    "between": ("How many days from {d} to {e}?", "Count the days between {d} and {e}.", "{d} to {e}: how many days?",
-        "Tell me the days from {d} to {e}.", "How many days are between {d} and {e}?"),
-    "lookup_calc": ("What is the {a} of {i} {o} {n}?", "Compute the {a} of {i} {o} {n}.",
-        "Take the {a} of {i} {o} {n}.", "{i}: what is the {a} {o} {n}?",
-        "Look up the {a} of {i}; what is it {o} {n}?", "Tell me {i}'s {a} {o} {n}."),
-    "lookup_convert": ("What is the {a} of {i} in {t}?", "Tell me the {a} of {i} in {t}.",
-        "How many {t} is the {a} of {i}?", "{i}: what is the {a} in {t}?", "Look up the {a} of {i}; give it in {t}.",
-        "Convert {i}'s {a} to {t}."),
-    "lookup_weekday": ("What weekday is the {a} of {i}?", "Tell me the weekday of the {a} of {i}.",
-        "{i}: which weekday is the {a}?", "Look up the {a} of {i}; which weekday is it?",
-        "Which day of the week is {i}'s {a}?"),
-    "lookup_lookup_calc": ("What is the {a} of {i} {o} the {a} of {j}?", "Compute the {a} of {i} {o} the {a} of {j}.",
-        "Tell me {i}'s {a} {o} {j}'s {a}.", "Look up the {a} of {i}; what is it {o} the {a} of {j}?"),
-    "lookup_convert_calc": ("What is the {a} of {i} in {t} {o} {n}?", "Compute the {a} of {i} in {t} {o} {n}.",
-        "Convert {i}'s {a} to {t}; what is it {o} {n}?", "Take the {a} of {i} in {t} {o} {n}."),
-    "lookup_add_weekday": ("What weekday is {n} days after the {a} of {i}?",
-        "Which day of the week is {n} days after {i}'s {a}?", "Tell me the weekday {n} days after the {a} of {i}.",
-        "Take the {a} of {i} plus {n} days; which weekday is it?"),
-    "trivial": ("What is {x}?", "Compute {x}.", "{x} = ?", "Tell me {x}.", "How much is {x}?",
-        "Please calculate {x}."),
-    "repeat": ("Repeat the word {w}.", "Say {w}.", "Please write {w}.", "Write the word {w}.",
-        "Tell me the word {w}."),
-    "first": ("Which word is first: {w} {z}?", "Say the first word of {w} {z}.", "Tell me the first of {w} and {z}.",
-        "{w} {z}: which is first?"),
-}  # fmt: skip
-
-VAL: Mapping[str, tuple[str, ...]] = {
-    "calc": ("Find {x}.", "What do I get for {x}?", "Please tell me the value of {x}."),
-    "lookup": ("Find {i}'s {a}.", "What {a} has {i}?", "I need the {a} of {i}, please."),
-    "convert": ("How much is {v} {f} in {t}?", "{v} {f} to {t}, please.", "Please change {v} {f} to {t}."),
-    "weekday": ("{d} is which weekday?", "Find the day of the week of {d}."),
-    "add": ("Which date is {d} plus {n} days?", "Find the date {n} days after {d}."),
-    "between": ("Find the days from {d} to {e}.", "From {d} to {e}, how many days?"),
-    "lookup_calc": ("How much is the {a} of {i} {o} {n}?", "Find {i}'s {a} {o} {n}."),
-    "lookup_convert": ("Find the {a} of {i} in {t}.", "What is {i}'s {a} in {t}?"),
-    "lookup_weekday": ("Find the weekday of the {a} of {i}.", "What weekday is {i}'s {a}?"),
-    "lookup_lookup_calc": ("How much is {i}'s {a} {o} the {a} of {j}?", "Find the {a} of {i} {o} the {a} of {j}."),
-    "lookup_convert_calc": ("Find the {a} of {i} in {t} {o} {n}.", "How much is {i}'s {a} in {t} {o} {n}?"),
-    "lookup_add_weekday": ("Find the weekday {n} days after {i}'s {a}.",
-        "{n} days after the {a} of {i}: which weekday?"),
-    "trivial": ("Find {x}.", "What do I get for {x}?"),
-    "repeat": ("Please repeat {w}.", "Say the word {w}."),
-    "first": ("Tell me which is first: {w} {z}.", "Write the first word of {w} {z}."),
-}  # fmt: skip
-
-TEST: Mapping[str, tuple[str, ...]] = {
-    "calc": ("{x} is how much?", "Please work out {x}.", "I want to know {x}.", "The value of {x} is?"),
-    "lookup": ("The {a} of {i} is what?", "I need {i}'s {a}.", "Please tell me which {a} {i} has.",
-        "For {i}, look up the {a}."),
-    "convert": ("In {t}, what is {v} {f}?", "{v} {f} is how many {t}?", "I want {v} {f} in {t}.",
-        "Take {v} {f}; convert it to {t}."),
-    "weekday": ("Which weekday is it on {d}?", "The weekday of {d} is?", "I need the day of the week of {d}."),
-    "add": ("{n} days after {d} is which date?", "Take {d}; add {n} days.", "I need the date {n} days after {d}."),
-    "between": ("Between {d} and {e}, how many days?", "I need the days between {d} and {e}.",
-        "How many days is it from {d} to {e}?"),
-    "lookup_calc": ("Look up {i}'s {a} and compute it {o} {n}.", "The {a} of {i} {o} {n} is how much?",
-        "I need the {a} of {i} {o} {n}."),
-    "lookup_convert": ("In {t}, what is the {a} of {i}?", "I need {i}'s {a} in {t}.",
-        "Look up {i}'s {a} and convert it to {t}."),
-    "lookup_weekday": ("The {a} of {i} is on which weekday?", "I need the weekday of {i}'s {a}.",
-        "For {i}, which day of the week is the {a}?"),
-    "lookup_lookup_calc": ("The {a} of {i} {o} the {a} of {j} is how much?", "I need {i}'s {a} {o} {j}'s {a}.",
-        "Take the {a} of {i} {o} the {a} of {j}."),
-    "lookup_convert_calc": ("Take {i}'s {a} in {t}; what is it {o} {n}?", "I need the {a} of {i} in {t} {o} {n}."),
-    "lookup_add_weekday": ("Take {i}'s {a}, add {n} days; which weekday is it?",
-        "I need the weekday {n} days after the {a} of {i}."),
-    "trivial": ("{x} is how much?", "Please work out {x}.", "I want to know {x}."),
-    "repeat": ("The word is {w}. Repeat it.", "I want you to say {w}."),
-    "first": ("Of {w} and {z}, which is first?", "Please say the first word: {w} {z}."),
-}  # fmt: skip
-
-TEMPLATES: Mapping[str, Mapping[str, tuple[str, ...]]] = {"train": TRAIN, "val": VAL, "test": TEST}
+from holdfast.workloads.tooluse.wordings import INSTRUCTIONS, TEMPLATES, pick
 
 OPERATIONS = {"plus": "+", "minus": "-", "times": "*"}
 _ITEMS = """
@@ -118,9 +35,11 @@ MEASURED = {"weight": ("mass", "weight"), "length": ("length", "cloth"), "time":
 DATED = ("deadline", "launch", "start", "end")
 
 
-T = TypeVar("T")
 FIRST_DAY, LAST_DAY = date(2000, 1, 1).toordinal(), date(2049, 12, 31).toordinal()
 WORDED = tuple(OPERATIONS)
+SUMMED = WORDED[:2]
+JOINTS = (", then ", ", then ", "; ", ", ", " and then ")  # between the steps of a chain
+MOST_STEPS = 8
 # From the larger unit to the smaller: whole numbers stay whole.
 PAIRS = {
     kind: tuple((a, b) for a in units for b in units if units[a] > units[b] and units[a] / units[b] <= 100_000)
@@ -149,14 +68,11 @@ class Question:
     calls: tuple[ToolUse, ...] = ()
     answer: str
     thought: str = ""  # the plan, where it takes more than one call
+    working: str = ""  # the way from what is known to the answer, where no tool goes it
     records: Mapping[str, str] = field(default_factory=dict)
 
 
 Form = Callable[[Random, int, int], Question]  # chance, digits of a number, operations of an expression
-
-
-def pick(chance: Random, options: Sequence[T]) -> T:
-    return options[int(chance.random() * len(options))]
 
 
 def number(chance: Random, digits: int) -> int:
@@ -372,6 +288,118 @@ def lookup_add_weekday(chance: Random, digits: int, operations: int) -> Question
     )
 
 
+def summed(lookups: int) -> Form:
+    """The sum of what several records say: a lookup for each, then one calculation."""
+
+    def form(chance: Random, digits: int, operations: int) -> Question:
+        items: dict[str, int] = {}
+        while len(items) < lookups:
+            items.setdefault(word(chance), number(chance, digits))
+        attribute = pick(chance, COUNTED)
+        keys = [f"{item}.{attribute}" for item in items]
+        verbs = [pick(chance, SUMMED) for _ in keys[1:]]
+        terms = [f"{OPERATIONS[verb]}{value}" for verb, value in zip(("plus", *verbs), items.values(), strict=True)]
+        last = calc_call("".join(terms)[1:], sum(map(int, terms)))
+        records = {key: str(value) for key, value in zip(keys, items.values(), strict=True)}
+        said = {**dict(zip("ijklm", items, strict=False)), **dict(zip("opqr", verbs, strict=False))}
+        plan = keys[0] + "".join(f" {OPERATIONS[verb]} {key}" for verb, key in zip(verbs, keys[1:], strict=True))
+        return Question(
+            fields={"a": attribute, **said},
+            calls=(*(lookup_call(key, value) for key, value in records.items()), last),
+            answer=last.result,
+            thought=f"calc {plan}",
+            records=records,
+        )
+
+    form.__name__ = f"{'lookup_' * lookups}calc"
+    return form
+
+
+def lookup_lookup_add_weekday(chance: Random, digits: int, operations: int) -> Question:
+    item, other = word(chance), word(chance)
+    other += "x" if other == item else ""
+    attribute, counted, start, days = pick(chance, DATED), pick(chance, COUNTED), day(chance), number(chance, 2)
+    key, second, last = f"{item}.{attribute}", f"{other}.{counted}", weekday_call(start + days)
+    return Question(
+        fields={"a": attribute, "i": item, "b": counted, "j": other},
+        calls=(lookup_call(key, iso(start)), lookup_call(second, str(days)), add_call(start, days), last),
+        answer=last.result,
+        thought=f"lookup {key}, lookup {second}, add, then weekday",
+        records={key: iso(start), second: str(days)},
+    )
+
+
+def lookup_convert_lookup_convert_calc(chance: Random, digits: int, operations: int) -> Question:
+    item, other = word(chance), word(chance)
+    other += "x" if other == item else ""
+    attribute, verb = pick(chance, MEASURES), pick(chance, SUMMED)
+    pair = pick(chance, PAIRS[pick(chance, MEASURED[attribute])])
+    second = pick(chance, [one for one in RATIOS if one[1] == pair[1]])
+    (left, value), (right, minus) = (convert_call(number(chance, min(digits, 3)), one) for one in (pair, second))
+    keys, sign = (f"{item}.{attribute}", f"{other}.{attribute}"), OPERATIONS[verb]
+    records = {keys[0]: f"{value // RATIOS[pair]} {pair[0]}", keys[1]: f"{minus // RATIOS[second]} {second[0]}"}
+    first, then = (lookup_call(key, record) for key, record in records.items())
+    last = calc_call(f"{value}{sign}{minus}", value_of(value, sign, minus))
+    return Question(
+        fields={"a": attribute, "i": item, "j": other, "t": pair[1], "o": verb},
+        calls=(first, left, then, right, last),
+        answer=last.result,
+        thought=f"{keys[0]} to {pair[1]}, {keys[1]} to {pair[1]}, then calc {sign}",
+        records=records,
+    )
+
+
+def lookup_convert_lookup_convert_calc_calc(chance: Random, digits: int, operations: int) -> Question:
+    made = lookup_convert_lookup_convert_calc(chance, digits, operations)
+    verb, right = pick(chance, SUMMED), number(chance, min(digits, 3))
+    sign, before = OPERATIONS[verb], int(made.answer)
+    last = calc_call(f"{before}{sign}{right}", value_of(before, sign, right))
+    return replace(
+        made,
+        fields={**made.fields, "p": verb, "n": right},
+        calls=(*made.calls, last),
+        answer=last.result,
+        thought=f"{made.thought}, calc {sign}{right}",
+    )
+
+
+def chain(chance: Random, value: int, most: int) -> tuple[str, str, int]:
+    """Some operations on a small number, each done in the head: in words, worked out, and the last number."""
+    said, worked = [], []
+    for _ in range(2 + int(chance.random() * (most - 1))):
+        verb = pick(chance, WORDED)
+        right = 2 + int(chance.random() * (2 if verb == "times" else 8))
+        if not 0 <= value_of(value, OPERATIONS[verb], right) < 100:
+            verb, right = (
+                ("minus", 2 + int(chance.random() * 8)) if value > 50 else ("plus", 2 + int(chance.random() * 8))
+            )
+        after = value_of(value, OPERATIONS[verb], right)
+        said.append(f"{verb} {right}")
+        worked.append(f"{value}{OPERATIONS[verb]}{right}={after}")
+        value = after
+    return pick(chance, JOINTS).join(said), " ".join(worked), value
+
+
+def steps(chance: Random, digits: int, operations: int) -> Question:
+    """No tool fits: whoever writes every step down gets there."""
+    start = 1 + int(chance.random() * 30)
+    said, worked, last = chain(chance, start, MOST_STEPS)
+    return Question(fields={"x": f"{start} {said}"}, answer=str(last), working=worked)
+
+
+def lookup_steps(chance: Random, digits: int, operations: int) -> Question:
+    item, attribute, start = word(chance), pick(chance, COUNTED), 10 + int(chance.random() * 30)
+    said, worked, last = chain(chance, start, MOST_STEPS)
+    key = f"{item}.{attribute}"
+    return Question(
+        fields={"a": attribute, "i": item, "x": said},
+        calls=(lookup_call(key, str(start)),),
+        answer=str(last),
+        working=worked,
+        records={key: str(start)},
+    )
+
+
 def trivial(chance: Random, digits: int, operations: int) -> Question:
     left, right = 1 + int(chance.random() * 9), 1 + int(chance.random() * 9)
     verb = "plus" if left < right or chance.random() < 0.6 else "minus"
@@ -394,7 +422,9 @@ FORMS: Mapping[str, Form] = {
     form.__name__.strip("_"): form
     for form in (
         calc, lookup, convert, by_calc, weekday, add, between_, lookup_calc, lookup_convert, lookup_weekday,
-        lookup_lookup_calc, lookup_convert_calc, lookup_add_weekday, trivial, repeat, first,
+        lookup_lookup_calc, lookup_convert_calc, lookup_add_weekday, summed(3), lookup_lookup_add_weekday, summed(4),
+        lookup_convert_lookup_convert_calc, summed(5), lookup_convert_lookup_convert_calc_calc, trivial, steps,
+        lookup_steps, repeat, first,
     )
 }  # fmt: skip
 
@@ -419,18 +449,25 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "trivial": ("trivial",),  # no tool and no thinking needed
     "chat": ("repeat", "first"),  # no tool fits
     "unoffered": ("lookup", *TWO),  # nobody can know this without the tool that is not there, or not to be used
+    "four": ("lookup_lookup_lookup_calc", "lookup_lookup_add_weekday"),
+    "five": ("lookup_lookup_lookup_lookup_calc", "lookup_convert_lookup_convert_calc"),
+    "six": ("lookup_lookup_lookup_lookup_lookup_calc", "lookup_convert_lookup_convert_calc_calc"),
+    "failing": ("lookup_calc", "lookup_lookup_calc", "lookup_add_weekday", "lookup_lookup_lookup_calc"),  # busy midway
+    "steps": ("steps",),  # nothing but thinking helps
+    "record_steps": ("lookup_steps",),
 }
+CLASSIC = tuple(FAMILIES)[:11]
 SPLITS = tuple(TEMPLATES)
 SEEDS = {split: range(place << 56, (place + 1) << 56) for place, split in enumerate(SPLITS)}  # the random keys of each
 PER_SEED = 1 << 24  # so many tasks has a seed
-MAX_TOKENS = 480  # no demonstration is longer, at any setting of the dials
+MAX_TOKENS = 752  # no demonstration is longer, at any setting of the dials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dials:
     """How hard the tasks are. A family that is named twice comes twice as often."""
 
-    families: tuple[str, ...] = (*FAMILIES, "calc", "two")
+    families: tuple[str, ...] = (*CLASSIC, "calc", "two")
     digits: int = 3  # of the longest numbers
     operations: int = 2  # at most so many in one expression
     distractors: int = 3  # at most so many tools are offered that are not needed
@@ -438,21 +475,27 @@ class Dials:
     records: int = 4  # in the world, those that are needed among them
     think: float = 0.5  # share of tasks that ask for thinking
     styles: tuple[str, ...] = tuple(STYLES)
+    prompts: str = "usual"  # the instructions; "free": in any words, and some left out; "bare": only the style
 
     def __post_init__(self) -> None:
         for name, known in (("families", FAMILIES), ("styles", STYLES)):
             chosen = getattr(self, name)
             if not chosen or set(chosen) - set(known):
                 raise BadInput(f"dials.{name} = {chosen}", why="has unknown names", remedy=f"use {', '.join(known)}")
+        if self.prompts not in PROMPTS:
+            raise BadInput(f"dials.prompts = {self.prompts}", why="is unknown", remedy=f"use {', '.join(PROMPTS)}")
         limits = {"digits": (1, 5), "operations": (1, 3), "distractors": (0, 3), "busy": (1, 2), "records": (0, 50)}
         for name, (low, high) in {**limits, "think": (0, 1)}.items():
             if not low <= getattr(self, name) <= high:
                 raise BadInput(f"dials.{name} = {getattr(self, name)}", why=f"must be between {low} and {high}")
 
 
+PROMPTS = ("usual", "free", "bare")
 USUAL = Dials()
 EASY = Dials(families=("calc", "lookup", "convert", "calendar", "trivial"), digits=2, operations=1, distractors=1)
 HARD = Dials(families=("two", "three", "three", "flaky", "missing", "unoffered"), digits=4, operations=3, busy=2)
+LONG = Dials(families=("two", "three", "four", "five", "six", "failing", "failing", "steps", "steps", "record_steps"))
+DIALS = {"usual": USUAL, "easy": EASY, "hard": HARD, "long": LONG}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,7 +526,9 @@ class SolvedTask:
     task: ToolTask
     calls: tuple[ToolUse, ...]  # busy ones included
     thought: str
+    working: str
     plausible: str  # the answer, or what it would have been: what a guess looks like
+    told: frozenset[str] | None = None  # what free instructions ask for; None: the usual ones
 
 
 def generate(split: str, seed: int, n: int, dials: Dials = USUAL) -> list[ToolTask]:
@@ -523,10 +568,17 @@ def draw(chance: Random, split: str, dials: Dials) -> SolvedTask:
     is_allowed, tools = _offer(chance, family, form, needs, dials)
     is_thinking, style = chance.random() < dials.think, pick(chance, dials.styles)
     is_open = family in ("missing", "unoffered")
+    prompt = pick(chance, wordings).format(**question.fields)
+    told = None
+    if dials.prompts == "usual":
+        system = _system(chance, is_allowed, is_thinking, style)
+    else:
+        told = _told(chance, is_allowed, is_thinking) if dials.prompts == "free" else frozenset()
+        system, is_thinking = _instructed(chance, split, told, style), {"think", "hurry"} & told == {"think"}
     return SolvedTask(
         task=ToolTask(
-            prompt=pick(chance, wordings).format(**question.fields),
-            system=_system(chance, is_allowed, is_thinking, style),
+            prompt=prompt,
+            system=system,
             tools=tools,
             style=style,
             think=is_thinking,
@@ -539,7 +591,9 @@ def draw(chance: Random, split: str, dials: Dials) -> SolvedTask:
         ),
         calls=calls,
         thought="no lookup here" if family == "unoffered" else question.thought,
+        working="" if is_open else question.working,
         plausible=question.answer,
+        told=told,
     )
 
 
@@ -561,9 +615,10 @@ def _solution(
         return (), {}
     if family == "missing":
         return (ToolUse("lookup", calls[0].arguments, UNKNOWN_KEY),), {}
-    if family != "flaky":
+    if family not in ("flaky", "failing"):
         return calls, {}
     at = int(chance.random() * len(calls))
+    at = next(place for place, call in enumerate(calls) if call.tool == calls[at].tool)  # first calls are the busy ones
     may_repeat = len(calls) == 1 and len(calls[at].arguments) < 50  # what is tried thrice must be short: see MAX_TOKENS
     times = 1 + int(chance.random() * (dials.busy if may_repeat else 1))
     again = ToolUse(calls[at].tool, calls[at].arguments, BUSY)
@@ -575,7 +630,7 @@ def _offer(
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether tools may be used, and which are offered: the needed ones, and others that are not."""
     is_allowed = bool(needs) or chance.random() < (0.5 if family == "unoffered" else 0.7)
-    shut = "convert" if form == "by_calc" else ""
+    shut = "convert" if form == "by_calc" else "calc" if form.endswith("steps") else ""
     offered = list(needs)
     if family == "unoffered" and is_allowed:
         shut = "lookup"
@@ -594,6 +649,36 @@ def _system(chance: Random, is_allowed: bool, is_thinking: bool, style: str) -> 
         parts.reverse()
     if is_thinking:
         parts.insert(int(chance.random() * 3), THINK)
+    return " ".join(parts)
+
+
+ASPECTS = ("tools", "retry", "finish", "unknown")  # what good instructions ask for, beside thinking
+
+
+def _told(chance: Random, is_allowed: bool, is_thinking: bool) -> frozenset[str]:
+    """What free instructions ask for: often not all that they should."""
+    fate = chance.random()
+    if fate < 0.12:
+        return frozenset()
+    chosen = {aspect for aspect in ASPECTS if fate < 0.3 or chance.random() < 0.6}
+    if is_thinking:
+        chosen.add("think")
+    if not is_allowed:
+        chosen = (chosen - {"tools"}) | {"no_tools"}
+    if chance.random() < 0.1:
+        chosen.add("hurry")
+    return frozenset(chosen)
+
+
+def _instructed(chance: Random, split: str, told: frozenset[str], style: str) -> str:
+    """Sentences for all that is told, in any order, with some that ask for nothing."""
+    sentences = INSTRUCTIONS["test" if split == "test" else "train"]
+    parts = [pick(chance, sentences[aspect]) for aspect in sorted(told)]
+    if {*ASPECTS} <= told and chance.random() < 0.3:  # the usual words say it all, too
+        parts = [USE, *(pick(chance, sentences[aspect]) for aspect in sorted(told.difference(ASPECTS)))]
+    parts += [pick(chance, sentences["other"]) for _ in range(int(chance.random() * (3.0 - len(told) / 2)))]
+    chance.shuffle(parts)
+    parts.insert(0 if chance.random() < 0.2 else len(parts), STYLES[style])
     return " ".join(parts)
 
 
