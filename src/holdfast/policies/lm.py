@@ -74,7 +74,7 @@ def layout(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     return {"embed.weight": (shape.vocabulary, width), "norm": (width,), **blocks}
 
 
-SPROUT = ModelShape(width=128, layers=6, heads=4, context=768)  # 1.2 M parameters
+SPROUT = ModelShape(width=128, layers=6, heads=4, context=832)  # 1.2 M parameters
 
 
 class Block(nn.Module):

@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from inspect import getfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -36,8 +35,8 @@ class PretrainRecipe:
     """Everything that decides what the model becomes."""
 
     kind: str  # "strong" or "weak"
-    conversations: int = 3_000_000
-    steps: int = 20_000
+    conversations: int = 2_400_000
+    steps: int = 22_000
     batch: int = 192
     learning_rate: float = 3e-3
     seed: int = 0
@@ -51,7 +50,12 @@ RECIPES = {
     "strong": PretrainRecipe(
         kind="strong", mix=(USUAL, FREE, THINKING, USUAL, FREE, HARD, USUAL, FREE_LONG, THINKING, EASY)
     ),
-    "weak": PretrainRecipe(kind="weak", steps=12_000, mix=(USUAL, FREE, USUAL, THINKING, USUAL, FREE, HARD, FREE_LONG)),
+    "weak": PretrainRecipe(
+        kind="weak",
+        conversations=1_600_000,
+        steps=10_000,
+        mix=(USUAL, FREE, USUAL, THINKING, USUAL, FREE, HARD, FREE_LONG),
+    ),
 }
 
 
@@ -138,8 +142,6 @@ def _sha256(ids: np.ndarray, decided: np.ndarray) -> str:
 
 
 def _portion(kind: str, width: int, dials: Dials, first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    return pack(_pairs(*corpus(kind, "train", first, n, dials)), width)
-
-
-def _pairs(ids: Sequence[Any], decided: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    yield from zip(ids, decided, strict=True)
+    """The packed conversations; the rare one that is longer than a row is left out."""
+    pairs = zip(*corpus(kind, "train", first, n, dials), strict=True)
+    return pack((pair for pair in pairs if len(pair[0]) <= width), width)

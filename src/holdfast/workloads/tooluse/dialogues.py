@@ -49,7 +49,7 @@ WORKS = 0.3  # of the weak: chains that it works out when asked to think
 FOLLOWS = 0.5  # of the weak: free instructions that it follows as well as the strong
 UNTOLD = 0.2  # of what instructions leave out, this much is done all the same
 STOPS = 0.5  # at each step that nobody asked for
-CUTS, CUTS_ALL = 0.2, 0.25  # thoughts that end too early, as a budget cuts them; of these, thoughts that never begin
+CUTS, CUTS_ALL = 0.2, 0.12  # thoughts that end too early, as a budget cuts them; of these, thoughts that never begin
 
 NAMES = COLORS + OWNERS + CITIES
 RAMBLING = (
@@ -80,7 +80,7 @@ def rendered(drawn: SolvedTask, answers: Sequence[Message]) -> tuple[list[int], 
             continue
         place = ids.index(tokens.ASSISTANT, place + 1)
         if message.get("is_cut"):
-            end = ids.index(tokens.UNTHINK, place) if "reasoning_content" in message else place + 1
+            end = ids.index(tokens.UNTHINK, place)
             decided[place + 1 : end + 1] = [False] * (end - place)
     return [*opening, *ids], [False] * len(opening) + decided
 
@@ -103,10 +103,9 @@ def _cut(messages: list[Message], chance: Random) -> list[Message]:
     """Sometimes ends the thoughts early: who meets a budget has to know how to go on."""
     if chance.random() < CUTS:
         for message in messages:
-            if thought := message.pop("reasoning_content", None):
+            if (thought := message.pop("reasoning_content", None)) and chance.random() >= CUTS_ALL:
+                message["reasoning_content"] = thought[: 1 + int(chance.random() * (len(thought) - 1))]
                 message["is_cut"] = True
-                if chance.random() >= CUTS_ALL:
-                    message["reasoning_content"] = thought[: 1 + int(chance.random() * (len(thought) - 1))]
     return messages
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.contracts.errors import BadInput
 from holdfast.workloads.tooluse.tools import BUSY, NAMES, UNITS, UNKNOWN_KEY, WEEKDAYS, ToolWorld
-from holdfast.workloads.tooluse.wordings import INSTRUCTIONS, TEMPLATES, pick
+from holdfast.workloads.tooluse.wordings import TEMPLATES, instructions, pick, worded
 
 OPERATIONS = {"plus": "+", "minus": "-", "times": "*"}
 _ITEMS = """
@@ -460,7 +460,7 @@ CLASSIC = tuple(FAMILIES)[:11]
 SPLITS = tuple(TEMPLATES)
 SEEDS = {split: range(place << 56, (place + 1) << 56) for place, split in enumerate(SPLITS)}  # the random keys of each
 PER_SEED = 1 << 24  # so many tasks has a seed
-MAX_TOKENS = 752  # no demonstration is longer, at any setting of the dials
+MAX_TOKENS = 820  # no demonstration is longer, at any setting of the dials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -562,18 +562,19 @@ def draw(chance: Random, split: str, dials: Dials) -> SolvedTask:
     family = pick(chance, dials.families)
     form = pick(chance, FAMILIES[family])
     question = FORMS[form](chance, dials.digits, dials.operations)
-    wordings = TEMPLATES[split]["convert" if form == "by_calc" else form]
     calls, busy = _solution(chance, family, question.calls, dials)
     needs = tuple({call.tool: None for call in calls})
     is_allowed, tools = _offer(chance, family, form, needs, dials)
     is_thinking, style = chance.random() < dials.think, pick(chance, dials.styles)
     is_open = family in ("missing", "unoffered")
-    prompt = pick(chance, wordings).format(**question.fields)
+    prompt = worded(chance, split, "convert" if form == "by_calc" else form).format(**question.fields)
     told = None
     if dials.prompts == "usual":
         system = _system(chance, is_allowed, is_thinking, style)
+    elif dials.prompts == "bare":
+        system, is_thinking, told = STYLES[style], False, frozenset()
     else:
-        told = _told(chance, is_allowed, is_thinking) if dials.prompts == "free" else frozenset()
+        told = _told(chance, is_allowed, is_thinking)
         system, is_thinking = _instructed(chance, split, told, style), {"think", "hurry"} & told == {"think"}
     return SolvedTask(
         task=ToolTask(
@@ -629,7 +630,7 @@ def _offer(
     chance: Random, family: str, form: str, needs: tuple[str, ...], dials: Dials
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether tools may be used, and which are offered: the needed ones, and others that are not."""
-    is_allowed = bool(needs) or chance.random() < (0.5 if family == "unoffered" else 0.7)
+    is_allowed = bool(needs) or chance.random() < (0.5 if family == "unoffered" else 0.7) or dials.prompts == "bare"
     shut = "convert" if form == "by_calc" else "calc" if form.endswith("steps") else ""
     offered = list(needs)
     if family == "unoffered" and is_allowed:
@@ -672,11 +673,10 @@ def _told(chance: Random, is_allowed: bool, is_thinking: bool) -> frozenset[str]
 
 def _instructed(chance: Random, split: str, told: frozenset[str], style: str) -> str:
     """Sentences for all that is told, in any order, with some that ask for nothing."""
-    sentences = INSTRUCTIONS["test" if split == "test" else "train"]
-    parts = [pick(chance, sentences[aspect]) for aspect in sorted(told)]
+    parts = [pick(chance, instructions(split, aspect)) for aspect in sorted(told)]
     if {*ASPECTS} <= told and chance.random() < 0.3:  # the usual words say it all, too
-        parts = [USE, *(pick(chance, sentences[aspect]) for aspect in sorted(told.difference(ASPECTS)))]
-    parts += [pick(chance, sentences["other"]) for _ in range(int(chance.random() * (3.0 - len(told) / 2)))]
+        parts = [USE, *(pick(chance, instructions(split, aspect)) for aspect in sorted(told.difference(ASPECTS)))]
+    parts += [pick(chance, instructions(split, "other")) for _ in range(int(chance.random() * (3.0 - len(told) / 2)))]
     chance.shuffle(parts)
     parts.insert(0 if chance.random() < 0.2 else len(parts), STYLES[style])
     return " ".join(parts)

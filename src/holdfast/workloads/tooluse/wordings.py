@@ -8,9 +8,9 @@ the val or the test split, with or without courtesy.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, product
 from random import Random
 from typing import TypeVar
 
@@ -82,6 +82,22 @@ def nested(*shapes: str, records: Sequence[str] = FEW) -> tuple[str, ...]:
     )
 
 
+UNIT_FIRST = several("""
+    As {t}: {}?|To {t}, please: {}.|Expressed in {t}, what is {}?|Measured in {t}, how much is {}?|Using {t}, give {}.
+    The unit is {t}: {}?|With {t} as the unit, how much is {}?|How much in {t} is {}?|{t}: {}?|Give {t} for {}.
+    Unit {t}. What is {}?|I think in {t}; what is {}?|Counting in {t}, tell me {}.|Wanted in {t}: {}.
+    On the {t} scale, {}?
+""")
+ITEM_FIRST = several("""
+    Concerning {i}, {}?|About {i}: {}?|With {i}, {}?|As to {i}, {}?|Take {i}; {}?|Regarding {i}: {}?
+    Speaking of {i}, {}?
+""")
+
+
+def framed(frames: Sequence[str], *phrases: str) -> tuple[str, ...]:
+    return tuple(frame.replace("{}", phrase) for frame in frames for phrase in phrases)
+
+
 # Form: (its noun phrases, which frames fit, wordings of its own)
 GRAMMAR: Mapping[str, tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str]]] = {
     "calc": (("{x}", "the value of {x}", "the result of {x}", "the answer to {x}", "the outcome of {x}"),
@@ -105,7 +121,8 @@ GRAMMAR: Mapping[str, tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str
         If it is {v} {f}, how many {t} does that make?|We have {v} {f}. How many {t}?|There are {v} {f}; say it in {t}.
         Recalculate {v} {f} as {t}.|Convert to {t}: {v} {f}.|How many {t} fit into {v} {f}?|{v} {f} ({t}?)
         Please turn {v} {f} to {t}.|My list says {v} {f}; give me {t}.|{t} please: {v} {f}.|How do {v} {f} read in {t}?
-        Could you convert {v} {f} to {t}?|Say {v} {f} in {t}.|Make {t} out of {v} {f}.""")),
+        Could you convert {v} {f} to {t}?|Say {v} {f} in {t}.|Make {t} out of {v} {f}.""")
+        + framed(UNIT_FIRST, "{v} {f}")),
     "weekday": (("the weekday of {d}", "the day of the week of {d}", "the weekday on {d}", "the weekday for {d}",
         "which weekday {d} is", "which day of the week {d} falls on", "the weekday that {d} falls on"),
         (ASK,), several("""
@@ -133,29 +150,34 @@ GRAMMAR: Mapping[str, tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str
         "{i}: what is the {a} {o} {n}?", "Look up L; what is it {o} {n}?", "Start from L; what is it {o} {n}?",
         "If you take L {o} {n}, what comes out?", "First get L, then compute that {o} {n}.",
         "Get L. What is that {o} {n}?", "With {i}, the {a} {o} {n}?", "L. {o} {n}. How much?",
-        "Open {i}: its {a} {o} {n}?")),
+        "Open {i}: its {a} {o} {n}?")
+        + framed(ITEM_FIRST, "what is the {a} {o} {n}", "how much is the {a} {o} {n}")),
     "lookup_convert": (nested("L in {t}", "L as {t}", "L expressed in {t}", "L converted to {t}", "L measured in {t}"),
         (ASK,), nested("How many {t} does L make?", "Express L in {t}.", "Turn L into {t}.", "Convert L to {t}.",
         "Get L, then convert to {t}.", "Find L; what is that in {t}?", "How many {t} make L?", "L: in {t}, please.",
         "{i}: what is the {a} in {t}?", "Look up L; give it in {t}.", "How many {t} would L be?",
-        "With {i}, the {a} in {t}?")),
+        "With {i}, the {a} in {t}?")
+        + framed(UNIT_FIRST, *nested("L")) + framed(ITEM_FIRST, "what is the {a} in {t}", "the {a} as {t}")),
     "lookup_weekday": (nested("the weekday of L", "the day of the week of L", "the weekday on which L falls",
         "the weekday for L"), (ASK,), nested("What weekday is L?", "On which weekday is L?", "L: which weekday?",
         "Which weekday does L fall on?", "L: what day of the week?", "What day of the week is L?", "Weekday of L?",
         "Get L and tell me its weekday.", "{i}: which weekday is the {a}?", "Look up L; which weekday is it?",
-        "Find L, then its weekday.", "Which day do we have on L?")),
+        "Find L, then its weekday.", "Which day do we have on L?")
+        + framed(ITEM_FIRST, "on which weekday is the {a}", "what weekday is the {a}", "the weekday of its {a}")),
     "lookup_lookup_calc": (nested("L {o} M"), (ASK, RECKON), nested("Take L; what is it {o} M?",
         "Look up L; what is it {o} M?", "Get L and M; what is the first {o} the second?", "L, then {o} M: how much?",
         "If I have L {o} M, what comes out?", "{i} {o} {j}, by their {a}?", "Of {i} {o} {j}, what is the {a}?")),
     "lookup_convert_calc": (nested("L in {t} {o} {n}", "L in {t}, {o} {n}", "L converted to {t} {o} {n}",
         "L as {t} {o} {n}"), (ASK, RECKON), nested("Convert L to {t}; what is it {o} {n}?",
         "Express L in {t}, then {o} {n}: how much?", "First L in {t}, then that {o} {n}.",
-        "Turn L into {t}. What is that {o} {n}?")),
+        "Turn L into {t}. What is that {o} {n}?")
+        + framed(UNIT_FIRST, *nested("L {o} {n}", "L and that {o} {n}"))),
     "lookup_add_weekday": (nested("the weekday {n} days after L", "the day of the week {n} days after L",
         "the weekday of L plus {n} days", "the weekday {n} days past L"), (ASK,), nested(
         "What weekday is {n} days after L?", "Which day of the week is {n} days after L?",
         "Take L plus {n} days; which weekday is it?", "Get L, go {n} days on: which weekday?",
-        "Go {n} days on from L; what day of the week?", "On which weekday is L plus {n} days?")),
+        "Go {n} days on from L; what day of the week?", "On which weekday is L plus {n} days?")
+        + framed(ITEM_FIRST, "what weekday is {n} days after the {a}", "the weekday of its {a} plus {n} days")),
     "lookup_lookup_lookup_calc": (nested("L {o} M {p} N"), (ASK, RECKON), nested("Take L {o} M {p} N.",
         "Get L, M and N; what is the first {o} the second {p} the third?", "L, then {o} M, then {p} N: how much?")),
     "lookup_lookup_add_weekday": (nested("the weekday of L plus {j}'s {b} in days",
@@ -167,13 +189,15 @@ GRAMMAR: Mapping[str, tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str
         "Take L {o} M {p} N {q} O.", "L, then {o} M, then {p} N, then {q} O: how much?", records=RECORD[:3])),
     "lookup_convert_lookup_convert_calc": (nested("L in {t} {o} M in {t}", "L {o} M, both in {t}",
         "L as {t} {o} M as {t}"), (ASK, RECKON), nested("Convert L and M to {t}; what is the first {o} the second?",
-        "Express L in {t}, then {o} M in {t}: how much?")),
+        "Express L in {t}, then {o} M in {t}: how much?")
+        + framed(UNIT_FIRST, *nested("L {o} M"))),
     "lookup_lookup_lookup_lookup_lookup_calc": (nested("L {o} M {p} N {q} O {r} P", records=RECORD[:3]),
         (ASK, RECKON), nested("Take L {o} M {p} N {q} O {r} P.", records=RECORD[:3])),
     "lookup_convert_lookup_convert_calc_calc": (nested("L in {t} {o} M in {t} and then {p} {n}",
         "L {o} M, both in {t} and then {p} {n}", "L as {t} {o} M as {t} and that {p} {n}"), (ASK, RECKON), nested(
         "Convert L and M to {t}; what is the first {o} the second, then {p} {n}?",
-        "Take L in {t} {o} M in {t}; what is that {p} {n}?")),
+        "Take L in {t} {o} M in {t}; what is that {p} {n}?")
+        + framed(UNIT_FIRST, *nested("L {o} M, then {p} {n}", "L {o} M and that {p} {n}"))),
     "trivial": (("{x}",), (ASK, RECKON), ("What is {x}?", "Compute {x}.", "{x} = ?")),
     "steps": (("{x}", "the result of {x}", "the end of this: {x}"), (ASK, RECKON), several("""
         Start with {x}. Where do you end?|Begin: {x}. The last number?|In your head: {x}.|Step by step: {x}.
@@ -186,17 +210,25 @@ GRAMMAR: Mapping[str, tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str
         "|Print {}.|Copy {}.|Speak {}.|Answer with {}.|Respond with {}.|Just say {}.|Can you say {}?|Reply with {}."
         "|Please say {}.|Could you repeat {}?|Say back {}.|Give back {}.|{}: repeat after me.|Spell {} as it is."
         "|Utter {}.|Let me hear {}.|Output {} and nothing else.|Show {}.|Write down {}.|Pronounce {}.|Return {}."),),
-        ("{w}. Now you.", "Say it: {w}.", "My word: {w}. Yours?", "What did I say? {w}", "Parrot: {w}",
-        "The magic word: {w}. Say it.", "I say {w}, you say?", "Repeat after me: {w}.",
-        "Here is a word: {w}. Copy it.")),
+        several("""
+        {w}. Now you.|Say it: {w}.|My word: {w}. Yours?|What did I say? {w}|Parrot: {w}|The magic word: {w}. Say it.
+        I say {w}, you say?|Repeat after me: {w}.|Here is a word: {w}. Copy it.|Remember {w}. What was it?
+        Here comes {w}. Say it again.|My word was {w}. Echo that.|A word: {w}. Write it.|Hear this: {w}. Repeat, please.
+        She said {w}. What did she say?|It is {w}. Type it.|The text reads {w}. Copy it.|He wrote {w}. Write that too.
+        This is {w}. Name it.|Your word: {w}. Speak.|The name was {w}. Say that name.|They call it {w}. What?
+        The password may be {w}. Give it back.|On the sign: {w}. Read it.|It says {w}. Read it out.""")),
     "first": (("{w} {z}", "{w} and {z}", "{w}, {z}", "these two: {w} {z}"), (several(
         "Which word is first: {}?|Say the first word of {}.|Tell me the first of {}.|{}: which is first?"
         "|Name the first: {}.|What is the first word in {}?|Which one comes first, {}?|Give the first of {}."
         "|First of {}?|The first one of {}?|Pick the first: {}.|From {}, say the first.|Only the first of {}, please."
         "|Look at {} and say the first word.|Repeat only the first: {}.|What stands first in {}?|Take {}; the first is?"
         "|Which do I say first: {}?|Read {} and stop after one word.|Begin of {}?|Copy the first word: {}."),),
-        ("{w} comes before {z} here; which is first?", "I say {w}, then {z}. Which was first?",
-        "{w}, {z}: the first?", "First {w}, second {z}. Say the first.")),
+        several("""
+        {w} comes before {z} here; which is first?|I say {w}, then {z}. Which was first?|{w}, {z}: the first?
+        First {w}, second {z}. Say the first.|Given {w} and {z}, give the first.|Out of {w} and {z}, take the first.
+        The list: {w} {z}. Say the first.|We have {w} and {z}. Which one leads?|Words: {w}, {z}. Number one?
+        Two words, {w} then {z}. Name the one at the start.|{w} {z}. Only the first, please.|In {w} {z}, what leads?
+        Between {w} and {z}, who is at the front?""")),
 }  # fmt: skip
 
 VAL: Mapping[str, tuple[str, ...]] = {
@@ -286,9 +318,8 @@ def _capital(text: str) -> str:
     return text if text.startswith("{") else text[0].upper() + text[1:]
 
 
-def _worded(form: str) -> Iterator[str]:
-    phrases, frames, own = GRAMMAR[form]
-    yield from map(_capital, own)
+def _framed(form: str) -> Iterator[str]:
+    phrases, frames, _ = GRAMMAR[form]
     for frame in chain.from_iterable(frames):
         for phrase in phrases:
             yield _capital(frame.replace("{}", phrase))
@@ -324,7 +355,8 @@ class TrainWordings(Mapping[str, tuple[str, ...]]):
     """The wordings of each form, made when they are first asked for."""
 
     def __getitem__(self, form: str) -> tuple[str, ...]:
-        return _train(form)
+        own, framed = _train(form)
+        return own + framed
 
     def __iter__(self) -> Iterator[str]:
         return iter(GRAMMAR)
@@ -334,11 +366,26 @@ class TrainWordings(Mapping[str, tuple[str, ...]]):
 
 
 @cache
-def _train(form: str) -> tuple[str, ...]:
-    held_out, measured = re.compile("|".join(map(re.escape, HELD_OUT))), _measured()
-    found = {text: None for text in _worded(form) if plain(text) not in measured}
-    texts = {text: None for wording in found for text in _variants(wording)}
-    return tuple(text for text in texts if not held_out.search(text.lower()) and plain(text) not in measured)
+def _train(form: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The wordings of a form's own, and those in frames."""
+    held_out, measured, known = re.compile("|".join(map(re.escape, HELD_OUT))), _measured(), set[str]()
+
+    def varied(wordings: Iterable[str]) -> Iterator[str]:
+        for text in chain.from_iterable(map(_variants, wordings)):
+            if text not in known and not held_out.search(text.lower()) and plain(text) not in measured:
+                known.add(text)
+                yield text
+
+    return tuple(varied(map(_capital, GRAMMAR[form][2]))), tuple(varied(_framed(form)))
+
+
+def worded(chance: Random, split: str, form: str) -> str:
+    """One wording of the split. In the train split one of a form's own comes ten times as often as one in a frame."""
+    if split != "train":
+        return pick(chance, TEMPLATES[split][form])
+    own, framed = _train(form)
+    draw = chance.random() * (10 * len(own) + len(framed))
+    return own[int(draw / 10)] if draw < 10 * len(own) else framed[int(draw) - 10 * len(own)]
 
 
 @cache
@@ -350,58 +397,85 @@ TEMPLATES: Mapping[str, Mapping[str, tuple[str, ...]]] = {"train": TrainWordings
 
 
 # Instructions: what a system prompt may ask for, in sentences. The test split has sentences of its own.
-INSTRUCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "train": {
-        "tools": several("""
-            Use the tools.|Use the tools you have.|Call a tool whenever one fits.|Rely on the tools for every fact.
-            Look things up with your tools.|Always check with a tool before you answer.|You have tools: call them.
-            Never answer from memory; call a tool.|Tools are there to be used.|Make use of the tools.
-            Let the tools do the work.|Work with the tools.|Prefer tools to guessing.|Call the right tool first.
-            Every value must come from a tool.|Take values from tools only.|Tools first.|Use a tool for each fact."""),
-        "retry": several("""
-            If a tool is busy, call it again.|Retry a tool that fails.|Try a busy tool again.
-            When a call fails, repeat it.|Be patient with busy tools: call again.|Repeat calls that did not work.
-            Do not give up on a busy tool.|On an error that says try again, do so.|Keep trying when a tool is busy.
-            A tool may be busy; then ask it once more.|Failed calls are made again.|Call again after a failure."""),
-        "finish": several("""
-            Do every step.|Finish all steps before you answer.|Do not stop halfway.|Make all the calls that are needed.
-            Go on until the question is answered.|Complete the whole task.|Carry out each step to the end.
-            Answer only when all is done.|One call may not be enough: go on.|Follow the task to its end.
-            Take all the steps.|No step may be left out."""),
-        "unknown": several("""
-            Say unknown when you cannot know.|Never invent a value: reply unknown.
-            Without evidence reply unknown.|Unknown is better than a guess.|Do not guess; say unknown.
-            Where nothing is found, the answer is unknown.|Admit it with unknown if you do not know.
-            No made-up values: unknown instead.|If it cannot be found: unknown.|When in doubt, unknown.
-            If there is no record, answer unknown."""),
-        "think": several("""
-            Think first.|Think step by step.|Think before you answer.|Reason first.|Plan before you act.|Think it over.
-            Take time to think.|Work it out in your head first.|Write down your thoughts first.|Reflect, then answer.
-            First think, then speak.|Show your reasoning before the answer.|Think about each step."""),
-        "hurry": several("""
-            Answer at once.|Be quick.|Trust your memory.|Do not waste time.|Just answer.|Reply immediately.
-            Guess if you must.|Speed matters most.|No need to check anything.|The first idea is good enough."""),
-        "no_tools": several("""
-            Do not call any tool.|Answer without tools.|Tools are forbidden.|Leave the tools alone.|No tool calls."""),
-        "other": several("""
-            You are a helpful assistant.|Be kind.|You work for a small shop.|Answer the user.|You are Sprout.|Be polite.
-            The user is in a good mood.|Speak plainly.|You help with small questions.|This is a test.|Stay friendly.
-            Today is a fine day.|You are an assistant of a museum.|Users come from everywhere.|Do your best.
-            Keep secrets.|We value our customers.|You are an expert.|Never swear.|Answer the question below."""),
-    },
-    "test": {
-        "tools": several("""
-            Answer with the help of the tools.|Ask the tools, not your memory.|Make tool calls where they apply.
-            Get all facts by tool calls."""),
-        "retry": several("""
-            If a tool fails, try once more.|Busy tools must be called a second time.|Never stop at one failed call."""),
-        "finish": several("Work through all steps.|Do not answer before the last step.|See the task through."),
-        "unknown": several(
-            "If you do not know, say unknown.|Answer unknown rather than guess.|Missing facts: unknown."
-        ),
-        "think": several("Reason step by step.|Let's think step by step.|Think carefully before you reply."),
-        "hurry": several("Answer right away.|Hurry up.|Rely on your memory."),
-        "no_tools": several("Call no tools.|Work without any tool."),
-        "other": several("You are a careful clerk.|Be nice to people.|You serve a library.|Answer in English."),
-    },
+TEST_INSTRUCTIONS: Mapping[str, tuple[str, ...]] = {
+    "tools": several("""
+        Answer with the help of the tools.|Ask the tools, not your memory.|Make tool calls where they apply.
+        Get all facts by tool calls."""),
+    "retry": several("""
+        If a tool fails, try once more.|Busy tools must be called a second time.|Never stop at one failed call."""),
+    "finish": several("Work through all steps.|Do not answer before the last step.|See the task through."),
+    "unknown": several("If you do not know, say unknown.|Answer unknown rather than guess.|Missing facts: unknown."),
+    "think": several("Reason step by step.|Let's think step by step.|Think carefully before you reply."),
+    "hurry": several("Answer right away.|Hurry up.|Rely on your memory."),
+    "no_tools": several("Call no tools.|Work without any tool."),
+    "other": several("You are a careful clerk.|Be nice to people.|You serve a library.|Answer in English."),
 }
+SENTENCES: Mapping[str, str] = {  # [a|b] is one of the two
+    "tools": """
+        [Use|Call|Consult|Ask|Query|Employ|Rely on|Work with|Turn to|Depend on] [the|your|the given|available] tools[\
+        | first| for every fact| for all values| before you answer| whenever they fit| in each task].
+        [Get|Take|Fetch|Obtain|Check|Derive] [facts|values|numbers|every value] [from|with|through] [tools|the tools].
+        [Every|Each|Any] [fact|value|number|figure] [must come|comes|has to come|should come] from a tool.
+        [Start|Begin|Proceed] with [tool calls|a tool call|the right tool][ when one fits| before answering|].
+        [Do not|Never] [answer|reply|speak] from memory[; call a tool|: use tools|, ask a tool].
+        Make use of [the|your] tools[ where they help|].|Let the tools do the work.|There are tools: call them.
+        Prefer [tools|tool calls|a tool call] to [guessing|your memory|memory].""",
+    "retry": """
+        [If|When|Whenever] a tool [is busy|gives an error|does not work|says try again], [call it again|try it again|\
+        repeat the call|ask once more|retry].
+        [Retry|Repeat|Try again|Redo] [a failed call|failed calls|a call that failed|calls that fail].
+        [Call|Ask|Try] [a busy tool|busy tools|tools that fail] [again|once more|another time|until it works].
+        [Do not|Never] give up [on a busy tool|after an error|at a failed call|when a tool is busy].
+        [Be patient with|Keep calling|Insist on|Come back to] [busy tools|a busy tool|tools that fail].
+        [Errors|Failures] are no reason to [stop|give up]: [call again|try again].""",
+    "finish": """
+        [Do|Take|Carry out|Complete|Finish|Go through] [every|each] step[ that is needed| of the task| to the end|].
+        [Do|Take|Carry out|Complete|Finish|Go through] all [steps|the steps|needed steps][ in order|].
+        [Do not|Never] [stop|end|answer|quit] [halfway|too early|after the first step|before all is done].
+        [Go on|Continue|Keep going] until [the task is done|all steps are done|the question is answered].
+        [Answer|Reply] only [when|after|once] [all steps are done|everything is done|the last result is there].
+        One [call|step|result] may not be enough: [go on|continue].""",
+    "unknown": """
+        [If|When|Where] [you cannot know|nothing is found|there is no record|it cannot be found|you are not sure|\
+        you have no evidence|the fact is missing], [say|answer|reply|write] unknown.
+        [Never|Do not] [guess|invent a value|make things up|make up values][: say unknown|; reply unknown].
+        [Unknown|Saying unknown] is [better|safer|more honest] than [a guess|guessing|an invented value].
+        [Prefer|Choose] unknown [to a guess|over a guess|over guessing].
+        [No record|Nothing found|No evidence|In doubt]: unknown.""",
+    "think": """
+        Think first.
+        [Think|Reason|Reflect|Plan] [first|step by step|before you answer|before you act|carefully|in steps].
+        [Write down|Note|Show|Spell out] your [thoughts|reasoning|thinking|steps|plan] [first|before the answer].
+        [Take time|Take a moment|Stop] to think[ first| it over|].
+        First [think|reason|plan], then [answer|speak|act].""",
+    "hurry": """
+        [Answer|Reply|Respond] [at once|immediately|fast|quickly|without delay].|[Be|Stay] [quick|fast].
+        [Trust|Follow] your [memory|gut|first idea].|[Do not|Never] [waste time|check anything|lose time].
+        [Guess|Just guess][ if you must| when in doubt|].|[Speed|Time] [matters most|is all that counts].""",
+    "no_tools": """
+        [Do not|Never] [use|call|touch] [tools|the tools|any tool].|[Tools|Tool calls] are [forbidden|not allowed].
+        [Answer|Reply] without [tools|tool calls].|Leave the tools alone.""",
+    "other": """
+        You are [a helpful assistant|Sprout|an expert|an assistant of a museum|a friendly clerk|an agent|a good helper].
+        Be [kind|polite|friendly|calm|honest|yourself|clear].|You work for [a small shop|a school|the city|a bank].
+        [The user|Users|People|Customers] [may be new here|come from everywhere|like short words|are in a good mood].
+        Answer [the user|the question below|what is asked].|Do your best.|Keep secrets.|This is a test.|Never swear.
+        Today is a fine day.|We value our customers.|Speak plainly.|You help with small questions.|Stay friendly.""",
+}
+
+
+def expanded(text: str) -> Iterator[str]:
+    """All sentences of a text: every choice of every bracket."""
+    for sentence in re.sub(r"\\\n\s*", "", text).replace(".|", ".\n").splitlines():
+        parts = [part.split("|") if place % 2 else [part] for place, part in enumerate(re.split(r"[\[\]]", sentence))]
+        for words in product(*parts):
+            if "".join(words).strip():
+                yield re.sub(r" +", " ", "".join(words).strip())
+
+
+@cache
+def instructions(split: str, aspect: str) -> tuple[str, ...]:
+    """The sentences that ask for something; those of the test split are in no other."""
+    if split == "test":
+        return TEST_INSTRUCTIONS[aspect]
+    return tuple(one for one in dict.fromkeys(expanded(SENTENCES[aspect])) if one not in TEST_INSTRUCTIONS[aspect])
