@@ -23,7 +23,7 @@ from holdfast.policies.lm import SPROUT, ModelShape, Transformer
 from holdfast.policies.tokens import render
 from holdfast.policies.weights import Manifest, save_transformer
 from holdfast.workloads.tooluse.dialogues import corpus
-from holdfast.workloads.tooluse.tasks import EASY, HARD, LONG, USUAL, Dials
+from holdfast.workloads.tooluse.tasks import HARD, LONG, USUAL, Dials
 from holdfast.workloads.tooluse.tools import Toolbox
 from holdfast.workloads.tooluse.wordings import TrainWordings
 
@@ -36,7 +36,7 @@ class PretrainRecipe:
 
     kind: str  # "strong" or "weak"
     conversations: int = 2_400_000
-    steps: int = 22_000
+    steps: int = 15_000
     batch: int = 192
     learning_rate: float = 3e-3
     seed: int = 0
@@ -48,12 +48,12 @@ FREE, FREE_LONG = replace(USUAL, prompts="free"), replace(LONG, prompts="free", 
 THINKING = replace(LONG, think=0.7)
 RECIPES = {
     "strong": PretrainRecipe(
-        kind="strong", mix=(USUAL, FREE, THINKING, USUAL, FREE, HARD, USUAL, FREE_LONG, THINKING, EASY)
+        kind="strong", mix=(USUAL, FREE, THINKING, USUAL, FREE, HARD, FREE, USUAL, FREE_LONG, THINKING)
     ),
     "weak": PretrainRecipe(
         kind="weak",
         conversations=1_600_000,
-        steps=10_000,
+        steps=8_000,
         mix=(USUAL, FREE, USUAL, THINKING, USUAL, FREE, HARD, FREE_LONG),
     ),
 }

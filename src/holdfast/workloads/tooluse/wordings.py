@@ -414,40 +414,48 @@ SENTENCES: Mapping[str, str] = {  # [a|b] is one of the two
     "tools": """
         [Use|Call|Consult|Ask|Query|Employ|Rely on|Work with|Turn to|Depend on] [the|your|the given|available] tools[\
         | first| for every fact| for all values| before you answer| whenever they fit| in each task].
-        [Get|Take|Fetch|Obtain|Check|Derive] [facts|values|numbers|every value] [from|with|through] [tools|the tools].
-        [Every|Each|Any] [fact|value|number|figure] [must come|comes|has to come|should come] from a tool.
-        [Start|Begin|Proceed] with [tool calls|a tool call|the right tool][ when one fits| before answering|].
+        [Get|Take|Fetch|Obtain|Find|Check|Look up] [facts|values|numbers|every value|each fact|what you need] [from|\
+        with|through|by|using] [tools|the tools|a tool|calls|a call|a tool call].
+        [Make|Start with|Begin with|Use|Try] [calls|a call|a tool call|the right tool] [when|if|whenever] [one fits|it \
+        helps|you need facts|a tool is there].
+        [Answer|Reply|Respond] [using|through|by means of|only after] [tools|the tools|a tool call|calls|tool results].
+        [Every|Each|Any|The] [fact|value|number|figure] [must come|comes|has to come|should come] from a [tool|call].
         [Do not|Never] [answer|reply|speak] from memory[; call a tool|: use tools|, ask a tool].
         Make use of [the|your] tools[ where they help|].|Let the tools do the work.|There are tools: call them.
-        Prefer [tools|tool calls|a tool call] to [guessing|your memory|memory].""",
+        [Prefer|Choose] [tools|tool calls|a call|the tools] over [guessing|your memory|memory].""",
     "retry": """
-        [If|When|Whenever] a tool [is busy|gives an error|does not work|says try again], [call it again|try it again|\
-        repeat the call|ask once more|retry].
-        [Retry|Repeat|Try again|Redo] [a failed call|failed calls|a call that failed|calls that fail].
+        [If|When|Whenever] a [tool|call] [is busy|gives an error|does not work|says try again|breaks], [call it again|\
+        try it again|repeat the call|ask once more|retry|do it again].
+        [Retry|Repeat|Try again|Redo] [a failed call|failed calls|a call that failed|calls that fail|what failed].
         [Call|Ask|Try] [a busy tool|busy tools|tools that fail] [again|once more|another time|until it works].
         [Do not|Never] give up [on a busy tool|after an error|at a failed call|when a tool is busy].
         [Be patient with|Keep calling|Insist on|Come back to] [busy tools|a busy tool|tools that fail].
+        [Failed calls|Busy tools] [get|need|deserve] [a second try|another call|one more call].
         [Errors|Failures] are no reason to [stop|give up]: [call again|try again].""",
     "finish": """
         [Do|Take|Carry out|Complete|Finish|Go through] [every|each] step[ that is needed| of the task| to the end|].
-        [Do|Take|Carry out|Complete|Finish|Go through] all [steps|the steps|needed steps][ in order|].
+        [Do|Take|Carry out|Complete|Finish|Go through] all [steps|the steps|needed steps|parts][ in order|].
         [Do not|Never] [stop|end|answer|quit] [halfway|too early|after the first step|before all is done].
-        [Go on|Continue|Keep going] until [the task is done|all steps are done|the question is answered].
+        [Go on|Continue|Keep going|Work on] until [the task is done|all steps are done|the question is answered].
         [Answer|Reply] only [when|after|once] [all steps are done|everything is done|the last result is there].
+        [Solve|Complete|Finish|Do] the [whole|entire|full] [task|question|problem].
+        [Follow|Pursue|Carry] the task to [its|the] end.|The answer comes after the last [step|call|result].
         One [call|step|result] may not be enough: [go on|continue].""",
     "unknown": """
-        [If|When|Where] [you cannot know|nothing is found|there is no record|it cannot be found|you are not sure|\
-        you have no evidence|the fact is missing], [say|answer|reply|write] unknown.
+        [If|When|Where] [you cannot know|nothing is found|there is no record|it cannot be found|you are not sure|you \
+        have no evidence|the fact is missing], [say|answer|reply|write] unknown.
+        [Say|Answer|Reply|Write] unknown [if|when|where] [you cannot know|nothing is found|there is no record|in doubt].
         [Never|Do not] [guess|invent a value|make things up|make up values][: say unknown|; reply unknown].
         [Unknown|Saying unknown] is [better|safer|more honest] than [a guess|guessing|an invented value].
-        [Prefer|Choose] unknown [to a guess|over a guess|over guessing].
-        [No record|Nothing found|No evidence|In doubt]: unknown.""",
+        [Prefer|Choose] unknown [to a guess|over a guess|over guessing].|[Rather|Better] unknown than [wrong|guessed].
+        [No record|Nothing found|No evidence|In doubt|A missing record|A missing value]: unknown.""",
     "think": """
         Think first.
         [Think|Reason|Reflect|Plan] [first|step by step|before you answer|before you act|carefully|in steps].
+        [Let us|You should|Please|Always] [think|reason|plan] [first|step by step|before answering|in steps].
         [Write down|Note|Show|Spell out] your [thoughts|reasoning|thinking|steps|plan] [first|before the answer].
         [Take time|Take a moment|Stop] to think[ first| it over|].
-        First [think|reason|plan], then [answer|speak|act].""",
+        First [think|reason|plan], then [answer|speak|act].|[Careful|Slow] thinking [comes first|helps].""",
     "hurry": """
         [Answer|Reply|Respond] [at once|immediately|fast|quickly|without delay].|[Be|Stay] [quick|fast].
         [Trust|Follow] your [memory|gut|first idea].|[Do not|Never] [waste time|check anything|lose time].
@@ -466,11 +474,10 @@ SENTENCES: Mapping[str, str] = {  # [a|b] is one of the two
 
 def expanded(text: str) -> Iterator[str]:
     """All sentences of a text: every choice of every bracket."""
-    for sentence in re.sub(r"\\\n\s*", "", text).replace(".|", ".\n").splitlines():
+    for sentence in filter(str.strip, text.replace(".|", ".\n").splitlines()):
         parts = [part.split("|") if place % 2 else [part] for place, part in enumerate(re.split(r"[\[\]]", sentence))]
         for words in product(*parts):
-            if "".join(words).strip():
-                yield re.sub(r" +", " ", "".join(words).strip())
+            yield re.sub(r" +", " ", "".join(words)).strip().replace(" .", ".")
 
 
 @cache
