@@ -22,7 +22,7 @@ TINY = PretrainRecipe(
     steps=60,
     batch=1,
     learning_rate=2e-2,
-    shape=ModelShape(width=32, layers=2, heads=2, context=512),
+    shape=ModelShape(width=32, layers=2, heads=2, context=832),
 )
 
 
@@ -36,7 +36,7 @@ def test_the_ground_is_the_same_however_many_processes_made_it() -> None:
 def test_the_ground_holds_every_conversation_and_nothing_else() -> None:
     ids, decided, _ = ground(TINY, processes=1)
     told, marked = corpus("strong", "train", 0, 200)
-    assert ids.shape == decided.shape == (len(ids), 512)
+    assert ids.shape == decided.shape == (len(ids), 832)
     assert (ids == SYSTEM).sum() == 200  # each begins with its instructions
     assert int(decided.sum()) == sum(map(sum, marked))
     assert ids[0, : len(told[0])].tolist() == told[0]
@@ -44,8 +44,8 @@ def test_the_ground_holds_every_conversation_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"kind": "weak"}, {"conversations": 201}, {"dials": EASY}, {"seed": 1}],
-    ids=["nothing", "kind", "conversations", "dials", "seed"],
+    [{}, {"kind": "weak"}, {"conversations": 201}, {"mix": (EASY,)}, {"seed": 1}],
+    ids=["nothing", "kind", "conversations", "mix", "seed"],
 )
 def test_the_hash_is_of_what_lies_in_it(change: dict[str, Any]) -> None:
     """The seed decides what grows, and not what it grows on."""
