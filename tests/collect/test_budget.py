@@ -435,3 +435,43 @@ def test_an_agent_may_ask_for_more_and_is_told_why_not(clock: Clock) -> None:
 @pytest.mark.parametrize(("said", "mode"), [("forcing", Mode.FORCING), (None, None), ("magic", None)])
 def test_a_mode_that_nobody_knows_is_none(said: str | None, mode: Mode | None) -> None:
     assert mode_of(thought(1, said)) is mode
+
+
+def test_an_endpoint_that_can_only_be_asked_is_stopped_where_its_budget_ends(clock: Clock) -> None:
+    """Three calls of 600 tokens were 1,800 on a budget of 500."""
+    purse, _ = purse_of(clock)
+    purse.settle(purse.grant(HELLO, ()), thought(600, "hint"))
+    with pytest.raises(BadInput, match="thinking budget: 600 of 500 tokens are spent"):
+        purse.grant(HELLO, ())
+    kept, _ = purse_of(clock)
+    kept.settle(kept.grant(HELLO, ()), thought(500, "hint"))
+    assert kept.grant(HELLO, ()) == 0  # it kept to its limit: it may answer without thinking
+
+
+def test_a_small_model_gets_its_part_of_every_tier_and_of_every_escalation() -> None:
+    for tier, (ceiling, cap, more) in {Tier.TRIVIAL: (5, 10, 2), Tier.COMPLEX: (80, 160, 20)}.items():
+        assessment = Assessment(tier=tier, confidence=0.9, reasons=("r",), traits=Traits())
+        budget = allocate("a", assessment, now=0.0, scale=0.01).budget
+        assert (budget.ceiling, budget.allowed, budget.cap) == (ceiling, ceiling, cap)
+        action, grown = escalate(spend(budget, ceiling, now=0.0).budget, LOW, now=0.0)
+        assert (action, grown.budget.allowed) == (BudgetAction.ESCALATE, ceiling + more)
+
+
+def test_a_thought_that_was_cut_makes_the_budget_larger_and_what_is_thought_again_is_not_counted(clock: Clock) -> None:
+    purse, _ = purse_of(clock)
+    cut = thought(500, "hard", completion_ids=(1, 2), logprobs=(0.0, 0.0), forced=(1,))
+    told = purse.settle(purse.grant(HELLO, ()), cut)
+    assert (told["action"], told["cut"], told["left"]) == ("escalate", True, 250)
+    again = purse.settle(purse.grant(HELLO, ()), thought(700, "hard"), repeated=500)
+    assert purse.budget is not None and (purse.budget.spent, again["left"]) == (700, 50) and "cut" not in again
+
+
+def test_the_tier_is_that_of_the_allocation_where_there_is_one(clock: Clock) -> None:
+    asked: list[str] = []
+
+    def hardest(traits: Traits, attempt: str) -> Assessment:
+        asked.append(attempt)
+        return Assessment(tier=Tier.COMPLEX, confidence=0.9, reasons=("r",), traits=traits)
+
+    purse = BudgetTracker("a", "What is 2 + 2?", lambda change: None, lambda: clock.now, allocation=hardest)
+    assert (purse.grant(HELLO, ()), asked) == (8000, ["a"])

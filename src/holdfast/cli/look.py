@@ -392,22 +392,54 @@ def _percent(rate: AdoptionRate) -> str:
 BUDGETS_EPILOG = """Wasted is all that a failed attempt thought, and of the others what went beyond their allowance. An
 attempt has failed when it broke off, and when nothing was paid for it.
 
-A run has budgets when its config says "thinking_budgets": true."""
+A run has budgets when its config says "thinking_budgets": true; with "thinking_allocation": "learnt" tiers are given by
+the outcomes that --allocation shows, and by the table where there are too few."""
 
 
 def budgets(
     at: StoreOptions,
     run: Annotated[str | None, Argument(metavar="RUN", help="Its id, or the beginning of it.")] = None,
     limit: Limit = 10,
+    allocation: Annotated[bool, Option("--allocation", help="What the outcomes of all runs teach.")] = False,
 ) -> Output:
     """Show thinking budgets: by tier of one run, or of each run that has any."""
     with at.existing() as opened:
+        if allocation:
+            return _allocation(opened)
         if run is not None:
             return _of_run(opened, opened.runs.get(run).id, limit)
         found = opened.budgets.by_run(most=limit)
     if not found:
         return Output([], 'no run has thinking budgets; a config with "thinking_budgets": true asks for them')
     return Output(found, lambda: _print_totals("~run", found))
+
+
+def _allocation(store: Store) -> Output:
+    """Each context of tasks with the outcomes of every tier, and the tier that a learnt allocation prefers."""
+    from holdfast.collect.allocation import learnt
+
+    found = learnt((use.budget, use.has_failed) for use in store.budgets.ended())
+    rows = [
+        {"context": context, "tier": tier, "attempts": one.attempts, "succeeded": one.succeeded, "cost": one.cost,
+         "best": found.best(context)}
+        for context, tiers in sorted(found.outcomes.items())
+        for tier, one in sorted(tiers.items())
+    ]  # fmt: skip
+    if not rows:
+        return Output([], "no attempt with a thinking budget has ended yet: the table decides")
+    titles = ("~context", "tier", ">attempts", ">succeeded", ">cost", "best")
+    shown = [
+        (
+            row["context"],
+            row["tier"],
+            row["attempts"],
+            row["succeeded"],
+            f"{row['cost']:.3f}",
+            row["best"] or "the table",
+        )
+        for row in rows
+    ]
+    return Output(rows, lambda: show.print_table(titles, shown))
 
 
 def _of_run(store: Store, run: str, limit: int) -> Output:

@@ -24,7 +24,7 @@ from traceback import FrameSummary, TracebackException, extract_tb
 from typing import Any, TypeVar
 
 from holdfast.collect.proxy import attribution
-from holdfast.collect.thinking import BudgetTracker, hinted, mode_of, thinking_tokens
+from holdfast.collect.thinking import BudgetAction, BudgetTracker, capped, hinted, mode_of, thinking_tokens
 from holdfast.contracts.agent import Agent, load_named, refuse_uncallable
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete
@@ -423,12 +423,19 @@ class Context:
     async def ask(self, messages: Sequence[Mapping[str, Any]], **sampling: Any) -> ModelCall:
         """Calls the model and records the call as a decision.
 
-        `thinking=` limits the thinking tokens. With thinking budgets the default is all that is left of the attempt's.
+        `thinking=` limits the thinking tokens. With thinking budgets the default is all that is left of the attempt's;
+        where its thought was cut and the budget has grown for it, the model is asked once more.
         """
-        complete = self._model()
+        complete, again = self._model(), dict(sampling)
         with self._recorded(messages, sampling) as answer:
             asked, given = _limited(complete, messages, sampling)
             answer.call = _held(await complete(asked, **given), complete, sampling)
+        if answer.thought.get("action") == BudgetAction.ESCALATE and answer.thought.get("cut"):
+            # The same seed thinks the same again, and then goes on: only what is new is counted.
+            again |= {"seed": sampling.get("seed")} if "seed" in sampling else {}
+            with self._recorded(messages, again, repeated=answer.thought["used"]) as answer:
+                asked, given = _limited(complete, messages, again)
+                answer.call = _held(await complete(asked, **given), complete, again)
         return answer.call
 
     async def stream(
@@ -458,7 +465,9 @@ class Context:
         return self.complete
 
     @contextmanager
-    def _recorded(self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]) -> Iterator[PendingCall]:
+    def _recorded(
+        self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any], repeated: int = 0
+    ) -> Iterator[PendingCall]:
         """Around one call: grants its thinking tokens, settles them after it, and records the call."""
         started_at, granted, answer = self.trace.clock(), 0, PendingCall()
         if getattr(self.complete, "takes_seed", False) and sampling.get("seed") is None:
@@ -466,7 +475,7 @@ class Context:
             sampling["seed"] = (self.seed + next(self.trace.asked) * SEED_STEP) % 2**63
         if self.budget is not None:
             granted = self.budget.grant(messages, sampling.get("tools") or (), sampling.get("thinking"))
-            sampling["thinking"] = granted
+            sampling["thinking"] = granted + repeated
         thought, notes = dict[str, Any](), dict[str, Any]()
         try:
             yield answer
@@ -478,7 +487,7 @@ class Context:
             raise
         finally:
             if self.budget is not None:
-                thought = self.budget.settle(granted, answer.call)
+                answer.thought = thought = self.budget.settle(granted, answer.call, repeated)
             if answer.call is not None:
                 if not thought and (mode := mode_of(answer.call)) is not None:
                     used = thinking_tokens(answer.call)
@@ -510,6 +519,7 @@ class PendingCall:
     """A model call under way."""
 
     call: ModelCall | None = None  # the finished one
+    thought: Mapping[str, Any] = field(default_factory=dict)  # what its budget says
     pieces: list[Mapping[str, Any]] = field(default_factory=list)  # of a stream, so far
 
     def so_far(self, model: str, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]) -> ModelCall:
@@ -537,7 +547,8 @@ def _limited(
     limit = sampling.get("thinking")
     if limit is None or getattr(complete, "limits_thinking", True):
         return messages, dict(sampling)
-    return hinted(messages, limit), {name: value for name, value in sampling.items() if name != "thinking"}
+    rest = {name: value for name, value in sampling.items() if name != "thinking"}
+    return hinted(messages, limit), capped(rest, limit)
 
 
 def _held(call: ModelCall, complete: Complete, sampling: Mapping[str, Any]) -> ModelCall:

@@ -156,6 +156,9 @@ class Client:
         """Also asks for ids and log-probs, until the endpoint refuses them by name."""
         extras = self._extras
         status, answer = await self._post({**extras, **body})
+        if status in (400, 422) and "max_tokens" in body and "max_completion_tokens" in complaint(answer):
+            body = {("max_completion_tokens" if name == "max_tokens" else name): body[name] for name in body}
+            status, answer = await self._post({**extras, **body})
         if extras and status in (400, 422) and any(name in complaint(answer) for name in ("token_ids", "logprobs")):
             self._extras = {}
             status, answer = await self._post(body)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from holdfast.collect.agent import MAX_ERROR, Access, Connect, Context, LastWord, Score, TokenRegistry, Tracer, failure
+from holdfast.collect.allocation import Allocation
 from holdfast.collect.thinking import BudgetTracker
 from holdfast.contracts.agent import Agent, answer_of, is_async
 from holdfast.contracts.errors import BadRecord, Fault, Interrupted
@@ -344,10 +345,11 @@ class AgentRuntime:
         *,
         proxy_url: str | None = None,
         has_budgets: bool = False,
+        allocation: Allocation | None = None,
     ) -> None:
         """`connect` is called for each attempt, so it must be quick."""
         self.agent, self.score, self.connect, self.clock, self.proxy_url = agent, score, connect, clock, proxy_url
-        self.has_budgets = has_budgets  # for thinking
+        self.has_budgets, self.allocation = has_budgets, allocation  # for thinking
         self._gateway = ModelGateway(clock)
         self.current = LoopThread()
         self.left_behind = 0  # loops and threads that would not end
@@ -357,14 +359,22 @@ class AgentRuntime:
 
     def context(self, assignment: Assignment, record: Record) -> Context:
         """The context of one attempt; Fault if no model serves its version."""
+        complete = self.connect(assignment.version)
         return Context(
             assignment=assignment,
             trace=Tracer(record, self.clock),
-            complete=self.connect(assignment.version),
+            complete=complete,
             loop=self.current.loop,
             proxy_url=self.proxy_url,
             access=self._gateway.access() if self.proxy_url is None else None,
-            budget=BudgetTracker(assignment.attempt, assignment.input, record, self.clock)
+            budget=BudgetTracker(
+                assignment.attempt,
+                assignment.input,
+                record,
+                self.clock,
+                scale=getattr(complete, "thinking_scale", 1.0),
+                allocation=self.allocation,
+            )
             if self.has_budgets
             else None,
         )

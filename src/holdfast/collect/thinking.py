@@ -17,6 +17,7 @@ from math import exp
 from typing import Any
 
 from holdfast.contracts.budget import (
+    LARGEST_CAP,
     Assessment,
     BudgetChange,
     BudgetEvent,
@@ -65,7 +66,7 @@ LIMITS: Mapping[Tier, TierLimits] = {
     ),
     Tier.COMPLEX: TierLimits(
         8000,
-        16000,
+        LARGEST_CAP,
         {
             Trigger.LOW_CONFIDENCE: TriggerRule(2000, 10.0),
             Trigger.PARTIAL_SUCCESS: TriggerRule(4000, 10.0),
@@ -128,20 +129,21 @@ def traits_of(task: Any, messages: Sequence[Mapping[str, Any]] = (), tools: Sequ
     return Traits(**{**found, **(_checked(told) if told is not None else {})})
 
 
-def allocate(attempt: str, assessment: Assessment, *, now: float) -> BudgetChange:
-    """A fresh budget with its tier's ceiling."""
+def allocate(attempt: str, assessment: Assessment, *, now: float, scale: float = 1.0) -> BudgetChange:
+    """A fresh budget with its tier's ceiling. `scale` is for models whose thoughts are shorter than the table's."""
     own = LIMITS[assessment.tier]
+    ceiling, cap = (max(1, round(tokens * scale)) for tokens in (own.ceiling, own.cap))
     budget = ThinkingBudget(
         attempt=attempt,
         assessment=assessment,
-        ceiling=own.ceiling,
-        cap=own.cap,
-        allowed=own.ceiling,
+        ceiling=ceiling,
+        cap=cap,
+        allowed=ceiling,
         created_at=now,
         changed_at=now,
     )
     why = f"{assessment.tier}: {', '.join(assessment.reasons)}"
-    born = _event(budget, 1, BudgetEventKind.ALLOCATE, now, tokens=own.ceiling, why=why)
+    born = _event(budget, 1, BudgetEventKind.ALLOCATE, now, tokens=ceiling, why=why)
     return BudgetChange(budget=budget, events=(born,))
 
 
@@ -195,7 +197,8 @@ def escalate(
     elif last is not None and 0 <= now - last < rule.cooldown_s:  # a clock that was set back cools nothing
         why = f"the last one was {now - last:.3g} s ago, and {rule.cooldown_s:g} s lie between two"
     else:
-        more = min(rule.tokens, budget.cap - budget.allowed)
+        scaled = max(1, round(rule.tokens * budget.cap / LIMITS[budget.tier].cap))
+        more = min(scaled, budget.cap - budget.allowed)
         after = replace(
             budget,
             allowed=budget.allowed + more,
@@ -221,10 +224,14 @@ def monitor(
     mode: Mode | None = None,
     confidence: float | None = None,
     trigger: Trigger | None = None,
+    is_cut: bool = False,
 ) -> tuple[BudgetAction, BudgetChange]:
-    """Count what one call used; a trigger, or a low confidence when little is left, may enlarge the budget."""
+    """Count what one call used; a trigger, or a low confidence when little is left, may enlarge the budget.
+
+    An answer after a thought that was cut is no confident one, whatever its tokens say."""
     used = spend(budget, tokens, now=now, mode=mode, confidence=confidence)
-    if trigger is None and confidence is not None and confidence < UNSURE and _may_grow(used.budget):
+    is_unsure = is_cut or (confidence is not None and confidence < UNSURE)
+    if trigger is None and is_unsure and _may_grow(used.budget):
         trigger = Trigger.LOW_CONFIDENCE
     if trigger is None:
         return _standing(used.budget), used
@@ -342,35 +349,53 @@ class BudgetTracker:
     """
 
     def __init__(
-        self, attempt: str, task: Any, record: Callable[[BudgetChange], None], clock: Callable[[], float]
+        self,
+        attempt: str,
+        task: Any,
+        record: Callable[[BudgetChange], None],
+        clock: Callable[[], float],
+        *,
+        scale: float = 1.0,
+        allocation: Callable[[Traits, str], Assessment] | None = None,  # None: the table
     ) -> None:
         self._attempt, self._task, self._record, self._clock = attempt, task, record, clock
+        self._scale, self._allocation = scale, allocation
         self._lock = threading.Lock()
         self._granted = 0  # to calls under way
         self.budget: ThinkingBudget | None = None  # None: nothing was asked yet
 
     def grant(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], wanted: int | None = None) -> int:
-        """How many tokens this call may think: all that are free, or at most `wanted`. The caller must settle it."""
+        """How many tokens this call may think: all that are free, or at most `wanted`. The caller must settle it.
+
+        Refused where an endpoint that can only be asked has thought beyond its budget and nothing is left."""
         wanted = None if wanted is None else checked_limit(wanted)
         with self._lock:
             budget = self.budget or self._allocate(messages, tools)
+            if budget.mode is Mode.HINT and budget.overspent and not budget.left:
+                why = f"{budget.spent} of {budget.allowed} tokens are spent, and the endpoint does not keep to a limit"
+                raise BadInput("thinking budget", why=why, remedy='end the attempt, or set "thinking_mode"')
             free = max(0, budget.left - self._granted)
             granted = free if wanted is None else min(wanted, free)
             self._granted += granted
             return granted
 
-    def settle(self, granted: int, call: ModelCall | None) -> dict[str, Any]:
-        """What the call used, for its span; nothing is counted for a call that failed."""
+    def settle(self, granted: int, call: ModelCall | None, repeated: int = 0) -> dict[str, Any]:
+        """What the call used, for its span; nothing is counted for a call that failed.
+
+        `repeated` tokens are those of an earlier call that this one began with again: they are counted already."""
         with self._lock:
             self._granted -= granted
             if call is None or self.budget is None:
                 return {}
             mode, used = mode_of(call), thinking_tokens(call)
-            action, change = monitor(self.budget, used, now=self._clock(), mode=mode, confidence=confidence_of(call))
+            is_cut, new = bool(call.forced) and 0 < granted + repeated <= used, max(0, used - repeated)
+            how: dict[str, Any] = {"mode": mode, "confidence": confidence_of(call), "is_cut": is_cut}
+            action, change = monitor(self.budget, new, now=self._clock(), **how)
             self._keep(change)
         budget = change.budget
         told = {"granted": granted, "used": used, "mode": None if mode is None else mode.value, "action": action.value}
-        return {**told, "tier": budget.tier.value, "left": budget.left, "overspent": max(0, used - granted)}
+        told |= {"cut": True} if is_cut else {}
+        return {**told, "tier": budget.tier.value, "left": budget.left, "overspent": max(0, new - granted)}
 
     def escalate(self, trigger: Trigger | str, confidence: float | None = None) -> BudgetAction:
         """More tokens because a check failed or only a part is right; a refusal is recorded with its reason."""
@@ -386,8 +411,9 @@ class BudgetTracker:
             return action
 
     def _allocate(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> ThinkingBudget:
-        found = assess(traits_of(self._task, messages, tools))
-        return self._keep(allocate(self._attempt, found, now=self._clock()))
+        traits = traits_of(self._task, messages, tools)
+        found = assess(traits) if self._allocation is None else self._allocation(traits, self._attempt)
+        return self._keep(allocate(self._attempt, found, now=self._clock(), scale=self._scale))
 
     def _keep(self, change: BudgetChange) -> ThinkingBudget:
         self._record(change)  # first: if this fails, the budget has not changed
@@ -405,6 +431,7 @@ Messages = Sequence[Mapping[str, Any]]
 Ask = Callable[[Messages, Mapping[str, Any]], Awaitable[ModelCall]]  # one request to the endpoint, as it is
 OPEN, CLOSE = "<think>\n", "\n</think>\n\n"
 LENGTHS = ("max_tokens", "max_completion_tokens")  # the names an endpoint may know for the answer's length
+ANSWER_ROOM = 1024  # tokens of an answer beside the thinking
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,8 +464,17 @@ async def limited(
     elif way.mode is Mode.FORCING:
         call = await _forced(ask, messages, sampling, limit)
     else:
-        call = await ask(hinted(messages, limit), sampling)
+        call = await ask(hinted(messages, limit), capped(sampling, limit))
     return replace(call, sampling={**sampling, "thinking": limit, "thinking_mode": way.mode.value})
+
+
+def capped(sampling: Mapping[str, Any], limit: int, default: str = LENGTHS[0]) -> dict[str, Any]:
+    """The sampling with a hard ceiling: an endpoint that can only be asked to think less gets no more than its limit
+    and the room for an answer."""
+    name = next((name for name in (*LENGTHS, default) if sampling.get(name) is not None), default)
+    given = sampling.get(name)
+    is_number = isinstance(given, int) and not isinstance(given, bool)
+    return {**sampling, name: min(given, limit + ANSWER_ROOM) if is_number else limit + ANSWER_ROOM}
 
 
 def wish(limit: int) -> str:

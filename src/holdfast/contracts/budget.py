@@ -12,6 +12,8 @@ from typing import ClassVar
 
 from holdfast.contracts.errors import COUNT, SHARE, BadRecord, check_fields
 
+LARGEST_CAP = 16_000  # tokens: no tier of the table goes beyond
+
 
 class Tier(StrEnum):
     TRIVIAL = "trivial"

@@ -324,6 +324,7 @@ class OptimizeSettings(BaseModel):
     deterministic: bool = False  # a whole run is the same bytes by its seed; slower, and for local models
     thinking_budgets: bool = False  # every attempt gets a number of thinking tokens, by how hard its task is
     thinking_mode: Literal["auto", "parameter", "forcing", "hint"] = "auto"  # how an endpoint is held to it
+    thinking_allocation: Literal["table", "learnt"] = "table"  # learnt: from the outcomes in the store
     rl_optimizer: RlOptimizer | None = None
     improve: ImproveBlock | None = None
     constraint: ConstraintBlock | None = None  # of whatever learns in this run, unless its block has one of its own

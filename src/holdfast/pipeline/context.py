@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from holdfast.collect.agent import Score
+from holdfast.collect.allocation import Allocation
 from holdfast.collect.episodes import EpisodePlayer, record
 from holdfast.collect.executors import AgentRuntime, Slot
 from holdfast.contracts.agent import Agent
@@ -81,6 +82,10 @@ class Runtime:
     def attach(self, files: Artifacts) -> None:
         """The store's artifacts, among which are the checkpoints of policies."""
         self.engine.files = files
+
+    def allocate_by(self, allocation: Allocation) -> None:
+        """Attempts from now on get their thinking budgets by it, and not by the table."""
+        self._home.allocation = allocation
 
     def open(self, policy: Policy) -> Actor:
         """The policy, ready to act: attempts of its version find it from now on."""

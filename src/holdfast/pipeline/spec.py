@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.collect import questions
 from holdfast.collect.agent import Connect, OneModel, Score, load_agent, no_model
+from holdfast.collect.allocation import LEARNT
 from holdfast.collect.client import Client
 from holdfast.collect.pool import PoolTiming
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
@@ -221,6 +222,12 @@ def _spec(
     score = score_for(settings, agent, features)
     engine, connect = _engine(settings, policies[0])
     executor, has_budgets = None, settings.thinking_budgets and features.budgets
+    if settings.thinking_allocation == LEARNT and (
+        settings.worker_kind == "processes" or not settings.thinking_budgets
+    ):
+        why = "workers that are processes go by the table" if settings.thinking_budgets else "there are no budgets"
+        remedy = 'use worker_kind "tasks"' if settings.thinking_budgets else 'set "thinking_budgets": true'
+        raise BadInput("thinking_allocation = learnt", why=why, remedy=remedy)
     if settings.worker_kind == "processes":
         recipe = ProcessRecipe(reference, score, connect, settings.proxy_url, has_budgets)
         executor = partial(ProcessExecutor, recipe)

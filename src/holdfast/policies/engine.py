@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from holdfast.contracts.artifacts import Artifacts
-from holdfast.contracts.budget import Mode
+from holdfast.contracts.budget import LARGEST_CAP, Mode
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, Fault, HoldfastError, Lost
 from holdfast.contracts.trace import ModelCall
@@ -154,6 +154,11 @@ class Local:
     def model(self) -> str:
         """Its name, without the version."""
         return self.name
+
+    @property
+    def thinking_scale(self) -> float:
+        """What part of a tier's tokens it gets: our own model is small and thinks a quarter of its context at most."""
+        return min(1.0, self._shape.context / 4 / LARGEST_CAP) if self._template is BYTES else 1.0
 
     @property
     def limits_thinking(self) -> bool:
@@ -525,6 +530,7 @@ class ModelVersion:
         self._engine, self._policy = engine, policy
         local = engine.load(policy)
         self.model, self.limits_thinking, self.speaks_bytes = local.model, local.limits_thinking, local.speaks_bytes
+        self.thinking_scale = local.thinking_scale
 
     async def __call__(self, messages: Sequence[Mapping[str, Any]], /, **sampling: Any) -> ModelCall:
         async with self._loaded() as local:

@@ -41,6 +41,8 @@ _known = (_u.id, _r.name, _a.number, _a.status, case((_failed, 1), else_=0))
 USES = select(*_b, *_known).select_from(_source).where(given(_r, "run"))
 USE = select(*_b, *_known).select_from(_source).where(_b.attempt == bindparam("token"))
 PAGE = USES.where(_b.attempt < bindparam("before")).order_by(_b.attempt.desc()).limit(AT_MOST)
+_ended = select(*_b, *_known).select_from(_source).where(given(_u, "project"), _a.status != "running")
+ENDED: Select[Any] = _ended.order_by(_b.attempt.desc()).limit(AT_MOST)
 EVENTS = select(schema.budget_events).where(_e.attempt == bindparam("token")).order_by(_e.seq)
 
 
@@ -142,6 +144,10 @@ class Budgets:
         """Newest first; `before` is the token of the last one already seen."""
         params = {"run": self._runs.key(run), "most": most, "before": MOST if before is None else before}
         return [_use(row) for row in self._db.all(PAGE, params)]
+
+    def ended(self, *, most: int = 5000) -> list[BudgetUse]:
+        """Of all runs, the newest first; those of running attempts are left out."""
+        return [_use(row) for row in self._db.all(ENDED, {"project": self._project, "most": most})]
 
     def by_tier(self, run: str) -> list[BudgetTotals]:
         """Of the tiers that the run has had, the easiest first."""

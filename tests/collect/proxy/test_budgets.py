@@ -16,7 +16,7 @@ from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.budgets import ModelInfo, ProxyBudgets, limited, way_of
 from holdfast.collect.proxy.dialect import Chat
 from holdfast.collect.proxy.responses import Responses
-from holdfast.collect.thinking import ThinkingControl
+from holdfast.collect.thinking import ANSWER_ROOM, ThinkingControl
 from holdfast.contracts.budget import BudgetEventKind, Mode, Tier
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.trace import ModelCall
@@ -85,13 +85,23 @@ def test_others_are_asked_in_the_system_message_which_is_what_is_kept(file_store
         assert post(here) == 200
         word = {"role": "system", "content": "Think for at most 500 tokens, then answer."}
         assert sent(here)["messages"] == [word, *HELLO] and "thinking" not in sent(here)
+        assert sent(here)["max_completion_tokens"] == 500 + ANSWER_ROOM
         span = here.spans()[-1]
         assert span.model is not None and list(span.model.messages) == [word, *HELLO]
         assert span.attributes["thinking"]["mode"] == "hint" and span.attributes["thinking"]["overspent"] == 200
-        assert post(here) == 200  # nothing is left
-        assert sent(here)["messages"][0]["content"] == "Answer at once, without thinking."
+        asked = len(far.asked)
+        assert post(here) == 400  # it does not keep to a limit, and nothing is left
+        assert len(far.asked) == asked
     use = file_store.budgets.get(here.attempt.token)
-    assert use is not None and (use.budget.spent, use.budget.overspent) == (1400, 900)
+    assert use is not None and (use.budget.spent, use.budget.overspent) == (700, 200)
+
+
+def test_one_that_keeps_to_its_limit_is_asked_to_answer_at_once_when_nothing_is_left(file_store: Store) -> None:
+    far = Far(models=listing({"id": "m", "owned_by": "openai"}), usual=Step(thought(500)))
+    with road(file_store, far, thinking_budgets=True) as here:
+        assert post(here) == post(here) == 200
+        assert sent(here)["messages"][0]["content"] == "Answer at once, without thinking."
+        assert sent(here)["max_completion_tokens"] == ANSWER_ROOM
 
 
 def test_a_count_beyond_all_is_not_counted_and_harms_no_later_call(file_store: Store) -> None:
@@ -227,11 +237,12 @@ THINKS = {"thinking": {"type": "enabled", "budget_tokens": 5000}}
             Responses(),
             {"instructions": "Be brief."},
             9,
-            {"instructions": "Be brief.\nThink for at most 9 tokens"},
+            {"instructions": "Be brief.\nThink for at most 9 tokens", "max_output_tokens": 1033},
             "hint",
         ),
-        (Responses(), {}, 0, {"instructions": "Answer at once, without thinking."}, "hint"),
-        (Messages(), {"system": "Be brief."}, 9, {"system": "Be brief.\nThink for at most 9 tokens"}, "hint"),
+        (Responses(), {}, 0, {"instructions": "Answer at once, without thinking.", "max_output_tokens": 1024}, "hint"),
+        (Messages(), {"max_tokens": 500}, 9, {"system": "Think for at most 9 tokens", "max_tokens": 500}, "hint"),
+        (Messages(), {"max_tokens": 9000}, 9, {"system": "Think for at most 9 tokens", "max_tokens": 1033}, "hint"),
         (Messages(), THINKS, 2000, {"thinking": {"type": "enabled", "budget_tokens": 2000}}, "parameter"),
         (Messages(), THINKS, 1000, {"thinking": {"type": "disabled"}}, "parameter"),  # too few for that API
     ],

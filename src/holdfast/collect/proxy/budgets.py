@@ -16,13 +16,14 @@ from typing import Any
 
 import orjson
 
+from holdfast.collect.allocation import LEARNT, Allocation, learnt
 from holdfast.collect.chat_format import BYTES, spell_byte
 from holdfast.collect.client import listed_models
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.dialect import Dialect, ModelRequest
 from holdfast.collect.proxy.responses import Responses
 from holdfast.collect.proxy.upstream import BrokenOff, Unreachable, Upstream, read
-from holdfast.collect.thinking import BudgetTracker, ThinkingControl, hinted, way_for, wish
+from holdfast.collect.thinking import BudgetTracker, ThinkingControl, capped, hinted, way_for, wish
 from holdfast.contracts.budget import BudgetChange, Mode
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import Attempt
@@ -174,11 +175,14 @@ class Grant:
 class AttemptBudget:
     """An attempt's budget tracker and its pending writes."""
 
-    def __init__(self, store: Store, attempt: Attempt, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, attempt: Attempt, clock: Callable[[], float], allocation: Allocation | None = None
+    ) -> None:
         self._store, self._attempt, self._clock = store, attempt, clock
         self._writes: list[WriteFuture[None]] = []
         self._under_way: list[WriteFuture[None]] = []  # all pending writes, whoever waits for them
-        self.tracker = BudgetTracker(attempt.id, store.views.rollout(attempt.rollout).input, self._record, clock)
+        task = store.views.rollout(attempt.rollout).input
+        self.tracker = BudgetTracker(attempt.id, task, self._record, clock, allocation=allocation)
 
     def taken(self) -> list[WriteFuture[None]]:
         """The writes since the last call, for the caller to wait for."""
@@ -211,6 +215,7 @@ class ProxyBudgets:
     def __init__(self, store: Store, *, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
         self._runs: dict[str, str | None] = {}  # each run's mode; None: it has no budgets
+        self._allocations: dict[str, Allocation] = {}  # of runs that have learnt ones
         self._trackers: OrderedDict[int, AttemptBudget] = OrderedDict()  # by an attempt's token
 
     def thinking_mode(self, attempt: Attempt) -> str | None:
@@ -219,9 +224,12 @@ class ProxyBudgets:
         if run not in self._runs:
             if len(self._runs) >= MOST:
                 self._runs.clear()
+                self._allocations.clear()
             settings = self._store.runs.get(run).settings
             mode = str(settings.get("thinking_mode") or "auto")
             self._runs[run] = mode if settings.get("thinking_budgets") is True else None
+            if settings.get("thinking_allocation") == LEARNT:
+                self._allocations[run] = learnt((use.budget, use.has_failed) for use in self._store.budgets.ended())
         return self._runs[run]
 
     def grant(
@@ -246,7 +254,8 @@ class ProxyBudgets:
     def _tracker(self, attempt: Attempt) -> AttemptBudget:
         kept = self._trackers.get(attempt.token)
         if kept is None:
-            kept = self._trackers[attempt.token] = AttemptBudget(self._store, attempt, self._clock)
+            allocation = self._allocations.get(attempt.rollout.partition("/")[0])
+            kept = self._trackers[attempt.token] = AttemptBudget(self._store, attempt, self._clock, allocation)
             while len(self._trackers) > MOST:
                 self._trackers.popitem(last=False)
         self._trackers.move_to_end(attempt.token)
@@ -271,12 +280,13 @@ def limited(
         if isinstance(thinking, dict) and thinking.get("type") == "enabled":
             enabled = {**thinking, "budget_tokens": limit}
             return {**given, "thinking": enabled if limit >= LEAST_ENABLED else {"type": "disabled"}}, Mode.PARAMETER
-        return {**given, "system": _with(given.get("system"), limit)}, Mode.HINT
+        return capped({**given, "system": _with(given.get("system"), limit)}, limit), Mode.HINT
     if dialect.path == Responses.path:
-        return {**given, "instructions": _with(given.get("instructions"), limit)}, Mode.HINT
+        told = {**given, "instructions": _with(given.get("instructions"), limit)}
+        return capped(told, limit, "max_output_tokens"), Mode.HINT
     if way.mode is Mode.PARAMETER and not isinstance(given.get(way.field), dict | list | str):
         return {**given, way.field: limit}, Mode.PARAMETER
-    return {**given, "messages": hinted(given["messages"], limit)}, Mode.HINT
+    return capped({**given, "messages": hinted(given["messages"], limit)}, limit, "max_completion_tokens"), Mode.HINT
 
 
 def _own_limit(dialect: Dialect, given: Mapping[str, Any]) -> int | None:
