@@ -303,7 +303,6 @@ def _show(artefact: EvalItem, doubt: ReviewRequest, place: str) -> None:
 judge_app = CommandSet("Judges.")
 
 VERIFIER = "verifier"
-READS = "detail.messages: the talk, the answer last"
 READS_WITH = {VERIFIER: "sprout"}  # whose answers are a judge's own
 RECHECKED = 100  # labelled answers that a judge is asked about again, to see whether it has changed
 BY_FILE = "told by file"  # why a label is believed whose maker only a file names
@@ -332,16 +331,18 @@ def run_judges(
     role: Annotated[str, Option(metavar="ROLE", help="train or audit: no judge is both for a policy.")] = "audit",
 ) -> Output:
     """Ask: the rules first, then each judge in turn until one is sure. What stays open waits for 'holdfast label'."""
+    from holdfast.pipeline.judges import is_verifier
+
     on, artefacts = _criterion(criterion, own), answers(file)
     if role not in tuple(Role):
         raise BadInput(f"--role {role}", why="is unknown", remedy=f"use {' or '.join(Role)}")
     with at.open(migrate=False) as opened:
-        judges = [judge_named(name, base_url) for name in judge]
+        judges = named(judge, base_url)
         for each in judges if policy is not None else ():
             opened.judgements.appoint(str(policy), each.name, Role(role), who=who(), now=time.time()).result()
         with show.progress("judging", len(artefacts)) as advance:
             opinions = asyncio.run(_opinions(opened, on, artefacts, judges, advance))
-    if any(is_verifier(name) for name in judge) and (bare := sum(not one.detail.get("messages") for one in artefacts)):
+    if any(map(is_verifier, judge)) and (bare := sum(not one.detail.get("messages") for one in artefacts)):
         lacking = f"{bare} of {show.count(len(artefacts), 'answer')} without detail.messages"
         print(f"{lacking}, which is all that the verifier reads", file=sys.stderr)
     return Output([_told(one) for one in opinions], lambda: _print_opinions(on.id, opinions, str(at)))
@@ -379,7 +380,7 @@ def calibrate_judge(
             _keep_labels(opened, *taken)
         if tooluse:
             _add_tooluse(opened, on.id, tooluse)
-        asked = judge_named(judge, base_url)
+        (asked,) = named([judge], base_url)
         made = asyncio.run(_calibrate(opened, on, asked))
         opened.judgements.calibrate(made, who=who()).result()
     return Output(made, "\n".join(_calibration_lines(made)))
@@ -514,30 +515,12 @@ def _keep_labels(opened: Store, artefacts: Sequence[EvalItem], labels: Sequence[
     opened.judgements.label(labels).result()
 
 
-def is_verifier(name: str) -> bool:
-    """The embedded one, or one in a folder."""
-    return name == VERIFIER or (Path(name) / "manifest.json").is_file()
+def named(names: Sequence[str], base_url: str | None) -> list[Judge]:
+    """Judges by their names; the embedded verifier takes a moment to load."""
+    from holdfast.pipeline.judges import judge_named
 
-
-def judge_named(name: str, base_url: str | None) -> Judge:
-    """The embedded verifier, one that `train` has put into a folder, or a model behind an endpoint."""
-    from holdfast.reward.judges.judge import FunctionJudge, LlmJudge
-
-    if is_verifier(name):
-        with show.progress(f"loading {name}", None), needing("learn"):
-            from holdfast.policies.verifier import load
-            from holdfast.workloads.tooluse.verifier import probabilities
-
-            using = load() if name == VERIFIER else load(Path(name))
-        called = VERIFIER if name == VERIFIER else f"{VERIFIER}@{using.version}"
-        about: dict[str, Any] = {"name": called, "version": using.version, "clock": time.time, "reads": READS}
-        return FunctionJudge(**about, probabilities=lambda some: probabilities(using, some))
-    if base_url is None:
-        raise BadInput(f"--judge {name}", why="needs an endpoint", remedy=f"give --base-url, or use --judge {VERIFIER}")
-    from holdfast.collect.client import Client
-
-    client = Client(name, base_url, api_key=os.environ.get("OPENAI_API_KEY"), tries=2)
-    return LlmJudge(name=name, complete=client, clock=time.time)
+    with show.progress("loading judges", None):
+        return [judge_named(name, base_url) for name in names]
 
 
 def answers(file: Path) -> list[EvalItem]:
