@@ -430,7 +430,7 @@ def _keep_file(
 def _kept_lines(kept: Mapping[str, Any], at: str) -> list[str]:
     run, title = kept["run"], kept.get("scoring")
     if title is None:
-        return [f"kept as {run}: holdfast rewards {run}{at}"]
+        return [f"kept as {run}: holdfast rewards {run}/result-000001{at}"]
     means = kept["comparison"]
     lines = [f"kept beside the rewards of {run}: holdfast rewards {run} --scoring {title}{at}"]
     if means["old_mean"] is not None and means["new_mean"] is not None:
