@@ -2,8 +2,9 @@
 
 Each tool is a name, a JSON Schema and a function. All are read-only, except the commands of `control`, which are listed
 only for a token that may give them. An invalid call gets the tool's error in one line; inputs and answers have size
-limits. No model is called but the judges that are configured, whose words are kept. Modules that need the statistics are imported where they are used: a client waits for the
-first answer. Input lines are repaired first: half a surrogate pair becomes U+FFFD, and too deep nesting becomes null.
+limits. No model is called but the judges that are configured; what they say is kept. Modules that need the statistics
+are imported where they are used: a client waits for the first answer. Input lines are repaired first: half a surrogate
+pair becomes U+FFFD, and too deep nesting becomes null.
 """
 
 from __future__ import annotations
