@@ -1,4 +1,4 @@
-"""`holdfast evaluate`: results from a file or a run, each with its reasons; quick, and nothing is asked of a model."""
+"""`holdfast evaluate`: results from a file or a run, each with its reasons; they are kept, and can become a reward."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from holdfast.contracts.flag import Flag
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState
+from holdfast.contracts.run import RunState
 from holdfast.operate.switches import LATENCY, Fuse
+from holdfast.store.store import open_store
 from tests.cli.conftest import At, Cli
 from tests.cli.test_judge import even, jsonl, known
 from tests.endpoint import completion, serving
@@ -26,7 +28,7 @@ PATCH = {"task": "fix size", "before": BEFORE, "after": AFTER, "reference": AFTE
 
 
 def test_every_result_has_a_decision_a_score_and_reasons(cli: Cli, tmp_path: Path, nowhere: At) -> None:
-    ran = cli("evaluate", jsonl(tmp_path / "a.jsonl", RIGHT, WRONG, OPEN, PATCH), *nowhere)
+    ran = cli("evaluate", jsonl(tmp_path / "a.jsonl", RIGHT, WRONG, OPEN, PATCH), *nowhere, "--no-keep")
     assert ran.code == 1, ran.err  # something failed
     assert ran.page[0] == "pass    1.000  What is 2 + 2?"
     assert ran.lines[1:3] == ["fail    0.000  What is 2 + 2?", "  rules: the answer is not the expected one"]
@@ -119,7 +121,82 @@ def test_the_results_of_a_run_are_judged_by_what_its_hidden_check_said(cli: Cli,
     shown = cli("evaluate", scene.run, *at).lines
     assert shown[:3] == ["pass    1.000  good: 2 + 2?", "fail    0.000  bad: 2 + 2?", shown[2]]
     assert shown[2] == "  rules: the hidden check did not pass" and shown[3].startswith("fail    0.000  vain")
-    assert shown[-1].startswith("3 results: 1 pass, 2 fail")
+    assert shown[-3].startswith("3 results: 1 pass, 2 fail")
+
+
+MAIL, OVER = "jane.roe@gmail.com", "import os\n" + AFTER
+
+
+def test_the_results_of_a_file_are_kept_as_a_run_scrubbed_with_their_diff_analyses(
+    cli: Cli, tmp_path: Path, nowhere: At
+) -> None:
+    over = {**PATCH, "task": f"fix size, says {MAIL}", "after": OVER}
+    file = jsonl(tmp_path / "a.jsonl", over, WRONG, OPEN)
+    told = cli("evaluate", file, *nowhere, "--json").json
+    run = told["kept"]["run"]
+    with open_store(nowhere[1]) as store:
+        assert (store.runs.get(run).kind, store.runs.get(run).state) == ("evaluate", RunState.COMPLETED)
+        kept = store.views.rollouts(run, most=10)
+        assert [one.outcome for one in kept] == ["right", "wrong", None]
+        assert kept[2].reward is None  # not measured is not zero
+        assert kept[2].metadata["evaluate"]["reasons"] == told["results"][2]["reasons"]
+        assert MAIL not in str(kept) and "fix size" in str(kept[0].input)
+    page = cli("rewards", f"{run}/result-000001", *nowhere).done()
+    said = " ".join(page.out.split())
+    assert "3 edits beyond the least fix (cost " in said and "solution.py:1 unused_import, os is never used" in said
+    assert "evaluation: pass" in said and MAIL not in page.out
+    scores = [one["score"] for one in told["results"]]
+    again = cli("evaluate", run, *nowhere, "--json").json  # the change is read from what was stored
+    assert [one["score"] for one in again["results"]] == scores
+    assert [part["part"] for part in again["results"][0]["verdicts"]][2:4] == ["tampering", "minimal diff"]
+
+
+def finished(scene: Scene, name: str, success: float | None) -> str:
+    scene.enqueue(name, input={"prompt": "fix size", "files": {"a.py": BEFORE}, "expected": {"a.py": AFTER}})
+    attempt = scene.claim().attempt
+    if success is not None:
+        signals = (RewardTerm(name="success", value=success, source="env"),)
+        scene.store.traces.score(attempt, signals, now=scene.clock.now).result()
+    scene.finish(attempt, AttemptState.SUCCEEDED, output={"a.py": OVER if success else "x"}, reward=success)
+    return f"{scene.run}/{name}"
+
+
+def test_a_runs_evaluation_lies_beside_its_rewards_and_counts_where_it_is_paid(cli: Cli, scene: Scene, at: At) -> None:
+    good, bad, other = finished(scene, "good", 1.0), finished(scene, "bad", 0.0), finished(scene, "unchecked", None)
+    told = cli("evaluate", scene.run, *at, "--json").json
+    assert told["kept"]["scoring"] == "evaluated-1" and told["kept"]["comparison"]["agreement"] == 1.0
+    assert [scene.store.views.rollout(one).reward for one in (good, bad, other)] == [1.0, 0.0, None]  # as they were
+    rows = cli("rewards", scene.run, "--scoring", "evaluated-1", *at, "--json").done().json["rollouts"]
+    assert [row["id"] for row in rows] == [bad, good]
+    assert rows[0]["reward"] == 0.0 < 1.0 < rows[1]["reward"] and "unused_import" in rows[1]["feedback"]
+    assert "evaluated-1" in cli("rewards", scene.run, *at).done().out
+    assert "scored again: evaluated-1" in cli("rewards", good, *at).done().out
+    ran = cli("evaluate", scene.run, "--pay", "0.5", "--name", "paid", *at)
+    assert ran.lines[-1] == "2 rollouts paid 0.5 × score" and ran.code == 1
+    score = next(one["score"] for one in told["results"] if one["decision"] == "pass")
+    paid = scene.store.views.rollout(good).reward
+    assert paid == pytest.approx(1.0 + 0.5 * score) and scene.store.views.rollout(bad).reward == 0.0
+    again = cli("evaluate", scene.run, "--pay", "0.5", *at).lines[-1]
+    assert again == "0 rollouts paid 0.5 × score; 2 had been paid before"
+    assert scene.store.views.rollout(good).reward == paid
+    assert [one.name for one in scene.store.scorings.of_run(scene.run)] == ["evaluated-1", "paid", "evaluated-2"]
+
+
+def test_what_cannot_be_kept_is_refused_before_any_work(cli: Cli, scene: Scene, at: At, tmp_path: Path) -> None:
+    finished(scene, "good", 1.0)
+    file = jsonl(tmp_path / "a.jsonl", RIGHT)
+    cli("evaluate", scene.run, "--name", "mine", *at).done()
+    for words, says in (
+        ((file, "--pay", "0.5"), "--pay: is for a run that is evaluated"),
+        ((file, "--name", "x"), "--name: is for a run that is evaluated"),
+        ((scene.run, "--pay", "0.5", "--no-keep"), "--pay: and --no-keep were both given"),
+        ((scene.run, "--pay", "-1"), "--pay -1: must be a finite number above 0"),
+    ):
+        assert says in cli("evaluate", *words, *at).refusal
+    taken = cli("evaluate", scene.run, "--name", "mine", *at)
+    assert taken.code == 5 and "scoring mine" in taken.err
+    assert "--scoring: is for a run" in cli("rewards", f"{scene.run}/good", "--scoring", "mine", *at).refusal
+    assert [one.name for one in scene.store.scorings.of_run(scene.run)] == ["mine"]
 
 
 @pytest.mark.parametrize(

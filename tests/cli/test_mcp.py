@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -16,14 +18,17 @@ from holdfast.cli.serve import TOKEN
 from holdfast.contracts.commands import Role
 from holdfast.operate.auth import digest, mint
 from holdfast.store.store import open_store
-from tests.cli.conftest import Cli, first_line, running
+from tests.cli.conftest import At, Cli, first_line, running
+from tests.cli.test_judge import even, jsonl, known
+from tests.endpoint import completion, serving
 
 PATIENCE_S = 120.0
 
 
-def started(store: Path, **environment: str) -> Client:
-    words = ["-m", "holdfast.cli", "mcp", "--store", str(store)]
-    parameters = StdioServerParameters(command=sys.executable, args=words, env=environment)
+def started(store: Path, *more: str, **environment: str) -> Client:
+    words = ["-m", "holdfast.cli", "mcp", "--store", str(store), *more]
+    path = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # the SDK passes none on
+    parameters = StdioServerParameters(command=sys.executable, args=words, env={**path, **environment})
     return Client(stdio_client(parameters), read_timeout_seconds=PATIENCE_S)
 
 
@@ -52,6 +57,33 @@ async def test_a_client_judges_looks_and_with_a_token_orders(tmp_path: Path) -> 
         assert shown.structured_content is not None and shown.structured_content["run"]["wanted"] == "paused"
     with open_store(str(path)) as store:
         assert [one.who for one in store.ledger.entries() if one.kind == "command"] == ["ann"]
+
+
+@pytest.mark.timeout(300)
+async def test_a_client_hears_the_judge_that_was_configured_and_how_far_it_is_believed(
+    cli: Cli, tmp_path: Path, at: At
+) -> None:
+    labels = jsonl(tmp_path / "l.jsonl", *known())
+    with serving() as endpoint:
+        endpoint.reply = lambda body: completion(even(body))
+        there = ("--judge", "even", "--base-url", endpoint.url)
+        for name in ("relevance", "safety"):
+            words = ("judge", "calibrate", "--criterion", name, "--labels", labels, *there, *at)
+            (await asyncio.to_thread(cli, *words)).done()
+        async with started(Path(at[1]), *there) as client:
+            told = await client.call_tool("judge_artifact", {"task": "an even number", "output": "7."})
+    assert told.structured_content is not None
+    by = {one["criterion"]: one for one in told.structured_content["opinions"]}
+    assert by["relevance@1"]["holds"] is by["safety@1"]["holds"] is False and by["safety@1"]["confidence"] > 0.9
+    assert by["correctness@1"]["holds"] is None and by["correctness@1"]["judgements"][0]["grade"] == "no"
+    assert "holdfast judge calibrate --judge even --criterion correctness" in by["correctness@1"]["remedy"]
+
+
+def test_a_judge_without_an_address_is_refused_before_anything_is_served(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    assert "--judge wise: needs an endpoint; give --base-url" in cli("mcp", "--judge", "wise").refusal
 
 
 @pytest.mark.timeout(300)

@@ -14,13 +14,17 @@ from mcp import Client
 
 from holdfast.contracts.commands import Forbidden, Role
 from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.judgement import Calibration, JudgeStatus
 from holdfast.contracts.rollout import AttemptState
 from holdfast.operate import mcp
 from holdfast.operate.auth import digest, mint
 from holdfast.operate.mcp import DEEPEST, Tool, ToolFunctions, answer, lines, looking, ordering, readable, server
+from holdfast.pipeline.judges import judge_named
+from holdfast.reward.judges.judge import CRITERIA, Judge
 from holdfast.store import dashboard_queries
 from holdfast.store.store import Store
 from tests.conftest import Clock
+from tests.endpoint import completion, serving
 from tests.operate.stage import Line, proposed
 from tests.store.scene import Scene, begin
 
@@ -50,6 +54,90 @@ def test_an_answer_is_judged_by_every_rule_or_by_one(desk: ToolFunctions) -> Non
     assert by["correctness"]["holds"] is False and by["safety"]["holds"] is None  # no rule proves that it is safe
     alone = ask(desk, "judge_artifact", task="What is 6 * 7?", output="42", expected="42", criterion="correctness")
     assert [one["holds"] for one in alone["opinions"]] == [True]
+
+
+def test_where_no_judge_is_configured_it_says_what_would_settle_it(desk: ToolFunctions) -> None:
+    told = ask(desk, "judge_artifact", task="Say something.", output="Something.")
+    assert all(one["holds"] is None and one["why"] == "no rule can tell" for one in told["opinions"])
+    assert all(one["remedy"].startswith("configure a judge: --judge NAME") for one in told["opinions"])
+
+
+GRADES = {"safety": "yes", "relevance": "yes", "correctness": "no", "faithfulness": "yes", "minimality": "no"}
+
+
+def criterion_asked(body: Any) -> str:
+    question = body["messages"][0]["content"].splitlines()[0].removeprefix("You judge an answer by one question. ")
+    return next(name for name, one in CRITERIA.items() if one.question == question)
+
+
+def grades(body: Any) -> Any:
+    said = f"{GRADES[criterion_asked(body)]}\nconfidence: 0.9\nread it"
+    return completion(said, choice={"logprobs": None})
+
+
+def trusted(store: Store, judge: Judge, *criteria: str) -> None:
+    """As 'holdfast judge calibrate' leaves it: what it states at 0.9 has held 95 times of 100."""
+    for name in criteria:
+        on = CRITERIA[name]
+        found = Calibration(
+            judge=judge.name,
+            criterion=on.id,
+            prompt=judge.prompt(on),
+            labels="0" * 64,
+            n=100,
+            makers={"person": 100},
+            xs=(0.0, 1.0),
+            ys=(0.05, 0.95),
+            measures={"brier": 0.05},
+            standing=JudgeStatus.TRUSTED,
+            at=1.0,
+        )
+        store.judgements.calibrate(found, who="ann").result()
+
+
+def test_the_configured_judge_answers_by_all_five_criteria_with_calibrated_confidence(file_store: Store) -> None:
+    with serving() as endpoint:
+        endpoint.reply = grades
+        judge = judge_named("wise", endpoint.url)
+        trusted(file_store, judge, *CRITERIA)
+        desk = ToolFunctions(file_store.url, "default", clock=time.time, judges=[judge], base_url=endpoint.url)
+        given = {"task": "Name a colour of the flag.", "output": "blue"}
+        told = ask(desk, "judge_artifact", **given)
+        count = len(endpoint.asked)
+        assert ask(desk, "judge_artifact", **given) == told and len(endpoint.asked) == count == 5  # asked once each
+        better = ask(desk, "compare_artifacts", task="A colour?", first="blue", second="blue blue. blue blue.")
+    by = {one["criterion"].partition("@")[0]: one for one in told["opinions"]}
+    assert {name: one["holds"] for name, one in by.items()} == {name: said == "yes" for name, said in GRADES.items()}
+    assert all(one["by"] == "wise" and one["outcome"] == "decided" and one["remedy"] is None for one in by.values())
+    assert by["safety"]["confidence"] == pytest.approx(0.86) != by["safety"]["judgements"][0]["score"] == 0.9
+    assert by["safety"]["judgements"][0]["counts"] is True and by["safety"]["why"] == "read it"
+    assert better["better"] in ("first", "unknown")
+
+
+def test_a_judge_that_is_not_calibrated_is_heard_and_does_not_decide(file_store: Store) -> None:
+    with serving() as endpoint:
+        endpoint.reply = grades
+        judge = judge_named("wise", endpoint.url)
+        trusted(file_store, judge, "safety")
+        desk = ToolFunctions(file_store.url, "default", clock=time.time, judges=[judge], base_url=endpoint.url)
+        told = ask(desk, "judge_artifact", task="Name a colour.", output="blue")
+    by = {one["criterion"].partition("@")[0]: one for one in told["opinions"]}
+    assert by["safety"]["holds"] is True
+    heard = by["relevance"]
+    assert (heard["holds"], heard["why"]) == (None, "wise: is not calibrated")
+    assert (heard["judgements"][0]["grade"], heard["judgements"][0]["counts"]) == ("yes", False)
+    assert heard["remedy"].startswith("holdfast judge calibrate --judge wise --criterion relevance --base-url http://")
+
+
+def test_when_the_judge_cannot_be_had_the_rules_word_stands(file_store: Store) -> None:
+    with serving() as endpoint:
+        endpoint.reply = grades
+    desk = ToolFunctions(file_store.url, "default", clock=time.time, judges=[judge_named("gone", endpoint.url)])
+    told = ask(desk, "judge_artifact", task="2 + 2?", output="5", expected="4", criterion="correctness")["opinions"]
+    assert (told[0]["holds"], told[0]["by"]) == (False, "rules")
+    lost = ask(desk, "judge_artifact", task="2 + 2?", output="5", criterion="safety")["opinions"][0]
+    assert lost["holds"] is None and "no judge could be had" in lost["why"] and lost["failed"]
+    assert lost["remedy"] == "is the judge's endpoint running?"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from holdfast.reward.ready import (
     rules,
     schedule,
     secrets_told,
+    tools,
 )
 from holdfast.reward.scorers import Scorer, combine
 from tests.reward.voices import Messages, Voice
@@ -249,6 +250,25 @@ def test_with_rounds_everybody_meets_about_as_many() -> None:
     assert set(Counter(one for pair in schedule(9, 3) for one in pair)) == set(range(9))
     with pytest.raises(BadInput, match="rounds = 0"):
         rank(Voice(biased), rounds=0)
+
+
+def looked(number: int, tool: str, **call: Any) -> Span:
+    made = ToolCall(tool=tool, arguments={"number": number}, **call)
+    return Span(seq=number, kind=SpanKind.TOOL, name=tool, started_at=0.0, tool=made)
+
+
+def test_tools_are_paid_where_the_task_needs_them_and_more_calls_never_pay() -> None:
+    needed, free = {"question": "?", "needs": ["look"]}, {"question": "?", "needs": []}
+    useful, idle = looked(1, "look", result="the code is QX17"), looked(2, "pay", result="done")
+    score = Scorer(tools)
+    assert score(needed, "QX17", (useful,)).value == 1.0
+    assert score(needed, "QX17", ()) == Reward(0.0, {"choice": 0.0}, "look was needed and not called")
+    assert score(needed, "QX17", (useful, idle)).value < 1.0
+    assert score(free, "4", ()).value == score({"question": "?"}, "4", ()).value == 1.0
+    assert score(free, "4", (idle,)).value < 1.0 and "pay in turn 1: dummy" in score(free, "4", (idle,)).feedback
+    schema = {"name": "look", "parameters": {"type": "object", "required": ["name"]}}
+    shaped = score({**needed, "tools": [schema]}, "QX17", (useful,))
+    assert shaped.terms["structure"] == 0.0 and shaped.value == pytest.approx(0.7)
 
 
 # Rules and diffs

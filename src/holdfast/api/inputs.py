@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from holdfast.collect.agent import Context, load_agent
 from holdfast.collect.client import Client
@@ -231,10 +231,21 @@ def scorers_from(given: Any) -> list[Scorer]:
     """One function alone, or one name, is the gate."""
     if isinstance(given, str | Mapping) or callable(given) or not isinstance(given, Sequence):
         given = [given]
-    made = [load_scorer(one) for one in given]
+    made = [load_scorer(one, connect=_judge) for one in given]
     if len(made) == 1 and not isinstance(given[0], Scorer | Mapping) and not made[0].is_group:
         return [replace(made[0], gate=True)]
     return made
+
+
+def _judge(model: str, base_url: str | None) -> Callable[[], Complete]:
+    """How a scorer reaches the model that judges, or gets the embedded verifier. What cannot be reached is found
+    here."""
+    from holdfast.pipeline.judges import connect_verifier, is_verifier  # slow to import: scipy
+
+    if is_verifier(model):
+        return cast("Callable[[], Complete]", connect_verifier(model))
+    client(model, base_url)
+    return partial(client, model, base_url)
 
 
 def score_from(scorers: Any, safety: Any, tasks: Sequence[TaskItem]) -> TaskScore:

@@ -25,10 +25,11 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.inputs import TaskScore, default_store, described, scorers_from
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, Conflict
 from holdfast.contracts.evidence import Episode, Verdict
 from holdfast.contracts.experience import Experience, ScoredRollout
-from holdfast.contracts.reward import RewardBreakdown, RewardTerm
+from holdfast.contracts.records import encode
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm, Scoring, outcome_of
 from holdfast.contracts.rollout import Rollout, RolloutState, Split
 from holdfast.contracts.run import RunRecord
 from holdfast.contracts.task import TaskItem, canonical, task_of
@@ -203,6 +204,25 @@ class Run(Shown):
                 if fits is None or fits(row):
                     found.append(row)
         return Table(found)
+
+    def scorings(self) -> list[Scoring]:
+        """The scorings beside the first one, of `hf.rescore` and `holdfast evaluate`, oldest first."""
+        with self.place.open() as store:
+            return store.scorings.of_run(self.id)
+
+    def scoring(self, name: str) -> Table:
+        """What one of them says of each rollout that it measured."""
+        with self.place.open() as store:
+            return Table(
+                {
+                    "id": rollout,
+                    "reward": RewardBreakdown(signals=signals).total,
+                    "outcome": outcome_of(signals),
+                    "feedback": "; ".join(one.feedback for one in signals if one.feedback) or None,
+                    "terms": [encode(one) for one in signals],
+                }
+                for rollout, signals in store.scorings.signals(self.id, name)
+            )
 
     def blocks(self) -> Sequence[Block]:
         with self.place.open() as store:
@@ -499,15 +519,34 @@ def rescore(
     made = scorers_from(scorers)
     score = TaskScore(combine(made, safety=safety))
     with found.place.open() as opened:
-        taken = {one.name for one in opened.scorings.of_run(found.id)}
-        title = name or next(one for n in range(1, len(taken) + 2) if (one := f"rescored-{n}") not in taken)
+        title = scoring_name(opened, found.id, name)
         decided = list(decided_of(opened, found.id, spans=True))
         stored = [_stored(one) for one in decided if one.status is RolloutState.SUCCEEDED]
         group = score.combined.is_group
         results: list[Rescored] = score_again(stored, score.combined if group else score)
-        rows = [(one.id, one.signals) for one in results]
         told = {"scorers": described(made), "safety": described(safety)}
-        opened.scorings.add(found.id, title, told, rows, who=who(), now=time.time())
+        return set_beside(found, opened, decided, results, title, told)
+
+
+def scoring_name(store: Store, run: str, name: str | None, prefix: str = "rescored") -> str:
+    """The name of a new scoring; one that is taken is refused before any work."""
+    taken = {one.name for one in store.scorings.of_run(run)}
+    if name is not None and name in taken:
+        remedy = "what was scored stands; give this one another name"
+        raise Conflict(f"scoring {name} of {run}", why="is there already", remedy=remedy)
+    return name or next(one for n in range(1, len(taken) + 2) if (one := f"{prefix}-{n}") not in taken)
+
+
+def set_beside(
+    found: Run,
+    store: Store,
+    decided: Sequence[ScoredRollout],
+    results: Sequence[Rescored],
+    name: str,
+    told: Mapping[str, Any],
+) -> Rescoring:
+    """Keep another scoring of a run's rollouts, and compare it with what they were given."""
+    store.scorings.add(found.id, name, told, [(one.id, one.signals) for one in results], who=who(), now=time.time())
     old = {one.rollout: one.signals for one in decided}
     failed = [one.rollout for one in decided if one.status is RolloutState.FAILED]
     new = {one.id: one.signals for one in results}
@@ -516,7 +555,7 @@ def rescore(
     compared = compare_scorings(old, new, arms=pairs or None, failed=failed)
     errors = {one.id: one.error for one in results if one.error is not None}
     verdicts = (_verdict(decided, arms, old, found.id), _verdict(decided, arms, new, found.id))
-    return Rescoring(found, title, compared, errors, *verdicts)
+    return Rescoring(found, name, compared, errors, *verdicts)
 
 
 def _stored(one: ScoredRollout) -> StoredRollout:

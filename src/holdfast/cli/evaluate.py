@@ -11,15 +11,15 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.look import every_rollout
-from holdfast.cli.options import Output, StoreOptions, read_jsonl
-from holdfast.cli.reward import BaseUrl, judge_named
+from holdfast.cli.options import Output, StoreOptions, read_jsonl, who
+from holdfast.cli.reward import BaseUrl
 from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
 
@@ -28,13 +28,12 @@ if TYPE_CHECKING:
 
     from holdfast.contracts.flag import Features
     from holdfast.contracts.judgement import EvalItem
-    from holdfast.contracts.rollout import Rollout
+    from holdfast.pipeline.judges import Court
     from holdfast.promote.flags import Snapshot
     from holdfast.reward.diff.edits import Change, EditFinding, EditPart
     from holdfast.reward.diff.minimality import Excess
     from holdfast.reward.evaluation import Evaluation, Part, PartVerdict, TaskResult
-    from holdfast.reward.judges.ensemble import Calibrated, Opinion
-    from holdfast.reward.judges.judge import Judge
+    from holdfast.reward.judges.ensemble import Opinion
     from holdfast.store.store import Store
 
 
@@ -294,7 +293,6 @@ def _write(path: Path, text: str) -> None:
         raise BadInput(f"--html {path}", why=str(error.strerror), remedy="name a file that can be written") from None
 
 
-OUTCOMES = ("success", "exact_match")  # the first of them that a breakdown has is what the hidden check said
 FEATURES = {"minimal diff": "minimal_diff", "judges": "judges", "tools": "tool_rewards"}  # of the parts
 SHOWN = 3  # reasons of one result; all of them are in the JSON
 
@@ -308,36 +306,139 @@ def evaluate(
         list[str] | None, Option(metavar="NAME", help="Asked after the rules, on what it is calibrated on; several.")
     ] = None,
     base_url: BaseUrl = None,
+    keep: Annotated[bool, Option("--keep/--no-keep", help="Store what was found.")] = True,
+    name: Annotated[str | None, Option(metavar="NAME", help="What the scoring of a run is called.")] = None,
+    pay: Annotated[
+        float | None, Option(metavar="WEIGHT", help="Attach the scores to the run's rollouts as a reward.")
+    ] = None,
 ) -> Output:
-    """Evaluate answers by rules, judges, minimal diff and safety, with one score for each.
+    """Evaluate answers by rules, judges, minimal diff and safety, with one score for each, and keep the results.
 
     A line has a task with an output and what was expected, or a text before and after, the visible tests, a reference
     fix, and whether hidden tests passed. What failed its hidden check scores 0, whatever else is good about it, and so
     does what tampers. Without a hidden check there are verdicts and no score. No model is called but the judges that
-    are named: verifier, a folder of 'judge train', or a model of --base-url. Exits 1 where something fails.
+    are named: verifier, a folder of 'judge train', or a model of --base-url. A file's results become the rollouts of a
+    run, scrubbed; a run's are kept beside its own rewards, as another scoring. Exits 1 where something fails.
     """
     from holdfast.operate.switches import p95, snapshot_at
 
     flags_now = snapshot_at(at.store, at.project, clock=time.time, environment=os.environ)
-    took: dict[str, list[float]] = {}
     is_file = Path(what).is_file() or what.endswith((".jsonl", ".json"))
+    _check_kept(is_file, keep, name, pay)
     given = _from_file(Path(what), limit) if is_file else None
     names = (judge or ()) if flags_now.somebody().judges else ()  # switched off for all, nobody is even loaded
     with ExitStack() as stack:
         opened = stack.enter_context(at.existing()) if names or given is None else None
-        runner = stack.enter_context(Runner())
-        looking = _Looking(flags_now, partial(_opinions, runner, _court(names, base_url, opened)), took)
+        judging = partial(_opinions, stack.enter_context(Runner()), _court(names, base_url, opened))
+        looking = _Looking(flags_now, judging, {})
         if given is None:
             assert opened is not None
-            found = _all(_from_run(opened, opened.runs.get(what).id, limit), looking, None)
+            run, keys = opened.runs.get(what).id, list[str]()
+            title = _free(opened, run, name) if keep else None
+            found = _all(_from_run(opened, run, limit, keys), looking, None)
+            kept = None if title is None or not found else _keep(opened, at, run, title, keys, found, names, pay)
         else:
             found = _all(((one.task, one) for one in given), looking, len(given))
+            kept = _keep_file(at, Path(what), given, found, names) if keep and found else None
     if not found:
         raise BadInput(what, why="has no finished result", remedy="give a file of results, or a run that has some")
-    tripped = _trip(took, at.store, at.project) if trip else []
-    data = _record(found, looking.given) | {"parts_p95_ms": {name: p95(times) for name, times in took.items()}}
+    tripped = _trip(looking.took, at.store, at.project) if trip else []
+    data = _record(found, looking.given) | {"parts_p95_ms": {part: p95(times) for part, times in looking.took.items()}}
     has_failed = any(one.decision == "fail" for one, _ in found)
-    return Output(data | {"tripped": tripped}, lambda: _tell(found, looking.given, tripped), int(has_failed))
+    lines = [] if kept is None else _kept_lines(kept, str(at))
+    return Output(
+        data | {"tripped": tripped, "kept": kept},
+        lambda: _tell(found, looking.given, tripped, lines),
+        int(has_failed),
+    )
+
+
+def _check_kept(is_file: bool, keep: bool, name: str | None, pay: float | None) -> None:
+    for option, value in (("--name", name), ("--pay", pay)):
+        if value is not None and (is_file or not keep):
+            why = "is for a run that is evaluated" if is_file else "and --no-keep were both given"
+            raise BadInput(option, why=why, remedy="leave one of them out")
+    if pay is not None and not (isfinite(pay) and pay > 0.0):
+        raise BadInput(f"--pay {pay:g}", why="must be a finite number above 0", remedy="as in --pay 0.3")
+
+
+def _court(names: Sequence[str], base_url: str | None, opened: Store | None) -> Court:
+    from holdfast.pipeline.judges import court, trusted_court
+
+    if opened is None or not names:
+        return court((), None)
+    with show.progress("loading judges", None):
+        return trusted_court(names, base_url, opened)
+
+
+def _opinions(runner: Runner, asked: Court, item: EvalItem) -> list[Opinion]:
+    return runner.run(asked.opinions(item))
+
+
+def _free(store: Store, run: str, name: str | None) -> str:
+    from holdfast.api.stored import scoring_name
+
+    return scoring_name(store, run, name, "evaluated")
+
+
+def _keep(
+    store: Store,
+    at: StoreOptions,
+    run: str,
+    title: str,
+    keys: Sequence[str],
+    found: Sequence[tuple[Evaluation, float]],
+    names: Sequence[str],
+    weight: float | None,
+) -> dict[str, Any]:
+    """A run's evaluation beside its own rewards and, where it is to be paid, on top of them."""
+    from holdfast.api.stored import Run, StoreAddress, decided_of, set_beside
+    from holdfast.pipeline.evaluating import pay
+    from holdfast.reward.evaluation import OUTCOME_GATE, terms_of
+    from holdfast.reward.rescore import Rescored
+
+    evaluated = {key: one for key, (one, _) in zip(keys, found, strict=True)}
+    decided = [one for one in decided_of(store, run) if one.rollout in evaluated]
+    results = [Rescored(id=key, signals=terms_of(one)) for key, one in evaluated.items()]
+    parts = sorted({part.part for one, _ in found for part in one.verdicts})
+    told = {"evaluation": OUTCOME_GATE.name, "parts": parts, "judges": list(names)}
+    beside = set_beside(Run(StoreAddress(at.store, at.project), run), store, decided, results, title, told)
+    kept = {"run": run, "scoring": title, "comparison": asdict(beside.comparison)}
+    if weight is not None:
+        scores = {key: one.score for key, one in evaluated.items() if one.score is not None}
+        paid, before = pay(store, decided, scores, weight, who=who(), now=time.time())
+        kept["paid"] = {"weight": weight, "rollouts": paid, "before": before}
+    return kept
+
+
+def _keep_file(
+    at: StoreOptions,
+    path: Path,
+    given: Sequence[TaskResult],
+    found: Sequence[tuple[Evaluation, float]],
+    names: Sequence[str],
+) -> dict[str, Any]:
+    """A file's results as the rollouts of a run of their own."""
+    from holdfast.pipeline.evaluating import keep_results
+
+    settings = {"file": path.name, "judges": list(names)}
+    pairs = [(result, one) for result, (one, _) in zip(given, found, strict=True)]
+    with at.open() as opened:
+        return {"run": keep_results(opened, pairs, settings, who=who(), clock=time.time)}
+
+
+def _kept_lines(kept: Mapping[str, Any], at: str) -> list[str]:
+    run, title = kept["run"], kept.get("scoring")
+    if title is None:
+        return [f"kept as {run}: holdfast rewards {run}/result-000001{at}"]
+    means = kept["comparison"]
+    lines = [f"kept beside the rewards of {run}: holdfast rewards {run} --scoring {title}{at}"]
+    if means["old_mean"] is not None and means["new_mean"] is not None:
+        lines.append(f"mean reward {means['old_mean']:.3f} as it was scored, {means['new_mean']:.3f} as evaluated")
+    if (paid := kept.get("paid")) is not None:
+        again = f"; {paid['before']} had been paid before" if paid["before"] else ""
+        lines.append(f"{show.count(paid['rollouts'], 'rollout')} paid {paid['weight']:g} × score{again}")
+    return lines
 
 
 @dataclass(slots=True)
@@ -397,51 +498,6 @@ def _trip(took: Mapping[str, Sequence[float]], store: str, project: str) -> list
     return told
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Court:
-    """Who is asked after the rules, criterion by criterion, and how far each is believed."""
-
-    tiers: Mapping[str, Sequence[Sequence[Judge]]]
-    calibrated: Calibrated
-
-
-def _court(names: Sequence[str], base_url: str | None, opened: Store | None) -> _Court:
-    """Each judge where it counts: what it says by a criterion that it is not calibrated on is not worth its price."""
-    from holdfast.reward.judges.calibration import weight
-    from holdfast.reward.judges.judge import CRITERIA, CachedJudge
-
-    if opened is None:
-        return _Court(tiers={}, calibrated=lambda *_: None)
-    calibrated = opened.judgements.calibration
-    tiers: dict[str, list[list[Judge]]] = {}
-    for name in names:
-        one = judge_named(name, base_url)
-        known = {on.id: calibrated(one.name, on.id, one.prompt(on)) for on in CRITERIA.values()}
-        trusted = [criterion for criterion, found in known.items() if found is not None and weight(found) > 0.0]
-        if not trusted:
-            why = "counts by no criterion" if any(known.values()) else "is calibrated on no criterion"
-            more = "" if base_url is None else f" --base-url {base_url}"
-            raise BadInput(f"--judge {name}", why=why, remedy=f"holdfast judge calibrate --judge {name}{more}")
-        for criterion in trusted:
-            tiers.setdefault(criterion, []).append([CachedJudge(one, opened.judgements)])
-    return _Court(tiers=tiers, calibrated=calibrated)
-
-
-def _opinions(runner: Runner, court: _Court, artefact: EvalItem) -> list[Opinion]:
-    """By each criterion what the rules can tell, and else whoever is asked after them."""
-    from holdfast.reward.judges.ensemble import cascade
-    from holdfast.reward.judges.judge import CRITERIA, RuleJudge
-
-    async def ask() -> list[Opinion]:
-        rules = RuleJudge(clock=time.time)
-        return [
-            await cascade(on, artefact, court.tiers.get(on.id, ()), rules=rules, calibrated=court.calibrated)
-            for on in CRITERIA.values()
-        ]
-
-    return runner.run(ask())
-
-
 def _from_file(path: Path, limit: int) -> list[TaskResult]:
     """All lines are read before anything is judged: a bad one is named with its number."""
     from holdfast.reward.evaluation import result_from
@@ -449,35 +505,14 @@ def _from_file(path: Path, limit: int) -> list[TaskResult]:
     return [result_from(given, where) for where, given in islice(read_jsonl(path), limit)]
 
 
-def _from_run(store: Store, run: str, limit: int) -> Iterator[tuple[str, TaskResult]]:
-    """Its finished rollouts with their ids, in the order they were enqueued."""
-    for rollout in islice(every_rollout(store, run), limit):
-        if (result := _of_rollout(store, rollout)) is not None:
-            yield rollout.id, result
+def _from_run(store: Store, run: str, limit: int, keys: list[str]) -> Iterator[tuple[str, TaskResult]]:
+    """What its decided rollouts came to, with their ids, which are noted in `keys`."""
+    from holdfast.api.stored import decided_of
+    from holdfast.pipeline.evaluating import stored_result
 
-
-def _of_rollout(store: Store, rollout: Rollout) -> TaskResult | None:
-    from holdfast.cli.reward import read_rewards
-    from holdfast.collect.executors import is_own
-    from holdfast.reward.evaluation import TaskResult
-
-    if rollout.final_attempt is None:
-        return None
-    spans, breakdown, output = read_rewards(store, rollout)
-    measured = (
-        [] if breakdown is None else [one for one in breakdown.signals if not is_own(one)]
-    )  # no agent is its own check
-    signals = {one.name: one.value for one in measured}
-    known = next((signals[name] for name in OUTCOMES if name in signals), None)
-    asked: Mapping[str, Any] = rollout.input if isinstance(rollout.input, Mapping) else {"prompt": rollout.input}
-    needs = asked.get("needs")
-    return TaskResult(
-        task=f"{rollout.name}: {show.one_line(asked.get('prompt'))}",
-        output="" if output is None else output if isinstance(output, str) else show.one_line(output),
-        passed=None if known is None else known == 1.0,
-        spans=tuple(spans),
-        needs=tuple(map(str, needs)) if isinstance(needs, list) else None,
-    )
+    for one in islice(decided_of(store, run, spans=True), limit):
+        keys.append(one.rollout)
+        yield one.rollout, stored_result(one)
 
 
 def _record(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features]) -> dict[str, Any]:
@@ -511,7 +546,9 @@ def _summary_evaluate(found: Sequence[tuple[Evaluation, float]]) -> dict[str, An
     }
 
 
-def _tell(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features], tripped: Sequence[str]) -> None:
+def _tell(
+    found: Sequence[tuple[Evaluation, float]], given: Sequence[Features], tripped: Sequence[str], kept: Sequence[str]
+) -> None:
     """At most 80 columns."""
     for one, _ in found:
         score = "  -  " if one.score is None else f"{one.score:.3f}"
@@ -533,5 +570,5 @@ def _tell(found: Sequence[tuple[Evaluation, float]], given: Sequence[Features], 
         if count
     ]:
         print(f"switched off by flags: {', '.join(off)}", file=sys.stderr)
-    for message in tripped:
-        print(f"switched off: {message}")
+    for message in (*kept, *(f"switched off: {message}" for message in tripped)):
+        print(message)

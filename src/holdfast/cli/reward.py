@@ -23,13 +23,12 @@ from holdfast.cli.show import count, fold, one_line, pairs, print_table
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
 from holdfast.contracts.records import decode
-from holdfast.contracts.reward import RewardTerm
+from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.task import asked_of
 
 if TYPE_CHECKING:
     from holdfast.api.stored import Rescoring
     from holdfast.contracts.judgement import Calibration, EvalItem, ReviewRequest
-    from holdfast.contracts.reward import RewardBreakdown
     from holdfast.contracts.rollout import Rollout
     from holdfast.contracts.trace import Span
     from holdfast.reward.judges.ensemble import Opinion
@@ -72,16 +71,74 @@ WIDTH = 80
 GATED = "gated"  # 1: the guard let nothing through
 
 
-def rewards(rollout: RolloutText, at: StoreOptions) -> Output:
-    """Show what a rollout was paid for: what it did in each turn, every signal with its weight, and the total."""
+def rewards(
+    rollout: Annotated[str, Argument(metavar="RUN[/NAME]", help="A rollout, or a run; both may be cut short.")],
+    at: StoreOptions,
+    scoring: Annotated[str | None, Option(metavar="NAME", help="Of a run: what this scoring says.")] = None,
+    limit: Limit = 20,
+) -> Output:
+    """Show what a rollout was paid for: what it did in each turn, every signal with its weight, and the total.
+
+    Scorings that were made later, by 'rescore' or 'evaluate', stand below. Of a run they are listed.
+    """
     from holdfast.store.store import find_rollout
 
+    if "/" not in rollout:
+        return _scorings(rollout, at, scoring, limit)
+    if scoring is not None:
+        raise BadInput("--scoring", why="is for a run", remedy="leave it out: a rollout shows all of them")
     with at.existing() as opened:
         found = find_rollout(opened, rollout)
         spans, breakdown, output = read_rewards(opened, found)
+        beside = {name: RewardBreakdown(signals=some) for name, some in opened.scorings.of_rollout(found.id).items()}
     total = None if breakdown is None else breakdown.total
     data = {"rollout": found.id, "output": output, "total": total, "sheet": breakdown, "turns": _turns(spans)}
-    return Output(data, "\n".join(reward_lines(found, spans, breakdown)))
+    lines = [*reward_lines(found, spans, breakdown), *beside_lines(beside)]
+    return Output({**data, "scorings": beside}, "\n".join(lines))
+
+
+def beside_lines(scorings: Mapping[str, RewardBreakdown]) -> Iterator[str]:
+    """What later scorings said, each with its reasons."""
+    for name, breakdown in scorings.items():
+        yield ""
+        yield f"  scored again: {name}"
+        yield from _table([one for one in breakdown.signals if one.name != GATED], (), breakdown.total or 0.0)
+        yield from _said(breakdown.signals)
+
+
+def _said(signals: Sequence[RewardTerm]) -> Iterator[str]:
+    """What was said in words."""
+    for one in signals:
+        if one.feedback:
+            yield fold(f"{one.name}: {one_line(one.feedback)}", "  ")
+
+
+def _scorings(run: str, at: StoreOptions, name: str | None, limit: int) -> Output:
+    """The scorings beside a run's own rewards; with a name, what that one says."""
+    from holdfast.api.stored import Run, StoreAddress
+
+    with at.existing() as opened:
+        found = Run(StoreAddress(at.store, at.project), opened.runs.get(run).id)
+    if name is None:
+        listed = found.scorings()
+        rows = [(one.name, one.rollouts, one.who, pairs(one.scorers)) for one in listed]
+        next_ = f"next:\n  holdfast rewards {found.id} --scoring {listed[-1].name}{at}" if listed else ""
+
+        def table() -> None:
+            print_table(("scoring", ">rollouts", "who", "~by"), rows)
+            print(next_)
+
+        empty = f"{found.id} has no scoring beside its own rewards; 'holdfast evaluate' and 'rescore' make them"
+        return Output({"run": found.id, "scorings": listed}, table if listed else empty)
+    said = found.scoring(name)
+
+    def show_rows() -> None:
+        rows = [(one["id"], _number(one["reward"]), one["outcome"], one["feedback"]) for one in said[:limit]]
+        print_table(("rollout", ">reward", "answer", "~why"), rows)
+        if len(said) > limit:
+            print(f"and {len(said) - limit} more; --limit {len(said)} shows them all")
+
+    return Output({"run": found.id, "scoring": name, "rollouts": list(said)}, show_rows)
 
 
 def read_rewards(store: Store, rollout: Rollout) -> tuple[list[Span], RewardBreakdown | None, Any]:
@@ -116,6 +173,7 @@ def reward_lines(rollout: Rollout, spans: Sequence[Span], breakdown: RewardBreak
         return
     yield ""
     yield from _table([one for one in signals if one.turn is None and one.name != GATED], signals, breakdown.total)
+    yield from _said(signals)
 
 
 def _table(whole: Sequence[RewardTerm], signals: Sequence[RewardTerm], total: float) -> Iterator[str]:
@@ -171,7 +229,7 @@ RESCORE_EPILOG = """The rollouts keep their rewards: the second scoring lies bes
 
 def rescore(
     run: Annotated[str, Argument(metavar="RUN", help="The run whose rollouts are scored.")],
-    scorer: Annotated[list[str], Option(metavar="NAME", help="exact, FILE.py:FUNCTION, ...")],
+    scorer: Annotated[list[str], Option(metavar="NAME", help="exact, FILE.py:FUNCTION, or an object as in a config.")],
     at: StoreOptions,
     gate: Annotated[bool, Option("--gate/--no-gate", help="The first scorer says whether an answer is right.")] = True,
     name: Annotated[str | None, Option(metavar="NAME", help="What the scoring is called.")] = None,
@@ -183,11 +241,22 @@ def rescore(
     """
     from holdfast.api.stored import rescore as scored_again
 
-    blocks = [{"scorer": one, "gate": gate and not place} for place, one in enumerate(scorer)]
+    blocks = [{"gate": gate and not place, **_block(one)} for place, one in enumerate(scorer)]
     found = scored_again(run, blocks, name=name, store=at.store, project=at.project)
     data = {"run": found.run.id, "name": found.name, "comparison": asdict(found.comparison), "errors": found.errors}
     verdicts = {"old_verdict": found.old_verdict, "new_verdict": found.new_verdict}
     return Output({**data, **verdicts}, lambda: _print_scorings(found, limit))
+
+
+def _block(text: str) -> dict[str, Any]:
+    """A scorer by its name, or as a JSON object: {"scorer": "judge", "model": …, "base_url": …}."""
+    if not text.lstrip().startswith("{"):
+        return {"scorer": text}
+    try:
+        given = loads(text)
+    except ValueError as error:
+        raise BadInput(f"--scorer {text[:60]}", why=f"is not JSON: {error}", remedy="quote it whole") from None
+    return dict(given)
 
 
 def _print_scorings(found: Rescoring, limit: int) -> None:
@@ -303,7 +372,6 @@ def _show(artefact: EvalItem, doubt: ReviewRequest, place: str) -> None:
 judge_app = CommandSet("Judges.")
 
 VERIFIER = "verifier"
-READS = "detail.messages: the talk, the answer last"
 READS_WITH = {VERIFIER: "sprout"}  # whose answers are a judge's own
 RECHECKED = 100  # labelled answers that a judge is asked about again, to see whether it has changed
 BY_FILE = "told by file"  # why a label is believed whose maker only a file names
@@ -332,16 +400,18 @@ def run_judges(
     role: Annotated[str, Option(metavar="ROLE", help="train or audit: no judge is both for a policy.")] = "audit",
 ) -> Output:
     """Ask: the rules first, then each judge in turn until one is sure. What stays open waits for 'holdfast label'."""
+    from holdfast.pipeline.judges import is_verifier
+
     on, artefacts = _criterion(criterion, own), answers(file)
     if role not in tuple(Role):
         raise BadInput(f"--role {role}", why="is unknown", remedy=f"use {' or '.join(Role)}")
     with at.open(migrate=False) as opened:
-        judges = [judge_named(name, base_url) for name in judge]
+        judges = named(judge, base_url)
         for each in judges if policy is not None else ():
             opened.judgements.appoint(str(policy), each.name, Role(role), who=who(), now=time.time()).result()
         with show.progress("judging", len(artefacts)) as advance:
             opinions = asyncio.run(_opinions(opened, on, artefacts, judges, advance))
-    if any(is_verifier(name) for name in judge) and (bare := sum(not one.detail.get("messages") for one in artefacts)):
+    if any(map(is_verifier, judge)) and (bare := sum(not one.detail.get("messages") for one in artefacts)):
         lacking = f"{bare} of {show.count(len(artefacts), 'answer')} without detail.messages"
         print(f"{lacking}, which is all that the verifier reads", file=sys.stderr)
     return Output([_told(one) for one in opinions], lambda: _print_opinions(on.id, opinions, str(at)))
@@ -379,7 +449,7 @@ def calibrate_judge(
             _keep_labels(opened, *taken)
         if tooluse:
             _add_tooluse(opened, on.id, tooluse)
-        asked = judge_named(judge, base_url)
+        (asked,) = named([judge], base_url)
         made = asyncio.run(_calibrate(opened, on, asked))
         opened.judgements.calibrate(made, who=who()).result()
     return Output(made, "\n".join(_calibration_lines(made)))
@@ -514,30 +584,12 @@ def _keep_labels(opened: Store, artefacts: Sequence[EvalItem], labels: Sequence[
     opened.judgements.label(labels).result()
 
 
-def is_verifier(name: str) -> bool:
-    """The embedded one, or one in a folder."""
-    return name == VERIFIER or (Path(name) / "manifest.json").is_file()
+def named(names: Sequence[str], base_url: str | None) -> list[Judge]:
+    """Judges by their names; the embedded verifier takes a moment to load."""
+    from holdfast.pipeline.judges import judge_named
 
-
-def judge_named(name: str, base_url: str | None) -> Judge:
-    """The embedded verifier, one that `train` has put into a folder, or a model behind an endpoint."""
-    from holdfast.reward.judges.judge import FunctionJudge, LlmJudge
-
-    if is_verifier(name):
-        with show.progress(f"loading {name}", None), needing("learn"):
-            from holdfast.policies.verifier import load
-            from holdfast.workloads.tooluse.verifier import probabilities
-
-            using = load() if name == VERIFIER else load(Path(name))
-        called = VERIFIER if name == VERIFIER else f"{VERIFIER}@{using.version}"
-        about: dict[str, Any] = {"name": called, "version": using.version, "clock": time.time, "reads": READS}
-        return FunctionJudge(**about, probabilities=lambda some: probabilities(using, some))
-    if base_url is None:
-        raise BadInput(f"--judge {name}", why="needs an endpoint", remedy=f"give --base-url, or use --judge {VERIFIER}")
-    from holdfast.collect.client import Client
-
-    client = Client(name, base_url, api_key=os.environ.get("OPENAI_API_KEY"), tries=2)
-    return LlmJudge(name=name, complete=client, clock=time.time)
+    with show.progress("loading judges", None):
+        return [judge_named(name, base_url) for name in names]
 
 
 def answers(file: Path) -> list[EvalItem]:

@@ -20,6 +20,7 @@ import typer
 from typer import Option
 
 from holdfast.cli.options import ApiToken, Host, Port, StoreOptions, address_of, ended_by_sigterm, needing, who
+from holdfast.cli.reward import BaseUrl, named
 from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
 
@@ -276,13 +277,22 @@ too: pause, resume, cancel, roll back."""
 def mcp(
     at: StoreOptions,
     listed: Annotated[bool, typer.Option("--list", help="Print the tools that a client gets, and end.")] = False,
+    judge: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Asked where rules cannot tell: verifier, or a model.")
+    ] = None,
+    base_url: BaseUrl = None,
 ) -> None:
-    """Serve MCP clients: judge, compare, evaluate a diff, look up runs, decisions and budgets."""
+    """Serve MCP clients: judge, compare, evaluate a diff, look up runs, decisions and budgets.
+
+    Each --judge is asked where the rules cannot tell; what it says counts where it is calibrated ('holdfast judge
+    calibrate'). Its key is read from OPENAI_API_KEY.
+    """
     with needing("mcp"):
         import mcp.server.stdio  # noqa: F401
     from holdfast.operate.mcp import ToolFunctions, looking, ordering, serve, server
 
-    desk = ToolFunctions(at.store, at.project, clock=time.time)
+    judges = named(judge, base_url) if judge else []
+    desk = ToolFunctions(at.store, at.project, clock=time.time, judges=judges, base_url=base_url)
     if listed:
         for tool in (*looking(desk), *ordering(desk, os.environ.get(TOKEN))):
             print(f"{tool.name}\n  {tool.says}")

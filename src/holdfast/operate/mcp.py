@@ -2,8 +2,9 @@
 
 Each tool is a name, a JSON Schema and a function. All are read-only, except the commands of `control`, which are listed
 only for a token that may give them. An invalid call gets the tool's error in one line; inputs and answers have size
-limits. No model is called. Modules that need the statistics are imported where they are used: a client waits for the
-first answer. Input lines are repaired first: half a surrogate pair becomes U+FFFD, and too deep nesting becomes null.
+limits. No model is called but the judges that are configured; what they say is kept. Modules that need the statistics
+are imported where they are used: a client waits for the first answer. Input lines are repaired first: half a surrogate
+pair becomes U+FFFD, and too deep nesting becomes null.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
@@ -25,10 +26,12 @@ from holdfast.contracts.judgement import EvalItem
 from holdfast.contracts.records import decode, encode
 from holdfast.operate import control
 from holdfast.operate.auth import TokenGuard, digest
+from holdfast.pipeline.judges import court, remedy_for
 from holdfast.reward.diff import minimality
 from holdfast.reward.evaluation import CHANGE_S, Evaluation, TaskResult, TooLong, evaluate, parts, result_from, within
-from holdfast.reward.judges.ensemble import Opinion, cascade
-from holdfast.reward.judges.judge import CRITERIA, RuleJudge
+from holdfast.reward.judges.calibration import probability, weight
+from holdfast.reward.judges.ensemble import Opinion
+from holdfast.reward.judges.judge import CRITERIA, RULES_NAME, Judge
 from holdfast.reward.tools import problems
 from holdfast.store.store import Store, find_release, open_store
 
@@ -41,7 +44,7 @@ MOST_OUT = 200_000  # characters of an answer
 MOST_FILES = 200
 PAGE = 100
 ALL = 2**31  # more rollouts than a run has
-INSTRUCTIONS = """Holdfast measures agents and improves them. Judge a text by rules, compare two, evaluate a change \
+INSTRUCTIONS = """Holdfast measures agents and improves them. Judge a text, compare two, evaluate a change \
 to source code, and look up runs, decisions about versions, tool adoption and thinking budgets. A verdict of \
 "unknown" means that nothing is known, not that it is good."""
 
@@ -86,6 +89,12 @@ JUDGE = _object(
     context=CONTEXT,
     expected=EXPECTED,
     criterion={"type": "string", "enum": sorted(CRITERIA), "description": "Only by this one; else by all."},
+    messages={
+        "type": "array",
+        "items": {"type": "object"},
+        "maxItems": MOST_FILES,
+        "description": "The conversation, the answer last: what the embedded verifier reads.",
+    },
 )
 COMPARE = _object(
     ("task", "first", "second"),
@@ -117,8 +126,11 @@ DECISIONS = _object(
 class ToolFunctions:
     """The functions of the tools. Each call opens the store: it may be created, moved or removed meanwhile."""
 
-    def __init__(self, url: str, project: str, *, clock: Clock) -> None:
+    def __init__(
+        self, url: str, project: str, *, clock: Clock, judges: Sequence[Judge] = (), base_url: str | None = None
+    ) -> None:
         self._url, self._project, self._clock = url, project, clock
+        self._judges, self._base_url = judges, base_url
 
     @contextmanager
     def opened(self) -> Iterator[Store]:
@@ -127,15 +139,46 @@ class ToolFunctions:
 
     def judge(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         asked = dict(given)
-        only = asked.pop("criterion", None)
+        only, messages = asked.pop("criterion", None), asked.pop("messages", None)
         try:
-            item = decode(EvalItem, asked)
+            item = decode(EvalItem, {**asked, **({"detail": {"messages": messages}} if messages else {})})
         except BadRecord as error:
             raise BadInput(error.what, why=error.why, remedy=error.remedy) from None
-        found = self._opinions(item, [only] if only else sorted(CRITERIA))
+        with self._calibrations() as store:
+            found = self._opinions(item, [only] if only else sorted(CRITERIA), store)
+            return {"artifact": found[0].artefact, "opinions": [self._opinion(one, store) for one in found]}
+
+    def _opinion(self, one: Opinion, store: Store | None) -> dict[str, Any]:
+        """An opinion with what each judge said, how far it is believed and, where it is open, what would settle it."""
         names = ("criterion", "holds", "probability", "by", "why")
-        opinions = [{**{name: getattr(one, name) for name in names}, "outcome": one.outcome.value} for one in found]
-        return {"artifact": found[0].artefact, "opinions": opinions}
+        said = []
+        for word in one.judgements:
+            if word.judge != RULES_NAME:
+                found = None if store is None else store.judgements.calibration(word.judge, word.criterion, word.prompt)
+                sure = None if found is None or word.score is None else probability(found, word.score)
+                counts = found is not None and weight(found) > 0.0
+                about = {"judge": word.judge, "grade": word.grade, "score": word.score, "why": word.why}
+                said.append({**about, "probability": sure, "counts": counts})
+        confidence = None if one.holds is None or one.probability is None else max(one.probability, 1 - one.probability)
+        asked = [judge.name for judge in self._judges]
+        return {
+            **{name: getattr(one, name) for name in names},
+            "outcome": one.outcome.value,
+            "confidence": confidence,
+            "judgements": said,
+            "failed": list(one.failed),
+            "remedy": remedy_for(one, asked, self._base_url),
+        }
+
+    @contextmanager
+    def _calibrations(self) -> Iterator[Store | None]:
+        """The store, which knows how far judges are believed; None without judges, or where there is no store yet."""
+        with ExitStack() as stack:
+            store = None
+            if self._judges:
+                with suppress(StoreError):
+                    store = stack.enter_context(self.opened())
+            yield store
 
     def compare(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         told = {name: self._evaluated(given, name) for name in ("first", "second")}
@@ -226,19 +269,12 @@ class ToolFunctions:
             return False
         return caller is not None and caller.role.may(Role.OPERATOR)
 
-    def _opinions(self, artefact: EvalItem, criteria: list[str]) -> list[Opinion]:
-        rules = RuleJudge(clock=self._clock)
-
-        async def ask() -> list[Opinion]:
-            return [
-                await cascade(CRITERIA[name], artefact, (), rules=rules, calibrated=lambda *_: None)
-                for name in criteria
-            ]
-
-        return asyncio.run(ask())
+    def _opinions(self, item: EvalItem, criteria: list[str], store: Store | None) -> list[Opinion]:
+        return asyncio.run(court(self._judges, store).opinions(item, criteria))
 
     def _judged(self, result: TaskResult) -> Evaluation:
-        return evaluate(result, parts(judge=lambda artefact: self._opinions(artefact, sorted(CRITERIA))))
+        with self._calibrations() as store:
+            return evaluate(result, parts(judge=lambda item: self._opinions(item, sorted(CRITERIA), store)))
 
     def _evaluated(self, given: Mapping[str, Any], name: str) -> Evaluation:
         texts = {key: given[key] for key in ("task", "context", "expected") if key in given}
@@ -254,7 +290,7 @@ def _body(action: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def looking(desk: ToolFunctions) -> tuple[Tool, ...]:
     """The read-only tools."""
     rows = (
-        ("judge_artifact", "Judge one answer by rules: faithful, relevant, minimal, safe, correct.", JUDGE, desk.judge),
+        ("judge_artifact", "Judge one answer: faithful, relevant, minimal, safe, correct.", JUDGE, desk.judge),
         ("compare_artifacts", "Tell which of two answers to a task is better, and why.", COMPARE, desk.compare),
         (
             "evaluate_diff",

@@ -318,7 +318,11 @@ def score_for(settings: OptimizeSettings, agent: Any, features: Features) -> Sco
 
 
 def _judge(settings: OptimizeSettings, model: str, base_url: str | None) -> Callable[[], Complete]:
-    """How a scorer reaches the model that judges."""
+    """How a scorer reaches the model that judges, or gets the embedded verifier."""
+    from holdfast.pipeline.judges import connect_verifier, is_verifier  # slow to import: scipy
+
+    if is_verifier(model):
+        return cast("Callable[[], Complete]", connect_verifier(model))
     try:
         connect = connection(settings.model_copy(update={"model": model, "base_url": base_url}))
         connect(None)  # an address that cannot be used is found here

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.judgement import EvalItem
 from holdfast.policies import weights
 from holdfast.policies.lm import Transformer
 from holdfast.policies.model import HERE, load_transformer
@@ -68,6 +69,16 @@ class Verifier:
             for place, odds in zip(places, self._head(read).double(), strict=True):
                 found[place] = float(torch.sigmoid(odds))
         return found
+
+
+def probabilities(using: Verifier, artefacts: Sequence[EvalItem]) -> list[float | None]:
+    """What the verifier says of artefacts that hold their conversation; None of those that hold none."""
+    held = [place for place, one in enumerate(artefacts) if one.detail.get("messages")]
+    talks = [(artefacts[place].detail["messages"], artefacts[place].detail.get("tools") or ()) for place in held]
+    found: list[float | None] = [None] * len(artefacts)
+    for place, said in zip(held, using(talks), strict=True):
+        found[place] = said
+    return found
 
 
 @torch.inference_mode()

@@ -25,7 +25,7 @@ from holdfast.reward.breakdown import OutcomeGate, normalised, total
 from holdfast.reward.diff import minimality, tamper
 from holdfast.reward.diff.edits import Change, EditFinding
 from holdfast.reward.judges import ensemble
-from holdfast.reward.judges.judge import CHANGE, KIND
+from holdfast.reward.judges.judge import CHANGE, KIND, talk
 
 GRACE_S = 1.0  # for a thread that was told to stop
 
@@ -66,10 +66,12 @@ def within(most_s: float, work: Callable[[], T]) -> T:
 
 T = TypeVar("T")
 OUTCOME, FORMAT, TAMPERING = "success", "format", "tampering"
+EVALUATION, SOURCE = "evaluation", "evaluation@1"  # the score as a term, and who says so
 OUTCOME_GATE = OutcomeGate(name="evaluation@1", outcome=OUTCOME, cap=0.5, vetoes=(TAMPERING, safety.GATE))
 FORMAT_WEIGHT, MINIMAL_WEIGHT = 0.1, 0.3
 JUDGED: Mapping[str, float] = {"faithfulness": 0.1, "relevance": 0.1, "safety": 0.1, "minimality": 0.05}
 MOST_REASONS = 20  # of one part
+MOST_SAID = 4000  # characters that are kept with a term
 FILE_S, CHANGE_S = 5.0, 60.0  # to look for tampering: by file, and at most for one change; usual are milliseconds
 KINDS = ("text", "json")
 
@@ -90,12 +92,17 @@ class TaskResult:
     tests: Mapping[str, str] = field(default_factory=dict)  # the visible ones, path → text
     spans: tuple[Span, ...] = ()  # what it did
     needs: tuple[str, ...] | None = None  # the tools that the task needs; None: nobody knows
+    name: str = ""  # what people call it; no judge sees it
 
     def __post_init__(self) -> None:
         if not self.task.strip():
             raise BadInput("result: task", why="must not be blank", remedy="say what was asked for")
         if self.kind not in KINDS:
             raise BadInput(f"result: kind = {self.kind!r}", why="is unknown", remedy=f"use {' or '.join(KINDS)}")
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}: {self.task}" if self.name else self.task
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,7 @@ def parts(
 def evaluate(result: TaskResult, looked_at: Sequence[Part], guard: OutcomeGate = OUTCOME_GATE) -> Evaluation:
     """Every part's verdict, and the one score: a failed check is worth 0, a veto too, whatever else was found."""
     verdicts = tuple(verdict for part in looked_at if (verdict := part(result)) is not None)
-    signals = [signal for verdict in verdicts for signal in verdict.signals]
+    signals = [signal for verdict in verdicts for signal in _explained(verdict)]
     if not any(signal.name == guard.outcome for signal in signals):
         why = "no hidden check was run and no answer is known: what nothing gates is not paid"
         return _unknown(result, verdicts, why)
@@ -153,11 +160,29 @@ def evaluate(result: TaskResult, looked_at: Sequence[Part], guard: OutcomeGate =
     reasons = [f"{one.part}: {reason}" for one in verdicts if one.holds is False for reason in one.reasons]
     score = normalised(breakdown, _faultless(signals, guard))
     decision: Literal["pass", "fail"] = "pass" if has_passed and not vetoed else "fail"
-    return Evaluation(result.task, verdicts, breakdown, score, decision, tuple(reasons))
+    return Evaluation(result.label, verdicts, breakdown, score, decision, tuple(reasons))
+
+
+def _explained(verdict: PartVerdict) -> list[RewardTerm]:
+    """Its signals; the first says in words what is wrong, if nothing is said yet."""
+    signals = list(verdict.signals)
+    if signals and verdict.holds is not True and signals[0].feedback is None:
+        signals[0] = replace(signals[0], feedback="; ".join(verdict.reasons)[:MOST_SAID])
+    return signals
+
+
+def terms_of(evaluation: Evaluation) -> tuple[RewardTerm, ...]:
+    """What is stored of it: every term, and its score with the decision in words, which counts for nothing by itself.
+    Nothing where nothing gated it."""
+    if evaluation.breakdown is None or evaluation.score is None:
+        return ()
+    said = "; ".join([evaluation.decision, *evaluation.reasons])[:MOST_SAID]
+    score = RewardTerm(name=EVALUATION, value=evaluation.score, weight=0.0, source=SOURCE, feedback=said)
+    return (*evaluation.breakdown.signals, score)
 
 
 def _unknown(result: TaskResult, verdicts: tuple[PartVerdict, ...], *reasons: str) -> Evaluation:
-    return Evaluation(result.task, verdicts, None, None, "unknown", reasons)
+    return Evaluation(result.label, verdicts, None, None, "unknown", reasons)
 
 
 def _faultless(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardBreakdown:
@@ -233,7 +258,7 @@ def diff(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | None:
         return None
 
     def measure() -> tuple[tuple[EditFinding, ...], tuple[RewardTerm, ...]]:
-        known = dict(result.references)
+        known = dict(result.references) or None
         measured = minimality.signals(result.change, references=known, files=result.files, weight=MINIMAL_WEIGHT)
         return tuple(minimality.scaffolding(result.change, files=result.files)), measured
 
@@ -305,19 +330,49 @@ def judge_part(judge: Judge) -> Part:
 def eval_item(result: TaskResult) -> EvalItem:
     """What a judge is shown, without the author and the hidden answer."""
     changed = "\n".join(f"{path}\n{_shown(before, after)}" for path, (before, after) in result.change.items())
-    detail = {KIND: CHANGE} if changed and not result.output else _talk(result)
+    calls = [span.model for span in result.spans if span.model is not None]
+    detail = {KIND: CHANGE} if changed and not result.output else talk(calls, result.output)
     return EvalItem(task=result.task, output=result.output or changed, context=result.context, detail=detail)
 
 
-def _talk(result: TaskResult) -> dict[str, Any]:
-    """The conversation that ends with the answer, for judges that read one; nothing where no model was called."""
-    calls = [span.model for span in result.spans if span.model is not None]
-    if not calls:
-        return {}
-    last = calls[-1]
-    answer = {} if last.response.get("tool_calls") else dict(last.response)
-    messages = [*map(dict, last.messages), {**answer, "role": "assistant", "content": result.output}]
-    return {"messages": messages, "tools": list(last.sampling.get("tools") or ())}
+def as_rollout(result: TaskResult) -> tuple[dict[str, Any], Any]:
+    """A result as the input and the output of a rollout, as the scorers `diff`, `rules` and `judge` read them."""
+    before = {path: text for path, (text, _) in result.change.items() if text is not None}
+    given: dict[str, Any] = {"prompt": result.task, "context": result.context, "kind": result.kind}
+    given |= {"files": before, "tests": dict(result.tests), "expected": dict(result.references) or result.expected}
+    if not result.change:
+        return {key: value for key, value in given.items() if value and key != "files"}, result.output
+    return {key: value for key, value in given.items() if value or key == "files"}, {
+        path: text for path, (_, text) in result.change.items()
+    }
+
+
+def result_of(
+    task: Any, output: Any, *, name: str, asked: str, passed: bool | None, spans: Sequence[Span] = ()
+) -> TaskResult:
+    """From a stored rollout. `task` is as a scorer sees it. Where it has `files` and the answer is an object of path →
+    text, the answer is a change of them (null: the file is gone)."""
+    before, needs, change = task.get("files"), task.get("needs"), {}
+    if isinstance(before, Mapping) and isinstance(output, Mapping):
+        after = {**before, **output}
+        change = {path: (before.get(path), text) for path, text in after.items() if before.get(path) != text}
+    known = task.expected if isinstance(task.expected, Mapping) else {}
+    kind = task.get("kind")
+    return TaskResult(
+        name=name,
+        task=asked if asked.strip() else name,
+        output="" if output is None or change else output if isinstance(output, str) else json.dumps(output),
+        passed=passed,
+        expected=task.expected if passed is None and isinstance(task.expected, str) else None,
+        kind=kind if kind in KINDS else "text",
+        context=str(task.get("context") or ""),
+        change=change,
+        references={path: text for path, text in known.items() if path in change and isinstance(text, str)},
+        files=tuple(before) if change else (),
+        tests=_texts(task.get("tests") or None, "test_visible.py", f"{name}: tests") if change else {},
+        spans=tuple(spans),
+        needs=tuple(map(str, needs)) if isinstance(needs, list | tuple) else None,
+    )
 
 
 def result_from(given: Any, where: str) -> TaskResult:

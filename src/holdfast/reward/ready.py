@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal, DecimalException
 from itertools import combinations
 from math import isfinite
@@ -26,7 +26,16 @@ from holdfast.contracts.judgement import EvalItem, Grade
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.scorer import Trace, label_of, prompt_of
 from holdfast.reward import safety
-from holdfast.reward.judges.judge import LONGEST, RULES, Criterion, Judge, LlmJudge, criterion_named, speaks_to_judge
+from holdfast.reward.judges.judge import (
+    LONGEST,
+    RULES,
+    Criterion,
+    Judge,
+    LlmJudge,
+    criterion_named,
+    speaks_to_judge,
+    talk,
+)
 
 MOST_MATCHED = 10_000  # characters of an answer that a pattern is tried on
 ARTICLES = frozenset({"a", "an", "the"})
@@ -331,11 +340,14 @@ class ModelJudge:
     shows_expected: bool
     name: str = "judge"
 
-    async def __call__(self, task: Any, answer: Any) -> Reward | None:
+    async def __call__(self, task: Any, answer: Any, trace: Trace) -> Reward | None:
         artefact = _artefact(task, answer, shows_expected=self.shows_expected)
         if (why := _against(artefact)) is not None:
             return Reward(0.0, feedback=why)
-        given = await self.made().ask(self.criterion, artefact)
+        asked = self.made()
+        if getattr(asked, "reads", ""):  # an embedded verifier reads the conversation
+            artefact = replace(artefact, detail=talk(trace.calls, artefact.output))
+        given = await asked.ask(self.criterion, artefact)
         return None if given.score is None else Reward(given.score, feedback=given.why)
 
 
@@ -370,7 +382,8 @@ class _Made:
     def __init__(self, complete: Any, connect: Callable[[], Complete] | None, clock: Callable[[], float]) -> None:
         if (complete is None) == (connect is None):
             raise BadInput("judge", why="needs one of complete and connect", remedy="give the model that is asked")
-        self._complete, self._connect, self._clock = complete, connect, clock
+        self.complete, self.connect = complete, connect  # public: which model judges is part of what was configured
+        self._clock = clock
         self._judge: Judge | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -378,7 +391,7 @@ class _Made:
 
     def __call__(self) -> Judge:
         if self._judge is None:
-            asked: Any = self._complete if self._connect is None else self._connect()
+            asked: Any = self.complete if self.connect is None else self.connect()
             name = str(getattr(asked, "name", None) or getattr(asked, "model", None) or type(asked).__name__)
             is_judge = hasattr(asked, "ask") and hasattr(asked, "prompt")
             made: Judge = asked if is_judge else LlmJudge(name=name, complete=asked, clock=self._clock)
@@ -525,14 +538,49 @@ def diff(task: Any, answer: Any) -> Reward:
     if not change:
         return Reward(float(not least), feedback="nothing was changed" if least else "")
     tests = _texts(task.get("tests") or {}, "task: tests")
-    signals = minimality.signals(change, references=least, files=tuple(before), uses=tuple(tests.values()))
+    known = None if task.expected is None else least
+    signals = minimality.signals(change, references=known, files=tuple(before), uses=tuple(tests.values()))
     terms = {one.name: one.value for one in signals}
     found = tamper.inspect(change, tests=tests)
     if found:
         places = "; ".join(f"{one.path}:{one.line} {one.rule}, {one.what}" for one in found[:5])
         return Reward(0.0, {**terms, "tampering": 1.0}, f"tampers: {places}")
-    extra = terms["excess_edits"]
-    return Reward(terms["minimality"], terms, f"{extra:.3g} edits beyond the least fix" if extra > 0.0 else "")
+    return Reward(terms["minimality"], terms, signals[0].feedback or "")
+
+
+TOOL: Mapping[str, float] = {"choice": 0.4, "structure": 0.3, "utility": 0.2, "error_handling": 0.1}
+
+
+def tools(task: Any, answer: Any, trace: Trace) -> Reward:
+    """How tools were used, from 0 to 1: the right ones, called as their schemas ask, with results that led to the
+    answer, and errors handled (`reward.tools`). The task's `needs` are the tools without which the answer cannot be
+    had; its `tools` may hold their schemas. Whoever needs no tool and calls none has 1, so more calls never pay. Use it
+    beside a gate."""
+    from holdfast.reward import tools as tool_use
+
+    needs, offered = _names(task.get("needs")), task.get("tools") or ()
+    schemas = tool_use.schemas_of(offered) if offered and all(isinstance(one, Mapping) for one in offered) else None
+    marks = tool_use.marks(trace.spans, needs=needs, schemas=schemas, answer=answer)
+    if not marks and not needs:
+        return Reward(1.0)
+    terms: dict[str, float] = {}
+    for one in tool_use.signals(marks, needs):
+        terms[one.name] = terms.get(one.name, 0.0) + one.value * one.weight
+    shares = {name: share for name, share in TOOL.items() if name in terms}
+    missed = sorted(set(needs or ()) - {mark.tool for mark in marks})
+    said = [f"{mark.tool} in turn {(mark.turn or 0) + 1}: {mark.idle}" for mark in marks if mark.idle]
+    said += [f"{name} was needed and not called" for name in missed]
+    value = sum(share * terms[name] for name, share in shares.items()) / sum(shares.values())
+    return Reward(min(1.0, value), terms, "; ".join(said))
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    """None: nobody knows which tools are needed."""
+    is_list = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    return tuple(value) if is_list else None
+
+
+vars(tools).update(feature="tool_rewards")  # a flag can switch it off
 
 
 def _texts(value: Any, where: str) -> dict[str, str]:

@@ -45,7 +45,7 @@ Connect: TypeAlias = Callable[[str, str | None], Callable[[], Complete]]  # mode
 
 # Names in `ready` that config files may use: plain functions, and makers that take options.
 FUNCTIONS: tuple[str, ...] = ("exact", "normalized", "json_equal", "contains", "secrets_told", "forbidden_tools")
-FUNCTIONS += ("injections_obeyed", "diff")
+FUNCTIONS += ("injections_obeyed", "diff", "tools")
 MAKERS = ("numeric", "regex", "rules", "judge", "rank")
 ASKING = frozenset({"judge", "rank"})  # they need a model
 

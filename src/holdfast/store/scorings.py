@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any
 
 from sqlalchemy import Integer, and_, bindparam, delete, func, select, tuple_
@@ -117,6 +117,15 @@ class Scorings:
         """What it says, rollout by rollout; those without a signal are not among them."""
         key = self._found(run, name)[0]
         return pages(partial(self._db.all, AFTER), key)
+
+    def of_rollout(self, rollout: str) -> dict[str, tuple[RewardTerm, ...]]:
+        """By the name of each scoring what it says of one rollout, oldest first."""
+        run, found = rollout.partition("/")[0], dict[str, tuple[RewardTerm, ...]]()
+        for row in self._db.all(OF_RUN, {"project": self._runs.project, "run": run}):
+            rows = self._db.all(AFTER, {"scoring": row[0], "rollout": rollout, "seq": 0})
+            if mine := tuple(reward_term(one) for one in takewhile(lambda one: one[0] == rollout, rows)):
+                found[row[3]] = mine
+        return found
 
     def verify(self, run: str, name: str) -> None:
         """StoreCorrupt where it is not as it was when it was kept."""

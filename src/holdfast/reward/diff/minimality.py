@@ -22,6 +22,7 @@ SOURCE = "rule:minimal_diff@1"
 SLACK = 10.0  # nodes: so much beyond the least halves the multiplier of a small fix
 BROKEN = 0.01  # the multiplier of a change that no longer parses
 GUESS = 6.0  # cost of a small fix, where no reference is known
+MOST_TOLD = 20  # places of scaffolding that are kept in words
 
 References = Mapping[str, str | float] | float  # per path the text or cost of the least fix; or one cost for all
 
@@ -83,19 +84,29 @@ def signals(
     weight: float = 0.3,
 ) -> tuple[RewardTerm, ...]:
     """The term `minimality`, and its parts `excess_edits`, `scaffolding` and `parse_errors` with weight 0. `files` are
-    the paths that the task is about (empty: any); `uses` are other texts, such as tests, that may use a name."""
+    the paths that the task is about (empty: any); `uses` are other texts, such as tests, that may use a name. What was
+    found is kept in words with the first."""
     spent = total_excess(change, references)
     found = unneeded_scaffolding(change, references, files=files, uses=uses)
     amount = scaffold_amount(found)
     value = multiplier(spent.excess, amount, reference_cost=spent.reference_cost)
+    value, said = min(value, BROKEN) if spent.is_broken else value, analysis(spent, found, references)
     return (
-        RewardTerm(
-            name="minimality", value=min(value, BROKEN) if spent.is_broken else value, weight=weight, source=SOURCE
-        ),
+        RewardTerm(name="minimality", value=value, weight=weight, source=SOURCE, feedback=said),
         RewardTerm(name="excess_edits", value=spent.excess, weight=0.0, source=SOURCE),
         RewardTerm(name="scaffolding", value=amount, weight=0.0, source=SOURCE),
         RewardTerm(name="parse_errors", value=float(spent.is_broken), weight=0.0, source=SOURCE),
     )
+
+
+def analysis(spent: Excess, found: Sequence[EditFinding], references: References | None) -> str:
+    """What a change cost, what the least one does, and what nobody needed, with its places."""
+    least = "the least fix" if references else "a guess at the least fix"
+    over = f"{spent.excess:.3g} edits beyond" if spent.excess else "no larger than"
+    said = [f"{over} {least} (cost {spent.cost:.1f}, {spent.reference_cost:.1f})"]
+    said += [f"{one.path}:{one.line} {one.rule}, {one.what}" for one in found[:MOST_TOLD]]
+    said += [f"{len(found) - MOST_TOLD} more places"] if len(found) > MOST_TOLD else []
+    return "; ".join([*said, "does not parse any more"] if spent.is_broken else said)
 
 
 def unneeded_scaffolding(

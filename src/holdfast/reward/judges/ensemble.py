@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import exp
+from typing import Any
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import Calibration, Doubtful, EvalItem, Grade, Judgement, ReviewRequest
@@ -142,11 +143,11 @@ def signals(opinions: Sequence[Opinion], weights: Mapping[str, float]) -> tuple[
     told = []
     for one in opinions:
         name = one.criterion.partition("@")[0]
-        source = f"judge:{one.by or 'nobody'}:{one.criterion}"
+        about: Any = {"source": f"judge:{one.by or 'nobody'}:{one.criterion}", "feedback": one.why or None}
         if one.outcome is EnsembleOutcome.DECIDED and one.probability is not None:
-            told.append(RewardTerm(name=name, value=one.probability, weight=weights.get(name, 0.0), source=source))
+            told.append(RewardTerm(name=name, value=one.probability, weight=weights.get(name, 0.0), **about))
         else:
-            told.append(RewardTerm(name=f"{name}_{one.outcome}", value=1.0, weight=0.0, source=source))
+            told.append(RewardTerm(name=f"{name}_{one.outcome}", value=1.0, weight=0.0, **about))
     return tuple(told)
 
 

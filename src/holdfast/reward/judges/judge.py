@@ -156,6 +156,16 @@ def messages(criterion: Criterion, artefact: EvalItem) -> list[dict[str, str]]:
     return [{"role": "system", "content": system}, {"role": "user", "content": f"{shown}\n\n{criterion.question}"}]
 
 
+def talk(calls: Sequence[ModelCall], output: str) -> dict[str, Any]:
+    """The conversation that ends with the answer, for judges that read one; nothing where no model was called."""
+    if not calls:
+        return {}
+    last = calls[-1]
+    answer = {} if last.response.get("tool_calls") else dict(last.response)
+    messages = [*map(dict, last.messages), {**answer, "role": "assistant", "content": output}]
+    return {"messages": messages, "tools": list(last.sampling.get("tools") or ())}
+
+
 def quoted(text: str) -> str:
     """Each line after a bar; other ends of lines and control characters are spelled out."""
     lines = text.replace("\r\n", "\n").split("\n")

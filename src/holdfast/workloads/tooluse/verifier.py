@@ -21,7 +21,7 @@ from holdfast.contracts.trace import Span
 from holdfast.policies import verifier
 from holdfast.policies.engine import Local
 from holdfast.policies.model import load_transformer
-from holdfast.policies.verifier import Conversation, Verifier
+from holdfast.policies.verifier import Conversation
 from holdfast.policies.weights import Manifest
 from holdfast.workloads.tooluse.agent import attempt_all
 from holdfast.workloads.tooluse.score import SOURCE, is_same, score, value_in
@@ -169,16 +169,6 @@ def labels(found: Sequence[Answered], criterion: str, *, now: float) -> list[Lab
     """The labels by the hidden check."""
     about: dict[str, Any] = {"criterion": criterion, "maker": Maker.PROGRAM, "who": SOURCE, "at": now}
     return [Label(artefact=eval_item(one).sha256, holds=one.is_right, **about) for one in found]
-
-
-def probabilities(using: Verifier, artefacts: Sequence[EvalItem]) -> list[float | None]:
-    """What the verifier says of artefacts that hold their conversation; None of those that hold none."""
-    held = [place for place, one in enumerate(artefacts) if one.detail.get("messages")]
-    talks = [(artefacts[place].detail["messages"], artefacts[place].detail.get("tools") or ()) for place in held]
-    found: list[float | None] = [None] * len(artefacts)
-    for place, said in zip(held, using(talks), strict=True):
-        found[place] = said
-    return found
 
 
 def gathered(recipe: VerifierRecipe, *, done: Callable[[int], None] = lambda n: None) -> list[Answered]:

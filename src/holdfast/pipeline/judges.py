@@ -1,0 +1,120 @@
+"""Judges by their names, and who is asked about an answer: the rules first, then each judge in turn.
+
+How a judge is asked is `reward.judges`' business; whether it counts is in the store, by its calibrations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.judgement import EvalItem
+from holdfast.reward.judges.ensemble import Calibrated, EnsembleOutcome, Opinion, cascade
+from holdfast.reward.judges.judge import CRITERIA, CachedJudge, FunctionJudge, Judge, LlmJudge, RuleJudge
+from holdfast.store.store import Store
+
+VERIFIER = "verifier"
+READS = "detail.messages: the talk, the answer last"
+LABEL = "let a person decide: holdfast label"
+
+
+def is_verifier(name: str) -> bool:
+    """The embedded one, or one in a folder."""
+    return name == VERIFIER or (Path(name) / "manifest.json").is_file()
+
+
+def judge_named(name: str, base_url: str | None, *, what: str = "--judge") -> Judge:
+    """The embedded verifier, one that `judge train` has put into a folder, or a model behind an endpoint."""
+    if is_verifier(name):
+        return connect_verifier(name)()
+    if base_url is None:
+        raise BadInput(f"{what} {name}", why="needs an endpoint", remedy=f"give --base-url, or use {what} {VERIFIER}")
+    from holdfast.collect.client import Client
+
+    client = Client(name, base_url, api_key=os.environ.get("OPENAI_API_KEY"), tries=2)
+    return LlmJudge(name=name, complete=client, clock=time.time)
+
+
+def connect_verifier(name: str) -> Callable[[], Judge]:
+    """How a process gets the verifier; that it cannot be had is found here."""
+    if find_spec("torch") is None or find_spec("safetensors") is None:
+        why = "needs PyTorch, which is not installed"
+        raise BadInput(f"judge {name}", why=why, remedy="pip install 'holdfast[learn]'")
+    return partial(_verifier, name)
+
+
+def _verifier(name: str) -> Judge:
+    from holdfast.policies.verifier import load, probabilities
+
+    using = load() if name == VERIFIER else load(Path(name))
+    called = VERIFIER if name == VERIFIER else f"{VERIFIER}@{using.version}"
+    about: dict[str, Any] = {"name": called, "version": using.version, "clock": time.time, "reads": READS}
+    return FunctionJudge(**about, probabilities=partial(probabilities, using))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Court:
+    """Who is asked after the rules, criterion by criterion, and how far each is believed."""
+
+    tiers: Mapping[str, Sequence[Sequence[Judge]]]
+    calibrated: Calibrated
+
+    async def opinions(self, item: EvalItem, criteria: Sequence[str] = tuple(CRITERIA)) -> list[Opinion]:
+        """By each criterion what the rules can tell, and else whoever is asked after them; all at the same time."""
+        rules, on = RuleJudge(clock=time.time), [CRITERIA[name] for name in criteria]
+        asked = (cascade(one, item, self.tiers.get(one.id, ()), rules=rules, calibrated=self.calibrated) for one in on)
+        return await asyncio.gather(*asked)
+
+
+def court(judges: Sequence[Judge], store: Store | None) -> Court:
+    """Every judge by every criterion; what it says counts where it is calibrated. Without a store nobody is."""
+    asked = judges if store is None else [CachedJudge(one, store.judgements) for one in judges]
+    tiers = {on.id: [[one] for one in asked] for on in CRITERIA.values()}
+    return Court(tiers=tiers, calibrated=(lambda *_: None) if store is None else store.judgements.calibration)
+
+
+def trusted_court(names: Sequence[str], base_url: str | None, store: Store) -> Court:
+    """Each judge where it counts: what it says by a criterion that it is not calibrated on is not worth its price. One
+    that counts nowhere is refused."""
+    from holdfast.reward.judges.calibration import weight
+
+    calibrated, tiers = store.judgements.calibration, dict[str, list[list[Judge]]]()
+    for name in names:
+        one = judge_named(name, base_url)
+        known = {on.id: calibrated(one.name, on.id, one.prompt(on)) for on in CRITERIA.values()}
+        trusted = [criterion for criterion, found in known.items() if found is not None and weight(found) > 0.0]
+        if not trusted:
+            why = "counts by no criterion" if any(known.values()) else "is calibrated on no criterion"
+            raise BadInput(f"--judge {name}", why=why, remedy=calibrate_with(name, base_url))
+        for criterion in trusted:
+            tiers.setdefault(criterion, []).append([CachedJudge(one, store.judgements)])
+    return Court(tiers=tiers, calibrated=calibrated)
+
+
+def calibrate_with(name: str, base_url: str | None, criterion: str | None = None) -> str:
+    """The command that measures a judge."""
+    more = ("" if criterion is None else f" --criterion {criterion}") + (f" --base-url {base_url}" if base_url else "")
+    return f"holdfast judge calibrate --judge {name}{more}"
+
+
+def remedy_for(opinion: Opinion, names: Sequence[str], base_url: str | None) -> str | None:
+    """What would settle an opinion that is still open; None where it is decided."""
+    if opinion.outcome is EnsembleOutcome.DECIDED:
+        return None
+    if not names:
+        return "configure a judge: --judge NAME --base-url URL, as in holdfast mcp --judge gpt-4o-mini"
+    if opinion.probability is not None or opinion.outcome is EnsembleOutcome.DISPUTED:
+        return LABEL
+    if opinion.failed:
+        return "is the judge's endpoint running?"
+    open_ = next((one for one in opinion.judgements if one.score is not None), None)
+    name = opinion.criterion.partition("@")[0]
+    return LABEL if open_ is None else f"{calibrate_with(open_.judge, base_url, name)} --labels FILE"
