@@ -33,7 +33,7 @@ from holdfast.learn.sft import sequences
 from holdfast.learn.train import Settings, Trainer
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.tokens import THINK
-from tests.learn.attempts import attempt, call, signal
+from tests.learn.attempts import attempt, call, drawn, signal
 
 torch.set_num_threads(1)
 FINE = call([1, 2], [3])
@@ -66,8 +66,8 @@ def sample(length: int, decided: list[int], **streams: Any) -> Sample:
 
 
 def test_each_turn_keeps_the_sampling_that_was_in_force() -> None:
-    first = call([1], [2], sampling={"temperature": 0.7, "top_k": 5, "top_p": 0.9})
-    second = call([1, 2], [3], sampling={"thinking": 0, "banned": [THINK]})
+    first = call([1], [2], sampling=drawn(temperature=0.7, top_k=5, top_p=0.9))
+    second = call([1, 2], [3], sampling=drawn(thinking=0, banned=[THINK]))
     (one,) = read(attempt("a", first, second, signals=GOOD), SampleFilter()).samples
     assert one.rules == (SamplingRule(temperature=0.7, top_k=5, top_p=0.9), SamplingRule(banned=(THINK,)))
     packed = pack([one])
@@ -164,7 +164,7 @@ def test_streams_of_another_length_and_empty_batches_are_refused() -> None:
         (odd(call(range(9), [2])), SampleFilter(max_tokens=9), SkipReason.TOO_LONG),
         (odd(call([1, 2], [16])), SampleFilter(vocabulary=16), SkipReason.FOREIGN),
         (odd(call([2**40], [3])), SampleFilter(), SkipReason.FOREIGN),
-        (odd(version="old"), SampleFilter(versions=("new", None)), SkipReason.STALE),  # type: ignore[arg-type]
+        (odd(version="old"), SampleFilter(versions=("new", "m")), SkipReason.STALE),
         (odd(signals=None), SampleFilter(), SkipReason.NO_REWARD),
         (odd(signals=[signal(1.0, "style")]), SampleFilter(channels=("right",)), SkipReason.NO_REWARD),
         (odd(state=RolloutState.DEAD), SampleFilter(), SkipReason.FAULT),

@@ -411,6 +411,10 @@ def _number(span: Span, keys: Iterable[str]) -> float | None:
     return float(number)
 
 
+def _is_whole(span: Span) -> bool:
+    return span.kind is SpanKind.MODEL and PARTIAL not in span.attributes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
     """One attempt as read from the store."""
@@ -423,16 +427,19 @@ class Experience:
     state: RolloutState
     spans: tuple[Span, ...]
     breakdown: RewardBreakdown | None  # None: never scored
-    version: str | None = None  # of the policy that acted
+    version: str | None = None  # of the policy that acted; None: each call says which model answered it
     input: Any = None  # what was asked, with what was hidden from the agent
     ended: Ended | None = None  # None: truncated where the last call ran into its limit of tokens, else terminated
 
     @property
+    def decisions(self) -> tuple[Span, ...]:
+        """The spans of its model calls in order: the i-th is turn i."""
+        return tuple(sorted(filter(_is_whole, self.spans), key=lambda span: span.seq))
+
+    @property
     def calls(self) -> tuple[ModelCall, ...]:
         """The model calls in order: call i is turn i. One that was cut short decided nothing, and is no turn."""
-        whole = (s for s in self.spans if s.kind is SpanKind.MODEL and PARTIAL not in s.attributes)
-        ordered = sorted(whole, key=lambda s: s.seq)
-        return tuple(span.model for span in ordered if span.model is not None)
+        return tuple(span.model for span in self.decisions if span.model is not None)
 
     @property
     def reward(self) -> float | None:

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Literal
 
@@ -28,6 +29,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
+from holdfast.contracts.trace import ModelCall
 from holdfast.learn import quality
 from holdfast.learn.batch import (
     Break,
@@ -42,6 +44,7 @@ from holdfast.learn.batch import (
     pack,
     reward,
     trained_mask,
+    trained_turns,
 )
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.constrain import Constraint, CostPrice, combine, cost_credit, describe, from_dict, mean_cost
@@ -91,6 +94,7 @@ class GroupAdvantages:
     groups: int  # tasks with at least two scored attempts
     skipped_groups: int  # of them, without spread
     breaks: Mapping[Break, int]  # prompts that did not go on from what was there
+    left_out: Mapping[SkipReason, int]  # calls that were not trained on, of attempts that could be learnt from
 
 
 def compare(
@@ -128,7 +132,12 @@ def compare(
             found += [_credited(sample, credit) for sample in reading.samples]
     samples = pack(found) if found else None
     return GroupAdvantages(
-        samples=samples, reasons=reasons, groups=groups, skipped_groups=skipped, breaks=gathered.breaks
+        samples=samples,
+        reasons=reasons,
+        groups=groups,
+        skipped_groups=skipped,
+        breaks=gathered.breaks,
+        left_out=gathered.left_out,
     )
 
 
@@ -274,6 +283,7 @@ class BatchAudit:
     zero_gradient: bool | None  # exactly no gradient came of it; None: nothing was updated
     unmoved: tuple[str, ...] = ()  # always empty: older readers expect the key
     constraint: Mapping[str, Any] | None = None  # what was held to a budget, and at which price
+    left_out: Mapping[str, int] = field(default_factory=dict)  # calls that were not trained on, by reason
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -281,14 +291,16 @@ class BatchAudit:
 
 def audit(
     experiences: Sequence[Experience],
-    reasons: Mapping[str, SkipReason | None],
+    reasons: Mapping[str, str | None],
     samples: Samples | None,
     *,
     breaks: Mapping[Break, int] | None = None,
+    left_out: Mapping[SkipReason, int] | None = None,
+    missing: int = 0,
     update: Update | None = None,
     constraint: Mapping[str, Any] | None = None,
 ) -> BatchAudit:
-    """What came of one batch."""
+    """What came of one batch; `missing` rollouts were given up for faults of ours, or are not over."""
     found = {rollout: str(reason) for rollout, reason in reasons.items() if reason is not None}
     weighed = idle = 0
     if samples is not None:
@@ -298,15 +310,17 @@ def audit(
     known = {experience.rollout for experience in experiences} | set(reasons)
     shares = dominance([one for one in experiences if one.rollout not in found])
     top = max(shares, key=lambda name: shares[name], default=None)
+    counts = Counter(found.values()) + Counter({str(SkipReason.FAULT): missing})
     return BatchAudit(
-        rollouts=len(known),
+        rollouts=len(known) + missing,
         taught=len(known - set(found)),
         reasons=found,
-        counts=dict(Counter(found.values()).most_common()),
+        counts=dict(counts.most_common()),
         samples=0 if samples is None else len(samples),
         tokens=weighed,
         idle_tokens=idle,
         breaks={str(kind): count for kind, count in (breaks or {}).items()},
+        left_out={str(reason): count for reason, count in (left_out or {}).items()},
         shares=shares,
         dominant=top if top is not None and len(shares) > 1 and shares[top] > DOMINANT else None,
         zero_gradient=None if update is None else update.grad_norm == 0.0,
@@ -415,6 +429,7 @@ class GRPO:
     turn_credit: float = 0.0  # share of a turn's own reward in its credit; the rest is the outcome's
     compare: Grpo | None = None  # all of how attempts are compared, in place of `turn_credit`
     credit: Credit | None = None  # from the attempts at one task the advantage of each, in place of the group's own
+    train_on: str | None = None  # a model's name or a tag: only such calls; None: those that this policy answered
     budget_s: float | None = None  # of learning, in each iteration; None: as much as it takes
     constraint: Constraint | None = None
     held_out: Sequence[Any] = ()  # inputs that must not be among the tasks
@@ -455,7 +470,7 @@ class GRPO:
 
     def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         try:
-            return self._learn(state, ctx.experiences(batch), ctx)
+            return self._learn(state, batch, ctx)
         except BaseException:
             self.learner.forget()
             raise
@@ -463,9 +478,11 @@ class GRPO:
     def _is_spent(self, state: AlgorithmState) -> bool:
         return self.budget_s is not None and float(state.data.get("learning_s", 0.0)) >= self.budget_s
 
-    def _learn(self, state: AlgorithmState, experiences: Sequence[Experience], ctx: LearnContext) -> AlgorithmState:
+    def _learn(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
+        experiences = ctx.experiences(batch)
         began, phase = time.perf_counter(), f"{self.phase} {state.iteration + 1}"
-        clean, findings = sift(experiences, self.held_out)
+        intake = SampleFilter(run=ctx.run, versions=(state.policy.version,), train_on=self.train_on)
+        clean, findings, aside = sift(experiences, self.held_out, intake)
         told: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "reward": mean_reward(experiences)}
         told |= {"quality": [encode(one) for one in findings], "rollouts": len(experiences)}
         if self.measure is not None:
@@ -476,7 +493,7 @@ class GRPO:
         model = self.learner.load(state.policy, ctx.files)
         trainer = self.learner.train(phase, self._trainer, ctx.files, is_new=state.data.get("trainer") != phase)
         trainer.pause_point = ctx.check
-        intake = fitted(SampleFilter(run=ctx.run, versions=(state.policy.version,)), model)
+        intake = fitted(intake, model)
         held = price = None
         if self.constraint is not None:
             mean = mean_cost(experiences, intake, self.constraint.cost)
@@ -496,9 +513,11 @@ class GRPO:
             told["checkpoint"], data["trainer"] = candidate.checkpoint, phase
         found = audit(
             clean,
-            compared.reasons,
+            {**compared.reasons, **aside},
             compared.samples,
             breaks=compared.breaks,
+            left_out=compared.left_out,
+            missing=max(0, batch.count - len(experiences)),
             update=update,
             constraint=told.get("constraint"),
         )
@@ -527,20 +546,26 @@ def brief(told: Mapping[str, Any], ctx: LearnContext) -> dict[str, Any]:
 
 
 def sift(
-    experiences: Sequence[Experience], held_out: Iterable[Any] = ()
-) -> tuple[list[Experience], tuple[Finding, ...]]:
-    """What may be learnt from, and what the data gates say of that; what they put aside is only counted.
+    experiences: Sequence[Experience], held_out: Iterable[Any] = (), intake: SampleFilter | None = None
+) -> tuple[list[Experience], tuple[Finding, ...], dict[str, str]]:
+    """What may be learnt from, what the data gates say of that, and for each rollout put aside the gate that did it.
 
     A gate later asks what was learnt from: that some of it had to be put aside is worth knowing, and no reason to stay
     closed."""
-    kept_out = list(held_out)
-    aside = quality.audit(experiences, held_out=kept_out).quarantined
+    kept_out, chosen = list(held_out), partial(_trained, intake or SampleFilter())
+    standards = quality.Standards(calls=chosen)
+    aside = quality.audit(experiences, held_out=kept_out, standards=standards).quarantined
     clean = [one for one in experiences if one.rollout not in aside]
     first = next((f"{rollout}: {', '.join(names)}" for rollout, names in aside.items()), "")
     counted = Finding(
         name="put_aside", severity="warning", count=len(aside), of=len(experiences), detail=first, blocks=False
     )
-    return clean, (*quality.audit(clean, held_out=kept_out).findings, counted)
+    findings = quality.audit(clean, held_out=kept_out, standards=standards).findings
+    return clean, (*findings, counted), {rollout: f"gate:{names[0]}" for rollout, names in aside.items()}
+
+
+def _trained(intake: SampleFilter, experience: Experience) -> list[ModelCall]:
+    return [experience.calls[turn] for turn in trained_turns(experience, intake)]
 
 
 def mean_reward(experiences: Sequence[Experience]) -> float | None:

@@ -603,7 +603,8 @@ def _model(module: nn.Module) -> TrainableModel:
 def recompute_logprobs(model: nn.Module, calls: Sequence[ModelCall], *, device: str = "cpu") -> list[tuple[float, ...]]:
     """One log-prob for each id of each completion, by the same path as in training; nan where nothing is learnt."""
     trainer = Trainer(model, Settings(), seed=0, device=device)
-    samples = [sample for call in calls for sample in read(_alone(call), SampleFilter(is_scored=False)).samples]
+    intake = SampleFilter(is_scored=False, is_exact=False)  # whether they are those of the sampling is what is asked
+    samples = [sample for call in calls for sample in read(_alone(call), intake).samples]
     if len(samples) != len(calls):  # a call without ids, or one that decided nothing
         return [(float("nan"),) * len(call.completion_ids or ()) for call in calls]
     batch = pack(samples)

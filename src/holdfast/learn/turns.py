@@ -116,6 +116,7 @@ class PpoSummary:
     restored: str | None = None  # why the update was taken back
     reasons: Mapping[str, str] = field(default_factory=dict)  # rollouts that taught nothing
     breaks: Mapping[str, int] | None = None  # prompts that did not go on from what was there, by kind; None: all did
+    left_out: Mapping[str, int] | None = None  # calls that were not trained on, by reason; None: all were
     constraint: Mapping[str, Any] | None = None  # the cost that was held to a budget, and the multiplier to go on with
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,8 +142,11 @@ def optimize_turns(
     reasons = {rollout: str(reason) for rollout, reason in gathered.reasons.items() if reason is not None}
     trajectories = sum(refusal(one, intake) is None and bool(one.calls) for one in experiences)
     breaks = {str(kind): count for kind, count in gathered.breaks.items()} or None
+    left_out = {str(reason): count for reason, count in gathered.left_out.items()} or None
     turns = sum(len(_decided_turns(reading)) for _, reading in gathered.kept)
-    summary = PpoSummary(executed=False, trajectories=trajectories, samples=turns, reasons=reasons, breaks=breaks)
+    summary = PpoSummary(
+        executed=False, trajectories=trajectories, samples=turns, reasons=reasons, breaks=breaks, left_out=left_out
+    )
     skipped = _skipped(gathered.reasons, model is not None, trajectories, turns)
     if skipped is not None or model is None:
         return replace(summary, skipped_reason=skipped)
@@ -310,6 +314,7 @@ class TurnPPO:
     settings: RlSettings = field(default_factory=RlSettings)
     channels: tuple[str, ...] | None = None  # names of signals to learn from; None: all
     constraint: Constraint | None = None
+    train_on: str | None = None  # a model's name or a tag: only such calls; None: those of the model that learns
     seed: int = 0
     steps: int = 1
     follow: str | None = None  # learn from the finished rollouts of this run, as they arrive
@@ -330,8 +335,8 @@ class TurnPPO:
     def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         """One step on conversations that have nothing beside them to be compared with: a critic judges them."""
         began, experiences = time.perf_counter(), ctx.experiences(batch)
-        clean, findings = sift(experiences, self.held_out)
-        told, candidate, multiplier = self.learn(clean, state.policy, state.data.get("multiplier"), ctx)
+        clean, findings, aside = sift(experiences, self.held_out, self._intake(state.policy, ctx))
+        told, candidate, multiplier = self.learn(clean, state.policy, state.data.get("multiplier"), ctx, aside)
         spent = round(time.perf_counter() - began - ctx.held_s, 3)
         metrics = {
             **told,
@@ -346,32 +351,49 @@ class TurnPPO:
         learnt_s = round(float(state.data.get("learning_s", 0.0)) + spent, 3)
         return state.next(candidate=candidate, metrics=metrics, taken=taken, learning_s=learnt_s, multiplier=multiplier)
 
+    def _intake(self, policy: Policy, ctx: LearnContext) -> SampleFilter:
+        model = f"local/{policy.name}" if isinstance(policy, Model) else None
+        return SampleFilter(
+            run=self.follow or ctx.run, channels=self.channels, model=model, train_on=self.train_on
+        )
+
     def learn(
-        self, experiences: Sequence[Experience], policy: Policy, multiplier: Any, ctx: LearnContext
+        self,
+        experiences: Sequence[Experience],
+        policy: Policy,
+        multiplier: Any,
+        ctx: LearnContext,
+        aside: Mapping[str, str] | None = None,
     ) -> tuple[dict[str, Any], Policy | None, Any]:
-        """What is told of the step, the policy that came of it, and the constraint's multiplier to go on with."""
+        """What is told of the step, the policy that came of it, and the constraint's multiplier to go on with; `aside`
+        are the reasons of rollouts that were put aside before."""
         if not ctx.features.learning:
             return {"phase": "rl_optimizer", "skipped": SWITCHED_OFF}, None, multiplier  # as without the block
         try:
-            return self._learn(experiences, policy, multiplier, ctx)
+            return self._learn(experiences, policy, multiplier, ctx, aside or {})
         except BaseException:
             self.learner.forget()
             raise
 
     def _learn(
-        self, experiences: Sequence[Experience], policy: Policy, multiplier: Any, ctx: LearnContext
+        self,
+        experiences: Sequence[Experience],
+        policy: Policy,
+        multiplier: Any,
+        ctx: LearnContext,
+        aside: Mapping[str, str],
     ) -> tuple[dict[str, Any], Policy | None, Any]:
         model = self.learner.load(policy, ctx.files) if isinstance(policy, Model) else None
         held: tuple[Constraint, Multiplier] | None = None
         if self.constraint is not None:
             held = self.constraint, from_dict(multiplier)
-        intake = SampleFilter(run=self.follow or ctx.run, channels=self.channels)
+        intake = self._intake(policy, ctx)
         summary = optimize_turns(
             experiences, model, self.settings, seed=self.seed, intake=intake, held=held, pause_point=ctx.check
         )
         told: dict[str, Any] = summary.to_dict()
         reasons = {
-            rollout: why for rollout, why in told.pop("reasons").items() if why != SkipReason.WRONG_SPLIT
+            rollout: why for rollout, why in {**told.pop("reasons"), **aside}.items() if why != SkipReason.WRONG_SPLIT
         }  # nobody expects to learn from validation
         told["no_gradient"] = dict(Counter(reasons.values()).most_common())
         candidate = self._kept(summary, ctx) if model is not None else None
