@@ -243,7 +243,7 @@ def _by_advantages(given: Any) -> Any:
     credit = given.advantages
     if isinstance(given, GRPO):
         return replace(given, credit=credit)
-    names = ("lr", "steps", "tasks", "samples")
+    names = ("lr", "steps", "tasks", "samples", "train_on")
     return GRPO(credit=credit, **{name: getattr(given, name) for name in names if hasattr(given, name)})
 
 

@@ -338,6 +338,9 @@ class ImproveOptions:
     follow: Annotated[str | None, Option(metavar="RUN", help="Learn from this run's conversations as they arrive.")] = (
         None
     )
+    train_on: Annotated[
+        str | None, Option(metavar="MODEL|TAG", help="Train on these calls alone; else on the policy's own.")
+    ] = None
     budget: Annotated[
         float | None, Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
     ] = None
@@ -354,9 +357,13 @@ class ImproveOptions:
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
         if self.env is None and self.reward_range is not None:
             raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
-        for name in ("model", "agent", "follow"):
+        for name in ("model", "agent", "follow", "train_on"):
             if self.env is not None and getattr(self, name) is not None:
-                raise BadInput(f"--{name}", why="means nothing to a network in an environment", remedy="leave it out")
+                raise BadInput(
+                    f"--{name.replace('_', '-')}",
+                    why="means nothing to a network in an environment",
+                    remedy="leave it out",
+                )
 
     def settings(self, config: Path, at: StoreOptions) -> OptimizeSettings:
         """Those of the file with the given options in their place."""
@@ -365,7 +372,7 @@ class ImproveOptions:
         settings = load_settings(config)
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
         block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
-        settings = override(settings, model=self.model, agent=self.agent, improve=block)
+        settings = override(settings, model=self.model, agent=self.agent, improve=block, train_on=self.train_on)
         return _found(settings, at.store, at.project)
 
     def in_env(self, env: str) -> RunSpec:

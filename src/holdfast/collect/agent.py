@@ -33,7 +33,7 @@ from holdfast.contracts.executor import Assignment
 from holdfast.contracts.flag import Features
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardTerm
-from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
+from holdfast.contracts.trace import PARTIAL, TAG, ModelCall, Span, SpanKind, ToolCall
 
 MAX_ERROR = 2000  # characters of an error in one line
 MAX_TRACEBACK = 16_000  # bytes
@@ -420,26 +420,29 @@ class Context:
         """Ends the attempt's address; whether a model call was under way."""
         return self.access is not None and self.access.close()
 
-    async def ask(self, messages: Sequence[Mapping[str, Any]], **sampling: Any) -> ModelCall:
+    async def ask(
+        self, messages: Sequence[Mapping[str, Any]], /, *, tag: str | None = None, **sampling: Any
+    ) -> ModelCall:
         """Calls the model and records the call as a decision.
 
-        `thinking=` limits the thinking tokens. With thinking budgets the default is all that is left of the attempt's.
+        `tag` is a word of your own for such calls: `train_on` can choose them. `thinking=` limits the thinking tokens.
+        With thinking budgets the default is all that is left of the attempt's.
         """
         complete = self._model()
-        with self._recorded(messages, sampling) as answer:
+        with self._recorded(messages, sampling, tag) as answer:
             asked, given = _limited(complete, messages, sampling)
             answer.call = _held(await complete(asked, **given), complete, sampling)
         return answer.call
 
     async def stream(
-        self, messages: Sequence[Mapping[str, Any]], **sampling: Any
+        self, messages: Sequence[Mapping[str, Any]], /, *, tag: str | None = None, **sampling: Any
     ) -> AsyncGenerator[Mapping[str, Any] | ModelCall, None]:
         """Like `ask`, streamed: the pieces, and the finished call last. The model must have a `stream`.
 
         If the caller stops early, the call ends and what had come is recorded as partial, which is never learnt from.
         """
         complete = self._model()
-        with self._recorded(messages, sampling) as answer:
+        with self._recorded(messages, sampling, tag) as answer:
             asked, given = _limited(complete, messages, sampling)
             async with aclosing(complete.stream(asked, **given)) as news:  # type: ignore[attr-defined]
                 async for new in news:
@@ -458,7 +461,9 @@ class Context:
         return self.complete
 
     @contextmanager
-    def _recorded(self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]) -> Iterator[PendingCall]:
+    def _recorded(
+        self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any], tag: str | None
+    ) -> Iterator[PendingCall]:
         """Around one call: grants its thinking tokens, settles them after it, and records the call."""
         started_at, granted, answer = self.trace.clock(), 0, PendingCall()
         if getattr(self.complete, "takes_seed", False) and sampling.get("seed") is None:
@@ -467,14 +472,14 @@ class Context:
         if self.budget is not None:
             granted = self.budget.grant(messages, sampling.get("tools") or (), sampling.get("thinking"))
             sampling["thinking"] = granted
-        thought, notes = dict[str, Any](), dict[str, Any]()
+        thought, notes = dict[str, Any](), {} if tag is None else {TAG: tag}
         try:
             yield answer
         except BaseException as error:
             if answer.pieces and not (self.access is not None and self.access.is_closed):
                 answer.call = answer.so_far(self.model, messages, sampling)
                 has_left = isinstance(error, GeneratorExit | asyncio.CancelledError)
-                notes = {PARTIAL: "nobody listened to its end" if has_left else error_line(error)}
+                notes |= {PARTIAL: "nobody listened to its end" if has_left else error_line(error)}
             raise
         finally:
             if self.budget is not None:

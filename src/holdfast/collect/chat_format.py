@@ -1,7 +1,7 @@
 """OpenAI's chat format: a request is read and checked to the last field; an answer is written whole or as chunks.
 
-vLLM's additions for training keep vLLM's names; ours are `thinking` and `forced`. An unknown field that could change
-the answer is refused by name. Log-probs are written as they are.
+vLLM's additions for training keep vLLM's names; ours are `thinking`, `forced` and an answer's `sampling`. An unknown
+field that could change the answer is refused by name. Log-probs are written as they are.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ def completion(request: Request, calls: Sequence[ModelCall], envelope: Envelope)
             "message": dict(call.response),
             "finish_reason": finish_reason(call),
             **_tokens(request, call.completion_ids, call.logprobs, envelope.token_bytes),
-            **_forced(request, call),
+            **_drawn(request, call),
         }
         for index, call in enumerate(calls)
     ]
@@ -370,7 +370,7 @@ class Chunks:
         self._done[index], sent = call, self._sent[index]
         ids = None if call.completion_ids is None else call.completion_ids[sent:]
         logprobs = None if call.logprobs is None else call.logprobs[sent:]
-        chunk = self._chunk(index, {}, **self._tokens(ids, logprobs), **_forced(self._request, call))
+        chunk = self._chunk(index, {}, **self._tokens(ids, logprobs), **_drawn(self._request, call))
         chunk["choices"][0]["finish_reason"] = finish_reason(call)
         chunk["model"] = call.model  # the version that answered is known only now
         if self._request.token_ids:
@@ -453,8 +453,11 @@ def _entry(request: Request, token: int, logprob: float, spell: TokenBytes | Non
     return {**entry, "top_logprobs": [dict(entry)] if request.top_logprobs else []}
 
 
-def _forced(request: Request, call: ModelCall) -> dict[str, Any]:
-    return {"forced": list(call.forced)} if request.token_ids and call.forced else {}
+def _drawn(request: Request, call: ModelCall) -> dict[str, Any]:
+    """The places that were not drawn, and the parameters in force, with the defaults that nobody asked for."""
+    if not request.token_ids:
+        return {}
+    return {"sampling": dict(call.sampling), **({"forced": list(call.forced)} if call.forced else {})}
 
 
 def _listed(ids: Sequence[int] | None) -> list[int] | None:

@@ -451,7 +451,8 @@ class Experience:
         if self.ended is not None:
             return self.ended == "truncated"
         calls = self.calls
-        return bool(calls) and calls[-1].finish_reason == "length"
+        is_over = self.state is RolloutState.FAILED  # an agent that raised or ran out of time has nothing to come
+        return not is_over and bool(calls) and calls[-1].finish_reason == "length"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -288,6 +288,9 @@ class TasksBlock(BaseModel):
     leaks: Literal["refuse", "allow"] = "refuse"
 
 
+LATER = frozenset({"tasks", "train_on"})  # left out where they say nothing: a run from before has the same hash
+
+
 def _tasks(value: Any) -> Any:
     """A file's name alone, or an object with how it is read."""
     return {"file": value} if isinstance(value, str) else value
@@ -327,6 +330,7 @@ class OptimizeSettings(BaseModel):
     rl_optimizer: RlOptimizer | None = None
     improve: ImproveBlock | None = None
     constraint: ConstraintBlock | None = None  # of whatever learns in this run, unless its block has one of its own
+    train_on: Name | None = None  # a model's name or a tag: only such calls; None: those of the policy that learns
     safety_reward: SafetyReward | None = None
 
     @property
@@ -336,7 +340,7 @@ class OptimizeSettings(BaseModel):
     def record(self) -> dict[str, Any]:
         """As JSON-ready data in the file's own spelling."""
         told = self.model_dump(mode="json", by_alias=True)
-        return told if self.tasks is not None else {key: one for key, one in told.items() if key != "tasks"}
+        return {key: one for key, one in told.items() if one is not None or key not in LATER}
 
     @model_validator(mode="before")
     @classmethod

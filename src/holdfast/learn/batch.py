@@ -452,14 +452,15 @@ OFF: Mapping[str, tuple[SkipReason, tuple[Any, ...]]] = {  # what a parameter br
     ),
     **dict.fromkeys(("typical_p", "tfs_z", "best_of", "n"), (SkipReason.UNKNOWN, (1,))),
 }
-HARMLESS = FULL | frozenset(  # the prompt's ids and the places that were forced are recorded: nothing else follows
-    ("max_completion_tokens max_output_tokens stop_token_ids tools parallel_tool_calls thinking_mode banned logprobs "
-     "top_logprobs prompt_logprobs return_token_ids return_tokens_as_token_ids include_stop_str_in_output echo "
-     "skip_special_tokens spaces_between_special_tokens add_generation_prompt continue_final_message documents "
-     "add_special_tokens chat_template chat_template_kwargs reasoning reasoning_effort include_reasoning verbosity "
-     "modalities user metadata store service_tier safety_identifier prompt_cache_key cache_salt priority request_id "
-     "truncate_prompt_tokens stream stream_options").split()
-)  # fmt: skip
+HARMLESS = FULL | {  # the prompt's ids and the places that were forced are recorded: nothing else follows from these
+    "max_completion_tokens", "max_output_tokens", "stop_token_ids", "include_stop_str_in_output", "tools",
+    "parallel_tool_calls", "thinking_mode", "banned", "logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids",
+    "return_tokens_as_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "add_generation_prompt",
+    "continue_final_message", "add_special_tokens", "chat_template", "chat_template_kwargs", "documents", "echo",
+    "reasoning", "reasoning_effort", "include_reasoning", "verbosity", "modalities", "user", "metadata", "store",
+    "service_tier", "safety_identifier", "prompt_cache_key", "cache_salt", "priority", "request_id", "stream",
+    "stream_options", "truncate_prompt_tokens",
+}  # fmt: skip
 
 
 def _unfit(call: ModelCall, intake: SampleFilter) -> SkipReason | None:

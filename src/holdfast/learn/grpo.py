@@ -442,6 +442,8 @@ class GRPO:
         for name in ("steps", "tasks"):
             if getattr(self, name) < 1:
                 raise BadInput(f"grpo.{name} = {getattr(self, name)}", why="must be at least 1")
+        if self.train_on is not None and not self.train_on.strip():
+            raise BadInput("grpo.train_on", why="is empty", remedy="name a model or a tag, or leave it out")
         if self.samples < 2:
             raise BadInput(f"grpo.samples = {self.samples}", why="attempts are compared: there must be at least 2")
 

@@ -353,9 +353,7 @@ class TurnPPO:
 
     def _intake(self, policy: Policy, ctx: LearnContext) -> SampleFilter:
         model = f"local/{policy.name}" if isinstance(policy, Model) else None
-        return SampleFilter(
-            run=self.follow or ctx.run, channels=self.channels, model=model, train_on=self.train_on
-        )
+        return SampleFilter(run=self.follow or ctx.run, channels=self.channels, model=model, train_on=self.train_on)
 
     def learn(
         self,

@@ -370,6 +370,7 @@ def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
         constraint=constraint_of(block.constraint, settings.constraint),
         held_out=settings.val,
         seed=settings.seed,
+        train_on=settings.train_on,
     )
 
 
@@ -380,6 +381,7 @@ def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: Constra
         settings=RlSettings(gae=GaeSettings(**block.gae.model_dump()), ppo=PpoSettings(**block.ppo.model_dump())),
         channels=block.channels,
         constraint=constraint_of(constraint, block.constraint, settings.constraint),
+        train_on=settings.train_on,
         seed=settings.seed,
     )
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import orjson
 from sqlalchemy import bindparam, exists, func, select, update
 
+from holdfast.contracts.checks import GATED
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Refused
 from holdfast.contracts.experience import Experience, ScoredRollout
 from holdfast.contracts.reward import CHECKED, RewardBreakdown, RewardTerm, outcome_of
@@ -284,10 +285,12 @@ def _by_attempt(found: list[Any], read: Any) -> dict[int, list[Any]]:
 
 
 def _breakdown(breakdown: RewardBreakdown, rollout: Rollout) -> RewardBreakdown:
-    """An agent that failed has an outcome: it was not right. Nobody had to score it for that."""
+    """An agent that failed was not right, and its gate is closed. Nobody had to score it for that."""
     if rollout.status is not RolloutState.FAILED or any(one.name in CHECKED for one in breakdown.signals):
         return breakdown
-    return RewardBreakdown(signals=(*breakdown.signals, RewardTerm(name=CHECKED[0], value=0.0, source="rule:failed")))
+    wrong = RewardTerm(name=CHECKED[0], value=0.0, source="rule:failed")
+    closed = RewardTerm(name=GATED, value=1.0, weight=0.0, source="guard:failed")
+    return RewardBreakdown(signals=(*breakdown.signals, wrong, closed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from holdfast.collect.proxy.span_recorder import CallRecord, Scrub, SpanRecorder
 from holdfast.collect.proxy.upstream import BrokenOff, Busy, Unreachable, Upstream, UpstreamAnswer, Upstreams, read
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError, NotFound, StaleLease
 from holdfast.contracts.rollout import Attempt
-from holdfast.contracts.trace import ModelCall
+from holdfast.contracts.trace import TAG, ModelCall
 from holdfast.store.store import Store
 
 ERROR = obj(("error",), error=obj(("code", "message"), code=TEXT, message=TEXT, type=TEXT))
@@ -67,6 +67,7 @@ WHOSE = (
     _header("x-attempt-id", openapi.WORD, required=True, says="the attempt's id, or its number"),
     _header("x-sequence-id", {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}),
     _header("x-trace-id", TEXT),
+    _header("x-tag", TEXT, says="the agent's own word for such calls: `train_on` can choose them"),
 )
 
 
@@ -331,8 +332,9 @@ class Proxy:
             if "rollout" in request.path_params
             else attribution.from_headers(headers)
         )
-        if whose.trace is not None:
-            whose = replace(whose, trace=self._scrubbed(whose.trace))
+        for name in ("trace", "tag"):
+            if (text := getattr(whose, name)) is not None:
+                whose = replace(whose, **{name: self._scrubbed(text)})
         return ProxyCall(
             dialect=dialect,
             identity=whose,
@@ -371,6 +373,8 @@ class Proxy:
         notes: dict[str, Any] = {"path": call.dialect.path, "streamed": call.asked.is_streamed}
         if call.identity.sequence is not None:
             notes["sequence_id"] = call.identity.sequence
+        if call.identity.tag is not None:
+            notes[TAG] = call.identity.tag
         record = self._recorder.open(call.attempt, call.asked, trace_id=call.identity.trace, notes=notes)
         answer: UpstreamAnswer | None = None
         try:
