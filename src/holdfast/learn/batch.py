@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.contracts.errors import BadInput
-from holdfast.contracts.experience import Experience
+from holdfast.contracts.errors import BadInput, BadRecord
+from holdfast.contracts.experience import Experience, Trajectory
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.trace import TAG, ModelCall, Span
+from holdfast.contracts.trace import TAG, ModelCall
 
 
 class Break(StrEnum):
@@ -143,6 +143,7 @@ class SkipReason(StrEnum):
     FOREIGN = "foreign_tokens"  # ids that the model does not have
     BAD_TURN = "bad_turn"  # a signal for a turn that is not there
     BAD_REWARD = "bad_reward"  # not finite, or too large to be squared
+    BAD_RECORD = "bad_record"  # it makes no trajectory
     STALE = "stale_policy"  # other weights than those that learn answered
     OTHER_MODEL = "other_model"  # of a call: another model answered it, so it is context only
     NOT_CHOSEN = "not_chosen"  # neither of the model nor with the tag that is to be trained on
@@ -278,26 +279,26 @@ def refusal(experience: Experience, intake: SampleFilter) -> SkipReason | None:
 
 
 def trained_turns(experience: Experience, intake: SampleFilter) -> list[int]:
-    """The turns whose tokens are trained on; all others are only read, where later prompts hold them."""
+    """The turns whose tokens are trained on; all others are only read, where later prompts hold them.
+
+    By default they are those that the policy answered. A tag chooses among these; a model's name may choose another
+    model, but never an older version of the policy."""
     versions = [experience.version or call.model for call in experience.calls]
-    if intake.train_on is not None:
-        pairs = zip(experience.decisions, versions, strict=True)
-        is_trained = [_is_chosen(span, version, intake.train_on, intake.versions) for span, version in pairs]
-    elif intake.versions is not None:
-        is_trained = [version in intake.versions for version in versions]
+    lines = [_line(version) for version in versions]
+    if intake.versions is not None:
+        policy, is_own = {*map(_line, intake.versions)}, [version in intake.versions for version in versions]
     else:
-        lines = [_line(version) for version in versions]
-        is_trained = [len(set(lines)) == 1 or intake.model in (None, line) for line in lines]
-    return [turn for turn, trained in enumerate(is_trained) if trained]
-
-
-def _is_chosen(span: Span, version: str, train_on: str, versions: tuple[str, ...] | None) -> bool:
-    """Of the policy's own model only its present version; of any other, calls that are chosen by its name."""
-    line = _line(version)
-    is_named = train_on in (version, line, line.removeprefix("local/"))
-    if versions is None or version in versions:
-        return is_named or span.attributes.get(TAG) == train_on
-    return is_named and line not in map(_line, versions)
+        policy, is_own = {intake.model}, [len({*lines}) == 1 or intake.model in (None, line) for line in lines]
+    wanted = intake.train_on
+    if wanted is None:
+        return [turn for turn, own in enumerate(is_own) if own]
+    tags = [span.attributes.get(TAG) for span in experience.decisions]
+    is_named = [wanted in (*both, both[1].removeprefix("local/")) for both in zip(versions, lines, strict=True)]
+    return [
+        turn
+        for turn, own in enumerate(is_own)
+        if (is_named[turn] and (own or lines[turn] not in policy)) or (own and tags[turn] == wanted)
+    ]
 
 
 def _line(version: str) -> str:
@@ -305,15 +306,14 @@ def _line(version: str) -> str:
     return version.rpartition("@")[0] or version
 
 
-def counted(experience: Experience, channels: tuple[str, ...] | None) -> tuple[RewardTerm, ...]:
+def counted(one: Experience | Trajectory, channels: tuple[str, ...] | None) -> tuple[RewardTerm, ...]:
     """The signals that count."""
-    signals = experience.breakdown.signals if experience.breakdown is not None else ()
-    return tuple(signal for signal in signals if channels is None or signal.name in channels)
+    return tuple(signal for signal in one.signals if channels is None or signal.name in channels)
 
 
-def reward(experience: Experience, channels: tuple[str, ...] | None = None) -> float | None:
+def reward(one: Experience | Trajectory, channels: tuple[str, ...] | None = None) -> float | None:
     """The weighted sum of the signals that count; None where there is none."""
-    return RewardBreakdown(signals=counted(experience, channels)).total
+    return RewardBreakdown(signals=counted(one, channels)).total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,41 +321,39 @@ class SamplesOrReason:
     """The samples of one experience, or why there is none."""
 
     samples: tuple[Sample, ...] = ()
+    trajectory: Trajectory | None = None  # None: it was not scored
     breaks: Mapping[Break, int] = field(default_factory=dict)  # prompts that did not go on from what was there
     left_out: Mapping[SkipReason, int] = field(default_factory=dict)  # calls that are not trained on
     reason: SkipReason | None = None
 
 
 def read(experience: Experience, intake: SampleFilter) -> SamplesOrReason:
-    """Turns the model calls of an experience into one sample for each conversation."""
+    """Turns the model calls of an experience into one sample for each conversation, and into its trajectory."""
     if (reason := refusal(experience, intake)) is not None:
         return SamplesOrReason(reason=reason)
-    if not experience.calls:
+    calls = experience.calls
+    if not calls:
         return SamplesOrReason(reason=SkipReason.NO_TRAJECTORY)
-    trained = {turn: experience.calls[turn] for turn in trained_turns(experience, intake)}
-    calls = tuple(trained.values())
-    if any(None in (call.prompt_ids, call.completion_ids) for call in calls) or not any(
-        call.completion_ids for call in calls
-    ):
-        return SamplesOrReason(reason=SkipReason.NO_IDS)
-    if intake.is_sampled and any(call.logprobs is None for call in calls):
-        return SamplesOrReason(reason=SkipReason.NO_LOGPROBS)
-    if (reason := _oddity(experience, calls, intake)) is not None:
+    trained = {turn: calls[turn] for turn in trained_turns(experience, intake)}
+    if (reason := _oddity(experience, tuple(trained.values()), intake)) is not None:
         return SamplesOrReason(reason=reason)
-    threads, breaks = _threads(trained)
+    try:
+        trajectory = experience.trajectory(intake.channels) if intake.is_scored else None
+    except BadRecord:
+        return SamplesOrReason(reason=SkipReason.BAD_RECORD)
     unfit = {turn: why for turn, call in trained.items() if (why := _unfit(call, intake)) is not None}
     rules = tuple(
         rule_of(call) if turn in trained and unfit.get(turn) in (None, SkipReason.GREEDY) else PLAIN
-        for turn, call in enumerate(experience.calls)
+        for turn, call in enumerate(calls)
     )
+    threads, breaks = _threads(trained)
     samples = [_sample(thread, experience, rules, unfit, is_sampled=intake.is_sampled) for thread in threads]
     short = [one for one in samples if intake.max_tokens is None or len(one.ids) <= intake.max_tokens]
     kept = tuple(one for one in short if one.action_mask[1:].any())
-    left_out, others = Counter(unfit.values()), len(experience.calls) - len(trained)
-    if others:
-        left_out[SkipReason.OTHER_MODEL if intake.train_on is None else SkipReason.NOT_CHOSEN] = others
     if kept:
-        return SamplesOrReason(samples=kept, breaks=breaks, left_out=left_out)
+        left_out, others = Counter(unfit.values()), len(calls) - len(trained)
+        left_out[SkipReason.OTHER_MODEL if intake.train_on is None else SkipReason.NOT_CHOSEN] += others
+        return SamplesOrReason(samples=kept, trajectory=trajectory, breaks=breaks, left_out=+left_out)
     is_scrubbed = intake.is_sampled and any(thread.scrubbed is not None for thread in threads)
     none = SkipReason.SCRUBBED if is_scrubbed else SkipReason.ALL_FORCED
     if len(unfit) == len(trained):
@@ -378,7 +376,14 @@ def _threads(calls: Mapping[int, ModelCall]) -> tuple[list[Thread], Counter[Brea
 
 
 def _oddity(experience: Experience, calls: Sequence[ModelCall], intake: SampleFilter) -> SkipReason | None:
-    """Why the numbers of an experience cannot be computed with; None where they can."""
+    """Why the numbers of an experience cannot be computed with; None where they can. An answer may be empty: it is all
+    that some models say of a prompt that fills their context."""
+    if any(None in (call.prompt_ids, call.completion_ids) for call in calls):
+        return SkipReason.NO_IDS
+    if not any(call.completion_ids for call in calls):
+        return SkipReason.NO_IDS
+    if intake.is_sampled and any(call.logprobs is None for call in calls):
+        return SkipReason.NO_LOGPROBS
     limit = MOST_TOKENS if intake.vocabulary is None else intake.vocabulary
     for call in calls:
         if max((*(call.prompt_ids or ()), *(call.completion_ids or ())), default=0) >= limit:
@@ -446,8 +451,10 @@ OFF: Mapping[str, tuple[SkipReason, tuple[Any, ...]]] = {  # what a parameter br
     "response_format": (SkipReason.GUIDED, ({"type": "text"},)),
     "tool_choice": (SkipReason.GUIDED, ("auto", "none")),
     **dict.fromkeys(
-        ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "structural_tag")
-        + ("grammar", "json_schema", "regex", "ebnf", "format"),
+        (
+            *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "structural_tag"),
+            *("grammar", "json_schema", "regex", "ebnf", "format"),
+        ),
         (SkipReason.GUIDED, ()),
     ),
     **dict.fromkeys(("typical_p", "tfs_z", "best_of", "n"), (SkipReason.UNKNOWN, (1,))),

@@ -25,7 +25,7 @@ from holdfast.contracts.algorithm import SWITCHED_OFF, Algorithm, AlgorithmState
 from holdfast.contracts.checks import GATED
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
-from holdfast.contracts.experience import Experience
+from holdfast.contracts.experience import AdvantageBatch, Experience, Group, Trajectory
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
@@ -90,6 +90,7 @@ class GroupAdvantages:
     """What a batch of attempts teaches by comparison."""
 
     samples: Samples | None  # None: nothing
+    advantages: tuple[AdvantageBatch, ...]  # by attempt: what its samples weigh
     reasons: Mapping[str, SkipReason | None]  # why each rollout gave nothing
     groups: int  # tasks with at least two scored attempts
     skipped_groups: int  # of them, without spread
@@ -113,26 +114,29 @@ def compare(
     for experience, reading in gathered.kept:
         teams.setdefault(experience.task, []).append((experience, reading))
     found: list[Sample] = []
+    batches: list[AdvantageBatch] = []
     groups = skipped = 0
-    for team in teams.values():
+    for task, team in teams.items():
         if len(team) < 2:
             reasons[team[0][0].rollout] = SkipReason.ALONE
             continue
         groups += 1
-        members = [experience for experience, _ in team]
-        credits = _credits(members, intake, settings) if own is None else _own(members, own)
-        credits = _priced(credits, [experience for experience, _ in team], settings, price)
-        if settings.skip_zero_spread and not any(credit.any() for credit in credits):
+        group = Group(task=task, trajectories=tuple(_scored(reading) for _, reading in team))
+        given = None if own is None else _own([experience for experience, _ in team], own)
+        advantages = group_advantages(group, settings, intake.channels, price, given)
+        if settings.skip_zero_spread and not any(any(one.advantages) for one in advantages):
             skipped += 1
             reasons |= {experience.rollout: SkipReason.ZERO_SPREAD for experience, _ in team}
             continue
-        for (experience, reading), credit in zip(team, credits, strict=True):
-            if not credit.any():
+        batches += advantages
+        for (experience, reading), one in zip(team, advantages, strict=True):
+            if not any(one.advantages):
                 reasons[experience.rollout] = SkipReason.ZERO_WEIGHT
-            found += [_credited(sample, credit) for sample in reading.samples]
+            found += [_credited(sample, one) for sample in reading.samples]
     samples = pack(found) if found else None
     return GroupAdvantages(
         samples=samples,
+        advantages=tuple(batches),
         reasons=reasons,
         groups=groups,
         skipped_groups=skipped,
@@ -141,17 +145,55 @@ def compare(
     )
 
 
-def _credits(team: Sequence[Experience], intake: SampleFilter, settings: Grpo) -> list[Floats]:
+def _scored(reading: SamplesOrReason) -> Trajectory:
+    if reading.trajectory is None:
+        raise BadInput("attempts without a reward", why="there is nothing to compare them by", remedy="score them")
+    return reading.trajectory
+
+
+def group_advantages(
+    group: Group,
+    settings: Grpo,
+    channels: tuple[str, ...] | None = None,
+    price: CostPrice | None = None,
+    own: list[Floats] | None = None,
+) -> list[AdvantageBatch]:
+    """The advantage of every turn of every attempt at one task; `own` are somebody's, in place of the comparison."""
+    team = group.trajectories
+    credits = _priced(_credits(team, channels, settings) if own is None else own, team, settings, price)
+    is_normalised = settings.scale and own is None
+    return [advantage_batch(one, credit, is_normalised) for one, credit in zip(team, credits, strict=True)]
+
+
+def advantage_batch(
+    trajectory: Trajectory, advantages: Floats, is_normalised: bool, returns: Floats | None = None
+) -> AdvantageBatch:
+    """The published record; without a critic's, its returns are what was still to come."""
+    rewards = [after.reward or 0.0 for _, after in trajectory.transitions]
+    to_come = np.cumsum(rewards[::-1])[::-1] if returns is None else returns
+    return AdvantageBatch(
+        id=f"{trajectory.id}::advantages",
+        trajectory=trajectory.id,
+        advantages=tuple(map(float, advantages)),
+        returns=tuple(map(float, to_come)),
+        value_targets=() if returns is None else tuple(map(float, returns)),
+        normalized=is_normalised,
+        created_at=trajectory.created_at,
+        metadata={"group": trajectory.task},
+    )
+
+
+def _credits(team: Sequence[Trajectory], channels: tuple[str, ...] | None, settings: Grpo) -> list[Floats]:
     """One number for each turn of each attempt."""
     if settings.terms == "normalised":
-        totals = _normalised(team, intake, settings)
+        totals = _normalised(team, channels, settings)
     else:
-        totals = np.asarray([reward(one, intake.channels) or 0.0 for one in team], dtype=np.float64)
+        totals = np.asarray([reward(one, channels) or 0.0 for one in team], dtype=np.float64)
     outcomes = group_relative(totals[None], scale=settings.scale, leave_one_out=settings.leave_one_out)[0]
-    lengths = np.asarray([len(one.calls) for one in team])
+    lengths = np.asarray([one.turn_count for one in team])
     turns, mix = np.zeros(int(lengths.sum())), settings.mix
     if mix:
-        turns = _turn_rewards(team, lengths, intake, settings)
+        turns = _turn_rewards(team, lengths, channels, settings)
         turns, mix = _bounded(turns, outcomes, lengths, [_rank(one) for one in team], settings)
     credit = turn_credit(turns, outcomes, lengths, lam=settings.lam, mix=mix)
     return np.split(credit, np.cumsum(lengths)[:-1])
@@ -186,24 +228,24 @@ def _bounded(
     return (turns * (room / most) if most > room else turns), mix
 
 
-def _rank(experience: Experience) -> int | None:
+def _rank(trajectory: Trajectory) -> int | None:
     """The rank of an attempt, from the guard's signal or the safety gate; an agent can write neither."""
-    signals = () if experience.breakdown is None else experience.breakdown.signals
+    signals = trajectory.signals
     if any(one.name == GATE and one.source == GATE_SOURCE and one.value > 0.0 for one in signals):
         return VETOED
     told = [one.value for one in signals if one.name == GATED and one.source.startswith("guard:")]
     return _SHUT.get(told[-1]) if told else None
 
 
-def _normalised(team: Sequence[Experience], intake: SampleFilter, settings: Grpo) -> Floats:
+def _normalised(team: Sequence[Trajectory], channels: tuple[str, ...] | None, settings: Grpo) -> Floats:
     """Outcome + Σₖ wₖ zₖ, where z compares those that passed with one another, those that did not, and those that were
     vetoed, which stand a whole weight below the failures."""
     outcomes, shaping = np.zeros(len(team)), dict[str, Floats]()
     weighed = dict[str, Floats]()
-    for place, experience in enumerate(team):
-        signals = counted(experience, intake.channels)
+    for place, trajectory in enumerate(team):
+        signals = counted(trajectory, channels)
         if settings.outcome not in {signal.name for signal in signals}:
-            why, remedy = f"{experience.rollout} has no such signal", "name the signal that decides, or sum the terms"
+            why, remedy = f"{trajectory.rollout} has no such signal", "name the signal that decides, or sum the terms"
             raise BadInput(f"grpo.outcome = {settings.outcome!r}", why=why, remedy=remedy)
         for signal in signals:
             outcomes[place] += signal.value * signal.weight if signal.name == settings.outcome else 0.0
@@ -225,7 +267,7 @@ def _normalised(team: Sequence[Experience], intake: SampleFilter, settings: Grpo
     )
 
 
-def _priced(credits: list[Floats], team: Sequence[Experience], settings: Grpo, price: CostPrice | None) -> list[Floats]:
+def _priced(credits: list[Floats], team: Sequence[Trajectory], settings: Grpo, price: CostPrice | None) -> list[Floats]:
     """Subtracts the credits of the cost, which are compared separately by the same rules."""
     if price is None:
         return credits
@@ -235,13 +277,13 @@ def _priced(credits: list[Floats], team: Sequence[Experience], settings: Grpo, p
 
 
 def _turn_rewards(
-    team: Sequence[Experience], lengths: NDArray[np.int64], intake: SampleFilter, settings: Grpo
+    team: Sequence[Trajectory], lengths: NDArray[np.int64], channels: tuple[str, ...] | None, settings: Grpo
 ) -> Floats:
     """Rewards of turn k relative to turn k of the other attempts."""
     starts = np.cumsum(lengths) - lengths
     terms, weights = dict[str, Floats](), dict[str, float]()
-    for start, experience in zip(starts, team, strict=True):
-        for signal in counted(experience, intake.channels):
+    for start, trajectory in zip(starts, team, strict=True):
+        for signal in counted(trajectory, channels):
             if signal.turn is not None:
                 name = signal.name if settings.terms == "normalised" else ""
                 term = terms.setdefault(name, np.zeros(int(lengths.sum())))
@@ -256,7 +298,8 @@ def _turn_rewards(
     return relative.astype(np.float64)
 
 
-def _credited(sample: Sample, credit: Floats) -> Sample:
+def _credited(sample: Sample, batch: AdvantageBatch) -> Sample:
+    credit = np.asarray(batch.advantages)
     advantages = np.where(sample.action_mask, credit[np.maximum(sample.turns, 0)], 0.0).astype(np.float32)
     return replace(sample, advantages=advantages)
 
@@ -510,6 +553,7 @@ class GRPO:
                 trainer.beside[MULTIPLIER] = held.to_dict()
             update = trainer.step(compared.samples)
             told["update"] = update.to_dict()
+            told["advantages"] = {"blob": ctx.save([encode(one) for one in compared.advantages])}
             candidate = self._kept(update, ctx, told["reward"])
         if candidate is not None:
             told["checkpoint"], data["trainer"] = candidate.checkpoint, phase

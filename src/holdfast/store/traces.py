@@ -243,6 +243,7 @@ class Experiences:
                     task=str(rollout.metadata.get("group", rollout.name)),
                     split=rollout.split,
                     state=rollout.status,
+                    attempt=attempt.id,
                     is_final=True,
                     spans=spans,
                     breakdown=_breakdown(self._traces.breakdown(attempt.token), rollout),
