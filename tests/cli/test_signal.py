@@ -53,9 +53,8 @@ def practised(
     tasks = hf.tasks(TASKS, held_out=0.5, seed=1)
     algorithm = hf.GRPO(**{"lr": 1e-3, "steps": 1, "tasks": 1, "samples": 8, **grpo})
     how: dict[str, Any] = {"workers": 4, "seeds": 1, "store": at, "safety": hf.Waived("a test")}
-    result = hf.improve(
-        agent, tasks, name="helper", scorers=[hf.Scorer(score)], policy=model, algorithm=algorithm, **how
-    )
+    how |= {"scorers": [hf.Scorer(score)], "timeout_s": timeout_s}
+    result = hf.improve(agent, tasks, name="helper", policy=model, algorithm=algorithm, **how)
     with open_store(at, create=False) as store:
         return result.run.id, {one.name: one.body for one in store.steps.of_run(result.run.id)}["0/0/learn"]
 

@@ -40,7 +40,7 @@ def learning(store: Store, run_id: str, *, now: float) -> Brief:
                  "checkpoint", "release"}], in order, 2,000 at most,
      "ranges": {curve: [least, most]},
      "audit": {"step", "rollouts", "taught", "counts": {reason: n}, "tokens", "idle_tokens", "shares": {signal: share},
-               "dominant", "zero_gradient", "breaks", "constraint", "lines": [sentence]}|None (the last one),
+               "dominant", "zero_gradient", "breaks", "left_out", "constraint", "lines": [sentence]}|None (the last one),
      "silent": {reason: n} (over all steps), "findings": [{"name", "severity", "count", "of", "detail"}] (the last),
      "checkpoints": [{"id", "parent", "step", "episodes", "reward", "algorithm", "version", "at", "sha256",
                       "release"|None, "stage"|None}], newest first, 200 at most,
@@ -98,7 +98,7 @@ def _audit(steps: Sequence[StepRecord]) -> Brief | None:
         if audit:
             names = ("rollouts", "taught", "tokens", "idle_tokens", "dominant", "zero_gradient", "constraint")
             told: Brief = {"step": one.step, **{name: audit.get(name) for name in names}}
-            told |= {name: dict(audit.get(name) or {}) for name in ("counts", "shares", "breaks")}
+            told |= {name: dict(audit.get(name) or {}) for name in ("counts", "shares", "breaks", "left_out")}
             return {**told, "lines": _lines(told)}
     return None
 
@@ -107,6 +107,7 @@ def _lines(told: Mapping[str, Any]) -> list[str]:
     """The audit in sentences, as `learn.quality.audit` writes them."""
     said = [f"{told['taught']} of {told['rollouts']} rollouts gave a gradient, by {told['tokens']} tokens"]
     said += [f"{n} gave none: {reason.replace('_', ' ')}" for reason, n in told["counts"].items()]
+    said += [f"{n} of their calls not trained on: {why.replace('_', ' ')}" for why, n in told["left_out"].items()]
     if told["zero_gradient"]:
         said.append("the gradient was exactly zero")
     if told["dominant"] is not None and told["dominant"] in told["shares"]:
