@@ -89,7 +89,7 @@ def _trajectory(store: Store, rollout: str) -> Trajectory | SkipReason:
         return SkipReason.FAULT
     if not any(span.is_decision for span in found.spans):
         return SkipReason.NO_TRAJECTORY
-    if not found.signals:
+    if found.reward is None:
         return SkipReason.NO_REWARD
     try:
         return found.trajectory()
