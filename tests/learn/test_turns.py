@@ -14,6 +14,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall
 from holdfast.learn.batch import SampleFilter, fitted, gather
+from holdfast.learn.critic import CriticConfig
 from holdfast.learn.train import Settings, Trainer
 from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, _advised, optimize_turns
 from holdfast.policies.lm import ModelShape, Transformer
@@ -32,8 +33,8 @@ def scored(name: str, reward: float, calls: tuple[ModelCall, ...] = TWO, **field
     return attempt(name, *calls, signals=[signal(reward)], **fields)
 
 
-def settings(**ppo: Any) -> RlSettings:
-    return RlSettings(ppo=PpoSettings(**{"learning_rate": 1e-2, **ppo}))
+def settings(critic: Any = "separate", **ppo: Any) -> RlSettings:
+    return RlSettings(ppo=PpoSettings(**{"learning_rate": 1e-2, **ppo}), critic=CriticConfig(mode=critic))
 
 
 def test_the_optimizer_moves_the_parameters_and_says_how_far() -> None:
@@ -121,7 +122,7 @@ def constant_critic(value: float) -> nn.Linear:
 
 def advised(attempts: list[Experience], gae: GaeSettings, value: float = 0.5) -> Any:
     trainer = Trainer(model(), Settings(), seed=0, critic=constant_critic(value))
-    return _advised(gather(attempts, SampleFilter()).kept, trainer, SampleFilter(), gae)
+    return _advised(gather(attempts, SampleFilter()).kept, trainer, SampleFilter(), gae)[0]
 
 
 def test_advantages_by_hand_and_where_they_lie() -> None:
@@ -180,7 +181,7 @@ def test_what_the_caller_allows_is_narrowed_to_what_the_model_can_read() -> None
     [
         {"learning_rate": 1e3, "epochs": 3},
         {"learning_rate": 1e30},
-        {"value_loss_coefficient": 1e300},
+        {"value_loss_coefficient": 1e300, "critic": "shared"},
         {"learning_rate": 0.1, "max_kl": 0.05},  # recorded as the model says it, so only the move is far
     ],
 )
