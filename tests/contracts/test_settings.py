@@ -14,6 +14,7 @@ from holdfast.contracts.settings import (
     BLOCKS,
     KEYS,
     ConstraintBlock,
+    GrpoBlock,
     ImproveBlock,
     OptimizeSettings,
     ProveBlock,
@@ -94,8 +95,15 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         "ppo": {
             "clip_epsilon": 0.1, "value_loss_coefficient": 0.0, "entropy_coefficient": 0.0, "mini_batch_size": 8,
             "gradient_accumulation_steps": 2, "epochs": 3, "kl_penalty_coefficient": 0.1, "target_kl": 0.01,
-            "max_kl": 0.02, "learning_rate": 1e-4, "max_grad_norm": 0.5,
+            "max_kl": 0.02, "learning_rate": 1e-4, "max_grad_norm": 0.5, "clip_epsilon_high": 0.3,
+            "aggregate": "sequence_norm_constant", "constant": 64.0, "importance_cap": 2.0, "piece_tokens": 512,
         },
+        "critic": {"mode": "shared", "learning_rate": 0.05, "epochs": 8},
+    },
+    "grpo": {
+        "learning_rate": None, "turn_credit": 0.3, "scale": False, "clip_low": 0.1, "clip_high": 0.3, "epochs": 2,
+        "minibatch": 8, "aggregate": "sequence", "constant": None, "reference_kl": 0.01, "behaviour_kl": 0.02,
+        "entropy": 0.001, "importance_cap": 2.0, "max_kl": 0.5, "piece_tokens": 1024,
     },
     "constraint": {
         "cost": "harm", "budget": 0.1, "proportional": 0.5, "integral": 0.0, "derivative": 0.25, "smoothing": 0.0,
@@ -109,6 +117,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
     },
     "improve": {
         "policy": "tools", "iterations": 3, "steps": 4, "step_tasks": 5, "samples": 6, "learning_rate": 1e-3,
+        "algorithm": "ppo",
         "budget_s": 60.0, "follow": "run-1-ab", "follow_least": 7, "stage": "canary", "constraint": None,
         "prove": {
             "seeds": 3, "batch": 8, "primary": "reward", "alpha": 0.01, "min_effect": 0.02, "min_reward_delta": 0.03,
@@ -120,7 +129,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
 
 
 def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
-    given = {name: EVERY[name] for name in ("constraint", "safety_reward", "improve")}
+    given = {name: EVERY[name] for name in ("constraint", "safety_reward", "improve", "grpo", "rl_optimizer")}
     for name, block in {**given, "improve.prove": EVERY["improve"]["prove"]}.items():
         assert set(block) == set(BLOCKS[name])
     assert {*EVERY, "tasks"} == set(KEYS)  # which takes the place of the lists of tasks
@@ -182,6 +191,7 @@ def test_a_flag_of_improve_is_named_as_it_was_given(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "block"),
     [
+        ("grpo", GrpoBlock()),
         ("improve", ImproveBlock()),
         ("improve.prove", ProveBlock()),
         ("constraint", ConstraintBlock()),
