@@ -139,6 +139,15 @@ def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
     assert OptimizeSettings.model_validate(settings.record()) == settings
 
 
+def test_settings_that_an_older_version_kept_are_read_back_as_they_were(folder: Path) -> None:
+    """A run is known by the hash of what it kept: keys that came later are not in it, unless somebody sets them."""
+    older = json.loads(json.dumps(EVERY))
+    del older["grpo"], older["improve"]["algorithm"], older["rl_optimizer"]["critic"]
+    for key in ("clip_epsilon_high", "aggregate", "constant", "importance_cap", "piece_tokens"):
+        del older["rl_optimizer"]["ppo"][key]
+    assert load(json.dumps(older)).record() == older
+
+
 @pytest.mark.parametrize(("old", "new"), [("train", "optimize"), ("val", "validate")])
 def test_older_keys_mean_the_same(folder: Path, old: str, new: str) -> None:
     assert load(json.dumps({old: [TASK]})) == load(json.dumps({new: [TASK]}))
@@ -273,6 +282,18 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
         ({"rl_optimizer": {"gae": {"lam": 1}}}, "rl_optimizer.gae.lam = 1: unknown key; did you mean lambda? the"),
         # what is off is checked all the same
         ({"rl_optimizer": {"enabled": False, "ppo": {"epochs": 0}}}, "rl_optimizer.ppo.epochs = 0: must be above 0;"),
+        ({"rl_optimizer": {"critic": {"mode": "joint"}}}, 'rl_optimizer.critic.mode = "joint": is not one of its'),
+        ({"rl_optimizer": {"ppo": {"constant": 9}}}, "rl_optimizer.ppo.constant = 9.0: goes with aggregate"),
+        ({"grpo": {"clip_low": 2}}, "grpo.clip_low = 2: must be at most 1.0; set it to 1.0 or less"),
+        ({"grpo": {"turn_credits": 0.1}}, "grpo.turn_credits = 0.1: unknown key; did you mean turn_credit? the keys"),
+        ({"grpo": {"learning_rate": 0}}, "grpo.learning_rate = 0: must be above 0; set it to more than 0"),
+        ({"grpo": {"importance_cap": 0.5}}, "grpo.importance_cap = 0.5: must be at least 1"),
+        ({"grpo": {"aggregate": "sequence_norm_constant"}}, "grpo.constant = null: goes with aggregate"),
+        (
+            {"grpo": {"learning_rate": 1e-3}, "improve": {"learning_rate": 1e-3}},
+            "improve.learning_rate: is the older name of grpo.learning_rate, which is there too; keep one of the two",
+        ),
+        ({"improve": {"algorithm": "grpo", "follow": "run-1"}}, 'improve.algorithm = "grpo": conversations that are'),
         ({"rl_optimizer": {"ppo": {"max_kl": 0.01, "target_kl": 0.1}}}, "rl_optimizer.ppo.max_kl = 0.01: must not be"),
         ({"improve": []}, "improve = []: is a list, not an object; give an object"),
         ({"improve": {"samples": 1}}, "improve.samples = 1: must be at least 2; set it to 2 or more"),
