@@ -240,6 +240,18 @@ def test_the_critic_learns_and_is_told_from_batch_to_batch() -> None:
     assert told[-1].value_loss < 0.5 * told[0].value_loss
 
 
+def test_a_first_batch_is_judged_by_critics_that_saw_only_the_other_attempts() -> None:
+    """A run that learns once has a critic, too, if its batch is large enough; by chance alone it would explain less
+    than nothing, and is not used."""
+    told = optimize_turns(answers(32), model(), settings(), seed=0)
+    assert told.explained_variance is not None and told.explained_variance > 0.2
+    rng = np.random.default_rng(0)
+    lots = [scored(f"r{n}", float(rng.integers(2)), (call([1, 2], [5 + n % 4]),)) for n in range(32)]
+    assert optimize_turns(lots, model(), settings(), seed=0).explained_variance == 0.0
+    untaught = optimize_turns(answers(32), model(), settings(value_loss_coefficient=0.0), seed=0)
+    assert untaught.explained_variance == 0.0
+
+
 def test_the_value_loss_moves_the_model_only_where_the_critic_is_shared() -> None:
     def moved(critic: str, coefficient: float) -> list[torch.Tensor]:
         trained = model()

@@ -31,7 +31,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.learn.batch import Padded, Sample, SampleFilter, Samples, cut, pack, pad, reach, read, trained_mask
-from holdfast.learn.critic import Critic
+from holdfast.learn.critic import Critic, cross_fitted
 from holdfast.learn.objective import (
     FAR,
     TERMS,
@@ -517,16 +517,11 @@ class Trainer:
         critic = self._apart if batch.returns is not None and self.settings.objective.value else None
         if not is_measured and critic is None:
             return None
-        places, states = list[NDArray[np.int64]](), list[Tensor]()
-
-        def keep(where: NDArray[np.int64], found: Tensor) -> None:
-            places.append(where)
-            states.append(found)
-
-        now, _ = self._read(batch, self.model, keep)
+        states: list[tuple[NDArray[np.int64], Tensor]] = []
+        now, _ = self._read(batch, self.model, states)
         why = self._measure(batch, now, account) if is_measured else None
         if critic is not None and batch.returns is not None and states and why is None:
-            critic.fit(torch.cat(states), batch.returns[np.concatenate(places)])
+            critic.fit(torch.cat([one for _, one in states]), batch.returns[np.concatenate([at for at, _ in states])])
         return why
 
     def _measure(self, batch: Samples, now: NDArray[np.float32], account: StepMetrics) -> str | None:
@@ -563,11 +558,31 @@ class Trainer:
         """What the critic says wherever `returns` is not nan, nan elsewhere."""
         return self._read(batch, self.model)[1]
 
+    @property
+    def is_first(self) -> bool:
+        """Whether its critic has learnt nothing yet, and is to learn."""
+        return self._apart is not None and not self._apart.scale.seen and self.settings.objective.value > 0.0
+
+    def first_values(
+        self, batch: Samples, returns: NDArray[np.float32] | None, attempts: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """What critics that saw only the other attempts say wherever `batch.returns` is not nan: a first batch is then
+        judged by more than 0, and none by a critic that has seen how it ended. `attempts` has a number for each sample.
+        """
+        assert self._apart is not None and returns is not None
+        states: list[tuple[NDArray[np.int64], Tensor]] = []
+        self._read(batch, self.model, states)
+        places = np.concatenate([at for at, _ in states])
+        owner = attempts[np.searchsorted(batch.bounds, places, side="right") - 1]
+        said = np.full(len(batch.ids), np.nan, dtype=np.float32)
+        said[places] = cross_fitted(self._apart, torch.cat([one for _, one in states]), returns[places], owner)
+        return said
+
     @torch.no_grad()
     def _read(
-        self, batch: Samples, model: nn.Module, keep: Callable[[NDArray[np.int64], Tensor], None] | None = None
+        self, batch: Samples, model: nn.Module, states_at: list[tuple[NDArray[np.int64], Tensor]] | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Log-probs and values; `keep` is handed the states that the critic reads, with their places in the batch."""
+        """Log-probs and values; the states that the critic reads are added to the list, after their places."""
         model.eval()
         found, said = (np.full(len(batch.ids), np.nan, dtype=np.float32) for _ in range(2))
         blank = np.zeros(len(batch.ids), dtype=np.float32)
@@ -578,8 +593,8 @@ class Trainer:
                 logp, _, states = logprobs_at(_model(model), part, batch.rules)
                 if self.critic is not None and len(padded.value_flat):
                     said[padded.value_flat] = values_at(self.critic, states, part.value_places).cpu().numpy()
-                    if keep is not None:
-                        keep(padded.value_flat, states.index_select(0, part.value_places))
+                    if states_at is not None:
+                        states_at.append((padded.value_flat, states.index_select(0, part.value_places)))
             found[padded.flat] = logp.cpu().numpy()
         return found, said
 

@@ -268,26 +268,43 @@ def _advised(
 ) -> tuple[Samples, float | None, float]:
     """Samples with an advantage on every decided token and a value target before every turn; and how well the critic
     knew the returns: the share of their variance that it explains, and its loss."""
-    owners = [(experience, sample) for experience, reading in kept for sample in reading.samples]
-    asked = pack([_asking(sample, experience.is_truncated) for experience, sample in owners])
-    said = trainer.values(asked)
-    values = np.split(said, asked.bounds[1:-1])
-    by_rollout: dict[str, list[tuple[Sample, NDArray[np.float32]]]] = {}
-    for (experience, sample), numbers in zip(owners, values, strict=True):
-        by_rollout.setdefault(experience.rollout, []).append((sample, numbers))
-    estimates = [_estimate(experience, by_rollout[experience.rollout], intake, settings) for experience, _ in kept]
-    advantages, returns = (np.concatenate(parts) for parts in zip(*estimates, strict=True))
-    explained, loss = explained_variance(returns - advantages, returns), float(0.5 * np.square(advantages).mean())
+    asked = pack([_asking(one, experience.is_truncated) for experience, reading in kept for one in reading.samples])
+
+    def estimated(said: NDArray[np.float32]) -> tuple[Floats, Floats]:
+        values = iter(np.split(said, asked.bounds[1:-1]))
+        pairs = ((experience, [(one, next(values)) for one in reading.samples]) for experience, reading in kept)
+        found = [_estimate(experience, samples, intake, settings) for experience, samples in pairs]
+        return np.concatenate([a for a, _ in found]), np.concatenate([r for _, r in found])
+
+    advantages, returns = estimated(trainer.values(asked))
+    explained = explained_variance(returns - advantages, returns)
+    if trainer.is_first:
+        blind = pack(_all_credited(kept, advantages, returns)).returns
+        first = estimated(trainer.first_values(asked, blind, _numbers(kept)))
+        known = explained_variance(first[1] - first[0], first[1])
+        if known is not None and known > 0.0:  # else it knows nothing worth using yet
+            (advantages, returns), explained = first, known
+    loss = float(0.5 * np.square(advantages).mean())
     if price is not None:  # before anything is scaled: a price is of rewards as they are
         dear = turn_costs([experience for experience, _ in kept], price.cost, gamma=settings.gamma)
         advantages = combine(advantages, dear, price.multiplier)
     advantages = _scaled(advantages, settings.normalize_advantages, settings.clip_advantages, settings)
     returns = _scaled(returns, settings.normalize_returns, settings.clip_returns, settings)
-    edges = np.cumsum([len(one) for one, _ in estimates])[:-1]
-    samples = []
-    for (experience, _), a, r in zip(kept, np.split(advantages, edges), np.split(returns, edges), strict=True):
-        samples += [_credited(one, a, r) for one, _ in by_rollout[experience.rollout]]
-    return pack(samples), explained, loss
+    return pack(_all_credited(kept, advantages, returns)), explained, loss
+
+
+def _all_credited(
+    kept: Sequence[tuple[Experience, SamplesOrReason]], advantages: Floats, returns: Floats
+) -> list[Sample]:
+    """The samples of all attempts, from the numbers of all turns one after the other."""
+    edges = np.cumsum([len(experience.calls) for experience, _ in kept])[:-1]
+    parts = zip(kept, np.split(advantages, edges), np.split(returns, edges), strict=True)
+    return [_credited(one, a, r) for (_, reading), a, r in parts for one in reading.samples]
+
+
+def _numbers(kept: Sequence[tuple[Experience, SamplesOrReason]]) -> NDArray[np.int64]:
+    """For each sample the number of the attempt that it comes from."""
+    return np.repeat(np.arange(len(kept)), [len(reading.samples) for _, reading in kept])
 
 
 def _scaled(x: Floats, is_normalised: bool, clip: float | None, settings: GaeSettings) -> Floats:
@@ -436,16 +453,22 @@ class TurnPPO:
             raise
 
     def _learn(
-        self, experiences: Sequence[Experience], policy: Policy, multiplier: Any, ctx: LearnContext, *phase: Any
+        self,
+        experiences: Sequence[Experience],
+        policy: Policy,
+        multiplier: Any,
+        ctx: LearnContext,
+        phase: str,
+        is_new: bool,
     ) -> tuple[dict[str, Any], Policy | None, Any]:
         model = trainer = None
         if isinstance(policy, Model):
-            model, (name, is_new) = self.learner.load(policy, ctx.files), phase
+            model = self.learner.load(policy, ctx.files)
             make = partial(trainer_for, settings=self.settings, seed=self.seed)
-            trainer = self.learner.train(name, make, ctx.files, is_new=is_new)
+            trainer = self.learner.train(phase, make, ctx.files, is_new=is_new)
             trainer.pause_point = ctx.check
         held = None if self.constraint is None else (self.constraint, from_dict(multiplier))
-        versions = (policy.version,) if self.follow is None and phase[0] != OPTIMIZER else None  # those that practised
+        versions = (policy.version,) if self.follow is None and phase != OPTIMIZER else None  # those that practised
         summary = optimize_turns(
             experiences,
             model,
