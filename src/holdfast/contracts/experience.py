@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 from holdfast.contracts.errors import BadRecord, check_fields
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall, Turn
+from holdfast.contracts.trace import PARTIAL, TRUNCATED, ModelCall, Span, SpanKind, ToolCall, Turn
 
 Ended = Literal["terminated", "truncated"]
 
@@ -439,7 +439,7 @@ class Experience:
     breakdown: RewardBreakdown | None  # None: never scored
     version: str | None = None  # of the policy that acted; None: each call says which model answered it
     input: Any = None  # what was asked, with what was hidden from the agent
-    ended: Ended | None = None  # None: truncated where the last call ran into its limit of tokens, else terminated
+    ended: Ended | None = None  # None: truncated where the agent said so, or the last call ran into its limit of tokens
     attempt: str | None = None  # its id; None: the rollout has no other
 
     @property
@@ -483,8 +483,9 @@ class Experience:
         if self.ended is not None:
             return self.ended == "truncated"
         calls = self.calls
+        is_told = any(span.kind is SpanKind.TELEMETRY and span.name == TRUNCATED for span in self.spans)
         is_over = self.state is RolloutState.FAILED  # an agent that raised or ran out of time has nothing to come
-        return not is_over and bool(calls) and calls[-1].finish_reason == "length"
+        return not is_over and bool(calls) and (is_told or calls[-1].finish_reason == "length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

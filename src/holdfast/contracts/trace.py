@@ -24,6 +24,7 @@ class SpanKind(StrEnum):
 DECISIONS = frozenset({SpanKind.MODEL, SpanKind.TOOL})
 PARTIAL = "partial"  # the attribute of a span that is not whole; its value says why
 TAG = "tag"  # the attribute with the agent's own word for a model call: learning can be told to look at these alone
+TRUNCATED = "truncated"  # the name of a telemetry span: a limit cut the conversation, which had not come to its end
 NEUTRAL = 0  # the token id that stands where one was scrubbed: every vocabulary has it
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput, BadRecord
-from holdfast.contracts.experience import Experience, Trajectory
+from holdfast.contracts.experience import AdvantageBatch, Experience, Trajectory
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import TAG, ModelCall
@@ -325,6 +325,31 @@ class SamplesOrReason:
     breaks: Mapping[Break, int] = field(default_factory=dict)  # prompts that did not go on from what was there
     left_out: Mapping[SkipReason, int] = field(default_factory=dict)  # calls that are not trained on
     reason: SkipReason | None = None
+
+    @property
+    def scored(self) -> Trajectory:
+        """Its trajectory, where it has one."""
+        if self.trajectory is None:
+            raise BadInput("an attempt without a reward", why="has no trajectory", remedy="score it")
+        return self.trajectory
+
+
+def advantage_batch(
+    trajectory: Trajectory, advantages: Iterable[float], is_normalised: bool, returns: Iterable[float] | None = None
+) -> AdvantageBatch:
+    """What the turns of a trajectory weigh, as it is published; without a critic, returns are what was to come."""
+    rewards = [after.reward or 0.0 for _, after in trajectory.transitions]
+    targets = () if returns is None else tuple(map(float, returns))
+    return AdvantageBatch(
+        id=f"{trajectory.id}::advantages",
+        trajectory=trajectory.id,
+        advantages=tuple(map(float, advantages)),
+        returns=targets or tuple(np.cumsum(rewards[::-1])[::-1].tolist()),
+        value_targets=targets,
+        normalized=is_normalised,
+        created_at=trajectory.created_at,
+        metadata={"group": trajectory.task},
+    )
 
 
 def read(experience: Experience, intake: SampleFilter) -> SamplesOrReason:
