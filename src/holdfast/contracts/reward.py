@@ -12,6 +12,7 @@ from holdfast.contracts.errors import BadRecord, check_fields
 MAX_TURN = 2**31 - 1  # what a column can hold
 CHECKED = ("success", "exact_match")  # the signals that say whether an attempt was right; the first that is there
 RIGHT = 1.0 - 1e-9
+TURN_REWARD, TURN_SOURCE = "turn_reward", "rule:turn@1"  # what a turn was worth in all, and who says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,9 @@ class RewardBreakdown:
 
     @property
     def total(self) -> float | None:
-        """None when nothing was measured: missing is not zero."""
-        return sum(s.value * s.weight for s in self.signals) if self.signals else None
+        """None when nothing was measured: missing is not zero. A turn's own term that nobody pays says nothing of it."""
+        measured = [s for s in self.signals if s.turn is None or s.weight]
+        return sum(s.value * s.weight for s in measured) if measured else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +110,13 @@ class Scoring:
     sha256: str  # of the scorers and of all signals
 
 
+def check_in(signals: Iterable[RewardTerm]) -> RewardTerm | None:
+    """The signal that says whether the attempt was right; None: nobody checked it. An agent's own word is no check."""
+    measured = {one.name: one for one in signals if one.source.partition(":")[0] != "agent"}
+    return next((measured[name] for name in CHECKED if name in measured), None)
+
+
 def outcome_of(signals: Iterable[RewardTerm]) -> str | None:
-    """Whether the attempt was right or wrong; None: nobody checked it. An agent's own word is no check."""
-    measured = {one.name: one.value for one in signals if one.source.partition(":")[0] != "agent"}
-    for name in CHECKED:
-        if name in measured:
-            return "right" if measured[name] >= RIGHT else "wrong"
-    return None
+    """Whether the attempt was right or wrong; None: nobody checked it."""
+    check = check_in(signals)
+    return None if check is None else "right" if check.value >= RIGHT else "wrong"
