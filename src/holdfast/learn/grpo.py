@@ -27,6 +27,7 @@ from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
+from holdfast.contracts.reward import TURN_REWARD, outcome_of
 from holdfast.contracts.rollout import Split
 from holdfast.learn import quality
 from holdfast.learn.batch import (
@@ -61,7 +62,8 @@ class Grpo:
     scale: bool = True  # divide by the group's standard deviation
     leave_one_out: bool = False
     mix: float = 0.0  # share of the turn's own reward in its credit; the rest is the outcome's
-    lam: float = 1.0  # how much a turn answers for the turns after it
+    lam: float = 0.0  # how much a turn answers for the turns after it
+    turn_term: str = TURN_REWARD  # what was measured of a turn, and counts as its own reward beside what it was paid
     skip_zero_spread: bool = True
     terms: Literal["sum", "normalised"] = "sum"  # of the signals: as they are, or each by its own spread first
     outcome: str = "success"  # the signal that decides; read where the terms are normalised
@@ -142,8 +144,11 @@ def _credits(team: Sequence[Experience], intake: SampleFilter, settings: Grpo) -
     lengths = np.asarray([len(one.calls) for one in team])
     turns, mix = np.zeros(int(lengths.sum())), settings.mix
     if mix:
+        ranks = [_rank(one) for one in team]
         turns = _turn_rewards(team, lengths, intake, settings)
-        turns, mix = _bounded(turns, outcomes, lengths, [_rank(one) for one in team], settings)
+        if PASSED in ranks and set(ranks) - {PASSED}:
+            turns = turns + _measured(team, lengths, intake, settings)
+        turns, mix = _bounded(turns, outcomes, lengths, ranks, settings)
     credit = turn_credit(turns, outcomes, lengths, lam=settings.lam, mix=mix)
     return np.split(credit, np.cumsum(lengths)[:-1])
 
@@ -183,7 +188,10 @@ def _rank(experience: Experience) -> int | None:
     if any(one.name == GATE and one.source == GATE_SOURCE and one.value > 0.0 for one in signals):
         return VETOED
     told = [one.value for one in signals if one.name == GATED and one.source.startswith("guard:")]
-    return _SHUT.get(told[-1]) if told else None
+    if told:
+        return _SHUT.get(told[-1])
+    outcome = outcome_of(signals)
+    return None if outcome is None else PASSED if outcome == "right" else FAILED
 
 
 def _normalised(team: Sequence[Experience], intake: SampleFilter, settings: Grpo) -> Floats:
@@ -245,6 +253,19 @@ def _turn_rewards(
             rewards = rewards + weights[name] * group_relative(term, index)
     relative = group_relative(rewards, index, scale=settings.scale, leave_one_out=settings.leave_one_out)
     return relative.astype(np.float64)
+
+
+def _measured(team: Sequence[Experience], lengths: NDArray[np.int64], intake: SampleFilter, settings: Grpo) -> Floats:
+    """What was measured of turn k, relative to turn k of the other attempts, and in its own unit: small differences
+    stay small. Only for attempts of which some passed and some did not: what is measured says who brought the outcome
+    about, and where all failed nothing is to be earned."""
+    values = np.zeros(int(lengths.sum()))
+    for start, experience in zip(np.cumsum(lengths) - lengths, team, strict=True):
+        for signal in counted(experience, intake.channels):
+            if signal.turn is not None and signal.name == settings.turn_term and not signal.weight:
+                values[start + signal.turn] = signal.value
+    index = np.concatenate([np.arange(length) for length in lengths])
+    return group_relative(values, index, scale=False, leave_one_out=settings.leave_one_out).astype(np.float64)
 
 
 def _credited(sample: Sample, credit: Floats) -> Sample:
