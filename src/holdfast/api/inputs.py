@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
@@ -360,10 +360,14 @@ def described(value: Any) -> Any:
         return {"name": _named(value), "sha256": _source(value)}
     found: dict[str, Any] = {"name": _named(type(value)), "sha256": _source(type(value))}
     if is_dataclass(value):
-        shown = [one.name for one in fields(value) if one.repr]
+        shown = [one.name for one in fields(value) if one.repr and not _is_left_out(one, value)]
     else:
         shown = [name for name in getattr(value, "__dict__", {}) if not name.startswith("_")]
     return {**found, "with": {name: described(getattr(value, name)) for name in shown}}
+
+
+def _is_left_out(one: Field[Any], value: Any) -> bool:
+    return "later" in one.metadata and getattr(value, one.name) == one.default
 
 
 def _named(value: Any) -> str:

@@ -230,6 +230,8 @@ def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
         numbers = f"mean loss {told['mean_total_loss']:.4f}, KL {told['observed_approx_kl']:.4f}{early}"
         moved = f"parameters moved by {told['parameter_delta_norm']:.3g} in {told['updates']} updates"
         rows = {"learnt": f"{seen}; {moved}", "": numbers, "weights": near(told.get("weights", "none"))}
+        if told.get("explained_variance") is not None:
+            rows["critic"] = f"explained {told['explained_variance']:.2f} of the variance of the returns"
     else:
         rows = {"learnt": f"nothing: {told['skipped_reason'].replace('_', ' ')} ({seen})"}
     if told.get("no_gradient"):

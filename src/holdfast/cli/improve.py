@@ -67,7 +67,6 @@ policy = "{name}"  # the line of versions: {name}@1, {name}@2 ...
 steps = 12
 step_tasks = 8
 samples = 8
-learning_rate = 1e-3
 # With so few tasks two seeds differ by about 0.05 for no reason: the defaults (0.05, 0.08) are for larger sets.
 prove = {{ max_seed_spread = 0.15, max_sample_spread = 0.15 }}
 """
@@ -486,6 +485,9 @@ def _improve_lines(
     rewards = [body["reward"] for body in practised if body.get("reward") is not None]
     if rewards:
         yield f"practice: {len(practised)} steps, mean reward {rewards[0]:.3f} → {rewards[-1]:.3f}"
+    told = [body.get("rl_optimizer", {}).get("explained_variance") for body in practised]
+    if explained := [one for one in told if one is not None]:
+        yield f"critic: explained variance of the returns {explained[0]:.2f} → {explained[-1]:.2f}"
     for body, page in decided:
         yield f"\niteration {body['iteration'] + 1}"
         if "decision" not in body:

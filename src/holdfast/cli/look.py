@@ -323,7 +323,7 @@ def adoption(
         int, Option(metavar="N", min=1, max=1000, help="How many of the newest runs, where none is named.")
     ] = 10,
 ) -> Output:
-    """Show how far tools are adopted where they are needed; without a run, in the newest ones."""
+    """Show how often agents use tools where tools are needed, in one run or in the newest ones."""
     from holdfast.prove.estimate import wilson
     from holdfast.reward.tools import adoption_rates
 
@@ -467,7 +467,7 @@ def quality(
     versions: Annotated[str, Option(metavar="NAMES", help="Versions that are fresh enough; without it any are.")] = "",
     limit: Limit = 20,
 ) -> Output:
-    """Look through what a run collected: what must not be learnt from, and why."""
+    """Check what a run collected: list what must not be trained on, and why."""
     from holdfast.learn.quality import Standards
 
     standards = Standards(

@@ -33,7 +33,7 @@ from holdfast.contracts.executor import Assignment
 from holdfast.contracts.flag import Features
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardTerm
-from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
+from holdfast.contracts.trace import PARTIAL, TRUNCATED, ModelCall, Span, SpanKind, ToolCall
 
 MAX_ERROR = 2000  # characters of an error in one line
 MAX_TRACEBACK = 16_000  # bytes
@@ -386,6 +386,12 @@ class Context:
         """
         calls = self.trace.calls
         self.trace.reward(name, value, turn=calls - 1 if turn is None and calls else turn)
+
+    def truncate(self, why: str) -> None:
+        """Says that a limit cut the conversation short, as in `ctx.truncate("max_turns")`, before the agent returns.
+
+        It is then no end of its own: a critic estimates what would have followed."""
+        self.trace.event(TRUNCATED, why=why)
 
     def check(self) -> None:
         """Raises Interrupted when the attempt was cancelled; for long work that calls nothing of ours."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 from holdfast.contracts.errors import BadRecord, check_fields
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall, Turn
+from holdfast.contracts.trace import PARTIAL, TRUNCATED, ModelCall, Span, SpanKind, ToolCall, Turn
 
 Ended = Literal["terminated", "truncated"]
 
@@ -425,7 +425,7 @@ class Experience:
     breakdown: RewardBreakdown | None  # None: never scored
     version: str | None = None  # of the policy that acted
     input: Any = None  # what was asked, with what was hidden from the agent
-    ended: Ended | None = None  # None: truncated where the last call ran into its limit of tokens, else terminated
+    ended: Ended | None = None  # None: truncated where the agent said so, or the last call ran into its limit of tokens
 
     @property
     def calls(self) -> tuple[ModelCall, ...]:
@@ -444,7 +444,8 @@ class Experience:
         if self.ended is not None:
             return self.ended == "truncated"
         calls = self.calls
-        return bool(calls) and calls[-1].finish_reason == "length"
+        is_told = any(span.kind is SpanKind.TELEMETRY and span.name == TRUNCATED for span in self.spans)
+        return bool(calls) and (is_told or calls[-1].finish_reason == "length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

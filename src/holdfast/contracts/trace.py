@@ -23,6 +23,7 @@ class SpanKind(StrEnum):
 
 DECISIONS = frozenset({SpanKind.MODEL, SpanKind.TOOL})
 PARTIAL = "partial"  # the attribute of a span that is not whole; its value says why
+TRUNCATED = "truncated"  # the name of a telemetry span: a limit cut the conversation, which had not come to its end
 NEUTRAL = 0  # the token id that stands where one was scrubbed: every vocabulary has it
 
 

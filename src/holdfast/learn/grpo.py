@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Literal
 
@@ -20,7 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from holdfast.contracts.algorithm import SWITCHED_OFF, Algorithm, AlgorithmState, Asked, Batch, LearnContext, Work
+from holdfast.contracts.algorithm import (
+    LATER,
+    SWITCHED_OFF,
+    Algorithm,
+    AlgorithmState,
+    Asked,
+    Batch,
+    LearnContext,
+    Work,
+)
+from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.checks import GATED
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
@@ -46,9 +57,10 @@ from holdfast.learn.batch import (
 )
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.constrain import Constraint, CostPrice, combine, cost_credit, describe, from_dict, mean_cost
-from holdfast.learn.objective import Objective
+from holdfast.learn.objective import How, Objective, check_aggregate
 from holdfast.learn.returns import group_relative, normalise_then_sum, turn_credit
-from holdfast.learn.train import OptimizerConfig, Settings, Trainer, Update
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer, Update, check_dials, default_learning_rate
+from holdfast.policies import model as models
 from holdfast.policies.model import Model
 
 Floats = NDArray[np.float64]
@@ -426,15 +438,49 @@ MULTIPLIER = "multiplier"  # where a trainer keeps it
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRPO:
+class GrpoDials:
+    """How attempts are compared and the weights follow; the block `grpo` of a config file has the same names."""
+
+    lr: float | None = None  # at the first step, falling to a tenth; None: by the number of parameters
+    turn_credit: float = 0.0  # share of a turn's own reward in its credit; the rest is the outcome's
+    scale: bool = field(default=True, metadata=LATER)  # divide by the group's spread; False: Dr. GRPO
+    clip_low: float = field(default=0.2, metadata=LATER)
+    clip_high: float = field(default=0.28, metadata=LATER)  # more room for rare tokens to grow: DAPO, arXiv:2503.14476
+    epochs: int = field(default=1, metadata=LATER)
+    minibatch: int = field(default=0, metadata=LATER)  # conversations for one update; 0: all of a step
+    aggregate: How = field(default="token", metadata=LATER)  # what the mean of the loss is over
+    constant: float | None = field(default=None, metadata=LATER)  # tokens, for sequence_norm_constant
+    reference_kl: float = field(default=0.0, metadata=LATER)  # to what the iteration began with
+    behaviour_kl: float = field(default=0.0, metadata=LATER)  # to what sampled
+    entropy: float = field(default=0.0, metadata=LATER)
+    importance_cap: float | None = field(default=None, metadata=LATER)  # truncated importance sampling; None: none
+    max_kl: float | None = field(default=None, metadata=LATER)  # a step that goes beyond is taken back
+    piece_tokens: int = field(default=0, metadata=LATER)  # read at once; 0: what suits the machine
+
+    def __post_init__(self) -> None:
+        least = dict.fromkeys(("reference_kl", "behaviour_kl", "entropy", "clip_low", "clip_high"), 0.0)
+        least |= {"epochs": 1, "minibatch": 0, "piece_tokens": 0, "importance_cap": 1}
+        check_dials("grpo", self, above=("lr", "constant", "max_kl"), least=least)
+        check_dials("grpo", self, least={"turn_credit": 0, "clip_low": 0}, most=1.0)
+        for name in ("epochs", "minibatch", "piece_tokens"):
+            if not isinstance(getattr(self, name), int):
+                raise BadInput(f"grpo.{name} = {getattr(self, name)}", why="must be a whole number")
+        check_aggregate("grpo", self.aggregate, self.constant)
+
+    @property
+    def objective(self) -> Objective:
+        names = ("clip_low", "clip_high", "reference_kl", "behaviour_kl", "entropy", "importance_cap", "aggregate")
+        return Objective(constant=self.constant, **{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPO(GrpoDials):
     """Group-relative policy optimisation of a model whose weights are ours."""
 
-    lr: float = 3e-4
     steps: int = 8
     tasks: int = 16  # in each step, in the order they are given
     samples: int = 8  # attempts at each task
-    turn_credit: float = 0.0  # share of a turn's own reward in its credit; the rest is the outcome's
-    compare: Grpo | None = None  # all of how attempts are compared, in place of `turn_credit`
+    compare: Grpo | None = None  # all of how attempts are compared, in place of `turn_credit` and `scale`
     credit: Credit | None = None  # from the attempts at one task the advantage of each, in place of the group's own
     budget_s: float | None = None  # of learning, in each iteration; None: as much as it takes
     constraint: Constraint | None = None
@@ -445,34 +491,17 @@ class GRPO:
     learner: Learner = field(default_factory=Learner, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "tasks"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"grpo.{name} = {getattr(self, name)}", why="must be at least 1")
+        super().__post_init__()
+        check_dials("grpo", self, least={"steps": 1, "tasks": 1})
         if self.samples < 2:
             raise BadInput(f"grpo.samples = {self.samples}", why="attempts are compared: there must be at least 2")
 
     def start(self, base: Policy) -> AlgorithmState:
-        if not isinstance(base, Model):
-            why = "its weights are out of reach"
-            raise BadInput(f"policy {base.version}", why=why, remedy="give a local model, or improve its prompt")
+        check_trainable(base)
         return AlgorithmState(base=base)
 
     def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
-        if state.step >= self.steps or self._is_spent(state) or not tasks:
-            return ()
-        begun = (state.iteration * self.steps + state.step) * self.tasks
-        named = f"{self.phase}-{state.iteration}-{state.step}"
-        return [
-            Work(
-                name=f"{named}-{turn}-{attempt}",
-                input=tasks[(begun + turn) % len(tasks)],
-                policy=state.policy,
-                group=f"{named}-{turn}",
-                split=Split.TRAIN,
-            )
-            for turn in range(self.tasks)
-            for attempt in range(self.samples)
-        ]
+        return () if self._is_spent(state) else practice(state, tasks, self.phase, self.steps, self.tasks, self.samples)
 
     def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         try:
@@ -495,7 +524,8 @@ class GRPO:
             return state.next(metrics={**told, "skipped": SWITCHED_OFF})
         assert isinstance(state.policy, Model)
         model = self.learner.load(state.policy, ctx.files)
-        trainer = self.learner.train(phase, self._trainer, ctx.files, is_new=state.data.get("trainer") != phase)
+        make = partial(self._trainer, base=state.base, files=ctx.files)
+        trainer = self.learner.train(phase, make, ctx.files, is_new=state.data.get("trainer") != phase)
         trainer.pause_point = ctx.check
         intake = fitted(SampleFilter(run=ctx.run, versions=(state.policy.version,)), model)
         held = price = None
@@ -504,7 +534,8 @@ class GRPO:
             held = from_dict(trainer.beside.get(MULTIPLIER)).updated(mean, self.constraint)
             price = CostPrice(cost=self.constraint.cost, multiplier=held.value)
             told["constraint"] = describe(self.constraint, held, mean)
-        compared = compare(clean, intake, self.compare or Grpo(mix=self.turn_credit), price, self.credit)
+        rules = self.compare or Grpo(mix=self.turn_credit, scale=self.scale)
+        compared = compare(clean, intake, rules, price, self.credit)
         update, data = None, dict[str, Any]()
         candidate: Model | None = None
         if compared.samples is not None:
@@ -529,16 +560,53 @@ class GRPO:
         return state.next(candidate=candidate, metrics={**told, "learning_s": spent}, **data)
 
     def _kept(self, update: Update, ctx: LearnContext, reward: float | None) -> Model | None:
-        """The candidate; None where the step was taken back: the next one begins as the last one that was kept did,
-        in this process or in another."""
-        if update.restored is not None:
+        """The candidate; None where the step was taken back or moved nothing: the next one begins as the last one that
+        was kept did, in this process or in another."""
+        if update.restored is not None or update.delta_norm == 0.0:
             self.learner.forget()
             return None
         return self.learner.save(ctx, algorithm="grpo", mean_reward=reward)
 
-    def _trainer(self, model: nn.Module) -> Trainer:
-        optimizer = OptimizerConfig(learning_rate=self.lr, schedule="linear", total=max(1, self.steps))
-        return Trainer(model, Settings(objective=OBJECTIVE, optimizer=optimizer), seed=self.seed)
+    def _trainer(self, model: nn.Module, base: Model, files: Artifacts) -> Trainer:
+        rate = default_learning_rate(model) if self.lr is None else self.lr
+        parts = -(-self.tasks * self.samples // self.minibatch) if self.minibatch else 1
+        settings = Settings(
+            objective=self.objective,
+            optimizer=OptimizerConfig(learning_rate=rate, schedule="linear", total=self.steps * self.epochs * parts),
+            epochs=self.epochs,
+            minibatch=self.minibatch,
+            max_tokens_per_batch=self.piece_tokens,
+            max_kl=self.max_kl,
+            is_measured=self.max_kl is not None,
+        )
+        reference = models.load(base, files)[0] if self.reference_kl else None
+        return Trainer(model, settings, seed=self.seed, reference=reference)
+
+
+def check_trainable(base: Policy) -> None:
+    if not isinstance(base, Model):
+        why = "its weights are out of reach"
+        raise BadInput(f"policy {base.version}", why=why, remedy="give a local model, or improve its prompt")
+
+
+def practice(
+    state: AlgorithmState, tasks: Sequence[Any], phase: str, steps: int, step_tasks: int, samples: int
+) -> Sequence[Work]:
+    """The attempts of the next step; none where the steps are over, or nothing is there to be tried."""
+    if state.step >= steps or not tasks:
+        return ()
+    begun, named = (state.iteration * steps + state.step) * step_tasks, f"{phase}-{state.iteration}-{state.step}"
+    return [
+        Work(
+            name=f"{named}-{turn}-{attempt}",
+            input=tasks[(begun + turn) % len(tasks)],
+            policy=state.policy,
+            group=f"{named}-{turn}",
+            split=Split.TRAIN,
+        )
+        for turn in range(step_tasks)
+        for attempt in range(samples)
+    ]
 
 
 def brief(told: Mapping[str, Any], ctx: LearnContext) -> dict[str, Any]:

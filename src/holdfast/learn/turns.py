@@ -1,7 +1,8 @@
 """`rl_optimizer`: GAE and PPO over the turns of a language model, with the knobs and the summary that are documented.
 
-A model call is one transition. A critic reads the model's state at the last token of each prompt; the advantage of a
-turn goes to every token decided in it. A conversation terminates where it ended by itself and is truncated where a
+A model call is one transition. A critic reads the model's state at the last token of each prompt (`critic`); it is kept
+with the checkpoints, and how much of the returns it explains is reported. The advantage of a turn goes to every token
+decided in it. A conversation terminates where it ended by itself and is truncated where a
 limit cut it: then the critic says what would have followed. Advantages are normalised over the batch, never within one
 trajectory, where they would cancel. Where the weights are out of reach nothing is pretended: the counts are reported.
 """
@@ -10,8 +11,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, RolloutTail, Work
+from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import FOLDER, Policy
 from holdfast.contracts.records import encode
@@ -46,21 +49,23 @@ from holdfast.learn.constrain import (
     mean_cost,
     turn_costs,
 )
-from holdfast.learn.grpo import INLINE, PHASE, mean_reward, sift
-from holdfast.learn.objective import Objective, TrainableModel
+from holdfast.learn.critic import Critic, CriticConfig, explained_variance
+from holdfast.learn.grpo import INLINE, PHASE, check_trainable, mean_reward, practice, sift
+from holdfast.learn.objective import How, Objective, TrainableModel, check_aggregate
 from holdfast.learn.returns import gae, normalise
-from holdfast.learn.train import OptimizerConfig, Settings, Trainer
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer, check_dials, default_learning_rate
 from holdfast.policies.model import Model
 
 Skipped = Literal[
     "no_succeeded_train_rollouts", "no_trajectories_collected", "no_ppo_samples_constructed", "weights_out_of_reach"
 ]
 Floats = NDArray[np.float64]
+OPTIMIZER = "rl_optimizer"  # the phase of a run that learns once, at its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaeSettings:
-    """How a turn's advantage is estimated; ranges are checked by `contracts.settings`."""
+    """How a turn's advantage is estimated."""
 
     gamma: float = 0.99
     lam: float = 0.95
@@ -70,13 +75,18 @@ class GaeSettings:
     clip_returns: float | None = None
     normalization_epsilon: float = 1e-8
 
+    def __post_init__(self) -> None:
+        check_dials("gae", self, least={"gamma": 0.0, "lam": 0.0}, most=1.0)
+        check_dials("gae", self, above=("clip_advantages", "clip_returns", "normalization_epsilon"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PpoSettings:
-    """How the parameters follow the advantages; ranges are checked by `contracts.settings`."""
+    """How the parameters follow the advantages."""
 
     clip_epsilon: float = 0.2
-    value_loss_coefficient: float = 0.5
+    clip_epsilon_high: float | None = None  # None: the same
+    value_loss_coefficient: float = 0.5  # of a shared critic; 0: no critic learns
     entropy_coefficient: float = 0.01
     mini_batch_size: int = 32  # turns
     gradient_accumulation_steps: int = 1  # minibatches for one update
@@ -84,8 +94,20 @@ class PpoSettings:
     kl_penalty_coefficient: float = 0.0
     target_kl: float | None = None  # passed at the end of an epoch: no further epoch
     max_kl: float | None = None  # passed by a minibatch: nothing more is applied; by the whole step: it is taken back
-    learning_rate: float = 1e-4
+    learning_rate: float | None = None  # None: by the number of parameters
     max_grad_norm: float = 1.0
+    aggregate: How = "token"  # what the mean of the loss is over
+    constant: float | None = None  # tokens, for sequence_norm_constant
+    importance_cap: float | None = None  # truncated importance sampling; None: none
+    piece_tokens: int = 0  # read at once; 0: what suits the machine
+
+    def __post_init__(self) -> None:
+        least: dict[str, float] = {"mini_batch_size": 1, "gradient_accumulation_steps": 1, "epochs": 1}
+        least |= {"piece_tokens": 0, "importance_cap": 1, "clip_epsilon": 0, "clip_epsilon_high": 0, "target_kl": 0}
+        least |= {"max_kl": 0}
+        least |= {f"{name}_coefficient": 0 for name in ("value_loss", "entropy", "kl_penalty")}
+        check_dials("ppo", self, above=("learning_rate", "max_grad_norm", "constant"), least=least)
+        check_aggregate("ppo", self.aggregate, self.constant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +116,7 @@ class RlSettings:
 
     gae: GaeSettings = field(default_factory=GaeSettings)
     ppo: PpoSettings = field(default_factory=PpoSettings)
+    critic: CriticConfig = field(default_factory=CriticConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +137,10 @@ class PpoSummary:
     updates: int = 0
     stopped_early: str | None = None  # by which limit
     restored: str | None = None  # why the update was taken back
+    explained_variance: float | None = None  # of the returns, by the critic that the advantages were computed with
+    value_loss: float | None = None  # of that critic: the mean of ½(V − R)²
+    entropy: float | None = None  # nats a token
+    clip_fraction: float | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)  # rollouts that taught nothing
     breaks: Mapping[str, int] | None = None  # prompts that did not go on from what was there, by kind; None: all did
     constraint: Mapping[str, Any] | None = None  # the cost that was held to a budget, and the multiplier to go on with
@@ -131,11 +158,12 @@ def optimize_turns(
     seed: int,
     intake: SampleFilter | None = None,
     held: tuple[Constraint, Multiplier] | None = None,
-    pause_point: Callable[[], None] = lambda: None,
+    trainer: Trainer | None = None,
 ) -> PpoSummary:
     """Trains the model on these attempts in place; the model is None where its weights cannot be reached.
 
-    The critic begins at 0. The summary holds the multiplier of a constraint, to be given with the next batch."""
+    The trainer holds the optimiser and the critic, and goes on from batch to batch; without one, both are new. The
+    summary holds the multiplier of a constraint, to be given with the next batch."""
     intake = fitted(intake or SampleFilter(), model)
     gathered = gather(experiences, intake)
     reasons = {rollout: str(reason) for rollout, reason in gathered.reasons.items() if reason is not None}
@@ -146,19 +174,26 @@ def optimize_turns(
     skipped = _skipped(gathered.reasons, model is not None, trajectories, turns)
     if skipped is not None or model is None:
         return replace(summary, skipped_reason=skipped)
+    trainer = trainer or trainer_for(model, settings, seed=seed)
     conversations = sum(len(reading.samples) for _, reading in gathered.kept)
-    trainer = Trainer(model, _settings(settings.ppo, conversations / turns), seed=seed, critic=_critic(model))
-    trainer.pause_point = pause_point
+    per_update = settings.ppo.mini_batch_size * settings.ppo.gradient_accumulation_steps
+    # A conversation is read once for all of its turns, so minibatches are whole conversations with as many turns.
+    trainer.settings = replace(trainer.settings, minibatch=max(1, round(per_update * conversations / turns)))
     told, price = None, None
     if held is not None:
         mean = mean_cost(experiences, intake, held[0].cost)
         moved = held[1].updated(mean, held[0])
         price = CostPrice(cost=held[0].cost, multiplier=moved.value)
         told = describe(held[0], moved, mean)
-    update = trainer.step(_advised(gathered.kept, trainer, intake, settings.gae, price))
+    batch, explained, value_loss = _advised(gathered.kept, trainer, intake, settings.gae, price)
+    update = trainer.step(batch)
     return replace(
         summary,
         executed=True,
+        explained_variance=explained,
+        value_loss=value_loss,
+        entropy=update.entropy,
+        clip_fraction=update.clip_fraction,
         mean_total_loss=update.loss,
         observed_approx_kl=update.approx_kl,
         early_stop_triggered=update.stopped_early == "max_kl",
@@ -184,36 +219,40 @@ def _skipped(
     return None if turns else "no_ppo_samples_constructed"
 
 
-def _settings(ppo: PpoSettings, conversations_per_turn: float) -> Settings:
-    """A conversation is read once for all of its turns, so minibatches are whole conversations with as many turns."""
-    turns = ppo.mini_batch_size * ppo.gradient_accumulation_steps
-    return Settings(
+def trainer_for(model: nn.Module, settings: RlSettings, *, seed: int) -> Trainer:
+    """A new trainer with a critic that knows nothing yet."""
+    ppo = settings.ppo
+    high = ppo.clip_epsilon if ppo.clip_epsilon_high is None else ppo.clip_epsilon_high
+    rate = default_learning_rate(model) if ppo.learning_rate is None else ppo.learning_rate
+    made = Settings(
         objective=Objective(
             clip_low=min(ppo.clip_epsilon, 1.0),
-            clip_high=ppo.clip_epsilon,
+            clip_high=high,
             value=ppo.value_loss_coefficient,
             entropy=ppo.entropy_coefficient,
             behaviour_kl=ppo.kl_penalty_coefficient,
+            importance_cap=ppo.importance_cap,
+            aggregate=ppo.aggregate,
+            constant=ppo.constant,
         ),
-        optimizer=OptimizerConfig(learning_rate=ppo.learning_rate, max_grad_norm=ppo.max_grad_norm),
+        optimizer=OptimizerConfig(learning_rate=rate, max_grad_norm=ppo.max_grad_norm),
         epochs=ppo.epochs,
-        minibatch=max(1, round(turns * conversations_per_turn)),
+        max_tokens_per_batch=ppo.piece_tokens,
         target_kl=ppo.target_kl,
         max_kl=ppo.max_kl,
         is_measured=True,
     )
+    return Trainer(model, made, seed=seed, critic=_critic(model, settings.critic))
 
 
-def _critic(model: nn.Module) -> nn.Linear:
+def _critic(model: nn.Module, config: CriticConfig) -> nn.Module:
     """Says 0 of everything, until it has learnt."""
     reader: TrainableModel = model  # type: ignore[assignment]
+    device = next(model.parameters()).device
     with torch.no_grad():
-        device = next(model.parameters()).device
         width = reader.hidden(torch.zeros((1, 1), dtype=torch.long, device=device)).shape[-1]
-    critic = nn.Linear(width, 1)
-    nn.init.zeros_(critic.weight)
-    nn.init.zeros_(critic.bias)
-    return critic
+    critic = Critic(width, config, device=device)
+    return critic if config.mode == "separate" else critic.head
 
 
 def _decided_turns(reading: SamplesOrReason) -> set[int]:
@@ -226,27 +265,46 @@ def _advised(
     intake: SampleFilter,
     settings: GaeSettings,
     price: CostPrice | None = None,
-) -> Samples:
-    """Samples with an advantage on every decided token and a value target before every turn."""
-    owners = [(experience, sample) for experience, reading in kept for sample in reading.samples]
-    asked = pack([_asking(sample, experience.is_truncated) for experience, sample in owners])
-    said = trainer.values(asked)
-    values = np.split(said, asked.bounds[1:-1])
-    by_rollout: dict[str, list[tuple[Sample, NDArray[np.float32]]]] = {}
-    for (experience, sample), numbers in zip(owners, values, strict=True):
-        by_rollout.setdefault(experience.rollout, []).append((sample, numbers))
-    estimates = [_estimate(experience, by_rollout[experience.rollout], intake, settings) for experience, _ in kept]
-    advantages, returns = (np.concatenate(parts) for parts in zip(*estimates, strict=True))
+) -> tuple[Samples, float | None, float]:
+    """Samples with an advantage on every decided token and a value target before every turn; and how well the critic
+    knew the returns: the share of their variance that it explains, and its loss."""
+    asked = pack([_asking(one, experience.is_truncated) for experience, reading in kept for one in reading.samples])
+
+    def estimated(said: NDArray[np.float32]) -> tuple[Floats, Floats]:
+        values = iter(np.split(said, asked.bounds[1:-1]))
+        pairs = ((experience, [(one, next(values)) for one in reading.samples]) for experience, reading in kept)
+        found = [_estimate(experience, samples, intake, settings) for experience, samples in pairs]
+        return np.concatenate([a for a, _ in found]), np.concatenate([r for _, r in found])
+
+    advantages, returns = estimated(trainer.values(asked))
+    explained = explained_variance(returns - advantages, returns)
+    if trainer.is_first:
+        blind = pack(_all_credited(kept, advantages, returns)).returns
+        first = estimated(trainer.first_values(asked, blind, _numbers(kept)))
+        known = explained_variance(first[1] - first[0], first[1])
+        if known is not None and known > 0.0:  # else it knows nothing worth using yet
+            (advantages, returns), explained = first, known
+    loss = float(0.5 * np.square(advantages).mean())
     if price is not None:  # before anything is scaled: a price is of rewards as they are
         dear = turn_costs([experience for experience, _ in kept], price.cost, gamma=settings.gamma)
         advantages = combine(advantages, dear, price.multiplier)
     advantages = _scaled(advantages, settings.normalize_advantages, settings.clip_advantages, settings)
     returns = _scaled(returns, settings.normalize_returns, settings.clip_returns, settings)
-    edges = np.cumsum([len(one) for one, _ in estimates])[:-1]
-    samples = []
-    for (experience, _), a, r in zip(kept, np.split(advantages, edges), np.split(returns, edges), strict=True):
-        samples += [_credited(one, a, r) for one, _ in by_rollout[experience.rollout]]
-    return pack(samples)
+    return pack(_all_credited(kept, advantages, returns)), explained, loss
+
+
+def _all_credited(
+    kept: Sequence[tuple[Experience, SamplesOrReason]], advantages: Floats, returns: Floats
+) -> list[Sample]:
+    """The samples of all attempts, from the numbers of all turns one after the other."""
+    edges = np.cumsum([len(experience.calls) for experience, _ in kept])[:-1]
+    parts = zip(kept, np.split(advantages, edges), np.split(returns, edges), strict=True)
+    return [_credited(one, a, r) for (_, reading), a, r in parts for one in reading.samples]
+
+
+def _numbers(kept: Sequence[tuple[Experience, SamplesOrReason]]) -> NDArray[np.int64]:
+    """For each sample the number of the attempt that it comes from."""
+    return np.repeat(np.arange(len(kept)), [len(reading.samples) for _, reading in kept])
 
 
 def _scaled(x: Floats, is_normalised: bool, clip: float | None, settings: GaeSettings) -> Floats:
@@ -305,69 +363,120 @@ def _credited(sample: Sample, advantages: Floats, returns: Floats) -> Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnPPO:
-    """The documented optimizer, with its settings as they are documented."""
+    """Proximal policy optimisation of a model whose weights are ours: a critic judges each turn of a conversation.
 
-    settings: RlSettings = field(default_factory=RlSettings)
+    The three blocks may be given as mappings, with the names that the config file has for them."""
+
+    gae: GaeSettings | Mapping[str, Any] = field(default_factory=GaeSettings)
+    ppo: PpoSettings | Mapping[str, Any] = field(default_factory=PpoSettings)
+    critic: CriticConfig | Mapping[str, Any] = field(default_factory=CriticConfig)
     channels: tuple[str, ...] | None = None  # names of signals to learn from; None: all
     constraint: Constraint | None = None
     seed: int = 0
-    steps: int = 1
-    follow: str | None = None  # learn from the finished rollouts of this run, as they arrive
+    steps: int = 8
+    tasks: int = 16  # in each step, in the order they are given
+    samples: int = 8  # attempts at each task
+    follow: str | None = None  # learn from the finished rollouts of this run, as they arrive, instead of practising
     follow_least: int = 128  # of them, for one step
     budget_s: float | None = None
     held_out: Sequence[Any] = ()
     learner: Learner = field(default_factory=Learner, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        for name, kind in BLOCKS.items():
+            object.__setattr__(self, name, _block(name, kind, getattr(self, name)))
+        check_dials("ppo", self, least={"steps": 1, "tasks": 1, "samples": 1})
+
+    @property
+    def settings(self) -> RlSettings:
+        return RlSettings(**{name: getattr(self, name) for name in BLOCKS})
+
     def start(self, base: Policy) -> AlgorithmState:
+        check_trainable(base)
         return AlgorithmState(base=base)
 
     def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work | RolloutTail]:
         spent = float(state.data.get("learning_s", 0.0))
-        if self.follow is None or state.step >= self.steps or (self.budget_s is not None and spent >= self.budget_s):
+        if state.step >= self.steps or (self.budget_s is not None and spent >= self.budget_s):
             return ()
+        if self.follow is None:
+            return practice(state, tasks, PHASE, self.steps, self.tasks, self.samples)
         return [RolloutTail(run=self.follow, least=self.follow_least, taken=tuple(state.data.get("taken", ())))]
 
     def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
-        """One step on conversations that have nothing beside them to be compared with: a critic judges them."""
-        began, experiences = time.perf_counter(), ctx.experiences(batch)
+        began, experiences, phase = time.perf_counter(), ctx.experiences(batch), f"{PHASE} {state.iteration + 1}"
         clean, findings = sift(experiences, self.held_out)
-        told, candidate, multiplier = self.learn(clean, state.policy, state.data.get("multiplier"), ctx)
+        told, candidate, multiplier = self.learn(
+            clean,
+            state.policy,
+            state.data.get("multiplier"),
+            ctx,
+            phase=phase,
+            is_new=state.data.get("trainer") != phase,
+        )
         spent = round(time.perf_counter() - began - ctx.held_s, 3)
         metrics = {
             **told,
-            "phase": f"{PHASE} {state.iteration + 1}",
+            "phase": phase,
             "iteration": state.iteration,
             "rollouts": len(experiences),
             "reward": mean_reward(experiences),
             "quality": [encode(one) for one in findings],
             "learning_s": spent,
         }
-        taken = [*state.data.get("taken", ()), *([] if batch.ids is None else [batch.ids])]
-        learnt_s = round(float(state.data.get("learning_s", 0.0)) + spent, 3)
-        return state.next(candidate=candidate, metrics=metrics, taken=taken, learning_s=learnt_s, multiplier=multiplier)
+        data: dict[str, Any] = {} if candidate is None else {"trainer": phase}
+        if self.follow is not None:
+            data["taken"] = [*state.data.get("taken", ()), *([] if batch.ids is None else [batch.ids])]
+        data["learning_s"] = round(float(state.data.get("learning_s", 0.0)) + spent, 3)
+        return state.next(candidate=candidate, metrics=metrics, multiplier=multiplier, **data)
 
     def learn(
-        self, experiences: Sequence[Experience], policy: Policy, multiplier: Any, ctx: LearnContext
+        self,
+        experiences: Sequence[Experience],
+        policy: Policy,
+        multiplier: Any,
+        ctx: LearnContext,
+        *,
+        phase: str = OPTIMIZER,
+        is_new: bool = True,
     ) -> tuple[dict[str, Any], Policy | None, Any]:
-        """What is told of the step, the policy that came of it, and the constraint's multiplier to go on with."""
+        """What is told of the step, the policy that came of it, and the constraint's multiplier to go on with.
+
+        Within a phase the optimiser and the critic go on from step to step; a new one begins with the critic that the
+        policy's checkpoint holds, if it holds one."""
         if not ctx.features.learning:
-            return {"phase": "rl_optimizer", "skipped": SWITCHED_OFF}, None, multiplier  # as without the block
+            return {"phase": OPTIMIZER, "skipped": SWITCHED_OFF}, None, multiplier  # as without the block
         try:
-            return self._learn(experiences, policy, multiplier, ctx)
+            return self._learn(experiences, policy, multiplier, ctx, phase, is_new)
         except BaseException:
             self.learner.forget()
             raise
 
     def _learn(
-        self, experiences: Sequence[Experience], policy: Policy, multiplier: Any, ctx: LearnContext
+        self,
+        experiences: Sequence[Experience],
+        policy: Policy,
+        multiplier: Any,
+        ctx: LearnContext,
+        phase: str,
+        is_new: bool,
     ) -> tuple[dict[str, Any], Policy | None, Any]:
-        model = self.learner.load(policy, ctx.files) if isinstance(policy, Model) else None
-        held: tuple[Constraint, Multiplier] | None = None
-        if self.constraint is not None:
-            held = self.constraint, from_dict(multiplier)
-        intake = SampleFilter(run=self.follow or ctx.run, channels=self.channels)
+        model = trainer = None
+        if isinstance(policy, Model):
+            model = self.learner.load(policy, ctx.files)
+            make = partial(trainer_for, settings=self.settings, seed=self.seed)
+            trainer = self.learner.train(phase, make, ctx.files, is_new=is_new)
+            trainer.pause_point = ctx.check
+        held = None if self.constraint is None else (self.constraint, from_dict(multiplier))
+        versions = (policy.version,) if self.follow is None and phase != OPTIMIZER else None  # those that practised
         summary = optimize_turns(
-            experiences, model, self.settings, seed=self.seed, intake=intake, held=held, pause_point=ctx.check
+            experiences,
+            model,
+            self.settings,
+            seed=self.seed,
+            intake=SampleFilter(run=self.follow or ctx.run, channels=self.channels, versions=versions),
+            held=held,
+            trainer=trainer,
         )
         told: dict[str, Any] = summary.to_dict()
         reasons = {
@@ -375,7 +484,7 @@ class TurnPPO:
         }  # nobody expects to learn from validation
         told["no_gradient"] = dict(Counter(reasons.values()).most_common())
         candidate = self._kept(summary, ctx) if model is not None else None
-        body: dict[str, Any] = {"phase": "rl_optimizer", "rl_optimizer": told}
+        body: dict[str, Any] = {"phase": OPTIMIZER, "rl_optimizer": told}
         body["reasons"] = reasons if len(reasons) <= INLINE else {"blob": ctx.save(reasons)}
         if candidate is not None:
             body["checkpoint"] = candidate.checkpoint
@@ -386,7 +495,25 @@ class TurnPPO:
         return body, candidate, (told.get("constraint") or {}).get("multiplier", multiplier)
 
     def _kept(self, summary: PpoSummary, ctx: LearnContext) -> Model | None:
-        if not summary.executed or summary.restored is not None:
+        """The candidate; None where nothing was learnt, the step was taken back, or it moved nothing."""
+        if not summary.executed or summary.restored is not None or not summary.parameter_delta_norm:
             self.learner.forget()
             return None
         return self.learner.save(ctx, algorithm="ppo")
+
+
+BLOCKS: Mapping[str, Any] = {"gae": GaeSettings, "ppo": PpoSettings, "critic": CriticConfig}
+
+
+def _block(name: str, kind: Any, given: Any) -> Any:
+    """The block itself, or the one that a mapping describes."""
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, Mapping):
+        why = f"is {type(given).__name__}, not a mapping"
+        raise BadInput(f"ppo: {name}", why=why, remedy="as in ppo={'epochs': 2}")
+    plain = {"lam" if key == "lambda" else key: value for key, value in given.items()}
+    known = [one.name for one in fields(kind)]
+    if strange := [key for key in plain if key not in known]:
+        raise BadInput(f"ppo: {name}.{strange[0]}", why="is unknown", remedy=f"there are {', '.join(known)}")
+    return kind(**plain)

@@ -28,6 +28,7 @@ from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Backoff, Split
 from holdfast.contracts.settings import (
     ConstraintBlock,
+    GrpoBlock,
     ImproveBlock,
     OptimizeSettings,
     ProveBlock,
@@ -348,12 +349,14 @@ def constraint_of(*blocks: ConstraintBlock | None) -> Constraint | None:
 
 
 def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
-    """Attempts at one task are compared with one another; conversations that are followed have nothing beside them,
-    and are judged by a critic."""
-    if block.follow is not None:
+    """GRPO compares attempts at one task with one another; PPO judges each by a critic, as conversations must be that
+    are followed and have nothing beside them."""
+    if block.follow is not None or block.algorithm == "ppo":
         return replace(
             turn_ppo(settings, settings.rl_optimizer or RlOptimizer(), block.constraint),
             steps=block.steps,
+            tasks=block.step_tasks,
+            samples=block.samples,
             follow=block.follow,
             follow_least=block.follow_least,
             budget_s=block.budget_s,
@@ -361,8 +364,10 @@ def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
         )
     from holdfast.learn.grpo import GRPO
 
+    dials = (settings.grpo or GrpoBlock()).model_dump()
     return GRPO(
-        lr=block.learning_rate,
+        lr=dials.pop("learning_rate") or block.learning_rate,
+        **dials,
         steps=block.steps,
         tasks=block.step_tasks,
         samples=block.samples,
@@ -374,10 +379,12 @@ def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
 
 
 def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: ConstraintBlock | None = None) -> TurnPPO:
-    from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, TurnPPO
+    from holdfast.learn.turns import TurnPPO
 
     return TurnPPO(
-        settings=RlSettings(gae=GaeSettings(**block.gae.model_dump()), ppo=PpoSettings(**block.ppo.model_dump())),
+        gae=block.gae.model_dump(),
+        ppo=block.ppo.model_dump(),
+        critic=block.critic.model_dump(),
         channels=block.channels,
         constraint=constraint_of(constraint, block.constraint, settings.constraint),
         seed=settings.seed,

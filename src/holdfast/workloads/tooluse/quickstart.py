@@ -86,7 +86,7 @@ class Quickstart:
     grpo_steps: int = 16
     grpo_tasks: int = 16
     grpo_samples: int = 8  # attempts at each task
-    grpo_rate: float = 1e-3
+    grpo_rate: float = 3e-4
     workers: int = 64
 
 
