@@ -45,7 +45,7 @@ def column(told: Sequence[Mapping[str, float]], name: str) -> list[Any]:
 
 def test_every_turn_has_its_four_measures_and_their_total() -> None:
     told = terms(talk(QUESTION, PRICE, STOCK, SUM, lookup("elm.owner", "Ann"), answer="51"))
-    assert column(told, "information_gain") == [1.0, 1.0, 1.0, 0.0, 0.0]  # Ann led nowhere; the answer finds nothing out
+    assert column(told, "information_gain") == [1.0, 1.0, 1.0, 0.0, 0.0]  # Ann led nowhere
     assert column(told, "format") == column(told, "safety") == [1.0] * 5
     # Three marks on the way: both needed tools, and the expected number in a result. The check has the last word.
     assert column(told, "progress") == [1 / 3, 0.0, 2 / 3, 0.0, 0.0]
@@ -177,7 +177,8 @@ def test_no_call_where_none_is_needed_is_the_right_choice() -> None:
     assert (RewardBreakdown(signals=with_call).total or 0.0) < 1.0 + 0.1
 
 
-SHAPES = st.lists(st.sampled_from([PRICE, STOCK, SUM, tool("clock", "1"), lookup("x", error="error: busy")]), max_size=4)
+BUSY = lookup("x", error="error: busy")
+SHAPES = st.lists(st.sampled_from([PRICE, STOCK, SUM, tool("clock", "1"), BUSY]), max_size=4)
 OTHERS = st.lists(st.floats(-3, 3), max_size=3)
 
 
@@ -198,8 +199,14 @@ def test_whatever_was_called_a_wrong_answer_never_earns_more_than_a_right_one(
 
 @pytest.mark.parametrize(
     ("weights", "why"),
-    [({"tone": 0.1}, "is unknown"), ({"choice": -0.1}, "at least 0"), ({"choice": 0.3, "utility": 0.3}, "add up to 0.6")],
+    [
+        ({"tone": 0.1}, "is unknown"),
+        ({"choice": -0.1}, "at least 0"),
+        ({"choice": "much"}, "must be finite"),
+        ({"choice": 0.3, "utility": 0.3}, "add up to 0.6"),
+        (0.1, "is not a table"),
+    ],
 )
-def test_impossible_weights_are_refused(weights: dict[str, float], why: str) -> None:
+def test_impossible_weights_are_refused(weights: Any, why: str) -> None:
     with pytest.raises(BadInput, match=why):
         TurnRewards(weights=weights)

@@ -12,7 +12,8 @@ from holdfast.contracts.errors import BadRecord, check_fields
 MAX_TURN = 2**31 - 1  # what a column can hold
 CHECKED = ("success", "exact_match")  # the signals that say whether an attempt was right; the first that is there
 RIGHT = 1.0 - 1e-9
-TURN_REWARD, TURN_SOURCE = "turn_reward", "rule:turn@1"  # what a turn was worth in all, and who says so
+TURN_REWARD = "turn_reward"  # what a turn was worth in all
+TURN_SOURCES = ("rule:turn@1", "rule:evidence")  # who says that and its parts: by these weights; what was found out
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class RewardBreakdown:
 
     @property
     def total(self) -> float | None:
-        """None when nothing was measured: missing is not zero. A turn's own term that nobody pays says nothing of it."""
+        """None when nothing was measured: missing is not zero. A term of a turn that is not paid does not count."""
         measured = [s for s in self.signals if s.turn is None or s.weight]
         return sum(s.value * s.weight for s in measured) if measured else None
 

@@ -271,13 +271,18 @@ def _measured(team: Sequence[Experience], lengths: NDArray[np.int64], intake: Sa
     """What was measured of turn k, relative to turn k of the other attempts, and in its own unit: small differences
     stay small. Only for attempts of which some passed and some did not: what is measured says who brought the outcome
     about, and where all failed nothing is to be earned."""
-    values = np.zeros(int(lengths.sum()))
-    for start, experience in zip(np.cumsum(lengths) - lengths, team, strict=True):
-        for signal in counted(experience, intake.channels):
-            if signal.turn is not None and signal.name == settings.turn_term and not signal.weight:
-                values[start + signal.turn] = signal.value
+    values = np.concatenate([measured_turns(one, intake, settings.turn_term) for one in team])
     index = np.concatenate([np.arange(length) for length in lengths])
     return group_relative(values, index, scale=False, leave_one_out=settings.leave_one_out).astype(np.float64)
+
+
+def measured_turns(experience: Experience, intake: SampleFilter, term: str = TURN_REWARD) -> Floats:
+    """What was measured of each turn and not paid; 0 where nothing was."""
+    values = np.zeros(len(experience.calls))
+    for signal in counted(experience, intake.channels):
+        if signal.turn is not None and signal.name == term and not signal.weight:
+            values[signal.turn] = signal.value
+    return values
 
 
 def _credited(sample: Sample, credit: Floats) -> Sample:

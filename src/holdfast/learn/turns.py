@@ -50,7 +50,7 @@ from holdfast.learn.constrain import (
     turn_costs,
 )
 from holdfast.learn.critic import Critic, CriticConfig, explained_variance
-from holdfast.learn.grpo import INLINE, PHASE, check_trainable, mean_reward, practice, sift
+from holdfast.learn.grpo import INLINE, PHASE, check_trainable, mean_reward, measured_turns, practice, sift
 from holdfast.learn.objective import How, Objective, TrainableModel, check_aggregate
 from holdfast.learn.returns import gae, normalise
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer, check_dials, default_learning_rate
@@ -74,9 +74,10 @@ class GaeSettings:
     normalize_returns: bool = False
     clip_returns: float | None = None
     normalization_epsilon: float = 1e-8
+    turn_credit: float = 0.0  # how far what was measured of a turn moves its reward
 
     def __post_init__(self) -> None:
-        check_dials("gae", self, least={"gamma": 0.0, "lam": 0.0}, most=1.0)
+        check_dials("gae", self, least={"gamma": 0.0, "lam": 0.0, "turn_credit": 0.0}, most=1.0)
         check_dials("gae", self, above=("clip_advantages", "clip_returns", "normalization_epsilon"))
 
 
@@ -333,6 +334,10 @@ def _estimate(
     rewards, values = np.zeros(count), np.zeros(count)
     for signal in counted(experience, intake.channels):
         rewards[count - 1 if signal.turn is None else signal.turn] += signal.value * signal.weight
+    if settings.turn_credit:  # a potential that is 0 at the end: no attempt earns by it; Ng et al. 1999
+        moved = settings.turn_credit * measured_turns(experience, intake)
+        rewards += moved
+        rewards[-1] -= moved.sum()
     after = 0.0
     for sample, said in samples:
         for turn, start in sample.starts:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import Release
 from holdfast.contracts.rollout import Rollout

@@ -14,7 +14,7 @@ from math import fsum, isfinite
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import TURN_REWARD, TURN_SOURCE, RewardTerm, check_in
+from holdfast.contracts.reward import TURN_REWARD, TURN_SOURCES, RewardTerm, check_in
 from holdfast.contracts.scorer import told_error
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import PARTIAL, Span, SpanKind, Turn
@@ -24,7 +24,7 @@ from holdfast.reward.evidence import CallEvidence, answer_of, evidence, facts, r
 
 TURN: Mapping[str, float] = {"information_gain": 0.4, "format": 0.3, "progress": 0.2, "safety": 0.1}
 TOOL: Mapping[str, float] = {"choice": 0.4, "structure": 0.3, "utility": 0.2, "error_handling": 0.1}
-SOURCES = {"information_gain": "rule:evidence"}  # of a turn's terms; TURN_SOURCE for the others
+TURN_SOURCE, EVIDENCE = TURN_SOURCES
 MAX_FEEDBACK = 500  # characters
 
 
@@ -37,10 +37,12 @@ class TurnRewards:
     has_tools: bool = True  # False: how tools were used is not looked at
 
     def __post_init__(self) -> None:
+        if not isinstance(self.weights, Mapping):
+            raise BadInput(f"tool_reward = {self.weights!r}", why="is not a table", remedy='as in {"choice": 0.04}')
         for name, weight in self.weights.items():
             if name not in TOOL:
                 raise BadInput(f"tool_reward.{name}", why="is unknown", remedy=f"use {', '.join(TOOL)}")
-            if not (isfinite(weight) and weight >= 0.0):
+            if type(weight) not in (int, float) or not (isfinite(weight) and weight >= 0.0):
                 raise BadInput(f"tool_reward.{name} = {weight}", why="must be finite and at least 0")
         if (whole := fsum(self.weights.values())) > OutcomeGate().cap:
             why = f"its weights add up to {whole:g}, and shaping moves at most {OutcomeGate().cap:g} of the outcome"
@@ -70,7 +72,7 @@ class TurnRewards:
         schemas, needs = self._offered(item, spans), tools.names(item.get("needs"))
         answer = answer_of(spans) if output is None else output
         facts_found = evidence(spans, answer)
-        own = _terms(found, facts_found, item, needs, schemas, output, spans, signals)
+        own = _terms(found, facts_found, item, needs, schemas, answer, spans, signals)
         if not self.has_tools:
             return (*signals, *own)
         marks = tools.marks(spans, needs=needs, schemas=schemas, answer=answer, found=facts_found)
@@ -118,7 +120,7 @@ def _terms(
     item: Mapping[str, Any],
     needs: Sequence[str] | None,
     schemas: tools.Schemas | None,
-    output: Any,
+    answer: Any,
     spans: Sequence[Span],
     signals: Sequence[RewardTerm],
 ) -> list[RewardTerm]:
@@ -128,9 +130,8 @@ def _terms(
         by_turn.get(one.turn if one.turn is not None else 0, []).append(one)
     judged = [one for one in signals if one.turn is None and one.source.partition(":")[0] != "agent"]
     whole = {one.name.rpartition(".")[2]: one.value for one in judged}
-    heights = _heights(by_turn, item, needs, check_in(judged))
-    heights[-1] = 0.0 if output is None else heights[-1]  # an agent that failed has reached nothing
-    costs = _costs(found, spans, schemas, output, whole.get("safety_cost", 0.0))
+    heights = _heights(by_turn, item, needs, check_in(judged), is_answered=bool(answer))
+    costs = _costs(found, spans, schemas, answer, whole.get("safety_cost", 0.0))
     told: list[RewardTerm] = []
     for turn in found:
         at = turn.index
@@ -143,8 +144,10 @@ def _terms(
         }
         values[TURN_REWARD] = fsum(TURN[name] * value for name, value in values.items())
         told += [
-            RewardTerm(name=name, value=value, weight=0.0, source=SOURCES.get(name, TURN_SOURCE), turn=at)
-            for name, value in values.items()
+            RewardTerm(
+                name=n, value=v, weight=0.0, source=EVIDENCE if n == "information_gain" else TURN_SOURCE, turn=at
+            )
+            for n, v in values.items()
         ]
     return told
 
@@ -174,6 +177,8 @@ def _heights(
     item: Mapping[str, Any],
     needs: Sequence[str] | None,
     check: RewardTerm | None,
+    *,
+    is_answered: bool,
 ) -> list[float]:
     """Φ before the first turn and after each: the share of needed tools that gave a result, and of facts of the
     expected answer that results hold; after the last turn, what the hidden check says. The steps add up to that."""
@@ -184,8 +189,8 @@ def _heights(
         tools_seen |= {one.call.tool for one in brought if one.call.error is None and one.call.tool in (needs or ())}
         facts_seen |= expected & frozenset[str]().union(*(one.fresh for one in brought))
         heights.append((len(tools_seen) + len(facts_seen)) / of if of else 0.0)
-    if check is not None:
-        heights[-1] = min(1.0, max(0.0, check.value))
+    if check is not None or not is_answered:  # without an answer nothing was reached
+        heights[-1] = 0.0 if check is None else min(1.0, max(0.0, check.value))
     return heights
 
 
