@@ -19,6 +19,7 @@ from holdfast.contracts.settings import (
     OptimizeSettings,
     ProveBlock,
     SafetyReward,
+    ToolReward,
     load_settings,
     override,
     settings_from,
@@ -91,6 +92,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         "gae": {
             "gamma": 1.0, "lambda": 0.5, "normalize_advantages": False, "clip_advantages": 3.0,
             "normalize_returns": True, "clip_returns": 4.0, "normalization_epsilon": 1e-6,
+            "turn_credit": 0.25,
         },
         "ppo": {
             "clip_epsilon": 0.1, "value_loss_coefficient": 0.0, "entropy_coefficient": 0.0, "mini_batch_size": 8,
@@ -110,6 +112,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         "cost": "harm", "budget": 0.1, "proportional": 0.5, "integral": 0.0, "derivative": 0.25, "smoothing": 0.0,
         "most": 3.0,
     },
+    "tool_reward": {"choice": 0.1, "structure": 0.0, "utility": 0.05, "error_handling": 0.02},
     "safety_reward": {
         "blocked_penalty": 2.0, "default_reason_code_penalty": 0.5, "prompt_injection_penalty": 0.75,
         "secret_leak_penalty": 3.0, "reason_code_penalties": {"house.rule": 0.125}, "penalties": "each",
@@ -130,7 +133,9 @@ EVERY: dict[str, Any] = DOCUMENTED | {
 
 
 def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
-    given = {name: EVERY[name] for name in ("constraint", "safety_reward", "improve", "grpo", "rl_optimizer")}
+    given = {
+        name: EVERY[name] for name in ("constraint", "safety_reward", "tool_reward", "improve", "grpo", "rl_optimizer")
+    }
     for name, block in {**given, "improve.prove": EVERY["improve"]["prove"]}.items():
         assert set(block) == set(BLOCKS[name])
     assert {*EVERY, "tasks"} == set(KEYS)  # which takes the place of the lists of tasks
@@ -206,6 +211,7 @@ def test_a_flag_of_improve_is_named_as_it_was_given(folder: Path) -> None:
         ("improve.prove", ProveBlock()),
         ("constraint", ConstraintBlock()),
         ("safety_reward", SafetyReward()),
+        ("tool_reward", ToolReward()),
     ],
 )
 def test_every_key_of_these_blocks_is_documented_with_its_default(name: str, block: BaseModel) -> None:
@@ -318,6 +324,8 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
         ),
         ({"safety_reward": {"hard_gate_reason_prefixes": ["secret_leak.", " "]}}, "safety_reward.hard_gate_reason_pre"),
         ({"constraint": {"proportional": 0, "integral": 0}}, "constraint: proportional, integral = 0: nothing would"),
+        ({"tool_reward": {"choice": -1}}, "tool_reward.choice = -1: must be at least 0.0; set it to 0.0 or more"),
+        ({"tool_reward": {"choice": 0.4, "utility": 0.2}}, "tool_reward: its weights add up to 0.64, and shaping may"),
         ({"safety_reward": {"blocked_penalty": -1}}, "safety_reward.blocked_penalty = -1: must be at least 0.0; set"),
         ({"safety_reward": {"hard_gate_reward_ceiling": 0.5}}, "safety_reward.hard_gate_reward_ceiling = 0.5: must"),
         ({"improve": {"constraint": {"smoothing": 1}}}, "improve.constraint.smoothing = 1: must be below 1; set it"),

@@ -123,7 +123,7 @@ def constant_critic(value: float) -> nn.Linear:
 
 def advised(attempts: list[Experience], gae: GaeSettings, value: float = 0.5) -> Any:
     trainer = Trainer(model(), Settings(), seed=0, critic=constant_critic(value))
-    return _advised([reading for _, reading in gather(attempts, SampleFilter()).kept], trainer, gae)[0]
+    return _advised([reading for _, reading in gather(attempts, SampleFilter()).kept], trainer, None, gae)[0]
 
 
 def test_advantages_by_hand_and_where_they_lie() -> None:

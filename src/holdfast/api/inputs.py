@@ -58,6 +58,8 @@ class Options(TypedDict, total=False):
     """How often to collect, learn and prove (default 1)."""
     stage: str | None
     """Where an accepted candidate goes: "shadow", "canary" or "live". By default nothing moves."""
+    tool_reward: Mapping[str, float]
+    """What the use of tools adds to a right answer: choice, structure, utility, error_handling (default nothing)."""
     workers: int
     """Attempts at the same time (default 16)."""
     timeout_s: float | None
@@ -268,6 +270,7 @@ def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
     nothing."""
     gate = next((one for one in score.combined.scorers if one.gate), None)
     others = [one.weight for one in score.combined.scorers if not one.gate]
+    others += options.get("tool_reward", {}).values()
     if gate is not None:
         room = OUTCOME_GATE.cap * gate.weight if others else 0.0
         low, high = -room, gate.weight + room

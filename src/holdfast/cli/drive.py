@@ -94,6 +94,7 @@ def wanted_features(settings: OptimizeSettings) -> list[str]:
     from holdfast.collect.agent import load_agent
 
     is_shaped = settings.agent is not None and hasattr(load_agent(settings.agent), "scorer")
+    is_shaped |= settings.tool_reward is not None
     return [*(["budgets"] if settings.thinking_budgets else ()), *(["tool_rewards"] if is_shaped else ())]
 
 

@@ -129,9 +129,11 @@ def import_traces(
     with needing("serve"), at.open() as opened:
         from holdfast.collect.otlp.take import SpanReceiver
         from holdfast.privacy.scrub import Scrub, key_in
+        from holdfast.reward.turns import TurnRewards
 
         scrubbing = Scrub(key_in(opened.folder)).span if scrub else None
-        kept, refused, why = asyncio.run(_take(file, SpanReceiver(opened, clock=time.time, scrub=scrubbing)))
+        taker = SpanReceiver(opened, clock=time.time, scrub=scrubbing, turns=TurnRewards())
+        kept, refused, why = asyncio.run(_take(file, taker))
     said = f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else "")
     return Output({"file": file, "kept": kept, "refused": refused, "why": why}, said, int(bool(refused)))
 

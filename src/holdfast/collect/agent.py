@@ -315,6 +315,8 @@ Score = Callable[[Any, Any, Sequence[Span]], Sequence[RewardTerm] | Awaitable[Se
 # A scorer may have one as its `close`: from all signals of an attempt, the agent's own too, what it did and what it
 # answered (None: it failed) to the signals that count, and why the attempt is rejected, if it is.
 LastWord = Callable[[Sequence[RewardTerm], Sequence[Span], Any], tuple[Sequence[RewardTerm], str | None]]
+# From a task, the answer (None: it failed), what happened and the signals so far to all signals, those of turns too.
+TurnTerms = Callable[[Any, Any, Sequence[Span], Sequence[RewardTerm]], Sequence[RewardTerm]]
 SEED_STEP = 0x9E3779B97F4A7C15  # far apart, so that no two calls draw the same numbers
 UNNAMED = "default"  # what a model is called that has no name of its own
 

@@ -141,6 +141,7 @@ class GaeBlock(BaseModel):
     normalize_returns: bool = False
     clip_returns: Positive | None = None
     normalization_epsilon: Positive = 1e-8
+    turn_credit: Share = 0.0  # how far what was measured of a turn moves its reward
 
 
 class PpoBlock(BaseModel):
@@ -257,6 +258,27 @@ class SafetyReward(BaseModel):
     blocked_event_triggers_hard_gate: bool = True
     reject_rollout_on_hard_gate: bool = False
     penalties: Literal["unique", "each"] = "unique"  # a reason is paid once for an attempt, or as often as it occurred
+
+
+MOST_TOOL_REWARD = 0.5  # of what the hidden check counts: all shaping together moves no more
+
+
+class ToolReward(BaseModel):
+    """What the use of tools adds to a right answer, each as a share of what the hidden check counts."""
+
+    model_config = STRICT
+
+    choice: Weight = 0.04
+    structure: Weight = 0.03
+    utility: Weight = 0.02
+    error_handling: Weight = 0.01
+
+    @model_validator(mode="after")
+    def _together(self) -> ToolReward:
+        if (whole := self.choice + self.structure + self.utility + self.error_handling) > MOST_TOOL_REWARD:
+            why = f"its weights add up to {whole:g}, and shaping may add {MOST_TOOL_REWARD:g} at most"
+            raise _rule(why, "lower them", at="tool_reward")
+        return self
 
 
 class RlOptimizer(BaseModel):
@@ -391,6 +413,7 @@ class OptimizeSettings(BaseModel):
     constraint: ConstraintBlock | None = None  # of whatever learns in this run, unless its block has one of its own
     train_on: Name | None = None  # a model's name or a tag: only such calls; None: those of the policy that learns
     safety_reward: SafetyReward | None = None
+    tool_reward: ToolReward | None = None
 
     @property
     def lease_s(self) -> float:
@@ -447,8 +470,10 @@ LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "tasks": None,
     "train_on": None,
     "grpo": None,
+    "tool_reward": None,
     "improve.algorithm": None,
     "rl_optimizer.critic": CriticBlock().model_dump(),
+    "rl_optimizer.gae.turn_credit": 0.0,
     **{
         f"rl_optimizer.ppo.{name}": PpoBlock.model_fields[name].default
         for name in ("clip_epsilon_high", "aggregate", "constant", "importance_cap", "piece_tokens")
@@ -465,6 +490,7 @@ BLOCKS = {
     "improve.prove": _keys(ProveBlock),
     "tasks": _keys(TasksBlock),
     "safety_reward": _keys(SafetyReward),
+    "tool_reward": _keys(ToolReward),
     **dict.fromkeys(("constraint", "improve.constraint", "rl_optimizer.constraint"), _keys(ConstraintBlock)),
 }
 

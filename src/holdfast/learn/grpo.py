@@ -38,6 +38,7 @@ from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import AdvantageBatch, Experience, Group, Trajectory
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
+from holdfast.contracts.reward import TURN_REWARD, outcome_of
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.trace import ModelCall
 from holdfast.learn import quality
@@ -76,7 +77,8 @@ class Grpo:
     scale: bool = True  # divide by the group's standard deviation
     leave_one_out: bool = False
     mix: float = 0.0  # share of the turn's own reward in its credit; the rest is the outcome's
-    lam: float = 1.0  # how much a turn answers for the turns after it
+    lam: float = 0.0  # how much a turn answers for the turns after it
+    turn_term: str = TURN_REWARD  # what was measured of a turn, and counts as its own reward beside what it was paid
     skip_zero_spread: bool = True
     terms: Literal["sum", "normalised"] = "sum"  # of the signals: as they are, or each by its own spread first
     outcome: str = "success"  # the signal that decides; read where the terms are normalised
@@ -181,8 +183,11 @@ def _credits(team: Sequence[Trajectory], channels: tuple[str, ...] | None, setti
     lengths = np.asarray([one.turn_count for one in team])
     turns, mix = np.zeros(int(lengths.sum())), settings.mix
     if mix:
+        ranks = [_rank(one) for one in team]
         turns = _turn_rewards(team, lengths, channels, settings)
-        turns, mix = _bounded(turns, outcomes, lengths, [_rank(one) for one in team], settings)
+        if PASSED in ranks and set(ranks) - {PASSED}:
+            turns = turns + _measured(team, lengths, channels, settings)
+        turns, mix = _bounded(turns, outcomes, lengths, ranks, settings)
     credit = turn_credit(turns, outcomes, lengths, lam=settings.lam, mix=mix)
     return np.split(credit, np.cumsum(lengths)[:-1])
 
@@ -222,7 +227,10 @@ def _rank(trajectory: Trajectory) -> int | None:
     if any(one.name == GATE and one.source == GATE_SOURCE and one.value > 0.0 for one in signals):
         return VETOED
     told = [one.value for one in signals if one.name == GATED and one.source.startswith("guard:")]
-    return _SHUT.get(told[-1]) if told else None
+    if told:
+        return _SHUT.get(told[-1])
+    outcome = outcome_of(signals)
+    return None if outcome is None else PASSED if outcome == "right" else FAILED
 
 
 def _normalised(team: Sequence[Trajectory], channels: tuple[str, ...] | None, settings: Grpo) -> Floats:
@@ -284,6 +292,26 @@ def _turn_rewards(
             rewards = rewards + weights[name] * group_relative(term, index)
     relative = group_relative(rewards, index, scale=settings.scale, leave_one_out=settings.leave_one_out)
     return relative.astype(np.float64)
+
+
+def _measured(
+    team: Sequence[Trajectory], lengths: NDArray[np.int64], channels: tuple[str, ...] | None, settings: Grpo
+) -> Floats:
+    """What was measured of turn k, relative to turn k of the other attempts, and in its own unit: small differences
+    stay small. Only for attempts of which some passed and some did not: what is measured says who brought the outcome
+    about, and where all failed nothing is to be earned."""
+    values = np.concatenate([measured_turns(one, channels, settings.turn_term) for one in team])
+    index = np.concatenate([np.arange(length) for length in lengths])
+    return group_relative(values, index, scale=False, leave_one_out=settings.leave_one_out).astype(np.float64)
+
+
+def measured_turns(trajectory: Trajectory, channels: tuple[str, ...] | None, term: str = TURN_REWARD) -> Floats:
+    """What was measured of each turn and not paid; 0 where nothing was."""
+    values = np.zeros(trajectory.turn_count)
+    for signal in counted(trajectory, channels):
+        if signal.turn is not None and signal.name == term and not signal.weight:
+            values[signal.turn] = signal.value
+    return values
 
 
 def _credited(sample: Sample, batch: AdvantageBatch) -> Sample:

@@ -249,7 +249,7 @@ def _lacking(one: Experience, standards: Standards) -> Answer:
     lacks = {
         "task": not one.task.strip(),
         "decision": not any(span.is_decision for span in one.spans),
-        "score": standards.needs_score and (one.breakdown is None or not one.breakdown.signals),
+        "score": standards.needs_score and _total(one) is None,
     }
     return ", ".join(f"no {what}" for what, is_lacking in lacks.items() if is_lacking)
 

@@ -50,7 +50,7 @@ from holdfast.learn.constrain import (
     turn_costs,
 )
 from holdfast.learn.critic import Critic, CriticConfig, explained_variance
-from holdfast.learn.grpo import INLINE, PHASE, check_trainable, mean_reward, practice, sift
+from holdfast.learn.grpo import INLINE, PHASE, check_trainable, mean_reward, measured_turns, practice, sift
 from holdfast.learn.objective import How, Objective, TrainableModel, check_aggregate
 from holdfast.learn.returns import gae, normalise
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer, check_dials, default_learning_rate
@@ -74,9 +74,10 @@ class GaeSettings:
     normalize_returns: bool = False
     clip_returns: float | None = None
     normalization_epsilon: float = 1e-8
+    turn_credit: float = 0.0  # how far what was measured of a turn moves its reward
 
     def __post_init__(self) -> None:
-        check_dials("gae", self, least={"gamma": 0.0, "lam": 0.0}, most=1.0)
+        check_dials("gae", self, least={"gamma": 0.0, "lam": 0.0, "turn_credit": 0.0}, most=1.0)
         check_dials("gae", self, above=("clip_advantages", "clip_returns", "normalization_epsilon"))
 
 
@@ -192,7 +193,7 @@ def optimize_turns(
         price = CostPrice(cost=held[0].cost, multiplier=moved.value)
         told = describe(held[0], moved, mean)
     readings = [reading for _, reading in gathered.kept]
-    batch, advantages, explained, value_loss = _advised(readings, trainer, settings.gae, price)
+    batch, advantages, explained, value_loss = _advised(readings, trainer, intake.channels, settings.gae, price)
     update = trainer.step(batch)
     return replace(
         summary,
@@ -268,7 +269,11 @@ def _decided_turns(reading: SamplesOrReason) -> set[int]:
 
 
 def _advised(
-    readings: Sequence[SamplesOrReason], trainer: Trainer, settings: GaeSettings, price: CostPrice | None = None
+    readings: Sequence[SamplesOrReason],
+    trainer: Trainer,
+    channels: tuple[str, ...] | None,
+    settings: GaeSettings,
+    price: CostPrice | None = None,
 ) -> tuple[Samples, list[AdvantageBatch], float | None, float]:
     """Samples with an advantage on every decided token and a value target before every turn, and the records that have
     them by turn; and how well the critic knew the returns: the share of their variance that it explains, and its
@@ -279,7 +284,7 @@ def _advised(
     def estimated(said: NDArray[np.float32]) -> tuple[Floats, Floats]:
         values = iter(np.split(said, asked.bounds[1:-1]))
         pairs = ((reading.scored, [(one, next(values)) for one in reading.samples]) for reading in readings)
-        found = [_estimate(trajectory, samples, settings) for trajectory, samples in pairs]
+        found = [_estimate(trajectory, samples, channels, settings) for trajectory, samples in pairs]
         return np.concatenate([a for a, _ in found]), np.concatenate([r for _, r in found])
 
     advantages, returns = estimated(trainer.values(asked))
@@ -325,11 +330,18 @@ def _asking(sample: Sample, is_truncated: bool) -> Sample:
 
 
 def _estimate(
-    trajectory: Trajectory, samples: Sequence[tuple[Sample, NDArray[np.float32]]], settings: GaeSettings
+    trajectory: Trajectory,
+    samples: Sequence[tuple[Sample, NDArray[np.float32]]],
+    channels: tuple[str, ...] | None,
+    settings: GaeSettings,
 ) -> tuple[Floats, Floats]:
     """Advantage and return of each turn of one attempt."""
     count, is_truncated = trajectory.turn_count, trajectory.end == "truncated"
     rewards, values = np.asarray([after.reward or 0.0 for _, after in trajectory.transitions]), np.zeros(count)
+    if settings.turn_credit:  # a potential that is 0 at the end: no attempt earns by it; Ng et al. 1999
+        moved = settings.turn_credit * measured_turns(trajectory, channels)
+        rewards += moved
+        rewards[-1] -= moved.sum()
     after = 0.0
     for sample, said in samples:
         for turn, start in sample.starts:

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import Release
 from holdfast.contracts.rollout import Rollout
 from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import Span
 from holdfast.operate.briefs import Brief, pick
-from holdfast.reward.tools import ToolAttempt, marks, schemas_of, split_version
+from holdfast.reward.evidence import with_tool_calls
+from holdfast.reward.tools import ToolAttempt, marks, names, schemas_in, split_version
 from holdfast.store.store import Store
 
 CURVES: Mapping[str, tuple[tuple[str, ...], ...]] = {  # where a step has the value: the first that exists
@@ -188,25 +188,6 @@ def record(rollout: Rollout, spans: Sequence[Span], tools: Tools = ()) -> ToolAt
         at=rollout.ended_at if rollout.ended_at is not None else rollout.enqueued_at,
         needs=needs,
         offered=tuple(schemas) if offered is None and schemas is not None else offered,
-        marks=marks(spans, needs=needs, schemas=schemas),
+        marks=marks(with_tool_calls(spans), needs=needs, schemas=schemas),
     )
     return split_version(made)
-
-
-def names(given: Any) -> tuple[str, ...] | None:
-    """A list of names; None (unknown) for anything else."""
-    if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
-        return tuple(given)
-    return None
-
-
-def schemas_in(task: Mapping[str, Any], catalog: Tools = ()) -> Mapping[str, Mapping[str, Any]] | None:
-    """Schemas of the tools that the task offers, given in full or by a known name; None where unknown."""
-    tools = task.get("tools")
-    if isinstance(tools, list | tuple) and tools and all(isinstance(one, Mapping) for one in tools):
-        try:
-            return schemas_of(tools)
-        except BadInput:
-            return None
-    known, schemas = names(tools), schemas_of(catalog)
-    return schemas if known and set(known) <= set(schemas) else None

@@ -23,6 +23,7 @@ from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Split, Task
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.promote.release import Routing, choose, route
+from holdfast.reward.turns import TurnRewards
 from holdfast.store.notifications import RELEASES
 from holdfast.store.store import Store
 
@@ -413,13 +414,15 @@ class Capture:
     async def _finish(self, claim: Claim, call: ModelCall, at: float, signals: tuple[RewardTerm, ...]) -> None:
         traces, now = self._store.traces, self._clock()
         span = Span(seq=1, kind=SpanKind.MODEL, name="chat", started_at=at, ended_at=at, model=call)
+        answer = call.response.get("content")
+        signals = TurnRewards()(claim.rollout.input, answer, [span], signals)
         before = [traces.add(claim.attempt, [span], now=now), traces.score(claim.attempt, signals, now=now)]
         await self._store.queue.finish(
             claim.attempt,
             AttemptState.SUCCEEDED,
             now=now,
             reward=RewardBreakdown(signals=signals).total,
-            output=call.response.get("content"),
+            output=answer,
             after=before,
         )
 

@@ -26,6 +26,8 @@ from holdfast.contracts.run import DesiredState, RunRecord, RunState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.learn.quality import QualityReport, Standards, audit
 from holdfast.privacy.scrub import Scrub, count, key_in
+from holdfast.reward.evidence import arguments_of
+from holdfast.reward.turns import TurnRewards
 from holdfast.store.store import Store
 
 KIND, WORKER = "import", "import"
@@ -240,20 +242,12 @@ def _spans(one: Conversation, at: float) -> tuple[Span, ...]:
             name = str(function.get("name") or message.get("name") or "tool")
             tool = ToolCall(
                 tool=name,
-                arguments=_arguments(function.get("arguments")),
+                arguments=arguments_of(function.get("arguments")),
                 result=message.get("content"),
                 call_id=str(message["tool_call_id"]) if message.get("tool_call_id") else None,
             )
             spans.append(Span(seq=seq, kind=SpanKind.TOOL, name=name, tool=tool, **when))
     return tuple(spans)
-
-
-def _arguments(given: Any) -> Mapping[str, Any]:
-    try:
-        read = json.loads(given) if isinstance(given, str) else given
-    except (ValueError, RecursionError):
-        read = given
-    return read if isinstance(read, dict) else {} if read is None else {"arguments": read}
 
 
 def _signals(one: Conversation) -> tuple[RewardTerm, ...]:
@@ -373,11 +367,13 @@ def _finish(store: Store, run: str, batch: Sequence[Conversation], clock: Clock)
                 why = "was not imported to the end"
                 ends.append(store.queue.finish(claim.attempt, AttemptState.FAULT, now=now, error=why))
                 continue
-            signals = _signals(one)
-            before = [store.traces.add(claim.attempt, _spans(one, now), now=now)]
-            if signals:
-                before.append(store.traces.score(claim.attempt, signals, now=now))
+            spans = _spans(one, now)
             answers = [message.get("content") for message in one.messages if message["role"] == "assistant"]
+            signals = TurnRewards()(claim.rollout.input, answers[-1], spans, _signals(one))
+            before = [
+                store.traces.add(claim.attempt, spans, now=now),
+                store.traces.score(claim.attempt, signals, now=now),
+            ]
             ends.append(
                 store.queue.finish(
                     claim.attempt,

@@ -200,7 +200,10 @@ def learn(spec: Spec, state: AlgorithmState, batch: Batch, *, ctx: StepContext) 
 
 def _check_measured(config: ProveConfig, experiences: Sequence[Experience]) -> None:
     """That what has to improve can be measured: better said after the first step than after the last."""
-    how, scored = config.how, [one for one in experiences if one.breakdown is not None and one.breakdown.signals]
+    how, scored = (
+        config.how,
+        [one for one in experiences if one.breakdown is not None and one.breakdown.total is not None],
+    )
     if how.primary == "success" and scored and not any(is_checked(one) for one in scored):
         why = f"no rollout has a signal called {' or '.join(CHECKED)}"
         raise BadInput("improve.prove.primary = success", why=why, remedy="score it, or use reward")

@@ -47,6 +47,7 @@ from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import SAMPLE_P_VALUE_SPREAD, SEED_P_VALUE_SPREAD, ComparisonConfig
 from holdfast.reward.safety import SafetyPolicy, close, find_events, judge, reported_events
 from holdfast.reward.scorers import reward_range, score_from
+from holdfast.reward.turns import TurnRewards
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,10 @@ def _spec(
     if settings.worker_kind == "processes":
         recipe = ProcessRecipe(reference, score, connect, settings.proxy_url, has_budgets)
         executor = partial(ProcessExecutor, recipe)
-    runtime = Runtime(agent, score, engine, executor=executor, proxy_url=settings.proxy_url, has_budgets=has_budgets)
+    weights = {} if settings.tool_reward is None else settings.tool_reward.model_dump()
+    turns = TurnRewards(weights=weights, has_tools=features.tool_rewards)
+    how: dict[str, Any] = {"proxy_url": settings.proxy_url, "has_budgets": has_budgets, "turns": turns}
+    runtime = Runtime(agent, score, engine, executor=executor, **how)
     if files is not None:
         runtime.attach(files)
     for policy in policies:
@@ -332,6 +336,9 @@ def _check_range(how: ProveBlock, settings: OptimizeSettings) -> None:
     least, most = getattr(load_agent(settings.agent or ASK_THE_MODEL), "rewards", UNIT)
     if settings.scorers is not None:
         least, most = reward_range(settings.scorers) or UNIT
+    if settings.tool_reward is not None:
+        weight = max((float(one.get("weight") or 1.0) for one in settings.scorers or ()), default=1.0)
+        most += weight * sum(settings.tool_reward.model_dump().values())
     if how.primary == "reward" and not (low <= least and most <= high):
         raise BadInput(
             f"improve.prove.reward_range = [{low:g}, {high:g}]",

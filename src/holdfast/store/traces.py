@@ -138,9 +138,8 @@ class Traces:
 
     def _insert(self, statement: Any, attempt: Attempt, params: list[dict[str, Any]], now: float) -> WriteFuture[None]:
         def operation(tx: Transaction) -> None:
-            for values in params:
-                if tx.run(statement, values).rowcount != 1:
-                    raise stale(tx, attempt, now)
+            if params and tx.many(statement, params) != len(params):
+                raise stale(tx, attempt, now)
 
         return self._db.write(operation)
 
@@ -331,8 +330,8 @@ class Rewards:
             before = tuple(reward_term(row) for row in tx.all(SIGNALS, {"token": token}))
             is_new = not _is_there(rollout, before, told)
             signals = (*before, told) if is_new else before
-            total = RewardBreakdown(signals=signals).total
-            if total is None or not isfinite(total):
+            total = RewardBreakdown(signals=signals).total or 0.0
+            if not isfinite(total):
                 raise BadRecord(f"rollout {rollout.id}", why=f"its rewards would add up to {total}")
             attempt = f"{rollout.id}:attempt-{number}"
             if is_new:
