@@ -480,7 +480,8 @@ class Context:
         if self.budget is not None:
             granted = self.budget.grant(messages, sampling.get("tools") or (), sampling.get("thinking"))
             sampling["thinking"] = granted
-        thought, notes = dict[str, Any](), {} if tag is None else {TAG: tag}
+        thought: dict[str, Any] = {}
+        notes: dict[str, Any] = {} if tag is None else {TAG: tag}
         try:
             yield answer
         except BaseException as error:

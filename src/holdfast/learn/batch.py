@@ -288,7 +288,7 @@ def trained_turns(experience: Experience, intake: SampleFilter) -> list[int]:
     if intake.versions is not None:
         policy, is_own = {*map(_line, intake.versions)}, [version in intake.versions for version in versions]
     else:
-        policy, is_own = {intake.model}, [len({*lines}) == 1 or intake.model in (None, line) for line in lines]
+        policy, is_own = {intake.model or ""}, [len({*lines}) == 1 or intake.model in (None, line) for line in lines]
     wanted = intake.train_on
     if wanted is None:
         return [turn for turn, own in enumerate(is_own) if own]

@@ -332,9 +332,7 @@ class Proxy:
             if "rollout" in request.path_params
             else attribution.from_headers(headers)
         )
-        for name in ("trace", "tag"):
-            if (text := getattr(whose, name)) is not None:
-                whose = replace(whose, **{name: self._scrubbed(text)})
+        whose = replace(whose, trace=self._scrubbed(whose.trace), tag=self._scrubbed(whose.tag))
         return ProxyCall(
             dialect=dialect,
             identity=whose,
@@ -346,9 +344,9 @@ class Proxy:
             began=time.monotonic(),
         )
 
-    def _scrubbed(self, text: str) -> str:
+    def _scrubbed(self, text: str | None) -> str | None:
         """A text beside the call, scrubbed; an id of a usual form is no secret."""
-        if ID.fullmatch(text):
+        if text is None or ID.fullmatch(text):
             return text
         said = ModelCall(model="", messages=({"role": "user", "content": text},), response={})
         return str(self._recorder.scrubbed(said).messages[0]["content"])
