@@ -199,6 +199,15 @@ def test_any_run_gives_its_trajectories_and_the_advantages_of_its_groups(
     jsonschema.validate(told.json, cli("schema", "store-export").json)
 
 
+def test_no_calls_can_be_chosen_by_an_empty_name_or_for_a_network(cli: Cli, tmp_path: Path) -> None:
+    config = tmp_path / "c.json"
+    config.write_text(json.dumps({"model": "local/sprout-weak", "optimize": [{"prompt": "a"}], "validate": []}))
+    assert "--train-on" in cli("improve", config, "--train-on", " ").refusal
+    assert "--train-on: means nothing to a network" in cli("improve", "--env", "X-v1", "--train-on", "a").refusal
+    with pytest.raises(hf.BadInput, match=r"grpo\.train_on: is empty"):
+        hf.GRPO(train_on=" ")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -383,6 +383,14 @@ def test_ppo_practises_by_the_settings_of_rl_optimizer(base: str) -> None:
     assert (how.ppo.epochs, how.ppo.clip_epsilon_high, how.gae.lam, how.critic.mode) == (2, 0.3, 0.5, "shared")
 
 
+@pytest.mark.parametrize("how", [{}, {"algorithm": "ppo"}, {"follow": "run-1"}])
+def test_the_calls_that_are_chosen_reach_whatever_learns(base: str, how: dict[str, Any]) -> None:
+    given = improving(base, **how)
+    assert learner_of(improve_spec(given)).train_on is None and "train_on" not in given.record()
+    chosen = OptimizeSettings.model_validate({**given.record(), "train_on": "plan"})
+    assert learner_of(improve_spec(chosen)).train_on == "plan"
+
+
 def test_what_is_asked_of_a_proof_reaches_the_weighing(base: str) -> None:
     given = {"alpha": 0.01, "primary": "reward", "reward_range": [-1, 2], "max_cost": 3, "max_seed_spread": 0.2}
     block = improving(base, prove=given).improve

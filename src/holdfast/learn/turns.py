@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, RolloutTail, Work
+from holdfast.contracts.algorithm import LATER, SWITCHED_OFF, AlgorithmState, Batch, LearnContext, RolloutTail, Work
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import AdvantageBatch, Experience, Trajectory
 from holdfast.contracts.policy import FOLDER, Policy
@@ -387,7 +387,7 @@ class TurnPPO:
     critic: CriticConfig | Mapping[str, Any] = field(default_factory=CriticConfig)
     channels: tuple[str, ...] | None = None  # names of signals to learn from; None: all
     constraint: Constraint | None = None
-    train_on: str | None = None  # a model's name or a tag: only such calls; None: those of the model that learns
+    train_on: str | None = field(default=None, metadata=LATER)  # a model's name or a tag: such calls; None: its own
     seed: int = 0
     steps: int = 8
     tasks: int = 16  # in each step, in the order they are given
@@ -431,6 +431,8 @@ class TurnPPO:
             is_new=state.data.get("trainer") != phase,
             aside=aside,
         )
+        if "rl_optimizer" in told and batch.count > len(experiences):
+            told["rl_optimizer"]["no_gradient"][str(SkipReason.FAULT)] = batch.count - len(experiences)
         spent = round(time.perf_counter() - began - ctx.held_s, 3)
         metrics = {
             **told,
