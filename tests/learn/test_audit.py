@@ -22,6 +22,7 @@ from holdfast.learn.batch import (
     SamplingRule,
     SkipReason,
     cut,
+    fitted,
     gather,
     pack,
     pad,
@@ -270,6 +271,20 @@ def test_a_call_that_cannot_be_trained_on_leaves_the_others_of_its_attempt() -> 
     assert np.flatnonzero(reading.samples[0].action_mask).tolist() == [2] and reading.left_out == {"min_p": 1}
     empty = call([1, 2, 3, 4], [])  # all that some models say of a prompt that fills their context
     assert read(attempt("a", call([1, 2], [3]), empty, signals=GOOD), SampleFilter()).reason is None
+
+
+def test_what_a_models_folder_asks_of_servers_counts_where_the_request_does_not_say() -> None:
+    class Served:
+        vocabulary, context, sampling_defaults = 16, 16, {"temperature": 0.6, "top_k": 20}
+
+    def reason(**sampling: Any) -> SkipReason | None:
+        return read(
+            attempt("a", call([1], [2], sampling=sampling), signals=GOOD), fitted(SampleFilter(), Served())
+        ).reason
+
+    assert reason(temperature=1) is SkipReason.TRUNCATED and reason(temperature=1, top_k=-1) is None
+    assert reason(max_tokens=5, top_k=-1) is SkipReason.TEMPERATURE
+    assert reason(**drawn(temperature=0.6, top_k=20)) is None  # our own engine says what it did
 
 
 def test_a_rewritten_prompt_begins_a_new_sequence_and_is_counted() -> None:

@@ -175,14 +175,16 @@ class SampleFilter:
     is_scored: bool = True  # False: demonstrations, which need no reward
     is_sampled: bool = True  # False: log-probs are not needed
     is_exact: bool = True  # False: recorded log-probs are taken for those of the sampling, whoever sampled
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # that other servers draw the model by
 
 
 def fitted(intake: SampleFilter, model: object) -> SampleFilter:
-    """Restricts a filter to the model's vocabulary and context length."""
+    """Restricts a filter to the model's vocabulary and context; its folder may also say how other servers sample it."""
     shape = getattr(model, "shape", model)  # a foreign model says both itself
     vocabulary, context = getattr(shape, "vocabulary", None), getattr(shape, "context", None)
     limits = [limit for limit in (intake.max_tokens, context) if limit is not None]
-    return replace(intake, vocabulary=intake.vocabulary or vocabulary, max_tokens=min(limits, default=None))
+    most, defaults = min(limits, default=None), getattr(model, "sampling_defaults", intake.defaults)
+    return replace(intake, vocabulary=intake.vocabulary or vocabulary, max_tokens=most, defaults=defaults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -501,20 +503,23 @@ def _unfit(call: ModelCall, intake: SampleFilter) -> SkipReason | None:
         return None
     if call.sampling.get("temperature") == 0:
         return SkipReason.GREEDY  # the most likely token was not drawn: there is no chance that could be raised
-    return _foreign_sampling(call.sampling) if intake.is_exact else None
+    is_ours = call.sampling.keys() >= FULL
+    asked = call.sampling if is_ours else {**intake.defaults, **call.sampling}
+    return _foreign_sampling(asked, is_ours) if intake.is_exact else None
 
 
-def _foreign_sampling(asked: Mapping[str, Any]) -> SkipReason | None:
+def _foreign_sampling(asked: Mapping[str, Any], is_ours: bool) -> SkipReason | None:
     """Why log-probs are not those that the tokens were drawn with, as far as the record tells.
 
     Our engine writes down every parameter in force, and log-probs under it. Of any other server it is known what it was
-    asked for: its log-probs may be those before temperature, top-k and top-p, and its defaults are its own."""
+    asked for, and what the model's folder asks of it: its log-probs may be those before temperature, top-k and top-p,
+    and its other defaults are its own."""
     for name, value in asked.items():
         reason, neutral = OFF.get(name, (SkipReason.UNKNOWN, ()))
         if name not in HARMLESS and value not in (None, False, *neutral):
             return reason
     temperature, top_k, top_p = (asked.get(name) for name in ("temperature", "top_k", "top_p"))
-    if asked.keys() >= FULL:
+    if is_ours:
         return None
     if temperature is None:
         return SkipReason.DEFAULTS
