@@ -80,7 +80,7 @@ def with_tool_calls(spans: Sequence[Span]) -> Sequence[Span]:
     for span in ordered:
         found.append(replace(span, seq=len(found) + 1, parent=None))
         for call in _asked(span):
-            when = {"started_at": span.started_at, "ended_at": span.ended_at}
+            when: dict[str, Any] = {"started_at": span.started_at, "ended_at": span.ended_at}
             made = _ran(call, given.get(str(call.get("id"))))
             found.append(Span(seq=len(found) + 1, kind=SpanKind.TOOL, name=f"tool.{made.tool}", tool=made, **when))
     return found
