@@ -289,7 +289,7 @@ def default_learning_rate(model: nn.Module) -> float:
     whole, trained = sum(n for n, _ in counts), sum(n for n, is_trained in counts if is_trained)
     (few, fast), (many, slow) = SMALL, LARGE
     done = math.log(min(max(whole, few), many) / few) / math.log(many / few)
-    return fast * (slow / fast) ** done * (ADAPTERS if trained < whole / 2 else 1.0)
+    return fast * math.pow(slow / fast, done) * (ADAPTERS if trained < whole / 2 else 1.0)
 
 
 def check_dials(
