@@ -504,7 +504,8 @@ class Trainer:
             return f"loss {loss} or gradient norm {norm} is not finite"
         usual = median(self._norms) if len(self._norms) >= ENOUGH else 0.0
         self._norms.append(norm)
-        if self.settings.explosion and usual and norm > self.settings.explosion * usual:
+        most = max(self.settings.explosion * usual, self.settings.optimizer.max_grad_norm)  # what is not even clipped
+        if self.settings.explosion and usual and norm > most:
             return f"gradient norm {norm:.3g} is over {self.settings.explosion:g} times the usual {usual:.3g}"
         return None
 
