@@ -387,6 +387,9 @@ def improve(
 
     What is live is what the next iteration begins with. A candidate that is not proved better and no less safe is
     held or refused, with the reason and, where more would help, the number of episodes still needed.
+
+    CONFIG says how it learns: by GRPO, or by PPO with a critic (improve.algorithm), with every dial in the blocks grpo
+    and rl_optimizer; docs/config.md lists them.
     """
     from holdfast.cli.drive import drive, new_salt, switched_off, wanted_features
     from holdfast.contracts.settings import ImproveBlock
