@@ -38,12 +38,12 @@ class TurnTrial:
     seed: int = 0
     model: str = "sprout-weak"
     turn_credit: float = 0.5  # half of it is the outcome's
-    test_tasks: int = 160  # held out; the same for every seed
+    test_tasks: int = 120  # held out; the same for every seed
     warm_up_target: float = 0.35
     warm_up_rounds: int = 12
-    probe_tasks: int = 96
-    steps: int = 12
-    tasks: int = 12  # a step
+    probe_tasks: int = 48
+    steps: int = 10
+    tasks: int = 8  # a step
     samples: int = 8  # attempts at each
     rate: float = 3e-4
     workers: int = 64
@@ -124,12 +124,12 @@ def weigh(found: Sequence[tuple[TurnTrial, Scores]]) -> dict[str, Any]:
     table = np.asarray([[scores[name] for name in phases] for _, scores in found], float)  # [seeds, phases, tasks]
     table = table[:, :, np.isfinite(table).all(axis=(0, 1))]
     rng = np.random.default_rng(SEED)
-    rates = {}
+    rates: dict[str, dict[str, Any]] = {}
     for place, name in enumerate(phases):
         reach = interval(table[:, place], rng=rng) if len(table) > 1 else None
         rates[name] = {"rate": float(table[:, place].mean()), "by_seed": table[:, place].mean(axis=1).tolist()}
         rates[name] |= {"low": reach and reach.low, "high": reach and reach.high}
-    gains = {}
+    gains: dict[str, dict[str, Any]] = {}
     for place, name in enumerate(ARMS[1:], 2):
         reach = difference(table[:, 1], table[:, place], rng=rng) if len(table) > 1 else None
         gains[name] = {"gain": float((table[:, place] - table[:, 1]).mean()), "helps": bool(reach and reach.low > 0.0)}

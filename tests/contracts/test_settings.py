@@ -120,7 +120,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         "hard_gate_penalty": 0.0, "blocked_event_triggers_hard_gate": False, "reject_rollout_on_hard_gate": True,
     },
     "improve": {
-        "policy": "tools", "iterations": 3, "steps": 4, "step_tasks": 5, "samples": 6, "learning_rate": 1e-3,
+        "policy": "tools", "iterations": 3, "steps": 4, "step_tasks": 5, "samples": 6, "learning_rate": None,
         "algorithm": "ppo",
         "budget_s": 60.0, "follow": "run-1-ab", "follow_least": 7, "stage": "canary", "constraint": None,
         "prove": {
@@ -300,6 +300,7 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
             {"grpo": {"learning_rate": 1e-3}, "improve": {"learning_rate": 1e-3}},
             "improve.learning_rate: is the older name of grpo.learning_rate, which is there too; keep one of the two",
         ),
+        ({"improve": {"algorithm": "ppo", "learning_rate": 1}}, "improve.learning_rate = 1: is GRPO's; set"),
         ({"improve": {"algorithm": "grpo", "follow": "run-1"}}, 'improve.algorithm = "grpo": conversations that are'),
         ({"rl_optimizer": {"ppo": {"max_kl": 0.01, "target_kl": 0.1}}}, "rl_optimizer.ppo.max_kl = 0.01: must not be"),
         ({"improve": []}, "improve = []: is a list, not an object; give an object"),

@@ -23,6 +23,7 @@ from holdfast.learn.train import default_learning_rate
 from holdfast.policies.model import Model, load
 from holdfast.policies.prompt import Prompt
 from holdfast.store.artifacts import FolderArtifacts
+from holdfast.workloads.tooluse.quickstart import Quickstart
 from tests.learn.telling import Telling
 from tests.workloads.scene import attempt, tiny
 
@@ -117,6 +118,8 @@ def test_a_larger_model_learns_more_slowly_and_adapters_faster() -> None:
     rates = [default_learning_rate(Sized(size)) for size in sizes]
     assert rates == pytest.approx([3e-4, 3e-4, 1.27e-5, 2.7e-6, 1e-6, 1e-6], rel=0.01)
     assert default_learning_rate(Sized(7e9, 0.01)) == pytest.approx(1e-5, rel=0.01)
+    weak = load(Model("sprout-weak"), None)[0]  # at 1e-3 it forgets in the end what it has learnt
+    assert Quickstart().grpo_rate == pytest.approx(default_learning_rate(weak), rel=0.2)
 
 
 # What it asks for

@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
@@ -245,12 +245,12 @@ def algorithm_for(given: Any, base: Policy) -> Any:
 
 def _by_advantages(given: Any) -> Any:
     """GRPO with somebody's own advantages; its other settings are attributes of the same names, where there are any."""
-    from holdfast.learn.grpo import GRPO
+    from holdfast.learn.grpo import GRPO, GrpoDials
 
     credit = given.advantages
     if isinstance(given, GRPO):
         return replace(given, credit=credit)
-    names = ("lr", "steps", "tasks", "samples", "train_on")
+    names = ("steps", "tasks", "samples", "train_on", *(one.name for one in fields(GrpoDials)))
     return GRPO(credit=credit, **{name: getattr(given, name) for name in names if hasattr(given, name)})
 
 

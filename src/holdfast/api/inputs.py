@@ -112,7 +112,7 @@ class Waived:
 
 def options_of(given: Mapping[str, Any], *allowed: str) -> Options:
     """With the defaults; what is unknown or impossible is refused."""
-    known = [*allowed, "workers", "timeout_s", "seed", "deterministic", "store", "project"]
+    known = [*allowed, "tool_reward", "workers", "timeout_s", "seed", "deterministic", "store", "project"]
     for name in given:
         if name not in known:
             close = get_close_matches(name, known, n=1)

@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.shapes import NAMES
-from holdfast.contracts.trace import ModelCall
+from holdfast.contracts.trace import ModelCall, Span, SpanKind, tool_call_in
 from holdfast.policies import tokens
 
 DEEPEST = 100  # levels of nesting in a request
@@ -462,3 +462,31 @@ def _drawn(request: Request, call: ModelCall) -> dict[str, Any]:
 
 def _listed(ids: Sequence[int] | None) -> list[int] | None:
     return None if ids is None else list(ids)
+
+
+def opening(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What was said before the first answer: the task of a conversation."""
+    roles = [message.get("role") for message in messages]
+    return list(messages[: roles.index("assistant") if "assistant" in roles else len(roles)])
+
+
+def conversation_spans(
+    messages: Sequence[Mapping[str, Any]], calls: Mapping[int, tuple[ModelCall, float]], at: float
+) -> tuple[Span, ...]:
+    """The spans of a conversation: the recorded calls, by the place of their answer among the messages and with their
+    time, and a call of its tool for each tool result."""
+    spans: list[Span] = []
+    asked: dict[str, Mapping[str, Any]] = {}
+    for place, message in enumerate(messages):
+        seq = len(spans) + 1
+        if message["role"] == "assistant":
+            for tool_call in message.get("tool_calls") or ():
+                if isinstance(tool_call, Mapping):
+                    asked[str(tool_call.get("id"))] = tool_call.get("function") or {}
+            if place in calls:
+                call, at = calls[place]
+                spans.append(Span(seq=seq, kind=SpanKind.MODEL, name="chat", model=call, started_at=at, ended_at=at))
+        elif message["role"] == "tool":
+            tool = tool_call_in(message, asked.get(str(message.get("tool_call_id")), {}))
+            spans.append(Span(seq=seq, kind=SpanKind.TOOL, name=tool.tool, tool=tool, started_at=at, ended_at=at))
+    return tuple(spans)

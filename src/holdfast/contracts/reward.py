@@ -78,7 +78,12 @@ class RewardTerm:
     feedback: str | None = None  # what the scorer says in words; it counts for nothing
 
     def __post_init__(self) -> None:
-        check_fields(f"signal {self.name}", self, filled=("name", "source"))
+        turn, is_number = self.turn, type(self.value) is float and type(self.weight) is float
+        is_turn = turn is None or (type(turn) is int and 0 <= turn <= MAX_TURN)
+        is_named = self.name.strip() and self.source.strip()
+        # What is usual is found out quickly: an attempt of many turns has hundreds of them.
+        if not (is_turn and is_named and is_number and isfinite(self.value + self.weight)):
+            check_fields(f"signal {self.name}", self, filled=("name", "source"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

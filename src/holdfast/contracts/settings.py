@@ -352,6 +352,9 @@ class ImproveBlock(BaseModel):
         if self.follow is not None and self.algorithm == "grpo":
             why = "conversations that are followed have none beside them to be compared with"
             raise _rule(why, "use ppo, or leave it out", at='improve.algorithm = "grpo"')
+        if self.algorithm == "ppo" and self.learning_rate is not None:
+            at = f"improve.learning_rate = {self.learning_rate:g}"
+            raise _rule("is GRPO's", "set rl_optimizer.ppo.learning_rate", at=at)
         return self
 
 

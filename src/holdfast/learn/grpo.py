@@ -567,7 +567,7 @@ class GRPO(GrpoDials):
             told |= self.measure(experiences)
         if not ctx.features.learning:
             return state.next(metrics={**told, "skipped": SWITCHED_OFF})
-        assert isinstance(state.policy, Model)
+        assert isinstance(state.policy, Model) and isinstance(state.base, Model)
         model = self.learner.load(state.policy, ctx.files)
         make = partial(self._trainer, base=state.base, files=ctx.files)
         trainer = self.learner.train(phase, make, ctx.files, is_new=state.data.get("trainer") != phase)

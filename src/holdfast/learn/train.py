@@ -289,7 +289,7 @@ def default_learning_rate(model: nn.Module) -> float:
     whole, trained = sum(n for n, _ in counts), sum(n for n, is_trained in counts if is_trained)
     (few, fast), (many, slow) = SMALL, LARGE
     done = math.log(min(max(whole, few), many) / few) / math.log(many / few)
-    return fast * (slow / fast) ** done * (ADAPTERS if trained < whole / 2 else 1.0)
+    return fast * math.pow(slow / fast, done) * (ADAPTERS if trained < whole / 2 else 1.0)
 
 
 def check_dials(
@@ -504,7 +504,8 @@ class Trainer:
             return f"loss {loss} or gradient norm {norm} is not finite"
         usual = median(self._norms) if len(self._norms) >= ENOUGH else 0.0
         self._norms.append(norm)
-        if self.settings.explosion and usual and norm > self.settings.explosion * usual:
+        most = max(self.settings.explosion * usual, self.settings.optimizer.max_grad_norm)  # what is not even clipped
+        if self.settings.explosion and usual and norm > most:
             return f"gradient norm {norm:.3g} is over {self.settings.explosion:g} times the usual {usual:.3g}"
         return None
 

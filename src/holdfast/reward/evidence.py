@@ -5,7 +5,6 @@ A fact is a number, a day, a name or a key. How long a text is, or how often it 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from holdfast.contracts.experience import turns
-from holdfast.contracts.trace import PARTIAL, Span, SpanKind, ToolCall, Turn
+from holdfast.contracts.trace import PARTIAL, Span, SpanKind, ToolCall, Turn, tool_call_in
 
 FACT = re.compile(
     r"\d{4}-\d\d-\d\d(?!\w)"  # a day
@@ -68,20 +67,20 @@ def answer_of(spans: Sequence[Span]) -> str:
 
 def with_tool_calls(spans: Sequence[Span]) -> Sequence[Span]:
     """The same with a span for each tool call of an agent that ran its tools itself, out of our sight: what a tool gave
-    it stands in its next request. A result that begins as errors do is one."""
+    it stands in its next request."""
     if any(span.tool is not None for span in spans):
         return spans
     ordered = [span for span in sorted(spans, key=lambda one: one.seq) if PARTIAL not in span.attributes]
-    given: dict[str, Any] = {}
+    given: dict[str, Mapping[str, Any]] = {}
     for message in (one for span in ordered if span.model is not None for one in span.model.messages):
         if message.get("role") == "tool":
-            given.setdefault(str(message.get("tool_call_id")), message.get("content"))
+            given.setdefault(str(message.get("tool_call_id")), message)
     found: list[Span] = []
     for span in ordered:
         found.append(replace(span, seq=len(found) + 1, parent=None))
         for call in _asked(span):
-            when = {"started_at": span.started_at, "ended_at": span.ended_at}
-            made = _ran(call, given.get(str(call.get("id"))))
+            when: dict[str, Any] = {"started_at": span.started_at, "ended_at": span.ended_at}
+            made = tool_call_in(given.get(str(call.get("id")), {}), call["function"])
             found.append(Span(seq=len(found) + 1, kind=SpanKind.TOOL, name=f"tool.{made.tool}", tool=made, **when))
     return found
 
@@ -89,22 +88,6 @@ def with_tool_calls(spans: Sequence[Span]) -> Sequence[Span]:
 def _asked(span: Span) -> list[Mapping[str, Any]]:
     calls = () if span.model is None else span.model.response.get("tool_calls") or ()
     return [call for call in calls if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)]
-
-
-def _ran(call: Mapping[str, Any], result: Any) -> ToolCall:
-    function = call["function"]
-    is_error = isinstance(result, str) and result.lstrip().casefold().startswith(('{"error"', "error", "traceback"))
-    told = {"error": result} if is_error else {"result": result}
-    return ToolCall(tool=str(function.get("name")), arguments=arguments_of(function.get("arguments")), **told)
-
-
-def arguments_of(given: Any) -> Mapping[str, Any]:
-    """The arguments of a call as an endpoint writes them; what is no object is kept under one name."""
-    try:
-        read = json.loads(given) if isinstance(given, str) else given
-    except (ValueError, RecursionError):
-        read = given
-    return read if isinstance(read, dict) else {} if read is None else {"arguments": read}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,25 +96,33 @@ def marks(
     return tuple(made)
 
 
-def signals(found: Sequence[CallMark], needs: Collection[str] | None = None) -> tuple[RewardTerm, ...]:
+def signals(
+    found: Sequence[CallMark],
+    needs: Collection[str] | None = None,
+    shares: Mapping[str, float] = dict.fromkeys(("choice", "structure", "utility", "error_handling"), 1.0),
+) -> tuple[RewardTerm, ...]:
     """Choice, structure, utility and error handling of every call, and a choice of 0 for each need without a call.
-    Parts of 1 are divided among all calls and missed needs. A call that met a busy tool counts only for error
-    handling."""
+    Parts of each name's share are divided among all calls and missed needs. A call that met a busy tool counts only for
+    error handling."""
+
+    def term(name: str, value: float, part: float, turn: int | None) -> RewardTerm:
+        return RewardTerm(name=name, value=value, weight=part * shares.get(name, 0.0), source="rule:tools", turn=turn)
+
     missed = [] if needs is None else sorted(set(needs) - {mark.tool for mark in found})
     if needs is not None and not found and not missed:
-        return (_signal("choice", 1.0, 1.0, None),)
+        return (term("choice", 1.0, 1.0, None),)
     lasting = sum(not mark.is_passing for mark in found)
     part = 1.0 / max(1, lasting + len(missed))
-    told = [_signal("choice", 0.0, part, None) for _ in missed]
+    told = [term("choice", 0.0, part, None) for _ in missed]
     for mark in found:
         own = 0.0 if mark.idle or mark.is_passing else part
         if mark.choice is not None:
-            told.append(_signal("choice", mark.choice, own, mark.turn))
+            told.append(term("choice", mark.choice, own, mark.turn))
         if mark.structure is not None:
-            told.append(_signal("structure", mark.structure, own, mark.turn))
-        told.append(_signal("utility", mark.utility, own, mark.turn))
+            told.append(term("structure", mark.structure, own, mark.turn))
+        told.append(term("utility", mark.utility, own, mark.turn))
         handling = 0.0 if mark.idle else 1.0 / (len(found) + len(missed))
-        told.append(_signal("error_handling", mark.error_handling, handling, mark.handled_in))
+        told.append(term("error_handling", mark.error_handling, handling, mark.handled_in))
     return tuple(told)
 
 
@@ -151,10 +159,6 @@ def schemas_in(task: Mapping[str, Any], catalog: Iterable[Mapping[str, Any]] = (
             return None
     known, schemas = names(tools), schemas_of(catalog)
     return schemas if known and set(known) <= set(schemas) else None
-
-
-def _signal(name: str, value: float, part: float, turn: int | None) -> RewardTerm:
-    return RewardTerm(name=name, value=value, weight=part, source="rule:tools", turn=turn)
 
 
 def _retry(place: int, shapes: Sequence[str], found: Sequence[CallEvidence]) -> int | None:
@@ -302,6 +306,7 @@ class AdoptionRow:
     formed: AdoptionRate  # of tasks that called it: those with no call of it that was badly formed
     worked: AdoptionRate  # of tasks that called it: those whose first call gave a result, busy ones aside
     mended: AdoptionRate  # of tasks in which it failed: those in which the right thing was done about every failure
+    used: AdoptionRate  # of tasks that have it, whatever they need: those that called it
 
 
 @dataclass(slots=True)
@@ -360,6 +365,7 @@ def _hits(record: ToolAttempt, tool: str) -> dict[str, bool | None]:
     return {
         "adoption": bool(mine) and mine[0].structure != 0.0 if is_needed else None,
         "overuse": bool(mine) if is_needed is False else None,
+        "used": bool(mine) if mine or tool in (record.offered or ()) else None,
         "formed": all(judged) if judged else None,
         "worked": bool(lasting) and lasting[0].has_worked if mine else None,
         "mended": all(mark.error_handling == 1.0 for mark in failed) if failed else None,

@@ -9,7 +9,7 @@ under the law of the outcome gate (`breakdown.add_shaping`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import fsum, isfinite
 from typing import Any
 
@@ -18,6 +18,7 @@ from holdfast.contracts.reward import TURN_REWARD, TURN_SOURCES, RewardTerm, che
 from holdfast.contracts.scorer import told_error
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import PARTIAL, Span, SpanKind, Turn
+from holdfast.privacy.detect import texts
 from holdfast.reward import safety, tools
 from holdfast.reward.breakdown import OutcomeGate, add_shaping
 from holdfast.reward.evidence import CallEvidence, answer_of, evidence, facts, read, with_tool_calls
@@ -25,6 +26,7 @@ from holdfast.reward.evidence import CallEvidence, answer_of, evidence, facts, r
 TURN: Mapping[str, float] = {"information_gain": 0.4, "format": 0.3, "progress": 0.2, "safety": 0.1}
 TOOL: Mapping[str, float] = {"choice": 0.4, "structure": 0.3, "utility": 0.2, "error_handling": 0.1}
 TURN_SOURCE, EVIDENCE = TURN_SOURCES
+SCREENED = "secrets_told"  # the ready scorer
 MAX_FEEDBACK = 500  # characters
 
 
@@ -76,11 +78,10 @@ class TurnRewards:
         if not self.has_tools:
             return (*signals, *own)
         marks = tools.marks(spans, needs=needs, schemas=schemas, answer=answer, found=facts_found)
-        used = [one for one in tools.signals(marks, needs) if one.turn is not None or self.weights]
-        if not self.weights:
-            return (*signals, *own, *(replace(one, weight=0.0) for one in used))
-        shaping = [replace(one, weight=one.weight * self.weights.get(one.name, 0.0)) for one in used]
-        return (*add_shaping(signals, shaping), *own)
+        used = tools.signals(marks, needs, self.weights)
+        if self.weights:
+            return (*add_shaping(signals, used), *own)
+        return (*signals, *own, *(one for one in used if one.turn is not None))
 
     def _offered(self, item: Mapping[str, Any], spans: Sequence[Span]) -> tools.Schemas | None:
         """As the last request with tools gave them, else as the task names them; None where nothing is known."""
@@ -131,7 +132,8 @@ def _terms(
     judged = [one for one in signals if one.turn is None and one.source.partition(":")[0] != "agent"]
     whole = {one.name.rpartition(".")[2]: one.value for one in judged}
     heights = _heights(by_turn, item, needs, check_in(judged), is_answered=bool(answer))
-    costs = _costs(found, spans, schemas, answer, whole.get("safety_cost", 0.0))
+    is_screened = whole.get(SCREENED) == 0.0  # a scorer has looked for secrets, and found none
+    costs = _costs(found, spans, schemas, answer, whole.get("safety_cost", 0.0), is_screened=is_screened)
     told: list[RewardTerm] = []
     for turn in found:
         at = turn.index
@@ -195,12 +197,20 @@ def _heights(
 
 
 def _costs(
-    found: Sequence[Turn], spans: Sequence[Span], schemas: tools.Schemas | None, output: Any, whole: float
+    found: Sequence[Turn],
+    spans: Sequence[Span],
+    schemas: tools.Schemas | None,
+    answer: Any,
+    whole: float,
+    *,
+    is_screened: bool,
 ) -> dict[int, float]:
     """What was unsafe, by turn: an event that was reported or found, a tool that was not offered. A cost of the whole
     attempt that no turn explains is the last turn's."""
     complete = [span for span in spans if span.kind is not SpanKind.MODEL or PARTIAL not in span.attributes]
-    events = (*safety.reported_events(complete), *safety.find_events(complete, output=output))
+    events = list(safety.reported_events(complete))
+    if not is_screened and _has_secrets(complete, answer):  # in all at once first: hardly any attempt has one
+        events += safety.find_events(complete, output=answer)
     costs = {event.turn or 0: 1.0 for event in events}
     for turn in found if schemas is not None else ():
         if any(span.tool is not None and span.tool.tool not in (schemas or {}) for span in turn.effects):
@@ -208,3 +218,11 @@ def _costs(
     if whole > 0.0 and not costs:
         costs[found[-1].index] = min(1.0, whole)
     return costs
+
+
+def _has_secrets(spans: Sequence[Span], answer: Any) -> bool:
+    """Whether anything that left the agent looks like a secret."""
+    left = [span.model.response for span in spans if span.model is not None]
+    left += [span.tool.arguments for span in spans if span.tool is not None]
+    left += [span.attributes for span in spans if span.kind is SpanKind.MESSAGE]
+    return bool(safety.screen("\n\n".join({*texts([*left, answer])}), safety.SafetyStage.OUTBOUND))
