@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.contracts.errors import HoldfastError
+from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.reward import evaluation, turns
 from holdfast.reward.diff import minimality, tamper, trees
@@ -201,8 +202,9 @@ def spans() -> Iterator[Span]:
 def turn_rate(attempts: int) -> float:
     one = tuple(spans())
     began = time.process_time()
+    measure, check = turns.TurnRewards(), (RewardTerm(name="success", value=1.0, source="rule:check"),)
     for _ in range(attempts):
-        turns.signals(one, cost=lambda turn: 0.0, is_formed=lambda turn: 1.0)
+        measure({}, "done", one, check)
     return attempts * TURNS / (time.process_time() - began)
 
 

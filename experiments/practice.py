@@ -16,11 +16,13 @@ from holdfast.pipeline.run import DurableRun
 from holdfast.workloads.tooluse.quickstart import TIMEOUT_S
 
 
-async def practise(run: DurableRun, algorithm: Algorithm, base: Policy, tasks: Sequence[Any]) -> AlgorithmState:
-    """Learns from the tasks, without a proof or a gate."""
+async def practise(
+    run: DurableRun, algorithm: Algorithm, base: Policy, tasks: Sequence[Any], *, at: str = "0"
+) -> AlgorithmState:
+    """Learns from the tasks, without a proof or a gate; `at` begins the names of its steps."""
     state = algorithm.start(base)
     while work := algorithm.ask(state, tasks):
-        name, title = f"0/{state.step}", f"practice {state.step + 1}"
+        name, title = f"{at}/{state.step}", f"practice {state.step + 1}"
         batch = await run.step(f"{name}/collect", collect, work, 1, TIMEOUT_S, title=title)
         state = await run.step(f"{name}/learn", partial(tell, algorithm), state, batch, title=title)
     return state

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.learn.candidates import Candidates as Candidates
     from holdfast.learn.control import EnvPPO
     from holdfast.learn.grpo import GRPO as GRPO
+    from holdfast.learn.turns import TurnPPO as TurnPPO
     from holdfast.policies.model import Model as Model
     from holdfast.policies.network import Network as Network
     from holdfast.policies.prompt import Prompt as Prompt
@@ -75,6 +76,7 @@ _PLACES = {  # name → where it is, and what it is called there
     "Table": "holdfast.api.stored:Table",
     "TaskItem": "holdfast.contracts.task:TaskItem",
     "TaskSet": "holdfast.collect.tasks:TaskSet",
+    "TurnPPO": "holdfast.learn.turns:TurnPPO",
     "Waived": "holdfast.api.inputs:Waived",
     "adapters": "holdfast.api.adapters",
     "collect": "holdfast.api.calls:collect",

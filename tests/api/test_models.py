@@ -54,6 +54,18 @@ def test_a_local_model_learns_and_its_candidate_is_measured(name: str, lora: int
         assert steps["0/0/learn"]["update"] and store.checkpoints.get(candidate.checkpoint)
 
 
+def test_a_critic_judges_the_turns_of_a_model_and_is_told(at: Path) -> None:
+    algorithm = hf.TurnPPO(steps=3, tasks=3, samples=2, ppo={"learning_rate": 1e-3}, gae={"lambda": 0.9})
+    result = practised(hf.Model("sprout-weak"), algorithm, at)
+    assert isinstance(result.candidate, Model) and result.proof is not None
+    with open_store(at, create=False) as store:
+        learnt = [one.body for one in store.steps.of_run(result.run.id) if one.name.endswith("/learn")]
+    told = [body["rl_optimizer"] for body in learnt]
+    assert len(told) == 3 and told[0]["explained_variance"] == 0.0
+    assert all(one["value_loss"] > 0.0 and one["parameter_delta_norm"] > 0.0 for one in told)
+    assert told[1]["explained_variance"] != 0.0
+
+
 def test_advantages_of_your_own_decide_what_becomes_likelier(at: Path) -> None:
     seen: list[int] = []
 
@@ -88,6 +100,8 @@ def test_a_budget_bounds_learning_and_proof_together(at: Path) -> None:
     assert len(result.run.rollouts("split == 'train'")) in (8, 12)
     with pytest.raises(BadInput, match="one step takes 128"):
         practised(hf.Model("sprout-weak"), "grpo", at, budget=hf.Budget(rollouts=60))
+    with pytest.raises(BadInput, match="one step takes 128"):
+        practised(hf.Model("sprout-weak"), "ppo", at, budget=hf.Budget(rollouts=60))
 
 
 @pytest.mark.parametrize(

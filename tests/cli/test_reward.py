@@ -14,6 +14,7 @@ from holdfast.contracts.records import decode
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
+from holdfast.reward.turns import TurnRewards
 from holdfast.store.store import open_store
 from holdfast.store.traces import Rewarded
 from holdfast.workloads.tooluse.score import score
@@ -107,13 +108,14 @@ def paid(scene: Scene, output: Any, signals: tuple[RewardTerm, ...]) -> str:
 
 
 def test_a_breakdown_is_told_turn_by_turn_and_adds_up(cli: Cli, scene: Scene, at: At) -> None:
-    rollout = paid(scene, "24", score(TASK, "24", SPANS))
+    rollout = paid(scene, "24", TurnRewards()(TASK, "24", SPANS, score(TASK, "24", SPANS)))
     shown = cli("rewards", rollout, *at).done().page
     assert shown[0] == f"{rollout}: succeeded"
     assert shown[3] == "  expected  24  (hidden from the agent)"
     told = [line for line in shown if line.startswith(("  turn ", "            "))]
     acts = [line.split(maxsplit=2)[2] if line.startswith("  turn") else line.strip() for line in told]
-    assert [act for act in acts if not act.startswith(("seen:", "counts:", "error_handling", "utility"))] == [
+    measured = ("worth:", "seen:", "progress", "safety", "error_handling", "utility")
+    assert [act for act in acts if not act.startswith(measured)] == [
         "thinks    first the price",
         "calls     lookup key=oak.price",
         "is told   12",
@@ -121,7 +123,13 @@ def test_a_breakdown_is_told_turn_by_turn_and_adds_up(cli: Cli, scene: Scene, at
         "is told   error: bad arguments",
         "answers   24",
     ]
-    assert any(line.strip().startswith("seen:") and "information_gain" in line for line in told)
+    # The call that the price went into failed, so it led nowhere; one of three marks is reached: .3 + .2 / 3 + .1
+    assert "            worth:  0.467 in all, information_gain 0, format 1," in told
+    assert "            seen:   choice 1, utility 0, error_handling 1" in told
+    turns = cli("rewards", rollout, *at, "--json").json["turn_rewards"]
+    parts = {"information_gain", "format", "progress", "safety", "turn_reward"}
+    assert len(turns) == 3 and all(parts <= set(turn) for turn in turns)
+    assert sum(turn["progress"] for turn in turns) == pytest.approx(1.0)
     assert "  success                        1 ×       1 =       1  rule:tooluse" in shown
     assert "  efficiency                     1 ×    0.05 =    0.05  rule:tooluse" in shown
     assert next(line for line in shown if line.startswith("  total")).split() == ["total", "1.1"]

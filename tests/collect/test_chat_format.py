@@ -228,6 +228,7 @@ CALL = ModelCall(
     completion_ids=(104, 195, 169),
     logprobs=(-0.1, -1 / 3, 0.0),
     forced=(2,),
+    sampling={"temperature": 1.0},
 )
 
 
@@ -250,6 +251,7 @@ def test_ids_and_log_probs_come_when_they_are_asked_for() -> None:
     answer = completion(request(logprobs=True, top_logprobs=1, token_ids=True), [CALL], ENVELOPE)
     (choice,) = answer["choices"]
     assert (answer["prompt_token_ids"], choice["token_ids"], choice["forced"]) == ([7, 8], [104, 195, 169], [2])
+    assert choice["sampling"] == {"temperature": 1.0}  # in force, though nobody asked for it
     h, e, _ = choice["logprobs"]["content"]
     assert h == {**(top := {"token": "h", "logprob": -0.1, "bytes": [104]}), "top_logprobs": [top]}
     assert (e["token"], e["bytes"], e["logprob"]) == ("�", [195], -1 / 3)  # half of a letter has its byte

@@ -65,6 +65,8 @@ def test_ids_and_log_probs_are_kept_as_they_were_sampled(endpoint: Endpoint) -> 
     assert asked.body == {"model": "tiny", "messages": HELLO, "temperature": 0.5, **EXTRAS}
     assert ask(endpoint, sampling={"logprobs": False}).sampling == {"logprobs": False}
     assert endpoint.asked[-1].body["logprobs"] is False  # what the agent says goes
+    endpoint.reply = lambda body: completion("a", choice={"sampling": {"temperature": 1.0, "top_k": 0}})
+    assert ask(endpoint, sampling={"temperature": 0.5}).sampling == {"temperature": 0.5, "top_k": 0}  # as ours says it
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,19 @@ async def test_what_a_client_asked_is_in_the_store_token_for_token(file_bench: B
     assert file_bench.output() == model.calls[0].response["content"]
 
 
+async def test_a_clients_own_word_for_a_call_stands_at_its_span(file_bench: Bench) -> None:
+    async def agent(task: Any, context: Context) -> str:
+        await chat_streamed(context, extra_headers={"x-tag": "plan"})
+        return await chat(context)
+
+    file_bench.enqueue("a")
+    await file_bench.work_off(file_bench.pool(agent, model=Script()))
+    (attempt,) = file_bench.attempts()
+    spans = [span for span in file_bench.store.traces.spans(attempt.token) if span.model is not None]
+    assert [span.attributes.get("tag") for span in spans] == ["plan", None]
+    assert all("tag" not in span.model.sampling for span in spans if span.model)
+
+
 async def test_hundreds_of_attempts_at_once_do_not_mix() -> None:
     count, waiting = 300, 0
 

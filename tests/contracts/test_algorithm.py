@@ -23,6 +23,7 @@ from holdfast.learn.candidates import Candidates, Proposals
 from holdfast.learn.control import EnvPPO
 from holdfast.learn.grpo import GRPO, Stages
 from holdfast.learn.ppo import Settings
+from holdfast.learn.turns import TurnPPO
 from holdfast.policies.model import Model
 from holdfast.policies.network import Network
 from holdfast.policies.prompt import Prompt
@@ -180,6 +181,7 @@ BUILT_IN: dict[str, tuple[Any, str]] = {
         "model",
     ),
     "ppo": (lambda: pole(Network()), "network"),
+    "turn ppo": (lambda: TurnPPO(tasks=2, samples=2, steps=3), "model"),
 }
 
 

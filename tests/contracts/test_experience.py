@@ -29,6 +29,7 @@ from holdfast.contracts.experience import (
     turns,
     window,
 )
+from holdfast.contracts.records import decode, encode
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
@@ -260,6 +261,20 @@ def test_a_trajectory_that_was_cut_short_is_truncated() -> None:
     learnt = trajectory("r", "a", [model(1)], [signal()], ended="truncated", discount=0.5)
     assert learnt.steps[-1] == truncate(1.0, [HI, said("ho")])
     assert (learnt.end, learnt.discount, learnt.task) == ("truncated", 0.5, None)
+
+
+def test_a_trajectory_holds_what_its_rewards_are_made_of_and_one_from_before_does_not() -> None:
+    measured = [signal(0.5, turn=0), signal(1.0), replace(signal(9.0), name="style")]
+    learnt = trajectory("r", "a", [model(1)], measured, ended="terminated", channels=(measured[0].name,))
+    assert (learnt.signals, learnt.total_return, learnt.turn_count) == (tuple(measured), 1.5, 1)
+    old = {key: value for key, value in encode(learnt).items() if key != "signals"}
+    assert decode(Trajectory, old) == replace(learnt, signals=())
+
+
+def test_a_call_that_was_cut_short_is_no_turn() -> None:
+    spans = [model(1), model(2, partial="nobody listened to its end"), model(3)]
+    learnt = trajectory("r", "a", spans, [signal(1.0, turn=1)], ended="terminated")
+    assert [step.span for step in learnt.steps] == [1, 3, None]
 
 
 def test_the_last_observation_holds_what_the_tools_gave_back() -> None:

@@ -14,10 +14,12 @@ from holdfast.contracts.settings import (
     BLOCKS,
     KEYS,
     ConstraintBlock,
+    GrpoBlock,
     ImproveBlock,
     OptimizeSettings,
     ProveBlock,
     SafetyReward,
+    ToolReward,
     load_settings,
     override,
     settings_from,
@@ -90,17 +92,27 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         "gae": {
             "gamma": 1.0, "lambda": 0.5, "normalize_advantages": False, "clip_advantages": 3.0,
             "normalize_returns": True, "clip_returns": 4.0, "normalization_epsilon": 1e-6,
+            "turn_credit": 0.25,
         },
         "ppo": {
             "clip_epsilon": 0.1, "value_loss_coefficient": 0.0, "entropy_coefficient": 0.0, "mini_batch_size": 8,
             "gradient_accumulation_steps": 2, "epochs": 3, "kl_penalty_coefficient": 0.1, "target_kl": 0.01,
-            "max_kl": 0.02, "learning_rate": 1e-4, "max_grad_norm": 0.5,
+            "max_kl": 0.02, "learning_rate": 1e-4, "max_grad_norm": 0.5, "clip_epsilon_high": 0.3,
+            "aggregate": "sequence_norm_constant", "constant": 64.0, "importance_cap": 2.0, "piece_tokens": 512,
         },
+        "critic": {"mode": "shared", "learning_rate": 0.05, "epochs": 8},
+    },
+    "train_on": "planner",
+    "grpo": {
+        "learning_rate": None, "turn_credit": 0.3, "scale": False, "clip_low": 0.1, "clip_high": 0.3, "epochs": 2,
+        "minibatch": 8, "aggregate": "sequence", "constant": None, "reference_kl": 0.01, "behaviour_kl": 0.02,
+        "entropy": 0.001, "importance_cap": 2.0, "max_kl": 0.5, "piece_tokens": 1024,
     },
     "constraint": {
         "cost": "harm", "budget": 0.1, "proportional": 0.5, "integral": 0.0, "derivative": 0.25, "smoothing": 0.0,
         "most": 3.0,
     },
+    "tool_reward": {"choice": 0.1, "structure": 0.0, "utility": 0.05, "error_handling": 0.02},
     "safety_reward": {
         "blocked_penalty": 2.0, "default_reason_code_penalty": 0.5, "prompt_injection_penalty": 0.75,
         "secret_leak_penalty": 3.0, "reason_code_penalties": {"house.rule": 0.125}, "penalties": "each",
@@ -108,7 +120,8 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         "hard_gate_penalty": 0.0, "blocked_event_triggers_hard_gate": False, "reject_rollout_on_hard_gate": True,
     },
     "improve": {
-        "policy": "tools", "iterations": 3, "steps": 4, "step_tasks": 5, "samples": 6, "learning_rate": 1e-3,
+        "policy": "tools", "iterations": 3, "steps": 4, "step_tasks": 5, "samples": 6, "learning_rate": None,
+        "algorithm": "ppo",
         "budget_s": 60.0, "follow": "run-1-ab", "follow_least": 7, "stage": "canary", "constraint": None,
         "prove": {
             "seeds": 3, "batch": 8, "primary": "reward", "alpha": 0.01, "min_effect": 0.02, "min_reward_delta": 0.03,
@@ -120,7 +133,9 @@ EVERY: dict[str, Any] = DOCUMENTED | {
 
 
 def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
-    given = {name: EVERY[name] for name in ("constraint", "safety_reward", "improve")}
+    given = {
+        name: EVERY[name] for name in ("constraint", "safety_reward", "tool_reward", "improve", "grpo", "rl_optimizer")
+    }
     for name, block in {**given, "improve.prove": EVERY["improve"]["prove"]}.items():
         assert set(block) == set(BLOCKS[name])
     assert {*EVERY, "tasks"} == set(KEYS)  # which takes the place of the lists of tasks
@@ -128,6 +143,15 @@ def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
     assert settings.record() == EVERY
     assert settings.lease_s == 2.5
     assert OptimizeSettings.model_validate(settings.record()) == settings
+
+
+def test_settings_that_an_older_version_kept_are_read_back_as_they_were(folder: Path) -> None:
+    """A run is known by the hash of what it kept: keys that came later are not in it, unless somebody sets them."""
+    older = json.loads(json.dumps(EVERY))
+    del older["grpo"], older["improve"]["algorithm"], older["rl_optimizer"]["critic"]
+    for key in ("clip_epsilon_high", "aggregate", "constant", "importance_cap", "piece_tokens"):
+        del older["rl_optimizer"]["ppo"][key]
+    assert load(json.dumps(older)).record() == older
 
 
 @pytest.mark.parametrize(("old", "new"), [("train", "optimize"), ("val", "validate")])
@@ -182,10 +206,12 @@ def test_a_flag_of_improve_is_named_as_it_was_given(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "block"),
     [
+        ("grpo", GrpoBlock()),
         ("improve", ImproveBlock()),
         ("improve.prove", ProveBlock()),
         ("constraint", ConstraintBlock()),
         ("safety_reward", SafetyReward()),
+        ("tool_reward", ToolReward()),
     ],
 )
 def test_every_key_of_these_blocks_is_documented_with_its_default(name: str, block: BaseModel) -> None:
@@ -263,6 +289,19 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
         ({"rl_optimizer": {"gae": {"lam": 1}}}, "rl_optimizer.gae.lam = 1: unknown key; did you mean lambda? the"),
         # what is off is checked all the same
         ({"rl_optimizer": {"enabled": False, "ppo": {"epochs": 0}}}, "rl_optimizer.ppo.epochs = 0: must be above 0;"),
+        ({"rl_optimizer": {"critic": {"mode": "joint"}}}, 'rl_optimizer.critic.mode = "joint": is not one of its'),
+        ({"rl_optimizer": {"ppo": {"constant": 9}}}, "rl_optimizer.ppo.constant = 9.0: goes with aggregate"),
+        ({"grpo": {"clip_low": 2}}, "grpo.clip_low = 2: must be at most 1.0; set it to 1.0 or less"),
+        ({"grpo": {"turn_credits": 0.1}}, "grpo.turn_credits = 0.1: unknown key; did you mean turn_credit? the keys"),
+        ({"grpo": {"learning_rate": 0}}, "grpo.learning_rate = 0: must be above 0; set it to more than 0"),
+        ({"grpo": {"importance_cap": 0.5}}, "grpo.importance_cap = 0.5: must be at least 1"),
+        ({"grpo": {"aggregate": "sequence_norm_constant"}}, "grpo.constant = null: goes with aggregate"),
+        (
+            {"grpo": {"learning_rate": 1e-3}, "improve": {"learning_rate": 1e-3}},
+            "improve.learning_rate: is the older name of grpo.learning_rate, which is there too; keep one of the two",
+        ),
+        ({"improve": {"algorithm": "ppo", "learning_rate": 1}}, "improve.learning_rate = 1: is GRPO's; set"),
+        ({"improve": {"algorithm": "grpo", "follow": "run-1"}}, 'improve.algorithm = "grpo": conversations that are'),
         ({"rl_optimizer": {"ppo": {"max_kl": 0.01, "target_kl": 0.1}}}, "rl_optimizer.ppo.max_kl = 0.01: must not be"),
         ({"improve": []}, "improve = []: is a list, not an object; give an object"),
         ({"improve": {"samples": 1}}, "improve.samples = 1: must be at least 2; set it to 2 or more"),
@@ -286,6 +325,8 @@ KNOWN = f"the keys are {', '.join(KEYS)}"
         ),
         ({"safety_reward": {"hard_gate_reason_prefixes": ["secret_leak.", " "]}}, "safety_reward.hard_gate_reason_pre"),
         ({"constraint": {"proportional": 0, "integral": 0}}, "constraint: proportional, integral = 0: nothing would"),
+        ({"tool_reward": {"choice": -1}}, "tool_reward.choice = -1: must be at least 0.0; set it to 0.0 or more"),
+        ({"tool_reward": {"choice": 0.4, "utility": 0.2}}, "tool_reward: its weights add up to 0.64, and shaping may"),
         ({"safety_reward": {"blocked_penalty": -1}}, "safety_reward.blocked_penalty = -1: must be at least 0.0; set"),
         ({"safety_reward": {"hard_gate_reward_ceiling": 0.5}}, "safety_reward.hard_gate_reward_ceiling = 0.5: must"),
         ({"improve": {"constraint": {"smoothing": 1}}}, "improve.constraint.smoothing = 1: must be below 1; set it"),

@@ -27,7 +27,7 @@ from tests.workloads.scene import tiny
 def test_the_group_names_every_experiment(experiment: Experiment) -> None:
     ran = experiment("--help")
     assert ran.code == 0
-    for name in ("hacking", "code", "redteam", "safety"):
+    for name in ("hacking", "code", "redteam", "safety", "turns"):
         assert any(line.startswith(f"  {name} ") for line in ran.lines)
     assert max(map(len, ran.lines)) <= 80
     assert experiment("nothing").code == 2

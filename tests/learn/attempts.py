@@ -11,6 +11,12 @@ from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 
 Turn = tuple[Sequence[int], Sequence[int]]
+PLAINLY = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 8, "stop": [], "thinking": None, "seed": 7}
+
+
+def drawn(**sampling: Any) -> dict[str, Any]:
+    """Parameters as our own engine writes them down: all of them."""
+    return PLAINLY | sampling
 
 
 def call(

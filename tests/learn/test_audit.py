@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from holdfast.learn.batch import (
     SamplingRule,
     SkipReason,
     cut,
+    fitted,
     gather,
     pack,
     pad,
@@ -33,7 +35,7 @@ from holdfast.learn.sft import sequences
 from holdfast.learn.train import Settings, Trainer
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.policies.tokens import THINK
-from tests.learn.attempts import attempt, call, signal
+from tests.learn.attempts import attempt, call, drawn, signal
 
 torch.set_num_threads(1)
 FINE = call([1, 2], [3])
@@ -66,8 +68,8 @@ def sample(length: int, decided: list[int], **streams: Any) -> Sample:
 
 
 def test_each_turn_keeps_the_sampling_that_was_in_force() -> None:
-    first = call([1], [2], sampling={"temperature": 0.7, "top_k": 5, "top_p": 0.9})
-    second = call([1, 2], [3], sampling={"thinking": 0, "banned": [THINK]})
+    first = call([1], [2], sampling=drawn(temperature=0.7, top_k=5, top_p=0.9))
+    second = call([1, 2], [3], sampling=drawn(thinking=0, banned=[THINK]))
     (one,) = read(attempt("a", first, second, signals=GOOD), SampleFilter()).samples
     assert one.rules == (SamplingRule(temperature=0.7, top_k=5, top_p=0.9), SamplingRule(banned=(THINK,)))
     packed = pack([one])
@@ -164,7 +166,16 @@ def test_streams_of_another_length_and_empty_batches_are_refused() -> None:
         (odd(call(range(9), [2])), SampleFilter(max_tokens=9), SkipReason.TOO_LONG),
         (odd(call([1, 2], [16])), SampleFilter(vocabulary=16), SkipReason.FOREIGN),
         (odd(call([2**40], [3])), SampleFilter(), SkipReason.FOREIGN),
-        (odd(version="old"), SampleFilter(versions=("new", None)), SkipReason.STALE),  # type: ignore[arg-type]
+        (odd(version="old"), SampleFilter(versions=("new", "m")), SkipReason.STALE),
+        (odd(version="other"), SampleFilter(train_on="m"), SkipReason.NOT_CHOSEN),
+        (odd(call([1], [2], sampling={"temperature": 1, "min_p": 0.1})), SampleFilter(), SkipReason.MIN_P),
+        (odd(call([1], [2], sampling=drawn(repetition_penalty=1.1))), SampleFilter(), SkipReason.PENALTIES),
+        (odd(call([1], [2], sampling=drawn(logit_bias={"2": 1}))), SampleFilter(), SkipReason.LOGIT_BIAS),
+        (odd(call([1], [2], sampling=drawn(tool_choice="required"))), SampleFilter(), SkipReason.GUIDED),
+        (odd(call([1], [2], sampling={"temperature": 1, "top_p": 0.9})), SampleFilter(), SkipReason.TRUNCATED),
+        (odd(call([1], [2], sampling={"temperature": 0.9})), SampleFilter(), SkipReason.TEMPERATURE),
+        (odd(call([1], [2], sampling={"max_tokens": 9})), SampleFilter(), SkipReason.DEFAULTS),
+        (odd(call([1], [2], sampling=drawn(xtc_probability=0.5))), SampleFilter(), SkipReason.UNKNOWN),
         (odd(signals=None), SampleFilter(), SkipReason.NO_REWARD),
         (odd(signals=[signal(1.0, "style")]), SampleFilter(channels=("right",)), SkipReason.NO_REWARD),
         (odd(state=RolloutState.DEAD), SampleFilter(), SkipReason.FAULT),
@@ -234,6 +245,46 @@ def test_calls_that_go_on_from_one_another_are_one_sequence_in_which_forced_and_
     assert one.turns.tolist() == [-1, -1, 0, 0, -1, -1, 1, 2] and one.starts == ((0, 2), (1, 6), (2, 7))
     assert np.flatnonzero(~np.isnan(one.logprobs)).tolist() == [2, 3, 6, 7]  # type: ignore[arg-type]
     assert reading.breaks == {}
+
+
+def test_calls_of_other_models_are_context_and_keep_their_turns() -> None:
+    mine, later = (replace(one, model="local/tiny@1") for one in (call([1, 2], [3]), call([1, 2, 3, 9, 9], [4])))
+    other = replace(call(None, None, sampling={"min_p": 1}), model="gpt")
+    turns = [signal(0.5, turn=0), signal(7.0, turn=1), signal(1.0, turn=2)]
+    found = attempt("a", mine, other, later, signals=turns)
+    for intake in (SampleFilter(versions=("local/tiny@1",)), SampleFilter(train_on="tiny")):
+        reading = read(found, intake)
+        (one,) = reading.samples
+        assert one.ids.tolist() == [1, 2, 3, 9, 9, 4] and one.turns.tolist() == [-1, -1, 0, -1, -1, 2]
+        assert reading.left_out == {"other_model" if intake.train_on is None else "not_chosen": 1}
+        assert reading.trajectory is not None and reading.trajectory.turn_count == 3
+        assert [after.reward for _, after in reading.trajectory.transitions] == [0.5, 7.0, 1.0]
+    assert read(found, SampleFilter(model="local/tiny")).reason is None  # any version of it, and no other model
+    assert read(found, SampleFilter(train_on="gpt", versions=("local/tiny@1",))).reason is SkipReason.NO_IDS
+    for named in ("tiny", "local/tiny", "local/tiny@1"):  # an older version of the policy is not what it says now
+        assert read(found, SampleFilter(train_on=named, versions=("local/tiny@2",))).reason is SkipReason.STALE
+
+
+def test_a_call_that_cannot_be_trained_on_leaves_the_others_of_its_attempt() -> None:
+    biased = call([1, 2, 3, 4], [5], sampling=drawn(min_p=0.1))
+    reading = read(attempt("a", call([1, 2], [3]), biased, signals=GOOD), SampleFilter())
+    assert np.flatnonzero(reading.samples[0].action_mask).tolist() == [2] and reading.left_out == {"min_p": 1}
+    empty = call([1, 2, 3, 4], [])  # all that some models say of a prompt that fills their context
+    assert read(attempt("a", call([1, 2], [3]), empty, signals=GOOD), SampleFilter()).reason is None
+
+
+def test_what_a_models_folder_asks_of_servers_counts_where_the_request_does_not_say() -> None:
+    class Served:
+        vocabulary, context, sampling_defaults = 16, 16, {"temperature": 0.6, "top_k": 20}
+
+    def reason(**sampling: Any) -> SkipReason | None:
+        return read(
+            attempt("a", call([1], [2], sampling=sampling), signals=GOOD), fitted(SampleFilter(), Served())
+        ).reason
+
+    assert reason(temperature=1) is SkipReason.TRUNCATED and reason(temperature=1, top_k=-1) is None
+    assert reason(max_tokens=5, top_k=-1) is SkipReason.TEMPERATURE
+    assert reason(**drawn(temperature=0.6, top_k=20)) is None  # our own engine says what it did
 
 
 def test_a_rewritten_prompt_begins_a_new_sequence_and_is_counted() -> None:

@@ -18,7 +18,7 @@ from holdfast.contracts.errors import BadInput, Interrupted, Lost
 from holdfast.contracts.flag import Features
 from holdfast.contracts.policy import FOLDER
 from holdfast.learn.checkpoints import TRAINER
-from holdfast.learn.control import SEEDS, EnvPPO
+from holdfast.learn.control import SEEDS, EnvPPO, LearnerSession
 from holdfast.learn.ppo import Settings
 from holdfast.policies import weights
 from holdfast.policies.network import Network
@@ -165,6 +165,24 @@ def test_updates_that_were_undone_are_told_as_plain_json(tmp_path: Path) -> None
     state = told(one, one.start(base()), Telling(tmp_path))
     assert "the parameters are those from before" in state.metrics["update"]["restored"]
     assert [one["count"] for one in state.metrics["quality"] if one["name"] == "updates_undone"] == [2]
+
+
+def test_a_network_whose_updates_were_all_undone_is_no_candidate(tmp_path: Path) -> None:
+    """It plays on from where it was, and comes to the same where it is killed after each step."""
+    came = []
+    for folder in ("whole", "killed"):
+        ctx, one = (
+            Telling(tmp_path / folder),
+            algorithm(settings=Settings(steps=8, minibatch=8, lr=1e30, grad_limit=1e30)),
+        )
+        state, seen = one.start(base()), []
+        while one.ask(state, ()):
+            state = told(one, state, ctx)
+            seen.append((state.metrics["env_steps"], state.data["trainer"]))
+            one = replace(one, session=LearnerSession()) if folder == "killed" else one
+        assert state.candidate is None and "checkpoint" not in state.metrics
+        came.append(seen)
+    assert came[0] == came[1] and len({steps for steps, _ in came[0]}) == 3
 
 
 def test_an_environment_that_cannot_be_saved_is_refused(tmp_path: Path) -> None:

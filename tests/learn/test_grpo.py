@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import RewardTerm
+from holdfast.contracts.reward import TURN_REWARD, RewardTerm
 from holdfast.contracts.rollout import RolloutState
 from holdfast.learn.batch import SampleFilter, SkipReason
 from holdfast.learn.grpo import OBJECTIVE, Grpo, compare
@@ -211,8 +212,11 @@ TURN_SHAPING = st.lists(
 )
 
 
+MEASURED = st.lists(st.floats(-50, 50), min_size=TURNS, max_size=TURNS)
+
+
 @given(
-    st.lists(st.tuples(st.booleans(), TURN_SHAPING, VETO), min_size=2, max_size=5),
+    st.lists(st.tuples(st.booleans(), TURN_SHAPING, VETO, MEASURED), min_size=2, max_size=5),
     st.builds(
         Grpo,
         mix=st.floats(0, 1),
@@ -224,25 +228,55 @@ TURN_SHAPING = st.lists(
     ),
 )
 def test_no_token_of_a_failure_has_more_credit_than_one_of_a_success(
-    drawn: list[tuple[bool, list[RewardTerm], tuple[RewardTerm, ...]]], settings: Grpo
+    drawn: list[tuple[bool, list[RewardTerm], tuple[RewardTerm, ...], list[float]]], settings: Grpo
 ) -> None:
     group = [
         attempt(
             f"r{place}",
             *(call([1, *[2, 3] * turn], [2]) for turn in range(TURNS)),
-            signals=total([signal(float(has_passed), "success"), *shaping, *veto], GUARD).signals,
+            signals=(*total([signal(float(has_passed), "success"), *shaping, *veto], GUARD).signals, *measured(values)),
             task="t",
         )
-        for place, (has_passed, shaping, veto) in enumerate(drawn)
+        for place, (has_passed, shaping, veto, values) in enumerate(drawn)
     ]
     found = advantages(group, settings)
     ranked: dict[int, list[float]] = {0: [], 1: [], 2: []}
-    for place, (has_passed, _, veto) in enumerate(drawn):
+    for place, (has_passed, _, veto, _) in enumerate(drawn):
         ranked[0 if veto else 2 if has_passed else 1] += found[f"r{place}"]
     if ranked[2] and (lower := ranked[0] + ranked[1]):
         assert min(ranked[2]) > max(lower)
     if settings.terms == "normalised" and ranked[0] and ranked[1]:
         assert min(ranked[1]) > max(ranked[0])
+
+
+def measured(values: Sequence[float], name: str = TURN_REWARD) -> list[RewardTerm]:
+    """What was measured of each turn, and is not paid."""
+    return [signal(value, name, turn=turn, weight=0.0) for turn, value in enumerate(values)]
+
+
+def two_turns(name: str, success: float, values: Sequence[float]) -> Experience:
+    signals = [signal(success, "success"), *measured(values)]
+    return attempt(name, call([1], [2]), call([1, 2, 3], [4]), signals=signals, task="t")
+
+
+def test_the_turn_that_decided_has_more_of_the_credit_than_one_that_all_did_alike() -> None:
+    """Right and wrong began alike: turn 0 has .8 in both. In turn 1 they are .2 above and below its mean."""
+    group = [two_turns("right", 1.0, [0.8, 0.6]), two_turns("wrong", 0.0, [0.8, 0.2])]
+    assert advantages(group) == {"right": pytest.approx([1, 1]), "wrong": pytest.approx([-1, -1])}
+    assert advantages(group, Grpo(mix=0.5)) == {
+        "right": pytest.approx([0.5, 0.6]),
+        "wrong": pytest.approx([-0.5, -0.6]),
+    }
+    assert advantages(group, Grpo(mix=0.5, turn_term="progress")) == {
+        "right": pytest.approx([0.5, 0.5]), "wrong": pytest.approx([-0.5, -0.5]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("success", [0.0, 1.0])
+def test_where_all_failed_or_all_passed_nothing_that_was_only_measured_teaches(success: float) -> None:
+    group = [two_turns("a", success, [0.9, 0.9]), two_turns("b", success, [0.1, 0.1])]
+    found = compare(group, SampleFilter(), Grpo(mix=0.5))
+    assert found.samples is None and found.skipped_groups == 1
 
 
 @pytest.mark.parametrize("terms", ["sum", "normalised"])

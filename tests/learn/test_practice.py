@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from holdfast.contracts.algorithm import AlgorithmState
 from holdfast.contracts.errors import BadInput, Interrupted
@@ -17,9 +19,11 @@ from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Split, Task
 from holdfast.learn.constrain import Constraint
 from holdfast.learn.grpo import GRPO, Stages, mean_reward
+from holdfast.learn.train import default_learning_rate
 from holdfast.policies.model import Model, load
 from holdfast.policies.prompt import Prompt
 from holdfast.store.artifacts import FolderArtifacts
+from holdfast.workloads.tooluse.quickstart import Quickstart
 from tests.learn.telling import Telling
 from tests.workloads.scene import attempt, tiny
 
@@ -51,6 +55,71 @@ def weights(policy: Any, folder: Path) -> list[float]:
         for tensor in load(policy, FolderArtifacts(folder))[0].parameters()
         for number in tensor.detach().flatten()
     ]
+
+
+# Its dials
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"lr": 0.0}, "grpo.lr = 0.0: must be a number above 0"),
+        ({"clip_low": 1.5}, "grpo.clip_low = 1.5: must be a number from 0 to 1"),
+        ({"turn_credit": -0.1}, "grpo.turn_credit = -0.1: must be a number from 0 to 1"),
+        ({"epochs": 0}, "grpo.epochs = 0: must be a number of at least 1"),
+        ({"minibatch": 2.5}, "grpo.minibatch = 2.5: must be a whole number"),
+        ({"importance_cap": 0.5}, "grpo.importance_cap = 0.5: must be a number of at least 1"),
+        ({"aggregate": "all"}, "grpo.aggregate = 'all': is unknown; use token, sequence, sequence_norm_constant"),
+        ({"constant": 64.0}, "grpo.constant = 64.0: goes with sequence_norm_constant"),
+    ],
+)
+def test_a_dial_that_cannot_be_is_refused_before_any_work(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        GRPO(**wrong)
+    assert str(refused.value).startswith(said)
+
+
+def test_every_dial_reaches_the_trainer(base: Model, tmp_path: Path) -> None:
+    numbers: dict[str, Any] = {"clip_low": 0.1, "clip_high": 0.3, "reference_kl": 0.01, "behaviour_kl": 0.02}
+    numbers |= {"entropy": 0.03, "importance_cap": 2.0, "aggregate": "sequence_norm_constant", "constant": 64.0}
+    algorithm = GRPO(
+        **numbers, lr=1e-2, epochs=2, minibatch=2, max_kl=9.0, piece_tokens=256, steps=3, tasks=2, samples=2
+    )
+    telling = Telling(tmp_path)
+    state = telling.tell(algorithm, AlgorithmState(base=base), tried(base, 1.0, 0.0, 0.0, 1.0))
+    trainer = algorithm.learner.trainer
+    assert trainer is not None and trainer.reference is not None
+    how = trainer.settings
+    assert all(getattr(how.objective, name) == value for name, value in numbers.items())
+    assert (how.epochs, how.minibatch, how.max_kl, how.is_measured, how.max_tokens_per_batch) == (2, 2, 9.0, True, 256)
+    assert (how.optimizer.learning_rate, how.optimizer.total) == (1e-2, 3 * 2 * 2)  # as many updates as there will be
+    assert state.metrics["update"]["updates"] == 4 and state.metrics["update"]["terms"]["reference_kl"] is not None
+
+
+def test_advantages_are_scaled_by_the_spread_or_not(base: Model, tmp_path: Path) -> None:
+    """Rewards of 0.1 and 0 are ±1 by their spread, and ±0.05 without."""
+    norms = []
+    for scale in (True, False):
+        telling = Telling(tmp_path / str(scale))
+        state = telling.tell(GRPO(scale=scale), AlgorithmState(base=base), tried(base, 0.1, 0.0))
+        norms.append(state.metrics["update"]["grad_norm"])
+    assert norms[0] == pytest.approx(20.0 * norms[1], rel=1e-3)
+
+
+def test_a_larger_model_learns_more_slowly_and_adapters_faster() -> None:
+    class Sized(nn.Module):
+        def __init__(self, count: float, share: float = 1.0) -> None:
+            super().__init__()
+            whole, trained = int(count), int(count * share)
+            self.held = nn.Parameter(torch.empty(whole - trained, device="meta"), requires_grad=False)
+            self.free = nn.Parameter(torch.empty(trained, device="meta"))
+
+    sizes = (1e4, 1e6, 1.35e8, 1.5e9, 7e9, 7e10)
+    rates = [default_learning_rate(Sized(size)) for size in sizes]
+    assert rates == pytest.approx([3e-4, 3e-4, 1.27e-5, 2.7e-6, 1e-6, 1e-6], rel=0.01)
+    assert default_learning_rate(Sized(7e9, 0.01)) == pytest.approx(1e-5, rel=0.01)
+    weak = load(Model("sprout-weak"), None)[0]  # at 1e-3 it forgets in the end what it has learnt
+    assert Quickstart().grpo_rate == pytest.approx(default_learning_rate(weak), rel=0.2)
 
 
 # What it asks for
@@ -183,7 +252,7 @@ def test_what_is_quarantined_is_not_learnt_from(base: Model, tmp_path: Path) -> 
     (aside,) = [one for one in state.metrics["quality"] if one["name"] == "put_aside"]
     assert "no_secrets" in aside["detail"] and not aside["blocks"]
     assert (state.candidate, telling.checkpoints) == (None, [])
-    assert state.metrics["audit"]["rollouts"] == 2
+    assert state.metrics["audit"]["counts"] == {"zero_variance_group": 2, "gate:no_secrets": 1}
     assert state.metrics["reward"] == pytest.approx(1 / 3)  # it is told of all that was tried
 
 

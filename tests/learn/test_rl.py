@@ -18,12 +18,13 @@ from holdfast.contracts.policy import FOLDER
 from holdfast.contracts.rollout import Split, Task
 from holdfast.contracts.run import RunState, Status
 from holdfast.contracts.settings import OptimizeSettings, RlOptimizer
+from holdfast.learn.checkpoints import CRITIC
 from holdfast.learn.constrain import Constraint, from_dict
-from holdfast.learn.turns import PpoSettings, RlSettings, TurnPPO
+from holdfast.learn.turns import TurnPPO
 from holdfast.pipeline.spec import optimize_spec, turn_ppo
 from holdfast.policies.model import Model, folder_of
 from holdfast.policies.prompt import Prompt
-from holdfast.policies.weights import read
+from holdfast.policies.weights import load, read
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.tooluse.tasks import Dials, generate, to_input
 from tests.conftest import Files
@@ -124,8 +125,8 @@ def test_where_there_is_nothing_or_the_weights_are_out_of_reach_it_is_counted_an
 def test_a_step_that_had_to_be_taken_back_is_told_and_leaves_no_checkpoint(
     ppo: dict[str, Any], base: Model, tmp_path: Path
 ) -> None:
-    telling, settings = Telling(tmp_path, run="run-2"), RlSettings(ppo=PpoSettings(**ppo))
-    body, candidate, _ = TurnPPO(settings=settings).learn(conversations("222", "010"), base, None, telling)
+    telling = Telling(tmp_path, run="run-2")
+    body, candidate, _ = TurnPPO(ppo=ppo).learn(conversations("222", "010"), base, None, telling)
     summary = body["rl_optimizer"]
     assert (summary["executed"], summary["parameter_delta_norm"], summary["updates"]) == (True, 0.0, 0)
     assert summary["restored"] and not {"checkpoint", "weights"} & {*summary, *body}
@@ -165,9 +166,10 @@ def test_the_reasons_of_many_rollouts_are_kept_beside_the_step(tmp_path: Path) -
 
 @pytest.mark.parametrize("channels", [None, ("success",)], ids=["all signals", "one of them"])
 def test_the_settings_reach_the_learner(channels: tuple[str, ...] | None) -> None:
-    block = RlOptimizer.model_validate({"gae": {"lambda": 0.5}, "ppo": {"epochs": 2}, "channels": channels})
-    made = turn_ppo(settings(optimize=items(1)), block)
+    given = {"gae": {"lambda": 0.5}, "ppo": {"epochs": 2}, "critic": {"epochs": 3}, "channels": channels}
+    made = turn_ppo(settings(optimize=items(1)), RlOptimizer.model_validate(given))
     assert (made.settings.gae.lam, made.settings.ppo.epochs, made.channels) == (0.5, 2, channels)
+    assert made.settings.critic.epochs == 3
 
 
 # Following
@@ -221,3 +223,63 @@ def test_the_multiplier_of_a_constraint_goes_on_from_what_is_on_record(base: Mod
     other = TurnPPO(follow="run-9", constraint=Constraint(cost="taste"))
     with pytest.raises(BadInput, match="no attempt has a signal of that name"):
         telling.tell(other, AlgorithmState(base=base), conversations("99", "01"))
+
+
+# The critic, kept
+
+
+def values(folder: Path, checkpoint: str) -> list[float]:
+    tensors, _ = load(folder / FOLDER / checkpoint / CRITIC)
+    return [float(one) for one in tensors["vector"]]
+
+
+def test_the_critic_goes_on_from_step_to_step_and_after_a_kill(base: Model, tmp_path: Path) -> None:
+    """Whoever was killed has only the record and the checkpoint, and comes to the same weights and the same critic."""
+    came = []
+    for name in ("whole", "killed"):
+        telling, algorithm = Telling(tmp_path / name), TurnPPO(follow="run-9", steps=3)
+        state, explained = algorithm.start(base), []
+        for _ in range(3):
+            state = telling.tell(algorithm, state, conversations("99999999", "01010101"))
+            explained.append(state.metrics["rl_optimizer"]["explained_variance"])
+            if name == "killed":
+                algorithm = TurnPPO(follow="run-9", steps=3)
+        came.append(
+            ([one.id for one in telling.checkpoints], explained, values(tmp_path / name, telling.checkpoints[-1].id))
+        )
+    assert came[0] == came[1]
+    assert came[0][1][0] == 0.0 and came[0][1][-1] > 0.1 and any(came[0][2])
+
+
+def test_an_iteration_begins_with_the_critic_of_its_checkpoint(base: Model, tmp_path: Path) -> None:
+    telling, algorithm = Telling(tmp_path), TurnPPO(follow="run-9", steps=3)
+    given = conversations("99999999", "01010101")
+    state = telling.tell(algorithm, algorithm.start(base), given)
+    policy = state.candidate
+    assert policy is not None
+    for _ in range(2):  # those who know the checkpoint, and those who were just started
+        again = telling.tell(algorithm, AlgorithmState(base=policy, iteration=1), given)
+        assert again.metrics["rl_optimizer"]["explained_variance"] > 0.0
+        algorithm = TurnPPO(follow="run-9", steps=3)
+
+
+def test_practice_by_ppo_asks_for_tasks_and_learns_from_its_own_version_alone(base: Model, tmp_path: Path) -> None:
+    algorithm = TurnPPO(steps=1, tasks=2, samples=2)
+    state = algorithm.start(base)
+    assert [one.group for one in algorithm.ask(state, items(3))] == ["practice-0-0-0"] * 2 + ["practice-0-0-1"] * 2
+    telling = Telling(tmp_path, run="run-9")
+    given = conversations("9999", "0101")
+    mixed = [replace(one, version=base.version if n < 3 else "local/other@0") for n, one in enumerate(given)]
+    state = telling.tell(algorithm, state, mixed)
+    assert state.metrics["rl_optimizer"]["no_gradient"] == {"stale_policy": 1}
+    assert state.candidate is not None and algorithm.ask(state, items(3)) == ()
+    with pytest.raises(BadInput, match="out of reach"):
+        algorithm.start(BASE)
+
+
+def test_a_step_that_moved_nothing_is_no_candidate(base: Model, tmp_path: Path) -> None:
+    """What was recorded is far from the model, so that max_kl stops before the first update."""
+    algorithm = TurnPPO(follow="run-9", ppo={"max_kl": 1e-6})
+    state = Telling(tmp_path).tell(algorithm, algorithm.start(base), conversations("99", "01"))
+    assert state.metrics["rl_optimizer"]["updates"] == 0 and state.metrics["rl_optimizer"]["executed"]
+    assert state.candidate is None

@@ -206,6 +206,16 @@ def test_an_exploding_gradient_takes_the_whole_step_back() -> None:
     assert all(torch.equal(tensor, trainer.state().tensors[name]) for name, tensor in good.tensors.items())
 
 
+def test_an_ordinary_gradient_after_batches_that_taught_nearly_nothing_is_no_explosion() -> None:
+    trainer = Trainer(tiny(), Settings(), seed=0)
+    calm = samples()
+    assert calm.advantages is not None
+    for _ in range(8):
+        trainer.step(replace(calm, advantages=calm.advantages * 1e-6))
+    update = trainer.step(replace(calm, advantages=calm.advantages * 1e-2))
+    assert update.restored is None and update.grad_norm is not None and update.grad_norm < 1.0
+
+
 CHILD = """
 import os, signal, sys
 from pathlib import Path

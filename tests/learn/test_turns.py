@@ -10,12 +10,15 @@ import pytest
 import torch
 from torch import nn
 
+from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
+from holdfast.contracts.reward import TURN_REWARD
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.trace import ModelCall
+from holdfast.contracts.trace import TRUNCATED, ModelCall, Span, SpanKind
 from holdfast.learn.batch import SampleFilter, fitted, gather
+from holdfast.learn.critic import Critic, CriticConfig
 from holdfast.learn.train import Settings, Trainer
-from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, _advised, optimize_turns
+from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, TurnPPO, _advised, optimize_turns, trainer_for
 from holdfast.policies.lm import ModelShape, Transformer
 from tests.learn.attempts import attempt, call, signal
 
@@ -32,8 +35,8 @@ def scored(name: str, reward: float, calls: tuple[ModelCall, ...] = TWO, **field
     return attempt(name, *calls, signals=[signal(reward)], **fields)
 
 
-def settings(**ppo: Any) -> RlSettings:
-    return RlSettings(ppo=PpoSettings(**{"learning_rate": 1e-2, **ppo}))
+def settings(critic: Any = "separate", **ppo: Any) -> RlSettings:
+    return RlSettings(ppo=PpoSettings(**{"learning_rate": 1e-2, **ppo}), critic=CriticConfig(mode=critic))
 
 
 def test_the_optimizer_moves_the_parameters_and_says_how_far() -> None:
@@ -121,7 +124,19 @@ def constant_critic(value: float) -> nn.Linear:
 
 def advised(attempts: list[Experience], gae: GaeSettings, value: float = 0.5) -> Any:
     trainer = Trainer(model(), Settings(), seed=0, critic=constant_critic(value))
-    return _advised(gather(attempts, SampleFilter()).kept, trainer, SampleFilter(), gae)
+    return _advised([reading for _, reading in gather(attempts, SampleFilter()).kept], trainer, None, gae)[0]
+
+
+def test_credit_by_turn_moves_rewards_between_turns_and_adds_none() -> None:
+    """Measured .8 and .4, half of it counts, reward 1: turn 0 gets .4, the last turn 1 + .2 − .6. V = 0."""
+    turns = [signal(value, TURN_REWARD, turn=turn, weight=0.0) for turn, value in enumerate((0.8, 0.4))]
+    one = attempt("a", *TWO, signals=[signal(1.0), *turns])
+    for lam, wanted in ((0.0, [0.4, 0.6]), (1.0, [1.0, 0.6])):  # the whole attempt is worth 1 as before
+        gae = GaeSettings(gamma=1.0, lam=lam, normalize_advantages=False, turn_credit=0.5)
+        found = advised([one], gae, value=0.0).advantages
+        assert found.tolist() == pytest.approx([0, 0, wanted[0], 0, wanted[1], wanted[1]])
+    with pytest.raises(BadInput, match="gae.turn_credit"):
+        GaeSettings(turn_credit=1.5)
 
 
 def test_advantages_by_hand_and_where_they_lie() -> None:
@@ -180,7 +195,7 @@ def test_what_the_caller_allows_is_narrowed_to_what_the_model_can_read() -> None
     [
         {"learning_rate": 1e3, "epochs": 3},
         {"learning_rate": 1e30},
-        {"value_loss_coefficient": 1e300},
+        {"value_loss_coefficient": 1e300, "critic": "shared"},
         {"learning_rate": 0.1, "max_kl": 0.05},  # recorded as the model says it, so only the move is far
     ],
 )
@@ -217,3 +232,91 @@ def test_the_same_seed_gives_the_same_summary() -> None:
     attempts = [scored(f"r{i}", float(i)) for i in range(4)]
     summaries = [optimize_turns(attempts, model(), settings(mini_batch_size=2, epochs=2), seed=3) for _ in range(2)]
     assert summaries[0] == summaries[1]
+
+
+# The critic
+
+
+def answers(count: int = 8) -> list[Experience]:
+    """Whether an answer is worth something is seen from its question alone: a critic can know it beforehand."""
+    asked = [(1 + n % 2, 5 + n % 4) for n in range(count)]
+    return [scored(f"r{n}", float(q == 1), (call([q, 2], [a]),)) for n, (q, a) in enumerate(asked)]
+
+
+def test_the_critic_learns_and_is_told_from_batch_to_batch() -> None:
+    trained, how = model(), settings(learning_rate=1e-4)
+    trainer = trainer_for(trained, how, seed=0)
+    told = [optimize_turns(answers(), trained, how, seed=0, trainer=trainer) for _ in range(6)]
+    explained = [one.to_dict()["explained_variance"] for one in told]
+    assert explained[0] == 0.0 and explained[-1] > 0.5 and explained == sorted(explained)
+    assert told[0].value_loss is not None and told[-1].value_loss is not None
+    assert told[-1].value_loss < 0.5 * told[0].value_loss
+
+
+def test_a_first_batch_is_judged_by_critics_that_saw_only_the_other_attempts() -> None:
+    """A run that learns once has a critic, too, if its batch is large enough; by chance alone it would explain less
+    than nothing, and is not used."""
+    told = optimize_turns(answers(32), model(), settings(), seed=0)
+    assert told.explained_variance is not None and told.explained_variance > 0.2
+    rng = np.random.default_rng(0)
+    lots = [scored(f"r{n}", float(rng.integers(2)), (call([1, 2], [5 + n % 4]),)) for n in range(32)]
+    assert optimize_turns(lots, model(), settings(), seed=0).explained_variance == 0.0
+    untaught = optimize_turns(answers(32), model(), settings(value_loss_coefficient=0.0), seed=0)
+    assert untaught.explained_variance == 0.0
+
+
+def test_the_value_loss_moves_the_model_only_where_the_critic_is_shared() -> None:
+    def moved(critic: str, coefficient: float) -> list[torch.Tensor]:
+        trained = model()
+        how = settings(critic=critic, value_loss_coefficient=coefficient, epochs=2)
+        assert optimize_turns(answers(), trained, how, seed=0).parameter_delta_norm
+        return [p.detach() for p in trained.parameters()]
+
+    def alike(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+        return all(torch.equal(p, q) for p, q in zip(one, other, strict=True))
+
+    assert alike(moved("separate", 5.0), moved("separate", 0.0))
+    assert alike(moved("shared", 0.0), moved("separate", 0.0)) and not alike(moved("shared", 5.0), moved("shared", 0.0))
+
+
+def test_a_step_that_was_taken_back_takes_the_critic_back_too() -> None:
+    trained = model()
+    trainer = trainer_for(trained, how := settings(learning_rate=1e30), seed=0)
+    assert optimize_turns(answers(), trained, how, seed=0, trainer=trainer).restored
+    assert isinstance(trainer.critic, Critic) and trainer.critic.scale.seen == 0
+
+
+def test_an_agent_that_says_its_conversation_was_cut_is_bootstrapped() -> None:
+    raw = GaeSettings(gamma=0.5, lam=0.5, normalize_advantages=False)
+    cut = Span(seq=9, kind=SpanKind.TELEMETRY, name=TRUNCATED, started_at=0.0, attributes={"why": "max_turns"})
+    whole = scored("a", 1.0)
+    assert not whole.is_truncated
+    batch = advised([replace(whole, spans=(*whole.spans, cut))], raw)
+    assert batch.advantages[-1] == pytest.approx(1.0 + 0.5 * 0.5 - 0.5)
+
+
+@pytest.mark.parametrize(
+    ("block", "wrong", "said"),
+    [
+        ("ppo", {"epochs": 0}, "ppo.epochs = 0: must be a number of at least 1"),
+        ("ppo", {"learning_rate": math.nan}, "ppo.learning_rate = nan: must be a number above 0"),
+        ("ppo", {"aggregate": "mean"}, "ppo.aggregate = 'mean': is unknown"),
+        ("ppo", {"aggregate": "sequence_norm_constant"}, "ppo.constant = None: goes with sequence_norm_constant"),
+        ("ppo", {"rate": 1}, "ppo.rate: is unknown; there are clip_epsilon"),
+        ("gae", {"lambda": 1.5}, "gae.lam = 1.5: must be a number from 0 to 1"),
+        ("critic", {"mode": "joint"}, "critic.mode = 'joint': is unknown"),
+        ("critic", 3, "critic: is int, not a mapping"),
+    ],
+)
+def test_a_dial_that_cannot_be_is_refused_before_any_work(block: str, wrong: Any, said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        TurnPPO(**{block: wrong})
+    assert said in str(refused.value)
+
+
+def test_every_dial_reaches_the_trainer() -> None:
+    dials = {"clip_epsilon": 0.1, "clip_epsilon_high": 0.3, "aggregate": "sequence", "importance_cap": 3.0}
+    found = trainer_for(model(), settings(**dials, kl_penalty_coefficient=0.5, piece_tokens=64), seed=0).settings
+    objective = found.objective
+    assert (objective.clip_low, objective.clip_high, objective.aggregate) == (0.1, 0.3, "sequence")
+    assert (objective.importance_cap, objective.behaviour_kl, found.max_tokens_per_batch) == (3.0, 0.5, 64)

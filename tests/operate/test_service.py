@@ -522,8 +522,11 @@ async def test_a_reward_counts_and_where_there_is_none_success_does(
     assert await capture.save_feedback("r1", said)
     found = file_store.experiences.get(f"{run}/r1")
     assert found is not None and found.breakdown.total == total
-    assert {signal.name: signal.value for signal in found.breakdown.signals} == said
-    assert {signal.source for signal in found.breakdown.signals} == {"feedback"}
+    told = [signal for signal in found.breakdown.signals if signal.turn is None]
+    assert {signal.name: signal.value for signal in told} == said
+    assert {signal.source for signal in told} == {"feedback"}
+    measured = {signal.name: signal.value for signal in found.breakdown.signals if signal.turn == 0}
+    assert measured["format"] == 1.0 and measured["progress"] == said.get("success", 0.0)  # one call, one turn
     rollout = file_store.views.rollout(f"{run}/r1")
     assert rollout.metadata["release"] == "sprout@2" and rollout.input == {"messages": HELLO}
     assert rollout.reward == total

@@ -27,9 +27,8 @@ from holdfast.contracts.release import Stage
 from holdfast.contracts.run import RunState
 from holdfast.learn.candidates import Candidates
 from holdfast.learn.control import EnvPPO
-from holdfast.learn.grpo import GRPO, OBJECTIVE
+from holdfast.learn.grpo import GRPO
 from holdfast.learn.ppo import Settings as PpoSettings
-from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
@@ -110,14 +109,6 @@ class Held:
         return getattr(self._ctx, name)
 
 
-class Shuffled(GRPO):
-    """Several minibatches a step, shuffled: whoever loses its place among them ends elsewhere."""
-
-    def _trainer(self, model: Any) -> Trainer:
-        optimizer = OptimizerConfig(learning_rate=self.lr, schedule="linear", total=self.steps)
-        return Trainer(model, Settings(objective=OBJECTIVE, optimizer=optimizer, minibatch=2, epochs=2), seed=self.seed)
-
-
 @dataclass(frozen=True)
 class Hooked:
     """An algorithm whose steps tell a hook how far they are."""
@@ -148,7 +139,8 @@ def model_spec(base: str, hook: Hook = nothing, **fields: Any) -> RunSpec:
             return float(not call.model.endswith("@0"))
         return float(int(context.assignment.rollout[-1]) % 2)
 
-    algorithm = Shuffled(lr=1e-2, steps=LEARNT, tasks=2, samples=4, seed=5)
+    # Several minibatches a step, shuffled: whoever loses its place among them ends elsewhere.
+    algorithm = GRPO(lr=1e-2, steps=LEARNT, tasks=2, samples=4, seed=5, minibatch=2, epochs=2)
     engine = LocalEngine(slots=2, seed=0, deterministic=True)
     return _spec(Model(base), Hooked(algorithm, hook), agent, engine=engine, **fields)
 

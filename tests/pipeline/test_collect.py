@@ -37,7 +37,7 @@ class Source:
 
     def __post_init__(self) -> None:
         self.run = begun(self.store)
-        tasks = [Task(name=f"s{n}", input=n, split=Split.TRAIN) for n in range(self.count)]
+        tasks = [Task(name=f"s{n}", input=n, split=Split.TRAIN, max_attempts=1) for n in range(self.count)]
         tasks.append(Task(name="v", input=0, split=Split.VAL))
         now = time.time()
         self.store.queue.enqueue(self.run, tasks, now=now).result()
@@ -111,6 +111,18 @@ async def test_rollouts_without_a_reward_do_not_stand_in_the_way_of_those_behind
     source.finish("s10", "s11")
     await ran(store, following(source, 1, 2, heard))
     assert heard == [["s10", "s11"]]
+
+
+async def test_an_agent_that_failed_is_an_outcome_to_whoever_follows(store: Store) -> None:
+    source, heard = Source(store, 4), list[list[str]]()
+    source.finish("s0", "s3")
+    for name, state in (("s1", AttemptState.FAILED), ("s2", AttemptState.FAULT)):
+        source.store.queue.finish(
+            source.claims[name].attempt, state, now=time.time(), error="context overflow"
+        ).result()
+    source.end()
+    await ran(store, following(source, 1, 2, heard))
+    assert [sorted(one) for one in heard] == [["s0", "s1", "s3"]]  # a fault of ours is missing
 
 
 async def test_of_a_long_run_a_few_steps_worth_are_taken_at_once(store: Store) -> None:
@@ -210,7 +222,7 @@ async def test_an_agent_that_raises_or_takes_too_long_teaches_nothing_won_and_a_
     signals = [
         [(one.name, one.value, one.source) for one in each.breakdown.signals] for each in found if each.breakdown
     ]
-    failed = [("success", 0.0, "rule:failed")]
+    failed = [("success", 0.0, "rule:failed"), ("gated", 1.0, "guard:failed")]
     assert signals == [[("success", 1.0, "rule:test")], failed, failed]
     assert [one.state for one in found] == [RolloutState.SUCCEEDED, RolloutState.FAILED, RolloutState.FAILED]
     assert (len(tries["raises"]), len(tries["sleeps"])) == (1, 1)  # raising buys no new draw of chance

@@ -67,6 +67,14 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, 
         yield store, asyncio.run(ran(store, sign())).run_id
 
 
+async def test_a_network_whose_updates_were_undone_is_not_proved(fresh: Store) -> None:
+    wild = replace(QUICK, settings=Settings(steps=16, minibatch=8, lr=1e30, grad_limit=1e30))
+    status = await ran(fresh, sign(algorithm=wild))
+    steps = steps_of(fresh, status.run_id)
+    assert not [name for name in steps if "prove" in name] and fresh.releases.history("sign") == []
+    assert steps["0/decide"]["why"].startswith("nothing was learnt, so there is nothing to prove: 4 updates were taken")
+
+
 def test_a_network_learns_is_proved_and_goes_live(unbroken: tuple[Store, str]) -> None:
     store, run = unbroken
     assert (store.runs.get(run).state, store.runs.get(run).error) == (RunState.COMPLETED, None)

@@ -25,3 +25,5 @@ def test_conversations_are_stored_once_and_counted(store: Store) -> None:
     assert (again.run, again.stored, again.repeated) == (first.run, 1, 1)
     found = store.views.rollouts(str(first.run))
     assert {one.status for one in found} == {RolloutState.SUCCEEDED} and [one.reward for one in found] == [0.5] * 3
+    breakdown = store.traces.breakdown(store.views.attempts(found[0].id)[0].token)
+    assert "turn_reward" in {one.name for one in breakdown.signals if one.turn == 0}

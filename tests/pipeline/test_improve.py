@@ -24,6 +24,7 @@ from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Rollout, Split
 from holdfast.contracts.run import RunState, Status, StepRecord
 from holdfast.learn.grpo import GRPO
+from holdfast.learn.turns import TurnPPO
 from holdfast.pipeline.improve import IterationResult, Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig
 from holdfast.pipeline.run import Control, DurableRun, RunSpec
@@ -326,6 +327,14 @@ async def test_an_update_that_was_taken_back_is_no_candidate_and_is_the_reason(b
     why = str(played.decided().why)
     assert why.startswith("nothing was learnt, so there is nothing to prove: 1 updates were taken back, the last ")
     assert str(played.body("0/0/learn")["update"]["restored"]) in why
+
+
+async def test_an_update_that_moved_nothing_is_no_candidate_and_is_the_reason(base: Model, store: Store) -> None:
+    """A whole step that would go too far is stopped before its first update: the weights are what they were."""
+    algorithm = TurnPPO(steps=1, tasks=2, samples=2, ppo={"max_kl": 1e-9})
+    played = await Play(base).run(store, algorithm=algorithm)
+    assert played.checkpoints == [] and not [name for name in played.names if "prove" in name]
+    assert str(played.decided().why).endswith("1 updates moved nothing")
 
 
 async def test_what_infrastructure_lost_is_no_reward_of_zero_and_is_counted(base: Model, store: Store) -> None:

@@ -24,7 +24,14 @@ from holdfast.contracts.executor import Assignment, Outcome
 from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import AttemptState, Backoff, RolloutState, Split
-from holdfast.contracts.settings import ConstraintBlock, OptimizeSettings, SafetyReward, load_settings, settings_from
+from holdfast.contracts.settings import (
+    ConstraintBlock,
+    GrpoBlock,
+    OptimizeSettings,
+    SafetyReward,
+    load_settings,
+    settings_from,
+)
 from holdfast.learn.constrain import Constraint
 from holdfast.pipeline.context import Endpoints, Runtime
 from holdfast.pipeline.run import RunSpec
@@ -340,6 +347,48 @@ def test_a_run_that_improves_is_of_its_policy_and_can_be_made_again_from_its_set
     assert (spec.kind, spec.policy, spec.model_ref) == ("improve", "tools", f"local/{base}")
     again = improve_spec(OptimizeSettings.model_validate(json.loads(json.dumps(dict(spec.settings)))))
     assert (again.settings, again.sha256()) == (spec.settings, spec.sha256())
+
+
+def learner_of(spec: RunSpec) -> Any:
+    program: Any = spec.program
+    return program.keywords["spec"].algorithm
+
+
+def test_every_dial_of_the_config_reaches_grpo(base: str, tmp_path: Path) -> None:
+    dials = {"turn_credit": 0.3, "scale": False, "clip_low": 0.1, "clip_high": 0.3, "epochs": 2, "minibatch": 8}
+    dials |= {"reference_kl": 0.01, "behaviour_kl": 0.02, "entropy": 0.03, "importance_cap": 2.0, "max_kl": 0.5}
+    dials |= {"aggregate": "sequence_norm_constant", "constant": 64.0, "piece_tokens": 256}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in {"learning_rate": 1e-5, **dials}.items()]
+    tasks = "".join(f"[[{key}]]\nprompt = '{key} {n}'\n" for key in ("optimize", "validate") for n in (1, 3, 5))
+    file = tmp_path / "c.toml"
+    file.write_text(
+        "\n".join([f"model = 'local/{base}'", "seed = 5", "[grpo]", *lines, "[improve]", "steps = 3", tasks])
+    )
+    made = learner_of(improve_spec(load_settings(file)))
+    assert {"lr": 1e-5, **dials} == {name: getattr(made, name) for name in ("lr", *dials)}
+    assert (made.steps, made.seed, set(GrpoBlock.model_fields)) == (3, 5, {"learning_rate", *dials})
+
+
+def test_without_a_block_the_learning_rate_is_the_models_own_or_that_of_the_older_name(base: str) -> None:
+    assert learner_of(improve_spec(improving(base))).lr is None
+    assert learner_of(improve_spec(improving(base, learning_rate=1e-3))).lr == 1e-3
+
+
+def test_ppo_practises_by_the_settings_of_rl_optimizer(base: str) -> None:
+    given = improving(base, algorithm="ppo", steps=3, step_tasks=4, samples=2).record()
+    block = {"ppo": {"epochs": 2, "clip_epsilon_high": 0.3}, "gae": {"lambda": 0.5}, "critic": {"mode": "shared"}}
+    made = learner_of(improve_spec(OptimizeSettings.model_validate({**given, "rl_optimizer": block})))
+    how = made.settings
+    assert (made.follow, made.steps, made.tasks, made.samples) == (None, 3, 4, 2)
+    assert (how.ppo.epochs, how.ppo.clip_epsilon_high, how.gae.lam, how.critic.mode) == (2, 0.3, 0.5, "shared")
+
+
+@pytest.mark.parametrize("how", [{}, {"algorithm": "ppo"}, {"follow": "run-1"}])
+def test_the_calls_that_are_chosen_reach_whatever_learns(base: str, how: dict[str, Any]) -> None:
+    given = improving(base, **how)
+    assert learner_of(improve_spec(given)).train_on is None and "train_on" not in given.record()
+    chosen = OptimizeSettings.model_validate({**given.record(), "train_on": "plan"})
+    assert learner_of(improve_spec(chosen)).train_on == "plan"
 
 
 def test_what_is_asked_of_a_proof_reaches_the_weighing(base: str) -> None:

@@ -3,6 +3,7 @@ models in Hugging Face's format."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -43,6 +44,16 @@ async def ask(task: Mapping[str, Any], context: Any) -> str:
         messages.insert(0, {"role": "system", "content": context.prompt("system")})
     call = await context.ask(messages, temperature=1.0, max_tokens=task.get("max_tokens", 6))
     return str(call.response.get("content") or "")
+
+
+async def insist(task: Mapping[str, Any], context: Any) -> str:
+    """Asks twice, and says that it would have gone on."""
+    messages = [{"role": "user", "content": task["prompt"]}]
+    call = await context.ask(messages, temperature=1.0, max_tokens=4)
+    messages += [dict(call.response), {"role": "user", "content": "again"}]
+    again = await context.ask(messages, temperature=1.0, max_tokens=4)
+    context.truncate("max_turns")
+    return str(again.response.get("content") or "")
 
 
 async def recite(task: Mapping[str, Any], context: Any) -> str:
@@ -132,15 +143,41 @@ def bytes_of(played: Played) -> dict[str, Any]:
     }
 
 
-async def test_a_deterministic_run_is_the_same_bytes_every_time(base: str, files: Files, tmp_path: Path) -> None:
-    found = []
-    for name in ("one", "two"):
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+async def test_a_deterministic_run_is_the_same_bytes_every_time(
+    algorithm: str, base: str, files: Files, tmp_path: Path
+) -> None:
+    """Several steps, each acting with what the last one learnt, and other numbers of attempts side by side."""
+    found, how = [], {**IMPROVE, "algorithm": algorithm, "learning_rate": None, "steps": 4, "iterations": 2}
+    dials = {"grpo": {"learning_rate": 1e-2, "minibatch": 3, "epochs": 2}, "rl_optimizer": {"ppo": {"epochs": 2}}}
+    for name, workers in (("one", 4), ("two", 7)):
         with open_store(fresh_in(tmp_path / name, files)) as store:
-            given = settings(base, improve={**IMPROVE, "steps": 2}, deterministic=True, seed=4)
+            given = settings(
+                base, agent=f"{HERE}:insist", improve=how, **dials, deterministic=True, seed=4, worker_count=workers
+            )
             found.append(bytes_of(Played(store, await ran(store, improve_spec(given)))))
     first, second = found
-    assert len(first["weights"]) == 2 and len(set(first["rewards"].values())) > 1
+    assert len(set(first["weights"])) >= 4 and len(set(first["rewards"].values())) > 1
     assert first == second
+
+
+# Dropout
+
+
+async def test_a_policy_that_has_not_moved_agrees_with_itself_whatever_its_dropout(
+    store: Store, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folder_of("tiny-tools"), tmp_path / "forgetful")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.5}))
+    for algorithm in ("grpo", "ppo"):
+        how = {**IMPROVE, "algorithm": algorithm, "learning_rate": None, "policy": algorithm}
+        ppo = {"mini_batch_size": 1000, "learning_rate": 1e-12}  # it is measured after the update, too
+        given = settings(str(folder), improve=how, rl_optimizer={"ppo": ppo})
+        body = Played(store, await ran(store, improve_spec(given))).body("0/0/learn")
+        told = body.get("update") or body["rl_optimizer"]
+        assert told["grad_norm"] > 0.0 and told["clip_fraction"] == 0.0
+        assert told.get("approx_kl", told.get("observed_approx_kl")) < 1e-9  # a ratio of 1
 
 
 # Resources

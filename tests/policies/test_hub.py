@@ -85,6 +85,13 @@ def test_a_loaded_model_gives_the_scores_of_its_library(hub: Hub) -> None:
     assert hub.hidden(IDS).shape == (1, IDS.shape[1], 32)
 
 
+def test_it_says_how_servers_sample_it_that_are_not_asked_otherwise(hub: Hub) -> None:
+    hub.net.generation_config.update(temperature=0.7, top_k=20, repetition_penalty=1.05)
+    assert hub.sampling_defaults == {"temperature": 0.7, "top_k": 20, "repetition_penalty": 1.05}
+    hub.net.generation_config = None
+    assert hub.sampling_defaults == {}
+
+
 def test_padding_on_the_right_is_harmless(hub: Hub) -> None:
     padded = F.pad(IDS, (0, 7), value=5)
     torch.testing.assert_close(hub.hidden(padded)[:, : IDS.shape[1]], hub.hidden(IDS))

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.trace import Span
 from holdfast.reward.tools import CallMark, fits, is_busy, marks, problems, schemas_of, signals
-from holdfast.reward.turns import TOOL, weigh
+from holdfast.reward.turns import TOOL
 from tests.reward.conversation import SCHEMAS, calc, lookup, talk, tool
 
 QUESTION = "What is oak.price times oak.stock? If unsure: unknown."
@@ -28,7 +27,7 @@ def judged(spans: Sequence[Span], needs: Collection[str] | None = BOTH) -> tuple
 
 
 def worth(spans: Sequence[Span], needs: Collection[str] | None = BOTH) -> float:
-    return RewardBreakdown(signals=weigh(signals(judged(spans, needs), needs), TOOL)).total or 0.0
+    return sum(one.value * one.weight * TOOL[one.name] for one in signals(judged(spans, needs), needs))
 
 
 def test_every_call_right_is_worth_one() -> None:

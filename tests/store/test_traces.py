@@ -247,7 +247,10 @@ def test_one_that_failed_on_its_last_try_is_data_too(scene: Scene) -> None:
     tried(scene, asked("m@1"), value=None, state=AttemptState.FAILED)
     found = scene.store.experiences.get(f"{scene.run}/a")
     assert found is not None and found.state is RolloutState.FAILED
-    assert found.breakdown.signals == (RewardTerm(name="success", value=0.0, source="rule:failed"),)  # it was not right
+    assert found.breakdown.signals == (  # it was not right, and no gate is open to it
+        RewardTerm(name="success", value=0.0, source="rule:failed"),
+        RewardTerm(name="gated", value=1.0, weight=0.0, source="guard:failed"),
+    )
 
 
 @once

@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
@@ -96,8 +96,8 @@ def improve(
         env: Instead of agent, tasks and scorers: a Gymnasium environment in which an `hf.Network()` learns, by its name
             or a function that makes one.
         policy: `hf.Prompt(…)` for a model behind an address, or `hf.Model(…)` whose weights learn.
-        algorithm: `hf.Candidates([…])` for prompts; "grpo" or `hf.GRPO(…)` for models (their default); or an object of
-            your own with `advantages(group)` or `propose(history)`.
+        algorithm: `hf.Candidates([…])` for prompts; for models "grpo" or `hf.GRPO(…)` (their default), "ppo" or
+            `hf.TurnPPO(…)`; or an object of your own with `advantages(group)` or `propose(history)`.
         model: A prompt's model, as the endpoint at `base_url` calls it.
         base_url: The address of an OpenAI-compatible endpoint.
         budget: `hf.Budget(rollouts=…)` for learning and proof together.
@@ -222,6 +222,10 @@ def algorithm_for(given: Any, base: Policy) -> Any:
         from holdfast.learn.grpo import GRPO
 
         given = GRPO()
+    elif given == "ppo":
+        from holdfast.learn.turns import TurnPPO
+
+        given = TurnPPO()
     if isinstance(given, type):
         raise BadInput(f"algorithm {given.__name__}", why="is a class", remedy=f"make one: {given.__name__}()")
     if callable(getattr(given, "advantages", None)):
@@ -230,7 +234,10 @@ def algorithm_for(given: Any, base: Policy) -> Any:
         given = Proposals(proposer=given)
     if not all(callable(getattr(given, name, None)) for name in ("start", "ask", "tell")):
         what = repr(given) if isinstance(given, str) else type(given).__name__
-        remedy = 'use "grpo", hf.GRPO(…), hf.Candidates([…]), or an object with advantages(group) or propose(history)'
+        remedy = (
+            'use "grpo", "ppo", hf.GRPO(…), hf.TurnPPO(…), hf.Candidates([…]), or an object with advantages(group) '
+        )
+        remedy += "or propose(history)"
         raise BadInput(f"algorithm {what}", why="is unknown", remedy=remedy)
     given.start(base)  # what it cannot learn from is found here
     return given
@@ -238,12 +245,12 @@ def algorithm_for(given: Any, base: Policy) -> Any:
 
 def _by_advantages(given: Any) -> Any:
     """GRPO with somebody's own advantages; its other settings are attributes of the same names, where there are any."""
-    from holdfast.learn.grpo import GRPO
+    from holdfast.learn.grpo import GRPO, GrpoDials
 
     credit = given.advantages
     if isinstance(given, GRPO):
         return replace(given, credit=credit)
-    names = ("lr", "steps", "tasks", "samples")
+    names = ("steps", "tasks", "samples", "train_on", *(one.name for one in fields(GrpoDials)))
     return GRPO(credit=credit, **{name: getattr(given, name) for name in names if hasattr(given, name)})
 
 

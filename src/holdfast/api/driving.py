@@ -32,6 +32,7 @@ from holdfast.pipeline.context import Runtime
 from holdfast.pipeline.run import Control, RunSpec, drive
 from holdfast.pipeline.run import DurableRun as Driven
 from holdfast.promote.flags import snapshot
+from holdfast.reward.turns import TurnRewards
 from holdfast.store.store import Store
 
 T = TypeVar("T")
@@ -334,7 +335,8 @@ def runtime_for(
 ) -> Runtime:
     """With every policy opened: what cannot be is found here, not by a worker. `files` are the store's, if it is
     known: checkpoints lie there."""
-    runtime = Runtime(agent, score, engine_for(policies, base_url, options))
+    turns = TurnRewards(weights=options.get("tool_reward", {}))
+    runtime = Runtime(agent, score, engine_for(policies, base_url, options), turns=turns)
     try:
         if files is not None:
             runtime.attach(files)

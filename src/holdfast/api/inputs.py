@@ -9,8 +9,13 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
+<<<<<<< HEAD
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+=======
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
+>>>>>>> i15signal
 from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
@@ -58,6 +63,8 @@ class Options(TypedDict, total=False):
     """How often to collect, learn and prove (default 1)."""
     stage: str | None
     """Where an accepted candidate goes: "shadow", "canary" or "live". By default nothing moves."""
+    tool_reward: Mapping[str, float]
+    """What the use of tools adds to a right answer: choice, structure, utility, error_handling (default nothing)."""
     workers: int
     """Attempts at the same time (default 16)."""
     timeout_s: float | None
@@ -110,7 +117,7 @@ class Waived:
 
 def options_of(given: Mapping[str, Any], *allowed: str) -> Options:
     """With the defaults; what is unknown or impossible is refused."""
-    known = [*allowed, "workers", "timeout_s", "seed", "deterministic", "store", "project"]
+    known = [*allowed, "tool_reward", "workers", "timeout_s", "seed", "deterministic", "store", "project"]
     for name in given:
         if name not in known:
             close = get_close_matches(name, known, n=1)
@@ -279,6 +286,7 @@ def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
     nothing."""
     gate = next((one for one in score.combined.scorers if one.gate), None)
     others = [one.weight for one in score.combined.scorers if not one.gate]
+    others += options.get("tool_reward", {}).values()
     if gate is not None:
         room = OUTCOME_GATE.cap * gate.weight if others else 0.0
         low, high = -room, gate.weight + room
@@ -371,10 +379,14 @@ def described(value: Any) -> Any:
         return {"name": _named(value), "sha256": _source(value)}
     found: dict[str, Any] = {"name": _named(type(value)), "sha256": _source(type(value))}
     if is_dataclass(value):
-        shown = [one.name for one in fields(value) if one.repr]
+        shown = [one.name for one in fields(value) if one.repr and not _is_left_out(one, value)]
     else:
         shown = [name for name in getattr(value, "__dict__", {}) if not name.startswith("_")]
     return {**found, "with": {name: described(getattr(value, name)) for name in shown}}
+
+
+def _is_left_out(one: Field[Any], value: Any) -> bool:
+    return "later" in one.metadata and getattr(value, one.name) == one.default
 
 
 def _named(value: Any) -> str:

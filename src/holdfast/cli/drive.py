@@ -94,6 +94,7 @@ def wanted_features(settings: OptimizeSettings) -> list[str]:
     from holdfast.collect.agent import load_agent
 
     is_shaped = settings.agent is not None and hasattr(load_agent(settings.agent), "scorer")
+    is_shaped |= settings.tool_reward is not None
     return [*(["budgets"] if settings.thinking_budgets else ()), *(["tool_rewards"] if is_shaped else ())]
 
 
@@ -230,6 +231,8 @@ def _learnt(told: Mapping[str, Any]) -> dict[str, str]:
         numbers = f"mean loss {told['mean_total_loss']:.4f}, KL {told['observed_approx_kl']:.4f}{early}"
         moved = f"parameters moved by {told['parameter_delta_norm']:.3g} in {told['updates']} updates"
         rows = {"learnt": f"{seen}; {moved}", "": numbers, "weights": near(told.get("weights", "none"))}
+        if told.get("explained_variance") is not None:
+            rows["critic"] = f"explained {told['explained_variance']:.2f} of the variance of the returns"
     else:
         rows = {"learnt": f"nothing: {told['skipped_reason'].replace('_', ' ')} ({seen})"}
     if told.get("no_gradient"):

@@ -67,7 +67,6 @@ policy = "{name}"  # the line of versions: {name}@1, {name}@2 ...
 steps = 12
 step_tasks = 8
 samples = 8
-learning_rate = 1e-3
 # With so few tasks two seeds differ by about 0.05 for no reason: the defaults (0.05, 0.08) are for larger sets.
 prove = {{ max_seed_spread = 0.15, max_sample_spread = 0.15 }}
 """
@@ -338,6 +337,9 @@ class ImproveOptions:
     follow: Annotated[str | None, Option(metavar="RUN", help="Learn from this run's conversations as they arrive.")] = (
         None
     )
+    train_on: Annotated[
+        str | None, Option(metavar="MODEL|TAG", help="Train on these calls alone; else on the policy's own.")
+    ] = None
     budget: Annotated[
         float | None, Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
     ] = None
@@ -354,9 +356,13 @@ class ImproveOptions:
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
         if self.env is None and self.reward_range is not None:
             raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
-        for name in ("model", "agent", "follow"):
+        for name in ("model", "agent", "follow", "train_on"):
             if self.env is not None and getattr(self, name) is not None:
-                raise BadInput(f"--{name}", why="means nothing to a network in an environment", remedy="leave it out")
+                raise BadInput(
+                    f"--{name.replace('_', '-')}",
+                    why="means nothing to a network in an environment",
+                    remedy="leave it out",
+                )
 
     def settings(self, config: Path, at: StoreOptions) -> OptimizeSettings:
         """Those of the file with the given options in their place."""
@@ -365,7 +371,7 @@ class ImproveOptions:
         settings = load_settings(config)
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
         block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
-        settings = override(settings, model=self.model, agent=self.agent, improve=block)
+        settings = override(settings, model=self.model, agent=self.agent, improve=block, train_on=self.train_on)
         return _found(settings, at.store, at.project)
 
     def in_env(self, env: str) -> RunSpec:
@@ -388,6 +394,9 @@ def improve(
 
     What is live is what the next iteration begins with. A candidate that is not proved better and no less safe is
     held or refused, with the reason and, where more would help, the number of episodes still needed.
+
+    CONFIG says how it learns: by GRPO, or by PPO with a critic (improve.algorithm), with every dial in the blocks grpo
+    and rl_optimizer; docs/config.md lists them.
     """
     from holdfast.cli.drive import drive, new_salt, switched_off, wanted_features
     from holdfast.contracts.settings import ImproveBlock
@@ -486,6 +495,9 @@ def _improve_lines(
     rewards = [body["reward"] for body in practised if body.get("reward") is not None]
     if rewards:
         yield f"practice: {len(practised)} steps, mean reward {rewards[0]:.3f} → {rewards[-1]:.3f}"
+    told = [body.get("rl_optimizer", {}).get("explained_variance") for body in practised]
+    if explained := [one for one in told if one is not None]:
+        yield f"critic: explained variance of the returns {explained[0]:.2f} → {explained[-1]:.2f}"
     for body, page in decided:
         yield f"\niteration {body['iteration'] + 1}"
         if "decision" not in body:

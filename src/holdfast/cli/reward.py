@@ -23,8 +23,13 @@ from holdfast.cli.show import count, fold, one_line, pairs, print_table
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
 from holdfast.contracts.records import decode
+<<<<<<< HEAD
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
+=======
+from holdfast.contracts.reward import TURN_REWARD, TURN_SOURCES, RewardTerm
+>>>>>>> i15signal
 from holdfast.contracts.task import asked_of
+from holdfast.contracts.trace import PARTIAL
 
 if TYPE_CHECKING:
     from holdfast.api.stored import Rescoring
@@ -93,6 +98,7 @@ def rewards(
         beside = {name: RewardBreakdown(signals=some) for name, some in opened.scorings.of_rollout(found.id).items()}
     total = None if breakdown is None else breakdown.total
     data = {"rollout": found.id, "output": output, "total": total, "sheet": breakdown, "turns": _turns(spans)}
+<<<<<<< HEAD
     lines = [*reward_lines(found, spans, breakdown), *beside_lines(beside)]
     return Output({**data, "scorings": beside}, "\n".join(lines))
 
@@ -139,6 +145,13 @@ def _scorings(run: str, at: StoreOptions, name: str | None, limit: int) -> Outpu
             print(f"and {len(said) - limit} more; --limit {len(said)} shows them all")
 
     return Output({"run": found.id, "scoring": name, "rollouts": list(said)}, show_rows)
+=======
+    signals = () if breakdown is None else breakdown.signals
+    data["turn_rewards"] = [
+        {one.name: one.value for one in signals if one.turn == turn} for turn in range(len(data["turns"]))
+    ]
+    return Output(data, "\n".join(reward_lines(found, spans, breakdown)))
+>>>>>>> i15signal
 
 
 def read_rewards(store: Store, rollout: Rollout) -> tuple[list[Span], RewardBreakdown | None, Any]:
@@ -194,12 +207,16 @@ def _table(whole: Sequence[RewardTerm], signals: Sequence[RewardTerm], total: fl
 
 
 def _turn_signals(own: Sequence[RewardTerm]) -> Iterator[str]:
-    """Those that count with what they count for; the others as they were measured."""
+    """What the turn was worth by its four measures, those that count with what they count for, and the others."""
     paid = [f"{one.name} {one.value:.3g} × {one.weight:.3g}" for one in own if one.weight]
-    seen = [f"{one.name} {one.value:.3g}" for one in own if not one.weight]
-    for title, words in (("counts:", paid), ("seen:", seen)):
+    parts = [one for one in own if one.source in TURN_SOURCES]
+    worth = [one.feedback or f"{one.value:.3g} in all" for one in parts if one.name == TURN_REWARD]
+    worth += [f"{one.name} {one.value:.3g}" for one in parts if one.name != TURN_REWARD]
+    seen = [f"{one.name} {one.value:.3g}" for one in own if not one.weight and one not in parts]
+    for title, words in (("worth:", worth), ("counts:", paid), ("seen:", seen)):
         if words:
-            folded = wrap(", ".join(words), WIDTH - 22)
+            whole = [word.replace(" ", "\u00a0") for word in words]  # a name stays with its number
+            folded = [line.replace("\u00a0", " ") for line in wrap(", ".join(whole), WIDTH - 22)]
             yield f"            {title:<8}{folded[0]}"
             yield from (f"{'':<20}{more}" for more in folded[1:])
 
@@ -208,7 +225,7 @@ def _turns(spans: Sequence[Span]) -> list[list[str]]:
     """What each model call did: what it thought, called and was told, or answered."""
     turns: list[list[str]] = []
     for span in sorted(spans, key=lambda one: one.seq):
-        if span.model is not None:
+        if span.model is not None and PARTIAL not in span.attributes:  # as signals count turns
             response = span.model.response
             thought, said = response.get("reasoning_content"), response.get("content")
             turns.append([f"thinks    {one_line(thought)}"] if thought else [])

@@ -210,7 +210,10 @@ def proxy(
 
             key = key_in(opened.folder)
             scrubbing, spelt = Scrub(key), Scrub(key, token_bytes=own_token_bytes)
-        taker = SpanReceiver(opened, clock=time.time, scrub=None if scrubbing is None else scrubbing.span)
+        from holdfast.reward.turns import TurnRewards
+
+        told: dict[str, Any] = {"scrub": None if scrubbing is None else scrubbing.span, "turns": TurnRewards()}
+        taker = SpanReceiver(opened, clock=time.time, **told)
         application = app(
             opened,
             remotes,

@@ -6,7 +6,9 @@ import asyncio
 import difflib
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
+from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -127,9 +129,11 @@ def import_traces(
     with needing("serve"), at.open() as opened:
         from holdfast.collect.otlp.take import SpanReceiver
         from holdfast.privacy.scrub import Scrub, key_in
+        from holdfast.reward.turns import TurnRewards
 
         scrubbing = Scrub(key_in(opened.folder)).span if scrub else None
-        kept, refused, why = asyncio.run(_take(file, SpanReceiver(opened, clock=time.time, scrub=scrubbing)))
+        taker = SpanReceiver(opened, clock=time.time, scrub=scrubbing, turns=TurnRewards())
+        kept, refused, why = asyncio.run(_take(file, taker))
     said = f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else "")
     return Output({"file": file, "kept": kept, "refused": refused, "why": why}, said, int(bool(refused)))
 
@@ -243,29 +247,77 @@ def _print_stats(found: Stats) -> None:
         show.print_table(("run", "~project", "state", *(f">{state}" for state in states)), rows)
 
 
+class ExportAs(StrEnum):
+    """What an export writes: all records of the store, or those that learning reads and makes of one run."""
+
+    RECORDS = "records"
+    TRAJECTORIES = "trajectories"
+    ADVANTAGES = "advantages"
+
+
 @app.command()
 def export(
+    only: Annotated[str | None, Argument(metavar="RUN", help="Only this run, as with --run.")] = None,
+    kind: Annotated[ExportAs, Option("--as", help="Of one run: what is learnt from, or with which weights.")] = (
+        ExportAs.RECORDS
+    ),
     store: StoreAt = DEFAULT_STORE,
     output: Annotated[Path | None, Option(metavar="FILE", help="Written aside, then renamed; else stdout.")] = None,
     project: AnyProject = None,
     run: Annotated[str | None, Option(metavar="RUN", help="Only this run, of the project or of 'default'.")] = None,
     json: Annotated[bool, Option("--json", help="With --output: print the counts as JSON.")] = False,
 ) -> None:
-    """Write every record as JSON lines, all from one snapshot."""
+    """Write every record as JSON lines, all from one snapshot.
+
+    With --as, the trajectories or advantage batches of a run, one published record a line: 'holdfast schema trajectory'
+    and 'holdfast schema advantage-batch' describe them.
+    """
+    if only is not None and run not in (None, only):
+        raise BadInput(f"--run {run}", why=f"another run, {only}, was named too", remedy="name one of the two")
+    run = only or run
+    if kind is not ExportAs.RECORDS and run is None:
+        remedy = f"name it: holdfast store export RUN --as {kind}"
+        raise BadInput(f"--as {kind}", why="these are of one run", remedy=remedy)
     with existing(store, project or "default") as opened:
         from holdfast.store.export import Exported
 
         if run is not None:
             run, project = opened.runs.get(run).id, opened.project
+        left_out: dict[str, int] = {}
+
+        def write(file: TextIO) -> dict[str, int]:
+            if kind is ExportAs.RECORDS or run is None:
+                return _export(opened, file, project, run)
+            return _export_learning(opened, file, run, kind, left_out)
+
         if output is None:
-            _export(opened, sys.stdout, project, run)
+            write(sys.stdout)
             return
         with written_whole(output) as file:
-            lines = _export(opened, file, project, run)
+            lines = write(file)
     if json:
-        show.print_json(Exported(output=str(output), lines=lines))
+        show.print_json(Exported(output=str(output), lines=lines, left_out=left_out))
     else:
         print(f"{output}: " + ", ".join(f"{n} {kind}" for kind, n in lines.items()))
+
+
+def _export_learning(store: Store, file: TextIO, run: str, kind: str, left_out: dict[str, int]) -> dict[str, int]:
+    """How many lines were written; the rollouts without one go into `left_out` and, in words, to stderr."""
+    with needing("learn"):
+        from holdfast.pipeline.trajectories import RECORDS, lines
+
+        reasons, written = Counter[str](), 0
+        for line in lines(store, run, kind, reasons):
+            file.write(line)
+            written += 1
+    left_out |= {str(reason): n for reason, n in reasons.most_common()}
+    told = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in left_out.items())
+    if not written:
+        why = f"has no {kind}" + (f": {told}" if told else ", and no rollouts")
+        raise NotFound(f"run {run}", why=why, remedy=f"'holdfast rollouts {run}' lists what it did")
+    if told:
+        print(f"left out: {told}", file=sys.stderr)
+    return {RECORDS[kind][0]: written}
 
 
 def _export(store: Store, file: TextIO, project: str | None, run: str | None) -> dict[str, int]:

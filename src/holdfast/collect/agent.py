@@ -33,7 +33,7 @@ from holdfast.contracts.executor import Assignment
 from holdfast.contracts.flag import Features
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardTerm
-from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall
+from holdfast.contracts.trace import PARTIAL, TAG, TRUNCATED, ModelCall, Span, SpanKind, ToolCall
 
 MAX_ERROR = 2000  # characters of an error in one line
 MAX_TRACEBACK = 16_000  # bytes
@@ -315,6 +315,8 @@ Score = Callable[[Any, Any, Sequence[Span]], Sequence[RewardTerm] | Awaitable[Se
 # A scorer may have one as its `close`: from all signals of an attempt, the agent's own too, what it did and what it
 # answered (None: it failed) to the signals that count, and why the attempt is rejected, if it is.
 LastWord = Callable[[Sequence[RewardTerm], Sequence[Span], Any], tuple[Sequence[RewardTerm], str | None]]
+# From a task, the answer (None: it failed), what happened and the signals so far to all signals, those of turns too.
+TurnTerms = Callable[[Any, Any, Sequence[Span], Sequence[RewardTerm]], Sequence[RewardTerm]]
 SEED_STEP = 0x9E3779B97F4A7C15  # far apart, so that no two calls draw the same numbers
 UNNAMED = "default"  # what a model is called that has no name of its own
 
@@ -385,6 +387,12 @@ class Context:
         calls = self.trace.calls
         self.trace.reward(name, value, turn=calls - 1 if turn is None and calls else turn)
 
+    def truncate(self, why: str) -> None:
+        """Says that a limit cut the conversation short, as in `ctx.truncate("max_turns")`, before the agent returns.
+
+        It is then no end of its own: a critic estimates what would have followed."""
+        self.trace.event(TRUNCATED, why=why)
+
     def check(self) -> None:
         """Raises Interrupted when the attempt was cancelled; for long work that calls nothing of ours."""
         if self.cancelled.is_set():
@@ -420,14 +428,24 @@ class Context:
         """Ends the attempt's address; whether a model call was under way."""
         return self.access is not None and self.access.close()
 
-    async def ask(self, messages: Sequence[Mapping[str, Any]], **sampling: Any) -> ModelCall:
+    async def ask(
+        self, messages: Sequence[Mapping[str, Any]], /, *, tag: str | None = None, **sampling: Any
+    ) -> ModelCall:
         """Calls the model and records the call as a decision.
 
+<<<<<<< HEAD
         `thinking=` limits the thinking tokens. With thinking budgets the default is all that is left of the attempt's;
         where its thought was cut and the budget has grown for it, the model is asked once more.
         """
         complete, again = self._model(), dict(sampling)
         with self._recorded(messages, sampling) as answer:
+=======
+        `tag` is a word of your own for such calls: `train_on` can choose them. `thinking=` limits the thinking tokens.
+        With thinking budgets the default is all that is left of the attempt's.
+        """
+        complete = self._model()
+        with self._recorded(messages, sampling, tag) as answer:
+>>>>>>> i15signal
             asked, given = _limited(complete, messages, sampling)
             answer.call = _held(await complete(asked, **given), complete, sampling)
         if answer.thought.get("action") == BudgetAction.ESCALATE and answer.thought.get("cut"):
@@ -439,14 +457,14 @@ class Context:
         return answer.call
 
     async def stream(
-        self, messages: Sequence[Mapping[str, Any]], **sampling: Any
+        self, messages: Sequence[Mapping[str, Any]], /, *, tag: str | None = None, **sampling: Any
     ) -> AsyncGenerator[Mapping[str, Any] | ModelCall, None]:
         """Like `ask`, streamed: the pieces, and the finished call last. The model must have a `stream`.
 
         If the caller stops early, the call ends and what had come is recorded as partial, which is never learnt from.
         """
         complete = self._model()
-        with self._recorded(messages, sampling) as answer:
+        with self._recorded(messages, sampling, tag) as answer:
             asked, given = _limited(complete, messages, sampling)
             async with aclosing(complete.stream(asked, **given)) as news:  # type: ignore[attr-defined]
                 async for new in news:
@@ -466,7 +484,11 @@ class Context:
 
     @contextmanager
     def _recorded(
+<<<<<<< HEAD
         self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any], repeated: int = 0
+=======
+        self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any], tag: str | None
+>>>>>>> i15signal
     ) -> Iterator[PendingCall]:
         """Around one call: grants its thinking tokens, settles them after it, and records the call."""
         started_at, granted, answer = self.trace.clock(), 0, PendingCall()
@@ -475,15 +497,21 @@ class Context:
             sampling["seed"] = (self.seed + next(self.trace.asked) * SEED_STEP) % 2**63
         if self.budget is not None:
             granted = self.budget.grant(messages, sampling.get("tools") or (), sampling.get("thinking"))
+<<<<<<< HEAD
             sampling["thinking"] = granted + repeated
         thought, notes = dict[str, Any](), dict[str, Any]()
+=======
+            sampling["thinking"] = granted
+        thought: dict[str, Any] = {}
+        notes: dict[str, Any] = {} if tag is None else {TAG: tag}
+>>>>>>> i15signal
         try:
             yield answer
         except BaseException as error:
             if answer.pieces and not (self.access is not None and self.access.is_closed):
                 answer.call = answer.so_far(self.model, messages, sampling)
                 has_left = isinstance(error, GeneratorExit | asyncio.CancelledError)
-                notes = {PARTIAL: "nobody listened to its end" if has_left else error_line(error)}
+                notes |= {PARTIAL: "nobody listened to its end" if has_left else error_line(error)}
             raise
         finally:
             if self.budget is not None:

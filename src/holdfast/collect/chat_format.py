@@ -1,13 +1,12 @@
 """OpenAI's chat format: a request is read and checked to the last field; an answer is written whole or as chunks.
 
-vLLM's additions for training keep vLLM's names; ours are `thinking` and `forced`. An unknown field that could change
-the answer is refused by name. Log-probs are written as they are.
+vLLM's additions for training keep vLLM's names; ours are `thinking`, `forced` and an answer's `sampling`. An unknown
+field that could change the answer is refused by name. Log-probs are written as they are.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -18,7 +17,7 @@ from typing import Any
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.shapes import NAMES
-from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
+from holdfast.contracts.trace import ModelCall, Span, SpanKind, tool_call_in
 from holdfast.policies import tokens
 
 DEEPEST = 100  # levels of nesting in a request
@@ -313,7 +312,7 @@ def completion(request: Request, calls: Sequence[ModelCall], envelope: Envelope)
             "message": dict(call.response),
             "finish_reason": finish_reason(call),
             **_tokens(request, call.completion_ids, call.logprobs, envelope.token_bytes),
-            **_forced(request, call),
+            **_drawn(request, call),
         }
         for index, call in enumerate(calls)
     ]
@@ -371,7 +370,7 @@ class Chunks:
         self._done[index], sent = call, self._sent[index]
         ids = None if call.completion_ids is None else call.completion_ids[sent:]
         logprobs = None if call.logprobs is None else call.logprobs[sent:]
-        chunk = self._chunk(index, {}, **self._tokens(ids, logprobs), **_forced(self._request, call))
+        chunk = self._chunk(index, {}, **self._tokens(ids, logprobs), **_drawn(self._request, call))
         chunk["choices"][0]["finish_reason"] = finish_reason(call)
         chunk["model"] = call.model  # the version that answered is known only now
         if self._request.token_ids:
@@ -454,8 +453,11 @@ def _entry(request: Request, token: int, logprob: float, spell: TokenBytes | Non
     return {**entry, "top_logprobs": [dict(entry)] if request.top_logprobs else []}
 
 
-def _forced(request: Request, call: ModelCall) -> dict[str, Any]:
-    return {"forced": list(call.forced)} if request.token_ids and call.forced else {}
+def _drawn(request: Request, call: ModelCall) -> dict[str, Any]:
+    """The places that were not drawn, and the parameters in force, with the defaults that nobody asked for."""
+    if not request.token_ids:
+        return {}
+    return {"sampling": dict(call.sampling), **({"forced": list(call.forced)} if call.forced else {})}
 
 
 def _listed(ids: Sequence[int] | None) -> list[int] | None:
@@ -485,32 +487,6 @@ def conversation_spans(
                 call, at = calls[place]
                 spans.append(Span(seq=seq, kind=SpanKind.MODEL, name="chat", model=call, started_at=at, ended_at=at))
         elif message["role"] == "tool":
-            tool = _tool_call(message, asked.get(str(message.get("tool_call_id")), {}))
+            tool = tool_call_in(message, asked.get(str(message.get("tool_call_id")), {}))
             spans.append(Span(seq=seq, kind=SpanKind.TOOL, name=tool.tool, tool=tool, started_at=at, ended_at=at))
     return tuple(spans)
-
-
-def _tool_call(message: Mapping[str, Any], function: Mapping[str, Any]) -> ToolCall:
-    """A tool result; it is an error where it begins with "error", or is a JSON object that names one."""
-    content = message.get("content")
-    given, said = _read_json(content), None
-    if isinstance(given, Mapping) and given.get("error"):
-        said = str(given["error"])
-    elif isinstance(content, str) and re.match(r"error\b", content, re.IGNORECASE):
-        said = content
-    arguments = _read_json(function.get("arguments"))
-    return ToolCall(
-        tool=str(function.get("name") or message.get("name") or "tool"),
-        arguments=arguments if isinstance(arguments, dict) else {} if arguments is None else {"arguments": arguments},
-        result=content if said is None else None,
-        error=said,
-        call_id=str(message["tool_call_id"]) if message.get("tool_call_id") else None,
-    )
-
-
-def _read_json(given: Any) -> Any:
-    """The value of a JSON text; anything else as it is."""
-    try:
-        return json.loads(given) if isinstance(given, str) else given
-    except (ValueError, RecursionError):
-        return given

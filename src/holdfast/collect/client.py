@@ -230,7 +230,7 @@ def _model_call(
             completion_ids=None if ids is None else tuple(ids),
             logprobs=logprobs if ids is not None and logprobs is not None and len(ids) == len(logprobs) else None,
             forced=() if ids is None else tuple(choice.get("forced") or ()),
-            sampling=dict(sampling),
+            sampling={**(choice.get("sampling") or {}), **sampling},
         )
         encode(call)
         return call

@@ -34,10 +34,10 @@ from holdfast.collect.chat_format import (
     usage,
 )
 from holdfast.collect.client import ModelRefused
-from holdfast.collect.proxy import anthropic, dialect, responses
+from holdfast.collect.proxy import anthropic, attribution, dialect, responses
 from holdfast.collect.proxy.dialect import ModelRequest, read_object
 from holdfast.contracts.errors import BadInput, HoldfastError
-from holdfast.contracts.trace import ModelCall
+from holdfast.contracts.trace import TAG, ModelCall
 
 RAW = "raw_arguments"  # the key for tool arguments that are no JSON object
 STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
@@ -507,6 +507,8 @@ class GatewayApp:
             raise BadInput("this run", why="has no model", remedy="give --model")
         request = dialect.read(body, any_sampling=entry.any_sampling)
         request = replace(request, messages=as_said(request.messages, entry.said))
+        if (tag := attribution.tag_of(dict(asked.headers.raw))) is not None:
+            request = replace(request, sampling={**request.sampling, TAG: tag})  # `ask` takes it out again
         envelope = Envelope(id=secrets.token_hex(12), created=int(self._clock()))
         return await endpoint.unless_left(asked.receive, _answered(entry, dialect, request, envelope))
 

@@ -11,10 +11,11 @@ import hashlib
 import os
 import random
 import socket
-from collections.abc import Callable, Collection, Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from holdfast.collect.agent import TurnTerms
 from holdfast.collect.executors import Clock, Slot
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault, StaleLease
@@ -68,12 +69,15 @@ class Pool:
         seed: int = 0,
         pace: PoolTiming,
         versions: Callable[[], Collection[str]] | None = None,  # of policies that can be answered for; None: all
+        turns: TurnTerms | None = None,  # what is measured of every turn at an attempt's end
+        is_captured: bool = False,  # a proxy stores the model calls
     ) -> None:
         self.store, self.run_id, self.pace = store, run, pace
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
         self.tally = PoolStats()
         self.wanted = DesiredState.RUNNING
         self._clock, self._seed, self._size, self._versions = clock, seed, size, versions
+        self._turns, self._is_captured = turns, is_captured
         self._chance = random.Random(os.urandom(8))  # spreads retries; no result depends on it
         self._free: list[Slot] = []
         self._slots = [slots() for _ in range(size)]
@@ -199,17 +203,19 @@ class Pool:
     async def _run(self, held: _Held) -> None:
         claim = held.claim
         writes: list[WriteFuture[None]] = []
+        spans: list[Span] = []
 
         def record(news: Span | BudgetChange) -> None:
             if isinstance(news, BudgetChange):
                 writes.append(self.store.budgets.record(claim.attempt, news, now=self._clock()))
             else:
+                spans.append(news)
                 writes.append(self.store.traces.add(claim.attempt, [news], now=self._clock()))
 
         timer = asyncio.create_task(self._end_in_time(held))
         try:
             outcome = None if held.why else await held.slot.run(self._assignment(claim), record)
-            await self._conclude(held, outcome, writes)
+            await self._conclude(held, self._with_turns(claim, outcome, spans), writes)
         except StaleLease:
             self.tally.interrupted += 1  # the lease is another worker's now, and the store refused our writes
         finally:
@@ -239,6 +245,17 @@ class Pool:
                 return
         await asyncio.sleep(max(0.0, attempt.deadline - self._clock()) + 0.01)  # past it, not upon it
         self._interrupt(held, AttemptState.TIMEOUT)
+
+    def _with_turns(self, claim: Claim, outcome: Outcome | None, spans: Sequence[Span]) -> Outcome | None:
+        """The outcome with the rewards of its turns; a fault of ours is missing, and has none."""
+        if self._turns is None or outcome is None or outcome.state is AttemptState.FAULT:
+            return outcome
+        if self._is_captured:  # numbered apart from what the agent recorded: only their times say what came first
+            stored = [one for one in self.store.traces.spans(claim.attempt.token) if one.model is not None]
+            ordered = sorted((*spans, *stored), key=lambda one: one.started_at)
+            spans = [replace(one, seq=place, parent=None) for place, one in enumerate(ordered, 1)]
+        signals = self._turns(claim.rollout.input, outcome.output, spans, outcome.signals)
+        return replace(outcome, signals=tuple(signals))
 
     async def _conclude(self, held: _Held, outcome: Outcome | None, writes: list[WriteFuture[None]]) -> None:
         attempt, queue, now = held.claim.attempt, self.store.queue, self._clock()

@@ -195,6 +195,7 @@ class Algorithm(Protocol):
 
 
 SWITCHED_OFF = "learning is switched off"
+LATER = {"later": True}  # of a setting that older runs do not know: at its default it is no part of what is compared
 
 
 # The kit for whoever writes another one

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 from holdfast.contracts.errors import BadRecord, check_fields
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanKind, ToolCall, Turn
+from holdfast.contracts.trace import PARTIAL, TRUNCATED, ModelCall, Span, SpanKind, ToolCall, Turn
 
 Ended = Literal["terminated", "truncated"]
 
@@ -109,6 +109,7 @@ class Trajectory:
     attempt: str | None = None  # or the episode's own name, where there is no rollout
     task: str | None = None  # what was tried: trajectories with the same key can be compared in a group
     steps: tuple[Step, ...] = field(metadata={"minItems": 2})
+    signals: tuple[RewardTerm, ...] = ()  # what its rewards are the sums of, and what was measured beside them
     discount: float = field(default=0.99, metadata={"minimum": 0, "maximum": 1})
     padding: int = field(default=0, metadata={"minimum": 0})  # transitions missing on the right; no fake steps
     created_at: float  # unix seconds
@@ -129,6 +130,11 @@ class Trajectory:
         if kind is StepKind.TERMINATED:
             return "terminated"
         return "truncated" if kind is StepKind.TRUNCATED else None
+
+    @property
+    def turn_count(self) -> int:
+        """How many decisions it has."""
+        return len(self.steps) - 1
 
     @property
     def total_return(self) -> float:
@@ -297,16 +303,19 @@ def trajectory(
     ended: Ended,
     task: str | None = None,
     discount: float = 0.99,
+    channels: tuple[str, ...] | None = None,
 ) -> Trajectory:
     """One transition for each turn; where no model was called at all, one for each tool call.
 
     A tool called within a turn is what the turn's decision led to, not a second decision. Signals of a turn go to its
-    transition, those of the whole attempt to the last one; without any signal there is no reward, which is not zero."""
+    transition, those of the whole attempt to the last one; without any signal there is no reward, which is not zero.
+    `channels` are the names of signals that count; None: all."""
     where = f"attempt {attempt_id}"
     if ended not in ("terminated", "truncated"):
         raise BadRecord(f"{where}: ended = {ended!r}", why="must be 'terminated' or 'truncated'")
-    ordered = _in_order(spans)
+    ordered, measured = _in_order(spans), tuple(signals)
     cut = _cut(ordered, SpanKind.MODEL) or _cut(ordered, SpanKind.TOOL)
+    counted = [one for one in measured if channels is None or one.name in channels]
     if not cut:
         why = f"has no decision among its {len(ordered)} spans"
         raise BadRecord(where, why=why, remedy="record model or tool calls")
@@ -315,7 +324,8 @@ def trajectory(
         rollout=rollout_id,
         attempt=attempt_id,
         task=task,
-        steps=_steps(cut, _credit(where, signals, len(cut)), terminate if ended == "terminated" else truncate),
+        steps=_steps(cut, _credit(where, counted, len(cut)), terminate if ended == "terminated" else truncate),
+        signals=measured,
         discount=discount,
         created_at=max(span.started_at if span.ended_at is None else span.ended_at for span in ordered),
     )
@@ -331,8 +341,8 @@ def _in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def _cut(spans: Sequence[Span], kind: SpanKind) -> list[Cut]:
-    """Each span of that kind with those after it, up to the next of the kind."""
-    starts = [i for i, span in enumerate(spans) if span.kind is kind]
+    """Each whole span of that kind with those after it, up to the next of the kind."""
+    starts = [i for i, span in enumerate(spans) if span.kind is kind and PARTIAL not in span.attributes]
     return [(spans[a], tuple(spans[a + 1 : b])) for a, b in pairwise([*starts, len(spans)])]
 
 
@@ -411,9 +421,13 @@ def _number(span: Span, keys: Iterable[str]) -> float | None:
     return float(number)
 
 
+def _is_whole(span: Span) -> bool:
+    return span.kind is SpanKind.MODEL and PARTIAL not in span.attributes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
-    """One attempt as read from the store."""
+    """One attempt as read from the store: a learner's intake, which makes a `Trajectory` of it."""
 
     rollout: str
     run: str
@@ -423,16 +437,41 @@ class Experience:
     state: RolloutState
     spans: tuple[Span, ...]
     breakdown: RewardBreakdown | None  # None: never scored
-    version: str | None = None  # of the policy that acted
+    version: str | None = None  # of the policy that acted; None: each call says which model answered it
     input: Any = None  # what was asked, with what was hidden from the agent
-    ended: Ended | None = None  # None: truncated where the last call ran into its limit of tokens, else terminated
+    ended: Ended | None = None  # None: truncated where the agent said so, or the last call ran into its limit of tokens
+    attempt: str | None = None  # its id; None: the rollout has no other
+
+    @property
+    def decisions(self) -> tuple[Span, ...]:
+        """The spans of its model calls in order: the i-th is turn i."""
+        return tuple(sorted(filter(_is_whole, self.spans), key=lambda span: span.seq))
 
     @property
     def calls(self) -> tuple[ModelCall, ...]:
         """The model calls in order: call i is turn i. One that was cut short decided nothing, and is no turn."""
-        whole = (s for s in self.spans if s.kind is SpanKind.MODEL and PARTIAL not in s.attributes)
-        ordered = sorted(whole, key=lambda s: s.seq)
-        return tuple(span.model for span in ordered if span.model is not None)
+        return tuple(span.model for span in self.decisions if span.model is not None)
+
+    @property
+    def turn_count(self) -> int:
+        return len(self.calls)
+
+    @property
+    def signals(self) -> tuple[RewardTerm, ...]:
+        return () if self.breakdown is None else self.breakdown.signals
+
+    def trajectory(self, channels: tuple[str, ...] | None = None, *, discount: float = 0.99) -> Trajectory:
+        """Its published record; BadRecord where it decided nothing, or nothing that counts was measured."""
+        return trajectory(
+            self.rollout,
+            self.attempt or self.rollout,
+            self.spans,
+            self.signals,
+            ended="truncated" if self.is_truncated else "terminated",
+            task=self.task,
+            discount=discount,
+            channels=channels,
+        )
 
     @property
     def reward(self) -> float | None:
@@ -444,7 +483,9 @@ class Experience:
         if self.ended is not None:
             return self.ended == "truncated"
         calls = self.calls
-        return bool(calls) and calls[-1].finish_reason == "length"
+        is_told = any(span.kind is SpanKind.TELEMETRY and span.name == TRUNCATED for span in self.spans)
+        is_over = self.state is RolloutState.FAILED  # an agent that raised or ran out of time has nothing to come
+        return not is_over and bool(calls) and (is_told or calls[-1].finish_reason == "length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,8 @@ from holdfast.contracts.errors import BadRecord, check_fields
 MAX_TURN = 2**31 - 1  # what a column can hold
 CHECKED = ("success", "exact_match")  # the signals that say whether an attempt was right; the first that is there
 RIGHT = 1.0 - 1e-9
+TURN_REWARD = "turn_reward"  # what a turn was worth in all
+TURN_SOURCES = ("rule:turn@1", "rule:evidence")  # who says that and its parts: by these weights; what was found out
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,12 @@ class RewardTerm:
     feedback: str | None = None  # what the scorer says in words; it counts for nothing
 
     def __post_init__(self) -> None:
-        check_fields(f"signal {self.name}", self, filled=("name", "source"))
+        turn, is_number = self.turn, type(self.value) is float and type(self.weight) is float
+        is_turn = turn is None or (type(turn) is int and 0 <= turn <= MAX_TURN)
+        is_named = self.name.strip() and self.source.strip()
+        # What is usual is found out quickly: an attempt of many turns has hundreds of them.
+        if not (is_turn and is_named and is_number and isfinite(self.value + self.weight)):
+            check_fields(f"signal {self.name}", self, filled=("name", "source"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +96,9 @@ class RewardBreakdown:
 
     @property
     def total(self) -> float | None:
-        """None when nothing was measured: missing is not zero."""
-        return sum(s.value * s.weight for s in self.signals) if self.signals else None
+        """None when nothing was measured: missing is not zero. A term of a turn that is not paid does not count."""
+        measured = [s for s in self.signals if s.turn is None or s.weight]
+        return sum(s.value * s.weight for s in measured) if measured else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +116,13 @@ class Scoring:
     sha256: str  # of the scorers and of all signals
 
 
+def check_in(signals: Iterable[RewardTerm]) -> RewardTerm | None:
+    """The signal that says whether the attempt was right; None: nobody checked it. An agent's own word is no check."""
+    measured = {one.name: one for one in signals if one.source.partition(":")[0] != "agent"}
+    return next((measured[name] for name in CHECKED if name in measured), None)
+
+
 def outcome_of(signals: Iterable[RewardTerm]) -> str | None:
-    """Whether the attempt was right or wrong; None: nobody checked it. An agent's own word is no check."""
-    measured = {one.name: one.value for one in signals if one.source.partition(":")[0] != "agent"}
-    for name in CHECKED:
-        if name in measured:
-            return "right" if measured[name] >= RIGHT else "wrong"
-    return None
+    """Whether the attempt was right or wrong; None: nobody checked it."""
+    check = check_in(signals)
+    return None if check is None else "right" if check.value >= RIGHT else "wrong"

@@ -120,6 +120,15 @@ Weight = Annotated[float, Field(ge=0)]
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+Aggregate = Literal["token", "sequence", "sequence_norm_constant"]  # what the mean of a loss is over
+
+
+def _check_constant(block: str, aggregate: str, constant: float | None) -> None:
+    if (constant is not None) != (aggregate == "sequence_norm_constant"):
+        at = f"{block}.constant = {_shown(constant)}"
+        raise _rule("goes with aggregate = sequence_norm_constant", "give both, or neither", at=at)
+
+
 class GaeBlock(BaseModel):
     """How advantages are estimated from rewards and values, turn by turn."""
 
@@ -132,6 +141,7 @@ class GaeBlock(BaseModel):
     normalize_returns: bool = False
     clip_returns: Positive | None = None
     normalization_epsilon: Positive = 1e-8
+    turn_credit: Share = 0.0  # how far what was measured of a turn moves its reward
 
 
 class PpoBlock(BaseModel):
@@ -148,14 +158,57 @@ class PpoBlock(BaseModel):
     kl_penalty_coefficient: Weight = 0.0
     target_kl: Weight | None = None  # no further epoch is begun above it
     max_kl: Weight | None = None  # the update stops at once above it
-    learning_rate: Positive = 1e-4
+    learning_rate: Positive | None = None  # None: by the number of parameters
     max_grad_norm: Positive = 1.0
+    clip_epsilon_high: Weight | None = None  # None: the same as clip_epsilon
+    aggregate: Aggregate = "token"
+    constant: Positive | None = None  # tokens, for sequence_norm_constant
+    importance_cap: Annotated[float, Field(ge=1)] | None = None  # of sampler and trainer; None: they agree
+    piece_tokens: Annotated[int, Field(ge=0)] = 0  # read at once; 0: what suits the machine
 
     @model_validator(mode="after")
     def _together(self) -> PpoBlock:
+        _check_constant("rl_optimizer.ppo", self.aggregate, self.constant)
         if self.target_kl is not None and self.max_kl is not None and self.max_kl < self.target_kl:
             why = f"must not be below target_kl = {self.target_kl:g}"
             raise _rule(why, "raise the one or lower the other", at=f"rl_optimizer.ppo.max_kl = {self.max_kl:g}")
+        return self
+
+
+class CriticBlock(BaseModel):
+    """How the critic learns: by itself from the model's states, or with the model, which its loss then moves."""
+
+    model_config = STRICT
+
+    mode: Literal["separate", "shared"] = "separate"
+    learning_rate: Positive = 0.1  # divided by the root of the model's width
+    epochs: Annotated[int, Field(gt=0)] = 32  # passes over a batch
+
+
+class GrpoBlock(BaseModel):
+    """How attempts at a task are compared, and how the weights follow."""
+
+    model_config = STRICT
+
+    learning_rate: Positive | None = None  # at the first step, falling to a tenth; None: by the number of parameters
+    turn_credit: Share = 0.0  # share of a turn's own reward in its credit
+    scale: bool = True  # divide by the spread of the group
+    clip_low: Share = 0.2
+    clip_high: Weight = 0.28
+    epochs: Annotated[int, Field(gt=0)] = 1
+    minibatch: Annotated[int, Field(ge=0)] = 0  # conversations for one update; 0: all of a step
+    aggregate: Aggregate = "token"
+    constant: Positive | None = None  # tokens, for sequence_norm_constant
+    reference_kl: Weight = 0.0  # to what the iteration began with
+    behaviour_kl: Weight = 0.0  # to what sampled
+    entropy: Weight = 0.0
+    importance_cap: Annotated[float, Field(ge=1)] | None = None  # of sampler and trainer; None: they agree
+    max_kl: Positive | None = None  # a step that goes beyond is taken back
+    piece_tokens: Annotated[int, Field(ge=0)] = 0  # read at once; 0: what suits the machine
+
+    @model_validator(mode="after")
+    def _together(self) -> GrpoBlock:
+        _check_constant("grpo", self.aggregate, self.constant)
         return self
 
 
@@ -207,6 +260,27 @@ class SafetyReward(BaseModel):
     penalties: Literal["unique", "each"] = "unique"  # a reason is paid once for an attempt, or as often as it occurred
 
 
+MOST_TOOL_REWARD = 0.5  # of what the hidden check counts: all shaping together moves no more
+
+
+class ToolReward(BaseModel):
+    """What the use of tools adds to a right answer, each as a share of what the hidden check counts."""
+
+    model_config = STRICT
+
+    choice: Weight = 0.04
+    structure: Weight = 0.03
+    utility: Weight = 0.02
+    error_handling: Weight = 0.01
+
+    @model_validator(mode="after")
+    def _together(self) -> ToolReward:
+        if (whole := self.choice + self.structure + self.utility + self.error_handling) > MOST_TOOL_REWARD:
+            why = f"its weights add up to {whole:g}, and shaping may add {MOST_TOOL_REWARD:g} at most"
+            raise _rule(why, "lower them", at="tool_reward")
+        return self
+
+
 class RlOptimizer(BaseModel):
     """Whether the policy learns from this run's train rollouts, and how. The block alone means yes."""
 
@@ -215,6 +289,7 @@ class RlOptimizer(BaseModel):
     enabled: bool = True
     gae: GaeBlock = GaeBlock()
     ppo: PpoBlock = PpoBlock()
+    critic: CriticBlock = CriticBlock()
     channels: Annotated[tuple[str, ...], Field(strict=False)] | None = None  # names of signals to learn from; None: all
     constraint: ConstraintBlock | None = None  # None: that of the whole file, if it has one
 
@@ -263,13 +338,24 @@ class ImproveBlock(BaseModel):
     steps: Count = 8  # of learning, in each iteration
     step_tasks: Count = 16  # in each step, in the order of the file
     samples: Annotated[int, Field(ge=2, le=1000)] = 8  # attempts at each task
-    learning_rate: Positive = 1e-3
+    algorithm: Literal["grpo", "ppo"] | None = None  # None: grpo, and ppo where a run is followed
+    learning_rate: Positive | None = None  # older name of grpo.learning_rate
     budget_s: Seconds | None = None  # of learning, over all iterations; None: as much as it takes
     follow: Name | None = None  # learn from the finished rollouts of this run, as they arrive, instead of practising
     follow_least: Count = 128  # of them, for one step
     stage: Literal["shadow", "canary", "live"] | None = None  # where an open gate leads; None: it accepts, no more
     prove: ProveBlock = ProveBlock()
     constraint: ConstraintBlock | None = None  # None: that of the whole file, if it has one
+
+    @model_validator(mode="after")
+    def _together(self) -> ImproveBlock:
+        if self.follow is not None and self.algorithm == "grpo":
+            why = "conversations that are followed have none beside them to be compared with"
+            raise _rule(why, "use ppo, or leave it out", at='improve.algorithm = "grpo"')
+        if self.algorithm == "ppo" and self.learning_rate is not None:
+            at = f"improve.learning_rate = {self.learning_rate:g}"
+            raise _rule("is GRPO's", "set rl_optimizer.ppo.learning_rate", at=at)
+        return self
 
 
 class TasksBlock(BaseModel):
@@ -326,18 +412,29 @@ class OptimizeSettings(BaseModel):
     thinking_mode: Literal["auto", "parameter", "forcing", "hint"] = "auto"  # how an endpoint is held to it
     thinking_allocation: Literal["table", "learnt"] = "table"  # learnt: from the outcomes in the store
     rl_optimizer: RlOptimizer | None = None
+    grpo: GrpoBlock | None = None
     improve: ImproveBlock | None = None
     constraint: ConstraintBlock | None = None  # of whatever learns in this run, unless its block has one of its own
+    train_on: Name | None = None  # a model's name or a tag: only such calls; None: those of the policy that learns
     safety_reward: SafetyReward | None = None
+    tool_reward: ToolReward | None = None
 
     @property
     def lease_s(self) -> float:
         return self.lease_secs if self.lease_secs is not None else 5 * self.heartbeat_interval_ms / 1000
 
     def record(self) -> dict[str, Any]:
-        """As JSON-ready data in the file's own spelling."""
+        """As JSON-ready data in the file's own spelling; runs of older versions are known by what they kept of it, so
+        that later keys are left out where they have their defaults."""
         told = self.model_dump(mode="json", by_alias=True)
-        return told if self.tasks is not None else {key: one for key, one in told.items() if key != "tasks"}
+        for path, block in LATER.items():
+            *outer, key = path.split(".")
+            place: Any = told
+            for name in outer:
+                place = place.get(name) if isinstance(place, dict) else None
+            if isinstance(place, dict) and place.get(key) == block:
+                del place[key]
+        return told
 
     @model_validator(mode="before")
     @classmethod
@@ -359,6 +456,9 @@ class OptimizeSettings(BaseModel):
         if self.retry_max_ms < self.retry_initial_ms:
             why = f"must not be below retry_initial_ms = {self.retry_initial_ms}"
             raise _rule(why, "raise the one or lower the other", at=f"retry_max_ms = {self.retry_max_ms}")
+        if None not in (getattr(block, "learning_rate", None) for block in (self.grpo, self.improve)):
+            why = "is the older name of grpo.learning_rate, which is there too"
+            raise _rule(why, "keep one of the two", at="improve.learning_rate")
         two_beats = 2 * self.heartbeat_interval_ms / 1000
         if self.lease_s < two_beats:
             why = f"must be at least two heartbeats, {two_beats:g} s"
@@ -370,15 +470,31 @@ def _keys(block: type[BaseModel]) -> tuple[str, ...]:
     return tuple(field.serialization_alias or field.alias or name for name, field in block.model_fields.items())
 
 
+LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
+    "tasks": None,
+    "train_on": None,
+    "grpo": None,
+    "tool_reward": None,
+    "improve.algorithm": None,
+    "rl_optimizer.critic": CriticBlock().model_dump(),
+    "rl_optimizer.gae.turn_credit": 0.0,
+    **{
+        f"rl_optimizer.ppo.{name}": PpoBlock.model_fields[name].default
+        for name in ("clip_epsilon_high", "aggregate", "constant", "importance_cap", "piece_tokens")
+    },
+}
 KEYS = _keys(OptimizeSettings)
 BLOCKS = {
+    "grpo": _keys(GrpoBlock),
     "rl_optimizer": _keys(RlOptimizer),
+    "rl_optimizer.critic": _keys(CriticBlock),
     "rl_optimizer.gae": _keys(GaeBlock),
     "rl_optimizer.ppo": _keys(PpoBlock),
     "improve": _keys(ImproveBlock),
     "improve.prove": _keys(ProveBlock),
     "tasks": _keys(TasksBlock),
     "safety_reward": _keys(SafetyReward),
+    "tool_reward": _keys(ToolReward),
     **dict.fromkeys(("constraint", "improve.constraint", "rl_optimizer.constraint"), _keys(ConstraintBlock)),
 }
 

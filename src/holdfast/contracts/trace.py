@@ -5,6 +5,8 @@ Token ids and behaviour log-probs are kept as they were sampled: never derived f
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,6 +25,8 @@ class SpanKind(StrEnum):
 
 DECISIONS = frozenset({SpanKind.MODEL, SpanKind.TOOL})
 PARTIAL = "partial"  # the attribute of a span that is not whole; its value says why
+TAG = "tag"  # the attribute with the agent's own word for a model call: learning can be told to look at these alone
+TRUNCATED = "truncated"  # the name of a telemetry span: a limit cut the conversation, which had not come to its end
 NEUTRAL = 0  # the token id that stands where one was scrubbed: every vocabulary has it
 
 
@@ -94,6 +98,32 @@ class ToolCall:
     result: Any = None
     error: str | None = None
     call_id: str | None = None
+
+
+def tool_call_in(message: Mapping[str, Any], function: Mapping[str, Any]) -> ToolCall:
+    """A tool result; it is an error where it begins with "error", or is a JSON object that names one."""
+    content = message.get("content")
+    given, said = _read_json(content), None
+    if isinstance(given, Mapping) and given.get("error"):
+        said = str(given["error"])
+    elif isinstance(content, str) and re.match(r"error\b", content, re.IGNORECASE):
+        said = content
+    arguments = _read_json(function.get("arguments"))
+    return ToolCall(
+        tool=str(function.get("name") or message.get("name") or "tool"),
+        arguments=arguments if isinstance(arguments, dict) else {} if arguments is None else {"arguments": arguments},
+        result=content if said is None else None,
+        error=said,
+        call_id=str(message["tool_call_id"]) if message.get("tool_call_id") else None,
+    )
+
+
+def _read_json(given: Any) -> Any:
+    """The value of a JSON text; anything else as it is."""
+    try:
+        return json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.contracts.errors import BadInput
-from holdfast.contracts.experience import Experience
+from holdfast.contracts.errors import BadInput, BadRecord
+from holdfast.contracts.experience import AdvantageBatch, Experience, Trajectory
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.trace import ModelCall
+from holdfast.contracts.trace import TAG, ModelCall
 
 
 class Break(StrEnum):
@@ -143,7 +143,18 @@ class SkipReason(StrEnum):
     FOREIGN = "foreign_tokens"  # ids that the model does not have
     BAD_TURN = "bad_turn"  # a signal for a turn that is not there
     BAD_REWARD = "bad_reward"  # not finite, or too large to be squared
-    STALE = "stale_policy"
+    BAD_RECORD = "bad_record"  # it makes no trajectory
+    STALE = "stale_policy"  # other weights than those that learn answered
+    OTHER_MODEL = "other_model"  # of a call: another model answered it, so it is context only
+    NOT_CHOSEN = "not_chosen"  # neither of the model nor with the tag that is to be trained on
+    MIN_P = "min_p"  # this and what follows: the token was drawn from another distribution than the recorded one
+    PENALTIES = "penalties"
+    LOGIT_BIAS = "logit_bias"
+    GUIDED = "guided_decoding"
+    TRUNCATED = "top_k_top_p"  # asked of a server whose log-probs may be those before it
+    TEMPERATURE = "foreign_temperature"  # neither 0 nor 1, asked of such a server
+    DEFAULTS = "server_defaults"  # no temperature was asked for, and the server has its own
+    UNKNOWN = "unknown_sampling"  # a parameter that may change what is drawn
     ALONE = "group_of_one"
     ZERO_SPREAD = "zero_variance_group"
     ZERO_WEIGHT = "zero_weight"
@@ -157,18 +168,23 @@ class SampleFilter:
     split: Split = Split.TRAIN
     channels: tuple[str, ...] | None = None  # names of the signals that count; None: all
     versions: tuple[str, ...] | None = None  # policies that are not stale; None: any
+    model: str | None = None  # without versions: whose calls count where several models answered
+    train_on: str | None = None  # a model's name or a tag: only such calls; None: those that the policy answered
     max_tokens: int | None = None  # of one sequence: at most the model's context
     vocabulary: int | None = None  # tokens that the model has
     is_scored: bool = True  # False: demonstrations, which need no reward
     is_sampled: bool = True  # False: log-probs are not needed
+    is_exact: bool = True  # False: recorded log-probs are taken for those of the sampling, whoever sampled
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # that other servers draw the model by
 
 
 def fitted(intake: SampleFilter, model: object) -> SampleFilter:
-    """Restricts a filter to the model's vocabulary and context length."""
+    """Restricts a filter to the model's vocabulary and context; its folder may also say how other servers sample it."""
     shape = getattr(model, "shape", model)  # a foreign model says both itself
     vocabulary, context = getattr(shape, "vocabulary", None), getattr(shape, "context", None)
     limits = [limit for limit in (intake.max_tokens, context) if limit is not None]
-    return replace(intake, vocabulary=intake.vocabulary or vocabulary, max_tokens=min(limits, default=None))
+    most, defaults = min(limits, default=None), getattr(model, "sampling_defaults", intake.defaults)
+    return replace(intake, vocabulary=intake.vocabulary or vocabulary, max_tokens=most, defaults=defaults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,22 +272,50 @@ def refusal(experience: Experience, intake: SampleFilter) -> SkipReason | None:
         return SkipReason.FAULT
     if not experience.is_final:
         return SkipReason.NOT_FINAL
-    if intake.versions is not None and experience.version not in intake.versions:
-        return SkipReason.STALE
+    if experience.calls and not trained_turns(experience, intake):
+        is_meant = intake.train_on is None or trained_turns(experience, replace(intake, versions=None))
+        return SkipReason.STALE if is_meant else SkipReason.NOT_CHOSEN
     if intake.is_scored and reward(experience, intake.channels) is None:
         return SkipReason.NO_REWARD
     return None
 
 
-def counted(experience: Experience, channels: tuple[str, ...] | None) -> tuple[RewardTerm, ...]:
+def trained_turns(experience: Experience, intake: SampleFilter) -> list[int]:
+    """The turns whose tokens are trained on; all others are only read, where later prompts hold them.
+
+    By default they are those that the policy answered. A tag chooses among these; a model's name may choose another
+    model, but never an older version of the policy."""
+    versions = [experience.version or call.model for call in experience.calls]
+    lines = [_line(version) for version in versions]
+    if intake.versions is not None:
+        policy, is_own = {*map(_line, intake.versions)}, [version in intake.versions for version in versions]
+    else:
+        policy, is_own = {intake.model or ""}, [len({*lines}) == 1 or intake.model in (None, line) for line in lines]
+    wanted = intake.train_on
+    if wanted is None:
+        return [turn for turn, own in enumerate(is_own) if own]
+    tags = [span.attributes.get(TAG) for span in experience.decisions]
+    is_named = [wanted in (*both, both[1].removeprefix("local/")) for both in zip(versions, lines, strict=True)]
+    return [
+        turn
+        for turn, own in enumerate(is_own)
+        if (is_named[turn] and (own or lines[turn] not in policy)) or (own and tags[turn] == wanted)
+    ]
+
+
+def _line(version: str) -> str:
+    """The name of a model without its version."""
+    return version.rpartition("@")[0] or version
+
+
+def counted(one: Experience | Trajectory, channels: tuple[str, ...] | None) -> tuple[RewardTerm, ...]:
     """The signals that count."""
-    signals = experience.breakdown.signals if experience.breakdown is not None else ()
-    return tuple(signal for signal in signals if channels is None or signal.name in channels)
+    return tuple(signal for signal in one.signals if channels is None or signal.name in channels)
 
 
-def reward(experience: Experience, channels: tuple[str, ...] | None = None) -> float | None:
+def reward(one: Experience | Trajectory, channels: tuple[str, ...] | None = None) -> float | None:
     """The weighted sum of the signals that count; None where there is none."""
-    return RewardBreakdown(signals=counted(experience, channels)).total
+    return RewardBreakdown(signals=counted(one, channels)).total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,41 +323,76 @@ class SamplesOrReason:
     """The samples of one experience, or why there is none."""
 
     samples: tuple[Sample, ...] = ()
+    trajectory: Trajectory | None = None  # None: it was not scored
     breaks: Mapping[Break, int] = field(default_factory=dict)  # prompts that did not go on from what was there
+    left_out: Mapping[SkipReason, int] = field(default_factory=dict)  # calls that are not trained on
     reason: SkipReason | None = None
+
+    @property
+    def scored(self) -> Trajectory:
+        """Its trajectory, where it has one."""
+        if self.trajectory is None:
+            raise BadInput("an attempt without a reward", why="has no trajectory", remedy="score it")
+        return self.trajectory
+
+
+def advantage_batch(
+    trajectory: Trajectory, advantages: Iterable[float], is_normalised: bool, returns: Iterable[float] | None = None
+) -> AdvantageBatch:
+    """What the turns of a trajectory weigh, as it is published; without a critic, returns are what was to come."""
+    rewards = [after.reward or 0.0 for _, after in trajectory.transitions]
+    targets = () if returns is None else tuple(map(float, returns))
+    return AdvantageBatch(
+        id=f"{trajectory.id}::advantages",
+        trajectory=trajectory.id,
+        advantages=tuple(map(float, advantages)),
+        returns=targets or tuple(np.cumsum(rewards[::-1])[::-1].tolist()),
+        value_targets=targets,
+        normalized=is_normalised,
+        created_at=trajectory.created_at,
+        metadata={"group": trajectory.task},
+    )
 
 
 def read(experience: Experience, intake: SampleFilter) -> SamplesOrReason:
-    """Turns the model calls of an experience into one sample for each conversation."""
+    """Turns the model calls of an experience into one sample for each conversation, and into its trajectory."""
     if (reason := refusal(experience, intake)) is not None:
         return SamplesOrReason(reason=reason)
     calls = experience.calls
     if not calls:
         return SamplesOrReason(reason=SkipReason.NO_TRAJECTORY)
-    if any(call.prompt_ids is None or not call.completion_ids for call in calls):
-        return SamplesOrReason(reason=SkipReason.NO_IDS)
-    if intake.is_sampled and any(call.logprobs is None for call in calls):
-        return SamplesOrReason(reason=SkipReason.NO_LOGPROBS)
-    if (reason := _oddity(experience, calls, intake)) is not None:
+    trained = {turn: calls[turn] for turn in trained_turns(experience, intake)}
+    if (reason := _oddity(experience, tuple(trained.values()), intake)) is not None:
         return SamplesOrReason(reason=reason)
-    threads, breaks = _threads(calls)
-    rules = tuple(map(rule_of, calls))
-    samples = [_sample(thread, experience, rules, is_sampled=intake.is_sampled) for thread in threads]
+    try:
+        trajectory = experience.trajectory(intake.channels) if intake.is_scored else None
+    except BadRecord:
+        return SamplesOrReason(reason=SkipReason.BAD_RECORD)
+    unfit = {turn: why for turn, call in trained.items() if (why := _unfit(call, intake)) is not None}
+    rules = tuple(
+        rule_of(call) if turn in trained and unfit.get(turn) in (None, SkipReason.GREEDY) else PLAIN
+        for turn, call in enumerate(calls)
+    )
+    threads, breaks = _threads(trained)
+    samples = [_sample(thread, experience, rules, unfit, is_sampled=intake.is_sampled) for thread in threads]
     short = [one for one in samples if intake.max_tokens is None or len(one.ids) <= intake.max_tokens]
     kept = tuple(one for one in short if one.action_mask[1:].any())
     if kept:
-        return SamplesOrReason(samples=kept, breaks=breaks)
-    is_greedy = intake.is_sampled and all(rule.temperature == 0.0 for rule in rules)
+        left_out, others = Counter(unfit.values()), len(calls) - len(trained)
+        left_out[SkipReason.OTHER_MODEL if intake.train_on is None else SkipReason.NOT_CHOSEN] += others
+        return SamplesOrReason(samples=kept, trajectory=trajectory, breaks=breaks, left_out=+left_out)
     is_scrubbed = intake.is_sampled and any(thread.scrubbed is not None for thread in threads)
-    none = SkipReason.GREEDY if is_greedy else SkipReason.SCRUBBED if is_scrubbed else SkipReason.ALL_FORCED
+    none = SkipReason.SCRUBBED if is_scrubbed else SkipReason.ALL_FORCED
+    if len(unfit) == len(trained):
+        none = Counter(unfit.values()).most_common(1)[0][0]
     return SamplesOrReason(breaks=breaks, reason=none if short else SkipReason.TOO_LONG)
 
 
-def _threads(calls: Sequence[ModelCall]) -> tuple[list[Thread], Counter[Break]]:
+def _threads(calls: Mapping[int, ModelCall]) -> tuple[list[Thread], Counter[Break]]:
     """Groups the calls into conversations, and counts why conversations broke."""
     threads: list[Thread] = []
     breaks: Counter[Break] = Counter()
-    for turn, call in enumerate(calls):
+    for turn, call in calls.items():
         thread = next((one for one in reversed(threads) if one.leads_to(call)), None)
         if thread is None:
             if (kind := broken(call, threads)) is not None:
@@ -324,15 +403,22 @@ def _threads(calls: Sequence[ModelCall]) -> tuple[list[Thread], Counter[Break]]:
 
 
 def _oddity(experience: Experience, calls: Sequence[ModelCall], intake: SampleFilter) -> SkipReason | None:
-    """Why the numbers of an experience cannot be computed with; None where they can."""
+    """Why the numbers of an experience cannot be computed with; None where they can. An answer may be empty: it is all
+    that some models say of a prompt that fills their context."""
+    if any(None in (call.prompt_ids, call.completion_ids) for call in calls):
+        return SkipReason.NO_IDS
+    if not any(call.completion_ids for call in calls):
+        return SkipReason.NO_IDS
+    if intake.is_sampled and any(call.logprobs is None for call in calls):
+        return SkipReason.NO_LOGPROBS
     limit = MOST_TOKENS if intake.vocabulary is None else intake.vocabulary
     for call in calls:
-        if max((*(call.prompt_ids or ()), *(call.completion_ids or ()))) >= limit:
+        if max((*(call.prompt_ids or ()), *(call.completion_ids or ())), default=0) >= limit:
             return SkipReason.FOREIGN
     if not intake.is_scored:
         return None
-    signals = counted(experience, intake.channels)
-    if any(signal.turn is not None and signal.turn >= len(calls) for signal in signals):
+    signals, turns = counted(experience, intake.channels), len(experience.calls)
+    if any(signal.turn is not None and signal.turn >= turns for signal in signals):
         return SkipReason.BAD_TURN
     if not sum(abs(signal.value * signal.weight) for signal in signals) <= LARGEST:
         return SkipReason.BAD_REWARD
@@ -349,6 +435,11 @@ class Gathered:
     @property
     def breaks(self) -> Mapping[Break, int]:
         return sum((Counter(reading.breaks) for _, reading in self.kept), Counter[Break]())
+
+    @property
+    def left_out(self) -> Mapping[SkipReason, int]:
+        """Calls of the attempts that are kept, which are not trained on."""
+        return sum((Counter(reading.left_out) for _, reading in self.kept), Counter[SkipReason]())
 
 
 def gather(experiences: Iterable[Experience], intake: SampleFilter) -> Gathered:
@@ -376,15 +467,82 @@ def rule_of(call: ModelCall) -> SamplingRule:
     )
 
 
-def _sample(thread: Thread, experience: Experience, rules: tuple[SamplingRule, ...], *, is_sampled: bool) -> Sample:
+FULL = frozenset({"temperature", "top_p", "top_k", "max_tokens", "stop", "thinking", "seed"})  # our engine writes all
+OFF: Mapping[str, tuple[SkipReason, tuple[Any, ...]]] = {  # what a parameter breaks, unless it has one of these values
+    "min_p": (SkipReason.MIN_P, (0,)),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), (SkipReason.PENALTIES, (0,))),
+    **dict.fromkeys(("repetition_penalty", "repeat_penalty"), (SkipReason.PENALTIES, (1,))),
+    **dict.fromkeys(("no_repeat_ngram_size", "dry_multiplier"), (SkipReason.PENALTIES, (0,))),
+    **dict.fromkeys(("logit_bias", "bad_words", "allowed_token_ids"), (SkipReason.LOGIT_BIAS, ({}, []))),
+    **dict.fromkeys(("min_tokens", "ignore_eos"), (SkipReason.LOGIT_BIAS, (0,))),  # both forbid the end
+    "response_format": (SkipReason.GUIDED, ({"type": "text"},)),
+    "tool_choice": (SkipReason.GUIDED, ("auto", "none")),
+    **dict.fromkeys(
+        (
+            *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "structural_tag"),
+            *("grammar", "json_schema", "regex", "ebnf", "format"),
+        ),
+        (SkipReason.GUIDED, ()),
+    ),
+    **dict.fromkeys(("typical_p", "tfs_z", "best_of", "n"), (SkipReason.UNKNOWN, (1,))),
+}
+HARMLESS = FULL | {  # the prompt's ids and the places that were forced are recorded: nothing else follows from these
+    "max_completion_tokens", "max_output_tokens", "stop_token_ids", "include_stop_str_in_output", "tools",
+    "parallel_tool_calls", "thinking_mode", "banned", "logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids",
+    "return_tokens_as_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "add_generation_prompt",
+    "continue_final_message", "add_special_tokens", "chat_template", "chat_template_kwargs", "documents", "echo",
+    "reasoning", "reasoning_effort", "include_reasoning", "verbosity", "modalities", "user", "metadata", "store",
+    "service_tier", "safety_identifier", "prompt_cache_key", "cache_salt", "priority", "request_id", "stream",
+    "stream_options", "truncate_prompt_tokens",
+}  # fmt: skip
+
+
+def _unfit(call: ModelCall, intake: SampleFilter) -> SkipReason | None:
+    """Why the tokens of a call cannot be trained on as they were sampled; None where they can."""
+    if not intake.is_sampled:
+        return None
+    if call.sampling.get("temperature") == 0:
+        return SkipReason.GREEDY  # the most likely token was not drawn: there is no chance that could be raised
+    is_ours = call.sampling.keys() >= FULL
+    asked = call.sampling if is_ours else {**intake.defaults, **call.sampling}
+    return _foreign_sampling(asked, is_ours) if intake.is_exact else None
+
+
+def _foreign_sampling(asked: Mapping[str, Any], is_ours: bool) -> SkipReason | None:
+    """Why log-probs are not those that the tokens were drawn with, as far as the record tells.
+
+    Our engine writes down every parameter in force, and log-probs under it. Of any other server it is known what it was
+    asked for, and what the model's folder asks of it: its log-probs may be those before temperature, top-k and top-p,
+    and its other defaults are its own."""
+    for name, value in asked.items():
+        reason, neutral = OFF.get(name, (SkipReason.UNKNOWN, ()))
+        if name not in HARMLESS and value not in (None, False, *neutral):
+            return reason
+    temperature, top_k, top_p = (asked.get(name) for name in ("temperature", "top_k", "top_p"))
+    if is_ours:
+        return None
+    if temperature is None:
+        return SkipReason.DEFAULTS
+    if top_k not in (None, 0, -1) or top_p not in (None, 1):
+        return SkipReason.TRUNCATED
+    return None if temperature == 1 else SkipReason.TEMPERATURE
+
+
+def _sample(
+    thread: Thread,
+    experience: Experience,
+    rules: tuple[SamplingRule, ...],
+    unfit: Mapping[int, SkipReason],
+    *,
+    is_sampled: bool,
+) -> Sample:
     count = len(thread.ids)
     decided, turns = np.zeros(count, dtype=np.bool_), np.full(count, -1, dtype=np.int32)
     logprobs = np.full(count, np.nan, dtype=np.float32)
     for turn, start, call in thread.pieces:
         end = start + len(call.completion_ids or ())
         turns[start:end] = turn
-        # The most likely token at temperature 0 was not drawn: there is no chance that could be raised.
-        decided[start:end] = not is_sampled or rules[turn].temperature > 0.0
+        decided[start:end] = turn not in unfit
         decided[[start + place for place in call.forced]] = False
         if call.logprobs is not None:
             logprobs[start:end] = call.logprobs

@@ -22,12 +22,13 @@ from holdfast.contracts.artifacts import Artifact, Artifacts
 from holdfast.contracts.errors import StoreError, StoreFull
 from holdfast.contracts.policy import FOLDER, Checkpoint
 from holdfast.contracts.run import is_alive
+from holdfast.learn.critic import Critic
 from holdfast.learn.train import Trainer
-from holdfast.policies import model
+from holdfast.policies import model, weights
 from holdfast.policies.model import Model
 from holdfast.policies.weights import Manifest
 
-TRAINER = "trainer"
+TRAINER, CRITIC = "trainer", "critic"  # folders within a checkpoint's; the critic's is small, and stays
 Write = Callable[[Path, int, float], str]  # into a folder, as this step, at this time; the hash of the weights there
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -55,17 +56,30 @@ class Learner:
         self._policy, self.model, self.trainer, self._phase = None, None, None, ""
 
     def train(self, phase: str, make: Callable[[nn.Module], Trainer], files: Artifacts, *, is_new: bool) -> Trainer:
-        """Gives a new trainer where a phase begins, else the one in memory or the one saved with the checkpoint."""
+        """Gives a new trainer where a phase begins, else the one in memory or the one saved with the checkpoint.
+
+        The critic of a new one knows what the checkpoint's knew."""
         assert self._policy is not None
         if is_new or self.trainer is None or self._phase != phase:
             trainer = make(self.model)
-            if not is_new:
+            if is_new:
+                if isinstance(trainer.critic, Critic):
+                    self._recall(trainer.critic, files)
+            else:
                 # A new one would go on, but elsewhere than the one that was saved.
                 saved = self._policy.folder(files) / TRAINER
                 with model.lost_if_damaged(self._policy.checkpoint):
                     trainer.load(saved)
             self.trainer, self._phase = trainer, phase
         return self.trainer
+
+    def _recall(self, critic: Critic, files: Artifacts) -> None:
+        assert self._policy is not None
+        folder = self._policy.folder(files) / CRITIC
+        if folder.is_dir():
+            with model.lost_if_damaged(self._policy.checkpoint):
+                tensors, manifest = weights.load(folder)
+                critic.restore(tensors, manifest.notes)
 
     def save(self, ctx: LearnContext, *, algorithm: str, mean_reward: float | None = None) -> Model:
         """Saves what was learnt, to be recorded with the step; gives the new policy."""
@@ -82,6 +96,10 @@ class Learner:
         saved = model.save(folder, self.model, self._policy, manifest)
         if self.trainer is not None:
             self.trainer.save(folder / TRAINER, created_at=now)
+            if isinstance(self.trainer.critic, Critic):
+                tensors, notes = self.trainer.critic.state()
+                kept = Manifest(kind=CRITIC, shape={}, parent=saved.sha256, step=step, created_at=now, notes=notes)
+                weights.save(folder / CRITIC, tensors, kept)
         return saved.sha256
 
 

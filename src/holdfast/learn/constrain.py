@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.experience import Experience
+from holdfast.contracts.experience import Experience, Trajectory
 from holdfast.learn.batch import SampleFilter, refusal
 from holdfast.learn.returns import group_relative, turn_credit
 
@@ -106,12 +106,11 @@ def combine(reward: NDArray[Any], cost: NDArray[Any], multiplier: float) -> NDAr
     return (reward - multiplier * cost) / (1.0 + multiplier)
 
 
-def cost_of(experience: Experience, name: str) -> float | None:
+def cost_of(one: Experience | Trajectory, name: str) -> float | None:
     """The cost of an attempt; None where it was not measured. A negative cost is refused: it would pay for another."""
-    signals = () if experience.breakdown is None else experience.breakdown.signals
-    values = [signal.value for signal in signals if signal.name == name]
+    values = [signal.value for signal in one.signals if signal.name == name]
     if any(value < 0.0 for value in values):
-        what, why = f"constraint {name}: cost {min(values):g} of {experience.rollout}", "is below 0"
+        what, why = f"constraint {name}: cost {min(values):g} of {one.rollout}", "is below 0"
         raise BadInput(what, why=why, remedy="look at who measured it: 'holdfast rewards' shows the source")
     return sum(values) if values else None
 
@@ -127,12 +126,12 @@ def mean_cost(experiences: Iterable[Experience], intake: SampleFilter, name: str
 
 
 def cost_credit(
-    team: Sequence[Experience], name: str, *, scale: bool, leave_one_out: bool, mix: float, lam: float
+    team: Sequence[Experience | Trajectory], name: str, *, scale: bool, leave_one_out: bool, mix: float, lam: float
 ) -> list[Floats]:
     """A_c of each turn of each attempt at one task, by the same rules as its reward: what cost more than the others'.
 
     An attempt whose cost nobody measured is neither dear nor cheap."""
-    lengths = np.asarray([len(one.calls) for one in team])
+    lengths = np.asarray([one.turn_count for one in team])
     told = [cost_of(one, name) for one in team]
     known = np.asarray([cost is not None for cost in told])
     outcomes = np.zeros(len(team))
@@ -143,7 +142,7 @@ def cost_credit(
     if mix:
         spent = [np.zeros(length) for length in lengths]
         for mine, one in zip(spent, team, strict=True):
-            for signal in () if one.breakdown is None else one.breakdown.signals:
+            for signal in one.signals:
                 if signal.name == name and signal.turn is not None and signal.turn < len(mine):
                     mine[signal.turn] += signal.value
         index = np.concatenate([np.arange(length) for length in lengths])
@@ -152,15 +151,15 @@ def cost_credit(
     return [part.astype(np.float64) for part in np.split(credit, np.cumsum(lengths)[:-1])]
 
 
-def turn_costs(experiences: Sequence[Experience], name: str, *, gamma: float) -> Floats:
+def turn_costs(attempts: Sequence[Experience | Trajectory], name: str, *, gamma: float) -> Floats:
     """A_c of every turn, attempt after attempt: Cₖ = cₖ + γ Cₖ₊₁ less its mean over the k-th turns of all attempts.
 
     The mean takes a critic's place: a critic of costs that begins anew with every batch, as the turns' does, says 0 of
     everything. What is of the whole attempt was paid by its last turn."""
     parts = []
-    for one in experiences:
-        spent = np.zeros(len(one.calls))
-        for signal in () if one.breakdown is None else one.breakdown.signals:
+    for one in attempts:
+        spent = np.zeros(one.turn_count)
+        for signal in one.signals:
             if signal.name == name and (signal.turn is None or signal.turn < len(spent)):
                 spent[-1 if signal.turn is None else signal.turn] += signal.value
         for place in range(len(spent) - 2, -1, -1):
@@ -175,4 +174,4 @@ def turn_costs(experiences: Sequence[Experience], name: str, *, gamma: float) ->
 
 
 def _names(experiences: Iterable[Experience]) -> list[str]:
-    return sorted({signal.name for one in experiences if one.breakdown is not None for signal in one.breakdown.signals})
+    return sorted({signal.name for one in experiences for signal in one.signals})

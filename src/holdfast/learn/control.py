@@ -138,8 +138,11 @@ class EnvPPO:
             ctx.check()
             updates.append(ppo.step())
         last = updates[-1]
-        candidate, trainer = self._save(state, ppo, last, ctx)
-        self.session.at = (candidate, phase)
+        saved, trainer = self._save(state, ppo, last, ctx)
+        is_moved = state.candidate is not None or any(update.restored is None for update in updates)
+        self.session.at = (saved, phase)
+        if is_moved:
+            told["checkpoint"] = saved.checkpoint
         spent = round(time.perf_counter() - began - ctx.held_s, 3)  # a pause is nobody's learning
         told |= {
             "reward": last.mean_return,
@@ -148,33 +151,38 @@ class EnvPPO:
             "episodes_played": last.episodes,
             "update": _plain(updates),
             "quality": [encode(one) for one in self._audit(batch.segment, updates)],
-            "checkpoint": candidate.checkpoint,
             "learning_s": spent,
         }
         learning_s = round(float(state.data.get("learning_s", 0.0)) + spent, 3)
-        return state.next(candidate=candidate, metrics=told, trainer=trainer, learning_s=learning_s)
+        candidate, undone = (saved, None) if is_moved else (None, saved.checkpoint)
+        return state.next(candidate=candidate, metrics=told, trainer=trainer, learning_s=learning_s, undone=undone)
 
     def _ppo(self, state: AlgorithmState, phase: str, ctx: LearnContext) -> PPO:
         """The learner in memory, or after a restart the saved one. An iteration begins with a new one."""
-        policy = state.policy
-        assert isinstance(policy, Network) and self.make is not None
+        policy = self._reached(state)
+        assert self.make is not None
         if self.session.ppo is not None and self.session.at == (policy, phase):
             return self.session.ppo
         seed = int(np.random.SeedSequence([self.seed, state.iteration]).generate_state(1)[0])
         net, envs = policy.load(ctx.files), self.make(self.envs)
         ppo = PPO(envs, net, self.dials, seed=seed, env_seed=self._env_seed(state))
-        if state.step > 0 and state.candidate is not None:
+        if state.step > 0 and policy != state.base:
             saved = files_of(str(policy.checkpoint), ctx.files) / TRAINER
             with lost_if_damaged(policy.checkpoint):
                 _restore(ppo, saved, state.data["trainer"])
         self.session.ppo = ppo
         return ppo
 
+    def _reached(self, state: AlgorithmState) -> Network:
+        """The checkpoint to go on from. Where all updates so far were undone it is no candidate, and holds what was
+        played in vain: the next step plays on."""
+        policy, undone = state.policy, state.data.get("undone")
+        assert isinstance(policy, Network)
+        return policy if undone is None else policy.at(undone)
+
     def _save(self, state: AlgorithmState, ppo: PPO, last: Update, ctx: LearnContext) -> tuple[Network, str]:
         """Saves network and learner; gives the candidate and the hash of the learner's state."""
-        policy = state.policy
-        assert isinstance(policy, Network)
-        trainer = ""
+        policy, trainer = self._reached(state), ""
 
         def write(folder: Path, step: int, now: float) -> str:
             nonlocal trainer

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Literal
 
@@ -20,14 +21,26 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from holdfast.contracts.algorithm import SWITCHED_OFF, Algorithm, AlgorithmState, Asked, Batch, LearnContext, Work
+from holdfast.contracts.algorithm import (
+    LATER,
+    SWITCHED_OFF,
+    Algorithm,
+    AlgorithmState,
+    Asked,
+    Batch,
+    LearnContext,
+    Work,
+)
+from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.checks import GATED
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
-from holdfast.contracts.experience import Experience
+from holdfast.contracts.experience import AdvantageBatch, Experience, Group, Trajectory
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
+from holdfast.contracts.reward import TURN_REWARD, outcome_of
 from holdfast.contracts.rollout import Split
+from holdfast.contracts.trace import ModelCall
 from holdfast.learn import quality
 from holdfast.learn.batch import (
     Break,
@@ -36,18 +49,21 @@ from holdfast.learn.batch import (
     Samples,
     SamplesOrReason,
     SkipReason,
+    advantage_batch,
     counted,
     fitted,
     gather,
     pack,
     reward,
     trained_mask,
+    trained_turns,
 )
 from holdfast.learn.checkpoints import Learner
 from holdfast.learn.constrain import Constraint, CostPrice, combine, cost_credit, describe, from_dict, mean_cost
-from holdfast.learn.objective import Objective
+from holdfast.learn.objective import How, Objective, check_aggregate
 from holdfast.learn.returns import group_relative, normalise_then_sum, turn_credit
-from holdfast.learn.train import OptimizerConfig, Settings, Trainer, Update
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer, Update, check_dials, default_learning_rate
+from holdfast.policies import model as models
 from holdfast.policies.model import Model
 
 Floats = NDArray[np.float64]
@@ -61,7 +77,8 @@ class Grpo:
     scale: bool = True  # divide by the group's standard deviation
     leave_one_out: bool = False
     mix: float = 0.0  # share of the turn's own reward in its credit; the rest is the outcome's
-    lam: float = 1.0  # how much a turn answers for the turns after it
+    lam: float = 0.0  # how much a turn answers for the turns after it
+    turn_term: str = TURN_REWARD  # what was measured of a turn, and counts as its own reward beside what it was paid
     skip_zero_spread: bool = True
     terms: Literal["sum", "normalised"] = "sum"  # of the signals: as they are, or each by its own spread first
     outcome: str = "success"  # the signal that decides; read where the terms are normalised
@@ -87,10 +104,12 @@ class GroupAdvantages:
     """What a batch of attempts teaches by comparison."""
 
     samples: Samples | None  # None: nothing
+    advantages: tuple[AdvantageBatch, ...]  # by attempt: what its samples weigh
     reasons: Mapping[str, SkipReason | None]  # why each rollout gave nothing
     groups: int  # tasks with at least two scored attempts
     skipped_groups: int  # of them, without spread
     breaks: Mapping[Break, int]  # prompts that did not go on from what was there
+    left_out: Mapping[SkipReason, int]  # calls that were not trained on, of attempts that could be learnt from
 
 
 def compare(
@@ -109,41 +128,66 @@ def compare(
     for experience, reading in gathered.kept:
         teams.setdefault(experience.task, []).append((experience, reading))
     found: list[Sample] = []
+    batches: list[AdvantageBatch] = []
     groups = skipped = 0
-    for team in teams.values():
+    for task, team in teams.items():
         if len(team) < 2:
             reasons[team[0][0].rollout] = SkipReason.ALONE
             continue
         groups += 1
-        members = [experience for experience, _ in team]
-        credits = _credits(members, intake, settings) if own is None else _own(members, own)
-        credits = _priced(credits, [experience for experience, _ in team], settings, price)
-        if settings.skip_zero_spread and not any(credit.any() for credit in credits):
+        group = Group(task=task, trajectories=tuple(reading.scored for _, reading in team))
+        given = None if own is None else _own([experience for experience, _ in team], own)
+        advantages = group_advantages(group, settings, intake.channels, price, given)
+        if settings.skip_zero_spread and not any(any(one.advantages) for one in advantages):
             skipped += 1
             reasons |= {experience.rollout: SkipReason.ZERO_SPREAD for experience, _ in team}
             continue
-        for (experience, reading), credit in zip(team, credits, strict=True):
-            if not credit.any():
+        batches += advantages
+        for (experience, reading), one in zip(team, advantages, strict=True):
+            if not any(one.advantages):
                 reasons[experience.rollout] = SkipReason.ZERO_WEIGHT
-            found += [_credited(sample, credit) for sample in reading.samples]
+            found += [_credited(sample, one) for sample in reading.samples]
     samples = pack(found) if found else None
     return GroupAdvantages(
-        samples=samples, reasons=reasons, groups=groups, skipped_groups=skipped, breaks=gathered.breaks
+        samples=samples,
+        advantages=tuple(batches),
+        reasons=reasons,
+        groups=groups,
+        skipped_groups=skipped,
+        breaks=gathered.breaks,
+        left_out=gathered.left_out,
     )
 
 
-def _credits(team: Sequence[Experience], intake: SampleFilter, settings: Grpo) -> list[Floats]:
+def group_advantages(
+    group: Group,
+    settings: Grpo,
+    channels: tuple[str, ...] | None = None,
+    price: CostPrice | None = None,
+    own: list[Floats] | None = None,
+) -> list[AdvantageBatch]:
+    """The advantage of every turn of every attempt at one task; `own` are somebody's, in place of the comparison."""
+    team = group.trajectories
+    credits = _priced(_credits(team, channels, settings) if own is None else own, team, settings, price)
+    is_normalised = settings.scale and own is None
+    return [advantage_batch(one, credit, is_normalised) for one, credit in zip(team, credits, strict=True)]
+
+
+def _credits(team: Sequence[Trajectory], channels: tuple[str, ...] | None, settings: Grpo) -> list[Floats]:
     """One number for each turn of each attempt."""
     if settings.terms == "normalised":
-        totals = _normalised(team, intake, settings)
+        totals = _normalised(team, channels, settings)
     else:
-        totals = np.asarray([reward(one, intake.channels) or 0.0 for one in team], dtype=np.float64)
+        totals = np.asarray([reward(one, channels) or 0.0 for one in team], dtype=np.float64)
     outcomes = group_relative(totals[None], scale=settings.scale, leave_one_out=settings.leave_one_out)[0]
-    lengths = np.asarray([len(one.calls) for one in team])
+    lengths = np.asarray([one.turn_count for one in team])
     turns, mix = np.zeros(int(lengths.sum())), settings.mix
     if mix:
-        turns = _turn_rewards(team, lengths, intake, settings)
-        turns, mix = _bounded(turns, outcomes, lengths, [_rank(one) for one in team], settings)
+        ranks = [_rank(one) for one in team]
+        turns = _turn_rewards(team, lengths, channels, settings)
+        if PASSED in ranks and set(ranks) - {PASSED}:
+            turns = turns + _measured(team, lengths, channels, settings)
+        turns, mix = _bounded(turns, outcomes, lengths, ranks, settings)
     credit = turn_credit(turns, outcomes, lengths, lam=settings.lam, mix=mix)
     return np.split(credit, np.cumsum(lengths)[:-1])
 
@@ -177,24 +221,27 @@ def _bounded(
     return (turns * (room / most) if most > room else turns), mix
 
 
-def _rank(experience: Experience) -> int | None:
+def _rank(trajectory: Trajectory) -> int | None:
     """The rank of an attempt, from the guard's signal or the safety gate; an agent can write neither."""
-    signals = () if experience.breakdown is None else experience.breakdown.signals
+    signals = trajectory.signals
     if any(one.name == GATE and one.source == GATE_SOURCE and one.value > 0.0 for one in signals):
         return VETOED
     told = [one.value for one in signals if one.name == GATED and one.source.startswith("guard:")]
-    return _SHUT.get(told[-1]) if told else None
+    if told:
+        return _SHUT.get(told[-1])
+    outcome = outcome_of(signals)
+    return None if outcome is None else PASSED if outcome == "right" else FAILED
 
 
-def _normalised(team: Sequence[Experience], intake: SampleFilter, settings: Grpo) -> Floats:
+def _normalised(team: Sequence[Trajectory], channels: tuple[str, ...] | None, settings: Grpo) -> Floats:
     """Outcome + Σₖ wₖ zₖ, where z compares those that passed with one another, those that did not, and those that were
     vetoed, which stand a whole weight below the failures."""
     outcomes, shaping = np.zeros(len(team)), dict[str, Floats]()
     weighed = dict[str, Floats]()
-    for place, experience in enumerate(team):
-        signals = counted(experience, intake.channels)
+    for place, trajectory in enumerate(team):
+        signals = counted(trajectory, channels)
         if settings.outcome not in {signal.name for signal in signals}:
-            why, remedy = f"{experience.rollout} has no such signal", "name the signal that decides, or sum the terms"
+            why, remedy = f"{trajectory.rollout} has no such signal", "name the signal that decides, or sum the terms"
             raise BadInput(f"grpo.outcome = {settings.outcome!r}", why=why, remedy=remedy)
         for signal in signals:
             outcomes[place] += signal.value * signal.weight if signal.name == settings.outcome else 0.0
@@ -216,7 +263,7 @@ def _normalised(team: Sequence[Experience], intake: SampleFilter, settings: Grpo
     )
 
 
-def _priced(credits: list[Floats], team: Sequence[Experience], settings: Grpo, price: CostPrice | None) -> list[Floats]:
+def _priced(credits: list[Floats], team: Sequence[Trajectory], settings: Grpo, price: CostPrice | None) -> list[Floats]:
     """Subtracts the credits of the cost, which are compared separately by the same rules."""
     if price is None:
         return credits
@@ -226,13 +273,13 @@ def _priced(credits: list[Floats], team: Sequence[Experience], settings: Grpo, p
 
 
 def _turn_rewards(
-    team: Sequence[Experience], lengths: NDArray[np.int64], intake: SampleFilter, settings: Grpo
+    team: Sequence[Trajectory], lengths: NDArray[np.int64], channels: tuple[str, ...] | None, settings: Grpo
 ) -> Floats:
     """Rewards of turn k relative to turn k of the other attempts."""
     starts = np.cumsum(lengths) - lengths
     terms, weights = dict[str, Floats](), dict[str, float]()
-    for start, experience in zip(starts, team, strict=True):
-        for signal in counted(experience, intake.channels):
+    for start, trajectory in zip(starts, team, strict=True):
+        for signal in counted(trajectory, channels):
             if signal.turn is not None:
                 name = signal.name if settings.terms == "normalised" else ""
                 term = terms.setdefault(name, np.zeros(int(lengths.sum())))
@@ -247,7 +294,28 @@ def _turn_rewards(
     return relative.astype(np.float64)
 
 
-def _credited(sample: Sample, credit: Floats) -> Sample:
+def _measured(
+    team: Sequence[Trajectory], lengths: NDArray[np.int64], channels: tuple[str, ...] | None, settings: Grpo
+) -> Floats:
+    """What was measured of turn k, relative to turn k of the other attempts, and in its own unit: small differences
+    stay small. Only for attempts of which some passed and some did not: what is measured says who brought the outcome
+    about, and where all failed nothing is to be earned."""
+    values = np.concatenate([measured_turns(one, channels, settings.turn_term) for one in team])
+    index = np.concatenate([np.arange(length) for length in lengths])
+    return group_relative(values, index, scale=False, leave_one_out=settings.leave_one_out).astype(np.float64)
+
+
+def measured_turns(trajectory: Trajectory, channels: tuple[str, ...] | None, term: str = TURN_REWARD) -> Floats:
+    """What was measured of each turn and not paid; 0 where nothing was."""
+    values = np.zeros(trajectory.turn_count)
+    for signal in counted(trajectory, channels):
+        if signal.turn is not None and signal.name == term and not signal.weight:
+            values[signal.turn] = signal.value
+    return values
+
+
+def _credited(sample: Sample, batch: AdvantageBatch) -> Sample:
+    credit = np.asarray(batch.advantages)
     advantages = np.where(sample.action_mask, credit[np.maximum(sample.turns, 0)], 0.0).astype(np.float32)
     return replace(sample, advantages=advantages)
 
@@ -274,6 +342,7 @@ class BatchAudit:
     zero_gradient: bool | None  # exactly no gradient came of it; None: nothing was updated
     unmoved: tuple[str, ...] = ()  # always empty: older readers expect the key
     constraint: Mapping[str, Any] | None = None  # what was held to a budget, and at which price
+    left_out: Mapping[str, int] = field(default_factory=dict)  # calls that were not trained on, by reason
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -281,14 +350,16 @@ class BatchAudit:
 
 def audit(
     experiences: Sequence[Experience],
-    reasons: Mapping[str, SkipReason | None],
+    reasons: Mapping[str, str | None],
     samples: Samples | None,
     *,
     breaks: Mapping[Break, int] | None = None,
+    left_out: Mapping[SkipReason, int] | None = None,
+    missing: int = 0,
     update: Update | None = None,
     constraint: Mapping[str, Any] | None = None,
 ) -> BatchAudit:
-    """What came of one batch."""
+    """What came of one batch; `missing` rollouts were given up for faults of ours, or are not over."""
     found = {rollout: str(reason) for rollout, reason in reasons.items() if reason is not None}
     weighed = idle = 0
     if samples is not None:
@@ -298,15 +369,17 @@ def audit(
     known = {experience.rollout for experience in experiences} | set(reasons)
     shares = dominance([one for one in experiences if one.rollout not in found])
     top = max(shares, key=lambda name: shares[name], default=None)
+    counts = Counter(found.values()) + Counter({str(SkipReason.FAULT): missing})
     return BatchAudit(
-        rollouts=len(known),
+        rollouts=len(known) + missing,
         taught=len(known - set(found)),
         reasons=found,
-        counts=dict(Counter(found.values()).most_common()),
+        counts=dict(counts.most_common()),
         samples=0 if samples is None else len(samples),
         tokens=weighed,
         idle_tokens=idle,
         breaks={str(kind): count for kind, count in (breaks or {}).items()},
+        left_out={str(reason): count for reason, count in (left_out or {}).items()},
         shares=shares,
         dominant=top if top is not None and len(shares) > 1 and shares[top] > DOMINANT else None,
         zero_gradient=None if update is None else update.grad_norm == 0.0,
@@ -405,16 +478,51 @@ MULTIPLIER = "multiplier"  # where a trainer keeps it
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRPO:
+class GrpoDials:
+    """How attempts are compared and the weights follow; the block `grpo` of a config file has the same names."""
+
+    lr: float | None = None  # at the first step, falling to a tenth; None: by the number of parameters
+    turn_credit: float = 0.0  # share of a turn's own reward in its credit; the rest is the outcome's
+    scale: bool = field(default=True, metadata=LATER)  # divide by the group's spread; False: Dr. GRPO
+    clip_low: float = field(default=0.2, metadata=LATER)
+    clip_high: float = field(default=0.28, metadata=LATER)  # more room for rare tokens to grow: DAPO, arXiv:2503.14476
+    epochs: int = field(default=1, metadata=LATER)
+    minibatch: int = field(default=0, metadata=LATER)  # conversations for one update; 0: all of a step
+    aggregate: How = field(default="token", metadata=LATER)  # what the mean of the loss is over
+    constant: float | None = field(default=None, metadata=LATER)  # tokens, for sequence_norm_constant
+    reference_kl: float = field(default=0.0, metadata=LATER)  # to what the iteration began with
+    behaviour_kl: float = field(default=0.0, metadata=LATER)  # to what sampled
+    entropy: float = field(default=0.0, metadata=LATER)
+    importance_cap: float | None = field(default=None, metadata=LATER)  # truncated importance sampling; None: none
+    max_kl: float | None = field(default=None, metadata=LATER)  # a step that goes beyond is taken back
+    piece_tokens: int = field(default=0, metadata=LATER)  # read at once; 0: what suits the machine
+
+    def __post_init__(self) -> None:
+        least = dict.fromkeys(("reference_kl", "behaviour_kl", "entropy", "clip_low", "clip_high"), 0.0)
+        least |= {"epochs": 1, "minibatch": 0, "piece_tokens": 0, "importance_cap": 1}
+        check_dials("grpo", self, above=("lr", "constant", "max_kl"), least=least)
+        check_dials("grpo", self, least={"turn_credit": 0, "clip_low": 0}, most=1.0)
+        for name in ("epochs", "minibatch", "piece_tokens"):
+            if not isinstance(getattr(self, name), int):
+                raise BadInput(f"grpo.{name} = {getattr(self, name)}", why="must be a whole number")
+        check_aggregate("grpo", self.aggregate, self.constant)
+
+    @property
+    def objective(self) -> Objective:
+        names = ("clip_low", "clip_high", "reference_kl", "behaviour_kl", "entropy", "importance_cap", "aggregate")
+        return Objective(constant=self.constant, **{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPO(GrpoDials):
     """Group-relative policy optimisation of a model whose weights are ours."""
 
-    lr: float = 3e-4
     steps: int = 8
     tasks: int = 16  # in each step, in the order they are given
     samples: int = 8  # attempts at each task
-    turn_credit: float = 0.0  # share of a turn's own reward in its credit; the rest is the outcome's
-    compare: Grpo | None = None  # all of how attempts are compared, in place of `turn_credit`
+    compare: Grpo | None = None  # all of how attempts are compared, in place of `turn_credit` and `scale`
     credit: Credit | None = None  # from the attempts at one task the advantage of each, in place of the group's own
+    train_on: str | None = field(default=None, metadata=LATER)  # a model's name or a tag: such calls; None: its own
     budget_s: float | None = None  # of learning, in each iteration; None: as much as it takes
     constraint: Constraint | None = None
     held_out: Sequence[Any] = ()  # inputs that must not be among the tasks
@@ -424,38 +532,23 @@ class GRPO:
     learner: Learner = field(default_factory=Learner, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "tasks"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"grpo.{name} = {getattr(self, name)}", why="must be at least 1")
+        super().__post_init__()
+        check_dials("grpo", self, least={"steps": 1, "tasks": 1})
+        if self.train_on is not None and not self.train_on.strip():
+            raise BadInput("grpo.train_on", why="is empty", remedy="name a model or a tag, or leave it out")
         if self.samples < 2:
             raise BadInput(f"grpo.samples = {self.samples}", why="attempts are compared: there must be at least 2")
 
     def start(self, base: Policy) -> AlgorithmState:
-        if not isinstance(base, Model):
-            why = "its weights are out of reach"
-            raise BadInput(f"policy {base.version}", why=why, remedy="give a local model, or improve its prompt")
+        check_trainable(base)
         return AlgorithmState(base=base)
 
     def ask(self, state: AlgorithmState, tasks: Sequence[Any]) -> Sequence[Work]:
-        if state.step >= self.steps or self._is_spent(state) or not tasks:
-            return ()
-        begun = (state.iteration * self.steps + state.step) * self.tasks
-        named = f"{self.phase}-{state.iteration}-{state.step}"
-        return [
-            Work(
-                name=f"{named}-{turn}-{attempt}",
-                input=tasks[(begun + turn) % len(tasks)],
-                policy=state.policy,
-                group=f"{named}-{turn}",
-                split=Split.TRAIN,
-            )
-            for turn in range(self.tasks)
-            for attempt in range(self.samples)
-        ]
+        return () if self._is_spent(state) else practice(state, tasks, self.phase, self.steps, self.tasks, self.samples)
 
     def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         try:
-            return self._learn(state, ctx.experiences(batch), ctx)
+            return self._learn(state, batch, ctx)
         except BaseException:
             self.learner.forget()
             raise
@@ -463,27 +556,31 @@ class GRPO:
     def _is_spent(self, state: AlgorithmState) -> bool:
         return self.budget_s is not None and float(state.data.get("learning_s", 0.0)) >= self.budget_s
 
-    def _learn(self, state: AlgorithmState, experiences: Sequence[Experience], ctx: LearnContext) -> AlgorithmState:
+    def _learn(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
+        experiences = ctx.experiences(batch)
         began, phase = time.perf_counter(), f"{self.phase} {state.iteration + 1}"
-        clean, findings = sift(experiences, self.held_out)
+        intake = SampleFilter(run=ctx.run, versions=(state.policy.version,), train_on=self.train_on)
+        clean, findings, aside = sift(experiences, self.held_out, intake)
         told: dict[str, Any] = {"phase": phase, "iteration": state.iteration, "reward": mean_reward(experiences)}
         told |= {"quality": [encode(one) for one in findings], "rollouts": len(experiences)}
         if self.measure is not None:
             told |= self.measure(experiences)
         if not ctx.features.learning:
             return state.next(metrics={**told, "skipped": SWITCHED_OFF})
-        assert isinstance(state.policy, Model)
+        assert isinstance(state.policy, Model) and isinstance(state.base, Model)
         model = self.learner.load(state.policy, ctx.files)
-        trainer = self.learner.train(phase, self._trainer, ctx.files, is_new=state.data.get("trainer") != phase)
+        make = partial(self._trainer, base=state.base, files=ctx.files)
+        trainer = self.learner.train(phase, make, ctx.files, is_new=state.data.get("trainer") != phase)
         trainer.pause_point = ctx.check
-        intake = fitted(SampleFilter(run=ctx.run, versions=(state.policy.version,)), model)
+        intake = fitted(intake, model)
         held = price = None
         if self.constraint is not None:
             mean = mean_cost(experiences, intake, self.constraint.cost)
             held = from_dict(trainer.beside.get(MULTIPLIER)).updated(mean, self.constraint)
             price = CostPrice(cost=self.constraint.cost, multiplier=held.value)
             told["constraint"] = describe(self.constraint, held, mean)
-        compared = compare(clean, intake, self.compare or Grpo(mix=self.turn_credit), price, self.credit)
+        rules = self.compare or Grpo(mix=self.turn_credit, scale=self.scale)
+        compared = compare(clean, intake, rules, price, self.credit)
         update, data = None, dict[str, Any]()
         candidate: Model | None = None
         if compared.samples is not None:
@@ -491,14 +588,17 @@ class GRPO:
                 trainer.beside[MULTIPLIER] = held.to_dict()
             update = trainer.step(compared.samples)
             told["update"] = update.to_dict()
+            told["advantages"] = {"blob": ctx.save([encode(one) for one in compared.advantages])}
             candidate = self._kept(update, ctx, told["reward"])
         if candidate is not None:
             told["checkpoint"], data["trainer"] = candidate.checkpoint, phase
         found = audit(
             clean,
-            compared.reasons,
+            {**compared.reasons, **aside},
             compared.samples,
             breaks=compared.breaks,
+            left_out=compared.left_out,
+            missing=max(0, batch.count - len(experiences)),
             update=update,
             constraint=told.get("constraint"),
         )
@@ -508,16 +608,53 @@ class GRPO:
         return state.next(candidate=candidate, metrics={**told, "learning_s": spent}, **data)
 
     def _kept(self, update: Update, ctx: LearnContext, reward: float | None) -> Model | None:
-        """The candidate; None where the step was taken back: the next one begins as the last one that was kept did,
-        in this process or in another."""
-        if update.restored is not None:
+        """The candidate; None where the step was taken back or moved nothing: the next one begins as the last one that
+        was kept did, in this process or in another."""
+        if update.restored is not None or update.delta_norm == 0.0:
             self.learner.forget()
             return None
         return self.learner.save(ctx, algorithm="grpo", mean_reward=reward)
 
-    def _trainer(self, model: nn.Module) -> Trainer:
-        optimizer = OptimizerConfig(learning_rate=self.lr, schedule="linear", total=max(1, self.steps))
-        return Trainer(model, Settings(objective=OBJECTIVE, optimizer=optimizer), seed=self.seed)
+    def _trainer(self, model: nn.Module, base: Model, files: Artifacts) -> Trainer:
+        rate = default_learning_rate(model) if self.lr is None else self.lr
+        parts = -(-self.tasks * self.samples // self.minibatch) if self.minibatch else 1
+        settings = Settings(
+            objective=self.objective,
+            optimizer=OptimizerConfig(learning_rate=rate, schedule="linear", total=self.steps * self.epochs * parts),
+            epochs=self.epochs,
+            minibatch=self.minibatch,
+            max_tokens_per_batch=self.piece_tokens,
+            max_kl=self.max_kl,
+            is_measured=self.max_kl is not None,
+        )
+        reference = models.load(base, files)[0] if self.reference_kl else None
+        return Trainer(model, settings, seed=self.seed, reference=reference)
+
+
+def check_trainable(base: Policy) -> None:
+    if not isinstance(base, Model):
+        why = "its weights are out of reach"
+        raise BadInput(f"policy {base.version}", why=why, remedy="give a local model, or improve its prompt")
+
+
+def practice(
+    state: AlgorithmState, tasks: Sequence[Any], phase: str, steps: int, step_tasks: int, samples: int
+) -> Sequence[Work]:
+    """The attempts of the next step; none where the steps are over, or nothing is there to be tried."""
+    if state.step >= steps or not tasks:
+        return ()
+    begun, named = (state.iteration * steps + state.step) * step_tasks, f"{phase}-{state.iteration}-{state.step}"
+    return [
+        Work(
+            name=f"{named}-{turn}-{attempt}",
+            input=tasks[(begun + turn) % len(tasks)],
+            policy=state.policy,
+            group=f"{named}-{turn}",
+            split=Split.TRAIN,
+        )
+        for turn in range(step_tasks)
+        for attempt in range(samples)
+    ]
 
 
 def brief(told: Mapping[str, Any], ctx: LearnContext) -> dict[str, Any]:
@@ -527,20 +664,26 @@ def brief(told: Mapping[str, Any], ctx: LearnContext) -> dict[str, Any]:
 
 
 def sift(
-    experiences: Sequence[Experience], held_out: Iterable[Any] = ()
-) -> tuple[list[Experience], tuple[Finding, ...]]:
-    """What may be learnt from, and what the data gates say of that; what they put aside is only counted.
+    experiences: Sequence[Experience], held_out: Iterable[Any] = (), intake: SampleFilter | None = None
+) -> tuple[list[Experience], tuple[Finding, ...], dict[str, str]]:
+    """What may be learnt from, what the data gates say of that, and for each rollout put aside the gate that did it.
 
     A gate later asks what was learnt from: that some of it had to be put aside is worth knowing, and no reason to stay
     closed."""
-    kept_out = list(held_out)
-    aside = quality.audit(experiences, held_out=kept_out).quarantined
+    kept_out, chosen = list(held_out), partial(_trained, intake or SampleFilter())
+    standards = quality.Standards(calls=chosen)
+    aside = quality.audit(experiences, held_out=kept_out, standards=standards).quarantined
     clean = [one for one in experiences if one.rollout not in aside]
     first = next((f"{rollout}: {', '.join(names)}" for rollout, names in aside.items()), "")
     counted = Finding(
         name="put_aside", severity="warning", count=len(aside), of=len(experiences), detail=first, blocks=False
     )
-    return clean, (*quality.audit(clean, held_out=kept_out).findings, counted)
+    findings = quality.audit(clean, held_out=kept_out, standards=standards).findings
+    return clean, (*findings, counted), {rollout: f"gate:{names[0]}" for rollout, names in aside.items()}
+
+
+def _trained(intake: SampleFilter, experience: Experience) -> list[ModelCall]:
+    return [experience.calls[turn] for turn in trained_turns(experience, intake)]
 
 
 def mean_reward(experiences: Sequence[Experience]) -> float | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ FAR = 20.0  # e²⁰ ≈ 5·10⁸: a log-ratio beyond is cut there, because an i
 
 Kl = Literal["k2", "k3"]
 How = Literal["token", "sequence", "sequence_norm_constant"]
+CONSTANT = "sequence_norm_constant"  # Dr. GRPO: a sum over the tokens divided by one number, whatever their lengths
 
 
 class Surrogate(NamedTuple):
@@ -158,8 +159,14 @@ class Objective:
             if not (isfinite(number) and number >= 0.0):
                 raise BadInput(f"objective.{name} = {number}", why="must be finite and at least 0")
         _check_clip(self.clip_low, self.clip_high)
-        if (self.constant is not None) != (self.aggregate == "sequence_norm_constant"):
-            raise BadInput(f"objective.constant = {self.constant}", why="goes with sequence_norm_constant")
+        check_aggregate("objective", self.aggregate, self.constant)
+
+
+def check_aggregate(block: str, aggregate: str, constant: float | None) -> None:
+    if aggregate not in get_args(How):
+        raise BadInput(f"{block}.aggregate = {aggregate!r}", why="is unknown", remedy=f"use {', '.join(get_args(How))}")
+    if (constant is not None) != (aggregate == CONSTANT):
+        raise BadInput(f"{block}.constant = {constant}", why=f"goes with {CONSTANT}", remedy="give both, or neither")
 
 
 class TokenSums(NamedTuple):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
 from json import dumps
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.trace import SpanKind
+from holdfast.contracts.trace import ModelCall, SpanKind
 from holdfast.privacy import detect
 
 SHINGLE_WORDS = 3
@@ -124,6 +125,7 @@ class Standards:
     needs_score: bool = True  # False for data that is scored later, or only imitated
     versions: Collection[str] | None = None  # that are fresh enough; None: any
     likeness: float = 0.9  # above which two are near-duplicates
+    calls: Callable[[Experience], Sequence[ModelCall]] = attrgetter("calls")  # whose tokens are learnt from
 
     def __post_init__(self) -> None:
         low, high = self.reward_range or (0.0, 1.0)
@@ -247,7 +249,7 @@ def _lacking(one: Experience, standards: Standards) -> Answer:
     lacks = {
         "task": not one.task.strip(),
         "decision": not any(span.is_decision for span in one.spans),
-        "score": standards.needs_score and (one.breakdown is None or not one.breakdown.signals),
+        "score": standards.needs_score and _total(one) is None,
     }
     return ", ".join(f"no {what}" for what, is_lacking in lacks.items() if is_lacking)
 
@@ -275,15 +277,15 @@ def _out_of_bounds(one: Experience, standards: Standards) -> Answer:
         value = _signal(one, name)
         if value is not None and not 0.0 <= value <= 1.0:
             return f"{name} {value:g} is not from 0 to 1"
-    for call in one.calls:
+    for call in standards.calls(one):
         for counted, ids in ((call.prompt_tokens, call.prompt_ids), (call.completion_tokens, call.completion_ids)):
             if counted is not None and (counted < 0 or (ids is not None and counted != len(ids))):
                 return f"{counted} tokens are counted" + ("" if ids is None else f" and {len(ids)} are there")
     return ""
 
 
-def _unknown(one: Experience, _: Standards) -> Answer:
-    for call in one.calls:
+def _unknown(one: Experience, standards: Standards) -> Answer:
+    for call in standards.calls(one):
         if call.finish_reason not in FINISHES:
             return f"finish reason {call.finish_reason!r}"
         for message in (*call.messages, {"role": "assistant", **call.response}):
@@ -300,10 +302,11 @@ def _infinite(one: Experience, _: Standards) -> Answer:
 
 
 def _without_logprobs(one: Experience, standards: Standards) -> Answer:
-    if not standards.needs_logprobs or not one.calls:
+    calls = standards.calls(one)
+    if not standards.needs_logprobs or not calls:
         return None
-    bare = sum(call.logprobs is None for call in one.calls)
-    return f"{bare} of {len(one.calls)} model calls have none" if bare else ""
+    bare = sum(call.logprobs is None for call in calls)
+    return f"{bare} of {len(calls)} model calls have none" if bare else ""
 
 
 def _stale(one: Experience, standards: Standards) -> Answer:

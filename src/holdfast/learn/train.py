@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from math import isfinite
+from math import isfinite, isinf
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -31,6 +31,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.learn.batch import Padded, Sample, SampleFilter, Samples, cut, pack, pad, reach, read, trained_mask
+from holdfast.learn.critic import Critic, cross_fitted
 from holdfast.learn.objective import (
     FAR,
     TERMS,
@@ -47,6 +48,7 @@ from holdfast.learn.shared import WORTH_IT, PrefixGroups, cut_families, is_reada
 from holdfast.policies.weights import Manifest, load, save
 
 PARTS = ("mean", "square")
+MODEL, CRITIC = "model.", "critic."  # how the names of their parameters begin
 
 
 class AdamW:
@@ -106,8 +108,8 @@ class AdamW:
 
     @torch.no_grad()
     def moved(self, before: Mapping[str, Tensor]) -> float:
-        """How far the parameters are from where they were."""
-        parts = [(p - before[name]).double().square().sum() for name, p in self.parameters.items()]
+        """How far those parameters that are in `before` are from where they were."""
+        parts = [(p - before[name]).double().square().sum() for name, p in self.parameters.items() if name in before]
         return math.sqrt(float(torch.stack(parts).sum()))
 
     def tensors(self) -> dict[str, Tensor]:
@@ -274,6 +276,40 @@ class OptimizerConfig:
         return self.learning_rate * (self.floor + (1.0 - self.floor) * left)
 
 
+SMALL, LARGE = (1e6, 3e-4), (7e9, 1e-6)  # parameters, and the learning rate that suits so many
+ADAPTERS = 10.0  # times that of all weights: Schulman et al. 2025, "LoRA without regret"
+
+
+def default_learning_rate(model: nn.Module) -> float:
+    """3e-4 up to a million parameters, falling as a power of their number to 1e-6 from seven billion on.
+
+    The ends are what was measured on the embedded model and what is usual for policies of 7 B. Where only adapters are
+    trained it is ten times as much."""
+    counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    whole, trained = sum(n for n, _ in counts), sum(n for n, is_trained in counts if is_trained)
+    (few, fast), (many, slow) = SMALL, LARGE
+    done = math.log(min(max(whole, few), many) / few) / math.log(many / few)
+    return fast * math.pow(slow / fast, done) * (ADAPTERS if trained < whole / 2 else 1.0)
+
+
+def check_dials(
+    block: str,
+    dials: Any,
+    *,
+    above: Sequence[str] = (),
+    least: Mapping[str, float] | None = None,
+    most: float = math.inf,
+) -> None:
+    """BadInput for the first number that is not finite or out of its range; None stands for no number."""
+    for name, low in (*dict.fromkeys(above).items(), *(least or {}).items()):
+        number = getattr(dials, name)
+        is_number = isinstance(number, int | float) and not isinstance(number, bool) and isfinite(number)
+        if number is None or (is_number and (number > 0 if low is None else number >= low) and number <= most):
+            continue
+        span = "above 0" if low is None else f"of at least {low:g}" if isinf(most) else f"from {low:g} to {most:g}"
+        raise BadInput(f"{block}.{name} = {number!r}", why=f"must be a number {span}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How samples become updates."""
@@ -321,10 +357,13 @@ class Trainer:
             raise BadInput("objective.reference_kl", why="there is no reference", remedy="give one, or set it to 0")
         self.device = torch.device(device)
         self.settings, self.model, self.critic = settings, model.to(self.device), critic
+        self._apart = critic if isinstance(critic, Critic) else None  # one that is fitted by itself
         self.reference = None if reference is None else reference.to(self.device).eval().requires_grad_(False)
-        parts = [("model", self.model), *([("critic", critic.to(self.device))] if critic is not None else [])]
+        parts = [(MODEL, self.model)]
+        if critic is not None and self._apart is None:
+            parts.append((CRITIC, critic.to(self.device)))
         parameters = {
-            f"{part}.{name}": p for part, module in parts for name, p in module.named_parameters() if p.requires_grad
+            f"{part}{name}": p for part, module in parts for name, p in module.named_parameters() if p.requires_grad
         }
         self._adam = AdamW(parameters, betas=settings.optimizer.betas, decay=settings.optimizer.weight_decay)
         self._rng = np.random.Generator(np.random.PCG64(seed))
@@ -350,12 +389,13 @@ class Trainer:
             with self._seeded(), self._in_order():
                 batch = self._prepared(batch)
                 account = self._epochs(batch)
-                if self.settings.is_measured and account.updates and account.restored is None:
-                    account.restored = self._measure(batch, account)
+                if account.restored is None:
+                    account.restored = self._look_back(batch, account)
         except BaseException:  # stopped on the way: all of a step, or nothing
             self.restore(good)
             raise
-        delta = self._adam.moved(good.tensors) if account.restored is None else 0.0
+        own = {name: tensor for name, tensor in good.tensors.items() if name.startswith(MODEL)}  # not the critic's
+        delta = self._adam.moved(own) if account.restored is None else 0.0
         account.restored = account.restored or self._strayed(delta, good)
         if account.restored is not None:
             self.restore(good, with_rng=False)
@@ -410,7 +450,8 @@ class Trainer:
     def _update(self, batch: Samples, account: StepMetrics) -> None:
         """One minibatch: gradients of its pieces, then, unless something forbids it, one move of the parameters."""
         self._adam.clear()
-        self.model.train()
+        # The sampler had no dropout: with it, a policy that has not moved would differ from itself.
+        self.model.train(batch.advantages is None)
         marks = trained_mask(batch)
         sums, loss = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         for tally in self._pieces(batch, shares(batch, marks, self.settings.objective)):
@@ -440,7 +481,8 @@ class Trainer:
                 logp, entropy, states = logprobs_at(
                     _model(self.model), part, batch.rules, is_spread=objective.entropy > 0.0
                 )
-                predicted = values_at(self.critic, states, part.value_places) if self.critic is not None else None
+                critic = self.critic if self._apart is None else None
+                predicted = None if critic is None else values_at(critic, states, part.value_places)
             yield loss_of(part, logp, entropy, predicted, objective, targets)
 
     def _padded(self, batch: Samples, model: nn.Module) -> Iterator[Padded]:
@@ -462,14 +504,30 @@ class Trainer:
             return f"loss {loss} or gradient norm {norm} is not finite"
         usual = median(self._norms) if len(self._norms) >= ENOUGH else 0.0
         self._norms.append(norm)
-        if self.settings.explosion and usual and norm > self.settings.explosion * usual:
+        most = max(self.settings.explosion * usual, self.settings.optimizer.max_grad_norm)  # what is not even clipped
+        if self.settings.explosion and usual and norm > most:
             return f"gradient norm {norm:.3g} is over {self.settings.explosion:g} times the usual {usual:.3g}"
         return None
 
-    def _measure(self, batch: Samples, account: StepMetrics) -> str | None:
-        """Why the policy must not stay where the updates left it; inside the epochs only the one before was seen."""
+    def _look_back(self, batch: Samples, account: StepMetrics) -> str | None:
+        """Reads the batch once more: how far did the policy move, and what were its states worth? Gives the reason why
+        the policy must not stay where the updates left it.
+
+        The critic learns from the states as the model has them now: the next batch will be judged by such ones."""
+        is_measured = self.settings.is_measured and account.updates > 0
+        critic = self._apart if batch.returns is not None and self.settings.objective.value else None
+        if not is_measured and critic is None:
+            return None
+        states: list[tuple[NDArray[np.int64], Tensor]] = []
+        now, _ = self._read(batch, self.model, states)
+        why = self._measure(batch, now, account) if is_measured else None
+        if critic is not None and batch.returns is not None and states and why is None:
+            critic.fit(torch.cat([one for _, one in states]), batch.returns[np.concatenate([at for at, _ in states])])
+        return why
+
+    def _measure(self, batch: Samples, now: NDArray[np.float32], account: StepMetrics) -> str | None:
+        """Why the policy is too far from where it was; inside the epochs only the update before was seen."""
         old = batch.logprobs if batch.trainer is None else batch.trainer
-        now = self.logprobs(batch)
         known = trained_mask(batch) & ~np.isneginf(now) & (False if old is None else ~np.isnan(old))
         if old is None or not known.any():
             return None
@@ -501,8 +559,31 @@ class Trainer:
         """What the critic says wherever `returns` is not nan, nan elsewhere."""
         return self._read(batch, self.model)[1]
 
+    @property
+    def is_first(self) -> bool:
+        """Whether its critic has learnt nothing yet, and is to learn."""
+        return self._apart is not None and not self._apart.scale.seen and self.settings.objective.value > 0.0
+
+    def first_values(
+        self, batch: Samples, returns: NDArray[np.float32] | None, attempts: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """What critics that saw only the other attempts say wherever `batch.returns` is not nan: a first batch is then
+        judged by more than 0, and none by a critic that has seen how it ended. `attempts` has a number for each sample.
+        """
+        assert self._apart is not None and returns is not None
+        states: list[tuple[NDArray[np.int64], Tensor]] = []
+        self._read(batch, self.model, states)
+        places = np.concatenate([at for at, _ in states])
+        owner = attempts[np.searchsorted(batch.bounds, places, side="right") - 1]
+        said = np.full(len(batch.ids), np.nan, dtype=np.float32)
+        said[places] = cross_fitted(self._apart, torch.cat([one for _, one in states]), returns[places], owner)
+        return said
+
     @torch.no_grad()
-    def _read(self, batch: Samples, model: nn.Module) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _read(
+        self, batch: Samples, model: nn.Module, states_at: list[tuple[NDArray[np.int64], Tensor]] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Log-probs and values; the states that the critic reads are added to the list, after their places."""
         model.eval()
         found, said = (np.full(len(batch.ids), np.nan, dtype=np.float32) for _ in range(2))
         blank = np.zeros(len(batch.ids), dtype=np.float32)
@@ -513,6 +594,8 @@ class Trainer:
                 logp, _, states = logprobs_at(_model(model), part, batch.rules)
                 if self.critic is not None and len(padded.value_flat):
                     said[padded.value_flat] = values_at(self.critic, states, part.value_places).cpu().numpy()
+                    if states_at is not None:
+                        states_at.append((padded.value_flat, states.index_select(0, part.value_places)))
             found[padded.flat] = logp.cpu().numpy()
         return found, said
 
@@ -527,11 +610,18 @@ class Trainer:
             "chance": self._rng.bit_generator.state,
             "beside": dict(self.beside),
         }
-        return TrainerState(tensors=self._adam.tensors(), notes=notes)
+        tensors = self._adam.tensors()
+        if self._apart is not None:
+            kept, notes["critic"] = self._apart.state()
+            tensors |= {f"{CRITIC}{name}": tensor for name, tensor in kept.items()}
+        return TrainerState(tensors=tensors, notes=notes)
 
     def restore(self, state: TrainerState, *, with_rng: bool = True) -> None:
         """Be as it was. Without its chance, the next shuffle is another one, and so is what is usual."""
         self._adam.put(state.tensors, int(state.notes["updates"]))
+        if self._apart is not None:
+            kept = {name.removeprefix(CRITIC): x for name, x in state.tensors.items() if name.startswith(CRITIC)}
+            self._apart.restore(kept, state.notes["critic"])
         if with_rng:
             self.steps = int(state.notes["steps"])
             self._norms = deque(state.notes["norms"], maxlen=RECENT)
@@ -603,7 +693,8 @@ def _model(module: nn.Module) -> TrainableModel:
 def recompute_logprobs(model: nn.Module, calls: Sequence[ModelCall], *, device: str = "cpu") -> list[tuple[float, ...]]:
     """One log-prob for each id of each completion, by the same path as in training; nan where nothing is learnt."""
     trainer = Trainer(model, Settings(), seed=0, device=device)
-    samples = [sample for call in calls for sample in read(_alone(call), SampleFilter(is_scored=False)).samples]
+    intake = SampleFilter(is_scored=False, is_exact=False)  # whether they are those of the sampling is what is asked
+    samples = [sample for call in calls for sample in read(_alone(call), intake).samples]
     if len(samples) != len(calls):  # a call without ids, or one that decided nothing
         return [(float("nan"),) * len(call.completion_ids or ()) for call in calls]
     batch = pack(samples)

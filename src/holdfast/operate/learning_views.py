@@ -9,22 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import Release
 from holdfast.contracts.rollout import Rollout
 from holdfast.contracts.run import StepRecord
 from holdfast.contracts.trace import Span
 from holdfast.operate.briefs import Brief, pick
-from holdfast.reward.tools import ToolAttempt, marks, schemas_of, split_version
+from holdfast.reward.evidence import with_tool_calls
+from holdfast.reward.tools import ToolAttempt, marks, names, schemas_in, split_version
 from holdfast.store.store import Store
 
 CURVES: Mapping[str, tuple[tuple[str, ...], ...]] = {  # where a step has the value: the first that exists
     "reward": (("reward",), ("mean_reward",)),
     "loss": (("update", "loss"), ("loss",), ("rl_optimizer", "mean_total_loss")),
     "kl": (("update", "approx_kl"), ("approx_kl",), ("rl_optimizer", "observed_approx_kl")),
-    "entropy": (("update", "entropy"), ("entropy",)),
-    "clip_fraction": (("update", "clip_fraction"), ("clip_fraction",)),
+    "entropy": (("update", "entropy"), ("entropy",), ("rl_optimizer", "entropy")),
+    "clip_fraction": (("update", "clip_fraction"), ("clip_fraction",), ("rl_optimizer", "clip_fraction")),
+    "explained_variance": (("rl_optimizer", "explained_variance"),),
     "grad_norm": (("update", "grad_norm"), ("grad_norm",), ("rl_optimizer", "grad_norm")),
     "delta_norm": (("update", "delta_norm"), ("rl_optimizer", "parameter_delta_norm")),
     "lr": (("update", "lr"),),
@@ -35,12 +36,13 @@ CHECKPOINTS = 200
 
 def learning(store: Store, run_id: str, *, now: float) -> Brief:
     """{"run": id, "steps": n, "is_whole",
-     "points": [{"step", "at", "lesson", "phase", "reward", "loss", "kl", "entropy", "clip_fraction", "length",
-                 "grad_norm", "delta_norm", "lr", "taught", "rollouts", "stopped_early", "restored", "skipped",
+     "points": [{"step", "at", "lesson", "phase", "reward", "loss", "kl", "entropy", "clip_fraction",
+                 "explained_variance", "length", "grad_norm", "delta_norm", "lr", "taught", "rollouts",
+                 "stopped_early", "restored", "skipped",
                  "checkpoint", "release"}], in order, 2,000 at most,
      "ranges": {curve: [least, most]},
      "audit": {"step", "rollouts", "taught", "counts": {reason: n}, "tokens", "idle_tokens", "shares": {signal: share},
-               "dominant", "zero_gradient", "breaks", "constraint", "lines": [sentence]}|None (the last one),
+               "dominant", "zero_gradient", "breaks", "left_out", "constraint", "lines": [sentence]}|None (the last),
      "silent": {reason: n} (over all steps), "findings": [{"name", "severity", "count", "of", "detail"}] (the last),
      "checkpoints": [{"id", "parent", "step", "episodes", "reward", "algorithm", "version", "at", "sha256",
                       "release"|None, "stage"|None}], newest first, 200 at most,
@@ -98,7 +100,7 @@ def _audit(steps: Sequence[StepRecord]) -> Brief | None:
         if audit:
             names = ("rollouts", "taught", "tokens", "idle_tokens", "dominant", "zero_gradient", "constraint")
             told: Brief = {"step": one.step, **{name: audit.get(name) for name in names}}
-            told |= {name: dict(audit.get(name) or {}) for name in ("counts", "shares", "breaks")}
+            told |= {name: dict(audit.get(name) or {}) for name in ("counts", "shares", "breaks", "left_out")}
             return {**told, "lines": _lines(told)}
     return None
 
@@ -107,6 +109,7 @@ def _lines(told: Mapping[str, Any]) -> list[str]:
     """The audit in sentences, as `learn.quality.audit` writes them."""
     said = [f"{told['taught']} of {told['rollouts']} rollouts gave a gradient, by {told['tokens']} tokens"]
     said += [f"{n} gave none: {reason.replace('_', ' ')}" for reason, n in told["counts"].items()]
+    said += [f"{n} of their calls not trained on: {why.replace('_', ' ')}" for why, n in told["left_out"].items()]
     if told["zero_gradient"]:
         said.append("the gradient was exactly zero")
     if told["dominant"] is not None and told["dominant"] in told["shares"]:
@@ -185,25 +188,6 @@ def record(rollout: Rollout, spans: Sequence[Span], tools: Tools = ()) -> ToolAt
         at=rollout.ended_at if rollout.ended_at is not None else rollout.enqueued_at,
         needs=needs,
         offered=tuple(schemas) if offered is None and schemas is not None else offered,
-        marks=marks(spans, needs=needs, schemas=schemas),
+        marks=marks(with_tool_calls(spans), needs=needs, schemas=schemas),
     )
     return split_version(made)
-
-
-def names(given: Any) -> tuple[str, ...] | None:
-    """A list of names; None (unknown) for anything else."""
-    if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
-        return tuple(given)
-    return None
-
-
-def schemas_in(task: Mapping[str, Any], catalog: Tools = ()) -> Mapping[str, Mapping[str, Any]] | None:
-    """Schemas of the tools that the task offers, given in full or by a known name; None where unknown."""
-    tools = task.get("tools")
-    if isinstance(tools, list | tuple) and tools and all(isinstance(one, Mapping) for one in tools):
-        try:
-            return schemas_of(tools)
-        except BadInput:
-            return None
-    known, schemas = names(tools), schemas_of(catalog)
-    return schemas if known and set(known) <= set(schemas) else None

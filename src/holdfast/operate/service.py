@@ -24,6 +24,7 @@ from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Split, Task
 from holdfast.contracts.trace import ModelCall
 from holdfast.promote.release import Routing, choose, route
+from holdfast.reward.turns import TurnRewards
 from holdfast.store.notifications import RELEASES
 from holdfast.store.store import Store
 
@@ -466,13 +467,15 @@ class Capture:
     ) -> None:
         traces, now = self._store.traces, self._clock()
         spans = conversation_spans([*last.messages, {"role": "assistant", **last.response}], calls, now)
+        answer = last.response.get("content")
+        signals = TurnRewards()(claim.rollout.input, answer, spans, signals)
         before = [traces.add(claim.attempt, spans, now=now), traces.score(claim.attempt, signals, now=now)]
         await self._store.queue.finish(
             claim.attempt,
             AttemptState.SUCCEEDED,
             now=now,
             reward=RewardBreakdown(signals=signals).total,
-            output=last.response.get("content"),
+            output=answer,
             after=before,
         )
 

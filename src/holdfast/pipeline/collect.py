@@ -7,7 +7,7 @@ from asyncio import FIRST_COMPLETED
 from collections.abc import Sequence
 
 from holdfast.contracts.algorithm import Batch, RolloutTail, Segment, Work
-from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.rollout import Rollout, RolloutState, Split
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.context import StepContext
 from holdfast.store.notifications import FINISHED, ORDERS
@@ -39,7 +39,7 @@ async def collect(
 
 
 async def _follow(tail: RolloutTail, ctx: StepContext) -> Batch:
-    """Wait until enough of the other run's rollouts have succeeded with a reward; what there is, once it is over.
+    """Wait until enough of the other run's rollouts have a reward or have failed; what there is, once it is over.
 
     Which ones are taken is kept before anything is learnt from them. How many are waited for and taken, and whether
     anything is taken at all, people may override while it waits."""
@@ -67,15 +67,24 @@ async def _follow(tail: RolloutTail, ctx: StepContext) -> Batch:
 
 
 def _arrived(store: Store, run: str, taken: frozenset[str], most: int) -> list[str]:
-    """Which ones there are to learn from and were not yet, oldest first, so many at most."""
-    if store.views.counts(run)[RolloutState.SUCCEEDED] <= len(taken):
+    """Which ones there are to learn from and were not yet, oldest first, so many at most. An agent that failed is one:
+    its reward is 0, whether anybody scored it or not."""
+    counts = store.views.counts(run)
+    if counts[RolloutState.SUCCEEDED] + counts[RolloutState.FAILED] <= len(taken):
         return []
-    found: list[str] = []
+    ends = (RolloutState.SUCCEEDED, RolloutState.FAILED)
+    found = [one for state in ends for one in _ended(store, run, state, taken, most)]
+    return [one.id for one in sorted(found, key=lambda one: one.enqueued_at)][:most]
+
+
+def _ended(store: Store, run: str, state: RolloutState, taken: frozenset[str], most: int) -> list[Rollout]:
+    found: list[Rollout] = []
     after = None
     while len(found) < most:
-        page = store.views.rollouts(run, after=after, status=RolloutState.SUCCEEDED, split=Split.TRAIN, most=CHUNK)
-        found += [one.id for one in page if one.reward is not None and one.id not in taken]
+        page = store.views.rollouts(run, after=after, status=state, split=Split.TRAIN, most=CHUNK)
+        is_scored = (one for one in page if one.reward is not None or state is RolloutState.FAILED)
+        found += [one for one in is_scored if one.id not in taken]
         if len(page) < CHUNK:
             break
         after = page[-1].name
-    return found[:most]
+    return found

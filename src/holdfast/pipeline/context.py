@@ -31,6 +31,7 @@ from holdfast.contracts.policy import Actor, Checkpoint, Policy
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import RolloutState, Task
 from holdfast.contracts.run import RunRecord
+from holdfast.reward.turns import TurnRewards
 from holdfast.store.notifications import FINISHED, ROOM
 from holdfast.store.sql import Transaction
 from holdfast.store.store import Store
@@ -71,9 +72,12 @@ class Runtime:
         proxy_url: str | None = None,
         has_budgets: bool = False,
         player: EpisodePlayer | None = None,  # policies that act in environments play there
+        turns: TurnRewards | None = None,  # what is paid for the use of tools; None: nothing
     ) -> None:
         self.engine, self.score, self.player = engine, score, player
         self.tools: Sequence[Mapping[str, Any]] = getattr(agent, "tools", ())  # that tasks may name
+        self.turns = replace(turns or TurnRewards(), catalog=self.tools)
+        self.is_captured = proxy_url is not None
         self._actors: dict[str, Actor] = {}
         self._lock = threading.Lock()
         self._home = AgentRuntime(agent, score, self.complete, time.time, proxy_url=proxy_url, has_budgets=has_budgets)

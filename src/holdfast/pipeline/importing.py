@@ -27,6 +27,7 @@ from holdfast.contracts.run import DesiredState, RunRecord, RunState
 from holdfast.contracts.trace import ModelCall, Span
 from holdfast.learn.quality import QualityReport, Standards, audit
 from holdfast.privacy.scrub import Scrub, count, key_in
+from holdfast.reward.turns import TurnRewards
 from holdfast.store.store import Store
 
 KIND, WORKER = "import", "import"
@@ -348,11 +349,13 @@ def _finish(store: Store, run: str, batch: Sequence[Conversation], clock: Clock)
                 why = "was not imported to the end"
                 ends.append(store.queue.finish(claim.attempt, AttemptState.FAULT, now=now, error=why))
                 continue
-            signals = _signals(one)
-            before = [store.traces.add(claim.attempt, _spans(one, now), now=now)]
-            if signals:
-                before.append(store.traces.score(claim.attempt, signals, now=now))
+            spans = _spans(one, now)
             answers = [message.get("content") for message in one.messages if message["role"] == "assistant"]
+            signals = TurnRewards()(claim.rollout.input, answers[-1], spans, _signals(one))
+            before = [
+                store.traces.add(claim.attempt, spans, now=now),
+                store.traces.score(claim.attempt, signals, now=now),
+            ]
             ends.append(
                 store.queue.finish(
                     claim.attempt,

@@ -182,7 +182,7 @@ def start(spec: Spec, done: Sequence[StepRecord], base: Version, iteration: int,
     known = [one.body for one in _lessons(done) if one.body.get("iteration") == iteration and "learning_s" in one.body]
     made = [str(body["checkpoint"]) for body in known if "checkpoint" in body]
     data: dict[str, Any] = dict(state.data)
-    if made:
+    if made and "followed" not in known[-1]:  # whoever followed a run kept no trainer
         data["trainer"] = known[-1]["phase"]
     if any("followed" in body for body in known):
         data["taken"] = [ctx.save([f"{spec.algorithm.follow}/{name}" for body in known for name in body["followed"]])]  # type: ignore[attr-defined]
@@ -200,7 +200,10 @@ def learn(spec: Spec, state: AlgorithmState, batch: Batch, *, ctx: StepContext) 
 
 def _check_measured(config: ProveConfig, experiences: Sequence[Experience]) -> None:
     """That what has to improve can be measured: better said after the first step than after the last."""
-    how, scored = config.how, [one for one in experiences if one.breakdown is not None and one.breakdown.signals]
+    how, scored = (
+        config.how,
+        [one for one in experiences if one.breakdown is not None and one.breakdown.total is not None],
+    )
     if how.primary == "success" and scored and not any(is_checked(one) for one in scored):
         why = f"no rollout has a signal called {' or '.join(CHECKED)}"
         raise BadInput("improve.prove.primary = success", why=why, remedy="score it, or use reward")
@@ -227,6 +230,9 @@ def _unmoved(bodies: Sequence[Mapping[str, Any]]) -> list[str]:
     told = [reason.replace("_", " ") for reason in reasons]
     if restored:
         told.insert(0, f"{len(restored)} updates were taken back, the last one because {restored[-1]}")
+    moved = [one.get("delta_norm", one.get("parameter_delta_norm")) for one in updates if not one.get("restored")]
+    if (idle := sum(distance == 0.0 for distance in moved)) > 0:
+        told.append(f"{idle} updates moved nothing")
     return told
 
 

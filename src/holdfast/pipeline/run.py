@@ -342,6 +342,7 @@ def _pool(store: Store, run_id: str, spec: RunSpec, clock: Clock) -> Pool:
     runtime = spec.runtime
     slots: Callable[[], Slot] = runtime.slot
     how: dict[str, Any] = {"clock": clock, "seed": spec.seed, "pace": spec.timing, "versions": runtime.versions}
+    how |= {"turns": runtime.turns, "is_captured": runtime.is_captured}
     return Pool(store, run_id, slots, spec.workers, **how)
 
 

@@ -29,6 +29,7 @@ from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Backoff, Split
 from holdfast.contracts.settings import (
     ConstraintBlock,
+    GrpoBlock,
     ImproveBlock,
     OptimizeSettings,
     ProveBlock,
@@ -47,6 +48,7 @@ from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import SAMPLE_P_VALUE_SPREAD, SEED_P_VALUE_SPREAD, ComparisonConfig
 from holdfast.reward.safety import SafetyPolicy, close, find_events, judge, reported_events
 from holdfast.reward.scorers import reward_range, score_from
+from holdfast.reward.turns import TurnRewards
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,10 @@ def _spec(
     if settings.worker_kind == "processes":
         recipe = ProcessRecipe(reference, score, connect, settings.proxy_url, has_budgets)
         executor = partial(ProcessExecutor, recipe)
-    runtime = Runtime(agent, score, engine, executor=executor, proxy_url=settings.proxy_url, has_budgets=has_budgets)
+    weights = {} if settings.tool_reward is None else settings.tool_reward.model_dump()
+    turns = TurnRewards(weights=weights, has_tools=features.tool_rewards)
+    how: dict[str, Any] = {"proxy_url": settings.proxy_url, "has_budgets": has_budgets, "turns": turns}
+    runtime = Runtime(agent, score, engine, executor=executor, **how)
     if files is not None:
         runtime.attach(files)
     for policy in policies:
@@ -342,6 +347,9 @@ def _check_range(how: ProveBlock, settings: OptimizeSettings) -> None:
     least, most = getattr(load_agent(settings.agent or ASK_THE_MODEL), "rewards", UNIT)
     if settings.scorers is not None:
         least, most = reward_range(settings.scorers) or UNIT
+    if settings.tool_reward is not None:
+        weight = max((float(one.get("weight") or 1.0) for one in settings.scorers or ()), default=1.0)
+        most += weight * sum(settings.tool_reward.model_dump().values())
     if how.primary == "reward" and not (low <= least and most <= high):
         raise BadInput(
             f"improve.prove.reward_range = [{low:g}, {high:g}]",
@@ -359,12 +367,14 @@ def constraint_of(*blocks: ConstraintBlock | None) -> Constraint | None:
 
 
 def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
-    """Attempts at one task are compared with one another; conversations that are followed have nothing beside them,
-    and are judged by a critic."""
-    if block.follow is not None:
+    """GRPO compares attempts at one task with one another; PPO judges each by a critic, as conversations must be that
+    are followed and have nothing beside them."""
+    if block.follow is not None or block.algorithm == "ppo":
         return replace(
             turn_ppo(settings, settings.rl_optimizer or RlOptimizer(), block.constraint),
             steps=block.steps,
+            tasks=block.step_tasks,
+            samples=block.samples,
             follow=block.follow,
             follow_least=block.follow_least,
             budget_s=block.budget_s,
@@ -372,8 +382,10 @@ def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
         )
     from holdfast.learn.grpo import GRPO
 
+    dials = (settings.grpo or GrpoBlock()).model_dump()
     return GRPO(
-        lr=block.learning_rate,
+        lr=dials.pop("learning_rate") or block.learning_rate,
+        **dials,
         steps=block.steps,
         tasks=block.step_tasks,
         samples=block.samples,
@@ -381,16 +393,20 @@ def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
         constraint=constraint_of(block.constraint, settings.constraint),
         held_out=settings.val,
         seed=settings.seed,
+        train_on=settings.train_on,
     )
 
 
 def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: ConstraintBlock | None = None) -> TurnPPO:
-    from holdfast.learn.turns import GaeSettings, PpoSettings, RlSettings, TurnPPO
+    from holdfast.learn.turns import TurnPPO
 
     return TurnPPO(
-        settings=RlSettings(gae=GaeSettings(**block.gae.model_dump()), ppo=PpoSettings(**block.ppo.model_dump())),
+        gae=block.gae.model_dump(),
+        ppo=block.ppo.model_dump(),
+        critic=block.critic.model_dump(),
         channels=block.channels,
         constraint=constraint_of(constraint, block.constraint, settings.constraint),
+        train_on=settings.train_on,
         seed=settings.seed,
     )
 

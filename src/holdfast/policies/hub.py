@@ -60,6 +60,14 @@ class Hub(nn.Module):
     def vocabulary(self) -> int:
         return int(self.bare.config.vocab_size)
 
+    @property
+    def sampling_defaults(self) -> dict[str, Any]:
+        """What servers draw these weights by where a request does not say, as vLLM reads it from the model's folder."""
+        config = self.bare.generation_config
+        found = {} if config is None else config.to_diff_dict()
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        return {name: found[name] for name in names if found.get(name) is not None}
+
     def hidden(self, ids: Tensor) -> Tensor:
         """[B, T] -> [B, T, W], each place seeing only what is left of it: padding on the right is harmless."""
         if ids.shape[1] > self.context:

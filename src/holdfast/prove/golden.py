@@ -107,7 +107,8 @@ def case_of(one: Experience) -> GoldenCase:
         # The ids beside the messages: what a template or a tool's description adds is seen as well.
         observation=_hash([[list(call.messages), call.prompt_ids] for call in calls]),
         action=_hash([[call.response, call.completion_ids, call.finish_reason] for call in calls]),
-        reward=_hash(sorted([signal.name, signal.value, signal.weight, signal.turn] for signal in signals)),
+        # Without what is only measured of a turn: it is computed from the rest.
+        reward=_hash(sorted([s.name, s.value, s.weight, s.turn] for s in signals if s.turn is None or s.weight)),
         kpis=kpis,
     )
 

@@ -13,7 +13,7 @@ from math import isfinite
 
 from holdfast.contracts.checks import GATED
 from holdfast.contracts.errors import BadInput, BadRecord
-from holdfast.contracts.reward import RewardBreakdown, RewardTerm
+from holdfast.contracts.reward import RIGHT, RewardBreakdown, RewardTerm, check_in
 
 VETOED = 2.0  # the value of `gated` for an attempt that a veto ended; 1: it failed its check, 0: it passed
 
@@ -60,6 +60,22 @@ def total(signals: Sequence[RewardTerm], guard: OutcomeGate) -> RewardBreakdown:
     if breakdown.total is None or not isfinite(breakdown.total):
         raise BadRecord(f"sheet under {guard.name}", why=f"adds up to {breakdown.total}, which is not finite")
     return breakdown
+
+
+def add_shaping(
+    signals: Sequence[RewardTerm], shaping: Sequence[RewardTerm], cap: float = OutcomeGate().cap
+) -> tuple[RewardTerm, ...]:
+    """Adds terms to a breakdown that was judged before. Their weights are shares of what the hidden check counts.
+
+    They are paid where the check passed, and with all other shaping at most `cap` of it; where it failed, where a veto
+    or a hard gate ended the attempt, and where nobody checked it, they count 0."""
+    check = check_in(signals)
+    is_open = check is not None and check.value >= RIGHT and not any(s.name == GATED and s.value for s in signals)
+    whole = check.weight if check is not None and is_open else 0.0
+    before = sum(abs(one.value * one.weight) for one in signals if one is not check)
+    moved = sum(abs(one.value * one.weight) for one in shaping) * whole
+    scale = min(1.0, max(0.0, cap * whole - before) / moved) if moved > 0.0 else 0.0
+    return (*signals, *(replace(one, weight=one.weight * whole * scale) for one in shaping))
 
 
 def normalised(breakdown: RewardBreakdown, gold: RewardBreakdown) -> float:

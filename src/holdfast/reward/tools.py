@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Literal
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
 from holdfast.contracts.reward import RewardTerm
-from holdfast.contracts.trace import Span, SpanKind, ToolCall, Turn
-from holdfast.reward.turns import CallEvidence, Form, answer_of, evidence, facts
+from holdfast.contracts.trace import Span, SpanKind, ToolCall
+from holdfast.reward.evidence import CallEvidence, answer_of, evidence, facts
 
 Schemas = Mapping[str, Mapping[str, Any]]  # of the arguments, by the tool's name
 Idle = Literal["", "duplicate", "dummy"]
@@ -54,11 +54,17 @@ class CallMark:
 
 
 def marks(
-    spans: Sequence[Span], *, needs: Collection[str] | None = None, schemas: Schemas | None = None, answer: Any = None
+    spans: Sequence[Span],
+    *,
+    needs: Collection[str] | None = None,
+    schemas: Schemas | None = None,
+    answer: Any = None,
+    found: Sequence[CallEvidence] | None = None,
 ) -> tuple[CallMark, ...]:
-    """Every call in order. `needs` are the tools without which the answer cannot be had: () is none, None unknown."""
+    """Every call in order. `needs` are the tools without which the answer cannot be had: () is none, None unknown.
+    `found` is the evidence of the spans, where it is known already."""
     said = answer_of(spans) if answer is None else answer
-    found = evidence(spans, said)
+    found = evidence(spans, said) if found is None else found
     passing = [one.call.error is not None and is_busy(one.call.error) for one in found]
     shapes = [f"{o.call.tool} {json.dumps(o.call.arguments, sort_keys=True, default=str)}" for o in found]
     # Said before, word for word, to a tool that was not just busy.
@@ -90,41 +96,34 @@ def marks(
     return tuple(made)
 
 
-def signals(found: Sequence[CallMark], needs: Collection[str] | None = None) -> tuple[RewardTerm, ...]:
+def signals(
+    found: Sequence[CallMark],
+    needs: Collection[str] | None = None,
+    shares: Mapping[str, float] = dict.fromkeys(("choice", "structure", "utility", "error_handling"), 1.0),
+) -> tuple[RewardTerm, ...]:
     """Choice, structure, utility and error handling of every call, and a choice of 0 for each need without a call.
-    Parts of 1 are divided among all calls and missed needs. A call that met a busy tool counts only for error
-    handling."""
+    Parts of each name's share are divided among all calls and missed needs. A call that met a busy tool counts only for
+    error handling."""
+
+    def term(name: str, value: float, part: float, turn: int | None) -> RewardTerm:
+        return RewardTerm(name=name, value=value, weight=part * shares.get(name, 0.0), source="rule:tools", turn=turn)
+
     missed = [] if needs is None else sorted(set(needs) - {mark.tool for mark in found})
     if needs is not None and not found and not missed:
-        return (_signal("choice", 1.0, 1.0, None),)
+        return (term("choice", 1.0, 1.0, None),)
     lasting = sum(not mark.is_passing for mark in found)
     part = 1.0 / max(1, lasting + len(missed))
-    told = [_signal("choice", 0.0, part, None) for _ in missed]
+    told = [term("choice", 0.0, part, None) for _ in missed]
     for mark in found:
         own = 0.0 if mark.idle or mark.is_passing else part
         if mark.choice is not None:
-            told.append(_signal("choice", mark.choice, own, mark.turn))
+            told.append(term("choice", mark.choice, own, mark.turn))
         if mark.structure is not None:
-            told.append(_signal("structure", mark.structure, own, mark.turn))
-        told.append(_signal("utility", mark.utility, own, mark.turn))
+            told.append(term("structure", mark.structure, own, mark.turn))
+        told.append(term("utility", mark.utility, own, mark.turn))
         handling = 0.0 if mark.idle else 1.0 / (len(found) + len(missed))
-        told.append(_signal("error_handling", mark.error_handling, handling, mark.handled_in))
+        told.append(term("error_handling", mark.error_handling, handling, mark.handled_in))
     return tuple(told)
-
-
-def formed(schemas: Schemas, is_styled: Callable[[str], bool] | None = None) -> Form:
-    """For `turns.signals`: whether all calls of a turn fit their schemas, or its answer has the asked style."""
-
-    def judge(turn: Turn) -> float | None:
-        calls = [span.tool for span in turn.effects if span.tool is not None]
-        if calls:
-            return float(all(fits(call, schemas) for call in calls))
-        said = turn.decision.model.response if turn.decision.model is not None else {}
-        if is_styled is None or said.get("tool_calls"):
-            return None
-        return float(is_styled(str(said.get("content") or "")))
-
-    return judge
 
 
 def fits(call: ToolCall, schemas: Schemas) -> bool:
@@ -143,8 +142,23 @@ def schemas_of(specs: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any
     return found
 
 
-def _signal(name: str, value: float, part: float, turn: int | None) -> RewardTerm:
-    return RewardTerm(name=name, value=value, weight=part, source="rule:tools", turn=turn)
+def names(given: Any) -> tuple[str, ...] | None:
+    """A list of names; None (unknown) for anything else."""
+    if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
+        return tuple(given)
+    return None
+
+
+def schemas_in(task: Mapping[str, Any], catalog: Iterable[Mapping[str, Any]] = ()) -> Schemas | None:
+    """Schemas of the tools that the task offers, given in full or by a known name; None where unknown."""
+    tools = task.get("tools")
+    if isinstance(tools, list | tuple) and tools and all(isinstance(one, Mapping) for one in tools):
+        try:
+            return schemas_of(tools)
+        except BadInput:
+            return None
+    known, schemas = names(tools), schemas_of(catalog)
+    return schemas if known and set(known) <= set(schemas) else None
 
 
 def _retry(place: int, shapes: Sequence[str], found: Sequence[CallEvidence]) -> int | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar
@@ -121,6 +121,7 @@ class Exported:
 
     output: str
     lines: Mapping[str, int]  # by kind
+    left_out: Mapping[str, int] = field(default_factory=dict)  # rollouts without a line, by reason
 
 
 def rollouts(store: Store) -> int:

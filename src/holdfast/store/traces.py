@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import orjson
 from sqlalchemy import bindparam, exists, func, select, update
 
+from holdfast.contracts.checks import GATED
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Refused
 from holdfast.contracts.experience import Experience, ScoredRollout
 from holdfast.contracts.reward import CHECKED, RewardBreakdown, RewardTerm, outcome_of
@@ -137,9 +138,8 @@ class Traces:
 
     def _insert(self, statement: Any, attempt: Attempt, params: list[dict[str, Any]], now: float) -> WriteFuture[None]:
         def operation(tx: Transaction) -> None:
-            for values in params:
-                if tx.run(statement, values).rowcount != 1:
-                    raise stale(tx, attempt, now)
+            if params and tx.many(statement, params) != len(params):
+                raise stale(tx, attempt, now)
 
         return self._db.write(operation)
 
@@ -242,6 +242,7 @@ class Experiences:
                     task=str(rollout.metadata.get("group", rollout.name)),
                     split=rollout.split,
                     state=rollout.status,
+                    attempt=attempt.id,
                     is_final=True,
                     spans=spans,
                     breakdown=_breakdown(self._traces.breakdown(attempt.token), rollout),
@@ -284,10 +285,12 @@ def _by_attempt(found: list[Any], read: Any) -> dict[int, list[Any]]:
 
 
 def _breakdown(breakdown: RewardBreakdown, rollout: Rollout) -> RewardBreakdown:
-    """An agent that failed has an outcome: it was not right. Nobody had to score it for that."""
+    """An agent that failed was not right, and its gate is closed. Nobody had to score it for that."""
     if rollout.status is not RolloutState.FAILED or any(one.name in CHECKED for one in breakdown.signals):
         return breakdown
-    return RewardBreakdown(signals=(*breakdown.signals, RewardTerm(name=CHECKED[0], value=0.0, source="rule:failed")))
+    wrong = RewardTerm(name=CHECKED[0], value=0.0, source="rule:failed")
+    closed = RewardTerm(name=GATED, value=1.0, weight=0.0, source="guard:failed")
+    return RewardBreakdown(signals=(*breakdown.signals, wrong, closed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,8 +330,8 @@ class Rewards:
             before = tuple(reward_term(row) for row in tx.all(SIGNALS, {"token": token}))
             is_new = not _is_there(rollout, before, told)
             signals = (*before, told) if is_new else before
-            total = RewardBreakdown(signals=signals).total
-            if total is None or not isfinite(total):
+            total = RewardBreakdown(signals=signals).total or 0.0
+            if not isfinite(total):
                 raise BadRecord(f"rollout {rollout.id}", why=f"its rewards would add up to {total}")
             attempt = f"{rollout.id}:attempt-{number}"
             if is_new:

@@ -34,6 +34,7 @@ from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Attempt, AttemptState, Backoff, RolloutState, Task
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import PARTIAL, ModelCall, Span, SpanEvent, SpanKind, ToolCall
+from holdfast.reward.turns import TurnRewards
 from holdfast.store.store import Store, open_store
 from tests.collect.proxy.far import running, served
 from tests.conftest import Clock, Files
@@ -186,6 +187,15 @@ async def test_a_trace_whose_root_never_comes_ends_when_it_has_long_been_quiet(
     await taker.take([span(4, above=1, trace="b" * 32)])
     assert file_store.views.rollout(rollout.id).status is RolloutState.SUCCEEDED
     assert file_store.views.attempts(rollout.id)[0].status is AttemptState.SUCCEEDED
+
+
+async def test_the_turns_of_a_trace_are_measured_when_it_ends(file_store: Store, clock: Clock) -> None:
+    taker = SpanReceiver(file_store, clock=lambda: clock.now, turns=TurnRewards())
+    await taker.take([span(2, above=1, attributes=CHAT), span(1)])
+    (rollout,) = file_store.views.rollouts(file_store.runs.newest()[0].id)
+    assert rollout.status is RolloutState.SUCCEEDED and rollout.reward is None
+    found = file_store.traces.breakdown(file_store.views.attempts(rollout.id)[0].token)
+    assert {one.name for one in found.signals if one.turn == 0} >= {"information_gain", "progress", "turn_reward"}
 
 
 async def test_a_trace_that_was_written_off_meanwhile_harms_nobody(

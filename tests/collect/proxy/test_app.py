@@ -96,18 +96,18 @@ def test_a_whole_answer_passes_and_is_kept(file_store: Store, tmp_path: Path) ->
         quoted = here.path.replace(here.attempt.rollout, here.attempt.rollout.replace("/", "%2F"))
         for path in (here.path, quoted):
             status, headers, body = here.post(
-                path, asked, x_sequence_id="9", x_trace_id="tr", cookie="a=b", openai_beta="x"
+                path, asked, x_sequence_id="9", x_trace_id="tr", x_tag="plan", cookie="a=b", openai_beta="x"
             )
             assert (status, body) == (200, completion())
             assert headers["x-request-id"] == "abc" and "set-cookie" not in headers
         sent, passed = here.far.asked[0]
         assert passed == asked and sent["openai-beta"] == "x"
-        assert not {"cookie", "x-sequence-id", "x-trace-id", "user-agent"} & set(sent)
+        assert not {"cookie", "x-sequence-id", "x-trace-id", "x-tag", "user-agent"} & set(sent)
     first, second = here.spans()
     assert second.seq == first.seq + 1 > 1_000_000
     assert first.model is not None and first.model.response == {"role": "assistant", "content": "hello"}
     assert (first.model.prompt_tokens, first.model.sampling, first.trace_id) == (3, {"temperature": 0.25}, "tr")
-    notes = {"path": "/v1/chat/completions", "streamed": False, "sequence_id": 9, "status": 200}
+    notes = {"path": "/v1/chat/completions", "streamed": False, "sequence_id": 9, "status": 200, "tag": "plan"}
     assert first.attributes == {**notes, "upstream": here.upstream}
     line, _ = here.lines(tmp_path)
     assert line.pop("timestamp_unix_ms") > 1e12 and line.pop("duration_ms") >= 0
@@ -444,6 +444,7 @@ WHOLE = {b"x-rollout-id": b"r/t", b"x-attempt-id": b"1"}
         (b"x-rollout-id", b" ", "header 'x-rollout-id' cannot be empty"),
         (b"x-attempt-id", b"\xff", "header 'x-attempt-id' must be valid utf-8"),
         (b"x-trace-id", b"\xff", "header 'x-trace-id' must be valid utf-8"),
+        (b"x-tag", b"a" * 201, "header 'x-tag' must have at most 200 characters"),
         (b"x-sequence-id", b"-1", "header 'x-sequence-id' must be an unsigned integer"),
         (b"x-sequence-id", b"1.5", "header 'x-sequence-id' must be an unsigned integer"),
         (b"x-sequence-id", b"", "header 'x-sequence-id' must be an unsigned integer"),

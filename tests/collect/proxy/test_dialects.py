@@ -118,6 +118,15 @@ def whole(change: dict[str, Any] | None = None, **choice: Any) -> ModelCall:
     return Chat().whole(ASKED, json.dumps(COMPLETION | changed).encode())
 
 
+def test_what_our_own_server_says_of_its_sampling_is_kept_beside_what_was_asked() -> None:
+    in_force = {"temperature": 1.0, "top_k": 0}
+    asked = {"temperature": 0.5, "tools": BODY["tools"]}
+    assert whole(sampling=in_force).sampling == {"top_k": 0, **asked}
+    assert whole(sampling="?").sampling == asked
+    chunk = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "sampling": in_force}]}
+    assert assembled(chunk).sampling == {"top_k": 0, **asked}
+
+
 def test_a_whole_answer_is_kept_as_it_was_sampled() -> None:
     assert whole() == ModelCall(
         model="m@1",

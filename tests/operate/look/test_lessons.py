@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.run import StepRecord
-from holdfast.operate.learning_views import learning, names, point, records, schemas_in
+from holdfast.operate.learning_views import learning, point, records
+from holdfast.reward.tools import names, schemas_in
 from holdfast.store.store import Store
 from tests.operate.conftest import LIVED_AT
 from tests.store.filled import SCRIPT, STEPS

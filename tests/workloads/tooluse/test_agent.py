@@ -11,7 +11,7 @@ import pytest
 from holdfast.collect.agent import Context, Tracer
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.reward import RewardBreakdown
-from holdfast.contracts.trace import ModelCall, SpanKind
+from holdfast.contracts.trace import TRUNCATED, ModelCall, SpanKind
 from holdfast.workloads.tooluse.agent import MAX_TURNS, agent
 from holdfast.workloads.tooluse.dialogues import styled
 from holdfast.workloads.tooluse.score import adoption, score
@@ -144,8 +144,17 @@ async def test_several_calls_in_one_answer_are_run_in_order() -> None:
 @pytest.mark.parametrize(("turns", "expected"), [({}, MAX_TURNS), ({"max_turns": 2}, 2)])
 async def test_a_model_that_never_answers_has_no_answer(turns: dict[str, int], expected: int) -> None:
     model = Script(asking("lookup", "{"))
-    assert await agent({**seen(first("lookup", "lookup")), **turns}, context(model)) == ""
+    ctx = context(model)
+    assert await agent({**seen(first("lookup", "lookup")), **turns}, ctx) == ""
     assert len(model.asked) == expected
+    cut = [span.attributes for span in ctx.trace.spans if span.name == TRUNCATED]
+    assert cut == [{"why": "max_turns"}]  # it had not come to its end
+
+
+async def test_a_model_that_answers_in_its_last_turn_is_not_cut() -> None:
+    model = Script(asking("lookup", "{"), saying("5"))
+    await agent({**seen(first("lookup", "lookup")), "max_turns": 2}, ctx := context(model))
+    assert len(model.asked) == 2 and not [span for span in ctx.trace.spans if span.name == TRUNCATED]
 
 
 async def test_no_tools_are_no_empty_list_and_the_prompt_in_force_stands_first() -> None:

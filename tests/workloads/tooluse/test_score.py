@@ -81,15 +81,6 @@ def test_efficiency_is_the_shortest_way_by_the_way_taken() -> None:
     assert efficiency({}, made[0]) == 1.0 and efficiency({}, made[1]) == 0.0
 
 
-def test_what_each_turn_did_is_told_and_never_paid() -> None:
-    given = task(tools=["calc"], needs=["calc"], difficulty=1)
-    spans = [answered(1), called(2, "calc", result="3901"), answered(3)]
-    of_turns = [one for one in score(given, "3901", spans) if one.turn is not None]
-    found = {(one.name, one.turn): one.value for one in of_turns}
-    assert found["choice", 0] == found["utility", 0] == 1.0 and ("information_gain", 1) in found
-    assert {one.weight for one in of_turns} == {0.0}
-
-
 def test_without_tool_rewards_the_way_is_not_looked_at() -> None:
     given, spans = task(tools=["calc"], needs=["calc"], difficulty=1), [called(1, "calc"), called(2, "calc")]
     plain = scorer(Features(tool_rewards=False))(given, "3901", spans)

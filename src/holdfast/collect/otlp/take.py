@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.collect import endpoint, openapi
+from holdfast.collect.agent import TurnTerms
 from holdfast.collect.openapi import ApiOperation, ApiRoute, Gives, obj
 from holdfast.collect.otlp import wire
 from holdfast.collect.otlp.conventions import CONTENT_ATTRIBUTES, DETAILS, ROLES, model_call, tool_call
@@ -78,11 +79,12 @@ class SpanReceiver:
         *,
         clock: Callable[[], float],
         scrub: Callable[[Span], Span] | None = None,
+        turns: TurnTerms | None = None,  # what is measured of every turn at a trace's end
         lease_s: float = 600.0,
         quiet_s: float = 300.0,
     ) -> None:
         """A trace without a root ends `quiet_s` after its last span."""
-        self._store, self._clock, self._scrub = store, clock, scrub
+        self._store, self._clock, self._scrub, self._turns = store, clock, scrub, turns
         self._lease_s, self._quiet_s = lease_s, quiet_s
         self._run: str | None = None
         self._known: OrderedDict[str, KnownAttempt] = OrderedDict()  # by rollout and number, or by trace
@@ -204,10 +206,13 @@ class SpanReceiver:
             return
         now, attempt = self._clock(), known.attempt
         try:
+            if self._turns is not None and not known.is_scored:
+                spans = self._store.traces.spans(attempt.token)
+                known.signals = list(self._turns(None, None, spans, known.signals))
             if known.signals and not known.is_scored:
                 await self._store.traces.score(attempt, known.signals, now=now)
                 known.is_scored = True
-            reward = RewardBreakdown(signals=tuple(known.signals)).total if known.signals else None
+            reward = RewardBreakdown(signals=tuple(known.signals)).total
             await self._store.queue.finish(attempt, AttemptState.SUCCEEDED, now=now, reward=reward)
         except StaleLease:
             pass  # its lease expired long ago

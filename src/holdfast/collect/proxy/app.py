@@ -28,7 +28,7 @@ from holdfast.collect.proxy.span_recorder import CallRecord, Scrub, SpanRecorder
 from holdfast.collect.proxy.upstream import BrokenOff, Busy, Unreachable, Upstream, UpstreamAnswer, Upstreams, read
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError, NotFound, StaleLease
 from holdfast.contracts.rollout import Attempt
-from holdfast.contracts.trace import ModelCall
+from holdfast.contracts.trace import TAG, ModelCall
 from holdfast.store.store import Store
 
 ERROR = obj(("error",), error=obj(("code", "message"), code=TEXT, message=TEXT, type=TEXT))
@@ -67,6 +67,7 @@ WHOSE = (
     _header("x-attempt-id", openapi.WORD, required=True, says="the attempt's id, or its number"),
     _header("x-sequence-id", {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}),
     _header("x-trace-id", TEXT),
+    _header("x-tag", TEXT, says="the agent's own word for such calls: `train_on` can choose them"),
 )
 
 
@@ -331,8 +332,7 @@ class Proxy:
             if "rollout" in request.path_params
             else attribution.from_headers(headers)
         )
-        if whose.trace is not None:
-            whose = replace(whose, trace=self._scrubbed(whose.trace))
+        whose = replace(whose, trace=self._scrubbed(whose.trace), tag=self._scrubbed(whose.tag))
         return ProxyCall(
             dialect=dialect,
             identity=whose,
@@ -344,9 +344,9 @@ class Proxy:
             began=time.monotonic(),
         )
 
-    def _scrubbed(self, text: str) -> str:
+    def _scrubbed(self, text: str | None) -> str | None:
         """A text beside the call, scrubbed; an id of a usual form is no secret."""
-        if ID.fullmatch(text):
+        if text is None or ID.fullmatch(text):
             return text
         said = ModelCall(model="", messages=({"role": "user", "content": text},), response={})
         return str(self._recorder.scrubbed(said).messages[0]["content"])
@@ -371,6 +371,8 @@ class Proxy:
         notes: dict[str, Any] = {"path": call.dialect.path, "streamed": call.asked.is_streamed}
         if call.identity.sequence is not None:
             notes["sequence_id"] = call.identity.sequence
+        if call.identity.tag is not None:
+            notes[TAG] = call.identity.tag
         record = self._recorder.open(call.attempt, call.asked, trace_id=call.identity.trace, notes=notes)
         answer: UpstreamAnswer | None = None
         try:

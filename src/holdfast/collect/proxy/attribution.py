@@ -19,6 +19,8 @@ import orjson
 from holdfast.contracts.errors import BadInput
 
 ROLLOUT, ATTEMPT, SEQUENCE, TRACE = b"x-rollout-id", b"x-attempt-id", b"x-sequence-id", b"x-trace-id"
+TAG = b"x-tag"
+LONGEST_TAG = 200
 NUMBER = re.compile(r"(?:(?P<rollout>.+):)?(?:attempt-)?(?P<number>\d{1,9})", re.DOTALL)
 MOST_SEQUENCE = 2**64 - 1
 
@@ -33,6 +35,7 @@ class Identity:
     number: int  # which attempt: 1, 2, …
     sequence: int | None = None
     trace: str | None = None
+    tag: str | None = None  # the agent's own word for the call
 
 
 def base_url(proxy_url: str, rollout: str, number: int) -> str:
@@ -41,7 +44,7 @@ def base_url(proxy_url: str, rollout: str, number: int) -> str:
 
 
 def from_path(rollout: str, number: int, headers: Mapping[bytes, bytes]) -> Identity:
-    return Identity(rollout=rollout, number=number, sequence=_sequence(headers), trace=_text(headers, TRACE))
+    return Identity(rollout=rollout, number=number, **_beside(headers))
 
 
 def from_headers(headers: Mapping[bytes, bytes]) -> Identity:
@@ -49,9 +52,19 @@ def from_headers(headers: Mapping[bytes, bytes]) -> Identity:
     found = NUMBER.fullmatch(attempt)
     if found is None or found["rollout"] not in (None, rollout):
         raise BadHeader(f"header '{ATTEMPT.decode()}' must name an attempt of the rollout, as in {rollout}:attempt-1")
-    return Identity(
-        rollout=rollout, number=int(found["number"]), sequence=_sequence(headers), trace=_text(headers, TRACE)
-    )
+    return Identity(rollout=rollout, number=int(found["number"]), **_beside(headers))
+
+
+def _beside(headers: Mapping[bytes, bytes]) -> dict[str, Any]:
+    return {"sequence": _sequence(headers), "trace": _text(headers, TRACE), "tag": tag_of(headers)}
+
+
+def tag_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """The agent's own word for this call, which learning can be told to look at."""
+    tag = _text(headers, TAG)
+    if tag is not None and len(tag) > LONGEST_TAG:
+        raise BadHeader(f"header '{TAG.decode()}' must have at most {LONGEST_TAG} characters")
+    return tag
 
 
 def _required(headers: Mapping[bytes, bytes], name: bytes) -> str:

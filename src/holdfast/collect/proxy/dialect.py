@@ -359,7 +359,7 @@ class Chunks(Assembler):
 
     def _choose(self, choice: dict[str, Any]) -> None:
         self.has_choice = True
-        for name in ("finish_reason", "forced"):
+        for name in ("finish_reason", "forced", "sampling"):
             if choice.get(name) is not None:
                 self.choice[name] = choice[name]
         if isinstance(choice.get("token_ids"), list):
@@ -434,7 +434,7 @@ def _call(
     logprobs = None if entries is None or completion_ids is None else _logprobs(entries, len(completion_ids))
     prompt_ids = token_ids(answer.get("prompt_token_ids"))
     details = usage.get("completion_tokens_details")
-    forced = token_ids(choice.get("forced")) or ()
+    forced, in_force = token_ids(choice.get("forced")) or (), choice.get("sampling")
     return ModelCall(
         model=text_of(answer.get("model"), asked.model),
         messages=asked.messages,
@@ -447,7 +447,7 @@ def _call(
         completion_ids=completion_ids,
         logprobs=logprobs,
         forced=tuple(place for place in forced if place < len(completion_ids or ())),
-        sampling=asked.sampling,
+        sampling={**in_force, **asked.sampling} if isinstance(in_force, dict) else asked.sampling,
     )
 
 

@@ -9,7 +9,8 @@ import { lineage } from "./lineage.js";
 
 const CURVES = [["reward", "Reward", "mean over rollouts"], ["loss", "Loss", "of the objective"],
   ["kl", "KL", "distance from the behaviour policy"], ["entropy", "Entropy", "of the policy"],
-  ["clip_fraction", "Clip fraction", "share of clipped tokens"], ["length", "Length", "sampled tokens per sample"]];
+  ["clip_fraction", "Clip fraction", "share of clipped tokens"],
+  ["explained_variance", "Explained variance", "of the returns, by the critic"], ["length", "Length", "sampled tokens per sample"]];
 
 async function load([id], query) {
   const { runs, learnt } = await get("runs", { most: 50 });

@@ -47,6 +47,8 @@ async def agent(task: Any, context: Context) -> str:
             break
         messages.append({**call.response, "role": "assistant"})
         messages += [_run(box, asked, context) for asked in calls]
+    else:
+        context.truncate("max_turns")
     context.trace.message("assistant", answer)
     return answer
 

@@ -38,6 +38,7 @@ from holdfast.policies.model import Model
 from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.prove.estimate import difference, wilson
+from holdfast.reward.turns import TurnRewards
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.agent import ExamMark, agent, mark, summary
 from holdfast.workloads.tooluse.dialogues import corpus
@@ -86,7 +87,7 @@ class Quickstart:
     grpo_steps: int = 16
     grpo_tasks: int = 16
     grpo_samples: int = 8  # attempts at each task
-    grpo_rate: float = 1e-3
+    grpo_rate: float = 3e-4
     workers: int = 64
 
 
@@ -94,10 +95,17 @@ QUICK = Quickstart(test_tasks=24, probe_tasks=12, warm_up_rounds=1, grpo_steps=1
 
 
 def spec_for(settings: Quickstart, features: Features = ALL_ON) -> RunSpec:
-    return training_spec("quickstart", settings, scorer(features), partial(quickstart, settings))
+    turns = TurnRewards(has_tools=features.tool_rewards)
+    return training_spec("quickstart", settings, scorer(features), partial(quickstart, settings), turns)
 
 
-def training_spec(kind: str, settings: LocalTraining, score: Score, program: Callable[[DurableRun], Any]) -> RunSpec:
+def training_spec(
+    kind: str,
+    settings: LocalTraining,
+    score: Score,
+    program: Callable[[DurableRun], Any],
+    turns: TurnRewards | None = None,
+) -> RunSpec:
     """The spec of a run that trains a local model on tools by the given program."""
     engine = LocalEngine(slots=settings.workers, seed=settings.seed)
     return RunSpec(
@@ -105,7 +113,7 @@ def training_spec(kind: str, settings: LocalTraining, score: Score, program: Cal
         program=program,
         model_ref=f"local/{settings.model}",
         settings=asdict(settings),
-        runtime=Runtime(agent, score, engine),
+        runtime=Runtime(agent, score, engine, turns=turns),
         workers=settings.workers,
         timing=PoolPace(heartbeat_s=1.0, lease_s=10.0),
         seed=settings.seed,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -21,17 +20,15 @@ from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import ModelCall, Span, ToolCall
 from holdfast.policies.tokens import THINK, VOCABULARY
-from holdfast.reward import tools, turns
 from holdfast.reward.breakdown import OutcomeGate, total
 from holdfast.workloads.tooluse.tasks import STYLES, UNKNOWN
-from holdfast.workloads.tooluse.tools import SPECS, UNKNOWN_KEY
+from holdfast.workloads.tooluse.tools import UNKNOWN_KEY
 
 SUCCESS_WEIGHT, FORMAT_WEIGHT, EFFICIENCY_WEIGHT = 1.0, 0.05, 0.05
 MOST = SUCCESS_WEIGHT + FORMAT_WEIGHT + EFFICIENCY_WEIGHT  # what the gold answer earns
 OUTCOME_GATE = OutcomeGate(name="tooluse@1", outcome="success", cap=0.1)
 CARELESS = 0.1  # what the naive grader pays for the style, right or wrong
 SOURCE = "rule:tooluse"
-SCHEMAS = tools.schemas_of(SPECS.values())
 MAX_ANSWER = 200  # a longer one is none
 VALUE = r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\w[\w.:-]*\w|-?\w"  # one word, number or date
 BRIEF = re.compile(rf"({VALUE})")
@@ -53,17 +50,7 @@ def score(task: Any, output: Any, spans: Sequence[Span], *, features: Features =
     ]
     if pays_tools:
         measured.append(_signal("efficiency", efficiency(task, spans), EFFICIENCY_WEIGHT))
-        measured += [replace(one, weight=0.0) for one in by_turn(task, output, spans)]
     return total(measured, OUTCOME_GATE).signals
-
-
-def by_turn(task: Mapping[str, Any], output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-    """What each turn found out and what each call was worth: recorded, never paid by this grader."""
-    schemas = {name: SCHEMAS[name] for name in task.get("tools") or () if name in SCHEMAS}
-    needs = tuple(task.get("needs") or ())
-    marks = tools.marks(spans, needs=needs, schemas=schemas, answer=output)
-    called = (one for one in tools.signals(marks, needs) if one.turn is not None)
-    return *turns.signals(spans, answer=output), *called
 
 
 def scorer(features: Features) -> Score:
