@@ -9,13 +9,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-<<<<<<< HEAD
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-=======
-from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
->>>>>>> i15signal
 from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
