@@ -23,11 +23,7 @@ from holdfast.cli.show import count, fold, one_line, pairs, print_table
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
 from holdfast.contracts.records import decode
-<<<<<<< HEAD
-from holdfast.contracts.reward import RewardBreakdown, RewardTerm
-=======
-from holdfast.contracts.reward import TURN_REWARD, TURN_SOURCES, RewardTerm
->>>>>>> i15signal
+from holdfast.contracts.reward import TURN_REWARD, TURN_SOURCES, RewardBreakdown, RewardTerm
 from holdfast.contracts.task import asked_of
 from holdfast.contracts.trace import PARTIAL
 
@@ -98,7 +94,10 @@ def rewards(
         beside = {name: RewardBreakdown(signals=some) for name, some in opened.scorings.of_rollout(found.id).items()}
     total = None if breakdown is None else breakdown.total
     data = {"rollout": found.id, "output": output, "total": total, "sheet": breakdown, "turns": _turns(spans)}
-<<<<<<< HEAD
+    signals = () if breakdown is None else breakdown.signals
+    data["turn_rewards"] = [
+        {one.name: one.value for one in signals if one.turn == turn} for turn in range(len(data["turns"]))
+    ]
     lines = [*reward_lines(found, spans, breakdown), *beside_lines(beside)]
     return Output({**data, "scorings": beside}, "\n".join(lines))
 
@@ -145,13 +144,6 @@ def _scorings(run: str, at: StoreOptions, name: str | None, limit: int) -> Outpu
             print(f"and {len(said) - limit} more; --limit {len(said)} shows them all")
 
     return Output({"run": found.id, "scoring": name, "rollouts": list(said)}, show_rows)
-=======
-    signals = () if breakdown is None else breakdown.signals
-    data["turn_rewards"] = [
-        {one.name: one.value for one in signals if one.turn == turn} for turn in range(len(data["turns"]))
-    ]
-    return Output(data, "\n".join(reward_lines(found, spans, breakdown)))
->>>>>>> i15signal
 
 
 def read_rewards(store: Store, rollout: Rollout) -> tuple[list[Span], RewardBreakdown | None, Any]:

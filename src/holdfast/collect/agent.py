@@ -433,25 +433,18 @@ class Context:
     ) -> ModelCall:
         """Calls the model and records the call as a decision.
 
-<<<<<<< HEAD
-        `thinking=` limits the thinking tokens. With thinking budgets the default is all that is left of the attempt's;
-        where its thought was cut and the budget has grown for it, the model is asked once more.
+        `tag` is a word of your own for such calls: `train_on` can choose them. `thinking=` limits the thinking tokens.
+        With thinking budgets the default is all that is left of the attempt's; where its thought was cut and the budget
+        has grown for it, the model is asked once more.
         """
         complete, again = self._model(), dict(sampling)
-        with self._recorded(messages, sampling) as answer:
-=======
-        `tag` is a word of your own for such calls: `train_on` can choose them. `thinking=` limits the thinking tokens.
-        With thinking budgets the default is all that is left of the attempt's.
-        """
-        complete = self._model()
         with self._recorded(messages, sampling, tag) as answer:
->>>>>>> i15signal
             asked, given = _limited(complete, messages, sampling)
             answer.call = _held(await complete(asked, **given), complete, sampling)
         if answer.thought.get("action") == BudgetAction.ESCALATE and answer.thought.get("cut"):
             # The same seed thinks the same again, and then goes on: only what is new is counted.
             again |= {"seed": sampling.get("seed")} if "seed" in sampling else {}
-            with self._recorded(messages, again, repeated=answer.thought["used"]) as answer:
+            with self._recorded(messages, again, tag, answer.thought["used"]) as answer:
                 asked, given = _limited(complete, messages, again)
                 answer.call = _held(await complete(asked, **given), complete, again)
         return answer.call
@@ -484,11 +477,11 @@ class Context:
 
     @contextmanager
     def _recorded(
-<<<<<<< HEAD
-        self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any], repeated: int = 0
-=======
-        self, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any], tag: str | None
->>>>>>> i15signal
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: dict[str, Any],
+        tag: str | None = None,
+        repeated: int = 0,
     ) -> Iterator[PendingCall]:
         """Around one call: grants its thinking tokens, settles them after it, and records the call."""
         started_at, granted, answer = self.trace.clock(), 0, PendingCall()
@@ -497,14 +490,9 @@ class Context:
             sampling["seed"] = (self.seed + next(self.trace.asked) * SEED_STEP) % 2**63
         if self.budget is not None:
             granted = self.budget.grant(messages, sampling.get("tools") or (), sampling.get("thinking"))
-<<<<<<< HEAD
             sampling["thinking"] = granted + repeated
-        thought, notes = dict[str, Any](), dict[str, Any]()
-=======
-            sampling["thinking"] = granted
         thought: dict[str, Any] = {}
         notes: dict[str, Any] = {} if tag is None else {TAG: tag}
->>>>>>> i15signal
         try:
             yield answer
         except BaseException as error:
