@@ -230,7 +230,14 @@ class DurableRun:
             return status
 
     def _status(self, state: RunState, error: str | None) -> Status:
-        now, counts = self.clock(), self.store.views.counts(self.id)
+        now = self.clock()
+        views, known = self.store.views, None
+        if state is RunState.RUNNING:  # told again and again, so it is counted on; the last word reads every rollout
+            known = self.store.figures.standing(self.id)
+        if known is None:
+            counts, outcomes, rewards = views.counts(self.id), views.outcomes(self.id), views.rewards(self.id)
+        else:
+            counts, outcomes, rewards = dict(known[0].counts), dict(known[0].outcomes), dict(known[1])
         if self.store.runs.get(self.id).driver != self.record.driver:
             raise taken_up(self.id)  # what is told of the run is the other's business now
         return Status(
@@ -248,8 +255,8 @@ class DurableRun:
             dead=counts[RolloutState.DEAD],
             running=counts[RolloutState.RUNNING],
             waiting=counts[RolloutState.QUEUING] + counts[RolloutState.REQUEUING],
-            rewards=self.store.views.rewards(self.id),
-            outcomes={str(k): n for k, n in self.store.views.outcomes(self.id).items() if k in ANSWERED},
+            rewards=rewards,
+            outcomes={str(k): n for k, n in outcomes.items() if k in ANSWERED},
             elapsed_s=round(now - self._began, 3),
             error=error,
             lesson=self.step_name,
