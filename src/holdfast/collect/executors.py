@@ -23,7 +23,18 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from holdfast.collect.agent import MAX_ERROR, Access, Connect, Context, LastWord, Score, TokenRegistry, Tracer, failure
+from holdfast.collect.agent import (
+    MAX_ERROR,
+    Access,
+    Connect,
+    Context,
+    LastWord,
+    Score,
+    TokenRegistry,
+    Tracer,
+    failure,
+    scored_without,
+)
 from holdfast.collect.thinking import BudgetTracker
 from holdfast.contracts.agent import Agent, answer_of, is_async
 from holdfast.contracts.errors import BadRecord, Fault, Interrupted
@@ -67,6 +78,8 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
         signals = score(task, output, tuple(trace.spans))
         if inspect.isawaitable(signals):
             signals = await signals
+        if not context.assignment.features.turn_rewards:
+            signals = [one for one in signals if one.turn is None]
         return _scored(output, (*_own(trace.signals, signals), *signals), score, tuple(trace.spans))
     except BaseException as error:  # foreign code may throw anything
         if _is_ours(error, context):
@@ -364,10 +377,15 @@ class AgentRuntime:
             loop=self.current.loop,
             proxy_url=self.proxy_url,
             access=self._gateway.access() if self.proxy_url is None else None,
-            budget=BudgetTracker(assignment.attempt, assignment.input, record, self.clock)
-            if self.has_budgets
+            budget=BudgetTracker(
+                assignment.attempt, assignment.input, record, self.clock, adaptive=assignment.features.adaptive
+            )
+            if self.has_budgets and assignment.features.budgets
             else None,
         )
+
+    def score_of(self, context: Context) -> Score:
+        return scored_without(self.score, context.assignment.features)
 
     def replace(self, stuck: LoopThread) -> None:
         """Starts a new loop. The attempt that blocks the old loop keeps it; its other attempts are cancelled."""
@@ -431,7 +449,9 @@ class AsyncAttempt:
     def _start(self) -> None:
         _attempt.set(self)  # in this callback's context and in every task started from it
         runtime = self._runtime
-        self._task = self._loop_thread.loop.create_task(run_one(runtime.agent, self._context, runtime.score))
+        self._task = self._loop_thread.loop.create_task(
+            run_one(runtime.agent, self._context, runtime.score_of(self._context))
+        )
         self._task.add_done_callback(self._done)
 
     def _cancel(self) -> None:
@@ -480,7 +500,7 @@ class InProcess:
             outcome: Outcome | None = None
             error: BaseException | None = None
             try:
-                outcome = finish_now(run_one(plainly(runtime.agent), context, plainly(runtime.score)))
+                outcome = finish_now(run_one(plainly(runtime.agent), context, plainly(runtime.score_of(context))))
             except BaseException as raised:
                 error = raised
             report(outcome, error)

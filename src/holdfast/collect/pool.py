@@ -19,6 +19,7 @@ from holdfast.collect.executors import Clock, Slot
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault, StaleLease
 from holdfast.contracts.executor import Assignment, Outcome
+from holdfast.contracts.flag import WITHOUT, features_without
 from holdfast.contracts.reward import outcome_of
 from holdfast.contracts.rollout import AttemptState, Backoff, Claim
 from holdfast.contracts.run import DesiredState
@@ -288,6 +289,7 @@ class Pool:
             resources=self._resources_of(rollout.resources),
             seed=int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]),
             version=rollout.version,
+            features=features_without(rollout.metadata.get(WITHOUT, ())),
         )
 
     def _resources_of(self, version: int | None) -> dict[str, object]:

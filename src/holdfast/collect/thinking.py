@@ -339,12 +339,20 @@ class BudgetTracker:
     """The budget of one running attempt, thread-safe. The first call decides the tier.
 
     Tokens granted to a call under way are not granted to others. Changes are handed to `record` as they happen.
+    Where it is not adaptive, every task gets the standard tier.
     """
 
     def __init__(
-        self, attempt: str, task: Any, record: Callable[[BudgetChange], None], clock: Callable[[], float]
+        self,
+        attempt: str,
+        task: Any,
+        record: Callable[[BudgetChange], None],
+        clock: Callable[[], float],
+        *,
+        adaptive: bool = True,
     ) -> None:
         self._attempt, self._task, self._record, self._clock = attempt, task, record, clock
+        self._adaptive = adaptive
         self._lock = threading.Lock()
         self._granted = 0  # to calls under way
         self.budget: ThinkingBudget | None = None  # None: nothing was asked yet
@@ -387,6 +395,8 @@ class BudgetTracker:
 
     def _allocate(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> ThinkingBudget:
         found = assess(traits_of(self._task, messages, tools))
+        if not self._adaptive:
+            found = replace(found, tier=Tier.STANDARD, confidence=1.0, reasons=("the same for every task",))
         return self._keep(allocate(self._attempt, found, now=self._clock()))
 
     def _keep(self, change: BudgetChange) -> ThinkingBudget:

@@ -509,11 +509,12 @@ class RuleCheck:
 rules = RuleCheck
 
 
-def diff(task: Any, answer: Any) -> Reward:
+def diff(task: Any, answer: Any, *, minimal_diff: bool = True, scaffolding: bool = True) -> Reward:
     """How close a change of code comes to the least one that is known, from 0 to 1; tampering with tests earns 0. The
     task's input has `files` (path → text before) and perhaps `tests` (path → text, visible); `expected` is the least
     fix and the answer what was made of it, each an object of path → text. How small a change is says nothing about
-    whether it works: use it beside a gate. It needs the extra `reward`."""
+    whether it works: use it beside a gate. It needs the extra `reward`. What flags have switched off (how small a
+    change is, its scaffolding) is not looked at; tampering always is."""
     from holdfast.reward.diff import minimality, tamper
 
     before = _texts(task.get("files"), "task: files")
@@ -525,14 +526,20 @@ def diff(task: Any, answer: Any) -> Reward:
     if not change:
         return Reward(float(not least), feedback="nothing was changed" if least else "")
     tests = _texts(task.get("tests") or {}, "task: tests")
-    signals = minimality.signals(change, references=least, files=tuple(before), uses=tuple(tests.values()))
-    terms = {one.name: one.value for one in signals}
+    terms = {"minimality": 1.0, "excess_edits": 0.0}
+    if minimal_diff:
+        how: Any = {"uses": tuple(tests.values()), "has_scaffolding": scaffolding}
+        signals = minimality.signals(change, references=least, files=tuple(before), **how)
+        terms = {one.name: one.value for one in signals}
     found = tamper.inspect(change, tests=tests)
     if found:
         places = "; ".join(f"{one.path}:{one.line} {one.rule}, {one.what}" for one in found[:5])
         return Reward(0.0, {**terms, "tampering": 1.0}, f"tampers: {places}")
     extra = terms["excess_edits"]
     return Reward(terms["minimality"], terms, f"{extra:.3g} edits beyond the least fix" if extra > 0.0 else "")
+
+
+vars(diff).update(features=("minimal_diff", "scaffolding"))  # it is told whether a unit gets them
 
 
 def _texts(value: Any, where: str) -> dict[str, str]:

@@ -38,7 +38,7 @@ from holdfast.store.sql import Book, Params, Transaction
 from holdfast.store.writer import WriteFuture, Writer
 
 PATIENCE_S = 30.0
-# Pages are kept by the operating system as well: a larger cache makes no statement faster, and a process grow for hours.
+# The operating system keeps pages as well: a larger cache speeds up nothing, and lets a process grow for hours.
 WRITE_CACHE_KB, READ_CACHE_KB = 16_384, 4_096
 IDLE = 4  # connections for looking that are kept open; more looks at once open more, and close them again
 _change = update(schema.pulse).where(schema.pulse.c.topic == bindparam("t"))

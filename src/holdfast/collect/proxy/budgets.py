@@ -25,6 +25,7 @@ from holdfast.collect.proxy.upstream import BrokenOff, Unreachable, Upstream, re
 from holdfast.collect.thinking import BudgetTracker, ThinkingControl, hinted, way_for, wish
 from holdfast.contracts.budget import BudgetChange, Mode
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.flag import WITHOUT, features_without
 from holdfast.contracts.rollout import Attempt
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
@@ -178,7 +179,10 @@ class AttemptBudget:
         self._store, self._attempt, self._clock = store, attempt, clock
         self._writes: list[WriteFuture[None]] = []
         self._under_way: list[WriteFuture[None]] = []  # all pending writes, whoever waits for them
-        self.tracker = BudgetTracker(attempt.id, store.views.rollout(attempt.rollout).input, self._record, clock)
+        rollout = store.views.rollout(attempt.rollout)
+        self.features = features_without(rollout.metadata.get(WITHOUT, ()))
+        is_adaptive = self.features.adaptive
+        self.tracker = BudgetTracker(attempt.id, rollout.input, self._record, clock, adaptive=is_adaptive)
 
     def taken(self) -> list[WriteFuture[None]]:
         """The writes since the last call, for the caller to wait for."""
@@ -214,7 +218,7 @@ class ProxyBudgets:
         self._trackers: OrderedDict[int, AttemptBudget] = OrderedDict()  # by an attempt's token
 
     def thinking_mode(self, attempt: Attempt) -> str | None:
-        """The mode of the attempt's run; None if it has no thinking budgets."""
+        """The mode of the attempt's run; None if it has no thinking budgets, or a flag keeps its unit from one."""
         run = attempt.rollout.partition("/")[0]
         if run not in self._runs:
             if len(self._runs) >= MOST:
@@ -222,7 +226,8 @@ class ProxyBudgets:
             settings = self._store.runs.get(run).settings
             mode = str(settings.get("thinking_mode") or "auto")
             self._runs[run] = mode if settings.get("thinking_budgets") is True else None
-        return self._runs[run]
+        mode = self._runs[run]
+        return mode if mode is not None and self._kept(attempt).features.budgets else None
 
     def grant(
         self, attempt: Attempt, asked: ModelRequest, dialect: Dialect, wanted: str, known: Iterable[ModelInfo]
@@ -244,13 +249,17 @@ class ProxyBudgets:
         return grant, replace(again, sampling={**asked.sampling, "thinking": tokens, "thinking_mode": mode.value})
 
     def _tracker(self, attempt: Attempt) -> AttemptBudget:
+        kept = self._kept(attempt)
+        kept.catch_up()
+        return kept
+
+    def _kept(self, attempt: Attempt) -> AttemptBudget:
         kept = self._trackers.get(attempt.token)
         if kept is None:
             kept = self._trackers[attempt.token] = AttemptBudget(self._store, attempt, self._clock)
             while len(self._trackers) > MOST:
                 self._trackers.popitem(last=False)
         self._trackers.move_to_end(attempt.token)
-        kept.catch_up()
         return kept
 
 

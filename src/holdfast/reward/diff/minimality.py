@@ -81,11 +81,13 @@ def signals(
     files: Collection[str] = (),
     uses: Sequence[str] = (),
     weight: float = 0.3,
+    has_scaffolding: bool = True,
 ) -> tuple[RewardTerm, ...]:
     """The term `minimality`, and its parts `excess_edits`, `scaffolding` and `parse_errors` with weight 0. `files` are
-    the paths that the task is about (empty: any); `uses` are other texts, such as tests, that may use a name."""
+    the paths that the task is about (empty: any); `uses` are other texts, such as tests, that may use a name. Without
+    scaffolding only the size of the change counts."""
     spent = total_excess(change, references)
-    found = unneeded_scaffolding(change, references, files=files, uses=uses)
+    found = unneeded_scaffolding(change, references, files=files, uses=uses) if has_scaffolding else ()
     amount = scaffold_amount(found)
     value = multiplier(spent.excess, amount, reference_cost=spent.reference_cost)
     return (

@@ -15,12 +15,11 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from holdfast.collect.agent import Score
+from holdfast.collect.agent import OwnScore, Score
 from holdfast.collect.pool import PoolTiming as PoolPace
 from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, Work
 from holdfast.contracts.evidence import Interval
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
@@ -93,8 +92,8 @@ class Quickstart:
 QUICK = Quickstart(test_tasks=24, probe_tasks=12, warm_up_rounds=1, grpo_steps=1, grpo_tasks=5, grpo_samples=4)
 
 
-def spec_for(settings: Quickstart, features: Features = ALL_ON) -> RunSpec:
-    return training_spec("quickstart", settings, scorer(features), partial(quickstart, settings))
+def spec_for(settings: Quickstart) -> RunSpec:
+    return training_spec("quickstart", settings, OwnScore(scorer), partial(quickstart, settings))
 
 
 def training_spec(kind: str, settings: LocalTraining, score: Score, program: Callable[[DurableRun], Any]) -> RunSpec:
