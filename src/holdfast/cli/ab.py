@@ -124,7 +124,7 @@ def status(feature: Feature, at: StoreOptions) -> Output:
     trial, ruling, served = _ruling(at, trial.name)
     design, is_on = design_of(trial), is_running(trial, time.time())
     moved = {one: live.get(one) for one, was in design.live.items() if is_on and live.get(one) != was}
-    data = {"trial": trial, "state": "running" if is_on else "ended", "ruling": ruling, "moved_releases": moved}
+    data: dict[str, Any] = {"trial": trial, "state": "running" if is_on else "ended", "ruling": ruling, "moved_releases": moved}
     data |= {"flag": design.flag, "until": design.until, "apply": design.apply}
     data |= {"sample_ratio_p": ruling.ratio_p, "is_void": ruling.call is ExperimentCall.VOID}
 

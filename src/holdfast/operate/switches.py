@@ -196,7 +196,7 @@ def change_flag(
         if before is None:
             store.flags.get(name)  # says that there is none
             continue
-        if (after := change(before)) == before:
+        if (after := change(before)) == known.get(name):
             return before
         try:
             return store.flags.put(after, who=who, why=why, now=now, seen=known.get(name)).result()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from holdfast.contracts.errors import IllegalMove
 from holdfast.contracts.flag import ARMS, run_unit, unit_of
@@ -52,7 +53,7 @@ async def tell_run(store: Store, arms: Mapping[str, str], run: str, *, now: floa
     counts, rewards = store.views.outcomes(run), store.views.rewards(run).values()
     right, wrong = counts[OutcomeKind.RIGHT], counts[OutcomeKind.WRONG] + counts[OutcomeKind.FAILED]
     paid = sum(one.rewarded for one in rewards)
-    told: dict[str, float | None] = {
+    told: dict[str, Any] = {
         "success": right / (right + wrong) if right + wrong else None,
         "reward": sum((one.mean_reward or 0.0) * one.rewarded for one in rewards) / paid if paid else None,
     }

@@ -226,8 +226,8 @@ class ProxyBudgets:
             settings = self._store.runs.get(run).settings
             mode = str(settings.get("thinking_mode") or "auto")
             self._runs[run] = mode if settings.get("thinking_budgets") is True else None
-        mode = self._runs[run]
-        return mode if mode is not None and self._kept(attempt).features.budgets else None
+        found = self._runs[run]
+        return found if found is not None and self._kept(attempt).features.budgets else None
 
     def grant(
         self, attempt: Attempt, asked: ModelRequest, dialect: Dialect, wanted: str, known: Iterable[ModelInfo]
