@@ -124,8 +124,8 @@ def status(feature: Feature, at: StoreOptions) -> Output:
     trial, ruling, served = _ruling(at, trial.name)
     design, is_on = design_of(trial), is_running(trial, time.time())
     moved = {one: live.get(one) for one, was in design.live.items() if is_on and live.get(one) != was}
-    data: dict[str, Any] = {"trial": trial, "state": "running" if is_on else "ended", "ruling": ruling, "moved_releases": moved}
-    data |= {"flag": design.flag, "until": design.until, "apply": design.apply}
+    data: dict[str, Any] = {"trial": trial, "state": "running" if is_on else "ended", "ruling": ruling}
+    data |= {"flag": design.flag, "until": design.until, "apply": design.apply, "moved_releases": moved}
     data |= {"sample_ratio_p": ruling.ratio_p, "is_void": ruling.call is ExperimentCall.VOID}
 
     def text() -> None:
