@@ -389,6 +389,24 @@ def test_every_flag_switches_a_feature_and_says_what_its_shares_are_of() -> None
     assert governed("my.own") == governed("my.enabled") == () and units_of("my.own") == ""
 
 
+@pytest.mark.parametrize(
+    ("flags", "is_alike"),
+    [
+        ((), True),
+        ((made(GROUP, enabled=False),), True),
+        ((share(LEARNING, 100.0), share(SWITCHES["judges"], 0.0)), True),
+        ((share(LEARNING, 50.0),), False),
+        ((share(GROUP, 1.0),), False),  # what others require counts for them
+        ((made(LEARNING, requires={"mine": "on"}), flag("mine", rules=(FlagRule(variant="on", percent=5.0),))), False),
+    ],
+)
+def test_where_all_keys_get_the_same_that_is_asked_once(flags: tuple[Flag, ...], is_alike: bool) -> None:
+    look = seen(flags)
+    assert (look.everybody() is not None) is is_alike
+    if is_alike:
+        assert {look.features(f"key-{number}") for number in range(50)} == {look.everybody()}
+
+
 TRIAL = Experiment(
     name="budgets-1",
     kind=KIND,

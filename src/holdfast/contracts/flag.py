@@ -40,6 +40,9 @@ class Features:
         """The same for every unit: see FeatureFlags."""
         return self
 
+    def everybody(self) -> Features | None:
+        return self
+
     def somebody(self) -> Features:
         return self
 
@@ -62,6 +65,9 @@ class FeatureFlags(Protocol):
 
     def features(self, key: str) -> Features:
         """What the unit with this key gets."""
+
+    def everybody(self) -> Features | None:
+        """What all units get alike; None: it differs, or experiments are going on, and each has to be asked for."""
 
     def somebody(self) -> Features:
         """What at least some units get."""

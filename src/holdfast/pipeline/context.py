@@ -256,14 +256,15 @@ class StepContext:
         """The tasks, each marked with the features that its unit does not get, and with its arms of experiments. That
         is kept before anything runs: whoever works on a rollout, now or after a restart, sees the same."""
         runtime, flags = self._run.spec.runtime, self._run.flags()
-        marked, exposed, checked = list[Task](), dict[tuple[str, str], str](), {ALL_ON}
+        alike, exposed, checked = flags.everybody(), dict[tuple[str, str], str](), {ALL_ON}
+        marked = []
         for task in tasks:
-            unit = unit_of(task.input)
-            off = [name for name in flags.features(unit).off if name in runtime.uses]
-            if (features := features_without(off)) not in checked:
+            unit = "" if alike is not None else unit_of(task.input)
+            off = [name for name in (alike or flags.features(unit)).off if name in runtime.uses]
+            if off and (features := features_without(off)) not in checked:
                 runtime.check(features)
                 checked.add(features)
-            arms = dict(flags.exposures(unit, runtime.uses))
+            arms = {} if alike is not None else dict(flags.exposures(unit, runtime.uses))
             exposed |= {(trial, unit): arm for trial, arm in arms.items()}
             found = {name: value for name, value in ((WITHOUT, off), (ARMS, arms)) if value}
             marked.append(replace(task, metadata={**task.metadata, **found}) if found else task)

@@ -342,6 +342,14 @@ class Snapshot:
     def features(self, key: str) -> Features:
         return Features(**{feature: bool(self._evaluate(name, key).value) for feature, name in SWITCHES.items()})
 
+    def everybody(self) -> Features | None:
+        """What every key gets; None where a rule is for a share or has conditions, or an experiment is going on."""
+        ours = [flag for flag in self.flags.values() if governed(flag.name)]
+        rules = [rule for flag in ours for rule in flag.rules]
+        is_divided = any(rule.conditions or 0.0 < rule.percent < 100.0 for rule in rules)
+        needs_others = any(not governed(other) for flag in ours for other in flag.requires)
+        return None if self.trials or is_divided or needs_others else self.features(NOBODY)
+
     def off(self, key: str) -> dict[str, Off]:
         """What the key does not get, by feature."""
         found = {}
