@@ -171,7 +171,7 @@ def assert_right(scene: Scene, *, looks: int = 1, most: int = 1_000) -> None:
         assert paid.n == told.rewarded
         if told.mean_reward is not None:
             assert isclose(paid.total / paid.n, told.mean_reward, abs_tol=1e-9)
-    if (standing := scene.store.figures.standing(scene.run)) is not None:
+    if (standing := scene.store.figures.run_totals(scene.run)) is not None:
         told_by_split = scene.store.views.rewards(scene.run)
         assert {split: (it.total, it.rewarded) for split, it in standing[1].items()} == {
             split: (it.total, it.rewarded) for split, it in told_by_split.items()

@@ -55,7 +55,9 @@ class DesignOptions:
     reward_range: Annotated[str, Option("--range", metavar="LOW:HIGH", help="Of a reward.")] = "0:1"
     alpha: Annotated[float, Option(metavar="X", help="Chance of a wrong promotion, however often asked.")] = 0.05
     min_effect: Annotated[float, Option(metavar="X", help="The treatment must be better by more.")] = 0.0
-    worthwhile: Annotated[float, Option(metavar="X", help="Told by 'needs' while no gain is seen.")] = 0.05
+    hoped_effect: Annotated[
+        float, Option("--worthwhile", metavar="X", help="Told by 'needs' while no gain is seen.")
+    ] = 0.05
     limit: Annotated[
         list[str] | None, Option(metavar="NAME=X", help="A guardrail, such as errors=0.1 or latency=none.")
     ] = None
@@ -65,7 +67,7 @@ class DesignOptions:
             metric=self.metric,  # type: ignore[arg-type]  # it is checked there
             alpha=self.alpha,
             min_effect=self.min_effect,
-            worthwhile=self.worthwhile,
+            worthwhile=self.hoped_effect,
             reward_range=_range(self.reward_range),
             limits=_limits(self.limit or ()),
             **more,

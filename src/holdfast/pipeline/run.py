@@ -234,7 +234,7 @@ class DurableRun:
         now = self.clock()
         views, known = self.store.views, None
         if state is RunState.RUNNING:  # told again and again, so it is counted on; the last word reads every rollout
-            known = self.store.figures.standing(self.id)
+            known = self.store.figures.run_totals(self.id)
         if known is None:
             counts, outcomes, rewards = views.counts(self.id), views.outcomes(self.id), views.rewards(self.id)
         else:

@@ -142,7 +142,7 @@ class Scorer:
         """False: what its tasks expect is a rubric or the like, and no answer."""
         return bool(_trait(self.function, "gold_is_answer", True))
 
-    def told(self, features: Features) -> Scorer:
+    def with_features(self, features: Features) -> Scorer:
         """The same, told which of the features that its function knows a unit gets."""
         known = {name: getattr(features, name) for name in _trait(self.function, "features", ())}
         return replace(self, function=partial(self.function, **known)) if known else self
@@ -300,7 +300,7 @@ class Combined:
                 raise BadInput(f"scorer {one.name}", why=why, remedy="switch it on, or leave the scorer out")
         if not features.combined and any(not one.asks_model for one in left):
             left = tuple(replace(one, weight=0.0) if one.asks_model and not one.gate else one for one in left)
-        return replace(self, scorers=tuple(one.told(features) for one in left))
+        return replace(self, scorers=tuple(one.with_features(features) for one in left))
 
     def costs(self, task: Any, spans: Sequence[Span]) -> Signals:
         """What the safety scorers say of an attempt that failed and has no other score: it is no safer for that. Where

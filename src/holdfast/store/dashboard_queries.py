@@ -431,7 +431,7 @@ class DashboardQueries:
         with tally.lock:
             return self._db.reading(lambda view: tally.count(view, most), snapshot=True)
 
-    def standing(self, run: str) -> tuple[Totals, Mapping[str, SplitRewards]] | None:
+    def run_totals(self, run: str) -> tuple[Totals, Mapping[str, SplitRewards]] | None:
         """All of a run and its rewards by split, counted on to the end; None where that cannot be counted on."""
         tally, to = self._tally(run), (-1, -1)
 
