@@ -171,15 +171,14 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    given = arguments()
-    names = given.names or sorted(RATIOS)
-    found = {key: value for name in names for key, value in ratios_of(name, measured(name)).items()}
-    committed = read()
-    rows = compare(found, committed, dict.fromkeys(names))
-    if given.keep:
-        kept = {key: float(f"{now:.4g}") for key, (_, now) in found.items() if now is not None}
-        others = {key: value for key, value in committed.items() if key.partition(".")[0] not in names}
-        COMMITTED.write_text(json.dumps({**others, **kept}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    given, rows = arguments(), list[Compared]()
+    for name in given.names or sorted(RATIOS):
+        found, committed = ratios_of(name, measured(name)), read()
+        rows += compare(found, committed, {name: None})
+        if given.keep:  # one by one: a run that is interrupted keeps what it has measured
+            kept = {key: float(f"{now:.4g}") for key, (_, now) in found.items() if now is not None}
+            others = {key: value for key, value in committed.items() if key.partition(".")[0] != name}
+            COMMITTED.write_text(json.dumps({**others, **kept}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     fallen = [row.key for row in rows if row.is_fall]
     if given.json:
         listed = [{"key": row.key, "before": row.before, "now": row.now, "state": row.state} for row in rows]

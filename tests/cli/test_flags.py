@@ -206,7 +206,7 @@ def test_what_the_page_says_about_flags_and_experiments_runs(cli: Cli, here: Pat
             assert (ran.code, ran.err) == (0, ""), line
             said[line] = ran.out
     asked = [line for line in said if "flags eval" in line]
-    assert said[asked[0]] == "parser: on = true (TARGETING_MATCH: rule 1)\n" and len(said) == 15
+    assert said[asked[0]] == "parser: on = true (TARGETING_MATCH: rule 1)\n" and len(said) == 18
     code = re.findall(r"```python\n(.*?)```", page, re.S)
     ran = subprocess.run([sys.executable, "-c", code[0]], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout) == (0, "True on TARGETING_MATCH rule 1\n"), ran.stderr
