@@ -190,13 +190,13 @@ def set_(
 
 @app.command()
 def enable(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
-    """Let its rules decide from now on."""
+    """Enable a flag: its rules decide from now on."""
     return _switch(at, name, why, enabled=True)
 
 
 @app.command()
 def disable(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
-    """Give everybody its off variant from now on."""
+    """Disable a flag: everybody gets its off variant."""
     return _switch(at, name, why, enabled=False)
 
 
@@ -240,7 +240,7 @@ def evaluate(
     run: Annotated[str | None, Option(metavar="RUN", help="The same for a run, by its key.")] = None,
     attr: Annotated[Many, Option(metavar="NAME=VALUE", help="More about them; several.")] = None,
 ) -> Output:
-    """Tell a flag's value for somebody, and why it is that."""
+    """Evaluate a flag for a key and explain the result."""
     from holdfast.contracts.flag import run_unit
     from holdfast.operate.switches import snapshot_of
 
@@ -262,7 +262,7 @@ def evaluate(
 
 @app.command()
 def drop(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
-    """Remove a flag, once nothing asks for it any more."""
+    """Remove a flag that nothing evaluates any more."""
     with at.existing() as opened:
         _refuse_in_experiment(opened, name, at)
         if others := needed_by(name, {flag.name: flag for flag in opened.flags.all()}):
@@ -273,7 +273,7 @@ def drop(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
 
 @app.command()
 def init(at: StoreOptions, why: Why = "the flags that a project begins with") -> Output:
-    """Write down the flags of holdfast's own features, each as it is in force now; what is there already stays.
+    """Create the flags of Holdfast's own features with their values of now; existing flags stay.
 
     All are on, but those whose ENABLE_… variable says no.
     """
