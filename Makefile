@@ -6,10 +6,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes: each would compile all of it again
-.PHONY: help setup demo test quick check site coverage fuzz mutate bench experiments mission peers adapters drill lock clean services
+.PHONY: help setup demo test quick check site coverage fuzz mutate bench bench-check experiments mission peers adapters drill lock clean services
 
 help:
-	@sed -n 's/^## \([a-z]*\): \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^## \([a-z-]*\): \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 ## setup: the environment for working on Holdfast, in .venv
 setup: .venv/.stamp-dev
@@ -54,6 +54,10 @@ mutate: .venv/.stamp-dev services
 ## bench: every benchmark in its quick form, one JSON object each
 bench: .venv/.stamp-dev services
 	@for file in $(sort $(wildcard benchmarks/*.py)); do $(BIN)/python $$file --json --quick || exit 1; done
+
+## bench-check: every benchmark's quick form, its ratios against benchmarks/ratios.json; fails where one fell
+bench-check: .venv/.stamp-dev services
+	$(BIN)/python tools/bench_check.py
 
 ## experiments: what rewards teach, each in its quick form; python -m experiments NAME runs the whole
 experiments: .venv/.stamp-dev

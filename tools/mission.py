@@ -98,7 +98,7 @@ def command_is_absent(command: str) -> str | None:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^## ([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    return set(re.findall(r"^## ([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
 
 
 def proof_is_absent(item: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
@@ -53,7 +54,21 @@ def machine() -> Figures:
         "sqlite": sqlite3.sqlite_version,
         "cores": os.cpu_count(),
         "load_1m": round(os.getloadavg()[0], 2),
+        "reference_ms": rounded(reference_ms()),
     }
+
+
+def reference_ms() -> float:
+    """CPU of a fixed piece of plain Python, the best of fifty, in milliseconds: CPU times of two machines, or of one
+    that is busy, are compared in units of it."""
+    rows = [{"id": place, "name": f"row {place}", "value": place / 7.0} for place in range(400)]
+    took = []
+    for _ in range(50):
+        began = time.process_time()
+        for row in json.loads(json.dumps(rows)):
+            hashlib.sha256("".join(sorted(f"{row['name']}:{row['value']:.6f}")).encode()).hexdigest()
+        took.append(time.process_time() - began)
+    return 1000.0 * min(took)
 
 
 def fdatasync_per_s(folder: Path, for_s: float) -> float:

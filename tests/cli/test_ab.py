@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from holdfast.contracts.records import decode
-from holdfast.contracts.release import Experiment, Exposure, ServedRequest
+from holdfast.contracts.release import Experiment, Exposure, ServedRequest, Stage
 from holdfast.operate.release_views import Statistics
 from holdfast.promote.experiment import Design, ExperimentCall, Ruling, assign, verdict
 from holdfast.store.store import Store
-from tests.cli.conftest import Cli, Group
+from tests.cli.conftest import Answer, Cli, Group
+from tests.operate.stage import POLICY, Line
 
 
 @pytest.fixture
@@ -200,3 +201,109 @@ def test_a_real_gain_is_found_and_the_forecast_is_of_the_right_size() -> None:
     assert calls.count(ExperimentCall.PROMOTE) >= 32
     needs = [looked_at_after_every_unit(rates, 200, seed).needs for seed in range(40)]
     assert 100 < float(np.median([one for one in needs if one is not None])) < 2000
+
+
+# Experiments about features
+
+
+@pytest.fixture
+def experiment(cli: Cli, url: str) -> Callable[..., Answer]:
+    """`holdfast release experiment …`, in the words of the guide."""
+    return lambda *words: cli("release", "experiment", *words, "--store", url)
+
+
+BUDGETS = "extendedThinking.budgetManagement"
+
+
+def served_by_flag(store: Store, name: str, n: int = 300) -> None:
+    """Units that are better with the feature."""
+    serve(store, name, {"off": 0.1, "on": 0.9}, n)
+
+
+def test_an_experiment_about_a_feature_has_the_flags_variants_as_arms_and_an_end(
+    experiment: Callable[..., Answer], store: Store
+) -> None:
+    said = experiment("budgets", "--for", "7d", "--why", "does thinking help?").done()
+    assert said.lines[0].startswith(f"{BUDGETS}-1: begun, off 0.5, on 0.5 of the tasks, until")
+    trial = store.trials.get(f"{BUDGETS}-1")
+    assert trial.settings["until"] == pytest.approx(trial.created_at + 7 * 86_400.0)
+    found = experiment("status", "budgets", "--json").done().json
+    assert (found["state"], found["flag"], found["apply"], found["is_void"]) == ("running", BUDGETS, False, False)
+    assert found["ruling"]["call"] == "continue_testing" and found["sample_ratio_p"] == 1.0
+    again = experiment("budgets", "--for", "1h")
+    assert f"flag {BUDGETS}: is in experiment {BUDGETS}-1; holdfast release experiment stop budgets" in again.refusal
+
+
+def test_the_verdict_is_told_and_the_flag_stays_the_operators(
+    experiment: Callable[..., Answer], cli: Cli, store: Store, url: str
+) -> None:
+    experiment("budgets", "--for", "12h", "--share", "40").done()
+    assert store.trials.get(f"{BUDGETS}-1").arms == {"off": 0.6, "on": 0.4}
+    refused = cli("flags", "set", BUDGETS, "--rule", "on 10%", "--store", url)
+    assert f"experiment {BUDGETS}-1 decides who gets what" in refused.refusal
+    served_by_flag(store, f"{BUDGETS}-1")
+    page = experiment("status", "budgets").done()
+    assert page.page and "verdict: promote treatment (on)" in page.lines
+    assert f"holdfast flags rollout {BUDGETS} 100" in " ".join(page.out.split())
+    over = experiment("stop", "budgets", "--why", "seen enough").done()
+    assert "ended; promote treatment" in " ".join(over.out.split()) and store.flags.all() == []
+    assert experiment("status", "budgets", "--json").json["state"] == "ended"
+    assert "ended" in experiment("stop", "budgets").refusal
+
+
+def test_stop_with_apply_follows_the_verdict(experiment: Callable[..., Answer], store: Store) -> None:
+    experiment("budgets", "--for", "30m").done()
+    served_by_flag(store, f"{BUDGETS}-1")
+    experiment("stop", "budgets", "--apply").done()
+    assert [(one.variant, one.percent) for one in store.flags.get(BUDGETS).rules] == [("on", 100.0)]
+    experiment("budgets", "--for", "30m").done()
+    serve(store, f"{BUDGETS}-2", {"off": 0.9, "on": 0.1}, 300)
+    experiment("stop", "budgets", "--apply").done()
+    assert [(one.variant, one.percent) for one in store.flags.get(BUDGETS).rules] == [("on", 0.0)]
+
+
+def test_arms_that_were_not_filled_as_meant_void_it(experiment: Callable[..., Answer], store: Store) -> None:
+    experiment("budgets", "--for", "1h").done()
+    trial = store.trials.get(f"{BUDGETS}-1")
+    for number in range(200):
+        unit = f"user-{number}"
+        if (arm := assign(trial, unit)) == "off" or number % 5 == 0:  # units with the feature get lost
+            store.trials.expose(trial.name, unit, arm, now=1.0).result()
+    found = experiment("status", "budgets", "--json")
+    assert found.code == 1 and found.json["is_void"] and found.json["sample_ratio_p"] < 1e-6
+    assert "void" in experiment("status", "budgets").out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nothing", "--for", "7d"), "feature 'nothing': there is none, and no flag"),
+        (("budgets", "--for", "soon"), "--for 'soon': is not a time; write 7d, 12h, 30m or 90s"),
+        (("budgets", "--for", "0d"), "--for '0d': is not a time"),
+        (("budgets", "--for", "7d", "--share", "100"), "--share 100: leaves one arm empty"),
+        (("budgets", "--for", "7d", "--metric", "luck"), "metric 'luck': cannot decide an experiment"),
+        (("status", "budgets"), "feature 'budgets': there was no experiment about it; holdfast release experiment"),
+    ],
+)
+def test_a_bad_experiment_is_refused_before_anything_begins(
+    experiment: Callable[..., Answer], store: Store, words: tuple[str, ...], message: str
+) -> None:
+    assert message in experiment(*words).refusal
+    assert store.trials.all() == []
+
+
+def test_a_feature_that_is_off_cannot_be_tried(experiment: Callable[..., Answer], cli: Cli, url: str) -> None:
+    cli("flags", "init", "--store", url).done()
+    cli("flags", "disable", "extendedThinking.enabled", "--store", url).done()
+    said = experiment("budgets", "--for", "1d").refusal
+    assert f"flag {BUDGETS}: needs extendedThinking.enabled, which is off; holdfast flags enable" in said
+
+
+def test_a_release_that_moves_while_it_runs_is_told(experiment: Callable[..., Answer], store: Store) -> None:
+    line = Line(store, 2)
+    experiment("budgets", "--for", "1h").done()
+    assert experiment("status", "budgets", "--json").json["moved_releases"] == {}
+    line.go(2, Stage.CANARY, 10)
+    line.go(2, Stage.LIVE)
+    assert experiment("status", "budgets", "--json").json["moved_releases"] == {POLICY: f"{POLICY}@2"}
+    assert f"{POLICY}@1 was live when it began" in " ".join(experiment("status", "budgets").out.split())

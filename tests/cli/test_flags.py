@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from holdfast.cli.flags import pair_of, rule_of, text_of, value_of
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import ALL_ON, Condition, Flag, FlagRule
+from holdfast.contracts.flag import ALL_ON, Condition, Flag, FlagRule, run_unit
 from holdfast.contracts.records import decode, dumps
-from holdfast.operate.switches import key_of, snapshot_of
+from holdfast.operate.switches import snapshot_of
 from holdfast.promote.flags import SWITCHES
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse import quickstart
@@ -160,9 +160,9 @@ def test_after_init_all_is_on_and_a_share_says_what_it_is_a_share_of_and_what_a_
     assert flags.says("rollout", name, 90).splitlines()[-1] == "  a share is one of runs"
     assert flags("show", name).lines[-1] == "  a share is one of runs"
     assert flags.says("set", "parser") == "parser: made, off: on"  # of other flags, whoever asks gives the keys
-    is_on = snapshot_of(store, **at).features(key_of(run)).learning  # type: ignore[arg-type]
+    is_on = snapshot_of(store, **at).features(run_unit(run)).learning  # type: ignore[arg-type]
     assert value(flags, name, "--run", run) is is_on
-    assert flags.says("eval", name, "--run", run) == flags.says("eval", name, "--key", key_of(run))
+    assert flags.says("eval", name, "--run", run) == flags.says("eval", name, "--key", run_unit(run))
     flags.says("rollout", name, "0.0001")
     assert "the key's place is" in " ".join(flags.says("eval", name, "--run", run).split())
     assert "--run: and --key were both given" in flags("eval", name, "--run", run, "--key", "x").refusal
@@ -206,7 +206,7 @@ def test_what_the_page_says_about_flags_and_experiments_runs(cli: Cli, here: Pat
             assert (ran.code, ran.err) == (0, ""), line
             said[line] = ran.out
     asked = [line for line in said if "flags eval" in line]
-    assert said[asked[0]] == "parser: on = true (TARGETING_MATCH: rule 1)\n" and len(said) == 15
+    assert said[asked[0]] == "parser: on = true (TARGETING_MATCH: rule 1)\n" and len(said) == 18
     code = re.findall(r"```python\n(.*?)```", page, re.S)
     ran = subprocess.run([sys.executable, "-c", code[0]], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout) == (0, "True on TARGETING_MATCH rule 1\n"), ran.stderr

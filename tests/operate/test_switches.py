@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import ALL_ON, Features, FlagRule
+from holdfast.contracts.flag import ALL_ON, Features, FlagRule, run_unit
 from holdfast.contracts.run import StepRecord
 from holdfast.operate.alerts import QUIET, AlarmRule
 from holdfast.operate.switches import (
@@ -18,8 +19,7 @@ from holdfast.operate.switches import (
     LATENCY,
     Fuse,
     divergence,
-    feature_reader,
-    key_of,
+    flag_reader,
     p95,
     pull,
     snapshot_at,
@@ -34,6 +34,14 @@ from tests.conftest import Files
 
 AT: dict[str, Any] = {"clock": lambda: 5.0, "environment": {}}
 KEY = "ab12"
+
+
+def reading(store: Store, **how: Any) -> Callable[[Sequence[StepRecord]], Features]:
+    """The features of the run KEY, as its driver reads them before each step."""
+    read = flag_reader(store, **how)
+    return lambda done: read(done).features(KEY)
+
+
 SOME = {"who": "ann", "why": "test", "now": 1.0}
 
 
@@ -139,11 +147,11 @@ def test_a_run_has_its_share_as_a_whole_from_before_it_has_a_number_until_it_is_
     begun = [snapshot_of(file_store, **AT).features(key) for key in keys]
     assert 48 <= sum(one.learning for one in begun) < 60
     for key, one in zip(keys, begun, strict=True):
-        assert feature_reader(file_store, key=key_of(f"run-7-{key}"), **AT)([]) == one
+        assert flag_reader(file_store, **AT)([]).features(run_unit(f"run-7-{key}")) == one
 
 
-def test_there_is_a_fuse_for_every_feature_and_none_for_others() -> None:
-    assert {*LATENCY, DIVERGENCE.feature} == set(SWITCHES)
+def test_there_is_a_fuse_for_every_feature_with_a_documented_limit_and_none_for_others() -> None:
+    assert {*LATENCY, DIVERGENCE.feature} == {"budgets", "minimal_diff", "judges", "tool_rewards", "learning"}
     with pytest.raises(BadInput, match="fuse of 'dashboard': there is no such feature; use budgets, "):
         Fuse(feature="dashboard", rule=AlarmRule(name="x", fires_above=1.0, clears_at=0.5))
 
@@ -159,7 +167,7 @@ def test_learning_that_is_taken_back_again_and_again_is_switched_off(file_store:
     assert divergence(updates(None, None)) == (None, 0)
     assert divergence(updates(True, None, False)) == (0.5, 2)
     assert divergence(updates(*[True] * 6, *[False] * 6)) == (0.0, 6)  # only the last ones count
-    read = feature_reader(file_store, key=KEY, **AT)
+    read = reading(file_store, **AT)
     assert read(updates()) == read(updates(False, True)) == read(updates(True, True)) == ALL_ON  # too few
     assert read(updates(False, True, True)) == Features(learning=False)
     assert killed(file_store) == {"agenticRL.trainingPipeline"}
@@ -168,24 +176,24 @@ def test_learning_that_is_taken_back_again_and_again_is_switched_off(file_store:
 def test_learning_that_was_revived_is_judged_by_what_came_after(file_store: Store) -> None:
     switch_on(file_store)
     name, old = SWITCHES["learning"], updates(True, True, True, True, at=2.0)
-    read = feature_reader(file_store, key=KEY, **AT)
+    read = reading(file_store, **AT)
     assert read(old) == Features(learning=False)
     flag = file_store.flags.get(name)
     file_store.flags.put(replace(flag, killed=False), who="ann", why="it is mended", now=10.0).result()
     later: dict[str, Any] = {"clock": lambda: 20.0, "environment": {}}
-    resumed = feature_reader(file_store, key=KEY, **later)
+    resumed = reading(file_store, **later)
     for look in (read, resumed):
         assert look(old) == look([*old, *updates(True, True, at=11.0)]) == ALL_ON  # two are too few
     described = replace(file_store.flags.get(name), description="of the pipeline")
     file_store.flags.put(described, who="ann", why="words", now=15.0).result()  # no revival: the two still count
     assert resumed([*old, *updates(True, True, True, at=11.0)]) == Features(learning=False)
     assert file_store.flags.drop(name, who="ann", why="away with it", now=30.0).result().killed
-    assert feature_reader(file_store, key=KEY, **later)([*old, *updates(True, True, True, at=11.0)]) == ALL_ON
+    assert reading(file_store, **later)([*old, *updates(True, True, True, at=11.0)]) == ALL_ON
 
 
 def test_in_one_process_new_trouble_after_a_revival_kills_again(file_store: Store) -> None:
     switch_on(file_store)
-    read, old = feature_reader(file_store, key=KEY, **AT), updates(True, True, True, at=2.0)
+    read, old = reading(file_store, **AT), updates(True, True, True, at=2.0)
     assert read(old) == Features(learning=False)
     flag = file_store.flags.get(SWITCHES["learning"])
     file_store.flags.put(replace(flag, killed=False), who="ann", why="it is mended", now=10.0).result()

@@ -24,12 +24,14 @@ from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.errors import BadInput, StoreFull
 from holdfast.contracts.judgement import Calibration, JudgeStatus
 from holdfast.contracts.records import decode
+from holdfast.contracts.release import Experiment
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Task
 from holdfast.contracts.run import LEGACY_STEP, RunState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.operate import watchers
 from holdfast.operate.watchers import MEANINGS, RULES, AlertWatcher, Lines, Webhook
+from holdfast.promote.experiment import KIND, Design, settings_of
 from holdfast.reward.safety import GATE
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture, settle
@@ -330,3 +332,14 @@ async def test_nobody_there_is_an_os_error_and_what_is_no_address_is_refused_at_
         await Webhook(url="http://127.0.0.1:9/hook", pause=no_pause)(ALERT)
     with pytest.raises(BadInput, match="is not an address"):
         Webhook(url="file:///etc/passwd")
+
+
+def test_an_experiment_whose_time_is_over_is_ended_by_whoever_serves(site: Site) -> None:
+    now = site.clock.now
+    about: dict[str, Any] = {"name": "parser-1", "kind": KIND, "arms": {"off": 0.5, "on": 0.5}, "salt": "s"}
+    settings = settings_of(Design(flag="parser", until=now + 30.0))
+    site.store.trials.begin(Experiment(**about, created_at=now, settings=settings), who="ann", now=now).result()
+    site.look(29.0)
+    assert site.store.trials.get("parser-1").ended_at is None
+    site.look(5.0)
+    assert site.store.trials.get("parser-1").ended_at == now + 30.0

@@ -22,7 +22,7 @@ from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import DesiredState, RunState, Status
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.run import Control, DurableRun, FeaturesAfter, RunSpec, drive
+from holdfast.pipeline.run import Control, DurableRun, FlagsAfter, RunSpec, drive
 from holdfast.policies.prompt import Prompt
 from holdfast.store.store import Store
 from tests.collect.scene import PATIENCE_S, until
@@ -80,7 +80,7 @@ class Watched:
     control: Control = field(default_factory=Control)
     statuses: list[Status] = field(default_factory=list)
     resume: str | None = None
-    features: FeaturesAfter = lambda done: ALL_ON
+    features: FlagsAfter = lambda done: ALL_ON
     slow_s: float = 0.0  # how long an observer takes
     seen: threading.Event | None = None  # what an observer waits for, from its second look on
     is_stuck: bool = False

@@ -8,13 +8,14 @@ import pickle
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.collect.agent import Context, Tracer, no_model
+from holdfast.collect.agent import Context, OwnScore, Tracer, no_model
 from holdfast.collect.executors import InProcess, plainly, run_one
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
 from holdfast.collect.questions import exact_match
@@ -81,8 +82,8 @@ def settings(**fields: Any) -> OptimizeSettings:
     return OptimizeSettings.model_validate({**given, **fields})
 
 
-def planned(features: Features = ALL_ON, **fields: Any) -> RunSpec:
-    return optimize_spec(settings(**fields), features)
+def planned(**fields: Any) -> RunSpec:
+    return optimize_spec(settings(**fields))
 
 
 async def test_tasks_are_named_by_split_and_number(store: Store) -> None:
@@ -241,8 +242,9 @@ def test_without_pytorch_what_needs_it_is_refused_before_anything_is_started(
 
 
 def test_answers_are_scored_by_what_the_agent_brings_along_or_by_the_expected_text() -> None:
-    for agent, name in ((tooluse, "score"), (arithmetic, "exact_match")):
-        assert score_for(settings(agent=ARITHMETIC), agent, ALL_ON).__name__ == name  # type: ignore[attr-defined]
+    own = score_for(settings(agent=ARITHMETIC), tooluse)
+    assert isinstance(own, OwnScore) and own.without(ALL_ON) is tooluse_score
+    assert score_for(settings(agent=ARITHMETIC), arithmetic) is exact_match
 
 
 @pytest.mark.parametrize("kind", ["tasks", "processes"])
@@ -279,11 +281,17 @@ def generous(task: Any, answer: Any) -> float:
 async def test_with_thinking_budgets_every_call_is_told_how_much_it_may_think(endpoint: Endpoint) -> None:
     endpoint.models = {"data": [{"id": "org/tiny", "owned_by": "vllm"}]}
     fields = {"model": "org/tiny", "base_url": endpoint.url, "thinking_mode": "parameter"}
-    off = Features(budgets=False)
-    for on, features, expected in ((True, ALL_ON, 500), (False, ALL_ON, None), (True, off, None)):
-        plan = planned(**fields, thinking_budgets=on, features=features)
+    off, fixed = Features(budgets=False), Features(adaptive=False)
+    for on, features, expected in (
+        (True, ALL_ON, 500),
+        (False, ALL_ON, None),
+        (True, off, None),
+        (True, fixed, 2000),  # however easy the task is
+    ):
+        plan = planned(**fields, thinking_budgets=on)
         try:
-            await plan.runtime.slot().run(assignment({"prompt": "2 + 2?"}), lambda news: None)
+            given = replace(assignment({"prompt": "2 + 2?"}), features=features)
+            await plan.runtime.slot().run(given, lambda news: None)
         finally:
             plan.runtime.close()
         assert endpoint.asked[-1].body.get("thinking_token_budget") == expected

@@ -14,8 +14,9 @@ from scipy.stats import binomtest, chi2_contingency
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import ALL_ON, Condition, Features, Flag, FlagRule
+from holdfast.contracts.release import Experiment
+from holdfast.promote.experiment import KIND, Design, assign, settings_of
 from holdfast.promote.flags import (
-    KEYED,
     MOST_DEEP,
     SWITCHES,
     VARIABLES,
@@ -25,9 +26,11 @@ from holdfast.promote.flags import (
     check,
     evaluate,
     features,
+    governed,
     kill_variable,
     needed_by,
     snapshot,
+    units_of,
 )
 
 NOW = 1000.0
@@ -376,9 +379,74 @@ def test_a_part_is_off_without_its_group() -> None:
     assert evaluate(LEARNING, flags, {}, now=0.0, environment=kill).value is False
 
 
-def test_every_feature_has_its_documented_flag_and_says_what_its_shares_are_of() -> None:
+def test_every_flag_switches_a_feature_and_says_what_its_shares_are_of() -> None:
     assert tuple(SWITCHES) == tuple(part.name for part in fields(Features))
-    assert set(SWITCHES.values()) == set(VARIABLES.values()) == set(KEYED)
+    assert set(VARIABLES.values()) < set(SWITCHES.values())
+    for flag in features({}, owner="ann"):
+        off = seen([replace(flag, killed=True)]).features("r")
+        assert off.off == tuple(name for name in SWITCHES if name in governed(flag.name)) != ()
+        assert units_of(flag.name) == ("runs" if governed(flag.name) == ("learning",) else "tasks")
+    assert governed("my.own") == governed("my.enabled") == () and units_of("my.own") == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_alike"),
+    [
+        ((), True),
+        ((made(GROUP, enabled=False),), True),
+        ((share(LEARNING, 100.0), share(SWITCHES["judges"], 0.0)), True),
+        ((share(LEARNING, 50.0),), False),
+        ((share(GROUP, 1.0),), False),  # what others require counts for them
+        ((made(LEARNING, requires={"mine": "on"}), flag("mine", rules=(FlagRule(variant="on", percent=5.0),))), False),
+    ],
+)
+def test_where_all_keys_get_the_same_that_is_asked_once(flags: tuple[Flag, ...], is_alike: bool) -> None:
+    look = seen(flags)
+    assert (look.everybody() is not None) is is_alike
+    if is_alike:
+        assert {look.features(f"key-{number}") for number in range(50)} == {look.everybody()}
+
+
+TRIAL = Experiment(
+    name="budgets-1",
+    kind=KIND,
+    arms={"off": 0.5, "on": 0.5},
+    salt="trial/budgets-1",
+    created_at=0.0,
+    settings=settings_of(Design(flag=SWITCHES["budgets"], until=10.0)),
+)
+
+
+@pytest.mark.parametrize("percent", [0.0, 100.0])  # what the flag's own rules say
+def test_while_an_experiment_runs_its_arms_are_the_flags_values(percent: float) -> None:
+    flags = [share(SWITCHES["budgets"], percent)]
+    look = snapshot(flags, now=5.0, environment={}, trials=[TRIAL])
+    keys = [f"task-{number}" for number in range(200)]
+    arms = {key: assign(TRIAL, key) for key in keys}
+    assert 70 <= sum(arm == "on" for arm in arms.values()) <= 130
+    assert {key: look.features(key).budgets for key in keys} == {key: arm == "on" for key, arm in arms.items()}
+    assert all(look.exposures(key, ("budgets",)) == {"budgets-1": arm} for key, arm in arms.items())
+    assert look.somebody().budgets and look.features(keys[0]).judges
+    after = snapshot(flags, now=10.0, environment={}, trials=[TRIAL])  # its time is over
+    assert {after.features(key).budgets for key in keys} == {percent == 100.0}
+    assert after.exposures(keys[0], ("budgets",)) == {}
+
+
+def test_who_could_not_tell_the_arms_apart_is_in_no_experiment() -> None:
+    """A run without budgets, a unit that a rule with conditions decides about, and everybody while it is killed."""
+    look = snapshot([], now=5.0, environment={}, trials=[TRIAL])
+    assert look.exposures("a", ("judges", "turn_rewards")) == look.exposures("a", ("learning",)) == {}
+    name = SWITCHES["budgets"]
+    dead = snapshot([made(name, killed=True)], now=5.0, environment={}, trials=[TRIAL])
+    assert dead.exposures("a", ("budgets",)) == {} and not dead.features("a").budgets
+    staff = FlagRule(variant="on", conditions=(Condition(attribute="group", operator="equals", value="staff"),))
+    flags = {name: made(name, rules=(staff, FlagRule(variant="on", percent=0.0)), requires={})}
+    how: Any = {"now": 5.0, "environment": {}, "trials": {name: TRIAL}}
+    for key in ("a", "b", "c"):
+        mine = evaluate(name, flags, {"targetingKey": key, "group": "staff"}, **how)
+        assert (mine.variant, mine.experiment) == ("on", None)
+        assert evaluate(name, flags, {"targetingKey": key}, **how).experiment == "budgets-1"
+    assert evaluate(name, flags, {}, **how).experiment is None  # nobody in particular
 
 
 @pytest.mark.parametrize(

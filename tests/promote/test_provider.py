@@ -18,6 +18,8 @@ from openfeature.provider import ProviderStatus
 
 from holdfast.contracts.errors import StoreBusy
 from holdfast.contracts.flag import Condition, Flag, FlagRule
+from holdfast.contracts.release import Experiment
+from holdfast.promote.experiment import KIND, Design, arms_of, assign, settings_of
 from holdfast.promote.provider import Provider
 from holdfast.store.notifications import FLAGS
 from holdfast.store.store import Store
@@ -177,6 +179,28 @@ def test_new_and_dropped_flags_are_news_too(scene: Scene) -> None:
     soon(lambda: scene.client.get_boolean_value("f", False) is True)
     scene.store.flags.drop("f", who="ann", why="done", now=3.0).result()
     soon(lambda: scene.client.get_boolean_details("f", False).error_code == ErrorCode.FLAG_NOT_FOUND)
+
+
+def test_a_key_that_is_given_an_arm_of_an_experiment_is_exposed_to_it_once(scene: Scene) -> None:
+    flag = put(scene.store, "parser", rules=(FlagRule(variant="on", percent=0.0),))
+    scene.begin()
+    assert not scene.client.get_boolean_value("parser", False, EvaluationContext("ann"))
+    design = Design(flag="parser", until=scene.clock.now + 60.0)
+    about: Any = {"name": "parser-1", "kind": KIND, "salt": "trial/parser-1", "created_at": scene.clock.now}
+    trial = Experiment(**about, arms=arms_of(flag, 0.5), settings=settings_of(design))
+    scene.store.trials.begin(trial, who="ann", now=scene.clock.now).result()
+    people = [EvaluationContext(f"user-{number}") for number in range(40)]
+
+    def split() -> list[bool]:
+        return [scene.client.get_boolean_value("parser", False, one) for one in people]
+
+    soon(lambda: any(split()))  # it has heard of the experiment
+    given = split()
+    assert given == [assign(trial, one.targeting_key or "") == "on" for one in people]
+    soon(lambda: sum(scene.store.trials.exposed("parser-1").values()) == 40)
+    assert scene.store.trials.exposed("parser-1") == {"off": given.count(False), "on": given.count(True)}
+    scene.clock.advance(61.0)  # its time is over, whoever notices
+    assert not any(split())
 
 
 def test_a_snapshot_that_is_held_stays_as_it_was(scene: Scene) -> None:

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput, BadRecord
-from holdfast.contracts.flag import ALL_OFF, ALL_ON, Features
 from holdfast.contracts.reward import Reward, RewardBreakdown, RewardTerm
 from holdfast.contracts.scorer import Trace
 from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
@@ -393,19 +392,16 @@ JUDGE = {"scorer": "judge", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
 
 
 @pytest.mark.parametrize(
-    ("block", "tasks", "features", "message"),
+    ("block", "tasks", "message"),
     [
-        ({"scorer": "exact"}, [{"prompt": "hi"}], ALL_ON, "scorer exact: measured nothing on any task"),
-        ({"scorer": "numeric"}, [{"prompt": "hi", "expected": "Paris"}], ALL_ON, "scorer numeric: raises"),
-        ({"scorer": "rank", "model": "m"}, TASKS, ALL_ON, "scorer rank: compares the attempts at a task"),
-        (JUDGE, TASKS, ALL_OFF, "scorer judge: needs the feature judges"),
+        ({"scorer": "exact"}, [{"prompt": "hi"}], "scorer exact: measured nothing on any task"),
+        ({"scorer": "numeric"}, [{"prompt": "hi", "expected": "Paris"}], "scorer numeric: raises"),
+        ({"scorer": "rank", "model": "m"}, TASKS, "scorer rank: compares the attempts at a task"),
     ],
 )
-def test_a_config_whose_scorer_does_not_fit_is_refused_before_the_run(
-    block: Any, tasks: Any, features: Features, message: str
-) -> None:
+def test_a_config_whose_scorer_does_not_fit_is_refused_before_the_run(block: Any, tasks: Any, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        score_from([block], tasks, connect=connect, features=features)
+        score_from([block], tasks, connect=connect)
 
 
 def test_a_judge_of_a_config_asks_its_model() -> None:

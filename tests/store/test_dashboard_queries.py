@@ -171,6 +171,12 @@ def assert_right(scene: Scene, *, looks: int = 1, most: int = 1_000) -> None:
         assert paid.n == told.rewarded
         if told.mean_reward is not None:
             assert isclose(paid.total / paid.n, told.mean_reward, abs_tol=1e-9)
+    if (standing := scene.store.figures.run_totals(scene.run)) is not None:
+        told_by_split = scene.store.views.rewards(scene.run)
+        assert {split: (it.total, it.rewarded) for split, it in standing[1].items()} == {
+            split: (it.total, it.rewarded) for split, it in told_by_split.items()
+        }
+        assert standing[0].counts == found.counts
 
 
 def test_a_life_of_chance_is_counted_right_at_every_look(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ import tarfile
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -340,14 +341,39 @@ def test_a_snapshot_sees_one_moment(store: Store) -> None:
     assert store.db.reading(look) == [n + 1, n + 1]
 
 
-def test_a_thread_that_ends_takes_its_connection_with_it(url: str, clock: Clock) -> None:
-    with open_store(url) as store:
+def test_threads_that_look_in_turn_share_one_connection_with_a_small_cache(url: str, clock: Clock) -> None:
+    """One for each thread, each with pages of its own, made a driver grow with every thread that looked."""
+    with open_store(url) as store, ExitStack() as pools:
         run = begin(store, clock)
         for _ in range(12):
-            thread = threading.Thread(target=store.runs.get, args=(run,))
-            thread.start()
-            thread.join()
-        assert connections(url) <= 3  # the writer's, perhaps the last thread's, and the one that counts
+            threads = pools.enter_context(ThreadPoolExecutor(1))  # its thread stays
+            assert threads.submit(store.runs.get, run).result().id == run
+        assert connections(url) <= 3  # the writer's, the one for looking and, of Postgres, the one that counts
+        if "://" not in url:
+            kept = store.db.reading(lambda view: view.one(sqlalchemy.text("SELECT * FROM pragma_cache_size"), {}))
+            assert -kept[0] <= 4_096  # kB
+
+
+@pytest.mark.parametrize("many", [db.IDLE, 4 * db.IDLE])
+def test_looks_at_once_have_a_connection_each_and_few_are_kept(url: str, clock: Clock, many: int) -> None:
+    together = threading.Barrier(many)
+    with open_store(url) as store:
+        begin(store, clock)
+        seen = at_once(
+            lambda _: store.db.reading(lambda view: (together.wait(), id(view._connection))[-1]), *range(many)
+        )
+        assert len(set(seen)) == many and len(store.db._idle) == db.IDLE
+
+
+def test_a_look_that_lasts_longer_than_its_store_leaves_nothing_open(url: str) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    with open_store(url) as store:
+        thread = threading.Thread(target=store.db.reading, args=(lambda view: begun.set() or go_on.wait(10.0),))
+        thread.start()
+        assert begun.wait(10.0)
+    go_on.set()
+    thread.join()
+    assert connections(url) <= ("://" in url)
 
 
 def connections(url: str) -> int:

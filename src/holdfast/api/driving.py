@@ -25,7 +25,7 @@ from holdfast.collect.tasks import TaskSet
 from holdfast.contracts.agent import Agent
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
-from holdfast.contracts.flag import Features
+from holdfast.contracts.flag import FeatureFlags
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status
 from holdfast.pipeline.context import Runtime
@@ -155,7 +155,6 @@ class Started(Run, Generic[T]):
         with self._news:
             self._loop, self._control = asyncio.get_running_loop(), control
             self._news.notify_all()
-        key = salt if self.resumed is None else self.resumed.rpartition("-")[2]
         return await drive(
             self._store,
             self._spec,
@@ -165,11 +164,12 @@ class Started(Run, Generic[T]):
             who=who(),
             salt=salt,
             resume=self.resumed,
-            features=lambda done: self._features(key),
+            features=lambda done: self._flags(),
         )
 
-    def _features(self, key: str) -> Features:
-        return snapshot(self._store.flags.all(), now=time.time(), environment=os.environ).features(key)
+    def _flags(self) -> FeatureFlags:
+        flags, trials = self._store.flags.all(), self._store.trials.all()
+        return snapshot(flags, now=time.time(), environment=os.environ, trials=trials)
 
     def _observe(self, status: Status) -> None:
         is_first = not self._id

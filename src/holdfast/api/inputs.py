@@ -23,6 +23,7 @@ from holdfast.collect.tasks import TaskSet, load
 from holdfast.contracts.agent import Agent, is_async
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.flag import Features
 from holdfast.contracts.policy import Policy, policy_record
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.scorer import check_scorers, refuse_blocking
@@ -213,6 +214,13 @@ class TaskScore:
 
     async def _later(self, given: Any) -> tuple[RewardTerm, ...]:
         return _capped(await given)
+
+    @property
+    def uses(self) -> frozenset[str]:
+        return self.combined.uses
+
+    def without(self, features: Features) -> TaskScore:
+        return TaskScore(self.combined.without(features))
 
     def costs(self, row: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
         return _capped(self.combined.costs(task_of(row), spans)) if self.combined.safety else ()

@@ -1,15 +1,18 @@
-"""`holdfast ab …`: versions side by side. Units get an arm and keep it, outcomes come in, and a verdict may be asked
-for after every one of them.
+"""`holdfast release experiment …`, also `holdfast ab …`: versions side by side. Units get an arm and keep it, outcomes
+come in, and a verdict may be asked for after every one of them.
 
-Here the statistics of `prove` are handed to `promote.experiment`, which decides in what order they are asked.
+An experiment about a flag has its variants as arms, and ends by itself: `experiment FEATURE --for 7d`. Tasks of runs
+are its units and give its outcomes; units of a program's own flag come by OpenFeature, their outcomes by `record`.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -21,10 +24,13 @@ from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.release import Experiment, ServedRequest
 from holdfast.promote import experiment
-from holdfast.promote.experiment import KIND, Design, ExperimentCall, design_of, settings_of
+from holdfast.promote.experiment import KIND, Design, ExperimentCall, arms_of, design_of, is_running, settings_of
+from holdfast.promote.flags import SWITCHES, units_of
 
 if TYPE_CHECKING:
+    from holdfast.contracts.flag import Flag
     from holdfast.promote.experiment import Ruling
+    from holdfast.promote.flags import Snapshot
     from holdfast.prove.guard import GuardLimits
     from holdfast.store.store import Store
 
@@ -36,34 +42,189 @@ Unit = Annotated[str, Argument(metavar="UNIT", help="A user, a conversation, a t
 Number = float | None
 
 
+DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+Feature = Annotated[str, Argument(metavar="FEATURE", help="A feature, such as budgets, or the name of a flag.")]
+
+
+@dataclass(frozen=True, slots=True)
+class DesignOptions:
+    """What decides an experiment."""
+
+    metric: Annotated[str, Option(metavar="NAME", help="success or reward: what has to improve.")] = "success"
+    reward_range: Annotated[str, Option("--range", metavar="LOW:HIGH", help="Of a reward.")] = "0:1"
+    alpha: Annotated[float, Option(metavar="X", help="Chance of a wrong promotion, however often asked.")] = 0.05
+    min_effect: Annotated[float, Option(metavar="X", help="The treatment must be better by more.")] = 0.0
+    hoped_effect: Annotated[
+        float, Option("--worthwhile", metavar="X", help="Told by 'needs' while no gain is seen.")
+    ] = 0.05
+    limit: Annotated[
+        list[str] | None, Option(metavar="NAME=X", help="A guardrail, such as errors=0.1 or latency=none.")
+    ] = None
+
+    def design(self, **more: Any) -> Design:
+        made = Design(
+            metric=self.metric,  # type: ignore[arg-type]  # it is checked there
+            alpha=self.alpha,
+            min_effect=self.min_effect,
+            worthwhile=self.hoped_effect,
+            reward_range=_range(self.reward_range),
+            limits=_limits(self.limit or ()),
+            **more,
+        )
+        _guardrails(made, self.alpha)
+        return made
+
+
+@app.command()
+def start(
+    feature: Feature,
+    at: StoreOptions,
+    how: DesignOptions,
+    for_: Annotated[str, Option("--for", metavar="TIME", help="How long, as in 7d, 12h or 30m.")],
+    why: Why = BY_HAND,
+    share: Annotated[str, Option(metavar="PERCENT", help="Of the units that get the feature.")] = "50%",
+    apply: Annotated[bool, Option("--apply", help="The verdict changes the flag, and ends it.")] = False,
+) -> Output:
+    """Begin an experiment about a feature: 'holdfast release experiment FEATURE --for 7d' is the same.
+
+    A share of the units gets the feature, the rest goes without; each unit keeps its arm. The units of holdfast's own
+    features are the tasks of runs, or the users that tasks name; of learning, whole runs. When the time is over, the
+    flag's own rules decide again, unless --apply lets the verdict change them. One experiment a flag at a time.
+    """
+    from holdfast.operate.switches import snapshot_of
+
+    part, now = flags.percent_of(share) / 100.0, time.time()
+    if not 0.0 < part < 1.0:
+        raise BadInput(f"--share {share}", why="leaves one arm empty", remedy="give more than 0 and less than 100")
+    of_flag = {"why": why, "until": now + seconds_of(for_), "apply": apply}
+    with at.open(migrate=False) as opened:
+        flag = _flag(snapshot_of(opened, clock=time.time, environment=os.environ), feature, at)
+        design = how.design(**of_flag, flag=flag.name, live=_live(opened))
+        number = 1 + sum(one.settings.get("flag") == flag.name for one in opened.trials.all(KIND))
+        about: Any = {"name": f"{flag.name}-{number}", "kind": KIND, "salt": f"trial/{flag.name}-{number}"}
+        trial = Experiment(**about, arms=arms_of(flag, part), created_at=now, settings=settings_of(design))
+        begun = opened.trials.begin(trial, who=who(), now=now).result()
+    units = units_of(flag.name) or "keys that programs ask with"
+    said = f"{begun.name}: begun, {_parts(begun)} of the {units}, until {show.local_time(design.until)}"
+    return Output(begun, "\n".join((fold(said), *show.step(f"holdfast release experiment status {feature}{at}"))))
+
+
+def _live(store: Store) -> dict[str, str]:
+    """Policy → the release that answers."""
+    return {one: live.id for one in store.releases.policies() if (live := store.releases.live(one)) is not None}
+
+
+@app.command()
+def status(feature: Feature, at: StoreOptions) -> Output:
+    """Show an experiment about a feature, the last where there were several: arms, sample ratio and verdict.
+
+    Exits 1 when the arms were not filled as meant.
+    """
+    with at.existing() as opened:
+        trial, live = _of_feature(opened, feature, at), _live(opened)
+    trial, ruling, served = _ruling(at, trial.name)
+    design, is_on = design_of(trial), is_running(trial, time.time())
+    moved = {one: live.get(one) for one, was in design.live.items() if is_on and live.get(one) != was}
+    data: dict[str, Any] = {"trial": trial, "state": "running" if is_on else "ended", "ruling": ruling}
+    data |= {"flag": design.flag, "until": design.until, "apply": design.apply, "moved_releases": moved}
+    data |= {"sample_ratio_p": ruling.ratio_p, "is_void": ruling.call is ExperimentCall.VOID}
+
+    def text() -> None:
+        _print(trial, ruling, served)
+        left = f"until {show.local_time(design.until)}" if is_on else "its time is over"
+        print(fold(f"flag {design.flag}: {left}; {_next(design, ruling, at, is_on=is_on)}"))
+        for policy, now_live in moved.items():
+            print(fold(f"{policy}: {design.live[policy]} was live when it began, {now_live} is now: both are in it"))
+        print(f"verdict: {_ruled(ruling)}{_reasons(ruling)}")
+
+    return Output(data, text, int(ruling.call is ExperimentCall.VOID))
+
+
+@app.command()
+def stop(
+    feature: Feature,
+    at: StoreOptions,
+    why: Why = "",
+    apply: Annotated[bool, Option("--apply", help="Change the flag as the verdict wants it.")] = False,
+) -> Output:
+    """End an experiment about a feature now; the flag's own rules decide again, or with --apply the verdict."""
+    from holdfast.operate.switches import end as ended
+    from holdfast.operate.switches import ruling_of
+
+    with at.existing() as opened:
+        trial = _of_feature(opened, feature, at)
+        if trial.ended_at is not None:
+            raise BadInput(f"experiment {trial.name}", why=f"ended {show.local_time(trial.ended_at)}")
+        ruling, settings = ruling_of(opened, trial), dict(trial.settings)
+        how: Any = {"who": who(), "now": time.time(), "environment": os.environ, "why": why}
+        trial = replace(trial, settings={**settings, "apply": apply or settings["apply"]})
+        over = ended(opened, trial, ruling, **how)
+        flag = next((one for one in opened.flags.all() if one.name == settings["flag"]), None)
+    rules = "as before" if flag is None else "; ".join(map(flags.text_of, flag.rules)) or "no rules"
+    said = f"{over.name}: ended; {ruling.call.replace('_', ' ')}; flag {settings['flag']}: {rules}"
+    return Output({"trial": over, "ruling": ruling, "flag": flag}, fold(said))
+
+
+def seconds_of(text: str) -> float:
+    """7d, 12h, 1.5h, 30m, 90s."""
+    found = DURATION.fullmatch(text.strip())
+    if found is None or float(found[1]) <= 0.0:
+        raise BadInput(f"--for {text!r}", why="is not a time", remedy="write 7d, 12h, 30m or 90s")
+    return float(found[1]) * SECONDS[found[2]]
+
+
+def _flag(known: Snapshot, feature: str, at: StoreOptions) -> Flag:
+    """The flag of a feature, or that of this name: one that may give its variants away."""
+    name = SWITCHES.get(feature.replace("-", "_"), feature)
+    if name not in known.flags:
+        features = ", ".join(SWITCHES)
+        raise BadInput(f"feature {feature!r}", why="there is none, and no flag", remedy=f"use a flag, or {features}")
+    flag = known.flags[name]
+    if name in known.trials:
+        remedy = f"holdfast release experiment stop {feature}{at}"
+        raise BadInput(f"flag {name}", why=f"is in experiment {known.trials[name].name}", remedy=remedy)
+    off = {one.name: one for one in known.flags.values()}
+    for one in (flag, *(off[other] for other in flag.requires if other in off)):
+        if one.killed or not one.enabled or (one.expires_at is not None and one.expires_at <= known.now):
+            why = "is off for everybody, so no unit could get it" if one is flag else f"needs {one.name}, which is off"
+            remedy = f"holdfast flags {'revive' if one.killed else 'enable'} {one.name}{at}"
+            raise BadInput(f"flag {name}", why=why, remedy=remedy)
+    return flag
+
+
+def _of_feature(store: Store, feature: str, at: StoreOptions) -> Experiment:
+    """The newest experiment about a feature or flag, or the one of this name."""
+    name = SWITCHES.get(feature.replace("-", "_"), feature)
+    for trial in store.trials.all(KIND):
+        if trial.settings.get("flag") and name in (trial.settings["flag"], trial.name):
+            return trial
+    remedy = f"holdfast release experiment {feature} --for 7d{at}"
+    raise BadInput(f"feature {feature!r}", why="there was no experiment about it", remedy=remedy)
+
+
+def _next(design: Design, ruling: Ruling, at: StoreOptions, *, is_on: bool) -> str:
+    """What happens to the flag."""
+    if design.apply:
+        return "the verdict changes the flag"
+    percent = {ExperimentCall.PROMOTE: 100, ExperimentCall.KEEP: 0, ExperimentCall.ROLLBACK: 0}.get(ruling.call)
+    if percent is None:
+        return "then its own rules decide again" if is_on else "nothing is proved: its own rules decide"
+    return f"to follow the verdict: holdfast flags rollout {design.flag} {percent}{at}"
+
+
 @app.command()
 def create(
     name: Name,
     at: StoreOptions,
+    how: DesignOptions,
     why: Why = BY_HAND,
     arms: Annotated[str, Option(metavar="ARM:PART,…", help="The first is the control.")] = (
         "control:0.5,treatment:0.5"
     ),
-    metric: Annotated[str, Option(metavar="NAME", help="success or reward: what has to improve.")] = "success",
-    reward_range: Annotated[str, Option("--range", metavar="LOW:HIGH", help="Of a reward.")] = "0:1",
-    alpha: Annotated[float, Option(metavar="X", help="Chance of a wrong promotion, however often asked.")] = 0.05,
-    min_effect: Annotated[float, Option(metavar="X", help="The treatment must be better by more.")] = 0.0,
-    worthwhile: Annotated[float, Option(metavar="X", help="Told by 'needs' while no gain is seen.")] = 0.05,
-    limit: Annotated[
-        list[str] | None, Option(metavar="NAME=X", help="A guardrail, such as errors=0.1 or latency=none.")
-    ] = None,
 ) -> Output:
     """Start an experiment; its arms and metrics are fixed from now on."""
-    design = Design(
-        metric=metric,  # type: ignore[arg-type]  # it is checked there
-        alpha=alpha,
-        min_effect=min_effect,
-        worthwhile=worthwhile,
-        reward_range=_range(reward_range),
-        limits=_limits(limit or ()),
-        why=why,
-    )
-    _guardrails(design, alpha)
+    design = how.design(why=why)
     now = time.time()
     trial = Experiment(
         name=name, kind=KIND, arms=_arms(arms), salt=f"trial/{name}", created_at=now, settings=settings_of(design)
@@ -133,7 +294,7 @@ def list_(at: StoreOptions) -> Output:
         return Output([], f"no experiments in project {at.project}; to begin one: holdfast ab create NAME{at}")
     rows = []
     for one in found:
-        state, begun = "running" if one.ended_at is None else "ended", show.local_time(one.created_at)[:16]
+        state, begun = "running" if is_running(one, time.time()) else "ended", show.local_time(one.created_at)[:16]
         rows.append((one.name, state, begun, units[one.name], _parts(one), one.settings.get("why")))
     return Output(found, show.table(("experiment", "state", "begun", ">units", "~arms", "~why"), rows))
 
@@ -146,7 +307,8 @@ def show_(name: Name, at: StoreOptions) -> Output:
 
 
 def _print(trial: Experiment, ruling: Ruling, served: list[ServedRequest]) -> None:
-    state = "running" if trial.ended_at is None else f"ended {show.local_time(trial.ended_at)}"
+    over = trial.ended_at or (None if is_running(trial, time.time()) else trial.settings["until"])
+    state = "running" if over is None else f"ended {show.local_time(over)}"
     print(f"{trial.name}: {state}, begun {show.local_time(trial.created_at)}")
     print(fold(f"why: {show.one_line(trial.settings.get('why') or None)}", "  "))
     asked = Counter(one.arm for one in served)
@@ -163,8 +325,11 @@ def _print(trial: Experiment, ruling: Ruling, served: list[ServedRequest]) -> No
 def verdict(name: Name, at: StoreOptions) -> Output:
     """Print the verdict of now; ask as often as you like. Exits 1 when the sample ratio is off."""
     _, ruling, _ = _ruling(at, name)
-    reasons = [f"\n  {reason.code}\n{fold(reason.text, '    ')}" for reason in ruling.reasons]
-    return Output(ruling, f"{name}: {_ruled(ruling)}{''.join(reasons)}", int(ruling.call is ExperimentCall.VOID))
+    return Output(ruling, f"{name}: {_ruled(ruling)}{_reasons(ruling)}", int(ruling.call is ExperimentCall.VOID))
+
+
+def _reasons(ruling: Ruling) -> str:
+    return "".join(f"\n  {reason.code}\n{fold(reason.text, '    ')}" for reason in ruling.reasons)
 
 
 @app.command()
@@ -188,15 +353,12 @@ def _ruled(ruling: Ruling) -> str:
 
 
 def _ruling(at: StoreOptions, name: str) -> tuple[Experiment, Ruling, list[ServedRequest]]:
-    from holdfast.operate.release_views import Statistics
+    from holdfast.operate.switches import ruling_of
 
     with at.existing() as opened:
         trial = _experiment(opened, name)
         with show.progress("reading outcomes", None):
-            exposed, served = opened.trials.exposed(name), opened.trials.served(name)
-            design = experiment.design_of(trial)
-            statistics = Statistics(design)
-            ruling = experiment.verdict(trial, exposed, served, compare=statistics.compare, guard=statistics.breaches)
+            ruling, served = ruling_of(opened, trial), opened.trials.served(name)
     return trial, ruling, served
 
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,15 +24,15 @@ from rich.progress import Progress as Bar
 
 from holdfast.cli.options import DEFAULT_STORE, who
 from holdfast.cli.show import folded, near, step
+from holdfast.contracts.flag import run_unit
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED
 from holdfast.contracts.run import DesiredState, RunState, Status
-from holdfast.contracts.settings import OptimizeSettings
 from holdfast.operate.lifecycle import write_status
-from holdfast.operate.switches import feature_reader, key_of, snapshot_of
+from holdfast.operate.switches import flag_reader, snapshot_of
 from holdfast.pipeline.run import Control, RunSpec
 from holdfast.pipeline.run import drive as drive_run
-from holdfast.promote.flags import SWITCHES, Off
+from holdfast.promote.flags import SWITCHES, Off, Snapshot
 from holdfast.store.store import Store
 
 
@@ -80,22 +80,15 @@ AGAIN = Off(
 )
 
 
-def switched_off(store: Store, run: str, begun: Mapping[str, Off], wanted: Iterable[str]) -> list[Off]:
-    """The wanted features that were off when the run began; learning, where it was off before an iteration."""
-    found = [begun[feature] for feature in wanted if feature in begun and feature != LEARNING]
+def switched_off(store: Store, run: str, spec: RunSpec, begun: Snapshot) -> list[Off]:
+    """The features of the run that were off for everybody when it began; learning, where it was off before an
+    iteration. What a share of the tasks went without is kept with their rollouts."""
+    off = begun.off_for_all()
+    found = [off[feature] for feature in SWITCHES if feature in off and feature in spec.runtime.uses]
     if any(update.body.get("skipped") for update in store.steps.of_run(run)):
-        now = snapshot_of(store, clock=time.time, environment=os.environ).off(key_of(run))
+        now = snapshot_of(store, clock=time.time, environment=os.environ).off(run_unit(run))
         found.insert(0, now.get(LEARNING, AGAIN))
     return found
-
-
-def wanted_features(settings: OptimizeSettings) -> list[str]:
-    """The features that a run with these settings would use, besides learning."""
-    from holdfast.collect.agent import load_agent
-
-    is_shaped = settings.agent is not None and hasattr(load_agent(settings.agent), "scorer")
-    is_shaped |= settings.tool_reward is not None
-    return [*(["budgets"] if settings.thinking_budgets else ()), *(["tool_rewards"] if is_shaped else ())]
 
 
 def switched_off_lines(off: Sequence[Off], at: str) -> list[str]:
@@ -251,15 +244,8 @@ def _some_task(status: Status) -> str:
     return "train-1" if "train" in status.rewards else "val-1"
 
 
-def new_salt() -> str:
-    """The end of a new run's id, and its key for shares of flags."""
-    return secrets.token_hex(2)
-
-
-def drive(store: Store, spec: RunSpec, resume: str | None, salt: str | None = None) -> tuple[Status, Path, int]:
+def drive(store: Store, spec: RunSpec, resume: str | None) -> tuple[Status, Path, int]:
     """Run the program to its end: how it ended, where its status lies, and the exit code."""
-    salt = salt or new_salt()
-    key = salt if resume is None else key_of(resume)
     path = store.folder / "status.json"
     here = Path.cwd()  # before an agent can change it
     shown = path.relative_to(here) if path.is_relative_to(here) else path
@@ -278,9 +264,9 @@ def drive(store: Store, spec: RunSpec, resume: str | None, salt: str | None = No
                 clock=time.time,
                 observe=observe,
                 who=who(),
-                salt=salt,
+                salt=secrets.token_hex(2),
                 resume=resume,
-                features=feature_reader(store, key=key, clock=time.time, environment=os.environ),
+                features=flag_reader(store, clock=time.time, environment=os.environ),
             )
         return status, caught.exit_code
 

@@ -23,7 +23,7 @@ from holdfast.contracts.errors import BadInput, Conflict
 from holdfast.contracts.flag import OPERATORS, Condition, Flag, FlagRule
 from holdfast.contracts.records import loads
 from holdfast.promote import flags
-from holdfast.promote.flags import KEYED, UNSAID, check, features, kill_variable, needed_by
+from holdfast.promote.flags import UNSAID, check, features, kill_variable, needed_by, units_of
 
 if TYPE_CHECKING:
     from holdfast.store.store import Store
@@ -179,6 +179,8 @@ def set_(
         given["expires_at"] = _moment(expires)
     whole = None if file is None else _read(file, name, given)
     with at.open(migrate=False) as opened:
+        if whole is not None or {"variants", "rules", "off"}.intersection(given):
+            _refuse_in_experiment(opened, name, at)
         before = {flag.name: flag for flag in opened.flags.all()}
         flag = whole or (replace(before[name], **given) if name in before else _made(name, given))
         check(flag, before)
@@ -220,11 +222,12 @@ def rollout(
 ) -> Output:
     """Give a variant to a share of all keys: the last rule without conditions gets this percentage.
 
-    Of the flags that holdfast itself asks for, a share is one of runs (budgets, tool rewards, learning: a run has the
-    feature as a whole or not at all) or of the results that 'evaluate' looks at (minimal diff, judges, tool rewards).
+    Of the flags that holdfast itself asks for, a share is one of tasks, or of the users that they name, all attempts
+    at a task alike; of agenticRL.trainingPipeline it is one of runs.
     """
     share = percent_of(percent)
     with at.existing() as opened:
+        _refuse_in_experiment(opened, name, at)
         after = _change(opened, name, lambda flag: _ramped(flag, variant, share), why)
     return _answer(after, f"{_state(after)}: {_rules(after)}", *_shared(name))
 
@@ -238,20 +241,21 @@ def evaluate(
     attr: Annotated[Many, Option(metavar="NAME=VALUE", help="More about them; several.")] = None,
 ) -> Output:
     """Evaluate a flag for a key and explain the result."""
-    from holdfast.operate.switches import key_of, snapshot_of
+    from holdfast.contracts.flag import run_unit
+    from holdfast.operate.switches import snapshot_of
 
     if key is not None and run is not None:
         raise BadInput("--run", why="and --key were both given", remedy="give one of the two")
     told = (pair_of(text, "--attr") for text in attr or ())
     context: dict[str, Any] = {attribute: value_of(text) for attribute, text in told}
     with at.existing() as opened:
-        every = snapshot_of(opened, clock=time.time, environment=os.environ).flags
-        if name not in every:
+        now = snapshot_of(opened, clock=time.time, environment=os.environ)
+        if name not in now.flags:
             opened.flags.get(name)  # a name that is not there is a mistake of whoever asks
-        key = key if run is None else key_of(opened.runs.get(run).id)
+        key = key if run is None else run_unit(opened.runs.get(run).id)
     if key is not None:
         context[flags.KEY] = key
-    found = flags.evaluate(name, every, context, now=time.time(), environment=os.environ)
+    found = flags.evaluate(name, now.flags, context, now=now.now, environment=os.environ, trials=now.trials)
     said = fold(f"{name}: {found.variant} = {_as_json(found.value)} ({found.reason}: {found.detail})")
     return Output({"flag": name, **asdict(found)}, said)
 
@@ -260,6 +264,7 @@ def evaluate(
 def drop(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
     """Remove a flag that nothing evaluates any more."""
     with at.existing() as opened:
+        _refuse_in_experiment(opened, name, at)
         if others := needed_by(name, {flag.name: flag for flag in opened.flags.all()}):
             raise BadInput(f"flag {name}", why=f"{', '.join(others)} requires it", remedy="change or drop that first")
         before = opened.flags.drop(name, who=who(), why=why, now=time.time()).result()
@@ -285,6 +290,13 @@ def init(at: StoreOptions, why: Why = "the flags that a project begins with") ->
     off = [flag.name for flag in made if not flag.enabled]
     which = f"off: {', '.join(off)}" if off else "all of them on"
     return Output(made, fold(f"{show.count(len(made), 'flag')} made, {which}"))
+
+
+def _refuse_in_experiment(store: Store, name: str, at: StoreOptions) -> None:
+    """Who gets what is the experiment's while it runs; the kill switch and `disable` work all the same."""
+    if trial := flags.running(store.trials.all(), time.time()).get(name):
+        why, stop = f"experiment {trial.name} decides who gets what", f"holdfast release experiment stop {name}{at}"
+        raise BadInput(f"flag {name}", why=why, remedy=f"end that first: {stop}; or kill the flag")
 
 
 def _switch(at: StoreOptions, name: str, why: str, **to: Any) -> Output:
@@ -377,7 +389,7 @@ def _state(flag: Flag) -> str:
 
 def _shared(name: str) -> list[str]:
     """Whom a share of one of holdfast's own flags is a share of; empty: whoever asks gives keys of their own."""
-    return [f"  a share is one of {' and of '.join(KEYED[name])}"] if name in KEYED else []
+    return [f"  a share is one of {units}"] if (units := units_of(name)) else []
 
 
 def _rules(flag: Flag) -> str:

@@ -137,24 +137,23 @@ def quickstart(
     reasons, or held with the episodes still needed. Ctrl-C stops it; a second call goes on where it stopped.
     """
     check_torch("quickstart")
-    from holdfast.cli.drive import drive, new_salt, switched_off, switched_off_lines
-    from holdfast.operate.switches import key_of, snapshot_of
+    from holdfast.cli.drive import drive, switched_off, switched_off_lines
+    from holdfast.operate.switches import snapshot_of
     from holdfast.workloads.tooluse.quickstart import COMPARISON, QUICK, Quickstart, spec_for, turned
 
     settings = replace(QUICK if quick else Quickstart(), seed=seed)
     again = f"holdfast quickstart{' --quick' if quick else ''}{f' --seed {seed}' if seed else ''}{at}"
     with at.open() as opened:
         resume = None if fresh else _unfinished(opened, settings)
-        salt, flags_now = new_salt(), snapshot_of(opened, clock=time.time, environment=os.environ)
-        key = salt if resume is None else key_of(resume)
+        begun, spec = snapshot_of(opened, clock=time.time, environment=os.environ), spec_for(settings)
         try:
-            status, _, code = drive(opened, spec_for(settings, flags_now.features(key)), resume, salt)
+            status, _, code = drive(opened, spec, resume)
         except Lost as lost:
             remedy = f"restore it from a copy, or begin anew: {again} --fresh"
             raise Lost(lost.what, why=lost.why, remedy=remedy) from lost
         found, picture, page, breakdown, right = None, None, None, list[str](), list[tuple[str, str]]()
         updates = opened.steps.of_run(status.run_id)
-        off = switched_off(opened, status.run_id, flags_now.off(key), ("tool_rewards",))
+        off = switched_off(opened, status.run_id, spec, begun)
         if status.run_state is RunState.COMPLETED:
             found, picture = _results(opened, status)
             proposed = _proposed(updates)
@@ -398,9 +397,9 @@ def improve(
     CONFIG says how it learns: by GRPO, or by PPO with a critic (improve.algorithm), with every dial in the blocks grpo
     and rl_optimizer; docs/config.md lists them.
     """
-    from holdfast.cli.drive import drive, new_salt, switched_off, wanted_features
+    from holdfast.cli.drive import drive, switched_off
     from holdfast.contracts.settings import ImproveBlock
-    from holdfast.operate.switches import key_of, snapshot_at
+    from holdfast.operate.switches import snapshot_of
 
     with needing("learn"):
         from holdfast.pipeline.control import env_spec_from
@@ -409,30 +408,28 @@ def improve(
         config = Path(CONFIG)
     how.check(config, resume)
     settings = None if config is None else how.settings(config, at)
-    salt, flags_now = new_salt(), snapshot_at(at.store, at.project, clock=time.time, environment=os.environ)
-    key = salt
     # All is checked before the store is touched.
     spec = None if how.env is None else how.in_env(how.env)
-    spec = spec if settings is None else improve_spec(settings, flags_now.features(key))
+    spec = spec if settings is None else improve_spec(settings)
     with at.open(create=spec is not None and _followed(settings) is None) as opened:
         if resume is not None:
             run = opened.runs.get(resume)
-            settings, resume, key = _of(opened, run), run.id, key_of(run.id)
+            settings, resume = _of(opened, run), run.id
             if settings is None:
                 spec = env_spec_from(opened.whole(run.settings))
             else:
-                spec = improve_spec(settings, flags_now.features(key))
+                spec = improve_spec(settings)
         assert spec is not None
         if (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
-        status, _, code = drive(opened, spec, resume, salt)
+        begun = snapshot_of(opened, clock=time.time, environment=os.environ)
+        status, _, code = drive(opened, spec, resume)
         updates = opened.steps.of_run(status.run_id)
         decided = [update.body for update in updates if "proposed" in update.body]
         prove = None if settings is None else comparison_config((settings.improve or ImproveBlock()).prove)
         pages = [write_page(Path(body["proof"]), prove) if "proof" in body else None for body in decided]
         now = {body["release"]: opened.releases.get(body["release"]) for body in decided if "release" in body}
-        wanted = () if settings is None else wanted_features(settings)
-        off = switched_off(opened, status.run_id, flags_now.off(key), wanted)
+        off = switched_off(opened, status.run_id, spec, begun)
     told = [{name: body.get(name) for name in REPORTED} for body in decided]
     data = {"status": status, "iterations": told, "pages": pages, **_switched_off(off)}
     lines = _improve_lines(status, updates, list(zip(decided, pages, strict=True)), now, str(at), off)

@@ -120,7 +120,7 @@ COMMANDS = {  # name → its function or Typer and what it does; a file is read 
     "policy": ("policy.app", "Models: chat, train, serve, show, export."),
     "release": ("release.app", "Versions: list, explain, promote, roll back, serve; flags, A/B."),
     "release flags": ("flags.app", "Feature flags: switch, roll out by share, explain."),
-    "release experiment": ("ab.app", "A/B experiments: assign arms, record outcomes, ask for a verdict."),
+    "release experiment": ("ab.app", "A/B experiments about a feature or two versions, with a verdict."),
     "serve": ("serve.serve", "The control room: pages, commands and an API for one store."),
     "proxy": ("serve.proxy", "Pass model calls on and record them as spans."),
     "control": ("control.app", "Commands to runs, rollouts and policies: pause, cancel, roll back."),
@@ -176,6 +176,13 @@ class Branch(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*self.commands, *self.inner]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """`release experiment FEATURE --for 7d` is `release experiment start FEATURE --for 7d`."""
+        is_start = "start" in self.commands and args[0] not in self.list_commands(ctx)
+        if is_start and any(word.partition("=")[0] == "--for" for word in args):
+            args = ["start", *args]
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return load(self.inner[cmd_name], cmd_name) if cmd_name in self.inner else self.commands.get(cmd_name)

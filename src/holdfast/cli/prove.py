@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -224,7 +223,7 @@ def more(
     On further tasks the test goes on where it stood. The same tasks with further seeds are another try, and are
     believed half as easily. Without either option: as many generated tasks again, or else as many seeds again.
     """
-    from holdfast.cli.drive import drive, new_salt
+    from holdfast.cli.drive import drive
     from holdfast.cli.release import decision_view
 
     if tasks is not None and seeds is not None:
@@ -236,9 +235,8 @@ def more(
     with at.existing() as opened:
         release, found = _found(opened, held)
         _check(opened, release, found)
-        salt = new_salt()
-        spec = _spec(opened, _evaluation(opened, found, tasks, seeds), salt)
-        status, _, code = drive(opened, spec, None, salt)
+        spec = _spec(opened, _evaluation(opened, found, tasks, seeds))
+        status, _, code = drive(opened, spec, None)
         run = opened.runs.get(status.run_id)
         if code or release is None or not _is_decided(opened, release, found):
             return view_of(opened, run, code)
@@ -250,10 +248,9 @@ def more(
 
 def spec_of(store: Store, run: RunRecord) -> RunSpec:
     """What resumes a run of kind prove, whatever its tasks come from."""
-    from holdfast.operate.switches import key_of
     from holdfast.pipeline.more import evaluation_in
 
-    return _spec(store, evaluation_in(store, run.settings, _suites()), key_of(run.id))
+    return _spec(store, evaluation_in(store, run.settings, _suites()))
 
 
 def _suites() -> Any:
@@ -262,15 +259,13 @@ def _suites() -> Any:
     return evaluation_from
 
 
-def _spec(store: Store, evaluation: PairedEvaluation, key: str) -> RunSpec:
-    from holdfast.operate.switches import snapshot_of
+def _spec(store: Store, evaluation: PairedEvaluation) -> RunSpec:
     from holdfast.pipeline.more import spec_of_improve
     from holdfast.workloads.tooluse.suite import evaluation_spec
 
     if "root" not in evaluation.source:
         return evaluation_spec(store, evaluation)
-    features = snapshot_of(store, clock=time.time, environment=os.environ).features(key)
-    return spec_of_improve(store, evaluation, features)
+    return spec_of_improve(store, evaluation)
 
 
 def _found(store: Store, held: str) -> tuple[Release | None, CandidateEvidence]:

@@ -106,9 +106,9 @@ def optimize(
     proxy.check(config is not None or resume is not None)
     if proxy.proxy_server:
         return proxy.start(StoreOptions(store, project))
-    from holdfast.cli.drive import drive, new_salt, report, switched_off, wanted_features
+    from holdfast.cli.drive import drive, report, switched_off
     from holdfast.contracts.settings import load_settings, override
-    from holdfast.operate.switches import key_of, snapshot_at, snapshot_of
+    from holdfast.operate.switches import snapshot_of
     from holdfast.pipeline.spec import optimize_spec
     from holdfast.store.store import open_store
 
@@ -119,21 +119,19 @@ def optimize(
     if (config is None) == (resume is None):
         why = "is missing" if config is None else "and --resume were both given"
         raise BadInput("--config", why=why, remedy="give the file with the run's settings, or --resume RUN")
-    key = salt = new_salt()
-    flags_now = snapshot_at(store, project, clock=time.time, environment=os.environ)
     settings = None if config is None else override(load_settings(config), **flags)
     # All is checked before the store is touched.
-    spec = None if settings is None else optimize_spec(settings, flags_now.features(key))
+    spec = None if settings is None else optimize_spec(settings)
     how: dict[str, Any] = {} if settings is None else {"poll_s": settings.poll_interval_ms / 1000}
     with open_store(store, project=project, state_folder=state_dir, create=resume is None, **how) as opened:
         if resume is not None:
             run = opened.runs.get(resume)
-            settings, resume, key = override(settings_of(opened, run), **flags), run.id, key_of(run.id)
-            flags_now = snapshot_of(opened, clock=time.time, environment=os.environ)
-            spec = optimize_spec(settings, flags_now.features(key))
+            settings, resume = override(settings_of(opened, run), **flags), run.id
+            spec = optimize_spec(settings)
         assert settings is not None and spec is not None
-        status, shown, code = drive(opened, spec, resume, salt)
-        off = switched_off(opened, status.run_id, flags_now.off(key), wanted_features(settings))
+        begun = snapshot_of(opened, clock=time.time, environment=os.environ)
+        status, shown, code = drive(opened, spec, resume)
+        off = switched_off(opened, status.run_id, spec, begun)
         report(status, shown, as_json=json, off=off)
         raise typer.Exit(code)
 

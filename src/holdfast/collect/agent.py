@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from traceback import FrameSummary, TracebackException, extract_tb
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from holdfast.collect.proxy import attribution
 from holdfast.collect.thinking import BudgetAction, BudgetTracker, capped, hinted, mode_of, thinking_tokens
@@ -30,7 +30,7 @@ from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, Fault, HoldfastError, Interrupted, error_line
 from holdfast.contracts.executor import Assignment
-from holdfast.contracts.flag import Features
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import PARTIAL, TAG, TRUNCATED, ModelCall, Span, SpanKind, ToolCall
@@ -312,6 +312,32 @@ async def _next(answer: AsyncGenerator[T, None]) -> T | None:
 
 Connect = Callable[[str | None], Complete | None]  # a policy version (None: the one in force) to who answers for it
 Score = Callable[[Any, Any, Sequence[Span]], Sequence[RewardTerm] | Awaitable[Sequence[RewardTerm]]]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnScore:
+    """The scorer that an agent brings along, made for the features that a unit gets. It can be sent to other processes
+    where its maker can."""
+
+    made: Callable[[Features], Score]
+    uses: ClassVar[frozenset[str]] = frozenset({"tool_rewards"})  # the features that decide what it measures
+
+    def __call__(self, task: Any, output: Any, spans: Sequence[Span]) -> Any:
+        return self.made(ALL_ON)(task, output, spans)
+
+    def without(self, features: Features) -> Score:
+        return self.made(features)
+
+
+def scored_without(score: T, features: Features) -> T:
+    """The scorer for a unit that does not get every feature. One that has a method `without` knows what to leave out,
+    and refuses where it cannot do without a feature."""
+    if features == ALL_ON or not hasattr(score, "without"):
+        return score
+    made: T = score.without(features)
+    return made
+
+
 # A scorer may have one as its `close`: from all signals of an attempt, the agent's own too, what it did and what it
 # answered (None: it failed) to the signals that count, and why the attempt is rejected, if it is.
 LastWord = Callable[[Sequence[RewardTerm], Sequence[Span], Any], tuple[Sequence[RewardTerm], str | None]]

@@ -23,9 +23,20 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from holdfast.collect.agent import MAX_ERROR, Access, Connect, Context, LastWord, Score, TokenRegistry, Tracer, failure
+from holdfast.collect.agent import (
+    MAX_ERROR,
+    Access,
+    Connect,
+    Context,
+    LastWord,
+    Score,
+    TokenRegistry,
+    Tracer,
+    failure,
+    scored_without,
+)
 from holdfast.collect.allocation import Allocation
-from holdfast.collect.thinking import BudgetTracker
+from holdfast.collect.thinking import BudgetTracker, same_for_all
 from holdfast.contracts.agent import Agent, answer_of, is_async
 from holdfast.contracts.errors import BadRecord, Fault, Interrupted
 from holdfast.contracts.executor import Assignment, Executor, Outcome, Record, Report
@@ -68,6 +79,8 @@ async def run_one(agent: Agent, context: Context, score: Score) -> Outcome:
         signals = score(task, output, tuple(trace.spans))
         if inspect.isawaitable(signals):
             signals = await signals
+        if not context.assignment.features.turn_rewards:
+            signals = [one for one in signals if one.turn is None]
         return _scored(output, (*_own(trace.signals, signals), *signals), score, tuple(trace.spans))
     except BaseException as error:  # foreign code may throw anything
         if _is_ours(error, context):
@@ -373,11 +386,14 @@ class AgentRuntime:
                 record,
                 self.clock,
                 scale=getattr(complete, "thinking_scale", 1.0),
-                allocation=self.allocation,
+                allocation=self.allocation if assignment.features.adaptive else same_for_all,
             )
-            if self.has_budgets
+            if self.has_budgets and assignment.features.budgets
             else None,
         )
+
+    def score_of(self, context: Context) -> Score:
+        return scored_without(self.score, context.assignment.features)
 
     def replace(self, stuck: LoopThread) -> None:
         """Starts a new loop. The attempt that blocks the old loop keeps it; its other attempts are cancelled."""
@@ -441,7 +457,9 @@ class AsyncAttempt:
     def _start(self) -> None:
         _attempt.set(self)  # in this callback's context and in every task started from it
         runtime = self._runtime
-        self._task = self._loop_thread.loop.create_task(run_one(runtime.agent, self._context, runtime.score))
+        self._task = self._loop_thread.loop.create_task(
+            run_one(runtime.agent, self._context, runtime.score_of(self._context))
+        )
         self._task.add_done_callback(self._done)
 
     def _cancel(self) -> None:
@@ -490,7 +508,7 @@ class InProcess:
             outcome: Outcome | None = None
             error: BaseException | None = None
             try:
-                outcome = finish_now(run_one(plainly(runtime.agent), context, plainly(runtime.score)))
+                outcome = finish_now(run_one(plainly(runtime.agent), context, plainly(runtime.score_of(context))))
             except BaseException as raised:
                 error = raised
             report(outcome, error)

@@ -15,11 +15,12 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.collect.agent import TurnTerms
+from holdfast.collect.agent import TurnTerms, scored_without
 from holdfast.collect.executors import Clock, Slot
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault, StaleLease
 from holdfast.contracts.executor import Assignment, Outcome
+from holdfast.contracts.flag import WITHOUT, features_without
 from holdfast.contracts.reward import outcome_of
 from holdfast.contracts.rollout import AttemptState, Backoff, Claim
 from holdfast.contracts.run import DesiredState
@@ -250,11 +251,15 @@ class Pool:
         """The outcome with the rewards of its turns; a fault of ours is missing, and has none."""
         if self._turns is None or outcome is None or outcome.state is AttemptState.FAULT:
             return outcome
+        features = features_without(claim.rollout.metadata.get(WITHOUT, ()))
+        if not features.turn_rewards:
+            return outcome
         if self._is_captured:  # numbered apart from what the agent recorded: only their times say what came first
             stored = [one for one in self.store.traces.spans(claim.attempt.token) if one.model is not None]
             ordered = sorted((*spans, *stored), key=lambda one: one.started_at)
             spans = [replace(one, seq=place, parent=None) for place, one in enumerate(ordered, 1)]
-        signals = self._turns(claim.rollout.input, outcome.output, spans, outcome.signals)
+        measure = scored_without(self._turns, features)
+        signals = measure(claim.rollout.input, outcome.output, spans, outcome.signals)
         return replace(outcome, signals=tuple(signals))
 
     async def _conclude(self, held: _Held, outcome: Outcome | None, writes: list[WriteFuture[None]]) -> None:
@@ -305,6 +310,7 @@ class Pool:
             resources=self._resources_of(rollout.resources),
             seed=int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]),
             version=rollout.version,
+            features=features_without(rollout.metadata.get(WITHOUT, ())),
         )
 
     def _resources_of(self, version: int | None) -> dict[str, object]:

@@ -176,9 +176,9 @@ def _outcome(runtime: AgentRuntime, assignment: Assignment, record: Record) -> O
         return Outcome(state=AttemptState.FAULT, error=str(fault))
     _point_clients(context)
     if not is_async(runtime.agent):
-        return finish_now(run_one(plainly(runtime.agent), context, plainly(runtime.score)))
+        return finish_now(run_one(plainly(runtime.agent), context, plainly(runtime.score_of(context))))
     return asyncio.run_coroutine_threadsafe(
-        run_one(runtime.agent, context, runtime.score), runtime.current.loop
+        run_one(runtime.agent, context, runtime.score_of(context)), runtime.current.loop
     ).result()
 
 

@@ -101,6 +101,11 @@ def assess(traits: Traits) -> Assessment:
     return Assessment(tier=Tier.TRIVIAL, confidence=sure, reasons=("no rule for more",), traits=traits)
 
 
+def same_for_all(traits: Traits, attempt: str) -> Assessment:
+    """The allocation without looking at the task."""
+    return Assessment(tier=Tier.STANDARD, confidence=1.0, reasons=("the same for every task",), traits=traits)
+
+
 def _met(traits: Traits, tools: int, context: int, steps: int) -> list[str]:
     least = (("tool_count", tools), ("context_size", context), ("step_count", steps))
     return [f"{name} {getattr(traits, name)} ≥ {at}" for name, at in least if getattr(traits, name) >= at]
@@ -346,6 +351,7 @@ class BudgetTracker:
     """The budget of one running attempt, thread-safe. The first call decides the tier.
 
     Tokens granted to a call under way are not granted to others. Changes are handed to `record` as they happen.
+    Where it is not adaptive, every task gets the standard tier.
     """
 
     def __init__(

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.checks import require
+from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState
 from holdfast.contracts.trace import Span
@@ -32,6 +33,7 @@ class Assignment:
     resources: Mapping[str, Any]
     seed: int  # this attempt's own random key
     version: str | None = None  # of the policy that must answer; None: whichever is in force
+    features: Features = ALL_ON  # what flags leave of them for this task's unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

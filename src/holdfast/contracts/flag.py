@@ -1,15 +1,21 @@
 """Feature flags: what may be switched, for whom, and what else has to be on. `promote` evaluates them.
 
-`Features` is what they come to: made once, and handed as a value to whoever can do without one of the features.
+`Features` is what they come to for one unit: a task, or the user that it is for. It is made once and handed as a value
+to whoever can do without one of the features. Learning is a matter of a whole run, whose unit is the run itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from hashlib import sha256
+from typing import Any, ClassVar, Protocol
 
 from holdfast.contracts.errors import BadRecord, check_fields
+
+# Of a rollout's metadata: the features that its unit does not get, and its arms by experiment.
+WITHOUT, ARMS = "without", "arms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,14 +23,74 @@ class Features:
     """Off is what was there before the feature. Where no flag says anything, all of them are on."""
 
     budgets: bool = True  # how much a model may think
+    adaptive: bool = True  # by how hard the task is; off: the same number for every task
     minimal_diff: bool = True  # how small a change is, and whether it tampers
+    scaffolding: bool = True  # what a change added and nothing needs makes it larger
     judges: bool = True  # models that judge
+    combined: bool = True  # what judges say counts beside the rules; off: it is only kept
     tool_rewards: bool = True  # shaping by how tools are used
+    turn_rewards: bool = True  # terms of single turns
     learning: bool = True  # moving weights by what was collected
+
+    @property
+    def off(self) -> tuple[str, ...]:
+        return tuple(one.name for one in fields(self) if not getattr(self, one.name))
+
+    def features(self, key: str) -> Features:
+        """The same for every unit: see FeatureFlags."""
+        return self
+
+    def everybody(self) -> Features | None:
+        return self
+
+    def somebody(self) -> Features:
+        return self
+
+    def exposures(self, key: str, used: Collection[str]) -> Mapping[str, str]:
+        return {}
+
+
+def features_without(names: Collection[str]) -> Features:
+    """All but these; names of a newer version are left alone."""
+    known = {one.name for one in fields(Features)}
+    return Features(**dict.fromkeys(known.intersection(names), False))
 
 
 ALL_ON = Features()
-ALL_OFF = Features(budgets=False, minimal_diff=False, judges=False, tool_rewards=False, learning=False)
+ALL_OFF = features_without([one.name for one in fields(Features)])
+
+
+class FeatureFlags(Protocol):
+    """The flags of one moment, as a run asks them."""
+
+    def features(self, key: str) -> Features:
+        """What the unit with this key gets."""
+
+    def everybody(self) -> Features | None:
+        """What all units get alike; None: it differs, or experiments are going on, and each has to be asked for."""
+
+    def somebody(self) -> Features:
+        """What at least some units get."""
+
+    def exposures(self, key: str, used: Collection[str]) -> Mapping[str, str]:
+        """The experiments about these features that the unit takes part in, each with its arm."""
+
+
+def run_unit(run: str) -> str:
+    """The key of a run: the end of its id, known before the run has its number."""
+    return run.rpartition("-")[2]
+
+
+def unit_of(task: Any) -> str:
+    """Whom a task is about: its `user`, else its own `id`, else its content. Attempts at one task have one unit, and so
+    are paid by the same rules."""
+    if isinstance(task, Mapping):
+        parts = [one for one in (task, task.get("input"), task.get("metadata")) if isinstance(one, Mapping)]
+        for given in (*(one.get("user") for one in parts), task.get("id")):
+            if isinstance(given, str | int) and str(given).strip():
+                return str(given)
+    text = json.dumps(task, sort_keys=True, default=str, ensure_ascii=True)
+    return f"task-{sha256(text.encode()).hexdigest()[:16]}"
 
 
 OPERATORS = ("equals", "in", "not_in", "prefix", "suffix", "above", "below")

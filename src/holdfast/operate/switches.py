@@ -13,21 +13,24 @@ from math import inf
 
 from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.errors import BadInput, Conflict, NotFound, StoreError
-from holdfast.contracts.flag import Features, Flag
+from holdfast.contracts.flag import Flag
+from holdfast.contracts.release import Experiment
 from holdfast.contracts.run import StepRecord
 from holdfast.operate.alerts import QUIET, AlarmRule, AlarmState, step
+from holdfast.promote.experiment import KIND, ExperimentCall, Ruling, design_of, is_running, settled, verdict
 from holdfast.promote.flags import SWITCHES, Snapshot, features, snapshot
 from holdfast.store.store import Store, open_store
 
 Clock = Callable[[], float]
 Environment = Mapping[str, str]
+FlagReader = Callable[[Sequence[StepRecord]], Snapshot]
 TRIES = 5  # when others change the same flag at the same time
 LAST = 6  # updates by which learning is judged
 ACTOR = "guard"
 
 
 def snapshot_of(store: Store, *, clock: Clock, environment: Environment) -> Snapshot:
-    return snapshot(store.flags.all(), now=clock(), environment=environment)
+    return snapshot(store.flags.all(), now=clock(), environment=environment, trials=store.trials.all(KIND))
 
 
 def snapshot_at(url: str, project: str, *, clock: Clock, environment: Environment) -> Snapshot:
@@ -37,11 +40,6 @@ def snapshot_at(url: str, project: str, *, clock: Clock, environment: Environmen
             return snapshot_of(opened, clock=clock, environment=environment)
     except (NotFound, StoreError):
         return snapshot((), now=clock(), environment=environment)
-
-
-def key_of(run: str) -> str:
-    """The key that a share of runs is drawn by: the end of a run's id, known before the run has its number."""
-    return run.rpartition("-")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,19 +98,13 @@ def trip(
 
 
 def pull(store: Store, fuse: Fuse, *, why: str, now: float, environment: Environment) -> Flag:
-    """Kills the feature's flag, despite concurrent changes; creates a missing one."""
-    name = SWITCHES[fuse.feature]
-    for _ in range(TRIES):
-        known = {flag.name: flag for flag in store.flags.all()}
-        try:
-            if name in known:
-                flag = known[name]
-                return store.flags.put(replace(flag, killed=True), who=ACTOR, why=why, now=now, seen=flag).result()
-            made = {flag.name: flag for flag in features(environment, owner=ACTOR)}
-            return store.flags.put(replace(made[name], requires={}, killed=True), who=ACTOR, why=why, now=now).result()
-        except Conflict:
-            continue
-    raise Conflict(f"flag {name}", why="is changed by others all the time", remedy="kill it by hand")
+    """Kills the feature's flag, despite concurrent changes; creates a missing one, which needs no other flag."""
+    name, known = SWITCHES[fuse.feature], {flag.name for flag in store.flags.all()}
+
+    def killed(flag: Flag) -> Flag:
+        return replace(flag, killed=True) if name in known else replace(flag, killed=True, requires={})
+
+    return change_flag(store, name, killed, ACTOR, why, now, environment)
 
 
 def _revived_at(store: Store, name: str, done: Sequence[StepRecord]) -> float:
@@ -130,21 +122,84 @@ def _revived_at(store: Store, name: str, done: Sequence[StepRecord]) -> float:
     return found
 
 
-def feature_reader(
-    store: Store, *, key: str, clock: Clock, environment: Environment
-) -> Callable[[Sequence[StepRecord]], Features]:
-    """Returns a reader of the features before each step of a run; diverging learning is switched off.
+def flag_reader(store: Store, *, clock: Clock, environment: Environment) -> FlagReader:
+    """Returns a reader of the flags before each step of a run. Diverging learning is switched off; experiments whose
+    time is over, or whose verdict is to be applied, are ended.
 
     Updates from before a person revived the flag never kill it again, here or in a process that resumes the run."""
     state = QUIET
 
-    def read(done: Sequence[StepRecord]) -> Features:
+    def read(done: Sequence[StepRecord]) -> Snapshot:
         nonlocal state
         since = _revived_at(store, SWITCHES[DIVERGENCE.feature], done)
         if state.fired is not None and since > state.fired.at:
             state = QUIET  # a person has cleared it
         value, n = divergence([one for one in done if one.at > since])
         state, _ = trip(store, DIVERGENCE, state, value, n=n, now=clock(), environment=environment)
-        return snapshot_of(store, clock=clock, environment=environment).features(key)
+        conclude(store, now=clock(), environment=environment)
+        return snapshot_of(store, clock=clock, environment=environment)
 
     return read
+
+
+def ruling_of(store: Store, trial: Experiment) -> Ruling:
+    """What the experiment has come to so far."""
+    from holdfast.operate.release_views import Statistics  # slow to import, and seldom needed
+
+    statistics = Statistics(design_of(trial))
+    exposed, served = store.trials.exposed(trial.name), store.trials.served(trial.name)
+    return verdict(trial, exposed, served, compare=statistics.compare, guard=statistics.breaches)
+
+
+def conclude(store: Store, *, now: float, environment: Environment) -> list[tuple[Experiment, Ruling]]:
+    """Ends the experiments about flags whose time is over; those that are applied, also at their verdict. Returns what
+    was ended. Called by whoever works or serves: looking changes nothing."""
+    found = []
+    for trial in store.trials.all(KIND):
+        if trial.ended_at is not None or not trial.settings.get("flag"):
+            continue
+        design, is_over = design_of(trial), not is_running(trial, now)
+        if not is_over and not design.apply:
+            continue
+        ruling = ruling_of(store, trial)
+        if is_over or ruling.call is not ExperimentCall.CONTINUE:
+            found.append((end(store, trial, ruling, who=ACTOR, now=now, environment=environment), ruling))
+    return found
+
+
+def end(
+    store: Store, trial: Experiment, ruling: Ruling, *, who: str, now: float, environment: Environment, why: str = ""
+) -> Experiment:
+    """Ends an experiment about a flag; where it is to be applied, the flag is changed as the verdict wants it."""
+    design = design_of(trial)
+    why = why or f"experiment {trial.name}: {ruling.call.replace('_', ' ')}"
+    if design.apply:
+        change_flag(store, design.flag, lambda flag: settled(flag, ruling), who, why, now, environment)
+    until = now if design.until is None else min(now, design.until)
+    return store.trials.end(trial.name, who=who, why=why, now=until).result()
+
+
+def change_flag(
+    store: Store,
+    name: str,
+    change: Callable[[Flag], Flag],
+    who: str,
+    why: str,
+    now: float,
+    environment: Environment,
+) -> Flag:
+    """Changes what is there now, even when somebody else changes it too; one of ours that is missing is made."""
+    for _ in range(TRIES):
+        known = {flag.name: flag for flag in store.flags.all()}
+        usual = {flag.name: flag for flag in features(environment, owner=who)}
+        before = known.get(name) or usual.get(name)
+        if before is None:
+            store.flags.get(name)  # says that there is none
+            continue
+        if (after := change(before)) == known.get(name):
+            return before
+        try:
+            return store.flags.put(after, who=who, why=why, now=now, seen=known.get(name)).result()
+        except Conflict:
+            continue
+    raise Conflict(f"flag {name}", why="is changed by others all the time", remedy="change it by hand")

@@ -26,6 +26,7 @@ from holdfast.contracts.run import RunRecord, RunState
 from holdfast.operate import views
 from holdfast.operate.alerts import ADOPTION_DROP, QUIET, AlarmRule, AlarmState, step
 from holdfast.operate.learning_views import catalog, point, record
+from holdfast.operate.switches import conclude
 from holdfast.prove.estimate import wilson
 from holdfast.reward.safety import GATE
 from holdfast.reward.tools import ToolAttempt, adoption_rates, rate_drop
@@ -175,6 +176,7 @@ class AlertWatcher:
     def check(self) -> list[Alert]:
         """Evaluates every rule once; the raised and cleared alerts, already stored."""
         now, told = self._clock(), list[Alert]()
+        conclude(self._store, now=now, environment=os.environ)  # experiments whose time is over
         late, self._unkept = self._unkept, []
         for alert in late:
             self._keep(alert)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from holdfast.collect.agent import Score
+from holdfast.collect.agent import Score, scored_without
 from holdfast.collect.allocation import Allocation
 from holdfast.collect.episodes import EpisodePlayer, record
 from holdfast.collect.executors import AgentRuntime, Slot
@@ -26,11 +26,21 @@ from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.executor import Executor, Outcome
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.flag import ALL_ON, Features
+from holdfast.contracts.flag import (
+    ALL_ON,
+    ARMS,
+    WITHOUT,
+    FeatureFlags,
+    Features,
+    features_without,
+    run_unit,
+    unit_of,
+)
 from holdfast.contracts.policy import Actor, Checkpoint, Policy
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import RolloutState, Task
 from holdfast.contracts.run import RunRecord
+from holdfast.pipeline.experiments import expose, tell_outcomes
 from holdfast.reward.turns import TurnRewards
 from holdfast.store.notifications import FINISHED, ROOM
 from holdfast.store.sql import Transaction
@@ -75,6 +85,9 @@ class Runtime:
         turns: TurnRewards | None = None,  # what is paid for the use of tools; None: nothing
     ) -> None:
         self.engine, self.score, self.player = engine, score, player
+        scored = {"turn_rewards", *getattr(score, "uses", ())} if player is None else set[str]()
+        scored |= {"tool_rewards"} if turns is not None and turns.weights else set()
+        self.uses = frozenset(scored | ({"budgets", "adaptive"} if has_budgets else set()))  # features, by their names
         self.tools: Sequence[Mapping[str, Any]] = getattr(agent, "tools", ())  # that tasks may name
         self.turns = replace(turns or TurnRewards(), catalog=self.tools)
         self.is_captured = proxy_url is not None
@@ -112,6 +125,10 @@ class Runtime:
                 why, remedy = "nobody has opened it in this process", "let the process that drives the run do this work"
                 raise Fault(f"policy {version}", why=why, remedy=remedy)
             return self._actors[version].complete
+
+    def check(self, features: Features) -> None:
+        """BadInput where the scorers cannot do without a feature that is off."""
+        scored_without(self.score, features)
 
     def slot(self) -> Slot:
         return Slot(self._executor())
@@ -154,7 +171,7 @@ class Driven(Protocol):
     @property
     def record(self) -> RunRecord: ...
     def clock(self) -> float: ...
-    def features(self) -> Features: ...
+    def flags(self) -> FeatureFlags: ...
     def check(self) -> None: ...
     async def go_on(self) -> None: ...
 
@@ -198,8 +215,8 @@ class StepContext:
 
     @property
     def features(self) -> Features:
-        """As they are now; as they were, where a step that has learnt is computed again."""
-        return ALL_ON if self._is_again else self._run.features()
+        """Of the run, as they are now; as they were, where a step that has learnt is computed again."""
+        return ALL_ON if self._is_again else self._run.flags().features(run_unit(self.run))
 
     def now(self) -> float:
         return self._run.clock()
@@ -230,6 +247,7 @@ class StepContext:
             actor = actors[id(policy)] = await asyncio.to_thread(self._run.spec.runtime.open, policy)
             resources[id(policy)] = await self._published(actor.resources)
         tasks = [self._task(one, resources[id(one.policy)], max_attempts, timeout_s) for one in work]
+        tasks = await asyncio.to_thread(self._by_unit, tasks)
         player, look_s = self._run.spec.runtime.player, self._run.spec.look_s
         if player is None:
             await self._feed(tasks)
@@ -239,8 +257,29 @@ class StepContext:
             await self._feed(tasks)
             now = self.now
             await record(self.store, self.run, self.name, played, clock=now, go_on=self.go_on, wait_s=look_s)
+        if any(ARMS in one.metadata for one in tasks):
+            await tell_outcomes(self.store, self.store.views.of_step(self.run, self.name))
         await self.go_on()  # over because the rest was cancelled: nothing to learn from
         return Batch(run=self.run, step=self.name, count=len(tasks))
+
+    def _by_unit(self, tasks: Sequence[Task]) -> list[Task]:
+        """The tasks, each marked with the features that its unit does not get, and with its arms of experiments. That
+        is kept before anything runs: whoever works on a rollout, now or after a restart, sees the same."""
+        runtime, flags = self._run.spec.runtime, self._run.flags()
+        alike, exposed, checked = flags.everybody(), dict[tuple[str, str], str](), {ALL_ON}
+        marked = []
+        for task in tasks:
+            unit = "" if alike is not None else unit_of(task.input)
+            off = [name for name in (alike or flags.features(unit)).off if name in runtime.uses]
+            if off and (features := features_without(off)) not in checked:
+                runtime.check(features)
+                checked.add(features)
+            arms = {} if alike is not None else dict(flags.exposures(unit, runtime.uses))
+            exposed |= {(trial, unit): arm for trial, arm in arms.items()}
+            found = {name: value for name, value in ((WITHOUT, off), (ARMS, arms)) if value}
+            marked.append(replace(task, metadata={**task.metadata, **found}) if found else task)
+        expose(self.store, exposed, now=self.now())
+        return marked
 
     def _play(self, player: EpisodePlayer, work: Sequence[Work], actors: Mapping[int, Actor]) -> dict[str, Outcome]:
         """Episodes in environments, by the name of each; whole before any of them is recorded."""

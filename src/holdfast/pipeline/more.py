@@ -15,7 +15,6 @@ from typing import Any
 from holdfast.collect.tasks import load
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Evidence, Finding
-from holdfast.contracts.flag import Features
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.run import RunRecord, RunState
@@ -335,11 +334,11 @@ def evaluation_in(store: Store, settings: Mapping[str, Any], suites: Suites) -> 
     )
 
 
-def spec_of_improve(store: Store, evaluation: PairedEvaluation, features: Features) -> RunSpec:
+def spec_of_improve(store: Store, evaluation: PairedEvaluation) -> RunSpec:
     """With the agent, the scorers and the pace of the run that made the candidate."""
     settings = _settings(store, store.runs.get(str(evaluation.source["root"])))
     policies = policies_of(store, evaluation)
-    return evaluation_spec(settings, features, evaluation, policies, files=store.files)
+    return evaluation_spec(settings, evaluation, policies, files=store.files)
 
 
 # The gate, once more -------------------------------------------------------------------------------------------------

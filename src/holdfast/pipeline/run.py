@@ -23,12 +23,13 @@ from holdfast.collect.allocation import LEARNT, learnt
 from holdfast.collect.executors import Slot
 from holdfast.collect.pool import Pool, PoolStats, PoolTiming
 from holdfast.contracts.errors import BadInput, HoldfastError, Interrupted, Lost, NotFound, StaleLease, StoreError
-from holdfast.contracts.flag import ALL_ON, Features
+from holdfast.contracts.flag import ALL_ON, FeatureFlags, run_unit
 from holdfast.contracts.policy import Policy, files_of, policy_record
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED, RolloutState
 from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status, StepRecord, is_gone, this_process
 from holdfast.pipeline.context import Runtime, StepContext
+from holdfast.pipeline.experiments import expose, tell_run
 from holdfast.store.notifications import ORDERS
 from holdfast.store.runs import HELD, DesiredStates, taken_up
 from holdfast.store.store import Store
@@ -36,7 +37,7 @@ from holdfast.store.store import Store
 T = TypeVar("T")
 Observe = Callable[[Status], None]
 Clock = Callable[[], float]
-FeaturesAfter = Callable[[Sequence[StepRecord]], Features]
+FlagsAfter = Callable[[Sequence[StepRecord]], FeatureFlags]
 VERSION = 1  # of the pipeline: a run that another one began is refused before any work
 MADE = {"blob": "episodes"}  # where a step's result names what it made, other than by its own word
 BEGIN = "begin"  # the name of the first step
@@ -93,7 +94,7 @@ class DurableRun:
         clock: Clock,
         who: str,
         observe: Observe,
-        features: FeaturesAfter,
+        features: FlagsAfter,
     ) -> None:
         self.store, self.record, self.spec, self.clock, self.who = store, record, spec, clock, who
         self.done: list[StepRecord] = store.steps.of_run(record.id)
@@ -105,7 +106,7 @@ class DurableRun:
         self._known = {one.name: one for one in self.done}
         self._calls: dict[str, Callable[..., Awaitable[tuple[Any, StepContext]]]] = {}  # how each step is computed
         self._orders = DesiredStates(store.runs, store.changes)
-        self._observe, self._features = observe, features
+        self._observe, self._flags = observe, features
         self._began = clock()
         self._told_last = False
         self._last: Status | None = None
@@ -211,9 +212,9 @@ class DurableRun:
                 return
             await self.store.changes.after(ORDERS, seen)
 
-    def features(self) -> Features:
+    def flags(self) -> FeatureFlags:
         """As they are now, by whoever sees what the steps so far have left."""
-        return self._features(self.done)
+        return self._flags(self.done)
 
     # What is told of it ----------------------------------------------------------------------------------------------
 
@@ -231,7 +232,14 @@ class DurableRun:
             return status
 
     def _status(self, state: RunState, error: str | None) -> Status:
-        now, counts = self.clock(), self.store.views.counts(self.id)
+        now = self.clock()
+        views, known = self.store.views, None
+        if state is RunState.RUNNING:  # told again and again, so it is counted on; the last word reads every rollout
+            known = self.store.figures.run_totals(self.id)
+        if known is None:
+            counts, outcomes, rewards = views.counts(self.id), views.outcomes(self.id), views.rewards(self.id)
+        else:
+            counts, outcomes, rewards = dict(known[0].counts), dict(known[0].outcomes), dict(known[1])
         if self.store.runs.get(self.id).driver != self.record.driver:
             raise taken_up(self.id)  # what is told of the run is the other's business now
         return Status(
@@ -249,8 +257,8 @@ class DurableRun:
             dead=counts[RolloutState.DEAD],
             running=counts[RolloutState.RUNNING],
             waiting=counts[RolloutState.QUEUING] + counts[RolloutState.REQUEUING],
-            rewards=self.store.views.rewards(self.id),
-            outcomes={str(k): n for k, n in self.store.views.outcomes(self.id).items() if k in ANSWERED},
+            rewards=rewards,
+            outcomes={str(k): n for k, n in outcomes.items() if k in ANSWERED},
             elapsed_s=round(now - self._began, 3),
             error=error,
             lesson=self.step_name,
@@ -273,19 +281,23 @@ async def drive(
     who: str,
     salt: str,
     resume: str | None = None,
-    features: FeaturesAfter = lambda done: ALL_ON,
+    features: FlagsAfter = lambda done: ALL_ON,
 ) -> Status:
     """Run the program to its end and say how it ended. Whatever stops it, what was recorded stays and can be resumed.
 
-    Which features are on is asked before each step that learns, of somebody who sees what the earlier ones left."""
+    Which features are on is asked before each step that collects or learns, of somebody who sees what the earlier ones
+    left; a scorer that everybody is kept from by a flag is refused before anything begins."""
     async with _closing(spec.runtime):
+        spec.runtime.check(features(()).somebody())
         record = await _begun(store, spec, resume, clock=clock, who=who, salt=salt)
         spec.runtime.attach(store.files)
         if record.settings.get("thinking_allocation") == LEARNT:
             spec.runtime.allocate_by(learnt((use.budget, use.has_failed) for use in store.budgets.ended()))
         run = DurableRun(store, record, spec, clock=clock, who=who, observe=observe, features=features)
         try:
+            arms = await asyncio.to_thread(_exposed, run)
             state, error = await _work_through(run, control)
+            await tell_run(store, arms, run.id, now=clock())
             await store.runs.end(run.id, state, who=who, now=clock(), error=error, driver=record.driver)
             return run.tell(state, error)
         except StaleLease:  # the run is another's by now, and so is the last word
@@ -299,6 +311,14 @@ async def drive(
             with suppress(StoreError):
                 run.tell(RunState.FAILED, error)
             raise
+
+
+def _exposed(run: DurableRun) -> dict[str, str]:
+    """The run as a unit of experiments about learning: its arms by experiment."""
+    unit = run_unit(run.id)
+    arms = dict(run.flags().exposures(unit, ("learning",)))
+    expose(run.store, {(trial, unit): arm for trial, arm in arms.items()}, now=run.clock())
+    return arms
 
 
 async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Clock, who: str, salt: str) -> RunRecord:

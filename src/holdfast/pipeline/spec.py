@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.collect import questions
-from holdfast.collect.agent import Connect, OneModel, Score, load_agent, no_model
+from holdfast.collect.agent import Connect, OneModel, OwnScore, Score, load_agent, no_model, scored_without
 from holdfast.collect.allocation import LEARNT
 from holdfast.collect.client import Client
 from holdfast.collect.pool import PoolTiming
@@ -22,7 +22,7 @@ from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.flag import ALL_ON, Features
+from holdfast.contracts.flag import Features
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.reward import RewardTerm
@@ -58,6 +58,13 @@ class SafeguardedScorer:
     score: Score
     policy: SafetyPolicy
 
+    @property
+    def uses(self) -> frozenset[str]:
+        return frozenset(getattr(self.score, "uses", ()))
+
+    def without(self, features: Features) -> SafeguardedScorer:
+        return replace(self, score=scored_without(self.score, features))
+
     def __call__(
         self, task: Any, output: Any, spans: Sequence[Span]
     ) -> Sequence[RewardTerm] | Awaitable[Sequence[RewardTerm]]:
@@ -91,16 +98,16 @@ ASK_THE_MODEL = "holdfast.collect.questions:answer"
 UNIT = (0.0, 1.0)  # what rewards go from and to, where a scorer says nothing else
 
 
-def optimize_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> RunSpec:
+def optimize_spec(settings: OptimizeSettings) -> RunSpec:
     """A run of the settings' tasks; with `rl_optimizer` the policy then learns from them."""
     settings, block = with_tasks(settings), settings.rl_optimizer
     if block is not None and block.enabled:
         needs_torch()
     policy = policy_for(settings)
-    return _spec(settings, features, "optimize", partial(optimize, settings, policy), policy)
+    return _spec(settings, "optimize", partial(optimize, settings, policy), policy)
 
 
-def improve_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> RunSpec:
+def improve_spec(settings: OptimizeSettings) -> RunSpec:
     """Iterations of practice, proof and decision."""
     settings = with_tasks(settings)
     block, policy = settings.improve or ImproveBlock(), policy_for(settings)
@@ -129,7 +136,7 @@ def improve_spec(settings: OptimizeSettings, features: Features = ALL_ON) -> Run
         stage=None if block.stage is None else Stage(block.stage),
         timeout_s=settings.attempt_timeout_secs,
     )
-    made = _spec(settings, features, "improve", partial(improve, spec=spec), policy)
+    made = _spec(settings, "improve", partial(improve, spec=spec), policy)
     _check_range(block.prove, settings)
     return replace(made, policy=block.policy)
 
@@ -152,7 +159,6 @@ def held_out_of(settings: OptimizeSettings) -> list[HeldOut]:
 
 def evaluation_spec(
     settings: OptimizeSettings,
-    features: Features,
     evaluation: PairedEvaluation,
     policies: tuple[Policy, Policy],
     *,
@@ -163,7 +169,7 @@ def evaluation_spec(
 
     asked = settings.model_copy(update={"train": (), "val": tuple(one.input for one in evaluation.tasks)})
     program = partial(compare, evaluation, policies)
-    made = _spec(asked, features, KIND, program, *policies, files=files)
+    made = _spec(asked, KIND, program, *policies, files=files)
     model_ref = f"{evaluation.versions[1]} against {evaluation.versions[0]}"
     return replace(made, settings=evaluation.settings, model_ref=model_ref, seed=evaluation.seed)
 
@@ -207,7 +213,6 @@ def policy_for(settings: OptimizeSettings) -> Policy:
 
 def _spec(
     settings: OptimizeSettings,
-    features: Features,
     kind: str,
     program: Any,
     *policies: Policy,
@@ -221,9 +226,9 @@ def _spec(
             is_text = settings.scorers is None  # a scorer may expect anything
             questions.check(item, f"{split}[{place}]", is_asked=settings.agent is None, is_text=is_text)
     agent = load_agent(reference)
-    score = score_for(settings, agent, features)
+    score = score_for(settings, agent)
     engine, connect = _engine(settings, policies[0])
-    executor, has_budgets = None, settings.thinking_budgets and features.budgets
+    executor, has_budgets = None, settings.thinking_budgets
     if settings.thinking_allocation == LEARNT and (
         settings.worker_kind == "processes" or not settings.thinking_budgets
     ):
@@ -234,7 +239,7 @@ def _spec(
         recipe = ProcessRecipe(reference, score, connect, settings.proxy_url, has_budgets)
         executor = partial(ProcessExecutor, recipe)
     weights = {} if settings.tool_reward is None else settings.tool_reward.model_dump()
-    turns = TurnRewards(weights=weights, has_tools=features.tool_rewards)
+    turns = TurnRewards(weights=weights)
     how: dict[str, Any] = {"proxy_url": settings.proxy_url, "has_budgets": has_budgets, "turns": turns}
     runtime = Runtime(agent, score, engine, executor=executor, **how)
     if files is not None:
@@ -309,16 +314,16 @@ def _client(model: str, base_url: str | None = None, thinking_mode: str = "auto"
     return cast("Callable[[], Complete]", made)
 
 
-def score_for(settings: OptimizeSettings, agent: Any, features: Features) -> Score:
+def score_for(settings: OptimizeSettings, agent: Any) -> Score:
     """The scorers of the settings, tried on their tasks; without any, the one that an agent brings along; else what
     was expected is compared with what was answered."""
     beside = getattr(agent, "scorer", None)
     score: Score = questions.exact_match
     if settings.scorers is not None:
         items = [task_of(item) for item in (*settings.train, *settings.val)]
-        score = score_from(settings.scorers, items, features=features, connect=partial(_judge, settings))
+        score = score_from(settings.scorers, items, connect=partial(_judge, settings))
     elif beside is not None:
-        score = beside(features)
+        score = OwnScore(beside)
     return watched(score, settings.safety_reward)
 
 

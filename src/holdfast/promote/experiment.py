@@ -8,15 +8,14 @@ often they are asked. Who was exposed and what came of it is kept by the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from math import inf, isfinite, lgamma, log
 from typing import Any, ClassVar, Literal
 
-from scipy.special import gammaincc  # type: ignore[import-untyped]
-
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Outcome, Reason, Verdict
+from holdfast.contracts.flag import Flag, FlagRule
 from holdfast.contracts.release import Experiment, ServedRequest
 from holdfast.promote.bucketing import bucket
 
@@ -46,6 +45,10 @@ class Design:
     reward_range: tuple[float, float] = (0.0, 1.0)
     limits: Mapping[str, float | None] = field(default_factory=dict)  # of the guard, where they are not its own
     why: str = ""  # the question it shall answer
+    flag: str = ""  # that gives its arms: a unit has the variant that is its arm; blank: somebody else gives them
+    until: float | None = None  # unix seconds; from then on the flag's own rules decide again
+    apply: bool = False  # the verdict changes the flag; else an operator does
+    live: Mapping[str, str] = field(default_factory=dict)  # policy → the release that was live when it began
 
     def __post_init__(self) -> None:
         low, high = self.reward_range
@@ -66,15 +69,44 @@ class Design:
         return self.reward_range[1] - self.reward_range[0] if self.metric == "reward" else 1.0
 
 
+OF_FLAG = ("flag", "until", "apply", "live")  # in the settings only of an experiment about a flag
+
+
 def settings_of(design: Design) -> dict[str, Any]:
-    return {**asdict(design), "reward_range": list(design.reward_range), "limits": dict(design.limits)}
+    given = {**asdict(design), "reward_range": list(design.reward_range), "limits": dict(design.limits)}
+    return given if design.flag else {name: value for name, value in given.items() if name not in OF_FLAG}
+
+
+def is_running(trial: Experiment, now: float) -> bool:
+    until = trial.settings.get("until")
+    return trial.ended_at is None and (until is None or now < until)
+
+
+def arms_of(flag: Flag, share: float) -> dict[str, float]:
+    """The flag's off variant is the control; the others divide the share, a part of 1, among them."""
+    others = [name for name in flag.variants if name != flag.off]
+    if not others:
+        raise BadInput(f"flag {flag.name}", why="has one variant only", remedy="give it another: flags set --variant")
+    return {flag.off: 1.0 - share, **dict.fromkeys(others, share / len(others))}
+
+
+def settled(flag: Flag, ruling: Ruling) -> Flag:
+    """The flag as the verdict wants it: the better arm for everybody, or the control; where nothing is proved, as it
+    is. Rules with conditions stay."""
+    kept = tuple(rule for rule in flag.rules if rule.conditions)
+    if ruling.call is ExperimentCall.PROMOTE and ruling.arm is not None:
+        return replace(flag, rules=(*kept, FlagRule(variant=ruling.arm)))
+    if ruling.call in (ExperimentCall.KEEP, ExperimentCall.ROLLBACK):
+        others = [name for name in flag.variants if name != flag.off]
+        return replace(flag, rules=(*kept, *(FlagRule(variant=name, percent=0.0) for name in others)))
+    return flag
 
 
 def design_of(trial: Experiment) -> Design:
     """What the trial was begun with."""
     known = {one.name for one in fields(Design)}
     if trial.kind != KIND or not set(trial.settings) <= known:
-        raise BadInput(f"trial {trial.name}", why=f"is a {trial.kind}, not an experiment begun by 'holdfast ab create'")
+        raise BadInput(f"trial {trial.name}", why=f"is a {trial.kind}, not an experiment begun by 'holdfast ab'")
     given = dict(trial.settings)
     if "reward_range" in given:
         given["reward_range"] = tuple(given["reward_range"])
@@ -96,6 +128,8 @@ def assign(trial: Experiment, unit: str) -> str:
 
 def mismatch(counts: Mapping[str, int], weights: Mapping[str, float]) -> float:
     """p of "the arms were filled by their weights", looked at once: Pearson's χ² = Σ (nᵢ − N wᵢ)² / N wᵢ."""
+    from scipy.special import gammaincc  # type: ignore[import-untyped]  # slow, and flags need none of it
+
     total, chi_square = sum(counts.values()), 0.0
     if any(counts.get(arm, 0) and weight <= 0.0 for arm, weight in weights.items()):
         return 0.0

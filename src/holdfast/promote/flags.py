@@ -1,23 +1,27 @@
 """Evaluates feature flags over one snapshot of all flags, and defines the flags of Holdfast's own features.
 
 The order is fixed: the flag exists, it is not killed, it is enabled, it has not expired, what it requires holds, then
-the first rule that fits. Whatever fails gives the `off` variant. The flags of our own features are all on by default; a
-feature needs its group, and five features can be switched off by environment variables.
+the first rule that fits. Whatever fails gives the `off` variant. While an experiment about a flag runs, its arms stand
+in the place of the rules without conditions. The flags of our own features are all on by default; a feature needs its
+group, and five features can be switched off by environment variables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import Condition, Features, Flag, FlagRule
+from holdfast.contracts.release import Experiment
 from holdfast.promote.bucketing import bucket
+from holdfast.promote.experiment import KIND, assign, is_running
 
 KEY = "targetingKey"  # of the context: who it is about, by OpenFeature's name
 MOST_DEEP = 32  # flags that require flags that require …
@@ -47,6 +51,7 @@ class FlagValue:
     reason: Why
     detail: str = ""  # the reason in words
     error: str | None = None  # OpenFeature's code: FLAG_NOT_FOUND, GENERAL; goes with ERROR
+    experiment: str | None = None  # that gave the variant: whoever uses the value exposes the key to it
 
 
 class _Broken(Exception):
@@ -54,14 +59,21 @@ class _Broken(Exception):
 
 
 def evaluate(
-    name: str, flags: Mapping[str, Flag], context: Mapping[str, Any], *, now: float, environment: Mapping[str, str]
+    name: str,
+    flags: Mapping[str, Flag],
+    context: Mapping[str, Any],
+    *,
+    now: float,
+    environment: Mapping[str, str],
+    trials: Mapping[str, Experiment] = MappingProxyType({}),
 ) -> FlagValue:
-    """The flag's value for this context. `environment` may kill: HOLDFAST_KILL_<FLAG>."""
+    """The flag's value for this context. `environment` may kill: HOLDFAST_KILL_<FLAG>; `trials` are the experiments
+    that run, by flag."""
     if name not in flags:
         why = f"there is no flag {name!r}"
         return FlagValue(value=None, variant=None, reason=Why.ERROR, detail=why, error="FLAG_NOT_FOUND")
     try:
-        return _Look(flags, context, now, environment).at(name, ())
+        return _Look(flags, context, now, environment, trials).at(name, ())
     except _Broken as broken:
         flag = flags[name]
         return FlagValue(
@@ -73,9 +85,15 @@ class _Look:
     """One evaluation: what several flags require is looked at once."""
 
     def __init__(
-        self, flags: Mapping[str, Flag], context: Mapping[str, Any], now: float, environment: Mapping[str, str]
+        self,
+        flags: Mapping[str, Flag],
+        context: Mapping[str, Any],
+        now: float,
+        environment: Mapping[str, str],
+        trials: Mapping[str, Experiment],
     ) -> None:
         self._flags, self._context, self._now, self._environment = flags, context, now, environment
+        self._trials = trials
         self._known: dict[str, FlagValue] = {}
 
     def at(self, name: str, path: tuple[str, ...]) -> FlagValue:
@@ -109,7 +127,10 @@ class _Look:
         place = None if known is None else 100.0 * bucket(known, f"flag/{flag.salt or flag.name}")
         passed_over = ""
         widest = 0.0  # of the shares that the key is not in
+        trial = None if known is None else self._trials.get(flag.name)
         for number, rule in enumerate(flag.rules, 1):
+            if trial is not None and not rule.conditions:
+                continue
             if rule.percent <= 0.0 or not all(holds(condition, self._context) for condition in rule.conditions):
                 continue
             is_share = rule.percent < 100.0
@@ -121,6 +142,11 @@ class _Look:
                 reason = Why.SPLIT if is_share else Why.TARGETING_MATCH if rule.conditions else Why.STATIC
                 detail = f"rule {number}{passed_over}"
                 return FlagValue(value=flag.variants[rule.variant], variant=rule.variant, reason=reason, detail=detail)
+        if trial is not None and known is not None:
+            arm, detail = assign(trial, known), f"an arm of experiment {trial.name}"
+            return FlagValue(
+                value=flag.variants[arm], variant=arm, reason=Why.SPLIT, detail=detail, experiment=trial.name
+            )
         outside = f"; the key's place is {place:.1f}, not below {widest:g} %" if widest else ""
         return _off(flag, Why.DEFAULT, f"no rule fits{passed_over}{outside}")
 
@@ -266,19 +292,28 @@ VARIABLES: Mapping[str, str] = {  # 0, false, no or off in one: its part is off 
 }
 SWITCHES: Mapping[str, str] = {  # feature → the flag that decides
     "budgets": "extendedThinking.budgetManagement",
+    "adaptive": "extendedThinking.adaptiveAllocation",
     "minimal_diff": "rewardHackingPrevention.astAnalysis",
+    "scaffolding": "rewardHackingPrevention.scaffoldingDetection",
     "judges": "intelligentEvaluation.modelJudges",
+    "combined": "intelligentEvaluation.combinedScoring",
     "tool_rewards": "agenticRL.toolTraining",
+    "turn_rewards": "agenticRL.turnLevelRewards",
     "learning": "agenticRL.trainingPipeline",
 }
-RUNS, RESULTS = "runs", "the results of 'evaluate'"
-KEYED: Mapping[str, tuple[str, ...]] = {  # flag → what a share of it is a share of
-    SWITCHES["budgets"]: (RUNS,),
-    SWITCHES["minimal_diff"]: (RESULTS,),
-    SWITCHES["judges"]: (RESULTS,),
-    SWITCHES["tool_rewards"]: (RUNS, RESULTS),
-    SWITCHES["learning"]: (RUNS,),
-}
+TASKS, RUNS = "tasks", "runs"
+
+
+def governed(flag: str) -> tuple[str, ...]:
+    """The features that a flag switches, by itself or as the head of its group; none: it is a program's own."""
+    group = flag.removesuffix(".enabled") + "." if flag.endswith(".enabled") else None
+    return tuple(feature for feature, name in SWITCHES.items() if name == flag or (group and name.startswith(group)))
+
+
+def units_of(flag: str) -> str:
+    """What a share of one of our flags is a share of; blank: whoever asks gives keys of their own."""
+    features = governed(flag)
+    return "" if not features else RUNS if features == ("learning",) else TASKS
 
 
 NOBODY = "nobody in particular"  # a key where only what holds for everybody is asked for
@@ -296,15 +331,24 @@ class Off:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All flags at one moment. A key is a run or a rollout, and always gets the same."""
+    """All flags at one moment. A key is that of a task, a user or a run, and always gets the same."""
 
     flags: Mapping[str, Flag]  # what is in the store, and the defaults for what is not
     kept: frozenset[str]  # names of those in the store
     now: float
     environment: Mapping[str, str]
+    trials: Mapping[str, Experiment] = field(default_factory=dict)  # those that run, by flag
 
     def features(self, key: str) -> Features:
         return Features(**{feature: bool(self._evaluate(name, key).value) for feature, name in SWITCHES.items()})
+
+    def everybody(self) -> Features | None:
+        """What every key gets; None where a rule is for a share or has conditions, or an experiment is going on."""
+        ours = [flag for flag in self.flags.values() if governed(flag.name)]
+        rules = [rule for flag in ours for rule in flag.rules]
+        is_divided = any(rule.conditions or 0.0 < rule.percent < 100.0 for rule in rules)
+        needs_others = any(not governed(other) for flag in ours for other in flag.requires)
+        return None if self.trials or is_divided or needs_others else self.features(NOBODY)
 
     def off(self, key: str) -> dict[str, Off]:
         """What the key does not get, by feature."""
@@ -315,16 +359,37 @@ class Snapshot:
                 found[feature] = Off(feature=feature, flag=name, why=evaluated.detail, remedy=remedy)
         return found
 
+    def off_for_all(self) -> dict[str, Off]:
+        """What nobody gets, whatever the key, by feature."""
+        given = self.somebody()
+        return {name: off for name, off in self.off(NOBODY).items() if not getattr(given, name)}
+
     def somebody(self) -> Features:
         """What at least some keys get: on where any share is above 0."""
+        tried = {name: tuple(FlagRule(variant=arm) for arm in list(it.arms)[1:]) for name, it in self.trials.items()}
         whole = {
-            name: replace(flag, rules=tuple(replace(rule, percent=100.0) for rule in flag.rules if rule.percent > 0.0))
+            name: replace(
+                flag,
+                rules=tried.get(name)
+                or tuple(replace(rule, percent=100.0) for rule in flag.rules if rule.percent > 0.0),
+            )
             for name, flag in self.flags.items()
         }
-        return replace(self, flags=whole).features(NOBODY)
+        return replace(self, flags=whole, trials={}).features(NOBODY)
+
+    def exposures(self, key: str, used: Collection[str]) -> Mapping[str, str]:
+        """The experiments about features that are used here, each with the arm of this key."""
+        found = {}
+        for name in self.trials:
+            is_run = set(used) == {"learning"}
+            is_asked = is_run if units_of(name) == RUNS else bool(not is_run and {*governed(name)}.intersection(used))
+            if is_asked and (value := self._evaluate(name, key)).experiment is not None:
+                found[value.experiment] = str(value.variant)
+        return found
 
     def _evaluate(self, name: str, key: str) -> FlagValue:
-        return evaluate(name, self.flags, {KEY: key}, now=self.now, environment=self.environment)
+        how: dict[str, Any] = {"now": self.now, "environment": self.environment, "trials": self.trials}
+        return evaluate(name, self.flags, {KEY: key}, **how)
 
     def _culprit(self, name: str, key: str) -> str:
         """The flag itself, or the one it requires that is to blame."""
@@ -355,11 +420,23 @@ class Snapshot:
         return f"holdfast flags rollout {name} 100"
 
 
-def snapshot(flags: Iterable[Flag], *, now: float, environment: Mapping[str, str]) -> Snapshot:
+def snapshot(
+    flags: Iterable[Flag], *, now: float, environment: Mapping[str, str], trials: Iterable[Experiment] = ()
+) -> Snapshot:
     """A flag that is there decides; one that is not is as `features` would make it."""
     there = {flag.name: flag for flag in flags}
     usual = {flag.name: flag for flag in features(environment, owner="")}
-    return Snapshot(flags={**usual, **there}, kept=frozenset(there), now=now, environment=environment)
+    known = running(trials, now)
+    return Snapshot(flags={**usual, **there}, kept=frozenset(there), now=now, environment=environment, trials=known)
+
+
+def running(trials: Iterable[Experiment], now: float) -> dict[str, Experiment]:
+    """The experiments about a flag that are going on, by flag."""
+    return {
+        str(trial.settings["flag"]): trial
+        for trial in trials
+        if trial.kind == KIND and trial.settings.get("flag") and is_running(trial, now)
+    }
 
 
 def features(environment: Mapping[str, str], *, owner: str) -> tuple[Flag, ...]:

@@ -138,9 +138,9 @@ def parts(
 ) -> tuple[Part, ...]:
     """What is looked at. What a flag has switched off is not even called: all is as it was before the feature."""
     found: list[Part] = [rules, safety_part(policy), tampering]  # no flag turns off what protects
-    found += [diff] if features.minimal_diff else []
+    found += [partial(diff, has_scaffolding=features.scaffolding)] if features.minimal_diff else []
     found += [tools] if features.tool_rewards else []
-    found += [judge_part(judge)] if features.judges and judge is not None else []
+    found += [judge_part(judge, counts=features.combined)] if features.judges and judge is not None else []
     return tuple(found)
 
 
@@ -252,15 +252,17 @@ def _places(found: Sequence[EditFinding]) -> tuple[str, ...]:
     return tuple(f"{one.path}:{one.line} {one.rule}, {one.what}" for one in found[:MOST_REASONS])
 
 
-def diff(result: TaskResult, *, file_s: float = FILE_S) -> PartVerdict | None:
+def diff(result: TaskResult, *, file_s: float = FILE_S, has_scaffolding: bool = True) -> PartVerdict | None:
     """How much more was changed than needed. What could not be measured in time is not taken to be small."""
     if not result.change:
         return None
 
     def measure() -> tuple[tuple[EditFinding, ...], tuple[RewardTerm, ...]]:
         known = dict(result.references) or None
-        measured = minimality.signals(result.change, references=known, files=result.files, weight=MINIMAL_WEIGHT)
-        return tuple(minimality.scaffolding(result.change, files=result.files)), measured
+        how: Any = {"weight": MINIMAL_WEIGHT, "has_scaffolding": has_scaffolding}
+        measured = minimality.signals(result.change, references=known, files=result.files, **how)
+        found = minimality.scaffolding(result.change, files=result.files) if has_scaffolding else ()
+        return tuple(found), measured
 
     looked = _in_time(result, file_s, measure)
     if isinstance(looked, str):
@@ -313,12 +315,14 @@ def _shown(before: str | None, after: str | None) -> str:
     return "\n".join(f"{sign}{line}" for sign, text in sides for line in text.splitlines())
 
 
-def judge_part(judge: Judge) -> Part:
-    """A part that asks judges. Decided opinions count; abstentions and disputes are shown with weight 0."""
+def judge_part(judge: Judge, *, counts: bool = True) -> Part:
+    """A part that asks judges. Decided opinions count; abstentions and disputes are shown with weight 0, as all of them
+    are where what judges say does not count beside the rules."""
 
     def ask(result: TaskResult) -> PartVerdict:
         opinions = list(judge(eval_item(result)))
-        told = tuple(replace(one, name=f"judged_{one.name}") for one in ensemble.signals(opinions, JUDGED))
+        weights = JUDGED if counts else dict.fromkeys(JUDGED, 0.0)
+        told = tuple(replace(one, name=f"judged_{one.name}") for one in ensemble.signals(opinions, weights))
         against = [one for one in opinions if one.holds is False]
         holds = False if against else True if any(one.holds for one in opinions) else None
         reasons = tuple(f"{one.criterion} {one.outcome}: {one.why[:120]}" for one in against or opinions)

@@ -522,11 +522,12 @@ class RuleCheck:
 rules = RuleCheck
 
 
-def diff(task: Any, answer: Any) -> Reward:
+def diff(task: Any, answer: Any, *, minimal_diff: bool = True, scaffolding: bool = True) -> Reward:
     """How close a change of code comes to the least one that is known, from 0 to 1; tampering with tests earns 0. The
     task's input has `files` (path → text before) and perhaps `tests` (path → text, visible); `expected` is the least
     fix and the answer what was made of it, each an object of path → text. How small a change is says nothing about
-    whether it works: use it beside a gate. It needs the extra `reward`."""
+    whether it works: use it beside a gate. It needs the extra `reward`. What flags have switched off (how small a
+    change is, its scaffolding) is not looked at; tampering always is."""
     from holdfast.reward.diff import minimality, tamper
 
     before = _texts(task.get("files"), "task: files")
@@ -538,14 +539,17 @@ def diff(task: Any, answer: Any) -> Reward:
     if not change:
         return Reward(float(not least), feedback="nothing was changed" if least else "")
     tests = _texts(task.get("tests") or {}, "task: tests")
-    known = None if task.expected is None else least
-    signals = minimality.signals(change, references=known, files=tuple(before), uses=tuple(tests.values()))
-    terms = {one.name: one.value for one in signals}
+    known, said = None if task.expected is None else least, ""
+    terms = {"minimality": 1.0, "excess_edits": 0.0}
+    if minimal_diff:
+        how: Any = {"uses": tuple(tests.values()), "has_scaffolding": scaffolding}
+        signals = minimality.signals(change, references=known, files=tuple(before), **how)
+        terms, said = {one.name: one.value for one in signals}, signals[0].feedback or ""
     found = tamper.inspect(change, tests=tests)
     if found:
         places = "; ".join(f"{one.path}:{one.line} {one.rule}, {one.what}" for one in found[:5])
         return Reward(0.0, {**terms, "tampering": 1.0}, f"tampers: {places}")
-    return Reward(terms["minimality"], terms, signals[0].feedback or "")
+    return Reward(terms["minimality"], terms, said)
 
 
 TOOL: Mapping[str, float] = {"choice": 0.4, "structure": 0.3, "utility": 0.2, "error_handling": 0.1}
@@ -581,6 +585,9 @@ def _names(value: Any) -> tuple[str, ...] | None:
 
 
 vars(tools).update(feature="tool_rewards")  # a flag can switch it off
+
+
+vars(diff).update(features=("minimal_diff", "scaffolding"))  # it is told whether a unit gets them
 
 
 def _texts(value: Any, where: str) -> dict[str, str]:

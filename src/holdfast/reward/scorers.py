@@ -24,7 +24,7 @@ from holdfast.contracts.agent import load_named
 from holdfast.contracts.checks import GATED
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord
-from holdfast.contracts.flag import ALL_ON, Features
+from holdfast.contracts.flag import Features
 from holdfast.contracts.reward import Reward, RewardBreakdown, RewardTerm
 from holdfast.contracts.scorer import RIGHT, Trace, check_scorers, refuse_blocking, resolve, told_error
 from holdfast.contracts.task import task_of
@@ -132,9 +132,20 @@ class Scorer:
         return bool(_trait(self.function, "asks_model", False))
 
     @property
+    def feature(self) -> str | None:
+        """The feature that it needs, if it needs one."""
+        found: str | None = _trait(self.function, "feature", None)
+        return found
+
+    @property
     def gold_is_answer(self) -> bool:
         """False: what its tasks expect is a rubric or the like, and no answer."""
         return bool(_trait(self.function, "gold_is_answer", True))
+
+    def with_features(self, features: Features) -> Scorer:
+        """The same, told which of the features that its function knows a unit gets."""
+        known = {name: getattr(features, name) for name in _trait(self.function, "features", ())}
+        return replace(self, function=partial(self.function, **known)) if known else self
 
     def __call__(self, task: Any, answer: Any, trace: Trace | Sequence[Span] = (), /) -> Any:
         """The Reward, None, or an awaitable of one of them."""
@@ -272,6 +283,24 @@ class Combined:
         if any(map(isawaitable, given)):
             return self._later(given, trace)
         return self._signals(given, trace)
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """The features that decide what it measures."""
+        found = {name for one in self.scorers for name in (one.feature, *_trait(one.function, "features", ())) if name}
+        return frozenset(found | ({"combined"} if any(one.asks_model for one in self.scorers) else set()))
+
+    def without(self, features: Features) -> Combined:
+        """The same without the scorers of features that a flag has switched off for a unit; BadInput where nobody could
+        tell any more whether an answer is right."""
+        left = tuple(one for one in self.scorers if one.feature is None or getattr(features, one.feature))
+        for one in self.scorers:
+            if one not in left and (one.gate or not left):
+                why = f"needs the feature {one.feature}, and a flag has switched that off"
+                raise BadInput(f"scorer {one.name}", why=why, remedy="switch it on, or leave the scorer out")
+        if not features.combined and any(not one.asks_model for one in left):
+            left = tuple(replace(one, weight=0.0) if one.asks_model and not one.gate else one for one in left)
+        return replace(self, scorers=tuple(one.with_features(features) for one in left))
 
     def costs(self, task: Any, spans: Sequence[Span]) -> Signals:
         """What the safety scorers say of an attempt that failed and has no other score: it is no safer for that. Where
@@ -482,7 +511,6 @@ def score_from(
     blocks: Sequence[Mapping[str, Any]],
     tasks: Sequence[Any],
     *,
-    features: Features = ALL_ON,
     connect: Connect | None = None,
 ) -> Combined:
     """The `Score` of a config's scorers, tried on the run's tasks first. One scorer alone is the gate unless it says
@@ -494,10 +522,6 @@ def score_from(
         if one.is_group:
             why = "compares the attempts at a task with one another, which a worker cannot"
             raise BadInput(f"scorer {one.name}", why=why, remedy="rescore the finished run with it")
-        feature = _trait(one.function, "feature", None)
-        if feature is not None and not getattr(features, feature):
-            why = f"needs the feature {feature}, and a flag has switched that off"
-            raise BadInput(f"scorer {one.name}", why=why, remedy="switch it on, or leave the scorer out")
     combined = combine(scorers)
     refuse_blocking(check_scorers(combined.scorers, tasks))
     return combined

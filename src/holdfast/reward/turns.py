@@ -9,11 +9,12 @@ under the law of the outcome gate (`breakdown.add_shaping`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import fsum, isfinite
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.flag import Features
 from holdfast.contracts.reward import TURN_REWARD, TURN_SOURCES, RewardTerm, check_in
 from holdfast.contracts.scorer import told_error
 from holdfast.contracts.task import TaskItem, task_of
@@ -49,6 +50,10 @@ class TurnRewards:
         if (whole := fsum(self.weights.values())) > OutcomeGate().cap:
             why = f"its weights add up to {whole:g}, and shaping moves at most {OutcomeGate().cap:g} of the outcome"
             raise BadInput("tool_reward", why=why, remedy="lower them")
+
+    def without(self, features: Features) -> TurnRewards:
+        """What is measured for a unit that does not get every feature."""
+        return replace(self, has_tools=self.has_tools and features.tool_rewards)
 
     def __call__(
         self, task: Any, output: Any, spans: Sequence[Span], signals: Sequence[RewardTerm]

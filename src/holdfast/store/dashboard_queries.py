@@ -36,7 +36,7 @@ from holdfast.contracts.rollout import (
     outcome_kind,
     statuses_of,
 )
-from holdfast.contracts.run import LEGACY_STEP, LedgerEntry, StepRecord
+from holdfast.contracts.run import LEGACY_STEP, LedgerEntry, SplitRewards, StepRecord
 from holdfast.store import rows, schema
 from holdfast.store.budgets import BudgetTotals
 from holdfast.store.db import Db
@@ -73,6 +73,7 @@ _parts = (_r.status, _r.split, _r.outcome)  # what is counted apart
 OVER_BETWEEN = select(*_parts, *_sums).where(*_behind, _r.key <= bindparam("to")).group_by(*_parts)
 ALL_PARTS = select(*_parts, *_sums).where(_mine).group_by(*_parts)
 COUNTED = select(func.count()).select_from(schema.rollouts).where(*_behind, _r.key <= bindparam("to"))
+BY_SPLIT = select(_r.split, func.count(), func.max(_r.key)).where(*_behind).group_by(_r.split)
 _beyond_all = select(_r.split, _r.outcome, _r.reward).where(_mine, given(_r, "status"), _r.key > bindparam("after"))
 _beyond = _beyond_all.order_by(_r.key).limit(AT_MOST).subquery()
 _beyond_paid = _beyond.c.reward
@@ -136,6 +137,17 @@ class RunTally:
     rows_to: int = 0
     claims_to: int = 0
     told_to: int = 0
+    splits: dict[str, int] = field(default_factory=dict)  # rollouts, open or over; a split never changes
+    splits_to: int = 0
+
+    def by_split(self, view: Transaction) -> Mapping[str, int]:
+        """How many there are of each split, whatever became of them; on SQLite each row is read once."""
+        if not view.is_sqlite or (view.one(LAST_ROLLOUT, {"run": self.run})[0] or 0) < self.splits_to:
+            self.splits, self.splits_to = {}, 0
+        for split, n, last in view.all(BY_SPLIT, {"run": self.run, "after": self.splits_to}):
+            self.splits[split or "none"] = self.splits.get(split or "none", 0) + n
+            self.splits_to = max(self.splits_to, last)
+        return dict(self.splits)
 
     def count(self, view: Transaction, most: int = ROWS) -> Totals:
         """Count on and say what there is. Everything in `view` must be of one moment."""
@@ -415,12 +427,36 @@ class DashboardQueries:
 
     def totals(self, run: str, *, most: int = ROWS) -> Totals:
         """By status and split, with rewards; at most so many rollouts are counted on now."""
+        tally = self._tally(run)
+        with tally.lock:
+            return self._db.reading(lambda view: tally.count(view, most), snapshot=True)
+
+    def run_totals(self, run: str) -> tuple[Totals, Mapping[str, SplitRewards]] | None:
+        """All of a run and its rewards by split, counted on to the end; None where that cannot be counted on."""
+        tally, to = self._tally(run), (-1, -1)
+
+        def look(view: Transaction) -> tuple[Totals, Mapping[str, int]]:
+            return tally.count(view), tally.by_split(view)
+
+        with tally.lock:
+            while True:
+                totals, sizes = self._db.reading(look, snapshot=True)
+                if totals.is_whole or to == (to := (tally.counted_to, tally.rows_to)):
+                    break
+        if not totals.is_whole:  # too much is over behind what is open
+            return None
+        paid = {split: totals.rewards.get(split, Moments()) for split in sorted(sizes)}
+        return totals, {
+            split: SplitRewards(total=sizes[split], rewarded=it.n, mean_reward=it.total / it.n if it.n else None)
+            for split, it in paid.items()
+        }
+
+    def _tally(self, run: str) -> RunTally:
         key = self._runs.key(run)
         with self._lock:
             tally = self._tallies.setdefault(run, RunTally(run=key, id=run))
             _forget_oldest(self._tallies, TALLIES)
-        with tally.lock:
-            return self._db.reading(lambda view: tally.count(view, most), snapshot=True)
+        return tally
 
     def recent_attempts(self, most: int = RECENT) -> list[tuple[float, float | None, str]]:
         """When the newest attempts of the project began, ended and how, the newest first: too many for records."""

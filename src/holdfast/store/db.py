@@ -12,8 +12,8 @@ import re
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +38,9 @@ from holdfast.store.sql import Book, Params, Transaction
 from holdfast.store.writer import WriteFuture, Writer
 
 PATIENCE_S = 30.0
+# The operating system keeps pages as well: a larger cache speeds up nothing, and lets a process grow for hours.
+WRITE_CACHE_KB, READ_CACHE_KB = 16_384, 4_096
+IDLE = 4  # connections for looking that are kept open; more looks at once open more, and close them again
 _change = update(schema.pulse).where(schema.pulse.c.topic == bindparam("t"))
 _bump = _change.values(n=schema.pulse.c.n + 1).returning(schema.pulse.c.n)
 _pulses = select(schema.pulse.c.topic, schema.pulse.c.n)
@@ -62,7 +65,7 @@ class SQLite:
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=256)
         # Whoever only looks meets a lock while a file is made, or recovered after a crash: SQLite may wait for that.
         connection.execute("PRAGMA busy_timeout = 10000")
-        connection.execute("PRAGMA cache_size = -65536")
+        connection.execute(f"PRAGMA cache_size = -{READ_CACHE_KB if read_only else WRITE_CACHE_KB}")
         connection.execute("PRAGMA temp_store = MEMORY")
         if read_only:
             connection.execute("PRAGMA query_only = ON")
@@ -288,9 +291,9 @@ def engine_for(url: str) -> Engine:
 
 
 class Reader:
-    """One thread's connection for looking; it ends with its thread."""
+    """A connection for looking."""
 
-    __slots__ = ("__weakref__", "_pid", "connection")
+    __slots__ = ("_pid", "connection")
 
     def __init__(self, connection: Any) -> None:
         self.connection, self._pid = connection, os.getpid()
@@ -308,8 +311,7 @@ class Db:
     def __init__(self, engine: Engine, *, poll_s: float) -> None:
         self.engine = engine
         self._pid = os.getpid()
-        self._local = threading.local()
-        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._idle: list[Reader] = []  # the one used last is used next
         self._closed = False
         self.changes = Notifications(engine, poll_s)
         self._writer = Writer(engine.session(), self._committed)
@@ -326,26 +328,40 @@ class Db:
         return self.reading(lambda view: view.one(statement, params))
 
     def reading(self, look: Callable[[Transaction], T], *, snapshot: bool = False) -> T:
-        """Run `look` on this thread's read-only connection; with `snapshot`, all of it sees one moment."""
+        """Run `look` on a read-only connection of its own; with `snapshot`, all of it sees one moment."""
         self._refuse_children()
         if self._closed:
             raise StoreError("the store is closed", why="this read came after close()")
         try:
-            reader = getattr(self._local, "reader", None)
-            if reader is None or getattr(reader.connection, "closed", False):
-                reader = self._local.reader = Reader(self.engine.connect(read_only=True))
-                self._readers.add(reader)
+            reader = self._reader()
             connection = reader.connection
             view = Transaction(connection, self.engine.book)
-            if not snapshot:
-                return look(view)
-            connection.execute("BEGIN" if self.engine.name == "sqlite" else "BEGIN ISOLATION LEVEL REPEATABLE READ")
             try:
-                return look(view)
+                if not snapshot:
+                    return look(view)
+                connection.execute("BEGIN" if self.engine.name == "sqlite" else "BEGIN ISOLATION LEVEL REPEATABLE READ")
+                try:
+                    return look(view)
+                finally:
+                    connection.execute("ROLLBACK")
             finally:
-                connection.execute("ROLLBACK")
+                self._put_back(reader)
         except Exception as error:
             raise self.engine.translate(error) from error
+
+    def _reader(self) -> Reader:
+        while self._idle:
+            with suppress(IndexError):  # another thread was quicker
+                reader = self._idle.pop()
+                if not getattr(reader.connection, "closed", False):
+                    return reader
+        return Reader(self.engine.connect(read_only=True))
+
+    def _put_back(self, reader: Reader) -> None:
+        self._idle.append(reader)
+        while len(self._idle) > (0 if self._closed else IDLE):
+            with suppress(IndexError):
+                self._idle.pop(0).close()
 
     def close(self) -> None:
         if os.getpid() != self._pid:
@@ -353,8 +369,9 @@ class Db:
         self._closed = True
         self._writer.close()
         self.changes.close()
-        for reader in list(self._readers):
-            reader.close()
+        while self._idle:
+            with suppress(IndexError):
+                self._idle.pop().close()
 
     def _committed(self, transaction: Transaction) -> None:
         self.changes.committed(transaction.topics)

@@ -25,6 +25,7 @@ from holdfast.collect.endpoint import listen, server
 from holdfast.collect.proxy import attribution
 from holdfast.collect.proxy.app import app
 from holdfast.collect.proxy.upstream import Upstream
+from holdfast.contracts.flag import WITHOUT
 from holdfast.contracts.rollout import Attempt, Task
 from holdfast.contracts.trace import Span
 from holdfast.store.store import Store
@@ -152,11 +153,12 @@ def served(make: Callable[[], Starlette]) -> Iterator[str]:
         thread.join(PATIENCE_S)
 
 
-def running(store: Store, name: str = "t1", task: Any = None, **settings: Any) -> Attempt:
+def running(store: Store, name: str = "t1", task: Any = None, without: Sequence[str] = (), **settings: Any) -> Attempt:
     """An attempt that runs and will for a while."""
     now = time.time()
     run = store.runs.begin(kind="optimize", model_ref="m", settings=settings, salt="t", who="test", now=now).result().id
-    store.queue.enqueue(run, [Task(name=name, input=task or {})], now=now).result()
+    given = Task(name=name, input=task or {}, metadata={WITHOUT: list(without)} if without else {})
+    store.queue.enqueue(run, [given], now=now).result()
     return store.queue.claim(run, "w", now=now, lease_s=600.0).result()[0].attempt
 
 

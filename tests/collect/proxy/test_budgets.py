@@ -208,6 +208,16 @@ def test_which_runs_want_what(file_store: Store) -> None:
     assert budgets.thinking_mode(running(file_store)) is None
 
 
+def test_a_flag_reaches_the_calls_that_go_through_the_proxy(file_store: Store) -> None:
+    budgets = ProxyBudgets(file_store, clock=time.time)
+    assert budgets.thinking_mode(running(file_store, thinking_budgets=True, without=["budgets"])) is None
+    fixed = running(file_store, thinking_budgets=True, without=["adaptive"])
+    assert budgets.thinking_mode(fixed) == "auto"
+    asked = Chat().read_request(asking())
+    assert budgets.grant(fixed, asked, Chat(), "auto", [OURS])[0].tokens == 2000  # for an easy task, as for all
+    assert budgets.grant(running(file_store, thinking_budgets=True), asked, Chat(), "auto", [OURS])[0].tokens == 500
+
+
 @pytest.mark.parametrize(
     ("wanted", "known", "way"),
     [

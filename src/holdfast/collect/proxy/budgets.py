@@ -23,9 +23,10 @@ from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.dialect import Dialect, ModelRequest
 from holdfast.collect.proxy.responses import Responses
 from holdfast.collect.proxy.upstream import BrokenOff, Unreachable, Upstream, read
-from holdfast.collect.thinking import BudgetTracker, ThinkingControl, capped, hinted, way_for, wish
+from holdfast.collect.thinking import BudgetTracker, ThinkingControl, capped, hinted, same_for_all, way_for, wish
 from holdfast.contracts.budget import BudgetChange, Mode
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.flag import WITHOUT, features_without
 from holdfast.contracts.rollout import Attempt
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
@@ -181,8 +182,10 @@ class AttemptBudget:
         self._store, self._attempt, self._clock = store, attempt, clock
         self._writes: list[WriteFuture[None]] = []
         self._under_way: list[WriteFuture[None]] = []  # all pending writes, whoever waits for them
-        task = store.views.rollout(attempt.rollout).input
-        self.tracker = BudgetTracker(attempt.id, task, self._record, clock, allocation=allocation)
+        rollout = store.views.rollout(attempt.rollout)
+        self.features = features_without(rollout.metadata.get(WITHOUT, ()))
+        allocation = allocation if self.features.adaptive else same_for_all
+        self.tracker = BudgetTracker(attempt.id, rollout.input, self._record, clock, allocation=allocation)
 
     def taken(self) -> list[WriteFuture[None]]:
         """The writes since the last call, for the caller to wait for."""
@@ -219,7 +222,7 @@ class ProxyBudgets:
         self._trackers: OrderedDict[int, AttemptBudget] = OrderedDict()  # by an attempt's token
 
     def thinking_mode(self, attempt: Attempt) -> str | None:
-        """The mode of the attempt's run; None if it has no thinking budgets."""
+        """The mode of the attempt's run; None if it has no thinking budgets, or a flag keeps its unit from one."""
         run = attempt.rollout.partition("/")[0]
         if run not in self._runs:
             if len(self._runs) >= MOST:
@@ -230,7 +233,8 @@ class ProxyBudgets:
             self._runs[run] = mode if settings.get("thinking_budgets") is True else None
             if settings.get("thinking_allocation") == LEARNT:
                 self._allocations[run] = learnt((use.budget, use.has_failed) for use in self._store.budgets.ended())
-        return self._runs[run]
+        found = self._runs[run]
+        return found if found is not None and self._kept(attempt).features.budgets else None
 
     def grant(
         self, attempt: Attempt, asked: ModelRequest, dialect: Dialect, wanted: str, known: Iterable[ModelInfo]
@@ -252,6 +256,11 @@ class ProxyBudgets:
         return grant, replace(again, sampling={**asked.sampling, "thinking": tokens, "thinking_mode": mode.value})
 
     def _tracker(self, attempt: Attempt) -> AttemptBudget:
+        kept = self._kept(attempt)
+        kept.catch_up()
+        return kept
+
+    def _kept(self, attempt: Attempt) -> AttemptBudget:
         kept = self._trackers.get(attempt.token)
         if kept is None:
             allocation = self._allocations.get(attempt.rollout.partition("/")[0])
@@ -259,7 +268,6 @@ class ProxyBudgets:
             while len(self._trackers) > MOST:
                 self._trackers.popitem(last=False)
         self._trackers.move_to_end(attempt.token)
-        kept.catch_up()
         return kept
 
 

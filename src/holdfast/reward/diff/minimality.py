@@ -82,12 +82,13 @@ def signals(
     files: Collection[str] = (),
     uses: Sequence[str] = (),
     weight: float = 0.3,
+    has_scaffolding: bool = True,
 ) -> tuple[RewardTerm, ...]:
     """The term `minimality`, and its parts `excess_edits`, `scaffolding` and `parse_errors` with weight 0. `files` are
-    the paths that the task is about (empty: any); `uses` are other texts, such as tests, that may use a name. What was
-    found is kept in words with the first."""
+    the paths that the task is about (empty: any); `uses` are other texts, such as tests, that may use a name. Without
+    scaffolding only the size of the change counts. What was found is kept in words with the first."""
     spent = total_excess(change, references)
-    found = unneeded_scaffolding(change, references, files=files, uses=uses)
+    found = unneeded_scaffolding(change, references, files=files, uses=uses) if has_scaffolding else ()
     amount = scaffold_amount(found)
     value = multiplier(spent.excess, amount, reference_cost=spent.reference_cost)
     value, said = min(value, BROKEN) if spent.is_broken else value, analysis(spent, found, references)

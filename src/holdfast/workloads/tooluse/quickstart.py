@@ -15,12 +15,11 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from holdfast.collect.agent import Score
+from holdfast.collect.agent import OwnScore, Score
 from holdfast.collect.pool import PoolTiming as PoolPace
 from holdfast.contracts.algorithm import SWITCHED_OFF, AlgorithmState, Batch, LearnContext, Work
 from holdfast.contracts.evidence import Interval
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.flag import ALL_ON, Features
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState, Split
@@ -38,7 +37,6 @@ from holdfast.policies.model import Model
 from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.prove.estimate import difference, wilson
-from holdfast.reward.turns import TurnRewards
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.agent import ExamMark, agent, mark, summary
 from holdfast.workloads.tooluse.dialogues import corpus
@@ -94,18 +92,11 @@ class Quickstart:
 QUICK = Quickstart(test_tasks=24, probe_tasks=12, warm_up_rounds=1, grpo_steps=1, grpo_tasks=5, grpo_samples=4)
 
 
-def spec_for(settings: Quickstart, features: Features = ALL_ON) -> RunSpec:
-    turns = TurnRewards(has_tools=features.tool_rewards)
-    return training_spec("quickstart", settings, scorer(features), partial(quickstart, settings), turns)
+def spec_for(settings: Quickstart) -> RunSpec:
+    return training_spec("quickstart", settings, OwnScore(scorer), partial(quickstart, settings))
 
 
-def training_spec(
-    kind: str,
-    settings: LocalTraining,
-    score: Score,
-    program: Callable[[DurableRun], Any],
-    turns: TurnRewards | None = None,
-) -> RunSpec:
+def training_spec(kind: str, settings: LocalTraining, score: Score, program: Callable[[DurableRun], Any]) -> RunSpec:
     """The spec of a run that trains a local model on tools by the given program."""
     engine = LocalEngine(slots=settings.workers, seed=settings.seed)
     return RunSpec(
@@ -113,7 +104,7 @@ def training_spec(
         program=program,
         model_ref=f"local/{settings.model}",
         settings=asdict(settings),
-        runtime=Runtime(agent, score, engine, turns=turns),
+        runtime=Runtime(agent, score, engine),
         workers=settings.workers,
         timing=PoolPace(heartbeat_s=1.0, lease_s=10.0),
         seed=settings.seed,
