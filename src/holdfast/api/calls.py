@@ -231,6 +231,9 @@ def algorithm_for(given: Any, base: Policy) -> Any:
     if not all(callable(getattr(given, name, None)) for name in ("start", "ask", "tell")):
         what = repr(given) if isinstance(given, str) else type(given).__name__
         remedy = 'use "grpo", hf.GRPO(…), hf.Candidates([…]), or an object with advantages(group) or propose(history)'
+        if given in ("sft", "dpo"):
+            why, call = "learns from examples, not from practice", f"hf.{given}(policy, …)"
+            raise BadInput(f"algorithm {what}", why=why, remedy=f"{call} gives the policy to go on with")
         raise BadInput(f"algorithm {what}", why="is unknown", remedy=remedy)
     given.start(base)  # what it cannot learn from is found here
     return given
