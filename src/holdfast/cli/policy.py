@@ -575,6 +575,8 @@ def export(
 def show_(version: VersionText, at: StoreOptions) -> Output:
     """Show what a version is made of: the model it began as, what was trained, and which checkpoints led to it."""
     named = _by_itself(version)
+    from holdfast.pipeline.sft import earlier_spending, spending
+
     if named is not None:
         told = _told(named, None, [])
     else:
@@ -582,9 +584,12 @@ def show_(version: VersionText, at: StoreOptions) -> Output:
             policy = _policy(opened, version)
             line = [] if policy.checkpoint is None else opened.checkpoints.lineage(policy.checkpoint)
             told = _told(policy, opened.files, [one.id for one in line])
+            told["privacy"] = earlier_spending(opened, policy.checkpoint)
     lines = []
     for name, value in told.items():
-        if value not in (None, [], {}):
+        if name == "privacy":
+            lines += [line for report in value for line in folded(f"{name:<12} {spending(report)}")]
+        elif value not in (None, [], {}):
             shown = " → ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else value
             lines += folded(f"{name.replace('_', ' '):<12} {shown}")
     return Output(told, "\n".join(lines))

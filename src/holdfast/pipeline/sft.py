@@ -327,7 +327,8 @@ def result_of(store: Store, run: str) -> Taught:
 def spending(privacy: Mapping[str, Any]) -> str:
     """One line of a report: what the weights may give away, and by which mechanism."""
     line = privacy["line"]
-    also = f" ({line['epsilon']:.3g} with the {line['runs'] - 1} private runs before it)" if line["runs"] > 1 else ""
+    before = f"{line['runs'] - 1} private run{'s' if line['runs'] > 2 else ''} before it"
+    also = f" ({line['epsilon']:.3g} with {before})" if line["runs"] > 1 else ""
     how = f"noise {privacy['noise_multiplier']:.3g} × clip {privacy['clip']:g}, {privacy['steps']} steps"
     return (
         f"epsilon {privacy['epsilon']:.3g}{also} of {privacy['budget']:g} at delta {privacy['delta']:.2g} for each of "
