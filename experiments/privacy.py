@@ -4,7 +4,7 @@ Conversations of a help desk are learnt by the run that users have (`pipeline.sf
 customer's PIN that nothing else tells. Afterwards each canary's answer is ranked by its log-prob among random
 numbers: exposure = log₂ R − log₂ rank (Carlini et al. 2019, arXiv:1802.08232), 0 … log₂ R bits, 1.44 in the mean by
 chance. One that greedy decoding writes out is extracted. Each arm and seed is a run of its own; the arms differ by
-`privacy.epsilon` alone.
+the budget alone.
 """
 
 from __future__ import annotations

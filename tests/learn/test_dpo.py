@@ -17,7 +17,7 @@ from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.learn.batch import Samples
-from holdfast.learn.dpo import DPO, NO_PAIR, preference_loss, recorded_pairs, sums, weighed
+from holdfast.learn.dpo import DPO, NO_PAIR, preference_loss, recorded_pairs, sums, with_advantages
 from holdfast.learn.sft import Example, divide, read_examples, sequences, tokenise
 from holdfast.learn.train import OptimizerConfig, Trainer
 from holdfast.policies.chat_template import ByteTemplate
@@ -58,7 +58,7 @@ def test_loss_and_gradient_are_those_of_trls_formula() -> None:
     margin = how._margins(trainer, batch, before.double().numpy())
     np.testing.assert_allclose(margin, logits.detach().numpy(), rtol=1e-5, atol=1e-5)
     assert preference_loss(BETA, margin).mean() == pytest.approx(float(loss.detach()), rel=1e-5)
-    trainer.step(weighed(batch, BETA, margin))
+    trainer.step(with_advantages(batch, BETA, margin))
     for (name, wanted), found in zip(policy.named_parameters(), trainer.model.parameters(), strict=True):
         assert wanted.grad is not None and found.grad is not None, name
         np.testing.assert_allclose(found.grad.numpy(), wanted.grad.numpy(), atol=1e-6, rtol=1e-4)
@@ -70,7 +70,7 @@ def test_the_gradient_does_not_depend_on_the_pieces_that_a_batch_is_cut_into() -
     for most in (16, 4096):
         settings = replace(DPO()._settings(1), max_tokens_per_batch=most)
         trainer = Trainer(Transformer(SHAPE, seed=0), settings, seed=0)
-        trainer.step(weighed(batch, BETA, margin))
+        trainer.step(with_advantages(batch, BETA, margin))
         found.append([p.grad.numpy() for p in trainer.model.parameters() if p.grad is not None])
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-7)
@@ -81,7 +81,7 @@ def test_learning_makes_the_chosen_answer_likelier_than_the_rejected_one() -> No
     trainer = Trainer(Transformer(SHAPE, seed=0), replace(how._settings(30), optimizer=OptimizerConfig()), seed=0)
     before = sums(trainer, batch)
     for _ in range(30):
-        trainer.step(weighed(batch, BETA, how._margins(trainer, batch, before)))
+        trainer.step(with_advantages(batch, BETA, how._margins(trainer, batch, before)))
     assert (how._margins(trainer, batch, before) > 1.0).all()
 
 

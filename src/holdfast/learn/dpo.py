@@ -61,7 +61,7 @@ class DPO(SFT):
         if not len(batch):  # a Poisson sample may be empty; the noise is added all the same
             return trainer.step(replace(batch, weights=None)), None
         margin = self._margins(trainer, batch, np.asarray(notes["train"])[places])
-        update = trainer.step(weighed(batch, self.beta, margin))
+        update = trainer.step(with_advantages(batch, self.beta, margin))
         return update, None if self.privacy is not None else float(preference_loss(self.beta, margin).mean())
 
     def _held_out(self, trainer: Trainer, data: Dataset, notes: Any) -> float | None:
@@ -81,7 +81,7 @@ def preference_loss(beta: float, margin: Floats) -> Floats:
     return found
 
 
-def weighed(batch: Samples, beta: float, margin: Floats) -> Samples:
+def with_advantages(batch: Samples, beta: float, margin: Floats) -> Samples:
     """The pairs with the advantages whose policy gradient is that of the loss; chosen and rejected take turns."""
     force = beta / (1.0 + np.exp(np.clip(beta * margin, -500.0, 500.0)))
     each = np.repeat(np.stack((force, -force), axis=1).ravel(), np.diff(batch.bounds))
