@@ -115,8 +115,8 @@ def _names(rng: np.random.Generator) -> Iterator[str]:
 
 
 def spec_for(trial: PrivacyTrial) -> RunSpec:
-    given = {"lr": trial.lr, "epochs": trial.epochs, "batch": trial.batch, "seed": trial.seed}
-    how = SFT(**given, held_out=0.0, save_every=10**6, privacy=trial.privacy)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"lr": trial.lr, "epochs": trial.epochs, "batch": trial.batch, "seed": trial.seed}
+    how = SFT(**given, held_out=0.0, save_every=10**6, privacy=trial.privacy)
     spec = sft_spec(Model(trial.model), corpus(trial).rows, how=how)
     return replace(spec, kind=KIND, settings=asdict(trial), program=partial(_program, trial, spec))
 
@@ -135,6 +135,7 @@ def measure(trial: PrivacyTrial, made: Mapping[str, Any], *, ctx: StepContext) -
     found: dict[str, Any] = {}
     for name, one in (("before", Model(trial.model)), ("after", policy)):
         net = load(one, ctx.files)[0]
+        assert isinstance(net, Transformer)  # whose tokens are bytes
         reader = Trainer(net, Settings(), seed=0)
         reader.pause_point = ctx.check
         rng = np.random.default_rng((trial.seed, 8))

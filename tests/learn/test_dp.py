@@ -117,10 +117,10 @@ def batch(owners: tuple[int, ...] = OWNERS, *, seed: int = 0) -> Samples:
     return replace(sequences(pairs), rollouts=tuple(map(str, owners)))
 
 
-def private(noise: float, *, units: int = 8, rate: float = 0.5, key: bytes = b"k") -> PrivateTrainer:
+def private(noise: float, *, most_tokens: int = 0) -> PrivateTrainer:
     net = Transformer(ModelShape(width=16, layers=1, heads=2, context=32), seed=0)
-    budget = PrivacyBudget(privacy=Privacy(epsilon=1.0, clip=CLIP), units=units, delta=1e-5, noise=noise, rate=rate)
-    return PrivateTrainer(net, Settings(), budget, SecretNoise(key), seed=0)
+    budget = PrivacyBudget(privacy=Privacy(epsilon=1.0, clip=CLIP), units=8, delta=1e-5, noise=noise, rate=0.5)
+    return PrivateTrainer(net, Settings(max_tokens_per_batch=most_tokens), budget, SecretNoise(b"k"), seed=0)
 
 
 def gradient(trainer: Trainer) -> NDArray[np.float64]:
@@ -141,8 +141,9 @@ def by_hand(samples: Samples, name: str) -> NDArray[np.float64]:
     return torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None]).double().numpy()
 
 
-def test_each_unit_is_clipped_as_one_and_the_sum_is_divided_by_the_expected_units() -> None:
-    trainer, samples = private(1e-12), batch()
+@pytest.mark.parametrize("most_tokens", [0, 12])  # a unit at once, and in pieces whose gradients add up
+def test_each_unit_is_clipped_as_one_and_the_sum_is_divided_by_the_expected_units(most_tokens: int) -> None:
+    trainer, samples = private(1e-12, most_tokens=most_tokens), batch()
     trainer.step(samples)
     each = [by_hand(samples, name) for name in "0123"]
     assert min(np.linalg.norm(one) for one in each) > CLIP  # all of them are clipped

@@ -93,7 +93,8 @@ def sums(trainer: Trainer, batch: Samples) -> Floats:
     marks = trained_mask(batch)
     owner = np.repeat(np.arange(len(batch)), np.diff(batch.bounds))
     logp = trainer.logprobs(batch)[marks].astype(np.float64)
-    return np.bincount(owner[marks], weights=logp, minlength=len(batch))
+    found: Floats = np.bincount(owner[marks], weights=logp, minlength=len(batch)).astype(np.float64)
+    return found
 
 
 # Pairs of recorded attempts ------------------------------------------------------------------------------------------

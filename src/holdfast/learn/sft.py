@@ -657,7 +657,7 @@ class SFT:
         reader.pause_point = ctx.check
         notes = self._notes(reader, data, ctx)
         told: dict[str, Any] = {"phase": self.phase, HELD_OUT_LOSS: self._held_out(reader, data, notes)}
-        kept = {} if notes is None else {"notes": ctx.save(notes)}
+        kept: dict[str, Any] = {} if notes is None else {"notes": ctx.save(notes)}
         if self.privacy is not None:
             steps = self.updates(data.units)
             budget = PrivacyBudget.of(self.privacy, units=data.units, batch=self.batch, steps=steps)

@@ -198,13 +198,13 @@ def prepare(policy: Model, given: SftInput, *, ctx: StepContext) -> Prepared:
     how, source = given.how, given.source
     template, longest, vocabulary = how.template(policy, ctx)
     if source.run is not None:
-        given: dict[str, Any] = {"longest": longest, "vocabulary": vocabulary, "pause_point": ctx.check}
+        limits: dict[str, Any] = {"longest": longest, "vocabulary": vocabulary, "pause_point": ctx.check}
         users: dict[str, str] = {}
         experiences = _experiences(ctx.store, source.run, users)
         if how.is_pairs:
-            made, skipped = recorded_pairs(template, experiences, **given)
+            made, skipped = recorded_pairs(template, experiences, **limits)
         else:
-            made, skipped = recorded(template, experiences, least=source.least, users=users, **given)
+            made, skipped = recorded(template, experiences, least=source.least, users=users, **limits)
         if how.unit == "user" and any(one.user is None for one in made):
             why = 'some of its rollouts name no user ("metadata": {"user": …} of an imported line)'
             raise BadInput(f"run {source.run}", why=why, remedy="import them with it, or take unit = conversation")
