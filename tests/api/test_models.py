@@ -158,6 +158,8 @@ def test_what_is_wrong_is_said_before_anything_begins(model: hf.Model, tmp_path:
         hf.sft(model, ROWS, store=at, learning_rate=1.0)  # type: ignore[call-arg]
     with pytest.raises(hf.BadInput, match="examples: there are none"):
         hf.sft(model, store=at)
+    with pytest.raises(hf.BadInput, match=r"privacy = 8: is no budget; give hf.Privacy\(epsilon=8\)"):
+        hf.sft(model, ROWS, store=at, privacy=8)  # type: ignore[arg-type]
     assert not at.exists()
     taught = hf.sft(model, ROWS, store=at, **HOW)
     with pytest.raises(hf.BadInput, match="is not in the store .*other.sqlite; give the store that it was trained in"):

@@ -606,6 +606,8 @@ class SFT:
     def __post_init__(self) -> None:
         if isinstance(self.privacy, Mapping):  # from a record
             object.__setattr__(self, "privacy", Privacy(**self.privacy))
+        if self.privacy is not None and not isinstance(self.privacy, Privacy):
+            raise BadInput(f"privacy = {self.privacy!r}", why="is no budget", remedy="give hf.Privacy(epsilon=8)")
         for name in ("epochs", "batch", "max_tokens", "save_every"):
             value = getattr(self, name)
             if value is not None and value < 1:
