@@ -104,6 +104,7 @@ GOOD, BAD = ({"role": "assistant", "content": text} for text in ("yes", "no"))
         {"prompt": [ASK], "chosen": [GOOD], "rejected": [BAD]},
         {"chosen": [ASK, GOOD], "rejected": [ASK, BAD]},  # TRL's implicit prompt
         {"messages": [ASK], "chosen": "yes", "rejected": "no"},
+        {"prompt": "hi", "chosen": [ASK, GOOD], "rejected": [ASK, BAD]},  # the prompt is said twice
     ],
 )
 def test_all_forms_of_a_pair_are_the_same_tokens(row: dict[str, Any]) -> None:

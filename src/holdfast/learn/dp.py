@@ -231,7 +231,7 @@ class PrivateTrainer(Trainer):
     def _update(self, batch: Samples, account: StepMetrics) -> None:
         clip, parameters = self._budget.privacy.clip, self._adam.parameters
         total = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        self.model.train()
+        self.model.train(batch.advantages is None)  # a preference was measured without dropout
         for unit in by_unit(batch):
             self._adam.clear()
             for tally in self._pieces(unit, shares(unit, trained_mask(unit), self.settings.objective)):

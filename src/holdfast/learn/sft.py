@@ -278,7 +278,7 @@ def _pair(row: Mapping[str, Any], columns: Mapping[str, str]) -> list[dict[str, 
     ends = [said(name, "assistant") for name in ("chosen", "rejected")]
     if not all(ends):
         raise _Unfit(f"it is none of {PREFERENCES}")
-    if not before:  # both are whole conversations
+    if not before or all(_role(one[0]) != "assistant" for one in ends):  # both are whole conversations
         alike = sum(1 for _ in takewhile(bool, map(eq, *ends)))
         before, ends = ends[0][:alike], [one[alike:] for one in ends]
     if ends[0] == ends[1]:
