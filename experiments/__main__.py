@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from experiments.code_trials import code, redteam
 from experiments.hacking_trial import hacking
+from experiments.privacy_trial import privacy
 from experiments.safety_trial import safety
 from experiments.turns import turns
 from holdfast.contracts.errors import HoldfastError
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.command(short_help="Tool use: what a careless grader teaches, and what ours does.")(hacking)
 app.command(short_help="Patches chosen under six rewards: who cheats.")(code)
 app.command(short_help="Tampered and over-edited patches: what is found.")(redteam)
+app.command(short_help="Canaries in conversations: what a privacy budget keeps in.")(privacy)
 app.command(short_help="A tempting unsafe tool: penalties against a constraint.")(safety)
 app.command(short_help="Tasks of several steps: credit by turn, on and off.")(turns)
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.api.stored import import_logs as import_logs
     from holdfast.api.stored import rescore as rescore
     from holdfast.api.stored import runs as runs
+    from holdfast.api.teach import dpo as dpo
     from holdfast.api.teach import sft as sft
     from holdfast.collect.agent import Context as Context
     from holdfast.collect.tasks import TaskSet as TaskSet
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.task import TaskItem as TaskItem
     from holdfast.learn.candidates import Candidates as Candidates
     from holdfast.learn.control import EnvPPO
+    from holdfast.learn.dp import Privacy as Privacy
     from holdfast.learn.grpo import GRPO as GRPO
     from holdfast.learn.turns import TurnPPO as TurnPPO
     from holdfast.policies.model import Model as Model
@@ -67,6 +69,7 @@ _PLACES = {  # name → where it is, and what it is called there
     "Model": "holdfast.policies.model:Model",
     "Network": "holdfast.policies.network:Network",
     "PPO": "holdfast.learn.control:EnvPPO",
+    "Privacy": "holdfast.learn.dp:Privacy",
     "Prompt": "holdfast.policies.prompt:Prompt",
     "Proof": "holdfast.api.results:Proof",
     "Result": "holdfast.api.results:Result",
@@ -81,6 +84,7 @@ _PLACES = {  # name → where it is, and what it is called there
     "adapters": "holdfast.api.adapters",
     "collect": "holdfast.api.calls:collect",
     "compare": "holdfast.api.calls:compare",
+    "dpo": "holdfast.api.teach:dpo",
     "import_logs": "holdfast.api.stored:import_logs",
     "improve": "holdfast.api.calls:improve",
     "live": "holdfast.api.service:live",

@@ -172,7 +172,56 @@ def test_what_is_wrong_is_said_before_anything_begins(model: hf.Model, tmp_path:
         hf.sft(model, ROWS, store=at, learning_rate=1.0)  # type: ignore[call-arg]
     with pytest.raises(hf.BadInput, match="examples: there are none"):
         hf.sft(model, store=at)
+    with pytest.raises(hf.BadInput, match=r"privacy = 8: is no budget; give hf.Privacy\(epsilon=8\)"):
+        hf.sft(model, ROWS, store=at, privacy=8)  # type: ignore[arg-type]
     assert not at.exists()
     taught = hf.sft(model, ROWS, store=at, **HOW)
     with pytest.raises(hf.BadInput, match="is not in the store .*other.sqlite; give the store that it was trained in"):
         hf.collect(lambda task, ctx: "", ROWS, policy=taught, store=tmp_path / "other.sqlite")
+
+
+def test_preferences_and_a_privacy_budget_are_reached_from_python(
+    model: hf.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at, pairs = (
+        tmp_path / "store.sqlite",
+        [{"prompt": r["question"], "chosen": r["answer"], "rejected": "?"} for r in ROWS],
+    )
+    preferring = hf.dpo(model, pairs, store=at, beta=0.5, **HOW)
+    assert preferring.checkpoint is not None and "nats a pair" in capsys.readouterr().err
+    private = hf.sft(preferring, ROWS, store=at, privacy=hf.Privacy(epsilon=3.0), **HOW)
+    said = capsys.readouterr().err
+    assert "epsilon 3 of 3 at delta 1e-05" in said and "conversations; noise" in said
+    hf.dpo(private, pairs, store=at, privacy=hf.Privacy(epsilon=1.0), **HOW)
+    assert "with 1 private run before it" in capsys.readouterr().err
+    assert [one.record.kind for one in hf.runs(store=at)] == ["dpo", "sft", "dpo"]
+
+
+def test_the_best_and_the_worst_rollout_of_each_task_are_pairs(model: hf.Model, tmp_path: Path) -> None:
+    at, file = tmp_path / "store.sqlite", tmp_path / "chats.jsonl"
+    rows = [
+        {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": text}], "reward": worth}
+        for n in range(8)
+        for text, worth in (("yes", 1.0), ("no", 0.0))
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = hf.import_logs(file, store=at)
+    preferring = hf.dpo(model, run=run, **HOW)
+    assert preferring.checkpoint is not None
+    with pytest.raises(hf.BadInput, match="made of two conversations"):
+        hf.dpo(model, run=run, privacy=hf.Privacy(epsilon=1.0), **HOW)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"privacy": "much"}, "privacy: only sft and dpo learn privately.*hf.sft or hf.dpo"),
+        ({"algorithm": "dpo"}, r"algorithm 'dpo': learns from examples, not from practice; hf.dpo\(policy"),
+    ],
+)
+def test_practice_refuses_a_privacy_budget_and_names_the_call_for_preferences(
+    more: dict[str, Any], said: str, at: Path, model: hf.Model
+) -> None:
+    with pytest.raises(BadInput, match=said):
+        practised(model, more.pop("algorithm", "grpo"), at, **more)
+    assert not at.exists()

@@ -118,6 +118,66 @@ def test_imported_logs_are_learnt_from(cli: Cli, at: At, tmp_path: Path) -> None
     assert "12: its reward is below 2" in said
 
 
+def rows_of_users(tmp_path: Path, **ends: str) -> Path:
+    file = tmp_path / "rows.jsonl"
+    rows = [
+        {"prompt": f"{n}?", "customer": f"c{n % 8}", **{k: v.format(n) for k, v in ends.items()}} for n in range(24)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_a_budget_of_privacy_is_kept_and_told(cli: Cli, at: At, tmp_path: Path) -> None:
+    file = rows_of_users(tmp_path, completion="{} it is")
+    words = ("--epsilon", 4, "--unit", "user", "--column", "user=customer", "--epochs", 2, "--batch", 2, "--lora", 2)
+    told = train(cli, "tiny-tools", file, *words, *at, "--json").json["result"]
+    spent = told["privacy"]
+    assert 3.9 < spent["epsilon"] <= 4.0 and spent["steps"] == told["updates"] and spent["unit"] == "user"
+    assert spent["units"] <= 8 and spent["sampling_rate"] == 2 / spent["units"] and spent["delta"] == 1e-5
+    out = train(cli, told["version"], file, "--epsilon", 1, *at, "--epochs", 1).out
+    assert "privacy     epsilon 1 (4." in out and "with 1 private run before it)" in " ".join(out.split())
+    assert all(len(line) <= 80 for line in out.partition("next:")[0].splitlines())
+    shown = cli("policy", "show", next(line.split()[1] for line in out.splitlines() if "version" in line), *at)
+    assert [line.split()[:2] for line in shown.lines if "epsilon" in line] == [["privacy", "epsilon"]] * 2
+
+
+def test_a_config_says_what_is_learnt_and_how_and_options_go_over_it(cli: Cli, at: At, tmp_path: Path) -> None:
+    rows_of_users(tmp_path, chosen="{} it is", rejected="no idea")
+    config = tmp_path / "train.toml"
+    config.write_text(
+        'model = "sprout-weak"\nseed = 3\n[dpo]\nexamples = "rows.jsonl"\nepochs = 2\nbeta = 0.2\n'
+        "[privacy]\nepsilon = 8.0\nclip = 0.5\n"
+    )
+    told = train(cli, "--config", config, "--epochs", 1, "--batch", 8, *at, "--json").json["result"]
+    assert told["privacy"]["budget"] == 8.0 and told["privacy"]["clip"] == 0.5 and told["examples"]["units"] <= 24
+    with open_store(at[1]) as store:
+        kept = store.runs.newest()[0]
+    assert kept.kind == "dpo" and (kept.settings["dpo"]["epochs"], kept.settings["dpo"]["beta"]) == (1, 0.2)
+    assert kept.settings["dpo"]["seed"] == 3 and kept.settings["dpo"]["privacy"]["epsilon"] == 8.0
+
+
+def test_what_cannot_be_private_is_refused_before_anything_begins(cli: Cli, nowhere: At, tmp_path: Path) -> None:
+    file = rows_of_users(tmp_path, completion="{} it is")
+    (tmp_path / "two.toml").write_text("[sft]\n[dpo]\n")
+    (tmp_path / "odd.toml").write_text("[sft]\nexample = 1\n")
+    for words, why in (
+        (("sprout", file, "--epsilon", "0"), "privacy.epsilon = 0.0: must be finite and above 0"),
+        (("sprout", file, "--epsilon", "1", "--unit", "token"), "privacy.unit = 'token': is unknown"),
+        (("sprout", file, "--epsilon", "1", "--unit", "user"), "names no user, and privacy.unit is user"),
+        (("sprout", file, "--delta", "1e-5"), "--delta: there is no budget; add --epsilon"),
+        (("sprout", file, "--algorithm", "ppo"), "--algorithm ppo: is unknown; use sft or dpo"),
+        (("sprout", file, "--algorithm", "dpo"), "it is none of"),
+        (("sprout", file, "--beta", "1"), "--beta 1: is of dpo"),
+        (("--config", tmp_path / "two.toml"), "sft, dpo: are both there"),
+        (("--config", tmp_path / "odd.toml"), "sft.example = 1: unknown key; did you mean examples?"),
+    ):
+        assert why in cli("policy", "train", *words, *nowhere).refusal
+        assert not Path(nowhere[1]).exists()
+    said = cli("optimize", "--config", config(tmp_path, privacy={"epsilon": 8}), "--model", "local/sprout", *nowhere)
+    assert "privacy: only sft and dpo learn privately" in said.refusal
+    assert not Path(nowhere[1]).exists()
+
+
 # Hugging Face folders through the other commands ---------------------------------------------------------------------
 
 

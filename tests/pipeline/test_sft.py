@@ -1,9 +1,11 @@
-"""Runs that teach examples: what they leave, that a broken one ends in the same bytes, and what stops them."""
+"""Runs that teach examples or preferences: what they leave, that a broken one ends in the same bytes, what stops them,
+and what a private one spends."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,8 @@ import pytest
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import ALL_ON
 from holdfast.contracts.run import RunState, Status
+from holdfast.learn.dp import Mechanism, Privacy, epsilon
+from holdfast.learn.dpo import DPO
 from holdfast.learn.sft import SFT
 from holdfast.pipeline.run import Control, RunSpec
 from holdfast.pipeline.sft import Taught, result_of, resumed_spec, sft_spec
@@ -206,3 +210,124 @@ def test_a_file_that_changed_before_its_examples_were_kept_is_refused(store: Sto
         drive(store, resumed_spec(settings))
     with pytest.raises(BadInput, match="were given in Python"):
         drive(store, resumed_spec(sft_spec(model, rows(), how=HOW).settings))
+
+
+# Preferences ---------------------------------------------------------------------------------------------------------
+
+
+def preferences(count: int = 24) -> list[dict[str, Any]]:
+    return [{"prompt": row["prompt"], "chosen": row["completion"], "rejected": "no idea"} for row in rows(count)]
+
+
+def test_a_run_of_preferences_lowers_their_loss_and_goes_on_where_it_stopped(store: Store, model: Model) -> None:
+    how = DPO(lr=3e-3, epochs=4, batch=4, save_every=4, held_out=0.25)
+    found = taught(store, sft_spec(model, preferences(), how=how))
+    assert (found.kind, found.prepared.units, found.prepared.sequences, found.updates) == ("dpo", 18, 36, 20)
+    assert found.before == pytest.approx(np.log(2.0)) and found.after is not None and found.after < 0.5
+    run_id = None
+    for after in (2, 4, 1000):
+        spec = sft_spec(model, preferences(), how=DPO(**how.record()))
+        status = asyncio.run(_stopped(store, spec, run_id, after))
+        run_id = status.run_id
+        if status.run_state is RunState.COMPLETED:
+            break
+    assert weights_of(store, str(run_id)) == weights_of(store, found.run)
+
+
+def test_rows_without_pairs_and_pairs_of_a_run_that_cannot_be_private_are_refused(model: Model) -> None:
+    with pytest.raises(BadInput, match="it is none of .*chosen"):
+        sft_spec(model, rows(), how=DPO())
+    with pytest.raises(BadInput, match="made of two conversations.*give the pairs as rows"):
+        sft_spec(model, run="run-1", how=DPO(privacy=Privacy(epsilon=1.0)))
+    with pytest.raises(BadInput, match="pairs are made of good and bad rollouts"):
+        sft_spec(model, run="run-1", least=1.0, how=DPO())
+
+
+# Privacy -------------------------------------------------------------------------------------------------------------
+
+PRIVATE = replace(HOW, privacy=Privacy(epsilon=4.0, clip=0.5))
+
+
+def test_a_private_run_spends_its_budget_and_says_so_with_its_versions(store: Store, model: Model) -> None:
+    found = taught(store, sft_spec(model, rows(), how=PRIVATE))
+    spent = found.privacy
+    assert spent is not None and found.prepared.units == spent["units"] == found.prepared.sequences
+    assert (
+        spent["steps"] == found.updates == 6 * -(-spent["units"] // 4) and spent["sampling_rate"] == 4 / spent["units"]
+    )
+    assert 3.99 < spent["epsilon"] <= 4.0 and (spent["unit"], spent["delta"]) == ("conversation", 1e-5)
+    assert epsilon([Mechanism.from_record(spent)], 1e-5) == spent["epsilon"]
+    made = store.checkpoints.of_run(found.run)
+    assert made[-1].metadata["privacy"] == spent
+    on_the_way = [one.metadata["privacy"]["epsilon"] for one in made]
+    assert on_the_way == sorted(on_the_way) and on_the_way[0] < 3.0  # what an earlier checkpoint gave away is less
+    bodies = [one.body for one in store.steps.of_run(found.run)]
+    assert all(body.get("loss") is None for body in bodies if body.get("phase") == "sft")  # losses are not private
+
+
+def test_runs_on_a_version_that_was_learnt_privately_add_up(store: Store, model: Model) -> None:
+    first = taught(store, sft_spec(model, rows(), how=PRIVATE))
+    second = taught(store, sft_spec(first.policy, rows(), how=replace(PRIVATE, epochs=2)))
+    assert first.privacy is not None and second.privacy is not None
+    both = [Mechanism.from_record(one) for one in (first.privacy, second.privacy)]
+    assert second.privacy["line"] == {"epsilon": pytest.approx(epsilon(both, 1e-5)), "runs": 2}
+    assert second.privacy["epsilon"] < 4.01 < second.privacy["line"]["epsilon"] < 8.0
+    assert first.privacy["line"] == {"epsilon": first.privacy["epsilon"], "runs": 1}
+
+
+def test_a_private_run_that_was_stopped_draws_the_same_noise_again_and_another_run_draws_other(
+    store: Store, model: Model, tmp_path: Path, file: Path
+) -> None:
+    status = asyncio.run(_stopped(store, sft_spec(model, file, how=PRIVATE), None, 4))
+    assert status.run_state is RunState.CANCELLED
+    shutil.copytree(store.folder, tmp_path / "copy")
+    spec = resumed_spec(store.runs.get(status.run_id).settings)
+    assert drive(store, spec, resume=status.run_id).run_state is RunState.COMPLETED
+    with open_store(str(tmp_path / "copy" / Path(store.url).name), create=False) as copy:
+        again = drive(copy, resumed_spec(copy.runs.get(status.run_id).settings), resume=status.run_id)
+        assert again.run_state is RunState.COMPLETED
+        assert weights_of(copy, status.run_id) == weights_of(store, status.run_id)
+        assert result_of(copy, status.run_id).privacy == result_of(store, status.run_id).privacy
+    other = taught(store, sft_spec(model, file, how=PRIVATE))
+    assert not set(weights_of(store, other.run)) & set(weights_of(store, status.run_id))
+
+
+def test_a_private_run_that_is_killed_spends_as_much_as_one_that_is_not(
+    model: Model, file: Path, tmp_path: Path, store: Store
+) -> None:
+    how = replace(PRIVATE, privacy=Privacy(epsilon=4.0, clip=0.5, deterministic=True))
+    config = tmp_path / "train.json"
+    block = {name: value for name, value in HOW.record().items() if value is not None and name != "seed"}
+    private = {"epsilon": 4.0, "clip": 0.5, "deterministic": True}
+    config.write_text(json.dumps({"model": model.name, "sft": {"examples": file.name, **block}, "privacy": private}))
+    at = tmp_path / "store" / "store.sqlite"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "policy", "train", "--config", str(config), "--store", str(at)]
+    )
+    deadline = time.monotonic() + 60
+    while _recorded(at) < 5 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    whole = taught(store, sft_spec(model, file, how=how))
+    with open_store(str(at), create=False) as killed:
+        run = killed.runs.newest()[0]
+        assert run.state is RunState.RUNNING
+        drive(killed, resumed_spec(run.settings), resume=run.id, later_s=60.0)
+        assert result_of(killed, run.id).privacy == whole.privacy
+        assert weights_of(killed, run.id) == weights_of(store, whole.run)
+
+
+def test_a_user_is_a_unit_and_must_be_named(store: Store, model: Model) -> None:
+    how = replace(PRIVATE, privacy=Privacy(epsilon=4.0, unit="user"))
+    with pytest.raises(BadInput, match=r"item 1: names no user, and privacy.unit is user.*columns"):
+        sft_spec(model, rows(), how=how)
+    named = [{**row, "customer": f"c{n % 6}"} for n, row in enumerate(rows())]
+    found = taught(store, sft_spec(model, named, columns={"user": "customer"}, how=how))
+    assert found.privacy is not None and found.privacy["units"] == found.prepared.units <= 6 < found.prepared.sequences
+
+
+def test_a_budget_that_cannot_be_kept_ends_the_run_before_anything_is_learnt(store: Store, model: Model) -> None:
+    with pytest.raises(BadInput, match="privacy.epsilon = 1e-07: no noise of a useful size"):
+        drive(store, sft_spec(model, rows(), how=replace(PRIVATE, privacy=Privacy(epsilon=1e-7))))
+    assert not store.checkpoints.of_run(store.runs.newest()[0].id)

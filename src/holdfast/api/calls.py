@@ -238,6 +238,9 @@ def algorithm_for(given: Any, base: Policy) -> Any:
             'use "grpo", "ppo", hf.GRPO(…), hf.TurnPPO(…), hf.Candidates([…]), or an object with advantages(group) '
         )
         remedy += "or propose(history)"
+        if given in ("sft", "dpo"):
+            why, call = "learns from examples, not from practice", f"hf.{given}(policy, …)"
+            raise BadInput(f"algorithm {what}", why=why, remedy=f"{call} gives the policy to go on with")
         raise BadInput(f"algorithm {what}", why="is unknown", remedy=remedy)
     given.start(base)  # what it cannot learn from is found here
     return given

@@ -115,6 +115,9 @@ def options_of(given: Mapping[str, Any], *allowed: str) -> Options:
     """With the defaults; what is unknown or impossible is refused."""
     known = [*allowed, "tool_reward", "workers", "timeout_s", "seed", "deterministic", "store", "project"]
     for name in given:
+        if name == "privacy":
+            why = "only sft and dpo learn privately; this would learn without"
+            raise BadInput("privacy", why=why, remedy="leave it out, or call hf.sft or hf.dpo with it first")
         if name not in known:
             close = get_close_matches(name, known, n=1)
             remedy = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""The call that teaches a model by examples: a user's own, or the good rollouts of a run."""
+"""The calls that teach a model by examples or preferences: a user's own, or the rollouts of a run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.contracts.artifacts import Artifacts
+    from holdfast.learn.dp import Privacy
     from holdfast.pipeline.sft import Taught
     from holdfast.policies.model import Model
     from holdfast.store.store import Store
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 class SftOptions(TypedDict, total=False):
     """How it is learnt. All of it has a default; see `holdfast policy train --help`."""
 
-    lr: float  # 1e-4
-    epochs: int  # passes over the examples; 3
+    lr: float  # 1e-4; of preferences 1e-5
+    epochs: int  # passes over the examples; 3, of preferences 1
     batch: int  # examples for one update; 16
     max_tokens: int | None  # longer examples are left out; None: what the model can read
     held_out: float  # share of the examples that only measures; 0.1
@@ -31,6 +32,13 @@ class SftOptions(TypedDict, total=False):
     save_every: int | None  # updates between two checkpoints; None: ten checkpoints in all
     skip: float  # share of the examples that may be left out because they cannot be used; 0.1
     seed: int  # of the split and the order; 0
+    privacy: Privacy | None  # hf.Privacy(epsilon=8): how much the weights may give away of one conversation or user
+
+
+class DpoOptions(SftOptions, total=False):
+    """The same for preferences."""
+
+    beta: float  # how hard the model is held to where it began; 0.1
 
 
 def sft(
@@ -55,26 +63,54 @@ def sft(
     columns   names of columns that are called otherwise, as in {"prompt": "ask", "completion": "reply"}
     system    the first message of rows that have none
 
-    What was measured before and after, and what was left out, is told on stderr. Interrupted, the same call goes on
-    from the last checkpoint.
+    With `privacy=hf.Privacy(epsilon=8)` it learns with differential privacy. What was measured before and after, what
+    was spent, and what was left out is told on stderr. Interrupted, the same call goes on from the last checkpoint.
     """
+    source = {"run": run, "least": least, "columns": columns, "system": system}
+    return _learn("sft", SftOptions, policy, examples, source, StoreAddress.of(store, project), how)
+
+
+def dpo(
+    policy: Model,
+    pairs: Any = None,
+    *,
+    run: Run | str | None = None,
+    columns: Mapping[str, str] | None = None,
+    system: str | None = None,
+    store: str | Path | None = None,
+    project: str = "default",
+    **how: Unpack[DpoOptions],
+) -> Model:
+    """Teach a model which of two answers is preferred (DPO); the model that it has become.
+
+    policy   `hf.Model(…)`: also the reference that it is held to
+    pairs    a file, a `datasets` folder, or rows: {"prompt": …, "chosen": …, "rejected": …}, texts or messages
+    run      in place of pairs: of each of its tasks, the rollouts with the best and the worst reward
+
+    Everything else is as in `hf.sft`.
+    """
+    source = {"run": run, "columns": columns, "system": system}
+    return _learn("dpo", DpoOptions, policy, pairs, source, StoreAddress.of(store, project), how)
+
+
+def _learn(
+    kind: str, options: Any, policy: Any, examples: Any, source: dict[str, Any], place: StoreAddress, how: Any
+) -> Model:
     from holdfast.pipeline.spec import needs_torch
 
     needs_torch()
-    from holdfast.learn.sft import SFT
-    from holdfast.pipeline.sft import sft_spec
+    from holdfast.pipeline.sft import KINDS, sft_spec
     from holdfast.policies.model import Model
 
-    given: Any = policy
-    if not isinstance(given, Model):
-        why = f"is {type(given).__name__}, and has no weights of ours"
+    if not isinstance(policy, Model):
+        why = f"is {type(policy).__name__}, and has no weights of ours"
         raise BadInput("policy", why=why, remedy='give a model, as in hf.Model("./my-model", lora=16)')
-    if unknown := [name for name in how if name not in SftOptions.__annotations__]:
-        raise BadInput(
-            f"option {unknown[0]}", why="is unknown here", remedy=f"there are {', '.join(SftOptions.__annotations__)}"
-        )
-    name, place = (run.id, run.place) if isinstance(run, Run) else (run, StoreAddress.of(store, project))
-    spec = sft_spec(policy, examples, run=name, least=least, columns=columns, system=system, how=SFT(**how))
+    known = list(options.__annotations__)
+    if unknown := [name for name in how if name not in known]:
+        raise BadInput(f"option {unknown[0]}", why="is unknown here", remedy=f"there are {', '.join(known)}")
+    run = source["run"]
+    name, place = (run.id, run.place) if isinstance(run, Run) else (run, place)
+    spec = sft_spec(policy, examples, **{**source, "run": name}, how=KINDS[kind](**how))
     create = run is None and policy.checkpoint is None
     taught, home = begin(place, spec, _taught, create=create, policies=[policy], run=name).wait()
     print(described(taught), file=sys.stderr)
@@ -90,10 +126,14 @@ def _taught(store: Store, run: Run) -> tuple[Taught, Artifacts]:
 
 def described(taught: Taught) -> str:
     """One line: what was learnt, what that did to the loss, and what was left out."""
+    from holdfast.pipeline.sft import spending
+
     data = taught.prepared
     parts = [f"{taught.run}: {data.sequences} examples, {taught.updates} updates"]
     if taught.before is not None and taught.after is not None:
-        parts.append(f"held-out loss {taught.before:.4f} → {taught.after:.4f} nats a token")
+        parts.append(f"held-out loss {taught.before:.4f} → {taught.after:.4f}{taught.measure}")
+    if taught.privacy is not None:
+        parts.append(spending(taught.privacy))
     if data.skipped:
         parts.append("left out " + ", ".join(f"{count} ({reason})" for reason, count in data.skipped.items()))
     if taught.why is not None:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +40,7 @@ from holdfast.contracts.trace import ModelCall
 if TYPE_CHECKING:
     from holdfast.collect.chat_format import TokenBytes
     from holdfast.contracts.run import Status
+    from holdfast.learn.sft import SFT
     from holdfast.pipeline.run import RunSpec
     from holdfast.pipeline.sft import Taught
     from holdfast.policies.model import Model
@@ -416,60 +417,137 @@ VERSION_HELP = "A model of the package, a folder, a checkpoint or a release."
 VersionText = Annotated[str, Argument(metavar="VERSION", help=VERSION_HELP)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRequest:
+    """What `train` is asked for: by the options, and by the file where they say nothing."""
+
+    model: str | None
+    examples: Path | str | None
+    source: dict[str, Any]  # run, least, columns, system
+    lora: int | None
+    how: SFT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOptions:
+    """How `train` learns. What is not given is the file's, or the learner's own default."""
+
+    algorithm: Annotated[str | None, Option(metavar="NAME", help="sft: what is said; dpo: what is preferred.")] = None
+    from_run: Annotated[str | None, Option(metavar="RUN", help="Learn from its rollouts in place of a file.")] = None
+    least: Annotated[float | None, Option(metavar="X", help="Of a run: the reward from which on it is learnt.")] = None
+    lora: Annotated[int | None, Option(metavar="RANK", min=0, help="Train adapters of this rank; 0: all weights.")] = (
+        None
+    )
+    lr: Annotated[float | None, Option(metavar="X", help="Learning rate; 1e-4, of dpo 1e-5.")] = None
+    epochs: Annotated[int | None, Option(metavar="N", min=1, help="Passes over the examples; 3, of dpo 1.")] = None
+    batch: Annotated[int | None, Option(metavar="N", min=1, help="Examples for one update; 16.")] = None
+    beta: Annotated[float | None, Option(metavar="X", help="Of dpo: how hard it is held to the old model; 0.1.")] = None
+    max_tokens: Annotated[int | None, Option(metavar="N", min=1, help="Leave longer examples out.")] = None
+    held_out: Annotated[float | None, Option(metavar="X", help="Share that only measures; 0.1.")] = None
+    skip: Annotated[
+        float | None, Option(metavar="X", help="Share that may be left out because it cannot be used; 0.1.")
+    ] = None
+    save_every: Annotated[int | None, Option(metavar="N", min=1, help="Updates between two checkpoints.")] = None
+    column: Annotated[
+        list[str] | None, Option(metavar="NAME=COLUMN", help="As in prompt=ask or user=customer; several times.")
+    ] = None
+    system: Annotated[str | None, Option(metavar="TEXT", help="The first message of rows that have none.")] = None
+    seed: Annotated[int | None, Option(metavar="N", min=0, help="Of the split and the order; 0.")] = None
+    epsilon: Annotated[float | None, Option(metavar="X", help="Privacy budget: differentially private learning.")] = (
+        None
+    )
+    delta: Annotated[float | None, Option(metavar="X", help="Of --epsilon; N^-1.1 for N units, at most 1e-5.")] = None
+    unit: Annotated[str | None, Option(metavar="NAME", help="What --epsilon protects: conversation or user.")] = None
+    clip: Annotated[float | None, Option(metavar="X", help="Longest gradient of one unit; 0.1.")] = None
+
+    def over(self, config: Path | None, model: str | None, examples: Path | None) -> TrainRequest:
+        """These options over those of the file."""
+        from holdfast.contracts.settings import SftBlock, TrainSettings, load_train
+        from holdfast.learn.dp import Privacy
+        from holdfast.pipeline.sft import KINDS
+
+        kept = TrainSettings(sft=SftBlock()) if config is None else load_train(config)
+        block: dict[str, Any] = {} if (one := kept.sft or kept.dpo) is None else one.model_dump(exclude_none=True)
+        kind = self.algorithm or ("sft" if kept.dpo is None else "dpo")
+        if kind not in KINDS:
+            raise BadInput(f"--algorithm {kind}", why="is unknown", remedy=f"use {' or '.join(KINDS)}")
+        if config is not None and getattr(kept, kind) is None:
+            raise BadInput(f"--algorithm {kind}", why=f"{config} says how another one learns", remedy="leave it out")
+        if self.beta is not None and kind != "dpo":
+            raise BadInput(f"--beta {self.beta:g}", why="is of dpo", remedy="add --algorithm dpo")
+        source = {name: block.pop(name, None) for name in ("run", "least", "columns", "system")}
+        given = {
+            "run": self.from_run,
+            "least": self.least,
+            "system": self.system,
+            "columns": _columns(self.column) or None,
+        }
+        source |= {name: value for name, value in given.items() if value is not None}
+        file, lora = block.pop("examples", None), block.pop("lora", None)
+        names = ("lr", "epochs", "batch", "beta", "max_tokens", "held_out", "skip", "save_every")
+        block |= {name: value for name in names if (value := getattr(self, name)) is not None}
+        seed = self.seed if self.seed is not None else kept.seed or 0
+        private = {} if kept.privacy is None else kept.privacy.model_dump()
+        private |= {name: one for name in PRIVACY if (one := getattr(self, name)) is not None}
+        if private and "epsilon" not in private:
+            raise BadInput(
+                f"--{next(iter(private))}", why="there is no budget", remedy="add --epsilon, as in --epsilon 8"
+            )
+        return TrainRequest(
+            model=model or kept.model,
+            examples=examples or file,
+            source=source,
+            lora=self.lora if self.lora is not None else lora,
+            how=KINDS[kind](**block, seed=seed, privacy=Privacy(**private) if private else None),
+        )
+
+
+PRIVACY = ("epsilon", "delta", "unit", "clip")
+
+
 @app.command()
 def train(
     at: StoreOptions,
+    how: TrainOptions,
     model: Annotated[str | None, Argument(metavar="MODEL", help=VERSION_HELP)] = None,
     examples: Annotated[
         Path | None, Argument(metavar="EXAMPLES", help="JSONL, CSV, Parquet, or a `datasets` folder.")
     ] = None,
-    from_run: Annotated[str | None, Option(metavar="RUN", help="Learn from its rollouts in place of a file.")] = None,
-    least: Annotated[float | None, Option(metavar="X", help="Of a run: the reward from which on it is learnt.")] = None,
-    lora: Annotated[
-        int | None, Option(metavar="RANK", min=0, help="Train adapters of this rank; 0: all weights.")
+    config: Annotated[
+        Path | None, Option(metavar="FILE", help="TOML or JSON with model, sft or dpo, privacy; options go over it.")
     ] = None,
-    lr: Annotated[float, Option(metavar="X", help="Learning rate.")] = 1e-4,
-    epochs: Annotated[int, Option(metavar="N", min=1, help="Passes over the examples.")] = 3,
-    batch: Annotated[int, Option(metavar="N", min=1, help="Examples for one update.")] = 16,
-    max_tokens: Annotated[int | None, Option(metavar="N", min=1, help="Leave longer examples out.")] = None,
-    held_out: Annotated[float, Option(metavar="X", help="Share that only measures.")] = 0.1,
-    skip: Annotated[float, Option(metavar="X", help="Share that may be left out because it cannot be used.")] = 0.1,
-    save_every: Annotated[int | None, Option(metavar="N", min=1, help="Updates between two checkpoints.")] = None,
-    column: Annotated[list[str] | None, Option(metavar="NAME=COLUMN", help="As in prompt=ask; several times.")] = None,
-    system: Annotated[str | None, Option(metavar="TEXT", help="The first message of rows that have none.")] = None,
-    seed: Annotated[int, Option(metavar="N", min=0, help="Of the split and the order.")] = 0,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
 ) -> Output:
     """Fine-tune a model on the assistant's turns of examples (SFT); the result is a checkpoint in the store.
 
     A row is {"messages": [...], "tools": [...]}, {"prompt": ..., "completion": ...} or {"question": ..., "answer":
-    ...}. Ctrl-C stops it; --resume goes on from the last checkpoint.
+    ...}; with --algorithm dpo it is {"prompt": ..., "chosen": ..., "rejected": ...}. --epsilon learns with differential
+    privacy. Ctrl-C stops it; --resume goes on from the last checkpoint.
     """
     with needing("learn"):
-        from holdfast.learn.sft import SFT
-        from holdfast.pipeline.sft import KIND, resumed_spec, sft_spec
-    if (model is None) == (resume is None):
-        why = "is missing" if model is None else "and --resume were both given"
-        raise BadInput("MODEL", why=why, remedy="name a model and its examples, or give --resume RUN")
+        from holdfast.pipeline.sft import KINDS, resumed_spec, sft_spec
     if resume is not None:
+        if model is not None or config is not None:
+            other = "MODEL" if model is not None else "--config"
+            raise BadInput(other, why="and --resume were both given", remedy="give one of them")
         with at.open(create=False) as opened:
             run = opened.runs.get(resume)
-            if run.kind != KIND:
+            if run.kind not in KINDS:
                 raise BadInput(f"run {run.id}", why=f"is of the kind {run.kind}", remedy="resume it by its own command")
             return _drive(opened, resumed_spec(run.settings), run.id)
-    given: dict[str, Any] = {"lr": lr, "epochs": epochs, "batch": batch, "max_tokens": max_tokens, "seed": seed}
-    how = SFT(**given, held_out=held_out, skip=skip, save_every=save_every)
-    given = {"run": from_run, "least": least, "columns": _columns(column), "system": system, "how": how}
-    named = _by_itself(str(model))
-    if named is not None and from_run is None:
-        spec = sft_spec(_with_lora(named, lora), examples, **given)  # checked before a store is made
-        with at.open() as opened:
+    asked = how.over(config, model, examples)
+    if asked.model is None:
+        raise BadInput("MODEL", why="is missing", remedy="name a model and its examples, or give --resume RUN")
+    named = _by_itself(asked.model)
+    if named is not None and asked.source["run"] is None:
+        spec = sft_spec(_with_lora(named, asked.lora), asked.examples, **asked.source, how=asked.how)
+        with at.open() as opened:  # only now that all is checked
             return _drive(opened, spec, None)
     with at.open(create=False) as opened:
-        if from_run is not None:
-            given["run"] = opened.runs.get(from_run).id
-        policy = named or _policy(opened, str(model))
-        return _drive(opened, sft_spec(_with_lora(policy, lora), examples, **given), None)
+        if asked.source["run"] is not None:
+            asked.source["run"] = opened.runs.get(asked.source["run"]).id
+        policy = _with_lora(named or _policy(opened, asked.model), asked.lora)
+        return _drive(opened, sft_spec(policy, asked.examples, **asked.source, how=asked.how), None)
 
 
 @app.command()
@@ -497,6 +575,8 @@ def export(
 def show_(version: VersionText, at: StoreOptions) -> Output:
     """Show where a version comes from: its base model, what was trained, and its chain of checkpoints."""
     named = _by_itself(version)
+    from holdfast.pipeline.sft import earlier_spending, spending
+
     if named is not None:
         told = _told(named, None, [])
     else:
@@ -504,9 +584,12 @@ def show_(version: VersionText, at: StoreOptions) -> Output:
             policy = _policy(opened, version)
             line = [] if policy.checkpoint is None else opened.checkpoints.lineage(policy.checkpoint)
             told = _told(policy, opened.files, [one.id for one in line])
+            told["privacy"] = earlier_spending(opened, policy.checkpoint)
     lines = []
     for name, value in told.items():
-        if value not in (None, [], {}):
+        if name == "privacy":
+            lines += [line for report in value for line in folded(f"{name:<12} {spending(report)}")]
+        elif value not in (None, [], {}):
             shown = " → ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else value
             lines += folded(f"{name.replace('_', ' '):<12} {shown}")
     return Output(told, "\n".join(lines))
@@ -577,10 +660,13 @@ def _record(found: Taught) -> dict[str, Any]:
         "held_out_loss": {"before": found.before, "after": found.after, "each": list(found.losses)},
         "taken_back": found.taken_back,
         "why": found.why,
+        "privacy": found.privacy,
     }
 
 
 def _lines(at: str, status: Status, found: Taught | None) -> Iterator[str]:
+    from holdfast.pipeline.sft import spending
+
     why = f" ({status.error}, at {status.lesson})" if status.error else ""
     yield from folded(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s{why}")
     if found is None:
@@ -598,7 +684,9 @@ def _lines(at: str, status: Status, found: Taught | None) -> Iterator[str]:
     yield f"  learnt      {found.updates} updates, {found.taken_back} taken back"
     if found.before is not None and found.after is not None:
         worse = ": it is worse; try fewer epochs or a smaller --lr" if found.after > found.before else ""
-        yield from folded(f"held out    loss {found.before:.4f} → {found.after:.4f} nats a token{worse}", "  ")
+        yield from folded(f"held out    loss {found.before:.4f} → {found.after:.4f}{found.measure}{worse}", "  ")
+    if found.privacy is not None:
+        yield from folded(f"privacy     {spending(found.privacy)}", "  ")
     yield from folded(f"version     {found.policy.checkpoint}", "  ")
     yield "next:"
     yield from step(f"holdfast policy export {found.policy.checkpoint} FOLDER{at}", "for other programs")

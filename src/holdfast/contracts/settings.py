@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -111,6 +111,7 @@ Count = Annotated[int, Field(gt=0, le=10_000)]
 Milliseconds = Annotated[int, Field(gt=0, le=DAY_MS)]
 Seconds = Annotated[float, Field(gt=0, le=366 * DAY_MS // 1000)]
 Name = Annotated[str, AfterValidator(_visible)]
+Block = TypeVar("Block", bound=BaseModel)
 
 
 Column = Name | Literal[False] | None  # False: no such column; None: the one of the usual name, if it is there
@@ -374,6 +375,64 @@ class TasksBlock(BaseModel):
     leaks: Literal["refuse", "allow"] = "refuse"
 
 
+class PrivacyBlock(BaseModel):
+    """How much the weights may give away of one conversation or user. The block alone asks for privacy."""
+
+    model_config = STRICT
+
+    epsilon: Positive
+    delta: Annotated[float, Field(gt=0, lt=1.0)] | None = None  # None: N^-1.1 for N units, at most 1e-5
+    unit: Literal["conversation", "user"] = "conversation"
+    clip: Positive = 0.1  # longest gradient of one unit
+    deterministic: bool = False  # noise from the seed: private only while that is secret
+
+
+class SftBlock(BaseModel):
+    """What a model learns by `holdfast policy train`, and how. Left out: the learner's own default."""
+
+    model_config = STRICT
+
+    examples: Name | None = None  # a file of rows, or a `datasets` folder
+    run: Name | None = None  # in place of it, a run of the store
+    least: float | None = None  # of its rollouts, the reward from which on they are learnt
+    columns: dict[str, str] = Field(default_factory=dict)
+    system: str | None = None
+    lora: Annotated[int, Field(ge=0)] | None = None
+    lr: float | None = None
+    epochs: int | None = None
+    batch: int | None = None
+    max_tokens: int | None = None
+    held_out: float | None = None
+    warm_up: float | None = None
+    save_every: int | None = None
+    skip: float | None = None
+
+
+class DpoBlock(SftBlock):
+    """The same for preferences."""
+
+    beta: float | None = None
+
+
+class TrainSettings(BaseModel):
+    """One `holdfast policy train`: a model, what it learns from, and how private that is."""
+
+    model_config = STRICT
+
+    model: Name | None = None
+    sft: SftBlock | None = None
+    dpo: DpoBlock | None = None
+    privacy: PrivacyBlock | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+
+    @model_validator(mode="after")
+    def _together(self) -> TrainSettings:
+        if (self.sft is None) == (self.dpo is None):
+            why = "are both there" if self.sft is not None else "are both missing"
+            raise _rule(why, "say in one of them what is learnt and how", at="sft, dpo")
+        return self
+
+
 def _tasks(value: Any) -> Any:
     """A file's name alone, or an object with how it is read."""
     return {"file": value} if isinstance(value, str) else value
@@ -442,6 +501,9 @@ class OptimizeSettings(BaseModel):
         for old, new in ALIASES.items():
             if old in data and new in data:
                 raise _rule(f"is the older name of {new}, which is there too", "keep one of the two", at=old)
+        if "privacy" in data:
+            why = "only sft and dpo learn privately; what practises or follows a run would learn without"
+            raise _rule(why, "leave it out, or learn by 'holdfast policy train --config'", at="privacy")
         if "scorer" in data and "scorers" in data:
             raise _rule("is the same as scorers, which is there too", "keep one of the two", at="scorer")
         return data
@@ -495,6 +557,9 @@ BLOCKS = {
     "tasks": _keys(TasksBlock),
     "safety_reward": _keys(SafetyReward),
     "tool_reward": _keys(ToolReward),
+    "sft": _keys(SftBlock),
+    "dpo": _keys(DpoBlock),
+    "privacy": _keys(PrivacyBlock),
     **dict.fromkeys(("constraint", "improve.constraint", "rl_optimizer.constraint"), _keys(ConstraintBlock)),
 }
 
@@ -524,17 +589,32 @@ def _beside(settings: OptimizeSettings, folder: Path) -> OptimizeSettings:
     return settings.model_copy(update=moved)
 
 
+def load_train(path: str | Path) -> TrainSettings:
+    """The config of `holdfast policy train`. Its examples, where they are a file, are looked for beside it."""
+    settings = _validated(TrainSettings, _parse(Path(path)), str(path))
+    block = settings.sft or settings.dpo
+    if block is None or block.examples is None:
+        return settings
+    name = "dpo" if settings.sft is None else "sft"
+    found = block.model_copy(update={"examples": str((Path(path).parent / block.examples).resolve())})
+    return settings.model_copy(update={name: found})
+
+
 def settings_from(data: Any, where: str) -> OptimizeSettings:
     """From data that was read somewhere: a file, or a run in the store."""
+    if isinstance(data, dict) and "api" in data:
+        raise BadInput(where, why="are those of a call in Python", remedy="the same call of hf.… goes on with it")
+    return _validated(OptimizeSettings, data, where)
+
+
+def _validated(kind: type[Block], data: Any, where: str) -> Block:
     if not isinstance(data, dict):
         _bad(where, "", f"is {_kind(data)} at the top, not an object", "wrap it in { … }")
-    if "api" in data:
-        raise BadInput(where, why="are those of a call in Python", remedy="the same call of hf.… goes on with it")
     _refuse_strange(data, "", partial(_bad, where))
     try:
-        return OptimizeSettings.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
-        _bad(where, *_explain(error.errors()[0]))
+        _bad(where, *_explain(error.errors()[0], _keys(kind)))
 
 
 def override(settings: OptimizeSettings, **flags: Any) -> OptimizeSettings:
@@ -612,7 +692,7 @@ def _refuse_strange(value: Any, at: str, refuse: Callable[[str, str, str], NoRet
         refuse(f"{at} = {value}", "is a date or time, which JSON does not have", "write it in quotes")
 
 
-def _explain(error: ErrorDetails) -> tuple[str, str, str]:
+def _explain(error: ErrorDetails, keys: tuple[str, ...] = KEYS) -> tuple[str, str, str]:
     """What, why and the remedy, from pydantic's finding."""
     kind, found, context = error["type"], error["input"], error.get("ctx", {})
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).removeprefix(".")
@@ -621,7 +701,7 @@ def _explain(error: ErrorDetails) -> tuple[str, str, str]:
     what = f"{key} = {_shown(found)}"
     if kind == "extra_forbidden":
         block, _, name = key.rpartition(".")
-        known = BLOCKS.get(block, KEYS)
+        known = BLOCKS.get(block, keys)
         close = difflib.get_close_matches(name, [*known, *ALIASES] if not block else known, n=1, cutoff=0.5)
         return what, "unknown key", f"{f'did you mean {close[0]}? ' if close else ''}the keys are {', '.join(known)}"
     if kind == "greater_than":

@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +81,18 @@ class Learner:
                 tensors, manifest = weights.load(folder)
                 critic.restore(tensors, manifest.notes)
 
-    def save(self, ctx: LearnContext, *, algorithm: str, mean_reward: float | None = None) -> Model:
+    def save(
+        self,
+        ctx: LearnContext,
+        *,
+        algorithm: str,
+        mean_reward: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Model:
         """Saves what was learnt, to be recorded with the step; gives the new policy."""
         assert self._policy is not None
-        parent = self._policy.checkpoint
-        identity, self._sha256 = save(ctx, self._write, parent=parent, algorithm=algorithm, mean_reward=mean_reward)
+        given: dict[str, Any] = {"algorithm": algorithm, "mean_reward": mean_reward, "metadata": metadata or {}}
+        identity, self._sha256 = save(ctx, self._write, parent=self._policy.checkpoint, **given)
         self._policy = self._policy.at(identity)
         _give_back()
         return self._policy
@@ -111,6 +118,7 @@ def save(
     algorithm: str,
     mean_reward: float | None = None,
     episodes: int = 0,
+    metadata: Mapping[str, Any] | None = None,
 ) -> tuple[str, str]:
     """Writes a checkpoint and hands it to the context, to be recorded with the step; gives its id and weights' hash."""
     ctx.check()  # once stopped, the run may be another's, and so is its folder
@@ -132,6 +140,7 @@ def save(
             artifact=artifact,
             parent=parent,
             created_at=now,
+            metadata=metadata or {},
         )
     )
     return identity, artifact.sha256

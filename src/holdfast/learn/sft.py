@@ -11,9 +11,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import takewhile
 from math import ceil, exp, isfinite
-from typing import Any
+from operator import eq
+from secrets import token_hex
+from typing import Any, ClassVar
 
 import numpy as np
 import safetensors.numpy
@@ -38,10 +42,12 @@ from holdfast.learn.batch import (
     trained_mask,
 )
 from holdfast.learn.checkpoints import Learner
-from holdfast.learn.train import OptimizerConfig, Settings, Trainer
+from holdfast.learn.dp import Privacy, PrivacyBudget, PrivateTrainer, SecretNoise, Unit
+from holdfast.learn.train import OptimizerConfig, Settings, Trainer, Update
 from holdfast.policies.chat_template import ByteTemplate, ChatTemplate
 from holdfast.policies.lm import Transformer
 from holdfast.policies.model import Model
+from holdfast.privacy.scrub import key_in
 
 
 def sequences(
@@ -134,7 +140,8 @@ def portions(samples: Samples, size: int, *, seed: int, start: int = 0) -> Itera
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PAIRS = (("prompt", "completion"), ("question", "answer"))  # columns that are known without a mapping
 FORMS = '{"messages": [...], "tools": [...]}, {"prompt": ..., "completion": ...} or {"question": ..., "answer": ...}'
-COLUMNS = ("messages", "tools", "system", "prompt", "completion")  # what a mapping may give another name
+PREFERENCES = '{"prompt": ..., "chosen": ..., "rejected": ...}, or two conversations that begin alike'
+COLUMNS = ("messages", "tools", "system", "prompt", "completion", "chosen", "rejected", "user")  # that can be mapped
 HELD_OUT = "held_out"
 NO_ANSWER = "there is nothing of the assistant's to learn"
 
@@ -150,6 +157,8 @@ class Example:
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()
     split: str | None = None  # where the rows say it: all but "train" is held out
+    user: str | None = None  # whose conversation it is, where the rows say it
+    rejected: Sequence[Message] = ()  # of a pair, the conversation with the worse answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,17 +218,24 @@ def read_examples(
     *,
     columns: Mapping[str, str] | None = None,
     system: str | None = None,
+    is_pairs: bool = False,
 ) -> tuple[list[Example], SkippedRows]:
-    """Reads rows as conversations; gives those, and what was skipped."""
-    check_columns(columns or {})
+    """Reads rows as conversations, or as pairs of them; gives those, and what was skipped."""
+    columns = columns or {}
+    check_columns(columns)
     found: list[Example] = []
     skipped = _Count()
     for place, split, row in rows:
         try:
-            messages, tools = _conversation(row, columns or {}, system)
-            found.append(Example(place=place, messages=messages, tools=tools, split=split))
+            chosen, *rejected = _pair(row, columns) if is_pairs else (row,)
+            messages, tools = _conversation(chosen, columns, system)
+            other = _conversation(rejected[0], columns, system)[0] if rejected else []
         except _Unfit as unfit:
             skipped.add(str(unfit), place)
+            continue
+        whose = row.get(columns.get("user", "user"))
+        user = None if whose in (None, "") else str(whose)
+        found.append(Example(place=place, messages=messages, tools=tools, split=split, user=user, rejected=other))
     return found, skipped.close()
 
 
@@ -248,6 +264,27 @@ def _conversation(
     if any(not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping) for tool in tools):
         raise _Unfit('tools are not of the form {"type": "function", "function": {"name": ...}}')
     return messages, tools
+
+
+def _pair(row: Mapping[str, Any], columns: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The row with the chosen answer as its messages, and with the rejected one; only the answers are to be learnt."""
+
+    def said(name: str, role: str) -> list[Message]:
+        value = row.get(columns.get(name, name))
+        is_json = isinstance(value, str) and value.lstrip().startswith("[{")
+        return (_parsed(value, name) or []) if is_json else _said(value, role, name)
+
+    before = said("prompt", "user") or said("messages", "user")
+    ends = [said(name, "assistant") for name in ("chosen", "rejected")]
+    if not all(ends):
+        raise _Unfit(f"it is none of {PREFERENCES}")
+    if not before or all(_role(one[0]) != "assistant" for one in ends):  # both are whole conversations
+        alike = sum(1 for _ in takewhile(bool, map(eq, *ends)))
+        before, ends = ends[0][:alike], [one[alike:] for one in ends]
+    if ends[0] == ends[1]:
+        raise _Unfit("its two answers are the same")
+    context = [{**one, "weight": 0} if _role(one) == "assistant" else one for one in before]
+    return [{**row, columns.get("messages", "messages"): [*context, *one]} for one in ends]
 
 
 def _parsed(value: Any, name: str) -> list[Any] | None:
@@ -347,10 +384,25 @@ class Dataset:
 
     train: Samples
     held_out: Samples | None  # None: there were too few examples to keep any back
+    owners: NDArray[np.int64] | None = None  # of each sequence to learn from, the unit that it belongs to; None: itself
+
+    @property
+    def units(self) -> int:
+        """How many there are to draw from."""
+        return len(self.train) if self.owners is None else len(np.unique(self.owners))
+
+    def places(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the sequences of these units are."""
+        return units if self.owners is None else np.flatnonzero(np.isin(self.owners, units))
+
+    def pick(self, places: NDArray[np.int64]) -> Samples:
+        """Sequences to learn from, each with the name of its unit."""
+        chosen = self.train.pick(places)
+        return chosen if self.owners is None else replace(chosen, rollouts=tuple(map(str, self.owners[places])))
 
     def to_bytes(self) -> bytes:
         parts = {"train": self.train, **({HELD_OUT: self.held_out} if self.held_out is not None else {})}
-        arrays: dict[str, NDArray[Any]] = {}
+        arrays: dict[str, NDArray[Any]] = {} if self.owners is None else {"owners": self.owners}
         for name, some in parts.items():
             arrays |= {f"{name}.bounds": some.bounds, f"{name}.ids": some.ids, f"{name}.decided": some.action_mask}
         return safetensors.numpy.save(arrays)
@@ -368,7 +420,8 @@ class Dataset:
                 weights=decided.astype(np.float32),
             )
 
-        return cls(train=part("train"), held_out=part(HELD_OUT) if f"{HELD_OUT}.ids" in arrays else None)
+        held_out = part(HELD_OUT) if f"{HELD_OUT}.ids" in arrays else None
+        return cls(train=part("train"), held_out=held_out, owners=arrays.get("owners"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,10 +430,11 @@ class Tokenised:
 
     sequences: Sequence[Tokens]
     split: str | None = None
+    user: str | None = None
 
     @property
     def key(self) -> bytes:
-        """Equal where they are the same tokens: copies go to the same side of the split."""
+        """Equal where they are the same tokens: copies go to the same side of the split, and are one unit."""
         found = hashlib.sha256()
         for ids, decided in self.sequences:
             found.update(np.asarray(ids, np.int64).tobytes() + np.asarray(decided, np.bool_).tobytes() + b"|")
@@ -397,31 +451,57 @@ def tokenise(
         pause_point()
         try:
             made = tokens_of(template, example)
+            other = tokens_of(template, replace(example, messages=example.rejected)) if example.rejected else []
         except BadInput as error:
             skipped.add(f"{error.what} {error.why}", example.place)
             continue
+        if other and len(made) + len(other) > 2:
+            skipped.add("its answer is more than one sequence of tokens", example.place)
+            continue
+        made += other
         if max(len(ids) for ids, _ in made) > longest:
             skipped.add(f"it is longer than {longest} tokens", example.place)
         else:
-            found.append(Tokenised(sequences=made, split=example.split))
+            found.append(Tokenised(sequences=made, split=example.split, user=example.user))
     return found, skipped.close()
 
 
-def divide(examples: Sequence[Tokenised], share: float, *, seed: int) -> Dataset:
-    """Holds out a random share; where the rows have splits, everything but "train"."""
+def divide(
+    examples: Sequence[Tokenised], share: float, *, seed: int, unit: Unit | None = None, is_whole: bool = False
+) -> Dataset:
+    """Holds out a random share; where the rows have splits, everything but "train".
+
+    With a unit each is held out by itself, whoever else is there: one more example must not change who the others are.
+    `is_whole` keeps the sequences of one example together."""
+    keys = [one.user.encode() if unit == "user" and one.user is not None else one.key for one in examples]
     if any(one.split is not None for one in examples):
         is_kept = [one.split not in (None, "train") for one in examples]
+    elif unit is not None:
+        is_kept = [_chance(key, seed) < share for key in keys]
     else:
-        keys = [one.key for one in examples]
         distinct = sorted(set(keys))
         chosen = np.random.default_rng((seed, 1)).permutation(len(distinct))[: int(share * len(distinct))]
         back = {distinct[place] for place in chosen}
         is_kept = [key in back for key in keys]
-    train = [pair for one, is_back in zip(examples, is_kept, strict=True) if not is_back for pair in one.sequences]
+    train = [place for place, is_back in enumerate(is_kept) if not is_back]
     kept = [pair for one, is_back in zip(examples, is_kept, strict=True) if is_back for pair in one.sequences]
     if not train:
         raise BadInput("examples", why="none is left to learn from", remedy="give more, or hold fewer out")
-    return Dataset(train=sequences(train), held_out=sequences(kept) if kept else None)
+    owners = None
+    if unit is not None or is_whole:
+        number: dict[bytes | int, int] = {}
+        each = [number.setdefault(place if unit is None else keys[place], len(number)) for place in train]
+        owners = np.repeat(np.asarray(each, np.int64), [len(examples[place].sequences) for place in train])
+    return Dataset(
+        train=sequences(pair for place in train for pair in examples[place].sequences),
+        held_out=sequences(kept) if kept else None,
+        owners=owners,
+    )
+
+
+def _chance(key: bytes, seed: int) -> float:
+    """A number from 0 to 1 that is this key's own."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:".encode() + key).digest()[:6]) / 2**48
 
 
 # Recorded attempts ---------------------------------------------------------------------------------------------------
@@ -434,6 +514,7 @@ def recorded(
     least: float | None,
     longest: int,
     vocabulary: int,
+    users: Mapping[str, str] | None = None,
     pause_point: Callable[[], None] = lambda: None,
 ) -> tuple[list[Tokenised], SkippedRows]:
     """Good attempts as examples: in the ids that were sampled where they are this model's own, else from their text.
@@ -448,7 +529,7 @@ def recorded(
         if isinstance(made, str):
             skipped.add(made, one.rollout)
         else:
-            found.append(Tokenised(sequences=made))
+            found.append(Tokenised(sequences=made, user=(users or {}).get(one.rollout)))
     return found, skipped.close()
 
 
@@ -493,17 +574,22 @@ def _from_text(template: ChatTemplate, calls: Sequence[ModelCall], longest: int)
     return made if max(len(ids) for ids, _ in made) <= longest else f"it is longer than {longest} tokens"
 
 
-PHASE = "sft"
 PIECES = 10  # checkpoints that a run leaves where nothing else is said
 FEWEST = 10  # updates between two of them
 TAKEN_BACK = 3  # updates in a row that were taken back: it diverges
 RECENT = 5  # updates whose loss is the loss now
 TOO_FAR = (2.0, 1.0)  # so is a loss above the first one times this, plus this
+Private = tuple[PrivacyBudget, SecretNoise]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SFT:
-    """How a model learns from examples. A batch counts sequences; the loss is the mean over the assistant's tokens."""
+    """How a model learns from examples. A batch counts sequences; the loss is the mean over the assistant's tokens.
+
+    With `privacy` a batch counts units, and each is drawn by itself: see `learn.dp`."""
+
+    phase: ClassVar[str] = "sft"  # what its runs, trainers and checkpoints are called
+    is_pairs: ClassVar[bool] = False  # an example is two sequences, the better one first
 
     lr: float = 1e-4
     epochs: int = 3
@@ -514,34 +600,45 @@ class SFT:
     save_every: int | None = None  # updates between two checkpoints; None: ten of them in a run
     skip: float = 0.1  # share of the examples that may be left out because they cannot be used
     seed: int = 0
+    privacy: Privacy | None = None
     learner: Learner = field(default_factory=Learner, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.privacy, Mapping):  # from a record
+            object.__setattr__(self, "privacy", Privacy(**self.privacy))
+        if self.privacy is not None and not isinstance(self.privacy, Privacy):
+            raise BadInput(f"privacy = {self.privacy!r}", why="is no budget", remedy="give hf.Privacy(epsilon=8)")
         for name in ("epochs", "batch", "max_tokens", "save_every"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise BadInput(f"sft.{name} = {value}", why="must be at least 1")
+                raise BadInput(f"{self.phase}.{name} = {value}", why="must be at least 1")
         for name in ("held_out", "warm_up", "skip"):
             if not 0.0 <= getattr(self, name) < 1.0:
-                raise BadInput(f"sft.{name} = {getattr(self, name)}", why="is a share: at least 0 and below 1")
+                raise BadInput(f"{self.phase}.{name} = {getattr(self, name)}", why="is a share: at least 0 and below 1")
         if not 0.0 < self.lr < float("inf"):
-            raise BadInput(f"sft.lr = {self.lr}", why="must be finite and above 0")
+            raise BadInput(f"{self.phase}.lr = {self.lr}", why="must be finite and above 0")
 
     def record(self) -> dict[str, Any]:
         """All that decides what is learnt; plain JSON, and `SFT(**record)` is an equal one."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "learner"}
+        names = [one.name for one in fields(self) if one.name not in ("learner", "privacy")]
+        known = {name: getattr(self, name) for name in names}
+        return known if self.privacy is None else {**known, "privacy": self.privacy.record()}
+
+    @property
+    def unit(self) -> Unit | None:
+        return None if self.privacy is None else self.privacy.unit
 
     # How far it is ---------------------------------------------------------------------------------------------------
 
-    def updates(self, sequences: int) -> int:
-        return self.epochs * ceil(sequences / self.batch)
+    def updates(self, units: int) -> int:
+        return self.epochs * ceil(units / self.batch)
 
-    def pieces(self, sequences: int) -> int:
+    def pieces(self, units: int) -> int:
         """How many calls of `learn` there are, each with a checkpoint at its end."""
-        return ceil(self.updates(sequences) / self._every(sequences))
+        return ceil(self.updates(units) / self._every(units))
 
-    def _every(self, sequences: int) -> int:
-        return self.save_every or max(FEWEST, ceil(self.updates(sequences) / PIECES))
+    def _every(self, units: int) -> int:
+        return self.save_every or max(FEWEST, ceil(self.updates(units) / PIECES))
 
     # The pieces ------------------------------------------------------------------------------------------------------
 
@@ -552,15 +649,29 @@ class SFT:
         template = ByteTemplate() if isinstance(model, Transformer) else model.template
         return template, min(self.max_tokens or shape.context, shape.context), shape.vocabulary
 
-    def begin(self, policy: Model, data: Dataset, ctx: LearnContext) -> AlgorithmState:
-        """Before anything is learnt: the loss on what is held out."""
-        loss = None if data.held_out is None else self._loss(policy, data.held_out, ctx)
-        return AlgorithmState(base=policy, metrics={"phase": PHASE, HELD_OUT_LOSS: loss})
+    def begin(
+        self, policy: Model, data: Dataset, ctx: LearnContext, earlier: Sequence[Mapping[str, Any]] = ()
+    ) -> AlgorithmState:
+        """Before anything is learnt: the loss on what is held out, and how much noise the budget asks for.
+
+        `earlier` are the reports of private runs that led to this policy."""
+        reader = Trainer(self.learner.load(policy, ctx.files), self._settings(1), seed=self.seed)
+        reader.pause_point = ctx.check
+        notes = self._notes(reader, data, ctx)
+        told: dict[str, Any] = {"phase": self.phase, HELD_OUT_LOSS: self._held_out(reader, data, notes)}
+        kept: dict[str, Any] = {} if notes is None else {"notes": ctx.save(notes)}
+        if self.privacy is not None:
+            steps = self.updates(data.units)
+            budget = PrivacyBudget.of(self.privacy, units=data.units, batch=self.batch, steps=steps)
+            nonce = f"seed {self.seed}" if self.privacy.deterministic else token_hex(16)
+            kept |= {"budget": budget.record(), "nonce": nonce, "earlier": list(earlier)}
+            told["privacy"] = budget.spent(0, earlier)
+        return AlgorithmState(base=policy, data=kept, metrics=told)
 
     def learn(self, state: AlgorithmState, data: Dataset, ctx: LearnContext) -> AlgorithmState:
         """The updates up to the next checkpoint."""
         if not ctx.features.learning:
-            return state.next(metrics={"phase": PHASE, "skipped": SWITCHED_OFF})
+            return state.next(metrics={"phase": self.phase, "skipped": SWITCHED_OFF})
         try:
             return self._learn(state, data, ctx)
         except BaseException:
@@ -568,39 +679,69 @@ class SFT:
             raise
 
     def _learn(self, state: AlgorithmState, data: Dataset, ctx: LearnContext) -> AlgorithmState:
-        count = len(data.train)
-        every, total = self._every(count), self.updates(count)
+        every, total = self._every(data.units), self.updates(data.units)
         assert isinstance(state.policy, Model)
         self.learner.load(state.policy, ctx.files)
-        is_new = state.data.get("trainer") != PHASE
-        trainer = self.learner.train(PHASE, lambda model: self._trainer(model, total), ctx.files, is_new=is_new)
+        is_new = state.data.get("trainer") != self.phase
+        private = self._private(state, ctx)
+        make = partial(self._trainer, total=total, private=private)
+        trainer = self.learner.train(self.phase, make, ctx.files, is_new=is_new)
         trainer.pause_point = ctx.check
+        notes = ctx.read(state.data["notes"]) if "notes" in state.data else None
         first = state.step * every
-        losses: list[float] = []
-        tokens = taken_back = in_a_row = 0
-        for number in range(first, min(first + every, total)):
-            update = trainer.step(data.train.pick(self._batch(number, count)))
-            tokens += update.tokens
-            in_a_row = in_a_row + 1 if update.restored else 0
-            taken_back += bool(update.restored)
-            if in_a_row == TAKEN_BACK:
-                raise self._diverged(f"{in_a_row} updates in a row were taken back: {update.restored}")
-            if update.loss is not None:
-                losses.append(update.loss)
-        began = self._check_loss(state.data.get("first_loss"), losses)
-        held_out = None if data.held_out is None else _mean_loss(trainer, data.held_out)
-        candidate = self.learner.save(ctx, algorithm=PHASE)
+        last = min(first + every, total)
+        account = _Account()
+        for number in range(first, last):
+            places = data.places(self._batch(number, data.units, private))
+            account.add(*self._step(trainer, data.pick(places), notes, places))
+            if account.in_a_row == TAKEN_BACK:
+                raise self._diverged(f"{TAKEN_BACK} updates in a row were taken back: {account.why}")
+        began = self._check_loss(state.data.get("first_loss"), account.losses)
         told = {
-            "phase": PHASE,
-            "updates": min(first + every, total),
+            "phase": self.phase,
+            "updates": last,
             "of": total,
-            "loss": float(np.mean(losses)) if losses else None,
-            HELD_OUT_LOSS: held_out,
-            "tokens": tokens,
-            "taken_back": taken_back,
-            "checkpoint": candidate.checkpoint,
+            "loss": float(np.mean(account.losses)) if account.losses else None,
+            HELD_OUT_LOSS: self._held_out(trainer, data, notes),
+            "tokens": account.tokens if private is None else None,
+            "taken_back": account.taken_back,
         }
-        return state.next(candidate=candidate, metrics=told, trainer=PHASE, first_loss=began)
+        if private is not None:
+            told["privacy"] = private[0].spent(last, state.data["earlier"])
+        kept = {"privacy": told["privacy"]} if private is not None else {}
+        candidate = self.learner.save(ctx, algorithm=self.phase, metadata=kept)
+        told["checkpoint"] = candidate.checkpoint
+        return state.next(candidate=candidate, metrics=told, trainer=self.phase, first_loss=began)
+
+    # What preference optimisation does otherwise ----------------------------------------------------------------------
+
+    def _notes(self, reader: Trainer, data: Dataset, ctx: LearnContext) -> Any:
+        """What is measured once at the beginning and needed in every update; plain JSON."""
+        return None
+
+    def _step(
+        self, trainer: Trainer, batch: Samples, notes: Any, places: NDArray[np.int64]
+    ) -> tuple[Update, float | None]:
+        update = trainer.step(batch)
+        return update, update.loss
+
+    def _held_out(self, trainer: Trainer, data: Dataset, notes: Any) -> float | None:
+        return None if data.held_out is None else _mean_loss(trainer, data.held_out)
+
+    def _settings(self, total: int) -> Settings:
+        warm_up = min(int(self.warm_up * total), total - 1)
+        optimizer = OptimizerConfig(learning_rate=self.lr, schedule="cosine", warm_up=warm_up, total=total)
+        return Settings(optimizer=optimizer)
+
+    # The parts -------------------------------------------------------------------------------------------------------
+
+    def _private(self, state: AlgorithmState, ctx: LearnContext) -> Private | None:
+        """The recorded budget, and the source of its noise: the store's own key and what this run drew once."""
+        if self.privacy is None:
+            return None
+        key = b"" if self.privacy.deterministic else key_in(ctx.folder)
+        budget = PrivacyBudget(privacy=self.privacy, **state.data["budget"])
+        return budget, SecretNoise(key + state.data["nonce"].encode())
 
     def _check_loss(self, began: float | None, losses: list[float]) -> float | None:
         """The loss that it all began with; BadInput where the last ones are far above it."""
@@ -611,26 +752,42 @@ class SFT:
             raise self._diverged(f"the loss went from {began:.3g} to {now:.3g} nats a token")
         return began
 
-    def _batch(self, number: int, count: int) -> NDArray[np.int64]:
-        """Which sequences an update learns from: each pass has an order of its own, and all of them."""
+    def _batch(self, number: int, count: int, private: Private | None = None) -> NDArray[np.int64]:
+        """Which units an update learns from: a part of a shuffled pass over all of them, or a Poisson sample."""
+        if private is not None:
+            return private[1].sample(number, count, private[0].rate)
         a_pass = ceil(count / self.batch)
         order = np.random.default_rng((self.seed, 2, number // a_pass)).permutation(count)
         place = number % a_pass * self.batch
         return order[place : place + self.batch]
 
-    def _trainer(self, model: nn.Module, total: int) -> Trainer:
-        warm_up = min(int(self.warm_up * total), total - 1)
-        optimizer = OptimizerConfig(learning_rate=self.lr, schedule="cosine", warm_up=warm_up, total=total)
-        return Trainer(model, Settings(optimizer=optimizer), seed=self.seed)
-
-    def _loss(self, policy: Model, held_out: Samples, ctx: LearnContext) -> float:
-        model = self.learner.load(policy, ctx.files)
-        reader = Trainer(model, Settings(), seed=self.seed)
-        reader.pause_point = ctx.check
-        return _mean_loss(reader, held_out)
+    def _trainer(self, model: nn.Module, *, total: int, private: Private | None = None) -> Trainer:
+        settings = self._settings(total)
+        if private is None:
+            return Trainer(model, settings, seed=self.seed)
+        return PrivateTrainer(model, settings, *private, seed=self.seed)
 
     def _diverged(self, why: str) -> BadInput:
-        return BadInput(f"sft.lr = {self.lr:g}", why=f"it diverges: {why}", remedy="begin anew with a smaller rate")
+        return BadInput(
+            f"{self.phase}.lr = {self.lr:g}", why=f"it diverges: {why}", remedy="begin anew with a smaller rate"
+        )
+
+
+class _Account:
+    """The updates of one piece, as they come in."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.tokens = self.taken_back = self.in_a_row = 0
+        self.why: str | None = None
+
+    def add(self, update: Update, loss: float | None) -> None:
+        self.tokens += update.tokens
+        self.taken_back += bool(update.restored)
+        self.in_a_row = self.in_a_row + 1 if update.restored else 0
+        self.why = update.restored
+        if loss is not None:
+            self.losses.append(loss)
 
 
 HELD_OUT_LOSS = "held_out_loss"  # nats a token of the assistant's

@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, str] = {
     "improve": "improve --resume {run}",
     "prove": "prove run --resume {run}",
     "sft": "policy train --resume {run}",
+    "dpo": "policy train --resume {run}",
     "quickstart": "quickstart",
 }
 Source = Literal["primary", "fallback", "base"]

@@ -1,7 +1,7 @@
-"""A run that teaches a model a user's own examples: prepare, learn piece by piece, result. Each is a durable step.
+"""A run that teaches a model a user's own examples or preferences: prepare, learn piece by piece, result.
 
-Examples are read and checked before the run begins; in tokens they are kept with it, so that a run that was killed goes
-on without the file. What is learnt, and how, is `learn.sft`'s business.
+Each is a durable step. Examples are read and checked before the run begins; in tokens they are kept with it, so that a
+run that was killed goes on without the file. What is learnt, and how, is the business of `learn.sft` and `learn.dpo`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import policy_from, policy_record
 from holdfast.contracts.run import RunState, StepRecord
+from holdfast.learn.dpo import DPO, recorded_pairs
 from holdfast.learn.sft import (
     HELD_OUT_LOSS,
     SFT,
@@ -39,7 +40,7 @@ from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.model import Model, folder_of
 from holdfast.store.store import Store
 
-KIND = "sft"
+KINDS: Mapping[str, type[SFT]] = {one.phase: one for one in (SFT, DPO)}
 PAGE = 500
 RESULT = "result"
 
@@ -77,6 +78,7 @@ def sft_spec(
 ) -> RunSpec:
     """A run that teaches `examples` (a path or rows), or the rollouts of `run` whose reward is at least `least`.
 
+    `how` may be a DPO: the rows are then pairs, and of a run the best and the worst rollout of each task are one.
     `columns` names the columns of rows that are called otherwise, as in {"prompt": "ask", "completion": "reply"};
     `system` is the first message of rows that have none. The result is `result_of` the run."""
     how = how or SFT()
@@ -89,21 +91,34 @@ def sft_spec(
             raise BadInput(
                 "columns and system", why="are for rows", remedy="leave them out: a run's rollouts have both"
             )
+        _check_run(how, least)
         return _spec(policy, Source(run=run, least=least), how, ())
     if least is not None:
         raise BadInput(f"least = {least:g}", why="rows have no reward", remedy="leave it out, or give a run")
     source = Source(columns=dict(columns or {}), system=system)
     found, skipped, count = _read(examples, source, how)
+    if how.unit == "user" and (nobody := next((one for one in found if one.user is None), None)) is not None:
+        remedy = "add a column user, or name the one that says it: columns={'user': 'customer'}, --column user=customer"
+        raise BadInput(nobody.place, why="names no user, and privacy.unit is user", remedy=remedy)
     place = str(Path(examples).absolute()) if isinstance(examples, str | Path) else None
     kept = Source(path=place, rows=count, sha256=_hashed(found), columns=source.columns, system=system)
     return _spec(policy, kept, how, found, skipped)
+
+
+def _check_run(how: SFT, least: float | None) -> None:
+    if how.is_pairs and least is not None:
+        raise BadInput(f"least = {least:g}", why="pairs are made of good and bad rollouts", remedy="leave it out")
+    if how.is_pairs and how.privacy is not None:
+        why = "a pair of a run's rollouts is made of two conversations, and the budget would count one"
+        raise BadInput(f"privacy.epsilon = {how.privacy.epsilon:g}", why=why, remedy="give the pairs as rows")
 
 
 def resumed_spec(settings: Mapping[str, Any]) -> RunSpec:
     """The run that these settings began. Its examples are read again only where they were not yet kept."""
     policy = policy_from(settings["policy"])
     assert isinstance(policy, Model)
-    return _spec(policy, Source(**settings["source"]), SFT(**settings["sft"]), None)
+    phase = next(one for one in KINDS if one in settings)
+    return _spec(policy, Source(**settings["source"]), KINDS[phase](**settings[phase]), None)
 
 
 def _spec(
@@ -111,10 +126,10 @@ def _spec(
 ) -> RunSpec:
     given = SftInput(source=source, how=how, examples=examples, skipped=skipped or SkippedRows())
     return RunSpec(
-        kind=KIND,
+        kind=how.phase,
         program=partial(sft, policy, given),
         model_ref=policy.version.rpartition("@")[0],
-        settings={"policy": policy_record(policy), "source": source.record(), "sft": how.record()},
+        settings={"policy": policy_record(policy), "source": source.record(), how.phase: how.record()},
         runtime=Runtime(no_agent, exact_match, Endpoints()),
         workers=1,
         seed=how.seed,
@@ -135,7 +150,7 @@ class SftInput:
     skipped: SkippedRows
 
     def record(self) -> dict[str, Any]:
-        return {"source": self.source.record(), "sft": self.how.record()}
+        return {"source": self.source.record(), self.how.phase: self.how.record()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +164,15 @@ class Prepared:
     tokens: int  # to learn from, of the assistant's
     skipped: Mapping[str, int]
     first: Mapping[str, str]  # place of the first that was left out, by reason
+    units: int | None = None  # to draw batches from: pairs, conversations or users; None: the sequences
+
+    @property
+    def count(self) -> int:
+        return self.sequences if self.units is None else self.units
 
     def record(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        known = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: value for name, value in known.items() if name != "units" or value is not None}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Prepared:
@@ -163,7 +184,7 @@ async def sft(policy: Model, given: SftInput, run: DurableRun) -> None:
     how = given.how
     data: Prepared = await run.step("prepare", prepare, policy, given, title="reading the examples")
     state: AlgorithmState = await run.step("before", before, how, policy, data, title="measuring before")
-    pieces, total = how.pieces(data.sequences), how.updates(data.sequences)
+    pieces, total = how.pieces(data.count), how.updates(data.count)
     while state.step < pieces:
         title = f"learning, {state.metrics.get('updates', 0)} of {total} updates done"
         state = await run.step(f"{state.step}/learn", learn, how, state, data, title=title)
@@ -177,14 +198,16 @@ def prepare(policy: Model, given: SftInput, *, ctx: StepContext) -> Prepared:
     how, source = given.how, given.source
     template, longest, vocabulary = how.template(policy, ctx)
     if source.run is not None:
-        made, skipped = recorded(
-            template,
-            _experiences(ctx.store, source.run),
-            least=source.least,
-            longest=longest,
-            vocabulary=vocabulary,
-            pause_point=ctx.check,
-        )
+        limits: dict[str, Any] = {"longest": longest, "vocabulary": vocabulary, "pause_point": ctx.check}
+        users: dict[str, str] = {}
+        experiences = _experiences(ctx.store, source.run, users)
+        if how.is_pairs:
+            made, skipped = recorded_pairs(template, experiences, **limits)
+        else:
+            made, skipped = recorded(template, experiences, least=source.least, users=users, **limits)
+        if how.unit == "user" and any(one.user is None for one in made):
+            why = 'some of its rollouts name no user ("metadata": {"user": …} of an imported line)'
+            raise BadInput(f"run {source.run}", why=why, remedy="import them with it, or take unit = conversation")
         if not made:
             why = f"nothing in it is to be learnt from: {skipped.summary or 'it has no rollouts'}"
             raise BadInput(f"run {source.run}", why=why, remedy="name another run, or a lower least")
@@ -197,7 +220,7 @@ def prepare(policy: Model, given: SftInput, *, ctx: StepContext) -> Prepared:
 
 
 def _kept(made: Sequence[Tokenised], skipped: SkippedRows, how: SFT, ctx: StepContext) -> Prepared:
-    data = divide(made, how.held_out, seed=how.seed)
+    data = divide(made, how.held_out, seed=how.seed, unit=how.unit, is_whole=how.is_pairs)
     return Prepared(
         blob=ctx.store.blobs.put(data.to_bytes(), now=ctx.now()),
         examples=len(made),
@@ -206,11 +229,12 @@ def _kept(made: Sequence[Tokenised], skipped: SkippedRows, how: SFT, ctx: StepCo
         tokens=data.train.tokens,
         skipped=dict(skipped.counts),
         first=dict(skipped.first),
+        units=None if data.owners is None else data.units,
     )
 
 
 def before(how: SFT, policy: Model, data: Prepared, *, ctx: StepContext) -> AlgorithmState:
-    return how.begin(policy, _data(data, ctx), ctx)
+    return how.begin(policy, _data(data, ctx), ctx, earlier_spending(ctx.store, policy.checkpoint))
 
 
 def learn(how: SFT, state: AlgorithmState, data: Prepared, *, ctx: StepContext) -> AlgorithmState:
@@ -228,7 +252,18 @@ def result(done: Sequence[StepRecord], state: AlgorithmState, data: Prepared) ->
         "held_out": {"before": losses[0], "after": losses[-1], "each": losses},
         "taken_back": sum(body["taken_back"] for body in learnt),
         "why": state.metrics.get("skipped"),
+        **({"privacy": state.metrics["privacy"]} if "privacy" in state.metrics else {}),
     }
+
+
+def earlier_spending(store: Store, checkpoint: str | None) -> list[Mapping[str, Any]]:
+    """What each private run that led to this checkpoint spent, by the reports of their last checkpoints in its line."""
+    line = [] if checkpoint is None else store.checkpoints.lineage(checkpoint)
+    spent: dict[str, Mapping[str, Any]] = {}
+    for one in line:
+        if "privacy" in one.metadata:
+            spent[one.id.rpartition("-")[0].rpartition("-")[0]] = one.metadata["privacy"]
+    return list(spent.values())
 
 
 def _data(data: Prepared, ctx: StepContext) -> Dataset:
@@ -251,12 +286,19 @@ class Taught:
     losses: Sequence[float | None]  # the same at every checkpoint, the beginning first
     taken_back: int  # updates
     why: str | None  # nothing was learnt: the reason
+    privacy: Mapping[str, Any] | None = None  # what was spent; None: it was not asked for
+    kind: str = SFT.phase
+
+    @property
+    def measure(self) -> str:
+        """What the losses are counted in."""
+        return " nats a token" if self.kind == SFT.phase else " nats a pair"
 
 
 def result_of(store: Store, run: str) -> Taught:
     """What a finished run taught, and the policy at its last checkpoint."""
     found = store.runs.get(run)
-    if found.kind != KIND:
+    if found.kind not in KINDS:
         raise BadInput(f"run {found.id}", why=f"is of the kind {found.kind}", remedy="'holdfast runs' lists them")
     step = store.steps.get(found.id, RESULT)
     kept = store.steps.get(found.id, "prepare")
@@ -277,6 +319,21 @@ def result_of(store: Store, run: str) -> Taught:
         losses=body["held_out"]["each"],
         taken_back=body["taken_back"],
         why=body["why"],
+        privacy=body.get("privacy"),
+        kind=found.kind,
+    )
+
+
+def spending(privacy: Mapping[str, Any]) -> str:
+    """One line of a report: what the weights may give away, and by which mechanism."""
+    line = privacy["line"]
+    before = f"{line['runs'] - 1} private run{'s' if line['runs'] > 2 else ''} before it"
+    also = f" ({line['epsilon']:.3g} with {before})" if line["runs"] > 1 else ""
+    how = f"noise {privacy['noise_multiplier']:.3g} × clip {privacy['clip']:g}, {privacy['steps']} steps"
+    return (
+        f"epsilon {privacy['epsilon']:.3g}{also} of {privacy['budget']:g} at delta {privacy['delta']:.2g} for each of "
+        f"{privacy['units']} {privacy['unit']}s; {how}, sampling rate {privacy['sampling_rate']:.3g}"
+        + ("; NOT PRIVATE to whoever knows the seed" if privacy["deterministic"] else "")
     )
 
 
@@ -289,7 +346,7 @@ def _read(examples: Any, source: Source, how: SFT) -> tuple[list[Example], Skipp
     rows = [(one.place, one.origin.split, one.data) for one in read_rows(examples)]
     if not rows:
         raise BadInput(str(examples)[:200], why="holds no example", remedy="write one JSON object a line")
-    found, skipped = read_examples(rows, columns=source.columns, system=source.system)
+    found, skipped = read_examples(rows, columns=source.columns, system=source.system, is_pairs=how.is_pairs)
     skipped.check(len(rows), how.skip, what="examples")
     return found, skipped, len(rows)
 
@@ -308,10 +365,14 @@ def _again(given: SftInput) -> tuple[Sequence[Example], SkippedRows]:
     return found, skipped
 
 
-def _experiences(store: Store, run: str) -> Iterator[Experience]:
+def _experiences(store: Store, run: str, users: dict[str, str]) -> Iterator[Experience]:
+    """The rollouts of a run; whose they are is told in `users`, where it is known."""
     after: str | None = None
     while page := store.views.rollouts(run, after=after, most=PAGE):
         for one in page:
+            whose = (one.metadata.get("given") or {}).get("user") or one.metadata.get("user")
+            if whose:
+                users[one.id] = str(whose)
             experience = store.experiences.get(one.id)
             if experience is not None:
                 yield experience
@@ -321,6 +382,6 @@ def _experiences(store: Store, run: str) -> Iterator[Experience]:
 def _hashed(examples: Sequence[Example]) -> str:
     found = hashlib.sha256()
     for one in examples:
-        row = [list(one.messages), list(one.tools), one.split]
+        row = [list(one.messages), list(one.tools), one.split, *([list(one.rejected)] if one.rejected else [])]
         found.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode(errors="replace") + b"\n")
     return found.hexdigest()
