@@ -117,7 +117,7 @@ def _bits(text: str) -> float:
 
 
 _CODE = re.compile(  # a call, an index, an attribute, a constant, an address, a type
-    r"[A-Za-z_][\w.]*[(\[{]|^\w+\.\w+$|^[A-Z][A-Z_]+$|^(?:https?|file):|::|\w\.(?:env|get|config|environ)\b"
+    r"^[A-Za-z_][A-Za-z_.]*[(\[{]|^\w+\.\w+$|^[A-Z][A-Z_]+$|^(?:https?|file):|::|\w\.(?:env|get|config|environ)\b"
     r"|^(?:process|os|self|this|config|settings|env|var|secrets|data|module|local)\.|^/|^\.{1,2}/|=>|^\d+[a-z]{1,2}$"
 )
 _SIGNS = frozenset("!@#$%^&*+=?~")
@@ -192,16 +192,16 @@ _LONG_TOKEN = re.compile(r"[0-9](?:(?<=[A-Za-z][0-9])|[A-Za-z])[A-Za-z0-9_./+=-]
 _AT_DOMAIN = re.compile(r"@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2}")
 # Prefixes that vendors give their tokens, for which there is no kind of their own below.
 _PREFIXES = r"""
-gsk_ pplx- xai- r8_ nvapi- tvly- jina_ fw_ tgp_v1_ lsv2_[a-z]{2}_ pcsk_ csk- e2b_ fc- sk_ pk-lf- lin_(?:api|oauth)_ ntn_ secret_
+gsk_ pplx- xai- r8_ nvapi- tvly- jina_ fw_ tgp_v1_ lsv2_[a-z]{2}_ pcsk_ csk- e2b_ fc-(?=[0-9a-f]{32}) sk_(?=[0-9a-f]{32}) pk-lf- lin_(?:api|oauth)_ ntn_ secret_(?=[A-Za-z0-9]{24})
 fig[duo]h?_ pat-[a-z]{2}\d- tfp_ ops_ dp\.[a-z]{2,5}\. hv[sbr]\. pul- NR(?:AK|JS|IQ|II|RA)- gl(?:c|sa)_ sntry[su]_ dt0[a-z]01\.
-hc[abx]ik_ HRKU- vc[pair]_ nf[pco]_ (?:FlyV1\s)?fm[12]r?_ fo1_ rnd_ sbp_ sb_secret_ pscale_[a-z]{2,5}_ dapi sq0[a-z]{3}- EAA[A-Z]
-shp(?:at|ca|pa|ss|tka)_ whsec_ [prs]k_(?:live|test|prod)_ rzp_(?:live|test)_ access-[a-z]{7,11}- (?:live|test)_ xkeysib- xsmtpsib-
-key- GOCSPX- AT(?:ATT3|CTT3|BB|TA) xapp- xoxe[.-] rubygems_ dckr_[po]at_ oy2 CLOJARS_ AKCp cmVmd GR1348941
-gl(?:rt|rtr|dt|cbt|ptt|ft|soat|imt|agent|oas|ffct|wt)- AGE-SECRET-KEY-1 LTAI AKID t1\. y0_ AQVN YC[OMN] sq[pua]_ CCIP(?:AT|RJ)_
+hc[abx]ik_ HRKU- vc[pair]_ nf[pco]_ (?:FlyV1\s)?fm[12]r?_ fo1_ rnd_ sbp_ sb_secret_ pscale_[a-z]{2,5}_ dapi(?=[0-9a-f]{32}) sq0[a-z]{3}- EAA[A-Z](?=[A-Za-z0-9_-]{20})
+shp(?:at|ca|pa|ss|tka)_ whsec_ [prs]k_(?:live|test|prod)_ rzp_(?:live|test)_ access-[a-z]{7,11}- (?:live|test)_(?=[A-Za-z0-9]{24}) xkeysib- xsmtpsib-
+key-(?=[0-9a-f]{32}) GOCSPX- AT(?:ATT3|CTT3|(?:BB|TA)(?=[A-Za-z0-9]{24})) xapp- xoxe[.-] rubygems_ dckr_[po]at_ oy2(?=[a-z0-9]{40}) CLOJARS_ AKCp cmVmd(?=[A-Za-z0-9]{50}) GR1348941
+gl(?:rt|rtr|dt|cbt|ptt|ft|soat|imt|agent|oas|ffct|wt)- AGE-SECRET-KEY-1 LTAI AKID t1\.(?=[A-Za-z0-9_-]{20}) y0_ AQVN YC[OMN] sq[pua]_ CCIP(?:AT|RJ)_
 bkua_ PMAK- rdme_ CFPAT- pn[ua]_ shippo_[a-z]{4}_ EZ[AT]K duffel_[a-z]{4}_ fio-u- FLWSECK(?:_TEST)?- tskey-[a-z]{3,7}- sgp_ ico-
-tk-us- p8e- ABSK api_org_ cf[ua]t_ v1\.0- sl\.(?:u\.)? ph[cxs]_ re_ tr_[a-z]{3,4}_ signkey- api_(?:live|sandbox)\. 1//0
-(?:sec|sub|pub)-c- waka_ 1000\. A3-[A-Z0-9]{6}- A3T[A-Z0-9] (?:ABIA|ACCA) mfa\. oauth: cal_live_ wandb_v1_ rpa_ apify_api_ snyk_
-(?:sdk|api|mob)-(?=[0-9a-f]{8}-) ory_[a-z]{2,3}_ ak- as- rk- bot-
+tk-us- p8e- ABSK api_org_ cf[ua]t_ v1\.0-(?=[0-9a-f]{24}) sl\.(?:u\.)?(?=[A-Za-z0-9_-]{40}) ph[cxs]_ re_(?=[A-Za-z0-9_]{16}) tr_[a-z]{3,4}_ signkey- api_(?:live|sandbox)\. 1//0(?=[A-Za-z0-9_-]{20})
+(?:sec|sub|pub)-c- waka_ 1000\.(?=[0-9a-f]{32}) A3-[A-Z0-9]{6}- A3T[A-Z0-9] (?:ABIA|ACCA) mfa\.(?=[A-Za-z0-9_-]{20}) oauth: cal_live_ wandb_v1_ rpa_ apify_api_ snyk_
+(?:sdk|api|mob)-(?=[0-9a-f]{8}-) ory_[a-z]{2,3}_
 """
 _VENDORS = "|".join(_PREFIXES.split())
 # What follows a repeated part never begins as the part does, so that a search takes linear time.
@@ -238,10 +238,11 @@ SECRETS: Mapping[str, Sign] = {
         trait=_LONG_TOKEN,
     ),
     "twilio_key": sign(r"\b(?:AC|SK)[0-9a-f]{32}\b", trait=_LONG_TOKEN),
-    "mail_key": sign(r"[0-9a-f](?<!\w.)[0-9a-f]{31}-(?:us\d{1,2}|[0-9a-f]{8}-[0-9a-f]{8})\b", "-us|-", trait=re.compile(r"[0-9a-f]{24}-")),
+    "mail_key": sign(r"[0-9a-f](?<!\w.)[0-9a-f]{31}-(?:us\d{1,2}|[0-9a-f]{8}-[0-9a-f]{8})\b", "-us|-", trait=re.compile(r"-(?<=[0-9a-f]{24}-)")),
     "discord_token": sign(r"\b[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}\b", test=_is_key, trait=_LONG_TOKEN),
     "azure_secret": sign(r"(?<![\w~.-])[A-Za-z0-9_~.-]{3}\dQ~[A-Za-z0-9_~.-]{31,34}(?![\w~-])", trait=_LONG_TOKEN),
     "airtable_token": sign(r"\bpat[A-Za-z0-9]{14}\.[0-9a-f]{64}\b", trait=_LONG_TOKEN),
+    "newrelic_license": sign(r"\b[0-9a-zA-Z]{34,38}NRAL\b", "NRAL"),
     "terraform_token": sign(r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}", trait=_LONG_TOKEN),
     "private_key_material": sign(
         r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
@@ -251,7 +252,9 @@ SECRETS: Mapping[str, Sign] = {
         "PRIVATE KEY|PuTTY-User",
     ),
     "url_password": sign(
-        r"\b[A-Za-z][A-Za-z0-9+]{1,20}://[^\s:/@]{0,64}:(?P<it>[^\s/@]{3,256})@", "://", test=is_given
+        r"\b[A-Za-z][A-Za-z0-9+]{1,20}://[^\s:/@]{0,64}:(?P<it>(?!\d{1,5}/)[^\s@\"'<>]{3,256}(?:@[^\s@/\"'<>]{1,64})?)@(?=[\w.\[-])",
+        "://",
+        test=is_given,
     ),
     "jwt_token": sign(
         r"\beyJ[A-Za-z0-9_-]{8,2048}+\.eyJ[A-Za-z0-9_-]{8,16384}+(?:\.[A-Za-z0-9_-]{8,})?"
@@ -335,12 +338,20 @@ ASSIGNED: Mapping[str, Sign] = {
     ),
     "prose_password": sign(
         rf"(?:{_PASSWORDS}|pin(?<![a-z]pin)\b|login|credentials?|creds|zugangsdaten|identifiants?|credenciales|credenciais|credenziali|zaloguj|inloggning|logg inn)"
-        r"[^\n\"'`]{0,50}?"
-        r"(?:\s[\"'`(]{0,2}|[:=/|]\s{0,2}[\"'`]?)(?P<it>(?=[^\s\"'`]{0,40}[\d!#$%^&*?~])(?=[^\s\"'`]{0,40}[a-z])[^\s\"'`,;|<>:/()]{6,64})",
+        r"[^\n\"`]{0,50}?"
+        r"(?:\s[\"'`(]{0,2}|[:=/|]\s{0,2}[\"'`]?)(?P<it>(?=[^\s\"'`]{0,40}[\d!#$%^&*?~_+=-])(?=[^\s\"'`]{0,40}[a-z])[^\s\"'`<>]{5,63}(?<![.,;:!?)\]])[!?]?)",
         "pass|pw",
         words=_PASSWORD_WORDS + "|login|creds|credentials|credential|zugangsdaten|identifiant|identifiants|credenciales|credenciais|credenziali|zaloguj|inloggning|logg|pin",
         test=lambda text: _is_prose_password(text),
         any_case=True,
+    ),
+    "password_before": sign(
+        rf"(?P<it>[^\s\"'`<>]{{5,63}})[\"'`]? (?:as|is|was|als|ist|comme|est|como|es|é|come|jako)(?: (?:the|my|your|our|his|her|a|das|mein|le|mon|la|mi|el|o|il))?(?: \w{{1,12}})? (?:{_PASSWORDS})",
+        "pass",
+        words=_PASSWORD_WORDS,
+        test=lambda text: _is_prose_password(text),
+        any_case=True,
+        trait=re.compile(r" (?:as|is|was|als|ist|comme|est|como|es|é|come|jako) "),
     ),
     "far_password": sign(
         rf"(?:{_FAR})(?:[^\x21-\x7e\n]|-(?=[^\x21-\x7e])){{0,30}}[:=]{{0,2}}>?\s{{0,3}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{3,127}}{_END})",
@@ -402,12 +413,49 @@ ASSIGNED: Mapping[str, Sign] = {
         test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= 2,
         any_case=True,
     ),
+    "paired_password": sign(
+        r"\b(?:auth|login|credentials?|networkcredential|connect|authenticate|basicauth|httpbasicauth|sign_?in|logon|usernamepasswordcredentials|userpass)\w{0,12}\s?[=(]{1,2}\s?\(?\s?[\"'][^\"'\n]{1,64}[\"'],\s?[\"'](?P<it>[^\"'\n]{4,128})[\"']",
+        words="auth|login|credential|credentials|networkcredential|connect|authenticate|basicauth|httpbasicauth|signin|logon|usernamepasswordcredentials|userpass",
+        test=is_given,
+        any_case=True,
+    ),
+    "form_password": sign(
+        r"type=[\"']?password[\"']?[^<>]{0,160}?\bvalue=[\"'](?P<it>[^\"'\n]{3,128})", words="password", test=is_given, any_case=True
+    ),
+    "form_value": sign(
+        r"\bvalue=[\"'](?P<it>[^\"'\n]{3,128})[\"'][^<>]{0,160}?type=[\"']?password", words="password", test=is_given, any_case=True
+    ),
+    "netrc_password": sign(r"\blogin\s+\S{1,64}\s+password\s+(?P<it>\S{3,128})", words="login", test=is_given, any_case=True),
+    "wifi_password": sign(r"WIFI:(?:[^;\n]{0,80};){1,4}?P:(?P<it>[^;\n]{3,64});", "WIFI:", test=is_given),
+    "piped_password": sign(
+        r"\becho\s+(?:-n\s+)?[\"']?(?:[\w.-]{1,32}:)?(?P<it>[^\s\"'|]{4,128})[\"']?\s*\|\s*(?:sudo|docker login|podman login|passwd|chpasswd|su\b|gh auth|kinit|cryptsetup|openssl|gpg)",
+        words="echo",
+        test=is_given,
+    ),
+    "argument_password": sign(
+        r"\b(?:htpasswd\s+-\w*b\w*\s+\S+\s+\S+\s+|net user \S{1,40} |sqlplus \S{1,40}/|wpa_passphrase \S{1,40} |-pass(?:in|out)?[ =]pass:|\bpass:|ssh-keygen\b[^\n]{0,80}?-N [\"']?|useradd\b[^\n]{0,40}?-p [\"']?|mysqladmin\b[^\n]{0,40}?password [\"']?|chpasswd <<< [\"']?\S{1,32}:|sudo -S <<< [\"']?)(?P<it>(?![-/*])[^\s\"'@|]{4,64})",
+        words="htpasswd|net|sqlplus|wpa|passin|passout|pass|keygen|useradd|mysqladmin|chpasswd|sudo",
+        test=is_given,
+    ),
+    "oauth_code": sign(r"[?&](?:code|ticket|nonce|assertion|samlresponse)=(?P<it>[^\s\"'`&#<>]{12,512})", "code=|ticket=|assertion=|samlresponse=", test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= 2, any_case=True),
+    "named_vendor_key": sign(
+        r"\b(?:datadog|dd_\w{2,12}|cloudflare|cf_\w{2,12}|twilio|heroku|azure ?devops|azure|algolia|mailgun|pagerduty|okta|auth0|snyk|codecov|wandb|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly|netlify|linode|vultr|hetzner|sonarqube|artifactory|opsgenie|rollbar|bugsnag|honeycomb|segment|mixpanel|amplitude|intercom|freshdesk|pipedrive|trello|clickup|monday|airtable|bitly|giphy|unsplash|openweather\w*|newsapi|alpha ?vantage|finnhub|etherscan|infura|alchemy|\bpat\b)\b"
+        r"[^\n]{0,40}?(?<![\w-])(?P<it>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-z]{32,84})(?![\w-])",
+        words="datadog|dd|cloudflare|cf|twilio|heroku|azure|algolia|mailgun|pagerduty|okta|auth|snyk|codecov|wandb|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly|netlify|linode|vultr|hetzner|sonarqube|artifactory|opsgenie|rollbar|bugsnag|honeycomb|segment|mixpanel|amplitude|intercom|freshdesk|pipedrive|trello|clickup|monday|airtable|bitly|giphy|unsplash|openweather|openweathermap|newsapi|finnhub|etherscan|infura|alchemy|pat",
+        test=lambda text: sum(map(str.isdigit, text)) >= 4 and any(map(str.isalpha, text)),
+        any_case=True,
+        trait=re.compile(r"[0-9a-zA-Z]{12}"),
+    ),
     "hex_key": sign(
         r"(?:private|secret|priv|signing)[ _-]?key\W{1,6}(?:is\s|ist\s)?[\"'`]?(?P<it>(?:0x)?[0-9a-f]{64})(?!\w)", words="key", any_case=True
     ),
     "hashed_password": sign(r"\$(?:2[abxy]?|5|6|y|argon2\w{1,2}|apr1|1)\$[^\s\"'`:,]{20,200}", "$"),
     "seed_phrase": sign(
-        r"\b(?:seed|recovery|mnemonic|backup|wallet|secret)[ -]?(?:phrase|words?|seed)?\b[^\n]{0,40}?[:=\n\"]\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})\b",
+        r"(?<![a-z])(?<![a-z][ ,-])(?:[a-z]{3,8}(?:[ ,]{1,2}|-|\n)){11,23}[a-z]{3,8}(?![a-z]|[ ,-][a-z])", trait=re.compile(r"(?:^|[:\n\"'`(>])[ \n]?(?:[a-z]{3,8}[ ,\n-]{1,2}){11}"), test=lambda text: _is_seed(text)
+    ),
+    "numbered_seed": sign(r"\b1[.):]\s?[a-z]{3,8}(?:[\s,]{1,3}\d{1,2}[.):]\s?[a-z]{3,8}){11,23}", "2.|2)|2:"),
+    "told_seed": sign(
+        r"\b(?:seed|recovery|mnemonic|backup|wallet|secret)[ -]?(?:phrase|words?|seed)?\b[^\n]{0,60}?(?:[:=\n\"]|\b(?:is|are|ist|sind|est|es|são))\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
         words="seed|phrase|mnemonic|recovery",
         any_case=True,
     ),
@@ -422,10 +470,32 @@ ASSIGNED: Mapping[str, Sign] = {
 }
 
 
+_TECHNICAL = re.compile(
+    r"(?i)sha-?\d|oauth|base-?\d|utf|md5|crypt|argon|pbkdf|hmac|\baes|\brsa|https?:|ipv|win\d|tls|ssl|k8s|ec2|i18n|2fa|mfa|saml|\bv\d|^\d+(?:st|nd|rd|th)$|unicode|ascii|html|ldap"
+)
+
+
+_COMMON = frozenset(
+    "the and for with was are not but from have has had were will would your our his her its can all any into than these those which been each them".split()
+)
+
+
+def _is_seed(text: str) -> bool:
+    """Whether it is a recovery phrase: as many words as BIP 39 has, none of them a word that joins others."""
+    words = re.split(r"[ ,\n-]+", text)
+    return len(words) in (12, 15, 18, 21, 24) and not _COMMON & set(words) and len(set(words)) > 10
+
+
 def _is_prose_password(text: str) -> bool:
-    """In prose a password shows itself by a digit or a sign among its letters, beyond what words and dates have."""
-    is_plain = re.fullmatch(r"[a-z]+(?:['-][a-z]+)*[?!]?|[\d.,:-]+\w{0,3}|\d+[a-z]+|[a-z]{1,4}-?\d{1,4}|v?\d[\w.]*|[\w.-]+\.\w{2,4}", text, re.IGNORECASE)
-    return not is_plain and is_password(text) and "@" not in text[1:-1].partition(".")[0]
+    """In prose a password shows itself by digits or signs among its letters, beyond what words, names and dates have."""
+    is_plain = re.fullmatch(
+        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]?|[\d.,:/-]+\w{0,3}|\d+[a-z]+|[a-z]{1,4}-?\d{1,4}|v?\d[\w.]*|[\w.-]+\.\w{2,4}"
+        r"|[A-Za-z]+\d|[a-z_]+|[\w.+-]+@[\w.-]+|[a-z]+(?:_[a-z0-9]+)+|--?[\w-]+|\W+\w+\W*",
+        text,
+        re.IGNORECASE,
+    )
+    has_sign = len(re.findall(r"\d", text)) >= 2 or any(letter in "!#$%^&*?~@" for letter in text)
+    return not is_plain and has_sign and not _TECHNICAL.search(text) and is_password(text)
 
 
 _DOT = r"\s{0,3}(?:[\[({<]\s?(?:dot|punkt|point|punto|ponto|kropka|tečka|nokta|точка|\.)\s?[\])}>]|\.|(?<=\s)(?:dot|punkt|point|punto|ponto|kropka|nokta|точка|piste|stip)(?=\s)|_dot_|-dot-)\s{0,3}"
@@ -451,7 +521,8 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
     ),
     "told_email": sign(
         _TOLD_EMAIL,
-        "at)|at]|at}|at>|at )|at ]|(@|[@|( @|[ @|dot)|dot]|[.]|(.)|_at_|-at-|arroba|arobase|ät)|małpa|собака",
+        "at)|at]|at}|at>|at )|at ]|(@|[@|( @|dot)|[.]|(.)|_at_|-at-|ät)",
+        words="arroba|arobase|małpa|malpa|собака|chiocciola|zavináč|kukac|apenstaartje",
         test=lambda text: _is_told_email(text),
         any_case=True,
         trait=_TOLD_AT,
@@ -468,6 +539,35 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
         " @|@ ",
         test=lambda text: _is_told_email(text),
         any_case=True,
+    ),
+    "profile": sign(
+        r"\b(?:linkedin\.com/(?:in|pub)/|facebook\.com/(?:profile\.php\?id=)?|fb\.com/|fb\.me/|instagram\.com/|twitter\.com/|(?<![\w.-])x\.com/|tiktok\.com/@|(?<![\w.])t\.me/|telegram\.me/|vk\.com/|ok\.ru/(?:profile/)?|xing\.com/profile/|(?:github|gitlab|bitbucket)\.(?:com|org)/(?=[\w.-]+/?(?:[\s\"')>,;!?]|\.?$|\.\s))|medium\.com/@|youtube\.com/(?:@|user/)"
+        r"|reddit\.com/u(?:ser)?/|threads\.net/@|bsky\.app/profile/|wa\.me/|keybase\.io/|soundcloud\.com/|pinterest\.\w{2,3}/|snapchat\.com/add/|weibo\.com/u?/?|strava\.com/athletes/|about\.me/|orcid\.org/|mastodon\.\w{2,8}/@|[\w.-]{3,30}/@|stackoverflow\.com/users/\d+/|behance\.net/|dribbble\.com/|twitch\.tv/|steamcommunity\.com/(?:id|profiles)/|flickr\.com/people/|researchgate\.net/profile/)"
+        r"(?P<it>(?!(?:share|sharer|intent|home|login|pages|groups|hashtag|search|features|explore|about|help|jobs|in|p|reel|watch|status|i|settings|marketplace|sponsors|topics|orgs|apps|pricing|docs|blog)\b)[\w.%-]{3,60})",
+        ".com/|.me/|.ru/|.net/|.io/|.org/|.app/|.tv/|/@",
+        test=lambda text: not text.endswith((".html", ".php", ".md")),
+        any_case=True,
+    ),
+    "handle": sign(
+        r"\b(?:twitter|insta(?:gram)?|telegram|tiktok|snap(?:chat)?|discord|mastodon|threads|bluesky|bsky|handle|user ?name|nickname|nick|skype|ig|weibo|wechat|微信号?|line id|github)\b[^\n@\w]{0,6}(?:(?:is|handle|account|id|name|ist|est|es|:)\W{1,3}){0,2}(?P<it>@[\w.]{3,30}|[\w.]{2,32}#\d{4})(?![\w@])",
+        words="twitter|insta|instagram|telegram|tiktok|snap|snapchat|discord|mastodon|threads|bluesky|bsky|handle|username|nickname|nick|skype|ig|weibo|wechat|github",
+        trait=re.compile(r"@[A-Za-z]|#[0-9]{4}"),
+        any_case=True,
+    ),
+    "coordinates": sign(
+        r"(?<![\w.,-])(?<!\d, )[-+]?\d{1,2}\.\d{5,8}°? ?[NS]?[,;] ?[-+]?\d{1,3}\.\d{5,8}°? ?[EWO]?(?![\w.]|, ?-?\d)"
+        r"|\b\d{1,2}° ?\d{1,2}['′] ?\d{1,2}(?:[.,]\d+)?[\"″]? ?[NS][,; ]{1,2}\d{1,3}° ?\d{1,2}['′] ?\d{1,2}(?:[.,]\d+)?[\"″]? ?[EWO]",
+        test=lambda text: _is_place_on_earth(text),
+        trait=re.compile(r"\.[0-9]{5,8}°? ?[NS]?[,;] ?[-+]?[0-9]{1,3}\.[0-9]{5}|[0-9]° ?[0-9]"),
+    ),
+    "called_coordinates": sign(
+        r"(?:gps|location|position|standort|ubicación|ubicacion|localização|posizione|pozycja|poloha|konum|координаты|координати|坐标|位置|座標|좌표|위치|geo:|/@|[?&]q=|ll=|loc:|home|live|wohne|meet)[^\n\d]{0,24}?(?P<it>[-+]?\d{1,2}\.\d{3,8}°? ?[ns]?[,;] ?[-+]?\d{1,3}\.\d{3,8}°? ?[ewo]?(?![\w.]|, ?-?\d))",
+        test=lambda text: _is_place_on_earth(text),
+        any_case=True,
+        trait=re.compile(r"\.[0-9]{3,8}°? ?[NS]?[,;] ?[-+]?[0-9]{1,3}\.[0-9]{3}"),
+    ),
+    "told_coordinates": sign(
+        r"\b(?:lat(?:itude)?|breite|latitud)[\"']?\s?[:=]?\s?(?P<it>[-+]?\d{1,2}\.\d{3,8}[^\d\n]{1,24}[-+]?\d{1,3}\.\d{3,8})", words="lat|latitude|breite|latitud", any_case=True
     ),
     "wide_card": sign(
         r"3(?<![\w.-].)(?:0[0-5]|[68]\d)\d([ ./-]?)\d{6}\1\d{4}(?![\w-]|\.\d)"
@@ -505,6 +605,14 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
     ),
 }
 _KNOWN_IPS = frozenset(("8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "1.2.3.4", "4.3.2.1", "4.4.4.4"))
+
+
+def _is_place_on_earth(text: str) -> bool:
+    """Two numbers that are a latitude and a longitude, and not two small ones that could be anything."""
+    if "°" in text and "'" in text.replace("′", "'"):
+        return True
+    one, two = (abs(float(number)) for number in re.findall(r"\d+\.\d+", text)[:2])
+    return 1 <= one <= 90 and 1 <= two <= 180
 
 
 def _is_told_email(text: str) -> bool:

@@ -49,21 +49,18 @@ SHAPES: Mapping[str, tuple[str, ...]] = {  # how the digits are grouped → whos
     "3-2-4": ("us.ssn", "us.itin"),
     "3.3.3-2": ("br.cpf",),
     "9-2": ("br.cpf",),
-    "11": ("pl.pesel", "no.fodselsnummer", "tr.tckimlik", "ee.ik", "be.nn", "br.cpf", "de.idnr", "gr.amka"),
+    "11": ("pl.pesel", "no.fodselsnummer", "tr.tckimlik", "ee.ik", "be.nn", "br.cpf", "gr.amka"),
     "6 5": ("no.fodselsnummer",),
     "2 3 3 3": ("de.idnr",),
     "2.3.3-1": ("cl.rut",),
-    "8-1": ("cl.rut", "es.dni"),
     "2.2.2-3.2": ("be.nn",),
     "3.4.4.2": ("ch.ssn",),
-    "13": ("ro.cnp", "za.idnr", "si.emso", "fr.nir", "th.pin"),
+    "13": ("ro.cnp", "za.idnr"),
     "4 4 4": ("in_.aadhaar",),
-    "4-4-4": ("in_.aadhaar",),
-    "12": ("in_.aadhaar", "ru.inn", "se.personnummer"),
-    "6-4": ("se.personnummer", "dk.cpr", "cz.rc", "lv.pvn"),
+    "12": ("se.personnummer",),
+    "6-4": ("se.personnummer", "dk.cpr"),
     "6+4": ("se.personnummer",),
     "8-4": ("se.personnummer",),
-    "6-5": ("lv.pvn",),
     "6-7": ("kr.rrn",),
     "6/4": ("cz.rc",),
     "6/3": ("cz.rc",),
@@ -92,33 +89,46 @@ LETTERED = re.compile(  # ids with letters: rare enough to be known by form, and
 _HINT = re.compile(r"\d{2}")
 MRZ = r"(?<![A-Z<])[PIAC][A-Z<][A-Z]{3}[A-Z<]{20,}(?:\r?\n[A-Z0-9<]{28,44}){1,2}|(?<![A-Z0-9<])[A-Z0-9<]{9}\d[A-Z]{3}\d{7}[MF<]\d{7}[A-Z0-9<]{2,16}"
 _IDS = (  # words for ids, in lower case
-    r"id (?:number|no\.?|nr\.?)|national (?:id(?:entity)?|insurance)(?: card)?|identity card|id card|passport|driver'?s?(?:'s)? licen[cs]e|driving licen[cs]e|licen[cs]e plate|tax (?:id|file|number|identification)|ssn|itin|\btin\b|\bein\b|\bnin\b|\bnino\b|\bsin\b|\btfn\b|\bnhs\b|medicare|health card|social (?:security|insurance)"
+    r"id (?:number|no\.?|nr\.?)|customer (?:number|no|id|code|ref\w*)|client (?:number|no|id|code)|member(?:ship)? (?:number|no|id)|policy (?:number|no)|contract (?:number|no)|loyalty (?:number|card)|frequent flyer|account|acct|a/c|bank account|iban|bban|aba|bsb|ifsc|clabe|cbu|routing|number plate|plate(?: number| no)?|registration (?:number|plate)|reg\. no|vehicle|national (?:id(?:entity)?|insurance)(?: card)?|identity card|id card|passport|driver'?s?(?:'s)? licen[cs]e|driving licen[cs]e|licen[cs]e plate|tax (?:id|file|number|identification)|ssn|itin|\btin\b|\bein\b|\bnin\b|\bnino\b|\bsin\b|\btfn\b|\bnhs\b|medicare|health card|social (?:security|insurance)"
     r"|insurance (?:number|no)|resident id|voter id|aadhaa?r|\bpan\b(?: card)?|sort code|routing (?:number|no)|account (?:number|no)|kontonummer|imei|\bvin\b|employee id|patient id|medical record|\bmrn\b|student id|membership (?:number|no)"
     r"|steuer-?(?:id|nummer|identifikationsnummer)|idnr|personalausweis\w{0,8}|ausweis(?:nummer)?|reisepass\w{0,8}|sozialversicherungsnummer|rentenversicherungsnummer|svnr|sv-nummer|versichertennummer|krankenversicherungsnummer|ahv(?:-?nummer|-nr)?|führerschein\w{0,8}"
     r"|carte d'identit[ée]|num[ée]ro de s[ée]curit[ée] sociale|s[ée]curit[ée] sociale|passeport|permis de conduire|\bnir\b|num[ée]ro fiscal|num[ée]ro national"
-    r"|\bdni\b|\bnie\b|\bnif\b|c[ée]dula|pasaporte|\bcurp\b|\brfc\b|\brut\b|\brun\b|\bcuit\b|\bcuil\b|seguridad social|\bnss\b|\bcpf\b|\brg\b|\bcnh\b|\bpis\b|passaporte|cart[ãa]o de cidad[ãa]o|contribuinte|\bniss\b"
+    r"|\bdni\b|\bnie\b|\bnif\b|c[ée]dula|pasaporte|\bcurp\b|\brfc\b|\brut\b|\bcuit\b|\bcuil\b|seguridad social|\bnss\b|\bcpf\b|\bcnh\b|passaporte|cart[ãa]o de cidad[ãa]o|contribuinte|\bniss\b"
     r"|codice fiscale|carta d'identit[àa]|passaporto|tessera sanitaria|patente|\bbsn\b|burgerservicenummer|rijksregisternummer|paspoort\w{0,8}|rijbewijs\w{0,8}|sofinummer"
     r"|\bpesel\b|\bnip\b|dow[óo]d osobisty|nr dowodu|paszport|rodn[ée] č[íi]slo|rodn[ée] cislo|občansk[ýé] průkaz\w{0,3}|personnummer|samordningsnummer|\bcpr\b(?:-nr|-nummer)?|f[øo]dselsnummer|henkil[öo]tunnus|\bhetu\b|isikukood|asmens kodas|personas kods|szem[ée]lyi (?:sz[áa]m|igazolv[áa]ny)|\btaj\b(?:-sz[áa]m)?|ad[óo]azonos[íi]t[óo]|\bcnp\b|buletin|\boib\b|\bjmbg\b|\bemšo\b|\begn\b|\bегн\b"
     r"|t\.?c\.?(?: kimlik)?(?: no| numarası)|kimlik (?:no|numarası)|pasaport|инн|снилс|паспорт\w{0,2}|водительск\w{2,4} удостоверени\w|полис\w{0,2}|рнокпп|іпн|посвідчення|αφμ|αμκα|αδτ|ταυτότητα\w?|α\.φ\.μ\.?|διαβατήριο"
     r"|رقم الهوية|الرقم القومي|رقم الجواز|جواز السفر|الرقم الوطني|بطاقة الهوية|کد ملی|شماره ملی|شناسنامه|תעודת זהות|ת\.?ז\.?|מספר זהות|דרכון|आधार|पैन|पासपोर्ट|জাতীয় পরিচয়পত্র|এনআইডি"
     r"|身份证(?:号码?)?|身分證(?:字號)?|护照(?:号码?)?|社保号|マイナンバー|個人番号|旅券番号|パスポート(?:番号)?|運転免許証?(?:番号)?|保険証(?:番号)?|주민등록번호|주민번호|여권번호|운전면허(?:번호)?|외국인등록번호"
-    r"|\bcmnd\b|\bcccd\b|căn cước(?: công dân)?|chứng minh|hộ chiếu|\bnik\b|no\.? ktp|\bktp\b|\bnpwp\b|\bsim\b|paspor|เลขประจำตัวประชาชน|บัตรประชาชน|เลขบัตร\w{0,10}|หนังสือเดินทาง|mykad|\bnric\b|\bfin\b|\bhkid\b"
+    r"|\bcmnd\b|\bcccd\b|căn cước(?: công dân)?|chứng minh|hộ chiếu|\bnik\b|no\.? ktp|\bktp\b|\bnpwp\b|paspor|เลขประจำตัวประชาชน|บัตรประชาชน|เลขบัตร\w{0,10}|หนังสือเดินทาง|mykad|\bnric\b|\bhkid\b"
+    r"|kunden-?(?:nummer|nr)|mitglieds?-?(?:nummer|nr)|vertrags-?(?:nummer|nr)|versicherungs-?(?:nummer|schein\w{0,8}|nr)|konto(?:nr|nummer|-nr)?|bankverbindung|blz|kennzeichen|autokennzeichen|fahrerlaubnis\w{0,8}|ausweis-?nr|pass(?:nummer|-nr|nr)"
+    r"|(?:num[ée]ro|n°|no) (?:de )?(?:client|compte|contrat|s[ée]curit[ée]|permis|passeport|adh[ée]rent|immatriculation|dossier)|compte(?: bancaire)?|immatriculation|plaque(?: d'immatriculation)?|r[ée]f[ée]rence client"
+    r"|(?:n[úu]mero|n[ºo]\.?|c[óo]digo|num\.?) (?:de )?(?:cliente|cuenta|contrato|socio|pasaporte|licencia|matr[íi]cula|afiliaci[óo]n|p[óo]liza)|cuenta(?: bancaria)?|matr[íi]cula|licencia(?: de conducir)?|permiso de conducir|carn[ée]t?(?: de conducir)?|placa(?: do carro)?"
+    r"|(?:n[úu]mero|n[ºo]\.?|c[óo]digo) (?:do |da |de )?(?:cliente|conta|contrato|s[óo]cio|passaporte)|conta(?: corrente| banc[áa]ria)?|carta de condu[çc][ãa]o|carteira de motorista|habilita[çc][ãa]o"
+    r"|(?:numero|codice|n\.) (?:di )?(?:cliente|conto|contratto|passaporto|patente|polizza|targa)|conto(?: corrente)?|targa|patente(?: di guida)?"
+    r"|klant(?:nummer|nr)|lid(?:nummer|maatschapsnummer)|polisnummer|rekening(?:nummer)?|kenteken|rijbewijs"
+    r"|(?:numer|nr) (?:klienta|konta|rachunku|paszportu|rejestracyjny|prawa jazdy|polisy|umowy|dowodu)|rachunek|prawo jazdy|tablica rejestracyjna|rejestracj[ai]"
+    r"|(?:č[íi]slo|č\.) (?:z[áa]kazn[íi]ka|[úu]čtu|pasu|smlouvy|ř[íi]dičsk[ée]ho průkazu|op)|z[áa]kaznick[ée] č[íi]slo|[úu]čet|spz|\brz\b|ř[íi]dičsk[ýé] průkaz\w{0,3}|cestovn[íi] pas|pas č"
+    r"|kundnummer|kundenummer|medlems(?:nummer|nr)|konto(?:nummer|nr)|registrerings(?:nummer|nr|skylt)|reg\.?nr|k[öo]rkort(?:snummer)?|k[øo]rekort(?:nummer)?|f[øo]rerkort(?:nummer)?|passnummer|pas-?nummer|asiakasnumero|tilinumero|rekisterinumero|rekisterikilpi|ajokortti|ajokortin numero|passi(?:n numero)?"
+    r"|m[üu]şteri (?:no|numaras[ıi])|hesap (?:no|numaras[ıi])|plaka(?: no)?|ehliyet(?: no)?|pasaport (?:no|numaras[ıi])|[üu]gyf[ée]lsz[áa]m|sz[áa]mlasz[áa]m|rendsz[áa]m|jogos[íi]tv[áa]ny|[úu]tlev[ée]l(?:sz[áa]m)?|(?:num[ăa]r(?:ul)?|cod) (?:de )?(?:client|cont|pa[șs]aport|[îi]nmatriculare)|pa[șs]aport|permis (?:auto|de conducere)|broj (?:klijenta|ra[čc]una|putovnice|računa)|registarska oznaka"
+    r"|номер (?:клиента|сч[её]та|машины|автомобиля|договора|полиса|паспорта|прав)|лицевой сч[её]т|р/с|госномер|гос\. номер|права\b|номер (?:клієнта|рахунку|авто)|рахунок|αριθμ[όο]ς (?:πελάτη|λογαριασμού|διαβατηρίου|κυκλοφορίας)|αρ\. (?:πελάτη|λογαριασμού|διαβατηρίου)|πινακίδα|άδεια οδήγησης|δίπλωμα"
+    r"|رقم (?:العميل|الحساب|اللوحة|الرخصة|السيارة|البطاقة|العضوية)|لوحة|رخصة القيادة|شماره (?:مشتری|حساب|پلاک|گذرنامه)|پلاک|گواهینامه|מספר (?:לקוח|חשבון|רכב|רישיון|דרכון)|רישיון נהיגה|לוחית(?: רישוי)?|ग्राहक (?:संख्या|आईडी)|खाता (?:संख्या|नंबर)|ड्राइविंग लाइसेंस|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|গ্রাহক নম্বর|হিসাব নম্বর"
+    r"|客户(?:号|编号)|客戶編號|账号|帐号|帳號|账户|银行卡号?|车牌(?:号码?)?|車牌|驾驶证(?:号)?|驾照(?:号)?|会员号|お客様番号|顧客番号|会員番号|口座番号|ナンバー(?:プレート)?|車両番号|고객번호|회원번호|계좌번호|차량번호|운전면허번호|면허번호"
+    r"|mã khách hàng|số tài khoản|biển số(?: xe)?|giấy phép lái xe|bằng lái|nomor (?:pelanggan|rekening|anggota|paspor|polisi|plat)|plat nomor|no\.? rek(?:ening)?|หมายเลขลูกค้า|เลขที่บัญชี|เลขบัญชี|ทะเบียนรถ|ใบขับขี่|เลขหนังสือเดินทาง"
 )
-_ID_HINTS = "id|pass|licen|tax|ssn|itin|tin|ein|nin|sin|tfn|nhs|medicare|health|social|insurance|aadh|pan|sort|routing|account|konto|imei|vin|mrn|membership|steuer|ausweis|nummer|svnr|ahv|schein|carte|curit|permis|nir|num|dni|nie|nif|dula|curp|rfc|rut|run|cui|segur|nss|cpf|rg|cnh|pis|cart|contribuinte|niss|codice|tessera|patente|bsn|paspoort|rijbewijs|pesel|nip|dow|paszport|rodn|ob|cpr|tunnus|hetu|isikukood|kod|szem|taj|ad|cnp|buletin|oib|jmbg|em|egn|егн|t.c|tc|kimlik|инн|снилс|паспорт|водит|полис|рнокпп|іпн|посвід|αφμ|αμκα|αδτ|ταυτ|α.φ|διαβ|رقم|الرقم|جواز|بطاقة|کد|شماره|شناس|תעודת|ת|מספר|דרכון|आधार|पैन|पासपोर्ट|জাতীয়|এনআইডি|身|护照|社保|マイナ|個人|旅券|パスポ|運転|保険|주민|여권|운전|외국인|cmnd|cccd|căn|chứng|hộ|nik|ktp|npwp|sim|เลข|บัตร|หนังสือ|mykad|fin|hkid"
 _BIRTH = (
-    r"date of birth|birth ?date|birthday|\bd\.?o\.?b\.?\b|\bborn\b|geb(?:oren|urtsdatum|urtstag|\.)|geb\b|date de naissance|n[ée]e? le|naissance|fecha de nac\w{0,9}|f\. ?nac\w{0,2}\.?|nacid[oa]|naci[óo]\b|nac\.|data de nasc\w{0,8}|nascid[oa]|nasceu|nasc\.|data di nascita|nat[oa] il|nat[oa] a|nascita|geboortedatum|geb\. dat"
+    r"date of birth|birth ?date|birthday|\bd\.?o\.?b\.?\b|\bborn\b|geb(?:oren|urtsdatum|urtstag|\.-?datum|\.)|geb\b|date de naissance|n[ée](?:e|\(e\))? le|né(?:e|\(e\))? (?:à|en|\d)|bday|b-?day|naissance|fecha de nac\w{0,9}|f\. ?nac\w{0,2}\.?|nacid[oa]|naci[óo]\b|nac\.|nacimiento|nascimento|data de nasc\w{0,8}|nascid[oa]|nasceu|nasc\.|data di nascita|nat[oa](?:/[ao])? (?:il|a)|nat[oa] a|nascita|geboortedatum|geb\. dat"
     r"|data urodzenia|urodzon[yaą]|ur\.|datum narozen[íi]|narozen[aá]?|nar\.|f[öo]delsedatum|f[öo]dd|f[øo]dselsdato|f[øo]dt|syntym[äa]aika|syntynyt|s\. ?aika|do[ğg]um tarihi|do[ğg]umlu|sz[üu]letett|sz[üu]let[ée]si (?:d[áa]tum|id[őo])|szül\.?|data na[șs]terii|n[ăa]scut[ăa]?|datum ro[đd]enja|rođen[a]?|syntaika|sünniaeg|gimimo data"
     r"|дата рождения|родил(?:ся|ась)|д\.?р\.?|г\.?р\.?|дата народження|народив(?:ся)?|народилася|дата на раждане|роден[а]?|ημερομηνία γέννησης|γεννήθηκ[εα]|γενν\.?|ημ\. γέννησης|تاريخ الميلاد|تاریخ تولد|من مواليد|مواليد|ولد(?:ت)?|متولد|תאריך לידה|נולד(?:תי|ה)?|ילי?ד[ת]?|जन्म ?(?:तिथि|तारीख|दिनांक)?|জন্ম ?(?:তারিখ)?|出生日期|出生年月日|出生于|出生|生日|生年月日|誕生日|생년월일|생일|출생|ngày sinh|sinh ngày|sinh năm|tanggal lahir|tgl\.? lahir|lahir|วันเกิด|เกิดวันที่|เกิดเมื่อ"
 )
 _BIRTH_WORDS = (
-    "birth|birthdate|birthday|dob|b|born|geboren|geburtsdatum|geburtstag|geb|naissance|né|née|nacimiento|nacido|nacida|nació|nacio|nac|nascimento|nascido|nascida|nasceu|nasc"
+    "birth|birthdate|birthday|bday|day|dob|dateofbirth|geburt|b|born|geboren|geburtsdatum|geburtstag|geb|naissance|né|née|nacimiento|nacido|nacida|nació|nacio|nac|nascimento|nascido|nascida|nasceu|nasc"
     "|nascita|nato|nata|geboortedatum|urodzenia|urodzony|urodzona|ur|narození|narozeni|narozen|narozena|nar|födelsedatum|fodelsedatum|född|fodd|fødselsdato|fodselsdato|født"
     "|fodt|syntymäaika|syntymaaika|syntynyt|aika|doğum|dogum|doğumlu|dogumlu|született|szuletett|születési|szül|nașterii|naşterii|nasterii|născut|născută|nascut|rođenja|rođen"
     "|rođena|sünniaeg|gimimo|рождения|родился|родилась|р|др|гр|народження|народився|народилася|раждане|роден|родена|γέννησης|γεννήθηκε|γεννήθηκα|γενν|الميلاد|تولد|مواليد|ولد|ولدت|متولد|לידה"
     "|נולד|נולדתי|נולדה|יליד|ילידת|जन्म|জন্ম|sinh|lahir"
 )
 _BIRTH_HINTS = "出生|生日|生年|誕生|생년|생일|출생|เกิด|जन्म|জন্ম"
-_MONTHS = r"[^\W\d_]{3,14}"
+_MONTHS = r"[^\s\d,.;:/()-]{3,14}"
 DATE = (
     r"(?:(?:19|20)\d{2}\s?[-/.年년 ]\s?\d{1,2}\s?[-/.月월 ]\s?\d{1,2}\s?[日일]?|\d{1,2}\s?[-/. ]\s?\d{1,2}\s?[-/. ]\s?(?:19|20)?\d{2}(?!\d)|(?:19|20)\d{6}(?!\d)"
     rf"|\d{{1,2}}(?:st|nd|rd|th|er|º|ª)?\.?,?\s(?:de |of |d')?{_MONTHS}\.?,?\s(?:de |del |von )?(?:19|20)\d{{2}}"
@@ -133,9 +143,18 @@ def _is_called_phone(text: str) -> bool:
 
 
 _CODES = (
-    r"pin(?:[ -]?(?:code|number|kode|nummer|kod))?|cvv2?|cvc2?|cv2|otp|tan|puk|security code|verification code|one[- ]time (?:code|password)|2fa(?: code)?|mfa code|sms[- ]code|kartenprüfnummer|código de (?:seguridad|verificación)"
-    r"|code (?:secret|pin|de sécurité)|пин[- ]?код|код подтверждения|код из смс|验证码|暗証番号|인증번호|kod pin|doğrulama kodu"
+    r"pin(?:[ -]?(?:code|number|kode|nummer|kod|koodi))?|cvv2?|cvc2?|cv2|cid|csc|card verification\w{0,6}|puk|tan|security code|kartenprüfnummer|prüfziffer|cryptogramme(?: visuel)?|пин[- ]?код|kod pin|暗証番号|код cvv|код cvc|安全码"
 )
+_ONE_TIME = (  # words for a code that is used once, before it or after it
+    r"\botp\b|one[- ]?time|verification|authentication code|auth code|2fa|mfa|two[- ]factor|\btotp\b|sms[- ]?code|login code|sign-?in code|security code|confirmation code|access code|passcode"
+    r"|bestätigungscode|sicherheitscode|einmal\w{0,10}|verifizierung\w{0,5}|\bm?tan\b|anmeldecode|code de (?:vérification|sécurité|validation|confirmation|connexion)|usage unique|código de (?:verificación|seguridad|confirmación|acceso|un solo uso)|clave dinámica|código de (?:verificação|segurança|confirmação|acesso)"
+    r"|codice (?:di )?(?:verifica|sicurezza|conferma|otp|temporaneo|monouso)|verificatiecode|beveiligingscode|eenmalig\w{0,2}|bevestigingscode|kod (?:weryfikacyjny|jednorazowy|sms|potwierdzając\w|bezpieczeństwa|dostępu)|jednorazow\w{1,3}|ověřovací|jednorázov\w{1,3}|potvrzovací|verifieringskod|engångskod|säkerhetskod|bekräftelsekod"
+    r"|bekræftelseskode|engangskode|sikkerhedskode|bekreftelseskode|sikkerhetskode|engangspassord|vahvistuskoodi|kertakäyttö\w{0,8}|turvakoodi|doğrulama|onay kodu|tek kullanımlık|güvenlik kodu|код (?:подтверждения|доступа|из смс|безопасности|входа)|одноразов\w{2,3}|проверочн\w{2,3}|код (?:підтвердження|доступу|безпеки)"
+    r"|κωδικός (?:επαλήθευσης|μίας χρήσης|ασφαλείας|επιβεβαίωσης)|επαλήθευσης|رمز التحقق|كود التحقق|رمز التأكيد|رمز الدخول|کد تایید|کد تأیید|رمز یکبار|קוד ה?(?:אימות|חד[- ]פעמי|אבטחה|כניסה)|सत्यापन|ओटीपी|যাচাইকরণ|ওটিপি|验证码|校验码|驗證碼|动态码|認証コード|確認コード|ワンタイム|認証番号|인증번호|인증 ?코드|확인 ?코드"
+    r"|mã (?:xác nhận|xác thực|otp|bảo mật)|kode (?:verifikasi|otp|keamanan|konfirmasi)|รหัสยืนยัน|รหัส ?otp|megerősítő|ellenőrző kód|egyszer használatos|biztonsági kód|cod(?:ul)? de (?:verificare|securitate|confirmare)|kontrolni kod|potvrdni|jednokratni|код за потвърждение"
+)
+_ONE_TIME_CUE = re.compile(_ONE_TIME)
+ONE_TIME = re.compile(r"(?<![A-Za-z0-9_.,:/$€£#-])(?:G-|FB-)?[0-9]{3}(?:[0-9]{1,5}|[ -][0-9]{3,4})(?![A-Za-z0-9_/:%$€£°-]|\.\d|,\d{3})")
 _CARDS = r"card|visa|mastercard|amex|karte|kartennummer|carte|tarjeta|cart[aã]o|carta|kaart|karta|kort|kortti|kart|карт[аы]|кредитка|信用卡|卡号|カード|카드|بطاقة|כרטיס|thẻ|kartu|บัตร|कार्ड"
 _SSNS = r"ssn|social(?: security)?(?: number| no)?"
 _IPS = r"ip(?:v4|v6)?(?:[ -]?(?:address|adresse|adres|adress|addr|indirizzo))?"
@@ -153,8 +172,22 @@ class Label(NamedTuple):
 
 
 def _label(kind: str, words: str, hints: str, test: Callable[[str], bool], gap: str = r"[^\n\d]{0,24}") -> Label:
-    pattern = re.compile(rf"(?<![^\W_])(?:{words})(?![a-z]{{3}}){gap}$")
-    return Label(kind, pattern, tuple(hints.split("|")), test)
+    pattern = re.compile(rf"(?<![a-zß-ÿ])(?:{words})(?![a-z]{{3}}){gap}$")
+    return Label(kind, pattern, tuple(filter(None, hints.split("|"))), test)
+
+
+_OPENING = re.compile(r"(?<![a-z])[a-z]{2,3}")
+
+
+def _openings(words: str, more: str = "") -> frozenset[str]:
+    """The first three letters of every word in a pattern; a text with none of them has no such word."""
+    plain = re.sub(r"\\[a-z]", " ", words)
+    return frozenset(word[:3] for word in re.findall(r"[a-z]{3,}", plain)) | frozenset(more.split())
+
+
+def _may_hold(text: str, openings: frozenset[str]) -> bool:
+    """A cheap test before the pattern: whether some word begins like one of its words. Other scripts always may."""
+    return not text.isascii() or not openings.isdisjoint(_OPENING.findall(text))
 
 
 def _digits(text: str) -> int:
@@ -162,18 +195,49 @@ def _digits(text: str) -> int:
 
 
 def _is_told_id(text: str) -> bool:
-    return 5 <= _digits(text) <= 24 and not _DATE.fullmatch(text) and (not text.isdigit() or len(text) >= 6)
+    letters = re.sub(r"\W", "", text)
+    is_date = _DATE.fullmatch(text) and len(letters) == 8
+    has_digits = 4 <= _digits(text) <= 24 or (_digits(text) >= 2 and len(letters) >= 8 and letters == text.upper())
+    return has_digits and not is_date and len(letters) >= 6
+
+
+def _is_plate(text: str) -> bool:
+    return 1 <= _digits(text) <= 7 and len(re.findall(r"\w", text)) >= 4 and text == text.upper() and not text.isdigit()
+
+
+_PLATES = (
+    r"licen[cs]e plate|number plate|plate(?: number| no)?|registration(?: number| plate)?|reg\. no|kennzeichen|autokennzeichen|immatriculation|plaque(?: d'immatriculation)?|matr[íi]cula|placa|targa|kenteken|tablica rejestracyjna|rejestracj[ai]"
+    r"|nr rej\w{0,10}|spz|\brz\b|registreringsnummer|reg\.?nr|rekisterinumero|rekisterikilpi|plaka|rendsz[áa]m|[îi]nmatriculare|registarska oznaka|госномер|гос\. номер|номер (?:машины|автомобиля|авто)|πινακίδα|κυκλοφορίας|لوحة|اللوحة|السيارة|پلاک|רכב|לוחית(?: רישוי)?|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|车牌(?:号码?)?|車牌|ナンバー(?:プレート)?|車両番号|차량번호|biển số(?: xe)?|plat nomor|nomor polisi|ทะเบียนรถ"
+)
 
 
 LABELS = (
-    _label("password", _CODES, "pin|cvv|cvc|cv2|otp|tan|puk|code|código|fa|код|验证码|暗証番号|인증번호|kod|prüf", lambda text: text.isdigit() and 3 <= len(text) <= 8, r"(?:\s(?:is|for|ist|lautet|est|es|é|jest|:)[^\n\d]{0,20}?)?[\s:=#]{1,4}"),
+    _label("password", _CODES, "pin|security|cvv|cvc|cv2|cid|csc|verification|puk|tan|prüf|crypto|пин|暗証番号|cvv|cvc|安全码", lambda text: text.isdigit() and 3 <= len(text) <= 8, r"[^\n\d.!?]{0,24}"),
     _label("told_card", _CARDS, "card|visa|amex|kart|carte|tarjeta|cart|kaart|kort|карт|кредитка|信用卡|卡号|カード|카드|بطاقة|כרטיס|thẻ|บัตร|कार्ड", lambda text: 13 <= _digits(text) <= 19 and luhn(text)),
     _label("told_ssn", _SSNS, "ssn|ocial", lambda text: _digits(text) == 9, r"\W{1,4}(?:is )?"),
     _label("told_ip", _IPS, "ip", lambda text: is_public(text, is_told=True), r"\W{1,4}(?:is |was |ist |est |es |é )?"),
     _label("told_mac", r"mac(?:[ -]?(?:address|adresse|addr))?", "mac", lambda text: bool(re.fullmatch(r"[0-9a-fA-F]{12}", text)), r"\W{1,4}(?:is |ist |est )?"),
-    _label("told_id", _IDS, _ID_HINTS, _is_told_id),
+    _label("told_id", _IDS, "", _is_told_id, r"[^\n\d]{0,24}"),
+    _label("plate", _PLATES, "", _is_plate, r"[^\n\d]{0,10}"),
     _label("told_phone", _LABELS, _PHONE_HINTS, _is_called_phone, r"[^\n\d]{0,18}"),
 )
+
+
+_ID_OPENINGS = _openings(_IDS + _PLATES, "num cod car pas con cli cue mat lic per rod zak uce rid pol seg ced dir tar tes nac aba acc id kun")
+
+
+def one_time_codes(text: str) -> Iterator[Detection]:
+    """Codes that are used once: a few digits with a word for such a code shortly before or after."""
+    lower = ""
+    for match in ONE_TIME.finditer(text):
+        lower = lower or small(text)
+        around = lower[max(0, match.start() - WINDOW) : match.end() + 48]
+        if _may_hold(around, _ONCE) and not YEAR.fullmatch(match.group()) and _ONE_TIME_CUE.search(around):
+            yield Detection("password", *match.span())
+
+
+_ONCE = _openings(_ONE_TIME, "otp one ver tan sms log sec con acc pas cod cla tem mon kod mfa tot")
+YEAR = re.compile(r"(?:19|20)\d\d")
 
 
 def told(text: str) -> Iterator[Detection]:
@@ -181,12 +245,13 @@ def told(text: str) -> Iterator[Detection]:
     lower = ""
     for match in CANDIDATE.finditer(text):
         start, end = match.span()
-        if _digits(match.group()) < 3:
+        if _digits(match.group()) < 2:
             continue
         lower = lower or small(text)
         before = lower[max(0, start - WINDOW) : start]
+        may_be_id = _may_hold(before, _ID_OPENINGS)
         for label in LABELS:
-            if any(hint in before for hint in label.hints):
+            if any(hint in before for hint in label.hints) if label.hints else may_be_id:
                 hit = next((hit for hit in _readings(text, start, end, label) if _is_labelled(lower, *hit, label)), None)
                 if hit is not None:
                     yield Detection(label.kind, hit[0], hit[0] + len(hit[1]))
@@ -199,25 +264,31 @@ def _is_labelled(lower: str, start: int, said: str, label: Label) -> bool:
 
 def _readings(text: str, start: int, end: int, label: Label) -> Iterator[tuple[int, str]]:
     """The number with the letters or signs before it that may belong to it, and without."""
-    ahead = _AHEAD[label.kind in ("told_id", "told_mac")].search(text, max(0, start - 5), start)
-    for first in (ahead.start(), start) if ahead else (start,):
+    ahead = _AHEAD[label.kind in ("told_id", "told_mac", "plate")].search(text, max(0, start - 12), start)
+    begins = [ahead.start(), start] if ahead else [start]
+    if ahead and " " in ahead.group().strip():  # two words before it: the second alone may belong to it
+        begins.insert(1, ahead.start() + ahead.group().strip().rindex(" ") + 1)
+    if label.kind == "plate" and (more := _PLATE_END.match(text, end)):
+        end = more.end()
+    for first in begins:
         said = text[first:end]
-        if label.kind not in ("told_id", "told_mac"):
+        if label.kind not in ("told_id", "told_mac", "plate"):
             digits = re.match(r"[+(\d][\d ()._/-]*", said)
             said = digits.group().rstrip(" ()._/-") if digits else said
         yield first, said
 
 
-_AHEAD = (re.compile(r"(?:\+|\(\+?|\+\()$"), re.compile(r"(?<![A-Za-z])[A-Za-z]{1,4}[ -]?$"))
+_PLATE_END = re.compile(r"[ ·-]?[A-ZА-Я]{1,4}(?![^\W\d_])(?:[ -]?\d{1,4}(?!\d))?")
+_AHEAD = (re.compile(r"(?:\+|\(\+?|\+\()$"), re.compile(r"(?<![^\W\d_])(?:[^\W\d_]{1,8}[ ·-]?){1,2}$"))
 
 TOLD: Mapping[str, Sign] = {
     "birth_date": sign(
-        rf"(?<![^\W_])(?:{_BIRTH})[^\n\d]{{0,24}}?(?<![\d.])(?P<it>{DATE}|{_MONTHS}\.?\s\d{{1,2}},?\s(?:19|20)\d{{2}})", _BIRTH_HINTS, words=_BIRTH_WORDS, any_case=True, trait=_HINT
+        rf"(?<![a-zß-ÿ])(?:{_BIRTH})[^\n\d]{{0,32}}?(?<![\d.])(?P<it>{DATE}|{_MONTHS}\.?\s\d{{1,2}},?\s(?:19|20)\d{{2}})", _BIRTH_HINTS, words=_BIRTH_WORDS, any_case=True, trait=_HINT
     ),
     "birth_after": sign(
-        r"(?<![\d.])(?P<it>\d{1,2}[./-]\d{1,2}[./-](?:19|20)\d{2}|(?:19|20)\d{2}[-/.年년]\s?\d{1,2}[-/.月월]\s?\d{1,2}[日일]?)\s?(?:\(?(?:doğumlu|г\. ?р\.|г\.р\.|生まれ|出生|생\b|출생|p\.? ?rođ|született|doğum|में जन्म|को जन्म)|tarihinde doğ|में पैदा)",
+        r"(?<![\d.])(?P<it>\d{1,2}[./-]\d{1,2}[./-](?:19|20)\d{2}|(?:19|20)\d{2}[-/.年년]\s?\d{1,2}[-/.月월]\s?\d{1,2}[日일]?)\s?(?:\(?(?:doğumlu|г\. ?р\.|г\.р\.|生まれ|出生|생\b|출생|p\.? ?rođ|született|doğum|में जन्म|को जन्म|geboren|születésű|\(?d\.?o\.?b|\(?date of birth|\(?birth)|tarihinde doğ|में पैदा)",
         "г.р|г. р|生まれ|出生|생|जन्म|पैदा",
-        words="doğumlu|doğum|született|rođ|doğmuş|doğdu",
+        words="doğumlu|doğum|született|rođ|doğmuş|doğdu|geboren|dob|birth",
         any_case=True,
     ),
     "mrz": sign(MRZ, "<", trait=re.compile("<<")),
@@ -345,7 +416,7 @@ def _phone_kind(text: str, sizes: list[int], shape: str) -> str | None:
     if _STRONG.fullmatch(shape):
         return "phone" if _fits(digits, sizes, shape) else None
     if len(sizes) == 1:
-        return "phone" if total == 11 and re.match(r"1[3-9]", digits) else "weak_phone" if 8 <= total <= 11 else None
+        return "weak_phone" if 8 <= total <= 11 else None
     return "weak_phone" if re.fullmatch(r"3 3 3|3-3-3|2 2 2 2|3 2 3|3 2 2 2|2 3 2 2|4 4|4-4|3 3 2 2|2 7|3 6|4 6|2 3 4|3-4|3 4|3 7|\(\d\) ?\d.*|[12] \d \d \d|3-2-2", shape) else None
 
 

@@ -33,19 +33,24 @@ Colleague Colleagues User Users Admin Assistant Agent Bot Hiring Manager Office 
 Java None True False OK Error Unknown Test Null
 """
 _LISTS = _read()
-SURE = _LISTS["sure"]  # given names that are nothing else
+COMMON = _LISTS["sure"]  # given names that are nothing else
+SURE = COMMON | _LISTS["rare"]
 GIVEN = SURE | _LISTS["given"]
 SURE_FAMILY = _LISTS["sure_family"]
 FAMILY = SURE_FAMILY | _LISTS["family"]
+KNOWN = GIVEN | FAMILY
 AMBIGUOUS, NO_NAMES = GIVEN - SURE, frozenset(_NO_NAMES.split())
 QUIETLY = frozenset(word.lower() for word in SURE)
+QUIET_FAMILY = frozenset(word.lower() for word in FAMILY if len(word) > 3)
 PARTICLES = r"(?:van|von|der|den|de|da|do|dos|das|del|della|di|la|le|bin|bint|ibn|al|el|ten|ter|zu|zur|af|av|y|e|los|las)"
 CAPITAL = "[A-ZÀ-ÖØ-ÞĀĂĄĆČĎĐĒĖĘĚĞĪİĹĻŁŃŅŇŌŐŒŔŘŚŞŠŢŤŪŮŰŹŻŽȘȚĐƠƯẠ-ỸΆΈ-ΏΑ-ΫЀ-ЯҐ]"
 NAME = rf"(?:[OD]['’])?{CAPITAL}(?:[^\W\d_]*[^\W\d_A-Z])(?:['’-][^\W\d_]+)*"
 WORD = re.compile(rf"{CAPITAL}(?<![\w@/.$\\-].)(?:(?<=[OD])['’]{CAPITAL})?(?:[^\W\d_]*[^\W\d_A-Z])(?:['’-][^\W\d_]+)*(?![\w@(/]|\.\w)")
 NEXT = re.compile(rf" (?:{CAPITAL}\. ){{0,2}}(?:{PARTICLES} ){{0,2}}(?P<it>{NAME})(?![\w@(/]|\.\w)")
 LISTED = re.compile(rf", (?P<it>{NAME})(?!\w)")
-LOUD = re.compile(r"(?P<given>[A-Z](?<!\w.)[A-Z]{2,14})(?= (?:[A-Z]\.? )?(?P<family>[A-Z]{2,15})\b)")
+LOUD = re.compile(
+    rf"(?P<given>{CAPITAL}(?<!\w.){CAPITAL}{{1,14}}(?:-{CAPITAL}{{2,12}})?)(?= (?:{CAPITAL}\.? )?(?:(?:VAN|VON|DE|DA|DER|DEL|DI|DOS|LA|LE|AL|EL) ){{0,2}}(?P<family>{CAPITAL}{{2,15}}(?:['-]{CAPITAL}{{2,14}})?)(?!\w))"
+)
 QUIET = re.compile(  # a letter of few kinds first: the search skips to it
     r"[acdefhHimtw](?<!\w.)(?:(?<=a)(?:sk|nd)|(?<=t)(?:ell|hanks|o)|(?<=c)(?:all|ontact|c)|(?<=e)mail|(?<=m)ee?t"
     r"|(?<=[hH])(?:i|ey)|(?<=h)ello|(?<=d)ear|(?<=f)(?:rom|or)|(?<=w)ith|(?<=i)s) "
@@ -54,7 +59,8 @@ QUIET = re.compile(  # a letter of few kinds first: the search skips to it
 PLACE_BEFORE = re.compile(
     r"(?:\bS(?:an|anta|anto|ão|aint|t\.?)|\b(?:Port|Fort|Lake|Mount|North|South|East|West|Los|Las|El|New|Monte|Puerto|Villa|La|Le|The|Lady|King|Queen|Prince|Pope)) $"
 )
-INITIAL = re.compile(rf"(?<!\w){CAPITAL}\. ?$")
+INITIAL = re.compile(rf"(?<!\w){CAPITAL}\. ?(?:{CAPITAL}\. ?)?$")
+TAIL = re.compile(rf" {CAPITAL}\.(?!\w)")
 _INTRO = (
     r"my name(?:'s| is)|ich hei(?:ß|ss)e|mein name ist|je m'appelle|mon nom est|me llamo|mi nombre es|(?:o )?meu nome é|me chamo|chamo-me|mi chiamo"
     r"|il mio nome è|ik heet|mijn naam is|nazywam się|mam na imię|jmenuj[iu] se|jag heter|mitt namn är|jeg hedder|jeg heter|mit navn er"
@@ -74,6 +80,8 @@ CUES = frozenset(  # a text without any of them has no announced names
     "mr mrs ms miss mx dr prof professor sir madame mme herr herrn frau señor señora sr sra signor signora monsieur dear sincerely"
     " regards cheers yours name named called i this customer patient contact employee client attn attention author signed spoke met".split()
 )
+GREETINGS = frozenset("regards sincerely cheers yours".split())
+TWO = re.compile(rf"{CAPITAL}[\w.'’-]* (?:{PARTICLES} ){{0,2}}{CAPITAL}[^\W\d_]")  # two words with capitals
 _FAR_TITLES = (
     "Mlle|Srta|Doña|Dña|Sig|Sig.ra|Dott|Dott.ssa|Dhr|Mevr|Mevrouw|Meneer|Pani|Paní|Fru|Hr|Sayın|Ông|Bà|Bapak|Ibu|Pak|Dra|Senhor|Senhora"
     "|Dona|г-н|г-жа|Господин|господин|господину|Госпожа|госпожа|Пан|пан|Пані|пані|Κύριος|κύριος|κύριο|Κυρία|κυρία|κ|κα"
@@ -121,6 +129,7 @@ def _stem(word: str) -> str:
 _OTHER_GIVEN, _OTHER_FAMILY = _LISTS["other_given"], _LISTS["other_family"]
 _GIVEN_STEMS = frozenset(_stem(word) for word in _OTHER_GIVEN if "\u0370" < word < "\u0530")
 _FAMILY_STEMS = frozenset(_stem(word) for word in _OTHER_FAMILY if "\u0370" < word < "\u0530")
+_KNOWN_STEMS = _GIVEN_STEMS | _FAMILY_STEMS
 _HAN_COMMON = (  # letters that given names are made of
     "伟芳娜敏静丽强磊军洋勇艳杰娟涛明超秀兰霞平刚桂英华玉萍红玲建国文辉力永健世志义兴良海山波宁贵福龙祥新利清飞彬富信昌康星光达安岩坚博诚振思豪心乐松庆裕哲江浩亮政奇翰朗宏若朋斌栋维翔旭鹏泽晨辰"
     "家树德泰盛雄冠腾楠航淑惠珠翠雅芝莲雪荣爱香月媛瑞凡佳嘉琼珍莉琳素云巧美慧婷倩颖露瑶怡丹蓉君琴薇梦岚馨韵聪纯悦冰羽希欣柔竹晓菲阳妮宝小子俊宇轩梓涵浩然雨"
@@ -143,13 +152,14 @@ def names(text: str) -> Iterator[Detection]:
         for start, end in spans:
             yield Detection("name", start, end)
     for match in LOUD.finditer(text):
-        if match["given"].title() in GIVEN and match["family"].title() in FAMILY:
+        if _is_loud(match["given"], match["family"]):
             yield from (Detection("name", *match.span(part)) for part in ("given", "family"))
     for match in QUIET.finditer(text):
         if match["it"] in QUIETLY:
             yield Detection("name", *match.span("it"))
     lower, words = lower_and_words(text)
-    if not CUES.isdisjoint(words):
+    yield from (Detection("name", *span) for span in _quiet(lower, text, words))
+    if not CUES.isdisjoint(words) and (not GREETINGS.isdisjoint(words) or TWO.search(text)):
         for match in CUED.finditer(text):
             yield from _told(text, *match.span("it"))
     if not FAR_CUES.isdisjoint(words):
@@ -160,6 +170,30 @@ def names(text: str) -> Iterator[Detection]:
             yield from _told(text, *match.span("it"), is_sure=True)
     if not text.isascii():
         yield from _without_case(text)
+
+
+def _is_loud(first: str, second: str) -> bool:
+    """Whether two words in capitals are a name; in any order, for families come first in many places."""
+    one, two = _ascii(first.title()), _ascii(second.title())
+    if first > "\u0370":
+        one, two = _stem(first.title()), _stem(second.title())
+        return one in _GIVEN_STEMS and two in _KNOWN_STEMS or one in _FAMILY_STEMS and two in _GIVEN_STEMS
+    given = any(part in GIVEN for part in one.title().split("-"))
+    return (given and two in FAMILY) or (one in SURE and two not in NO_NAMES and len(two) > 3 and two in KNOWN) or (one in FAMILY and two in SURE)
+
+
+def _quiet(lower: str, text: str, words: frozenset[str]) -> Iterator[tuple[int, int]]:
+    """A given and a family name in lower case, beside each other."""
+    if QUIETLY.isdisjoint(words) or QUIET_FAMILY.isdisjoint(words):
+        return
+    for match in _PAIRS.finditer(lower):
+        one, two = _ascii(match["one"]), _ascii(match["two"])
+        if (one in QUIETLY and two in QUIET_FAMILY) and text[match.start()].islower():
+            yield match.span("one")
+            yield match.span("two")
+
+
+_PAIRS = re.compile(r"(?<![\w@./-])(?P<one>[^\W\d_]{3,15})(?= (?:(?:van|von|de|da|der|del|di|dos|la|le|al|el) ){0,2}(?P<two>[^\W\d_]{3,20})(?![\w@/-]|\.\w))")
 
 
 def _latin(word: re.Match[str], text: str) -> Iterator[tuple[int, int]]:
@@ -180,8 +214,10 @@ def _latin(word: re.Match[str], text: str) -> Iterator[tuple[int, int]]:
             yield after.span("it") if after else word.span()
             yield from _third(text, after)
             return
-        if is_sure:
-            yield word.span()
+        tail = TAIL.match(text, word.end())  # Maria L.
+        is_alone = is_sure and (any(part in COMMON for part in parts) or _is_within(text, word.start()))
+        if tail is not None or is_alone:
+            yield word.start(), tail.end() if tail else word.end()
             return
     if whole in FAMILY and second and (second in SURE or (second in GIVEN and whole in SURE_FAMILY)):
         yield word.span()
@@ -196,14 +232,21 @@ def _latin(word: re.Match[str], text: str) -> Iterator[tuple[int, int]]:
     elif whole in FAMILY:
         listed = LISTED.match(text, word.end())  # Smith, Robert
         is_listed = listed is not None and _ascii(listed["it"]) in SURE
-        if is_listed or INITIAL.search(text[max(0, word.start() - 4) : word.start()]):
+        if is_listed:
             yield word.span()
+        elif initial := INITIAL.search(text[max(0, word.start() - 6) : word.start()]):
+            yield word.start() - (min(6, word.start()) - initial.start()), word.end()
+
+
+def _is_within(text: str, at: int) -> bool:
+    """Whether a sentence has begun before: there a capital means something."""
+    return at > 1 and text[at - 1] == " " and (text[at - 2].islower() or text[at - 2] in ",;")
 
 
 def _third(text: str, after: re.Match[str] | None) -> Iterator[tuple[int, int]]:
     """The word after a given and a family name, if it is a family name too."""
     more = NEXT.match(text, after.end()) if after is not None else None
-    if more is not None and _ascii(more["it"]) in FAMILY | GIVEN:
+    if more is not None and _ascii(more["it"]) in KNOWN:
         yield more.span("it")
 
 
@@ -219,10 +262,12 @@ def _other(word: re.Match[str], text: str) -> Iterator[tuple[int, int]]:
         yield word.span()
         yield after.span("it")
         more = NEXT.match(text, after.end())
-        if more is not None and (re.search(r"ови?ч|еви?ч|овн|евн|ична", more["it"]) or _stem(more["it"]) in _FAMILY_STEMS | _GIVEN_STEMS):
+        if more is not None and (re.search(r"ови?ч|еви?ч|овн|евн|ична", more["it"]) or _stem(more["it"]) in _KNOWN_STEMS):
             yield more.span("it")
     elif stem in _GIVEN_STEMS and len(word.group()) > 3 and not re.search(r"(?:^|[.!?\n]\s{0,2})$", text[max(0, word.start() - 3) : word.start()]):
         yield word.span()
+    elif stem in _GIVEN_STEMS and (tail := TAIL.match(text, word.end())):
+        yield word.start(), tail.end()
     elif stem in _FAMILY_STEMS and (INITIAL.search(text[max(0, word.start() - 4) : word.start()]) or re.match(rf" {CAPITAL}\. ?{CAPITAL}\.", text[word.end() : word.end() + 7])):
         yield word.span()
 
@@ -315,7 +360,7 @@ POSTAL = (
 FLAT = r"(?:,? (?:Apt|Apartment|Suite|Ste|Unit|Flat|Floor|Fl|Bldg|Building|#|bus|app|byt|lok|m|kv|Wohnung|Top|Esc|Piso|Bloco|apto?|appartement|interno|int|sc|et|ap|bl)\.? ?[\w-]{1,6})"
 AFTER = (
     rf"{FLAT}{{0,2}}(?:,? \d{{1,2}}[º°ª.]? ?[A-Za-z]{{0,4}}\b(?=,))?"
-    rf"(?:(?:,\s?| [-–] ?|\s)(?:(?:{POSTAL})(?:,? [-–]?\s?{TOWN}(?: \([A-Z]{{2}}\))?)?|(?<=[,–-]\s){TOWN}(?:,?\s(?:[A-Z]{{2,3}}\s)?(?:{POSTAL}))?|(?<=,\s){TOWN}|(?<=[,–-]\s)[A-Z]{{2,3}}\b)){{0,4}}"
+    rf"(?:(?:,\s{{0,2}}| [-–] ?|\s)(?:(?:{POSTAL})(?:,? [-–]?\s?{TOWN}(?: \([A-Z]{{2}}\))?)?|(?:(?<=[,–-]\s)|(?<=\n)){TOWN}(?:,?\s(?:[A-Z]{{2,3}}\s)?(?:{POSTAL}))?|(?:(?<=,\s)|(?<=\n)){TOWN}|(?<=[,–-]\s)[A-Z]{{2,3}}\b)){{0,4}}"
 )
 _EAST_WAYS = (
     r"〒?\s?\d{3}-\d{4}[\s,]{0,2}[\u3400-\u9fff][^\s、。,;]{3,50}(?:\s[^\s、。,;]{1,20}\d{1,4}号?室?)?"

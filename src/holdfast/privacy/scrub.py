@@ -43,25 +43,29 @@ WORDS: Mapping[str, str] = {  # the word for each kind; of two overlapping hits 
     **dict.fromkeys(["card_number", "wide_card", "spaced_card", "told_card"], "card"),
     **dict.fromkeys(["bank_account", "wide_iban", "told_iban"], "iban"),
     **dict.fromkeys(["social_security_number", "told_ssn"], "ssn"),
-    **dict.fromkeys(["id", "told_id", "mrz"], "id"),
+    **dict.fromkeys(["id", "told_id", "mrz", "plate"], "id"),
     **dict.fromkeys(["phone", "told_phone", "weak_phone", "extended_phone"], "phone"),
     **dict.fromkeys(["birth_date", "birth_after"], "birth"),
     **dict.fromkeys(["ip", "told_ip", "ipv6"], "ip"),
     **dict.fromkeys(["mac", "told_mac"], "mac"),
+    **dict.fromkeys(["profile", "handle"], "profile"),
+    **dict.fromkeys(["coordinates", "told_coordinates", "called_coordinates"], "location"),
     **dict.fromkeys(people.PLACES, "address"),
     "name": "name",
 }
 ENCODED = "encoded"  # the class of everything else that is written in base 64, in hex or with escapes
 CLASSES = frozenset({*WORDS.values(), ENCODED})
 SEARCH = detect.Search(detect.SECRETS, detect.ASSIGNED, detect.PERSONAL, detect.WIDE, people.PLACES, numbers.TOLD)
+LONGEST_HEAD = 400  # characters of a table's first line
+LONG_DIGITS = re.compile(r"(?<!\d)\d(?:[ -]?\d){12,18}(?!\d)")
 NEAR, CUE_BEFORE, CUE_AFTER = 60, 40, 20  # characters in which something makes a weak hit a hit
 RANK = {word: place for place, word in enumerate(dict.fromkeys(WORDS.values()))}
 PSEUDONYM = re.compile(rf"<(?:{'|'.join(RANK)}):[0-9a-f]{{{DIGITS}}}>")
 PLAIN = frozenset({"role", "type", "id", "tool_call_id"})  # fields that link the parts of a conversation
 KEYS = {  # keys of JSON objects that say what their value is
     "assigned_secret": re.compile(
-        r"(?:.*_)?(?:password|passwd|passphrase|pwd|secret|api_?key|secret_?key|private_?key|access_?key|credentials?)"
-        r"|(?:.*_)token|authorization"
+        r"(?:.*_)?(?:password|passwd|passphrase|passwort|pwd|pass|secret|api_?key|secret_?key|private_?key|access_?key|credentials?"
+        r"|mot_de_passe|contraseña|senha|wachtwoord|hasło|heslo|lösenord|cvv|cvc|otp|pin)|(?:.*_)token|authorization"
     ),
     "told_phone": re.compile(r"(?:.*_)?(?:phone|mobile|telephone|fax|cell)(?:_?(?:number|no))?"),
     "address": re.compile(r"(?:.*_)?(?:address|street)(?:_?(?:line)?_?\d)?"),
@@ -477,19 +481,52 @@ def _all(text: str, *, is_encoded: bool) -> list[Detection]:
     found = [Detection(hit.kind, *plain.span(hit.start, hit.end)) for hit in _within(plain.text)]
     if not is_encoded:
         return found
+    if plain.text != text:
+        places = (plain.span(hit.start, hit.end) for hit in numbers.numbers(plain.text))
+        found += [Detection("weak_phone", *place) for place in places if not text[slice(*place)].isascii()]
+    if (latin := spelling.latin(plain.text)) is not None:
+        found += [Detection(hit.kind, *plain.span(hit.start, hit.end)) for hit in SEARCH.find(latin)]
     if (other := spelling.unescaped(plain.text)) is not None:
-        spans = ((hit.kind, other.span(hit.start, hit.end)) for hit in _within(other.text))
-        found += [Detection(kind, *plain.span(*span)) for kind, span in spans]
+        found += [Detection(hit.kind, *plain.span(*other.span(hit.start, hit.end))) for hit in _within(other.text)]
+        spans = [(other.span(hit.start, hit.end), hit) for hit in numbers.numbers(other.text)]  # hidden: on purpose
+        found += [Detection(hit.kind, *plain.span(*span)) for span, hit in spans if span[1] - span[0] > hit.end - hit.start]
     for start, end, said in spelling.blobs(plain.text):
-        if hits := _within(said):
+        if hits := _hidden(said):
             kind = min((hit.kind for hit in hits), key=lambda kind: RANK[WORDS[kind]])
             found.append(Detection(kind, *plain.span(start, end)))
     return found
 
 
+def _columns(text: str) -> Iterator[Detection]:
+    """Values in a table whose first line calls them a password, a name, an id: commas, semicolons, tabs or bars."""
+    head, _, rest = text.partition("\n")
+    divider = next((mark for mark in ("\t", ";", "|", ",") if mark in head), None)
+    if divider is None or not rest:
+        return
+    kinds = [_means(cell.strip(" \"'")) for cell in head.split(divider)]
+    if not any(kinds) or len(head) > LONGEST_HEAD:
+        return
+    at = len(head) + 1
+    for line in rest.split("\n"):
+        cells, start = line.split(divider), at
+        for kind, cell in zip(kinds, cells, strict=False):
+            value = cell.strip(" \"'\r")
+            if kind is not None and len(cells) == len(kinds) and set(value) - set("-: ") and _fits(kind, value):
+                begin = start + cell.index(value)
+                yield Detection(kind, begin, begin + len(value))
+            start += len(cell) + len(divider)
+        at += len(line) + 1
+
+
+def _hidden(text: str) -> list[Detection]:
+    """All hits in what somebody has encoded; there also a number without any context counts."""
+    cards = [Detection("wide_card", *match.span()) for match in LONG_DIGITS.finditer(text) if detect.luhn(match.group())]
+    return [*_within(text), *numbers.numbers(text), *cards]
+
+
 def _within(text: str) -> list[Detection]:
     """All hits in one spelling; a weak one counts where a word, or something else that is personal, stands near."""
-    found = [*SEARCH.find(text), *people.names(text), *numbers.ids(text), *numbers.told(text)]
+    found = [*SEARCH.find(text), *people.names(text), *numbers.ids(text), *numbers.told(text), *numbers.one_time_codes(text), *_columns(text)]
     weak = []
     for hit in numbers.numbers(text):
         (weak if hit.kind == "weak_phone" else found).append(hit)
@@ -522,6 +559,10 @@ def _told(key: str, text: str) -> str | None:
     kind = _means(key)
     if kind is None or not text.strip() or PSEUDONYM.search(text):
         return None
+    return kind if _fits(kind, text) else None
+
+
+def _fits(kind: str, text: str) -> bool:
     digits = sum(map(str.isdigit, text))
     fits = {
         "assigned_secret": detect.is_given(text),
@@ -531,7 +572,7 @@ def _told(key: str, text: str) -> str | None:
         "told_id": 5 <= digits and len(text) < 40,
         "birth_date": 4 <= digits <= 14 and len(text) < 40,
     }
-    return kind if fits[kind] else None
+    return fits[kind]
 
 
 @lru_cache(maxsize=4096)

@@ -35,9 +35,14 @@ ESCAPES = ("%", "&", "\\u", "\\x")  # a text without any of them has none
 _64 = "[A-Za-z0-9+/_-]"
 _TEXT_64 = r"[I-Za-f][C-HS-Xi-nyz0-3][ABEFIJMNQRUVYZcdghklopstwx014589]"  # how three printable letters begin
 BASE64 = re.compile(
-    rf"{_TEXT_64}(?<![A-Za-z0-9+/_=-]...){_64}{_TEXT_64}{_64}{_64}{{4,}}+(?:\r?\n{_64}{{4,}}+)*={{0,2}}(?![A-Za-z0-9])"
+    rf"{_TEXT_64}(?<![A-Za-z0-9+_-]...){_64}{_TEXT_64}{_64}{_64}{{4,}}+(?:\r?\n{_64}{{4,}}+)*={{0,2}}(?![A-Za-z0-9])"
 )
 HEX = re.compile(r"[2-7](?<![0-9A-Za-z].)[0-9A-Fa-f](?:[2-7][0-9A-Fa-f]){7,}(?![0-9A-Za-z])")
+LOOKALIKES = str.maketrans(
+    "аеорсухіјѕԁһӏԛԝвкмнтАВЕКМНОРСТУХІЈЅοαενρτυιικΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
+    "aeopcyxijsdhlqwbkmhtABEKMHOPCTYXIJSoaevptuiikABEZHIKMNOPTYX",
+)
+MIXED = re.compile(r"[A-Za-z]{2}[\u0370-\u052f]|[\u0370-\u052f][A-Za-z]{2}")
 MOST_ROUNDS = 3  # an escape may be escaped again
 
 
@@ -81,6 +86,11 @@ def plain(text: str) -> Spelling:
             ends += [end] * len(letters)
             at = end
     return Spelling("".join(parts).translate(ALIKE), starts, ends)
+
+
+def latin(text: str) -> str | None:
+    """The text with letters of other scripts that look like Latin ones as those; None if no word mixes the two."""
+    return text.translate(LOOKALIKES) if not text.isascii() and MIXED.search(text) else None
 
 
 def unescaped(text: str) -> Spelling | None:
