@@ -89,7 +89,7 @@ LETTERED = re.compile(  # ids with letters: rare enough to be known by form, and
 _HINT = re.compile(r"\d{2}")
 MRZ = r"(?<![A-Z<])[PIAC][A-Z<][A-Z]{3}[A-Z<]{20,}(?:\r?\n[A-Z0-9<]{28,44}){1,2}|(?<![A-Z0-9<])[A-Z0-9<]{9}\d[A-Z]{3}\d{7}[MF<]\d{7}[A-Z0-9<]{2,16}"
 _IDS = (  # words for ids, in lower case
-    r"id (?:number|no\.?|nr\.?)|customer (?:number|no|id|code|ref\w*)|client (?:number|no|id|code)|member(?:ship)? (?:number|no|id)|policy (?:number|no)|contract (?:number|no)|loyalty (?:number|card)|frequent flyer|account|acct|a/c|bank account|iban|bban|aba|bsb|ifsc|clabe|cbu|routing|number plate|plate(?: number| no)?|registration (?:number|plate)|reg\. no|vehicle|national (?:id(?:entity)?|insurance)(?: card)?|identity card|id card|passport|driver'?s?(?:'s)? licen[cs]e|driving licen[cs]e|licen[cs]e plate|tax (?:id|file|number|identification)|ssn|itin|\btin\b|\bein\b|\bnin\b|\bnino\b|\bsin\b|\btfn\b|\bnhs\b|medicare|health card|social (?:security|insurance)"
+    r"id (?:number|no\.?|nr\.?)|customer (?:number|no|id|code|ref\w*)|client (?:number|no|id|code)|member(?:ship)? (?:number|no|id)|policy (?:number|no)|contract (?:number|no)|loyalty (?:number|card)|frequent flyer|bank account|bsb|clabe|cbu|routing|aba|national (?:id(?:entity)?|insurance)(?: card)?|identity card|id card|passport|driver'?s?(?:'s)? licen[cs]e|driving licen[cs]e|licen[cs]e plate|tax (?:id|file|number|identification)|ssn|itin|\btin\b|\bein\b|\bnin\b|\bnino\b|\bsin\b|\btfn\b|\bnhs\b|medicare|health card|social (?:security|insurance)"
     r"|insurance (?:number|no)|resident id|voter id|aadhaa?r|\bpan\b(?: card)?|sort code|routing (?:number|no)|account (?:number|no)|kontonummer|imei|\bvin\b|employee id|patient id|medical record|\bmrn\b|student id|membership (?:number|no)"
     r"|steuer-?(?:id|nummer|identifikationsnummer)|idnr|personalausweis\w{0,8}|ausweis(?:nummer)?|reisepass\w{0,8}|sozialversicherungsnummer|rentenversicherungsnummer|svnr|sv-nummer|versichertennummer|krankenversicherungsnummer|ahv(?:-?nummer|-nr)?|führerschein\w{0,8}"
     r"|carte d'identit[ée]|num[ée]ro de s[ée]curit[ée] sociale|s[ée]curit[ée] sociale|passeport|permis de conduire|\bnir\b|num[ée]ro fiscal|num[ée]ro national"
@@ -100,18 +100,18 @@ _IDS = (  # words for ids, in lower case
     r"|رقم الهوية|الرقم القومي|رقم الجواز|جواز السفر|الرقم الوطني|بطاقة الهوية|کد ملی|شماره ملی|شناسنامه|תעודת זהות|ת\.?ז\.?|מספר זהות|דרכון|आधार|पैन|पासपोर्ट|জাতীয় পরিচয়পত্র|এনআইডি"
     r"|身份证(?:号码?)?|身分證(?:字號)?|护照(?:号码?)?|社保号|マイナンバー|個人番号|旅券番号|パスポート(?:番号)?|運転免許証?(?:番号)?|保険証(?:番号)?|주민등록번호|주민번호|여권번호|운전면허(?:번호)?|외국인등록번호"
     r"|\bcmnd\b|\bcccd\b|căn cước(?: công dân)?|chứng minh|hộ chiếu|\bnik\b|no\.? ktp|\bktp\b|\bnpwp\b|paspor|เลขประจำตัวประชาชน|บัตรประชาชน|เลขบัตร\w{0,10}|หนังสือเดินทาง|mykad|\bnric\b|\bhkid\b"
-    r"|kunden-?(?:nummer|nr)|mitglieds?-?(?:nummer|nr)|vertrags-?(?:nummer|nr)|versicherungs-?(?:nummer|schein\w{0,8}|nr)|konto(?:nr|nummer|-nr)?|bankverbindung|blz|kennzeichen|autokennzeichen|fahrerlaubnis\w{0,8}|ausweis-?nr|pass(?:nummer|-nr|nr)"
-    r"|(?:num[ée]ro|n°|no) (?:de )?(?:client|compte|contrat|s[ée]curit[ée]|permis|passeport|adh[ée]rent|immatriculation|dossier)|compte(?: bancaire)?|immatriculation|plaque(?: d'immatriculation)?|r[ée]f[ée]rence client"
-    r"|(?:n[úu]mero|n[ºo]\.?|c[óo]digo|num\.?) (?:de )?(?:cliente|cuenta|contrato|socio|pasaporte|licencia|matr[íi]cula|afiliaci[óo]n|p[óo]liza)|cuenta(?: bancaria)?|matr[íi]cula|licencia(?: de conducir)?|permiso de conducir|carn[ée]t?(?: de conducir)?|placa(?: do carro)?"
-    r"|(?:n[úu]mero|n[ºo]\.?|c[óo]digo) (?:do |da |de )?(?:cliente|conta|contrato|s[óo]cio|passaporte)|conta(?: corrente| banc[áa]ria)?|carta de condu[çc][ãa]o|carteira de motorista|habilita[çc][ãa]o"
-    r"|(?:numero|codice|n\.) (?:di )?(?:cliente|conto|contratto|passaporto|patente|polizza|targa)|conto(?: corrente)?|targa|patente(?: di guida)?"
-    r"|klant(?:nummer|nr)|lid(?:nummer|maatschapsnummer)|polisnummer|rekening(?:nummer)?|kenteken|rijbewijs"
-    r"|(?:numer|nr) (?:klienta|konta|rachunku|paszportu|rejestracyjny|prawa jazdy|polisy|umowy|dowodu)|rachunek|prawo jazdy|tablica rejestracyjna|rejestracj[ai]"
-    r"|(?:č[íi]slo|č\.) (?:z[áa]kazn[íi]ka|[úu]čtu|pasu|smlouvy|ř[íi]dičsk[ée]ho průkazu|op)|z[áa]kaznick[ée] č[íi]slo|[úu]čet|spz|\brz\b|ř[íi]dičsk[ýé] průkaz\w{0,3}|cestovn[íi] pas|pas č"
+    r"|kunden-?(?:nummer|nr)|mitglieds?-?(?:nummer|nr)|vertrags-?(?:nummer|nr)|versicherungs-?(?:nummer|schein\w{0,8}|nr)|konto(?:nr|nummer|-nr)|bankverbindung|blz|fahrerlaubnis\w{0,8}|ausweis-?nr|pass(?:nummer|-nr|nr)"
+    r"|(?:num[ée]ro|n°|no) (?:de )?(?:client|compte|contrat|s[ée]curit[ée]|permis|passeport|adh[ée]rent|immatriculation|dossier)|compte bancaire|r[ée]f[ée]rence client"
+    r"|(?:n[úu]mero|n[ºo]\.?|c[óo]digo|num\.?) (?:de )?(?:cliente|cuenta|contrato|socio|pasaporte|licencia|matr[íi]cula|afiliaci[óo]n|p[óo]liza)|cuenta bancaria|licencia(?: de conducir)?|permiso de conducir|carn[ée]t?(?: de conducir)?"
+    r"|(?:n[úu]mero|n[ºo]\.?|c[óo]digo) (?:do |da |de )?(?:cliente|conta|contrato|s[óo]cio|passaporte)|conta (?:corrente|banc[áa]ria)|carta de condu[çc][ãa]o|carteira de motorista|habilita[çc][ãa]o"
+    r"|(?:numero|codice|n\.) (?:di )?(?:cliente|conto|contratto|passaporto|patente|polizza|targa)|conto corrente|patente(?: di guida)?"
+    r"|klant(?:nummer|nr)|lid(?:nummer|maatschapsnummer)|polisnummer|rekening(?:nummer)?|rijbewijs"
+    r"|(?:numer|nr) (?:klienta|konta|rachunku|paszportu|rejestracyjny|prawa jazdy|polisy|umowy|dowodu)|prawo jazdy"
+    r"|(?:č[íi]slo|č\.) (?:z[áa]kazn[íi]ka|[úu]čtu|pasu|smlouvy|ř[íi]dičsk[ée]ho průkazu|op)|z[áa]kaznick[ée] č[íi]slo|ř[íi]dičsk[ýé] průkaz\w{0,3}|cestovn[íi] pas|pas č"
     r"|kundnummer|kundenummer|medlems(?:nummer|nr)|konto(?:nummer|nr)|registrerings(?:nummer|nr|skylt)|reg\.?nr|k[öo]rkort(?:snummer)?|k[øo]rekort(?:nummer)?|f[øo]rerkort(?:nummer)?|passnummer|pas-?nummer|asiakasnumero|tilinumero|rekisterinumero|rekisterikilpi|ajokortti|ajokortin numero|passi(?:n numero)?"
-    r"|m[üu]şteri (?:no|numaras[ıi])|hesap (?:no|numaras[ıi])|plaka(?: no)?|ehliyet(?: no)?|pasaport (?:no|numaras[ıi])|[üu]gyf[ée]lsz[áa]m|sz[áa]mlasz[áa]m|rendsz[áa]m|jogos[íi]tv[áa]ny|[úu]tlev[ée]l(?:sz[áa]m)?|(?:num[ăa]r(?:ul)?|cod) (?:de )?(?:client|cont|pa[șs]aport|[îi]nmatriculare)|pa[șs]aport|permis (?:auto|de conducere)|broj (?:klijenta|ra[čc]una|putovnice|računa)|registarska oznaka"
-    r"|номер (?:клиента|сч[её]та|машины|автомобиля|договора|полиса|паспорта|прав)|лицевой сч[её]т|р/с|госномер|гос\. номер|права\b|номер (?:клієнта|рахунку|авто)|рахунок|αριθμ[όο]ς (?:πελάτη|λογαριασμού|διαβατηρίου|κυκλοφορίας)|αρ\. (?:πελάτη|λογαριασμού|διαβατηρίου)|πινακίδα|άδεια οδήγησης|δίπλωμα"
-    r"|رقم (?:العميل|الحساب|اللوحة|الرخصة|السيارة|البطاقة|العضوية)|لوحة|رخصة القيادة|شماره (?:مشتری|حساب|پلاک|گذرنامه)|پلاک|گواهینامه|מספר (?:לקוח|חשבון|רכב|רישיון|דרכון)|רישיון נהיגה|לוחית(?: רישוי)?|ग्राहक (?:संख्या|आईडी)|खाता (?:संख्या|नंबर)|ड्राइविंग लाइसेंस|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|গ্রাহক নম্বর|হিসাব নম্বর"
+    r"|m[üu]şteri (?:no|numaras[ıi])|hesap (?:no|numaras[ıi])|ehliyet(?: no)?|pasaport (?:no|numaras[ıi])|[üu]gyf[ée]lsz[áa]m|sz[áa]mlasz[áa]m|jogos[íi]tv[áa]ny|[úu]tlev[ée]l(?:sz[áa]m)?|(?:num[ăa]r(?:ul)?|cod) (?:de )?(?:client|cont|pa[șs]aport|[îi]nmatriculare)|pa[șs]aport|permis (?:auto|de conducere)|broj (?:klijenta|ra[čc]una|putovnice|računa)"
+    r"|номер (?:клиента|сч[её]та|машины|автомобиля|договора|полиса|паспорта|прав)|лицевой сч[её]т|номер (?:клієнта|рахунку|авто)|αριθμ[όο]ς (?:πελάτη|λογαριασμού|διαβατηρίου|κυκλοφορίας)|αρ\. (?:πελάτη|λογαριασμού|διαβατηρίου)|άδεια οδήγησης|δίπλωμα"
+    r"|رقم (?:العميل|الحساب|اللوحة|الرخصة|السيارة|البطاقة|العضوية)|رخصة القيادة|شماره (?:مشتری|حساب|پلاک|گذرنامه)|گواهینامه|מספר (?:לקוח|חשבון|רכב|רישיון|דרכון)|רישיון נהיגה|ग्राहक (?:संख्या|आईडी)|खाता (?:संख्या|नंबर)|ड्राइविंग लाइसेंस|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|গ্রাহক নম্বর|হিসাব নম্বর"
     r"|客户(?:号|编号)|客戶編號|账号|帐号|帳號|账户|银行卡号?|车牌(?:号码?)?|車牌|驾驶证(?:号)?|驾照(?:号)?|会员号|お客様番号|顧客番号|会員番号|口座番号|ナンバー(?:プレート)?|車両番号|고객번호|회원번호|계좌번호|차량번호|운전면허번호|면허번호"
     r"|mã khách hàng|số tài khoản|biển số(?: xe)?|giấy phép lái xe|bằng lái|nomor (?:pelanggan|rekening|anggota|paspor|polisi|plat)|plat nomor|no\.? rek(?:ening)?|หมายเลขลูกค้า|เลขที่บัญชี|เลขบัญชี|ทะเบียนรถ|ใบขับขี่|เลขหนังสือเดินทาง"
 )
@@ -143,7 +143,7 @@ def _is_called_phone(text: str) -> bool:
 
 
 _CODES = (
-    r"pin(?:[ -]?(?:code|number|kode|nummer|kod|koodi))?|cvv2?|cvc2?|cv2|cid|csc|card verification\w{0,6}|puk|tan|security code|kartenprüfnummer|prüfziffer|cryptogramme(?: visuel)?|пин[- ]?код|kod pin|暗証番号|код cvv|код cvc|安全码"
+    r"cvv2?|cvc2?|cv2|card verification\w{0,6}|puk|security code|kartenprüfnummer|prüfziffer|cryptogramme(?: visuel)?|код cvv|код cvc|安全码"
 )
 _ONE_TIME = (  # words for a code that is used once, before it or after it
     r"\botp\b|one[- ]?time|verification|authentication code|auth code|2fa|mfa|two[- ]factor|\btotp\b|sms[- ]?code|login code|sign-?in code|security code|confirmation code|access code|passcode"
@@ -205,25 +205,28 @@ def _is_plate(text: str) -> bool:
     return 1 <= _digits(text) <= 7 and len(re.findall(r"\w", text)) >= 4 and text == text.upper() and not text.isdigit()
 
 
+_ACCOUNTS = r"account|acct|a/c|konto|compte|cuenta|conta|conto|rekening|rachunek|účet|hesap|сч[её]т|рахунок|λογαριασμ\w{1,2}|حساب|חשבון|खाता|账户|口座|계좌|tài khoản"
 _PLATES = (
     r"licen[cs]e plate|number plate|plate(?: number| no)?|registration(?: number| plate)?|reg\. no|kennzeichen|autokennzeichen|immatriculation|plaque(?: d'immatriculation)?|matr[íi]cula|placa|targa|kenteken|tablica rejestracyjna|rejestracj[ai]"
-    r"|nr rej\w{0,10}|spz|\brz\b|registreringsnummer|reg\.?nr|rekisterinumero|rekisterikilpi|plaka|rendsz[áa]m|[îi]nmatriculare|registarska oznaka|госномер|гос\. номер|номер (?:машины|автомобиля|авто)|πινακίδα|κυκλοφορίας|لوحة|اللوحة|السيارة|پلاک|רכב|לוחית(?: רישוי)?|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|车牌(?:号码?)?|車牌|ナンバー(?:プレート)?|車両番号|차량번호|biển số(?: xe)?|plat nomor|nomor polisi|ทะเบียนรถ"
+    r"|nr rej\w{0,10}|spz|\brz\b|registreringsnummer|reg\.?nr|rekisterinumero|rekisterikilpi|plaka|rendsz[áa]m|[îi]nmatriculare|госномер|гос\. номер|номер (?:машины|автомобиля|авто)|πινακίδα|κυκλοφορίας|لوحة|اللوحة|السيارة|پلاک|רכב|לוחית(?: רישוי)?|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|车牌(?:号码?)?|車牌|ナンバー(?:プレート)?|車両番号|차량번호|biển số(?: xe)?|plat nomor|nomor polisi|ทะเบียนรถ"
 )
 
 
 LABELS = (
     _label("password", _CODES, "pin|security|cvv|cvc|cv2|cid|csc|verification|puk|tan|prüf|crypto|пин|暗証番号|cvv|cvc|安全码", lambda text: text.isdigit() and 3 <= len(text) <= 8, r"[^\n\d.!?]{0,24}"),
+    _label("password", r"pin(?:[ -]?(?:code|number|kode|nummer|kod|koodi))?|пин[- ]?код|kod pin|暗証番号|code pin", "pin|пин|暗証", lambda text: text.isdigit() and 4 <= len(text) <= 8, r"(?:\s(?:is|ist|lautet|est|es|é|jest|to|for my \w{1,10} is)\b)?[\s:=#\"'は]{1,4}"),
     _label("told_card", _CARDS, "card|visa|amex|kart|carte|tarjeta|cart|kaart|kort|карт|кредитка|信用卡|卡号|カード|카드|بطاقة|כרטיס|thẻ|บัตร|कार्ड", lambda text: 13 <= _digits(text) <= 19 and luhn(text)),
-    _label("told_ssn", _SSNS, "ssn|ocial", lambda text: _digits(text) == 9, r"\W{1,4}(?:is )?"),
+    _label("told_ssn", _SSNS, "ssn|ocial", lambda text: _digits(text) == 9 and not re.match(r"000|666|9|\d{3}.?00|.*0000$", text), r"\W{1,4}(?:is )?"),
     _label("told_ip", _IPS, "ip", lambda text: is_public(text, is_told=True), r"\W{1,4}(?:is |was |ist |est |es |é )?"),
     _label("told_mac", r"mac(?:[ -]?(?:address|adresse|addr))?", "mac", lambda text: bool(re.fullmatch(r"[0-9a-fA-F]{12}", text)), r"\W{1,4}(?:is |ist |est )?"),
     _label("told_id", _IDS, "", _is_told_id, r"[^\n\d]{0,24}"),
+    _label("told_id", _ACCOUNTS, "", lambda text: 6 <= _digits(text) <= 24 and not _DATE.fullmatch(text), r"\s{0,2}(?:(?:is|ist|est|es|é|nr|no|n°|nº|number|num)\.?\s?)?[:#=]?\s{0,2}"),
     _label("plate", _PLATES, "", _is_plate, r"[^\n\d]{0,10}"),
     _label("told_phone", _LABELS, _PHONE_HINTS, _is_called_phone, r"[^\n\d]{0,18}"),
 )
 
 
-_ID_OPENINGS = _openings(_IDS + _PLATES, "num cod car pas con cli cue mat lic per rod zak uce rid pol seg ced dir tar tes nac aba acc id kun")
+_ID_OPENINGS = _openings(_IDS + _PLATES + _ACCOUNTS, "num cod car pas con cli cue mat lic per rod zak uce rid pol seg ced dir tar tes nac aba acc id kun")
 
 
 def one_time_codes(text: str) -> Iterator[Detection]:
@@ -231,12 +234,15 @@ def one_time_codes(text: str) -> Iterator[Detection]:
     lower = ""
     for match in ONE_TIME.finditer(text):
         lower = lower or small(text)
-        around = lower[max(0, match.start() - WINDOW) : match.end() + 48]
+        around = lower[max(0, match.start() - 48) : match.end() + 40]
+        if NO_PERSON_END.search(lower[max(0, match.start() - 32) : match.start()]) or UNIT.match(lower, match.end()):
+            continue
         if _may_hold(around, _ONCE) and not YEAR.fullmatch(match.group()) and _ONE_TIME_CUE.search(around):
             yield Detection("password", *match.span())
 
 
 _ONCE = _openings(_ONE_TIME, "otp one ver tan sms log sec con acc pas cod cla tem mon kod mfa tot")
+UNIT = re.compile(r"\s?(?:ms|s|sec\w*|min\w*|hours?|days?|kb|mb|gb|items?|rows?|users?|bytes?|tokens?|percent|eur|usd|euros?|dollars?|requests?|times|chars?|characters|words|lines|pages|people|steps|calls|errors?|points?)\b")
 YEAR = re.compile(r"(?:19|20)\d\d")
 
 
@@ -330,7 +336,8 @@ def ids(text: str) -> Iterator[Detection]:
     if not _FOUR.search(text) or not _BESIDE.search(text):
         return
     for match in LETTERED.finditer(text):
-        if _is_lettered(match.lastgroup or "", match.group()):
+        before = small(text[max(0, match.start() - 32) : match.start()])
+        if _is_lettered(match.lastgroup or "", match.group()) and not NO_PERSON_END.search(before):
             yield Detection("id", *match.span())
 
 

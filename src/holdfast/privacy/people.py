@@ -38,6 +38,8 @@ SURE = COMMON | _LISTS["rare"]
 GIVEN = SURE | _LISTS["given"]
 SURE_FAMILY = _LISTS["sure_family"]
 FAMILY = SURE_FAMILY | _LISTS["family"]
+COMMON_FAMILY = _LISTS["common_family"]
+FAMILY |= COMMON_FAMILY
 KNOWN = GIVEN | FAMILY
 AMBIGUOUS, NO_NAMES = GIVEN - SURE, frozenset(_NO_NAMES.split())
 QUIETLY = frozenset(word.lower() for word in SURE)
@@ -179,7 +181,8 @@ def _is_loud(first: str, second: str) -> bool:
         one, two = _stem(first.title()), _stem(second.title())
         return one in _GIVEN_STEMS and two in _KNOWN_STEMS or one in _FAMILY_STEMS and two in _GIVEN_STEMS
     given = any(part in GIVEN for part in one.title().split("-"))
-    return (given and two in FAMILY) or (one in SURE and two not in NO_NAMES and len(two) > 3 and two in KNOWN) or (one in FAMILY and two in SURE)
+    is_pair = (one in SURE and two in FAMILY) or (given and two in SURE_FAMILY) or (one in SURE_FAMILY and two in SURE)
+    return is_pair and two not in NO_NAMES
 
 
 def _quiet(lower: str, text: str, words: frozenset[str]) -> Iterator[tuple[int, int]]:
@@ -209,7 +212,7 @@ def _latin(word: re.Match[str], text: str) -> Iterator[tuple[int, int]]:
         is_sure = len(parts) > 1 or parts[0] in SURE
         if PLACE_BEFORE.search(text[max(0, word.start() - 8) : word.start()]):
             return
-        if second and second not in NO_NAMES and (is_sure or second in FAMILY):
+        if second and second not in NO_NAMES and (is_sure or second in SURE_FAMILY or second in COMMON_FAMILY):
             yield word.span()
             yield after.span("it") if after else word.span()
             yield from _third(text, after)
@@ -219,7 +222,7 @@ def _latin(word: re.Match[str], text: str) -> Iterator[tuple[int, int]]:
         if tail is not None or is_alone:
             yield word.start(), tail.end() if tail else word.end()
             return
-    if whole in FAMILY and second and (second in SURE or (second in GIVEN and whole in SURE_FAMILY)):
+    if whole in SURE_FAMILY and second and second in GIVEN:
         yield word.span()
         yield after.span("it") if after else word.span()
         yield from _third(text, after)
