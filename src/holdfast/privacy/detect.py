@@ -1,8 +1,8 @@
 """Secrets and personal data in text: few patterns, each precise, and checked by its own arithmetic where it has one.
 
 A hit is the name of its pattern; the text found is never repeated. `ASSIGNED` and `WIDE` find more, for callers who
-replace what they find. Names and addresses of people are in `people`. `DetectionRule` is a caller's own pattern with
-the reason that a hit gives.
+replace what they find. Names and addresses of people are in `people`, numbers of people in `numbers`. `DetectionRule`
+is a caller's own pattern with the reason that a hit gives.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from math import log2
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ from holdfast.contracts.errors import BadInput
 
 Test = Callable[[str], bool]
 MOST_GAPS = 7  # separators in a telephone number
+BEFORE = 60  # characters before a hit in which `unless` is searched
 
 
 class Sign(NamedTuple):
@@ -27,7 +30,9 @@ class Sign(NamedTuple):
     test: Test
     hints: tuple[str, ...] = ()  # most texts contain none of them
     trait: re.Pattern[str] | None = None  # matches every such thing and is faster; kinds may share one
-    any_case: bool = False  # the hints are in lower case and match any case
+    any_case: bool = False  # pattern and hints are in lower case and match any case
+    unless: re.Pattern[str] | None = None  # in lower case; what stands right before a hit that is none
+    words: frozenset[str] = frozenset()  # whole words in lower case, instead of a hint
 
 
 def _any(text: str) -> bool:
@@ -35,10 +40,20 @@ def _any(text: str) -> bool:
 
 
 def sign(
-    pattern: str, hints: str = "", *, test: Test = _any, trait: re.Pattern[str] | None = None, any_case: bool = False
+    pattern: str,
+    hints: str = "",
+    *,
+    test: Test = _any,
+    trait: re.Pattern[str] | None = None,
+    any_case: bool = False,
+    unless: str = "",
+    words: str = "",
 ) -> Sign:
-    """Makes a sign; the hints are separated by bars."""
-    return Sign(re.compile(pattern), test, tuple(filter(None, hints.split("|"))), trait, any_case)
+    """Makes a sign; hints and words are separated by bars."""
+    before = re.compile(f"(?:{unless})$") if unless else None
+    parts = tuple(filter(None, hints.split("|")))
+    whole = frozenset(filter(None, words.split("|")))
+    return Sign(re.compile(pattern), test, parts, trait, any_case, before, whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +65,7 @@ class Detection:
     end: int  # before it
 
 
-def _luhn(text: str) -> bool:
+def luhn(text: str) -> bool:
     """The check of card numbers: doubling every second digit from the right gives a multiple of 10."""
     digits = [int(letter) for letter in reversed(text) if letter.isdigit()]
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]
@@ -59,34 +74,41 @@ def _luhn(text: str) -> bool:
 
 def _mod97(text: str) -> bool:
     """The check of bank accounts, ISO 13616: first four letters last, letters as 10 to 35, modulo 97 is 1."""
-    plain = text.replace(" ", "")
+    plain = re.sub(r"[ .-]", "", text)
     return int("".join(str(int(letter, 36)) for letter in plain[4:] + plain[:4])) % 97 == 1
 
 
 def _is_phone(text: str) -> bool:
     """E.164 allows 15 digits. One dot makes it a decimal; many separators make it a list of numbers."""
-    return 9 <= sum(letter.isdigit() for letter in text) <= 15 and text.count(".") != 1 and is_grouped(text)
+    return 8 <= sum(letter.isdigit() for letter in text) <= 15 and text.count(".") != 1 and is_grouped(text)
 
 
 def is_grouped(text: str) -> bool:
     """Whether it has no more separators than telephone numbers have."""
-    return sum(letter in " .-" for letter in text) <= MOST_GAPS
+    return sum(letter in " .-/" for letter in text) <= MOST_GAPS
 
 
 def _is_somebodys(address: str) -> bool:
-    """False for the domains that RFC 2606 reserves for examples."""
-    domain = address.rpartition("@")[2].lower()
-    return not re.search(r"(?:^|\.)(?:example(?:\.com|\.net|\.org)?|test|invalid|localhost)$", domain)
+    """False for the domains that RFC 2606 reserves for examples, and for names of packages with a version."""
+    domain = re.sub(r"[\s\[\](){}<>]|dot|punkt", "", address.rpartition("@")[2].lower())
+    return not re.search(r"(?:^|\.)(?:example(?:\.com|\.net|\.org|\.edu)?|test|invalid|localhost)$", domain)
 
 
 STAND_IN = re.compile(
-    r"<[^<>]*>?|\*+|\$[A-Z_]+|\$[{(].*|[\[{].*|%[sd]|%\(.*|%\w+%|(?i:pass|password|passwd|pw|secret|token|x+)\W?"
+    r"<[^<>]*>?|\*+|\$[A-Za-z_]+|\$[{(].*|[\[{].*|%[sd]|%\(.*|%\w+%|@\w+@|&lt;.*"
+    r"|(?i:user|pass|password|passwd|pwd?|secret|token|key|apikey|changeme|change[_-]?it|redacted|null|none|true|false"
+    r"|undefined|hidden|masked|x+|\.+|-+|_+)\W?"
+)
+STAND_INS = re.compile(  # within something longer: no key is so, and no password that anybody should have
+    r"(?i)example|placeholder|dummy|your[_-]|[_-]your|yourpass|yourtoken|yourkey|yoursecret|xxxx|redacted|change[_-]?me"
+    r"|insert[_-]|replace[_-]|[_-]here\b|\.\.\.|\*\*\*|<[a-z_ -]+>|\{\{|\$\{|\b(?:my|the|some)[_-](?:secret|password|token|api)"
+    r"|0{8}|1{8}|(?:abcdef|fedcba|123456789)0?(?:abcdef|1234567)|deadbeef"
 )
 
 
 def is_given(text: str) -> bool:
-    """False for placeholders such as <password>, $PASSWORD, ***."""
-    return not STAND_IN.fullmatch(text)
+    """False for placeholders such as <password>, $PASSWORD, ***, YOUR_API_KEY."""
+    return not STAND_IN.fullmatch(text) and not STAND_INS.search(text)
 
 
 def _bits(text: str) -> float:
@@ -94,12 +116,52 @@ def _bits(text: str) -> float:
     return -sum(n / len(text) * log2(n / len(text)) for n in Counter(text).values())
 
 
-def _is_password(text: str) -> bool:
+_CODE = re.compile(  # a call, an index, an attribute, a constant, an address, a type
+    r"^[A-Za-z_][A-Za-z_.]*[(\[{]|^\w+\.\w+$|^[A-Z][A-Z_]+$|^(?:https?|file):|::|\w\.(?:env|get|config|environ)\b"
+    r"|^(?:process|os|self|this|config|settings|env|var|secrets|data|module|local)\.|^/|^\.{1,2}/|=>|^\d+[a-z]{1,2}$"
+)
+_SIGNS = frozenset("!@#$%^&*+=?~")
+
+
+def _is_mixed(text: str) -> bool:
+    return any(letter.isdigit() or letter in _SIGNS for letter in text) and any(map(str.isalpha, text))
+
+
+def is_password(text: str) -> bool:
     """Not an identifier, a call or a word: letters mixed with digits or signs, or random letters."""
-    if not is_given(text) or re.search(r"[()\[\]{}]|^\w+\.\w+$|^[A-Z][A-Z_]+$|^(?:https?|file):|::", text):
+    if not is_given(text) or _CODE.match(text) or _CODE.search(text):
         return False
-    is_mixed = any(letter.isdigit() or letter in "!@#$%^&*+=?~" for letter in text) and any(map(str.isalpha, text))
-    return is_mixed or (len(text) >= 16 and _bits(text) >= 3.5 and not text.islower())
+    return _is_mixed(text) or (len(text) >= 16 and _bits(text) >= 3.5 and not text.islower())
+
+
+_NO_PASSWORD = frozenset(
+    ["string", "required", "optional", "field", "input", "value", "invalid", "incorrect", "wrong", "missing", "expired", "reset", "forgot", "forgotten", "hidden", "text", "default", "empty", "enabled", "disabled", "unknown", "boolean", "number", "object", "option", "options", "varchar", "prompt", "manager", "generator", "policy", "policies", "strength", "confirm", "confirmation", "confirmed", "updated", "changed", "minimum", "maximum", "length", "characters", "should", "must", "cannot", "please", "enter", "your", "this", "that", "there", "here", "with", "from", "file", "page", "change", "valid", "protected", "hashed", "encrypted", "plaintext", "plain", "username", "email", "login", "account", "server", "database", "admin", "client", "first", "never", "always", "needed", "stored", "return", "export", "import", "class", "const", "function", "async", "await", "false", "while", "print", "public", "private", "static", "mandatory", "nullable", "before", "after", "again", "later", "against", "using", "match", "matches", "column", "requirements", "rules", "expiry", "history", "hash", "provided", "available", "located", "according", "contact", "unset", "unchanged", "rotated", "above", "below", "various", "something", "anything", "nothing", "random", "generated", "temporary", "secure", "strong", "example", "sample", "masked", "removed", "omitted", "skipped", "accepted", "rejected", "verified", "failed", "success", "correct", "mismatch", "denied", "granted", "blank", "numeric", "alphanumeric", "ignored", "erforderlich", "falsch", "ungültig", "vergessen", "geändert", "obligatoire", "oublié", "requerida", "incorrecta", "obligatorio", "olvidada", "inválida", "obrigatória", "errata", "obbligatoria", "vereist", "onjuist", "wymagane", "nieprawidłowe", "bcrypt", "argon", "scrypt", "sha-256", "keychain", "keyring", "vault", "secrets", "environment", "ansible", "terraform"]
+)
+
+
+def is_told_password(text: str) -> bool:
+    """What follows "password:" may also be a word or a few digits, but not one that describes a password."""
+    if is_password(text):
+        return True
+    if not is_given(text) or _CODE.match(text) or _CODE.search(text):
+        return False
+    if text.isdigit():
+        return 4 <= len(text) <= 16
+    words = text.split()
+    if len(words) > 1:  # a phrase, if quoted
+        return len(words) >= 3 and not {"your", "the", "enter", "must", "should", "password", "is", "a", "to"} & {*map(str.lower, words)}
+    is_named = re.search(r"(?i)pass|pwd|secret|token|_|field|input|value|type|param|config|user", text)
+    is_word = re.fullmatch(r"[^\W\d_]+(?:-[^\W\d_]+)*", text) and not re.search(r"[a-z][A-Z]", text)
+    return len(text) >= 6 and not is_named and bool(is_word) and text.lower() not in _NO_PASSWORD
+
+
+_TURN = re.compile(r"(?=[A-Za-z]\d|\d[A-Za-z]|[a-z][A-Z]|[A-Z]{2}[a-z])")
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def _is_key(text: str) -> bool:
+    """Whether what has a vendor's prefix looks random: letters and digits take turns more often than in a name."""
+    return is_given(text) and (len(_TURN.findall(text)) >= len(text) / 6 or bool(_UUID.search(text)))
 
 
 def _is_random(text: str) -> bool:
@@ -109,114 +171,483 @@ def _is_random(text: str) -> bool:
         return False
     if text.count("/") > max(2, len(text) // 32):  # a path; in base 64 one character in 64 is a slash
         return False
-    return _bits(text) >= 3.7 and sum(letter.isdigit() for letter in text) >= 3
+    words = sum(len(word) for word in re.findall(r"[A-Z]?[a-z]{4,}", text))  # of an identifier
+    return words < len(text) // 2 and _bits(text) >= 3.7 and sum(letter.isdigit() for letter in text) >= 3
 
 
-NO_SECRET = re.compile(  # ids of calls; PNG, JPEG, GIF, WebP or WAV, PDF and MP3 as they begin in base 64
-    r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item)[_-]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|JVBERi0|SUQz"
+NO_SECRET = re.compile(  # ids of calls; what is public; PNG, JPEG, GIF, WebP, WAV, PDF, MP3, fonts, archives in base 64
+    r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item|cus|evt|pi|prod|price|sub|in|ch|seti|cs|thread|asst|file|step"
+    r"|batch|trace|span|srv|pod|job|task|order|txn)[_-]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|JVBERi0|SUQz|AAAAB3Nza|AAAAC3Nza"
+    r"|AAAAE2Vj|sha(?:1|256|384|512)-|d09GM|H4sI|UEsD|AGFzb|PHN2Zy|Qm[1-9A-HJ-Za-km-z]{44}$|baf[ky]|-----BEGIN"
 )
-_LONG_NUMBER = re.compile(r"\d\d{3}[ -]?\d{4}[ -]?\d{2}")  # how every card's begins
-_COUNTRY = re.compile(r"\d(?<=[A-Za-z]{2}\d)\d")  # a country's two letters and two digits, found by the digits
+_LONG_NUMBER = re.compile(r"[0-9]{4}(?:[ ._/-]{0,2}[0-9]{4}[ ._/-]{0,2}[0-9]{2}|[ ._/-][0-9]{6})")  # how every card's begins
+_COUNTRY = re.compile(r"[0-9](?<=[A-Za-z]{2}[0-9])[0-9](?:[ .-]?[A-Za-z0-9]){11}")  # a country's two letters and two digits, found by the digits
+_LONG_TOKEN = re.compile(r"[0-9](?:(?<=[A-Za-z][0-9])|[A-Za-z])[A-Za-z0-9_./+=-]{4}")  # a digit beside a letter, as in most keys
+_AT_DOMAIN = re.compile(r"@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2}")
+# Prefixes that vendors give their tokens, for which there is no kind of their own below.
+_PREFIXES = r"""
+gsk_ pplx- xai- r8_ nvapi- tvly- jina_ fw_ tgp_v1_ lsv2_[a-z]{2}_ pcsk_ csk- e2b_ fc-(?=[0-9a-f]{32}) sk_(?=[0-9a-f]{32}) pk-lf- lin_(?:api|oauth)_ ntn_ secret_(?=[A-Za-z0-9]{24})
+fig[duo]h?_ pat-[a-z]{2}\d- tfp_ ops_ dp\.[a-z]{2,5}\. hv[sbr]\. pul- NR(?:AK|JS|IQ|II|RA)- gl(?:c|sa)_ sntry[su]_ dt0[a-z]01\.
+hc[abx]ik_ HRKU- vc[pair]_ nf[pco]_ (?:FlyV1\s)?fm[12]r?_ fo1_ rnd_ sbp_ sb_secret_ pscale_[a-z]{2,5}_ dapi(?=[0-9a-f]{32}) sq0[a-z]{3}- EAA[A-Z](?=[A-Za-z0-9_-]{20})
+shp(?:at|ca|pa|ss|tka)_ whsec_ [prs]k_(?:live|test|prod)_ rzp_(?:live|test)_ access-[a-z]{7,11}- (?:live|test)_(?=[A-Za-z0-9]{24}) xkeysib- xsmtpsib-
+key-(?=[0-9a-f]{32}) GOCSPX- AT(?:ATT3|CTT3|(?:BB|TA)(?=[A-Za-z0-9]{24})) xapp- xoxe[.-] rubygems_ dckr_[po]at_ oy2(?=[a-z0-9]{40}) CLOJARS_ AKCp cmVmd(?=[A-Za-z0-9]{50}) GR1348941
+gl(?:rt|rtr|dt|cbt|ptt|ft|soat|imt|agent|oas|ffct|wt)- AGE-SECRET-KEY-1 LTAI AKID t1\.(?=[A-Za-z0-9_-]{20}) y0_ AQVN YC[OMN] sq[pua]_ CCIP(?:AT|RJ)_
+bkua_ PMAK- rdme_ CFPAT- pn[ua]_ shippo_[a-z]{4}_ EZ[AT]K duffel_[a-z]{4}_ fio-u- FLWSECK(?:_TEST)?- tskey-[a-z]{3,7}- sgp_ ico-
+tk-us- p8e- ABSK api_org_ cf[ua]t_ v1\.0-(?=[0-9a-f]{24}) sl\.(?:u\.)?(?=[A-Za-z0-9_-]{40}) ph[cxs]_ re_(?=[A-Za-z0-9_]{16}) tr_[a-z]{3,4}_ signkey- api_(?:live|sandbox)\. 1//0(?=[A-Za-z0-9_-]{20})
+(?:sec|sub|pub)-c- waka_ 1000\.(?=[0-9a-f]{32}) A3-[A-Z0-9]{6}- A3T[A-Z0-9] (?:ABIA|ACCA) mfa\.(?=[A-Za-z0-9_-]{20}) oauth: cal_live_ wandb_v1_ rpa_ apify_api_ snyk_
+(?:sdk|api|mob)-(?=[0-9a-f]{8}-) ory_[a-z]{2,3}_
+"""
+_VENDORS = "|".join(_PREFIXES.split())
 # What follows a repeated part never begins as the part does, so that a search takes linear time.
 SECRETS: Mapping[str, Sign] = {
-    "anthropic_api_key": sign(r"\bsk-ant-[A-Za-z0-9_-]{20,}", "sk-ant-"),
-    "openai_api_key": sign(r"\bsk-(?!ant-)(?:proj-|svcacct-)?[A-Za-z0-9_-]{20,}", "sk-"),
+    "anthropic_api_key": sign(r"\bsk-ant-[A-Za-z0-9_-]{20,}", "sk-ant-", test=is_given),
+    "openai_api_key": sign(r"\bsk-(?!ant-)(?:[a-z]{2,8}-(?:v1-)?)?[A-Za-z0-9_-]{20,}", "sk-", test=_is_key),
     "github_token": sign(
-        r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})", "ghp_|gho_|ghu_|ghs_|ghr_|github_pat_"
+        r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})",
+        "ghp_|gho_|ghu_|ghs_|ghr_|github_pat_",
+        test=is_given,
     ),
-    "slack_token": sign(r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}", "xox"),
-    "aws_access_key": sign(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", "AKIA|ASIA"),
-    "google_api_key": sign(r"\bAIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])", "AIza"),
-    "stripe_key": sign(r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}", "k_live_|k_test_"),
-    "gitlab_token": sign(r"\bglpat-[A-Za-z0-9_-]{20,}", "glpat-"),
-    "huggingface_token": sign(r"\bhf_[A-Za-z0-9]{30,}", "hf_"),
-    "npm_token": sign(r"\bnpm_[A-Za-z0-9]{36}\b", "npm_"),
-    "pypi_token": sign(r"\bpypi-[A-Za-z0-9_-]{50,}", "pypi-"),
-    "sendgrid_key": sign(r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}", "SG."),
-    "google_oauth_token": sign(r"\bya29\.[A-Za-z0-9_-]{20,}", "ya29."),
-    "telegram_token": sign(r"\b\d{8,10}:AA[A-Za-z0-9_-]{30,40}", ":AA"),
+    "slack_token": sign(r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}", "xox", test=is_given),
+    "aws_access_key": sign(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", test=is_given, trait=_LONG_TOKEN),
+    "google_api_key": sign(r"\bAIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])", test=is_given, trait=_LONG_TOKEN),
+    "stripe_key": sign(r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}", "k_live_|k_test_", test=is_given),
+    "gitlab_token": sign(r"\bglpat-[A-Za-z0-9_-]{20,}", "glpat-", test=is_given),
+    "huggingface_token": sign(r"\bhf_[A-Za-z0-9]{30,}", "hf_", test=is_given),
+    "npm_token": sign(r"\bnpm_[A-Za-z0-9]{36}\b", "npm_", test=is_given),
+    "pypi_token": sign(r"\bpypi-[A-Za-z0-9_-]{50,}", "pypi-", test=is_given),
+    "sendgrid_key": sign(r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}", trait=_LONG_TOKEN),
+    "google_oauth_token": sign(r"\bya29\.[A-Za-z0-9_-]{20,}", trait=_LONG_TOKEN),
+    "telegram_token": sign(r"\b\d{8,10}:[A-Za-z0-9_-]{30,40}\b", ":", test=_is_key, trait=re.compile(r":(?<=[0-9]:)[A-Za-z0-9_-]{30}")),
     "digitalocean_token": sign(r"\bdo[opr]_v1_[a-f0-9]{64}\b", "_v1_"),
-    "slack_webhook": sign(r"\bhttps://hooks\.slack\.com/services/[A-Za-z0-9/]{20,}", "hooks.slack"),
-    "private_key_material": sign(
-        r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----"
-        r"(?:(?:[^-]|-(?!----))+-----END (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----"
-        r"|(?:(?:\s|\\[nr])*[A-Za-z0-9+/=]{16,})*)",
-        "PRIVATE KEY",
+    "slack_webhook": sign(r"\bhttps://hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/]{20,}", "hooks.slack"),
+    "webhook": sign(
+        r"\bhttps://(?:(?:ptb\.|canary\.)?discord(?:app)?\.com/api/webhooks/\d{15,20}/[\w-]{30,}"
+        r"|[\w.-]{1,80}\.(?:webhook\.office|logic\.azure)\.com[:/][^\s\"'<>]{30,}"
+        r"|hooks\.zapier\.com/hooks/catch/[\w/]{8,}|chat\.googleapis\.com/v1/spaces/[^\s\"'<>]{20,})",
+        "webhooks/|webhook.office|logic.azure|hooks.zapier|chat.googleapis",
     ),
-    "url_password": sign(r"\b[a-z][a-z0-9+]{1,15}://[^\s:/@]{0,64}:(?P<it>[^\s/@]{3,256})@", "://", test=is_given),
-    "jwt_token": sign(r"\beyJ[A-Za-z0-9_-]{8,2048}+\.eyJ[A-Za-z0-9_-]{8,16384}+\.[A-Za-z0-9_-]{8,}", ".eyJ"),
+    "vendor_token": sign(
+        rf"(?<![A-Za-z0-9_])(?=[A-Za-z0-9_.=~/+:-]{{18}})(?:{_VENDORS})[A-Za-z0-9_.=~/+:-]{{11,}}[A-Za-z0-9_=-]",
+        test=_is_key,
+        trait=_LONG_TOKEN,
+    ),
+    "twilio_key": sign(r"\b(?:AC|SK)[0-9a-f]{32}\b", trait=_LONG_TOKEN),
+    "mail_key": sign(r"[0-9a-f](?<!\w.)[0-9a-f]{31}-(?:us\d{1,2}|[0-9a-f]{8}-[0-9a-f]{8})\b", "-us|-", trait=re.compile(r"-(?<=[0-9a-f]{24}-)")),
+    "discord_token": sign(r"\b[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}\b", test=_is_key, trait=_LONG_TOKEN),
+    "azure_secret": sign(r"(?<![\w~.-])[A-Za-z0-9_~.-]{3}\dQ~[A-Za-z0-9_~.-]{31,34}(?![\w~-])", trait=_LONG_TOKEN),
+    "airtable_token": sign(r"\bpat[A-Za-z0-9]{14}\.[0-9a-f]{64}\b", trait=_LONG_TOKEN),
+    "newrelic_license": sign(r"\b[0-9a-zA-Z]{34,38}NRAL\b", "NRAL"),
+    "terraform_token": sign(r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}", trait=_LONG_TOKEN),
+    "private_key_material": sign(
+        r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
+        r"(?:(?:[^-]|-(?!----))+-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
+        r"|(?:(?:\s|\\[nr])*[A-Za-z0-9+/=]{16,})*)"
+        r"|PuTTY-User-Key-File-\d: (?:[^\n]*\n){1,40}?Private-Lines: \d+(?:\r?\n[A-Za-z0-9+/=]{16,})*",
+        "PRIVATE KEY|PuTTY-User",
+    ),
+    "url_password": sign(
+        r"\b[A-Za-z][A-Za-z0-9+]{1,20}://[^\s:/@]{0,64}:(?P<it>(?!\d{1,5}/)[^\s@\"'<>]{3,256}(?:@[^\s@/\"'<>]{1,64})?)@(?=[\w.\[-])",
+        "://",
+        test=is_given,
+    ),
+    "jwt_token": sign(
+        r"\beyJ[A-Za-z0-9_-]{8,2048}+\.eyJ[A-Za-z0-9_-]{8,16384}+(?:\.[A-Za-z0-9_-]{8,})?"
+        r"|\beyJ[A-Za-z0-9_-]{16,2048}+(?:\.[A-Za-z0-9_-]{0,16384}+){4}",
+        "eyJ",
+    ),
 }
+_IBANS = {  # letters and digits after the country and the check digits
+    11: "NO", 12: "BE", 14: "DK|FI|FO|GL|NL|SD", 15: "MK|SI", 16: "AT|BA|EE|KZ|LT|LU|MN|XK", 17: "CH|CR|HR|LI|LV",
+    18: "BG|BH|DE|GB|GE|IE|ME|RS|VA", 19: "AE|GI|IL|IQ|OM|SO|TL", 20: "AD|CZ|ES|MD|PK|RO|SA|SE|SK|TN|VG",
+    21: "LY|PT|ST", 22: "IS|TR", 23: "BI|DJ|FR|GR|IT|MC|MR|SM", 24: "AL|AZ|BY|CY|DO|GT|HU|LB|NI|PL|SV",
+    25: "BR|EG|PS|QA|UA", 26: "JO|KW|MU|YE", 27: "MT|SC", 28: "LC", 29: "RU",
+}  # fmt: skip
+_IBAN = "|".join(rf"(?:{which})\d\d(?:[ .-]?[A-Z0-9]){{{length}}}" for length, which in _IBANS.items())
 PERSONAL: Mapping[str, Sign] = {
-    "email": sign(r"\b[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b", "@", test=_is_somebodys),
-    "phone": sign(r"\+(?<![\w+.)].)[1-9](?:[ .-]?\(?\d\)?){8,14}(?!\w)", "+", test=_is_phone),
-    "social_security_number": sign(r"[0-8](?<![\d-].)\d\d(?<!000)(?<!666)-(?!00)\d{2}-(?!0000)\d{4}(?![\d-])", "-"),
+    "email": sign(
+        r"\b[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b",
+        "@",
+        test=_is_somebodys,
+        trait=_AT_DOMAIN,
+    ),
+    "phone": sign(r"\+(?<![\w+.)].)[1-9](?:[ ./-]{0,3}\(?\d\)?){7,14}(?!\w)", "+", test=_is_phone),
+    "social_security_number": sign(
+        r"[0-8](?<![\d-].)\d\d(?<!000)(?<!666)-(?!00)\d{2}-(?!0000)\d{4}(?![\d-])",
+        "-",
+        trait=re.compile(r"-[0-9]{2}-[0-9]{4}"),
+    ),
     "card_number": sign(
-        r"[3-6](?<![\d.-].)(?:(?<=4)\d{3}|(?<=5)[1-5]\d{2}|(?<=6)011|(?<=6)5\d{2})"
-        r"([ -]?)\d{4}\1\d{4}\1\d{4}(?![\d-]|\.(?!0(?!\d))\d)"
-        r"|3(?<![\d.-].)[47]\d{2}([ -]?)\d{6}\2\d{5}(?![\d-]|\.(?!0(?!\d))\d)",
-        test=_luhn,
+        r"[2-6](?<![\d.-].)(?:(?<=4)\d{3}|(?<=5)[1-5]\d{2}|(?<=6)011|(?<=6)5\d{2}|(?<=2)(?:22[1-9]|2[3-9]\d|[3-6]\d\d|7[01]\d|720))"
+        r"([ ./-]?)\d{4}\1\d{4}\1\d{4}(?![\d-]|\.(?!0(?!\d))\d)"
+        r"|3(?<![\d.-].)[47]\d{2}([ ./-]?)\d{6}\2\d{5}(?![\d-]|\.(?!0(?!\d))\d)",
+        test=luhn,
         trait=_LONG_NUMBER,
     ),
-    "bank_account": sign(
-        r"[A-Z](?<!\w.)[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b", test=_mod97, trait=_COUNTRY
-    ),
+    "bank_account": sign(rf"(?<!\w)(?:{_IBAN})(?![A-Za-z0-9])", test=_mod97, trait=_COUNTRY),
 }
 _NAMES = (
-    r"passw(?:or)?[dt]|pass(?:phrase|code)|\b(?:pwd?|pass)\b|mot de passe|contraseña|secret|token|api[_ -]?key"
-    r"|(?:access|auth|account|private)[_ -]?key|credential"
+    r"api[_ -]?key|apikey|(?:access|auth|account|private|shared|signing|encryption|master|subscription|license|secret|service"
+    r"|client|storage|session|consumer|application|app|admin|deploy|webhook|user|root|write|read|ingest|publish)[_ -]?key"
+    r"|secret|token|credential|jeton|clave (?:de )?api|chave (?:de )?api|schlüssel|klucz api|bearer|x-auth|auth_?code|sas|psk"
 )
+_PASSWORDS = (  # each begins with a letter, so that a search skips to it
+    r"passw(?:or)?[dt]e?|passphrase|passcode|pass(?<![a-z]pass)\b|pwd?(?<![a-z]pw)(?<![a-z]pwd)\b|mot de passe|mdp\b|contrase[nñ][ay]"
+    r"|senha|palavra[ -]passe|parol[aă]|kennwort|zugangscode|wachtwoord|hasł[oa]|haslo|heslo|l[oö]senord|adgangskode|kodeord|passord"
+    r"|salasana|sifre|şifre|jelsz[oó]|lozinka|geslo|kata sandi|mat khau|mật khẩu|slaptažodis|parool|clave\b|masterauth|requirepass|securestring"
+)
+_PASSWORD_WORDS = (
+    "mdp|contraseña|contrasena|contrasenya|senha|palavra|parola|parolă|kennwort|zugangscode|wachtwoord|hasło|hasła|haslo|heslo|lösenord|losenord"
+    "|adgangskode|kodeord|salasana|sifre|şifre|şifresi|şifrem|jelszó|jelszo|lozinka|geslo|sandi|khau|khẩu|slaptažodis|parool|clave|masterauth|securestring"
+)
+_FAR = (  # scripts whose words are not told from what follows by spaces
+    "парол[ьяюе]|парола|лозинка|κωδικ(?:ός|ό|οί)(?: πρόσβασης)?|συνθηματικό|密码|密碼|口令|パスワード|暗証番号|合言葉|비밀번호|암호|패스워드"
+    "|كلم[ةه] (?:المرور|السر)|رمز عبور|گذرواژه|סיסמ[הא]|पासवर्ड|कूटशब्द|รหัสผ่าน|পাসওয়ার্ড|api密钥|密钥|令牌|apiキー|トークン|api 키|토큰"
+    "|токен|ключ api|api[- ]ключ|секретный ключ|מפתח api|مفتاح api|رمز api"
+)
+_IS = (
+    r"is|are|was|ist|lautet|war|sind|est|était|es|era|são|foi|é|è|jest|to|je|är|er|on|adalah|là|:|zu|auf|en|a|na|til|till|ora|now"
+    r"|jetzt|maintenant|ahora|agora|reads?|remains|equals"
+)
+_END = r"(?<![.,;:!?)\]}\"'`])"
 ASSIGNED: Mapping[str, Sign] = {
     "assigned_secret": sign(
-        rf"(?=[pmcstaPMCSTA])(?i:{_NAMES})(?:[sS]?[\w-]{{0,24}})[\"'`*]{{0,3}}\s{{0,4}}"
-        r"(?:[:=|]{1,2}>?"
-        r"|(?i:\b(?:is|are|was|ist|est|es)\b:?|\b(?:has been |was |is )?(?:set |changed |reset )?to\b))"
-        r"\s{0,4}[\"'`]?(?P<it>[^\s\"'`,;|]{6,512})",
-        "pass|pw|contrase|ecret|oken|key|redential",
-        test=_is_password,
+        rf"(?:{_NAMES})[\w-]{{0,24}}[\"'`*\])]{{0,3}}\s{{0,4}}"
+        r"(?:[:=|>]{1,2}>?|→|->|,(?=\s?[\"'])|\b(?:is|are|was|ist|lautet|est|es|é|jest|:)\b:?"
+        r"|\b(?:has been |was |is )?(?:set |changed |reset )?to\b)"
+        r"\s{0,4}[\"'`]{0,3}(?P<it>[^\s\"'`,;|<>&]{6,512})",
+        "secret|token|key|credential|auth",
+        words="jeton|schlüssel|sas|psk|clave|chave|klucz",
+        test=is_password,
+        any_case=True,
+    ),
+    "password": sign(
+        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`*\])]{{0,3}}(?:\s\([^()\n]{{1,30}}\)|\s(?:for|of|to|at|on|für|fur|vom|von|zum|de|du|del|do|da|pour|para|per"
+        r"|voor|van|do|dla|till|til|for|untuk|cho|icin|için)\s[^\n:=]{1,40}?)?\s{0,4}"
+        r"(?:[:=|>]{1,2}>?|→|->|[,(](?=\s?[\"'])|(?<![\"'])\s(?=[\"']))\s{0,8}(?P<quote>[\"'`]{0,3})"
+        r"(?P<it>(?<=[\"'`])[^\"'`\n<>]{4,128}(?=[\"'`])|[^\s\"'`,;|<>&]{4,512})",
+        "pass|pw",
+        words=_PASSWORD_WORDS,
+        test=is_told_password,
+        any_case=True,
+    ),
+    "prose_password": sign(
+        rf"(?:{_PASSWORDS}|pin(?<![a-z]pin)\b|login|credentials?|creds|zugangsdaten|identifiants?|credenciales|credenciais|credenziali|zaloguj|inloggning|logg inn)"
+        r"[^\n\"`]{0,50}?"
+        r"(?:\s[\"'`(]{0,2}|[:=/|]\s{0,2}[\"'`]?)(?P<it>(?=[^\s\"'`]{0,40}[\d!#$%^&*?~_+=-])(?=[^\s\"'`]{0,40}[a-z])[^\s\"'`<>]{5,63}(?<![.,;:!?)\]])[!?]?)",
+        "pass|pw",
+        words=_PASSWORD_WORDS + "|login|creds|credentials|credential|zugangsdaten|identifiant|identifiants|credenciales|credenciais|credenziali|zaloguj|inloggning|logg|pin",
+        test=lambda text: _is_prose_password(text),
+        any_case=True,
+    ),
+    "password_before": sign(
+        rf"(?P<it>[^\s\"'`<>]{{5,63}})[\"'`]? (?:as|is|was|als|ist|comme|est|como|es|é|come|jako)(?: (?:the|my|your|our|his|her|a|das|mein|le|mon|la|mi|el|o|il))?(?: \w{{1,12}})? (?:{_PASSWORDS})",
+        "pass",
+        words=_PASSWORD_WORDS,
+        test=lambda text: _is_prose_password(text),
+        any_case=True,
+        trait=re.compile(r" (?:as|is|was|als|ist|comme|est|como|es|é|come|jako) "),
+    ),
+    "far_password": sign(
+        rf"(?:{_FAR})[^\x21-\x7e\n]{{0,12}}[:=]{{1,2}}>?\s{{0,3}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{3,127}}{_END})",
+        test=is_told_password,
+        trait=re.compile("[^\x00-\u0370]"),
+        any_case=True,
+    ),
+    "far_prose_password": sign(
+        rf"(?:{_FAR})(?:[^\x21-\x7e\n]|-(?=[^\x21-\x7e])){{0,30}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{4,127}}{_END}!?)",
+        test=lambda text: _is_prose_password(text),
+        trait=re.compile("[^\x00-\u0370]"),
         any_case=True,
     ),
     "flag_secret": sign(
-        rf"--?[\w-]{{0,20}}(?:{_NAMES}|key)[\w-]{{0,10}}[ =][\"']?(?P<it>[^\s\"'`,;|-][^\s\"'`,;|]{{5,511}})",
-        "-",
-        test=_is_password,
+        rf"--?[\w-]{{0,20}}(?:{_NAMES}|passw(?:or)?d|passphrase|pwd|pass|key)[\w-]{{0,10}}[ =][\"']?(?P<it>[^\s\"'`,;|-][^\s\"'`,;|]{{4,511}})",
+        words="password|passwd|passphrase|pwd|pass|key|secret|token|apikey|credential|credentials|jeton|psk|sas",
+        test=is_told_password,
+        any_case=True,
+        trait=re.compile(r"--?[A-Za-z]"),
+    ),
+    "command_password": sign(
+        r"\b(?:curl|wget|httpie|xh)\b[^\n|]{0,120}?\s(?:-u|--user|-a|--auth)[ =]?[\"']?[^\s:\"']{1,64}:(?P<it>[^\s\"'@]{3,128})",
+        words="curl|wget|httpie|xh",
+        test=is_given,
+    ),
+    "option_password": sign(
+        r"\b(?:mysql\w*|mariadb\w*|sshpass|docker login|podman login|helm registry login|mongo\w*|zip|7za?|unzip|redis-cli|ldap\w+|sqlcmd|plink|pscp|smbclient|openssl|keytool|expect|xfreerdp"
+        r"|htpasswd|az login|npm login|svn|isql|bcp|net use|psexec|ansible\w*|gpg|borg|restic|vncpasswd|kinit|mosquitto_\w+|amqp\w*|cqlsh|clickhouse\w*|vault login|snowsql|impala-shell|beeline)\b"
+        r"[^\n|]{0,120}?\s[-/](?:p|P|w|a|pw|pass(?:word)?|storepass|keypass|passin pass)[ :=]{0,2}[\"']?(?P<it>(?!-)[^\s\"'|]{4,128})",
+        words="mysql|mysqldump|mysqladmin|mariadb|sshpass|login|mongo|mongosh|mongodump|zip|7z|7za|z|za|unzip|redis|ldapsearch|ldapadd|sqlcmd|plink|pscp|smbclient|openssl|keytool|xfreerdp|htpasswd|svn|isql|bcp|net"
+        "|psexec|ansible|gpg|borg|restic|kinit|mosquitto|cqlsh|clickhouse|vault|snowsql|impala|beeline",
+        test=lambda text: is_given(text) and not text.isdigit() and not _CODE.search(text),
+    ),
+    "sql_password": sign(
+        r"\bidentified\s+(?:with\s+\w+\s+)?(?:by|as)\s+(?:password\s+)?[\"'](?P<it>[^\"'\n]{3,128})",
+        "identified",
+        test=is_given,
+        any_case=True,
+    ),
+    "go_password": sign(r"\b[\w.-]{1,40}:(?P<it>[^\s:@/\"']{3,64})@(?:tcp|unix|udp)\(", "@", test=is_given),
+    "user_password": sign(
+        r"(?<![\w.])(?:root|admin|administrator|postgres|sa|user|guest|deploy|ubuntu|oracle|[a-z][a-z0-9._-]{2,20})(?::\s?|\s/\s)(?P<it>(?=\S{0,30}\d)(?=\S{0,30}[!#$%^&*?~])(?=\S{0,30}[A-Za-z])[^\s\"'`,;|<>:/@]{8,40})(?![^\s.,;)\"'])",
+        ":|/",
+        test=is_password,
+        unless=r"https?:\S*",
+        trait=re.compile(r"[:/]\s?(?=[^\s:/]{0,30}[0-9])[^\s:/]{0,30}[!#$%^&*?~]"),
     ),
     "bearer_token": sign(
-        r"(?:[Bb]earer|BEARER|[Bb]asic|BASIC)\s{1,4}(?P<it>[A-Za-z0-9._~+/-]{16,}={0,2})",
-        "earer|asic",
-        test=_is_password,
+        r"\b(?:bearer|basic|token|apikey|api-key|ssws|geniekey|splunk|jwt)\s{1,4}(?P<it>[a-z0-9._~+/:-]{12,}={0,2})",
+        words="bearer|basic|token|apikey|key|ssws|geniekey|splunk|jwt",
+        test=lambda text: is_password(text) and len(text) >= 16 and (sum(map(str.isdigit, text)) >= 2 or len(text) >= 24),
         any_case=True,
     ),
+    "header_secret": sign(
+        r"\b(?:(?:proxy-)?authorization|x-[a-z-]{0,24}(?:key|token|auth|secret|signature)|private-token|job-token|ocp-apim-subscription-key|api-?key|apikey)"
+        r"[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:(?:bearer|basic|token|digest|negotiate|apikey|bot|jwt)\s{1,3})?(?P<it>[^\s\"'`,;<>]{8,4096})",
+        "authorization|x-|-token|-key|apikey",
+        test=lambda text: is_given(text) and not _CODE.search(text) and text.lower() not in _NO_PASSWORD and (_is_mixed(text) or len(text) >= 16),
+        any_case=True,
+    ),
+    "cookie": sign(
+        r"(?:sess(?:ion)?(?:[_-]?id|[_-]?token)?|sid|auth[\w-]{0,12}|remember_\w{1,12}|csrf\w{0,12}|xsrf[\w-]{0,12}|jwt|token|sig|signature|verifier|secret)"
+        r"=(?P<it>[^\s\"'`,;|<>&]{12,4096})",
+        trait=re.compile(r"=[^\s\"'`,;|<>&]{12}"),
+        test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= 2,
+        any_case=True,
+    ),
+    "paired_password": sign(
+        r"\b(?:auth|login|credentials?|networkcredential|connect|authenticate|basicauth|httpbasicauth|sign_?in|logon|usernamepasswordcredentials|userpass)\w{0,12}\s?[=(]{1,2}\s?\(?\s?[\"'][^\"'\n]{1,64}[\"'],\s?[\"'](?P<it>[^\"'\n]{4,128})[\"']",
+        words="auth|login|credential|credentials|networkcredential|connect|authenticate|basicauth|httpbasicauth|signin|logon|usernamepasswordcredentials|userpass",
+        test=is_given,
+        any_case=True,
+    ),
+    "form_password": sign(
+        r"type=[\"']?password[\"']?[^<>]{0,160}?\bvalue=[\"'](?P<it>[^\"'\n]{3,128})", words="password", test=is_given, any_case=True
+    ),
+    "form_value": sign(
+        r"\bvalue=[\"'](?P<it>[^\"'\n]{3,128})[\"'][^<>]{0,160}?type=[\"']?password", words="password", test=is_given, any_case=True
+    ),
+    "netrc_password": sign(r"\blogin\s+\S{1,64}\s+password\s+(?P<it>\S{3,128})", words="login", test=is_given, any_case=True),
+    "wifi_password": sign(r"WIFI:(?:[^;\n]{0,80};){1,4}?P:(?P<it>[^;\n]{3,64});", "WIFI:", test=is_given),
+    "piped_password": sign(
+        r"\becho\s+(?:-n\s+)?[\"']?(?:[\w.-]{1,32}:)?(?P<it>[^\s\"'|]{4,128})[\"']?\s*\|\s*(?:sudo|docker login|podman login|passwd|chpasswd|su\b|gh auth|kinit|cryptsetup|openssl|gpg)",
+        words="echo",
+        test=is_given,
+    ),
+    "argument_password": sign(
+        r"\b(?:htpasswd\s+-\w*b\w*\s+\S+\s+\S+\s+|net user \S{1,40} |sqlplus \S{1,40}/|wpa_passphrase \S{1,40} |-pass(?:in|out)?[ =]pass:|\bpass:|ssh-keygen\b[^\n]{0,80}?-N [\"']?|useradd\b[^\n]{0,40}?-p [\"']?|mysqladmin\b[^\n]{0,40}?password [\"']?|chpasswd <<< [\"']?\S{1,32}:|sudo -S <<< [\"']?)(?P<it>(?![-/*])[^\s\"'@|]{4,64})",
+        words="htpasswd|net|sqlplus|wpa|passin|passout|pass|keygen|useradd|mysqladmin|chpasswd|sudo",
+        test=is_given,
+    ),
+    "oauth_code": sign(r"[?&](?:code|ticket|nonce|assertion|samlresponse)=(?P<it>[^\s\"'`&#<>]{12,512})", "code=|ticket=|assertion=|samlresponse=", test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= 2, any_case=True),
+    "named_vendor_key": sign(
+        r"\b(?:datadog|dd_\w{2,12}|cloudflare|cf_\w{2,12}|twilio|heroku|azure ?devops|azure|algolia|mailgun|pagerduty|okta|auth0|snyk|codecov|wandb|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly|netlify|linode|vultr|hetzner|sonarqube|artifactory|opsgenie|rollbar|bugsnag|honeycomb|segment|mixpanel|amplitude|intercom|freshdesk|pipedrive|trello|clickup|monday|airtable|bitly|giphy|unsplash|openweather\w*|newsapi|alpha ?vantage|finnhub|etherscan|infura|alchemy|\bpat\b)\b"
+        r"[^\n]{0,30}?(?:key|token|\bpat\b|secret|auth|api|credential|password)[^\n]{0,16}?(?<![\w-])(?P<it>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-z]{32,84})(?![\w-])",
+        words="datadog|dd|cloudflare|cf|twilio|heroku|azure|algolia|mailgun|pagerduty|okta|auth|snyk|codecov|wandb|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly|netlify|linode|vultr|hetzner|sonarqube|artifactory|opsgenie|rollbar|bugsnag|honeycomb|segment|mixpanel|amplitude|intercom|freshdesk|pipedrive|trello|clickup|monday|airtable|bitly|giphy|unsplash|openweather|openweathermap|newsapi|finnhub|etherscan|infura|alchemy|pat",
+        test=lambda text: sum(map(str.isdigit, text)) >= 4 and any(map(str.isalpha, text)),
+        any_case=True,
+        trait=re.compile(r"[0-9a-zA-Z]{12}"),
+    ),
+    "hex_key": sign(
+        r"(?:private|secret|priv|signing)[ _-]?key\W{1,6}(?:is\s|ist\s)?[\"'`]?(?P<it>(?:0x)?[0-9a-f]{64})(?!\w)", words="key", any_case=True
+    ),
+    "seed_phrase": sign(
+        r"(?<![a-z])(?<![a-z][ ,-])(?:[a-z]{3,8}(?:[ ,]{1,2}|-|\n)){11,23}[a-z]{3,8}(?![a-z]|[ ,-][a-z])", trait=re.compile(r"(?:^|[:\n\"'`(>])[ \n]?(?:[a-z]{3,8}[ ,\n-]{1,2}){11}"), test=lambda text: _is_seed(text)
+    ),
+    "numbered_seed": sign(r"\b1[.):]\s?[a-z]{3,8}(?:[\s,]{1,3}\d{1,2}[.):]\s?[a-z]{3,8}){11,23}", "2.|2)|2:"),
+    "told_seed": sign(
+        r"\b(?:seed|recovery|mnemonic|backup|wallet|secret)[ -]?(?:phrase|words?|seed)?\b[^\n]{0,60}?(?:[:=\n\"]|\b(?:is|are|ist|sind|est|es|são))\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
+        words="seed|phrase|mnemonic|recovery",
+        any_case=True,
+    ),
+    "wallet_key": sign(r"[5KL](?<![A-Za-z0-9].)[1-9A-HJ-NP-Za-km-z]{50,51}(?![A-Za-z0-9])", test=_is_random, trait=_LONG_TOKEN),
     "random_string": sign(
-        r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])", test=_is_random
+        r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])",
+        test=_is_random,
+        trait=_LONG_TOKEN,
+        unless=r"https?://[^\s\"'<>?]*|[?&](?:id|v|list|h|ref|utm_\w+|page_?token|cursor|version|rev|commit|sha\d*|\w*hash)="
+        r"|(?:etag|hash|digest|checksum|integrity|cid|fingerprint|h1|sha-?\d+|ssh-(?:rsa|ed25519)|trace|span|request|correlation)[\w-]{0,8}\W{1,3}",
     ),
 }
 
 
-_DOT = r"\s{0,2}(?:[\[(]\s?(?:dot|punkt)\s?[\])]|\.)\s{0,2}"
+_TECHNICAL = re.compile(
+    r"(?i)sha-?\d|oauth|base-?\d|utf|md5|crypt|argon|pbkdf|hmac|\baes|\brsa|https?:|ipv|win\d|tls|ssl|k8s|ec2|i18n|2fa|mfa|saml|\bv\d|^\d+(?:st|nd|rd|th)$|unicode|ascii|html|ldap"
+)
+
+
+_COMMON = frozenset(
+    ["the", "and", "for", "with", "was", "are", "not", "but", "from", "have", "has", "had", "were", "will", "would", "your", "our", "his", "her", "its", "can", "all", "any", "into", "than", "these", "those", "which", "been", "each", "them"]
+)
+
+
+def _is_seed(text: str) -> bool:
+    """Whether it is a recovery phrase: as many words as BIP 39 has, none of them a word that joins others."""
+    words = re.split(r"[ ,\n-]+", text)
+    return len(words) in (12, 15, 18, 21, 24) and not _COMMON & set(words) and len(set(words)) > 10
+
+
+def _is_prose_password(text: str) -> bool:
+    """In prose a password shows itself by digits or signs among its letters, beyond what words, names and dates have."""
+    is_plain = re.fullmatch(
+        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]?|[\d.,:/-]+\w{0,3}|\d+[a-z]+|[a-z]{1,4}-?\d{1,4}|v?\d[\w.]*|[\w.-]+\.\w{2,4}"
+        r"|[A-Za-z]+\d|[a-z_]+|[\w.+-]+@[\w.-]+|[a-z]+(?:_[a-z0-9]+)+|--?[\w-]+|\W+\w+\W*",
+        text,
+        re.IGNORECASE,
+    )
+    has_sign = len(re.findall(r"\d", text)) >= 2 or any(letter in "!#$%^&*?~@" for letter in text)
+    return not is_plain and has_sign and not _TECHNICAL.search(text) and is_password(text)
+
+
+_DOT = r"\s{0,3}(?:[\[({<]\s?(?:dot|punkt|point|punto|ponto|kropka|tečka|nokta|точка|\.)\s?[\])}>]|\.|(?<=\s)(?:dot|punkt|point|punto|ponto|kropka|nokta|точка|piste|stip)(?=\s)|_dot_|-dot-)\s{0,3}"
+_AT = (
+    r"(?:\s{0,3}[\[({<]\s?(?:at|ät|@|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака|kukac|apenstaartje|snabel-?a|krøllalfa|et)\s?[\])}>]\s{0,3}|\s{1,3}(?:at|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака|kukac|apenstaartje|et)\s{1,3}"
+    r"|_at_|-at-|\s{1,2}@\s{0,2}|@\s{1,2})"
+)
+_TOLD_AT = re.compile(
+    r"[\[({<]\s?(?:at|ät|@|arroba|arobase|chiocciola|ma[łl]pa|zavináč|собака|kukac|apenstaartje|snabel-?a|krøllalfa|et|dot|\.)\s?[\])}>]|[_-](?:at|dot)[_-]",
+    re.IGNORECASE,
+)
+_WORDED_AT = re.compile(r"(?i)\s(?:at|arroba|arobase|chiocciola|ma[łl]pa|zavináč|собака|kukac|apenstaartje|et|ät)\s|@|[\])}>]|_at_")
+_TOLD_EMAIL = rf"(?<![\w.+-])[\w.+-]{{1,64}}(?:{_DOT}[\w+-]{{1,40}}){{0,2}}{_AT}[\w-]{{1,63}}(?:{_DOT}[a-z][\w-]{{1,62}}){{1,4}}(?!\w)"
 WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
+    "extended_phone": sign(
+        r"\+(?<![\w+.)].)[1-9](?:[ ./-]{0,3}\(?\d\)?){7,14},? ?(?:ext\.?|x|extension) ?\d{1,6}(?!\w)", "+"
+    ),
     "wide_email": sign(
-        r"[\w.%+'’-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}"
-        rf"|[\w.+-]{{1,64}}\s?[\[(]\s?(?:at|AT|ät)\s?[\])]\s?[\w-]{{1,63}}(?:{_DOT}[\w-]{{2,63}}){{1,5}}",
-        "@|(at|[at|( at|[ at|(AT|[AT|(ät",
+        r"[\w.%+'-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}|\"[^\"\n@]{1,40}\"@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}",
+        "@",
         test=_is_somebodys,
+        trait=_AT_DOMAIN,
+    ),
+    "told_email": sign(
+        _TOLD_EMAIL,
+        "at)|at]|at}|at>|at )|at ]|(@|[@|( @|dot)|[.]|(.)|_at_|-at-|ät)",
+        words="arroba|arobase|małpa|malpa|собака|chiocciola|zavináč|kukac|apenstaartje",
+        test=lambda text: _is_told_email(text),
+        any_case=True,
+        trait=_TOLD_AT,
+    ),
+    "worded_email": sign(
+        _TOLD_EMAIL,
+        words="dot|punkt|point|punto|ponto|kropka|nokta|точка|piste|stip|tečka|pont",
+        test=lambda text: _is_told_email(text),
+        any_case=True,
+        trait=_WORDED_AT,
+    ),
+    "spaced_email": sign(
+        r"(?<![\w.+-])[\w.+-]{1,64}(?:\s@\s?|@\s)[\w-]{1,63}(?:\s?\.\s?[a-z][\w-]{1,62}){1,4}(?!\w)",
+        " @|@ ",
+        test=lambda text: _is_told_email(text),
+        any_case=True,
+    ),
+    "profile": sign(
+        r"(?:https?://)?(?:(?:www|m|mobile|old|[a-z]{2})\.)?(?<![\w-])(?:linkedin\.com/(?:in|pub)/|facebook\.com/(?:profile\.php\?id=)?|fb\.com/|fb\.me/|instagram\.com/|twitter\.com/|x\.com/|tiktok\.com/@|t\.me/|telegram\.me/|vk\.com/|ok\.ru/(?:profile/)?|xing\.com/profile/|(?:github|gitlab|bitbucket)\.(?:com|org)/(?=[\w.-]+/?(?:[\s\"')>,;!?]|\.?$|\.\s))|medium\.com/@|youtube\.com/(?:@|user/)"
+        r"|reddit\.com/u(?:ser)?/|threads\.net/@|bsky\.app/profile/|wa\.me/|keybase\.io/|soundcloud\.com/|pinterest\.\w{2,3}/|snapchat\.com/add/|weibo\.com/u?/?|strava\.com/athletes/|about\.me/|orcid\.org/|mastodon\.\w{2,8}/@|stackoverflow\.com/users/\d+/|behance\.net/|dribbble\.com/|twitch\.tv/|steamcommunity\.com/(?:id|profiles)/|flickr\.com/people/|researchgate\.net/profile/)"
+        r"(?!(?:share|sharer|intent|home|login|pages|groups|hashtag|search|features|explore|about|help|jobs|in|p|reel|watch|status|i|settings|marketplace|sponsors|topics|orgs|apps|pricing|docs|blog)\b)[\w.%-]{3,60}(?<![.])/?",
+        ".com/|.me/|.ru/|.net/|.io/|.org/|.app/|.tv/",
+        test=lambda text: not text.endswith((".html", ".php", ".md")),
+        any_case=True,
+    ),
+    "handle": sign(
+        r"\b(?:twitter|insta(?:gram)?|telegram|tiktok|snap(?:chat)?|discord|mastodon|threads|bluesky|bsky|handle|user ?name|nickname|nick|skype|ig|weibo|wechat|微信号?|line id|github)\b[^\n@\w]{0,6}(?:(?:is|handle|account|id|name|ist|est|es|:)\W{1,3}){0,2}(?P<it>@[\w.]{3,30}|[\w.]{2,32}#\d{4})(?![\w@])",
+        words="twitter|insta|instagram|telegram|tiktok|snap|snapchat|discord|mastodon|threads|bluesky|bsky|handle|username|nickname|nick|skype|ig|weibo|wechat|github",
+        trait=re.compile(r"@[A-Za-z]|#[0-9]{4}"),
+        any_case=True,
+    ),
+    "coordinates": sign(
+        r"(?<![\w.,-])(?<!\d, )[-+]?\d{1,2}\.\d{5,8}°? ?[NS]?[,;] ?[-+]?\d{1,3}\.\d{5,8}°? ?[EWO]?(?![\w.]|, ?-?\d)"
+        r"|\b\d{1,2}° ?\d{1,2}['′] ?\d{1,2}(?:[.,]\d+)?[\"″]? ?[NS][,; ]{1,2}\d{1,3}° ?\d{1,2}['′] ?\d{1,2}(?:[.,]\d+)?[\"″]? ?[EWO]",
+        test=lambda text: _is_place_on_earth(text),
+        trait=re.compile(r"\.[0-9]{5,8}°? ?[NS]?[,;] ?[-+]?[0-9]{1,3}\.[0-9]{5}|[0-9]° ?[0-9]"),
+    ),
+    "called_coordinates": sign(
+        r"(?:gps|location|position|standort|ubicación|ubicacion|localização|posizione|pozycja|poloha|konum|координаты|координати|坐标|位置|座標|좌표|위치|geo:|/@|[?&]q=|ll=|loc:|home|live|wohne|meet)[^\n\d]{0,24}?(?P<it>[-+]?\d{1,2}\.\d{3,8}°? ?[ns]?[,;] ?[-+]?\d{1,3}\.\d{3,8}°? ?[ewo]?(?![\w.]|, ?-?\d))",
+        test=lambda text: _is_place_on_earth(text),
+        any_case=True,
+        trait=re.compile(r"\.[0-9]{3,8}°? ?[NS]?[,;] ?[-+]?[0-9]{1,3}\.[0-9]{3}"),
+    ),
+    "told_coordinates": sign(
+        r"\b(?:lat(?:itude)?|breite|latitud)[\"']?\s?[:=]?\s?(?P<it>[-+]?\d{1,2}\.\d{3,8}[^\d\n]{1,24}[-+]?\d{1,3}\.\d{3,8})", words="lat|latitude|breite|latitud", any_case=True
     ),
     "wide_card": sign(
-        r"3(?<![\w.-].)(?:0[0-5]|[68]\d)\d([ -]?)\d{6}\1\d{4}(?![\w-]|\.\d)"
-        r"|[36](?<![\w.-].)(?:(?<=3)5(?:2[89]|[3-8]\d)|(?<=6)2\d\d)([ -]?)\d{4}\2\d{4}\2\d{4}(?![\w-]|\.\d)",
-        test=_luhn,
+        r"3(?<![\w.-].)(?:0[0-5]|[68]\d)\d([ ./-]?)\d{6}\1\d{4}(?![\w-]|\.\d)"
+        r"|[2-6](?<![\w.-].)(?:(?<=3)5(?:2[89]|[3-8]\d)|(?<=6)2\d\d|(?<=6)4[4-9]\d|(?<=5)[06-8]\d\d|(?<=6)[37]\d\d|(?<=2)20[0-4]|(?<=4)\d{3}|(?<=5)[1-5]\d\d|(?<=6)(?:011|5\d\d))([ ._/-]{0,2})\d{4}\2\d{4}\2\d{4}(?:\2\d{1,3})?(?![\w-]|\.\d)"
+        r"|3(?<![\w.-].)[47]\d\d([ ._/-]{0,2})\d{4}\3\d{4}\3\d{3}(?![\w-]|\.\d)",
+        test=luhn,
         trait=_LONG_NUMBER,
     ),
+    "spaced_card": sign(r"[3-6](?<![\w.-].)(?<!\d ..)(?: \d){12,18}(?! ?\d|\w)", test=luhn, trait=re.compile(r"[0-9] [0-9] [0-9] [0-9] [0-9]")),
     "wide_iban": sign(
-        r"[a-z][a-z]\d(?<!\w...)\d(?: ?[a-z0-9]{4}){2,7}(?: ?[a-z0-9]{1,3})?\b",
-        test=lambda text: _mod97(text.upper()),
+        rf"(?<!\w)(?:{_IBAN.lower().replace('a-z0-9', 'a-z0-9')})(?![a-z0-9])".replace("[ .-]", "[ ._/-]"),
+        test=lambda text: _mod97(re.sub(r"[_/]", "", text).upper()),
         trait=_COUNTRY,
+        any_case=True,
     ),
-    "told_ssn": sign(
-        r"(?i)\b(?:ssn|social(?: security)?(?: number| no)?)\W{1,4}(?:is )?(?P<it>\d{3}[ -]?\d{2}[ -]?\d{4})(?!\w)",
-        "ssn|ocial",
+    "ip": sign(
+        r"\d(?<![\w.+=~^-].)\d{0,2}(?:\.\d{1,3}){3}(?![\w-]|\.\d)",
+        ".",
+        trait=re.compile(r"\.\d{1,3}\.\d{1,3}\."),
+        test=lambda text: is_public(text),
+        unless=r"(?:\bv|version|ver\.?|release[ds]?|build|firmware|update|section|chapter|clause|figure|table|§|package|kernel|driver|chrome/|tag|\d[\d.]* (?:to|->|→)|>=|<=|==|@|sdk|app)\W{0,3}",
+    ),
+    "ipv6": sign(
+        r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?:/\d{1,3})?(?![\w:])", ":",
+        trait=re.compile(r":[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]"), test=lambda text: _is_ipv6(text), any_case=True
+    ),
+    "mac": sign(
+        r"(?<![\w:.-])(?:[0-9a-f]{2}([:-]))(?:[0-9a-f]{2}\1){4}[0-9a-f]{2}(?![\w:-])|(?<![\w.])[0-9a-f]{4}\.[0-9a-f]{4}\.[0-9a-f]{4}(?![\w.])",
+        trait=re.compile(r"[:-][0-9A-Fa-f]{2}[:-][0-9A-Fa-f]{2}[:-]|\.[0-9A-Fa-f]{4}\."),
+        test=lambda text: len(set(re.sub(r"\W", "", text))) > 1,
         any_case=True,
     ),
 }
+_KNOWN_IPS = frozenset(("8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "1.2.3.4", "4.3.2.1", "4.4.4.4"))
+
+
+def _is_place_on_earth(text: str) -> bool:
+    """Two numbers that are a latitude and a longitude, and not two small ones that could be anything."""
+    if "°" in text and "'" in text.replace("′", "'"):
+        return True
+    one, two = (abs(float(number)) for number in re.findall(r"\d+\.\d+", text)[:2])
+    return 1 <= one <= 90 and 1 <= two <= 180
+
+
+def _is_told_email(text: str) -> bool:
+    """Words that spell an address: it ends as domains do, and what stands for the at is not only a word."""
+    text = text.lower()
+    domain = re.sub(rf"{_DOT}", ".", text)
+    ending = re.search(r"\.([a-z]{2,12})\W*$", domain)
+    is_spelt = re.search(r"@|[\[({<]\s?\w|_at_|-at-", text) or re.search(_DOT.replace("|\\.|", "|"), text[len(text) // 3 :])
+    return bool(ending and is_spelt) and ending[1] in _ENDINGS and _is_somebodys(domain)
+
+
+_ENDINGS = frozenset(
+    ["com", "org", "net", "edu", "gov", "io", "dev", "app", "info", "biz", "me", "co", "uk", "us", "ca", "au", "nz", "ie", "za", "in", "pk", "bd", "de", "at", "ch", "li", "fr", "be", "lu", "nl", "es", "pt", "it", "gr", "cy", "mt", "pl", "cz", "sk", "hu", "ro", "bg", "si", "hr", "rs", "ba", "mk", "al", "se", "dk", "no", "fi", "is", "ee", "lv", "lt", "ru", "ua", "by", "kz", "ge", "am", "az", "tr", "il", "ir", "iq", "sa", "ae", "qa", "kw", "eg", "ma", "dz", "tn", "ng", "ke", "gh", "cn", "tw", "hk", "jp", "kr", "vn", "th", "id", "my", "sg", "ph", "br", "ar", "cl", "mx", "pe", "ve", "ec", "uy", "eu", "asia", "online", "site", "xyz", "tech", "ai", "cloud", "email", "name", "pro", "travel", "mail", "museum", "jobs", "mobi", "tv", "cc", "la", "ly", "to", "gg", "be"]
+)
+
+
+def is_public(text: str, is_told: bool = False) -> bool:
+    """An address on the internet that belongs to somebody: not private, not reserved, not a version with four parts."""
+    try:
+        address = IPv4Address(text)
+    except AddressValueError:
+        return False
+    is_version = not is_told and max(map(int, text.split("."))) < 10
+    return address.is_global and not address.is_multicast and not is_version and text not in _KNOWN_IPS
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        address = IPv6Address(text.partition("/")[0])
+    except AddressValueError:
+        return False
+    is_documented = text.lower().startswith("2001:db8")
+    return address.is_global and not address.is_multicast and not is_documented and text.count(":") >= 3
+
+
+def small(text: str) -> str:
+    """The text in lower case, with every character in its place."""
+    lower = text.lower()
+    return lower if len(lower) == len(text) else text.replace("İ", "I").lower()
 
 
 def secrets(text: str) -> frozenset[str]:
@@ -234,22 +665,42 @@ def _hits(text: str, signs: Mapping[str, Sign]) -> frozenset[str]:
 
 def find(text: str, signs: Mapping[str, Sign]) -> Iterator[Detection]:
     """All hits, sign by sign; hits of different signs may overlap."""
-    return _found(text, signs.items())
+    there = [(name, sign) for name, sign in signs.items() if sign.trait is None or sign.trait.search(text)]
+    return _found(text, *lower_and_words(text), there)
 
 
-def _found(text: str, signs: Iterable[tuple[str, Sign]]) -> Iterator[Detection]:
+_WORD, _ASCII_WORD = re.compile(r"[^\W\d_]+"), re.compile(r"[a-z]+")
+
+
+@lru_cache(maxsize=8)
+def lower_and_words(text: str) -> tuple[str, frozenset[str]]:
+    """The text in lower case, and the words in it."""
+    lower = small(text)
+    return lower, frozenset((_ASCII_WORD if lower.isascii() else _WORD).findall(lower))
+
+
+def _found(text: str, lower: str, words: frozenset[str], signs: Iterable[tuple[str, Sign]]) -> Iterator[Detection]:
     for name, sign in signs:
-        searched = text.lower() if sign.any_case else text
-        for hint in sign.hints:
-            if hint in searched:
-                break
-        else:
-            if sign.hints:
-                continue
+        searched = lower if sign.any_case else text
+        if sign.words.isdisjoint(words):
+            for hint in sign.hints:
+                if hint in searched:
+                    break
+            else:
+                if sign.hints or sign.words:
+                    continue
         part = "it" if "it" in sign.pattern.groupindex else 0
-        for match in sign.pattern.finditer(text):
-            if sign.test(match.group(part)):
-                yield Detection(name, *match.span(part))
+        for match in sign.pattern.finditer(searched):
+            start, end = match.span(part)
+            if sign.test(text[start:end]) and not (
+                sign.unless and sign.unless.search(lower[max(0, match.start() - BEFORE) : match.start()])
+            ):
+                yield Detection(name, start, end)
+
+
+PUBLIC = re.compile(  # long random letters that are no secret
+    r"-----BEGIN (?:CERTIFICATE|(?:[A-Z]{2,8} )?PUBLIC KEY|PGP [A-Z ]{6,17})-----(?:[^-]|-(?!----))*-----END"
+)
 
 
 class Search:
@@ -259,24 +710,34 @@ class Search:
         alike: dict[tuple[Any, ...], list[tuple[str, Sign]]] = {}
         for group in groups:
             for name, sign in group.items():
-                key = _common(sign.hints), sign.trait, sign.any_case, bool(sign.hints)
-                alike.setdefault(key, []).append((name, sign))
+                is_free = not (sign.hints or sign.words)
+                alike.setdefault((_common(sign), sign.trait, sign.any_case, is_free), []).append((name, sign))
         self._alike = [
-            (letter, trait, any_case, tuple(hint for _, sign in signs for hint in sign.hints) or ("",), signs)
-            for (letter, trait, any_case, _), signs in alike.items()
+            (
+                *(letter, trait, any_case),
+                tuple(dict.fromkeys(hint for _, sign in signs for hint in sign.hints)) or (("",) if is_free else ()),
+                frozenset(word for _, sign in signs for word in sign.words),
+                signs,
+            )
+            for (letter, trait, any_case, is_free), signs in alike.items()
         ]
 
     def find(self, text: str) -> list[Detection]:
-        has, has_small, found = text.__contains__, text.lower().__contains__, list[Detection]()
-        for letter, trait, any_case, hints, signs in self._alike:
-            is_there = has_small if any_case else has
-            if letter in text and (trait is None or trait.search(text)) and any(map(is_there, hints)):
-                found += _found(text, signs)
+        lower, words = lower_and_words(text)
+        has, has_small, found = text.__contains__, lower.__contains__, list[Detection]()
+        for letter, trait, any_case, hints, whole, signs in self._alike:
+            if letter in text and (not whole.isdisjoint(words) or any(map(has_small if any_case else has, hints))):
+                if trait is None or trait.search(text):
+                    found += _found(text, lower, words, signs)
+        if "-----BEGIN" in text:
+            public = [match.span() for match in PUBLIC.finditer(text)]
+            found = [hit for hit in found if not any(a <= hit.start and hit.end <= b for a, b in public)]
         return found
 
 
-def _common(hints: tuple[str, ...]) -> str:
+def _common(sign: Sign) -> str:
     """A character that is rare in prose and in every hint; empty if there is none."""
+    hints = () if sign.words else sign.hints
     return next((letter for letter in "_-:@+" if hints and all(letter in hint for hint in hints)), "")
 
 
@@ -294,7 +755,6 @@ def texts(data: Any) -> Iterator[str]:
 
 
 LONGEST_PATTERN = 4096
-BEFORE = 40  # characters before a hit in which `unless` is searched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

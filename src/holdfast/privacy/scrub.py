@@ -21,13 +21,14 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
+from threading import Lock
 from typing import Any, Generic, TypeVar
 
 import orjson
 
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.trace import NEUTRAL, ModelCall, Span, ToolCall
-from holdfast.privacy import detect, people
+from holdfast.privacy import detect, numbers, people, spelling
 from holdfast.privacy.detect import Detection
 
 K = TypeVar("K", str, bytes)
@@ -38,28 +39,44 @@ KEY_FILE, KEY_BYTES = "scrub.key", 32
 DIGITS = 8  # of a pseudonym: among ten thousand things two share one with a chance of 1 %
 WORDS: Mapping[str, str] = {  # the word for each kind; of two overlapping hits the first decides
     **dict.fromkeys([*detect.SECRETS, *detect.ASSIGNED], "secret"),
-    **dict.fromkeys(["email", "wide_email"], "email"),
-    **dict.fromkeys(["card_number", "wide_card"], "card"),
-    **dict.fromkeys(["bank_account", "wide_iban"], "iban"),
+    **dict.fromkeys(["email", "wide_email", "told_email", "worded_email", "spaced_email"], "email"),
+    **dict.fromkeys(["card_number", "wide_card", "spaced_card", "told_card"], "card"),
+    **dict.fromkeys(["bank_account", "wide_iban", "told_iban"], "iban"),
     **dict.fromkeys(["social_security_number", "told_ssn"], "ssn"),
-    **dict.fromkeys(["phone", "told_phone"], "phone"),
-    **dict.fromkeys(["address", "told_address"], "address"),
+    **dict.fromkeys(["id", "told_id", "mrz", "plate"], "id"),
+    **dict.fromkeys(["phone", "told_phone", "weak_phone", "extended_phone"], "phone"),
+    **dict.fromkeys(["birth_date", "birth_after"], "birth"),
+    **dict.fromkeys(["ip", "told_ip", "ipv6"], "ip"),
+    **dict.fromkeys(["mac", "told_mac"], "mac"),
+    **dict.fromkeys(["profile", "handle"], "profile"),
+    **dict.fromkeys(["coordinates", "told_coordinates", "called_coordinates"], "location"),
+    **dict.fromkeys(people.PLACES, "address"),
     "name": "name",
 }
-SEARCH = detect.Search(detect.SECRETS, detect.ASSIGNED, detect.PERSONAL, detect.WIDE, people.PLACES)
+ENCODED = "encoded"  # the class of everything else that is written in base 64, in hex or with escapes
+CLASSES = frozenset({*WORDS.values(), ENCODED})
+SEARCH = detect.Search(detect.SECRETS, detect.ASSIGNED, detect.PERSONAL, detect.WIDE, people.PLACES, numbers.TOLD)
+LONGEST_HEAD = 400  # characters of a table's first line
+LONG_DIGITS = re.compile(r"(?<!\d)\d(?:[ -]?\d){12,18}(?!\d)")
+NEAR, CUE_BEFORE, CUE_AFTER = 60, 40, 20  # characters in which something makes a weak hit a hit
 RANK = {word: place for place, word in enumerate(dict.fromkeys(WORDS.values()))}
 PSEUDONYM = re.compile(rf"<(?:{'|'.join(RANK)}):[0-9a-f]{{{DIGITS}}}>")
 PLAIN = frozenset({"role", "type", "id", "tool_call_id"})  # fields that link the parts of a conversation
 KEYS = {  # keys of JSON objects that say what their value is
     "assigned_secret": re.compile(
-        r"(?:.*_)?(?:password|passwd|passphrase|pwd|secret|api_?key|secret_?key|private_?key|access_?key|credentials?)"
-        r"|(?:.*_)token|authorization"
+        r"(?:.*_)?(?:password|passwd|passphrase|passwort|pwd|pass|secret|api_?key|secret_?key|private_?key|access_?key|credentials?"
+        r"|mot_de_passe|contraseña|senha|wachtwoord|hasło|heslo|lösenord|cvv|cvc|otp|pin)|(?:.*_)token|authorization"
     ),
     "told_phone": re.compile(r"(?:.*_)?(?:phone|mobile|telephone|fax|cell)(?:_?(?:number|no))?"),
     "address": re.compile(r"(?:.*_)?(?:address|street)(?:_?(?:line)?_?\d)?"),
     "name": re.compile(
         r"(?:.*_)?(?:first|last|full|given|family|middle|customer|patient|contact|employee)_?names?|surname"
     ),
+    "told_id": re.compile(
+        r"(?:.*_)?(?:ssn|passport|national_?id|tax_?id|social_security|identity_card|driver_?s?_?licen[cs]e)"
+        r"(?:_?(?:number|no))?|iban|cpf|dni|pesel|bsn|aadhaar|personnummer"
+    ),
+    "birth_date": re.compile(r"(?:.*_)?(?:dob|birth_?date|birthday|date_of_birth|born(?:_on)?)"),
 }
 LEAST_NUMBER, MOST_NUMBER = 10**8, 10**4000  # smaller numbers are harmless; larger ones Python does not print
 LEAST_SECRET = 6  # characters: shorter ones are replaced only where they were found
@@ -98,8 +115,13 @@ def key_in(folder: Path) -> bytes:
 class Scrub:
     """Replaces what is found. `token_bytes` gives the bytes of a token; without it a scrubbed call loses its ids."""
 
-    def __init__(self, key: bytes, *, token_bytes: TokenBytes | None = None) -> None:
-        self._key, self._token_bytes = key, token_bytes
+    def __init__(
+        self, key: bytes, *, token_bytes: TokenBytes | None = None, classes: Iterable[str] = CLASSES
+    ) -> None:
+        self._key, self._token_bytes, self._classes = key, token_bytes, frozenset(classes)
+        if unknown := self._classes - CLASSES:
+            what = f"classes to scrub: {', '.join(sorted(unknown))}"
+            raise BadInput(what, why="there is no such class", remedy=f"take some of {', '.join(sorted(CLASSES))}")
         self._seen = _Memory[str, tuple[Detection, ...]](MOST_KEPT)
         self._clean = _Memory[bytes, bool](MOST_CLEAN * MARK)
 
@@ -198,9 +220,14 @@ class Scrub:
         """All hits in order, without overlaps."""
         known = self._seen.get(text)
         if known is None:
-            known = merged(text, _all(text))
+            known = merged(text, self._all(text))
             self._seen.put(text, known)
         return known
+
+    def _all(self, text: str) -> list[Detection]:
+        """All hits of the classes, in every spelling of the text."""
+        places = _all(text, is_encoded=ENCODED in self._classes)
+        return [place for place in places if WORDS[place.kind] in self._classes]
 
     def _ids(self, call: ModelCall, reading: _Reading) -> dict[str, Any]:
         if self._token_bytes is None and not reading.literals:
@@ -217,8 +244,8 @@ class Scrub:
         except (LookupError, ValueError, TypeError, OverflowError):  # tokens of another model
             return nothing if reading.literals else {}
         plain = _unescaped(text)
-        twice = () if plain == text else (*_all(plain), *reading.within(plain, is_escaped=True))
-        places = merged(text, (*_all(text), *reading.within(text, is_escaped=True), *twice))
+        twice = () if plain == text else (*self._all(plain), *reading.within(plain, is_escaped=True))
+        places = merged(text, (*self._all(text), *reading.within(text, is_escaped=True), *twice))
         if not places and not reading.literals:
             return {}
         if not _is_spoken(call.response, text) or reading.hides_in(text, places):
@@ -234,20 +261,22 @@ class _Memory(Generic[K, V]):
 
     def __init__(self, most: int) -> None:
         self._known: OrderedDict[K, V] = OrderedDict()
-        self._kept, self._most = 0, most
+        self._kept, self._most, self._lock = 0, most, Lock()
 
     def get(self, text: K) -> V | None:
-        found = self._known.get(text)
-        if found is not None:
-            self._known.move_to_end(text)
-        return found
+        with self._lock:
+            found = self._known.get(text)
+            if found is not None:
+                self._known.move_to_end(text)
+            return found
 
     def put(self, text: K, found: V) -> None:
-        """Adds a key that is not there."""
-        self._known[text] = found
-        self._kept += len(text)
-        while self._kept > self._most:
-            self._kept -= len(self._known.popitem(last=False)[0])
+        """Adds a key; another thread may have added it since."""
+        with self._lock:
+            self._kept += 0 if text in self._known else len(text)
+            self._known[text] = found
+            while self._kept > self._most:
+                self._kept -= len(self._known.popitem(last=False)[0])
 
 
 class _Literals:
@@ -446,8 +475,68 @@ def count(scrubbed: Any) -> Counter[str]:
     return Counter(mark[1:].partition(":")[0] for mark in marks)
 
 
-def _all(text: str) -> list[Detection]:
-    return [*SEARCH.find(text), *people.names(text)]
+def _all(text: str, *, is_encoded: bool) -> list[Detection]:
+    """All hits in the text as it reads, and in what its escapes and encodings say."""
+    plain = spelling.plain(text)
+    found = [Detection(hit.kind, *plain.span(hit.start, hit.end)) for hit in _within(plain.text)]
+    if not is_encoded:
+        return found
+    if plain.text != text:
+        places = (plain.span(hit.start, hit.end) for hit in numbers.numbers(plain.text))
+        found += [Detection("weak_phone", *place) for place in places if not text[slice(*place)].isascii()]
+    if (latin := spelling.latin(plain.text)) is not None:
+        found += [Detection(hit.kind, *plain.span(hit.start, hit.end)) for hit in SEARCH.find(latin)]
+    if (other := spelling.unescaped(plain.text)) is not None:
+        found += [Detection(hit.kind, *plain.span(*other.span(hit.start, hit.end))) for hit in _within(other.text)]
+        spans = [(other.span(hit.start, hit.end), hit) for hit in numbers.numbers(other.text)]  # hidden: on purpose
+        found += [Detection(hit.kind, *plain.span(*span)) for span, hit in spans if span[1] - span[0] > hit.end - hit.start]
+    for start, end, said in spelling.blobs(plain.text):
+        if hits := _hidden(said):
+            kind = min((hit.kind for hit in hits), key=lambda kind: RANK[WORDS[kind]])
+            found.append(Detection(kind, *plain.span(start, end)))
+    return found
+
+
+def _columns(text: str) -> Iterator[Detection]:
+    """Values in a table whose first line calls them a password, a name, an id: commas, semicolons, tabs or bars."""
+    head, _, rest = text.partition("\n")
+    divider = next((mark for mark in ("\t", ";", "|", ",") if mark in head), None)
+    if divider is None or not rest:
+        return
+    kinds = [_means(cell.strip(" \"'")) for cell in head.split(divider)]
+    if not any(kinds) or len(head) > LONGEST_HEAD:
+        return
+    at = len(head) + 1
+    for line in rest.split("\n"):
+        cells, start = line.split(divider), at
+        for kind, cell in zip(kinds, cells, strict=False):
+            value = cell.strip(" \"'\r")
+            if kind is not None and len(cells) == len(kinds) and set(value) - set("-: ") and _fits(kind, value):
+                begin = start + cell.index(value)
+                yield Detection(kind, begin, begin + len(value))
+            start += len(cell) + len(divider)
+        at += len(line) + 1
+
+
+def _hidden(text: str) -> list[Detection]:
+    """All hits in what somebody has encoded; there also a number without any context counts."""
+    cards = [Detection("wide_card", *match.span()) for match in LONG_DIGITS.finditer(text) if detect.luhn(match.group())]
+    return [*_within(text), *numbers.numbers(text), *cards]
+
+
+def _within(text: str) -> list[Detection]:
+    """All hits in one spelling; a weak one counts where a word, or something else that is personal, stands near."""
+    found = [*SEARCH.find(text), *people.names(text), *numbers.ids(text), *numbers.told(text), *numbers.one_time_codes(text), *_columns(text)]
+    weak = []
+    for hit in numbers.numbers(text):
+        (weak if hit.kind == "weak_phone" else found).append(hit)
+    sure = [hit for hit in found if WORDS[hit.kind] not in ("secret", "ip")]
+    for hit in weak:
+        around = detect.small(text[max(0, hit.start - CUE_BEFORE) : hit.end + CUE_AFTER])
+        is_near = any(hit.start - NEAR < other.end and other.start < hit.end + NEAR for other in sure)
+        if is_near or numbers.PHONE_CUE.search(around):
+            found.append(hit)
+    return found
 
 
 @lru_cache(maxsize=4096)  # most are "user", "assistant" or ids that come again
@@ -457,9 +546,12 @@ def _is_plain(text: str) -> bool:
 
 def _plain(word: str, text: str) -> str:
     """The common form of all spellings of a thing."""
+    text = spelling.plain(text).text
     if word in ("phone", "card", "ssn"):
         return "".join(filter(str.isdigit, text)).lstrip("0")
-    return text if word == "secret" else "".join(text.casefold().split()) if word == "iban" else text.casefold()
+    if word in ("iban", "id", "mac"):
+        return "".join(filter(str.isalnum, text)).casefold()
+    return text if word == "secret" else text.casefold()
 
 
 def _told(key: str, text: str) -> str | None:
@@ -467,14 +559,20 @@ def _told(key: str, text: str) -> str | None:
     kind = _means(key)
     if kind is None or not text.strip() or PSEUDONYM.search(text):
         return None
+    return kind if _fits(kind, text) else None
+
+
+def _fits(kind: str, text: str) -> bool:
     digits = sum(map(str.isdigit, text))
     fits = {
         "assigned_secret": detect.is_given(text),
         "told_phone": 7 <= digits <= 15 and len(text) < 25,
         "address": digits > 0 and " " in text.strip() and len(text) < 200,
         "name": len(text) < 80 and text not in people.NO_NAMES,
+        "told_id": digits >= 5 and len(text) < 40,
+        "birth_date": 4 <= digits <= 14 and len(text) < 40,
     }
-    return kind if fits[kind] else None
+    return fits[kind]
 
 
 @lru_cache(maxsize=4096)

@@ -322,7 +322,7 @@ class Proxy:
                 raise
             # The status is sent already: we close the connection, so that the answer does not look whole.
         finally:
-            self._note(call)
+            await self._note(call)
 
     async def _read(self, dialect: Dialect, request: Request) -> ProxyCall:
         body = await self._reader.content(request)
@@ -332,7 +332,8 @@ class Proxy:
             if "rollout" in request.path_params
             else attribution.from_headers(headers)
         )
-        whose = replace(whose, trace=self._scrubbed(whose.trace), tag=self._scrubbed(whose.tag))
+        trace, tag = await self._scrubbed(whose.trace), await self._scrubbed(whose.tag)
+        whose = replace(whose, trace=trace, tag=tag)
         return ProxyCall(
             dialect=dialect,
             identity=whose,
@@ -344,12 +345,12 @@ class Proxy:
             began=time.monotonic(),
         )
 
-    def _scrubbed(self, text: str | None) -> str | None:
+    async def _scrubbed(self, text: str | None) -> str | None:
         """A text beside the call, scrubbed; an id of a usual form is no secret."""
         if text is None or ID.fullmatch(text):
             return text
         said = ModelCall(model="", messages=({"role": "user", "content": text},), response={})
-        return str(self._recorder.scrubbed(said).messages[0]["content"])
+        return str((await self._recorder.scrubbed(said)).messages[0]["content"])
 
     async def _pass_on(self, call: ProxyCall, send: Send) -> None:
         wanted = self._budgets.thinking_mode(call.attempt)
@@ -373,7 +374,7 @@ class Proxy:
             notes["sequence_id"] = call.identity.sequence
         if call.identity.tag is not None:
             notes[TAG] = call.identity.tag
-        record = self._recorder.open(call.attempt, call.asked, trace_id=call.identity.trace, notes=notes)
+        record = await self._recorder.open(call.attempt, call.asked, trace_id=call.identity.trace, notes=notes)
         answer: UpstreamAnswer | None = None
         try:
             call.upstream, answer = await self.upstreams.ask(
@@ -461,7 +462,7 @@ class Proxy:
         if call.grant is not None:
             await call.grant.written()
 
-    def _note(self, call: ProxyCall) -> None:
+    async def _note(self, call: ProxyCall) -> None:
         if self._log is None:
             return
         who, error = call.identity, call.error
@@ -480,7 +481,7 @@ class Proxy:
                 "duration_ms": round((time.monotonic() - call.began) * 1000),
                 "status_code": call.status,
                 "error_code": None if error is None else _refusal(error)[2],
-                "error_message": None if error is None else self._scrubbed(_reason(error)),
+                "error_message": None if error is None else await self._scrubbed(_reason(error)),
             }
         )
 

@@ -77,19 +77,27 @@ class SpanRecorder:
             raise StaleLease(f"attempt {found.id}", why=why, remedy="drop this work: it is no longer yours")
         return found
 
-    def open(self, attempt: Attempt, asked: ModelRequest, *, trace_id: str | None, notes: dict[str, Any]) -> CallRecord:
+    async def open(
+        self, attempt: Attempt, asked: ModelRequest, *, trace_id: str | None, notes: dict[str, Any]
+    ) -> CallRecord:
+        started_at = self.clock()
         call = ModelCall(model=asked.model, messages=asked.messages, response={}, sampling=asked.sampling)
         try:
-            return CallRecord(self, attempt, self.scrubbed(call), trace_id, notes)
+            return CallRecord(self, attempt, await self.scrubbed(call), trace_id, notes, started_at)
         except UNKEPT:
             raise BadInput("request", why="is nested too deeply", remedy="send it flatter") from None
 
-    def scrubbed(self, call: ModelCall, *, is_whole: bool = True, is_spelt: bool = False) -> ModelCall:
-        """The call as it may be written.
+    async def scrubbed(self, call: ModelCall, *, is_whole: bool = True, is_spelt: bool = False) -> ModelCall:
+        """The call as it may be written; scrubbed in a thread, since other calls must not wait for it.
 
         An unfinished answer is cut before its last word and the numbers before it, which may be the start of a secret.
         With `is_spelt` the tokens are our own, so only the ids of what was found are removed.
         """
+        if self._scrub is None:
+            return call
+        return await asyncio.to_thread(self._scrubbed, call, is_whole=is_whole, is_spelt=is_spelt)
+
+    def _scrubbed(self, call: ModelCall, *, is_whole: bool, is_spelt: bool) -> ModelCall:
         if self._scrub is None:
             return call
         if not is_whole:
@@ -114,10 +122,16 @@ class CallRecord:
     """The record of one call."""
 
     def __init__(
-        self, recorder: SpanRecorder, attempt: Attempt, call: ModelCall, trace_id: str | None, notes: dict[str, Any]
+        self,
+        recorder: SpanRecorder,
+        attempt: Attempt,
+        call: ModelCall,
+        trace_id: str | None,
+        notes: dict[str, Any],
+        started_at: float,
     ) -> None:
         self._recorder, self._attempt, self.notes = recorder, attempt, notes
-        self.started_at = recorder.clock()
+        self.started_at = started_at
         self._first_s: float | None = None
         self._arrivals: list[int] = []
         self._asked, self.is_spelt = call, False
@@ -134,6 +148,7 @@ class CallRecord:
         self.is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._amending: WriteFuture[None] | None = None
+        self._scrubbing: asyncio.Task[None] | None = None
 
     async def opened(self) -> None:
         """Waits until it is on disk; StaleLease if the attempt does not run."""
@@ -160,15 +175,20 @@ class CallRecord:
         if self.is_closed:
             return
         before = self._opening if self._amending is None else self._amending
-        if not before.settled:  # the disk is slow: try again later
+        is_busy = self._scrubbing is not None and not self._scrubbing.done()
+        if is_busy or not before.settled:  # the disk is slow: try again later
             self._timer = asyncio.get_running_loop().call_later(self._recorder.amend_s, self._amend, so_far)
             return
         if before.failure is not None:
             return  # the end will say so, or the next piece
         with suppress(*UNKEPT):  # the end will say so
-            self._amending = self._recorder.write(
-                self._attempt, self._as_span(so_far(), ended_at=None, partial="it never ended")
-            )
+            self._scrubbing = asyncio.get_running_loop().create_task(self._write_so_far(so_far()))
+
+    async def _write_so_far(self, call: ModelCall) -> None:
+        with suppress(*UNKEPT):
+            span = await self._as_span(call, ended_at=None, partial="it never ended")
+            if not self.is_closed:
+                self._amending = self._recorder.write(self._attempt, span)
 
     async def close(self, call: ModelCall | None, *, partial: str | None = None) -> None:
         """Writes the end and waits for the disk. Without a call, or with `partial`, it is not learnt from."""
@@ -180,10 +200,11 @@ class CallRecord:
         await self.opened()
         ended_at = max(self._recorder.clock(), self.started_at)
         try:
-            writing = self._recorder.write(self._attempt, self._as_span(call, ended_at=ended_at, partial=partial))
+            span = await self._as_span(call, ended_at=ended_at, partial=partial)
+            writing = self._recorder.write(self._attempt, span)
         except UNKEPT as error:
             why = f"the answer cannot be kept: {type(error).__name__}"
-            writing = self._recorder.write(self._attempt, self._as_span(None, ended_at=ended_at, partial=why))
+            writing = self._recorder.write(self._attempt, await self._as_span(None, ended_at=ended_at, partial=why))
         await writing
 
     async def give_up(self, call: ModelCall | None, why: str) -> None:
@@ -191,7 +212,7 @@ class CallRecord:
         with suppress(HoldfastError):
             await self.close(call, partial=why)
 
-    def _as_span(self, call: ModelCall | None, *, ended_at: float | None, partial: str | None) -> Span:
+    async def _as_span(self, call: ModelCall | None, *, ended_at: float | None, partial: str | None) -> Span:
         """The span, with the number that the store gave it."""
         notes = dict(self.notes)
         if partial is not None:
@@ -205,7 +226,7 @@ class CallRecord:
         else:
             if (cost := self._recorder.cost(call, self._asked.model)) is not None:
                 notes["cost"] = cost
-            call = self._recorder.scrubbed(call, is_whole=partial is None, is_spelt=self.is_spelt)
+            call = await self._recorder.scrubbed(call, is_whole=partial is None, is_spelt=self.is_spelt)
         changes: dict[str, Any] = {"name": f"model.{call.model}", "attributes": notes, "model": call}
         return replace(self._span, seq=self._opening.result(), ended_at=ended_at, **changes)
 

@@ -1,0 +1,163 @@
+"""Other spellings of a text, with the place of every character in the original.
+
+`plain` undoes what Unicode allows (NFKC, digits of other scripts, invisible characters); `unescaped` undoes escapes of
+URLs, HTML and programs; `blobs` opens base 64 and hex. What is found in a spelling is replaced in the original.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from binascii import Error
+from collections.abc import Iterator, Sequence
+from html import unescape
+from typing import NamedTuple
+from unicodedata import combining, is_normalized, normalize
+from urllib.parse import unquote_to_bytes
+
+ZEROS = (0x660, 0x6F0, 0x7C0, 0x966, 0x9E6, 0xA66, 0xAE6, 0xB66, 0xBE6, 0xC66, 0xCE6, 0xD66, 0xE50, 0xED0, 0xF20, 0x1040)
+ALIKE = {zero + n: str(n) for zero in (*ZEROS, 0x17E0, 0x1810) for n in range(10)} | {
+    **dict.fromkeys([*range(0x2010, 0x2016), 0x2212], "-"),
+    **dict.fromkeys(map(ord, "“”„‟«»「」『』"), '"'),
+    **dict.fromkeys(map(ord, "‘’‚‛"), "'"),
+    ord("İ"): "I",  # the only letter that is longer in lower case
+}
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff]"
+)
+ODD = re.compile(f"[{''.join(map(chr, ALIKE))}ー]")
+KATAKANA_DASH = re.compile(r"(?<=\d)ー(?=\d)")  # elsewhere a long vowel
+RUN = re.compile(r"[\x00-\x7f]+(?=[\x00-\x7f])|[\x00-\x7f]?[^\x00-\x7f]+|[\x00-\x7f]")  # a letter goes with its accents
+ESCAPE = re.compile(
+    r"(?:%[0-9A-Fa-f]{2})+|&(?:#\d{2,6}|#[xX][0-9A-Fa-f]{2,5}|[a-z]{2,8});|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}"
+)
+ESCAPES = ("%", "&", "\\u", "\\x")  # a text without any of them has none
+_64 = "[A-Za-z0-9+/_-]"
+_TEXT_64 = r"[I-Za-f][C-HS-Xi-nyz0-3][ABEFIJMNQRUVYZcdghklopstwx014589]"  # how three printable letters begin
+BASE64 = re.compile(
+    rf"{_TEXT_64}(?<![A-Za-z0-9+_-]...){_64}{_TEXT_64}{_64}{_64}{{4,}}+(?:\r?\n{_64}{{4,}}+)*={{0,2}}(?![A-Za-z0-9])"
+)
+HEX = re.compile(r"[2-7](?<![0-9A-Za-z].)[0-9A-Fa-f](?:[2-7][0-9A-Fa-f]){7,}(?![0-9A-Za-z])")
+LOOKALIKES = str.maketrans(
+    "аеорсухіјѕԁһӏԛԝвкмнтАВЕКМНОРСТУХІЈЅοαενρτυιικΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
+    "aeopcyxijsdhlqwbkmhtABEKMHOPCTYXIJSoaevptuiikABEZHIKMNOPTYX",
+)
+MIXED = re.compile(r"[A-Za-z]{2}[\u0370-\u052f]|[\u0370-\u052f][A-Za-z]{2}")
+MOST_ROUNDS = 3  # an escape may be escaped again
+
+
+class Spelling(NamedTuple):
+    """A text and, for each of its characters, where it starts and ends in the original."""
+
+    text: str
+    starts: Sequence[int]
+    ends: Sequence[int]
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        return self.starts[start], self.ends[end - 1]
+
+
+def _same(text: str) -> Spelling:
+    return Spelling(text, range(len(text)), range(1, len(text) + 1))
+
+
+def plain(text: str) -> Spelling:
+    """The text in NFKC with ASCII digits, dashes and quotes, and without invisible characters."""
+    if text.isascii():
+        return _same(text)
+    alike = KATAKANA_DASH.sub("-", text.translate(ALIKE)) if ODD.search(text) else text
+    if is_normalized("NFKC", alike) and not INVISIBLE.search(alike):
+        return _same(alike)
+    parts, starts, ends = list[str](), list[int](), list[int]()
+    for run in RUN.finditer(alike):
+        at, stop = run.span()
+        if run.group().isascii():
+            parts.append(run.group())
+            starts += range(at, stop)
+            ends += range(at + 1, stop + 1)
+            continue
+        while at < stop:
+            end = at + 1
+            while end < stop and (combining(alike[end]) or "\u1160" <= alike[end] <= "\u11ff"):
+                end += 1
+            letters = INVISIBLE.sub("", normalize("NFKC", alike[at:end]))
+            parts.append(letters)
+            starts += [at] * len(letters)
+            ends += [end] * len(letters)
+            at = end
+    return Spelling("".join(parts).translate(ALIKE), starts, ends)
+
+
+def latin(text: str) -> str | None:
+    """The text with letters of other scripts that look like Latin ones as those; None if no word mixes the two."""
+    return text.translate(LOOKALIKES) if not text.isascii() and MIXED.search(text) else None
+
+
+def unescaped(text: str) -> Spelling | None:
+    """The text with the escapes of URLs, HTML and JSON undone; None if it has none."""
+    found = _same(text)
+    for _ in range(MOST_ROUNDS):
+        after = _unescaped_once(found)
+        if after is None:
+            break
+        found = after
+    return None if found.text == text else found
+
+
+def _unescaped_once(before: Spelling) -> Spelling | None:
+    if not any(mark in before.text for mark in ESCAPES):
+        return None
+    parts, starts, ends, at = list[str](), list[int](), list[int](), 0
+    for match in ESCAPE.finditer(before.text):
+        letters = _letters(match.group())
+        if letters is None:
+            continue
+        start, end = match.span()
+        parts += [before.text[at:start], letters]
+        starts += before.starts[at:start]
+        ends += before.ends[at:start]
+        if len(letters) * 3 == end - start and match.group()[0] == "%":  # each letter has its own escape
+            starts += [before.starts[start + 3 * n] for n in range(len(letters))]
+            ends += [before.ends[start + 3 * n + 2] for n in range(len(letters))]
+        else:
+            starts += [before.starts[start]] * len(letters)
+            ends += [before.ends[end - 1]] * len(letters)
+        at = end
+    if not parts:
+        return None
+    parts.append(before.text[at:])
+    return Spelling("".join(parts), [*starts, *before.starts[at:]], [*ends, *before.ends[at:]])
+
+
+def _letters(escape: str) -> str | None:
+    """What an escape stands for; None if it stands for nothing readable."""
+    try:
+        if escape[0] == "%":
+            letters = unquote_to_bytes(escape).decode()
+        elif escape[0] == "&":
+            letters = unescape(escape)
+        else:
+            letters = chr(int(escape[2:], 16))
+    except ValueError:
+        return None
+    is_readable = letters != escape and all(letter.isprintable() or letter in "\n\r\t" for letter in letters)
+    return letters if is_readable else None
+
+
+def blobs(text: str) -> Iterator[tuple[int, int, str]]:
+    """The readable texts in base 64 and in hex: where each starts and ends, and what it says."""
+    for match in BASE64.finditer(text):
+        letters = "".join(match.group().split()).rstrip("=").replace("-", "+").replace("_", "/")
+        if (said := _read(letters)) is not None:
+            yield *match.span(), said
+    for match in HEX.finditer(text):
+        yield *match.span(), bytes.fromhex(match.group()).decode("ascii", "replace")
+
+
+def _read(letters: str) -> str | None:
+    try:
+        said = b64decode(letters[: len(letters) - (len(letters) % 4 == 1)] + "=" * (-len(letters) % 4)).decode()
+    except (Error, ValueError):
+        return None
+    is_text = all(letter.isprintable() or letter in "\n\r\t" for letter in said)
+    return said if is_text else None
