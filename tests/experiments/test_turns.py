@@ -1,4 +1,4 @@
-"""The experiment on credit by turn: one run a seed with all arms, taken up where it stopped, paired by seed and task."""
+"""The experiment on credit by turn: one run a seed with all arms, paired by seed and task."""
 
 from __future__ import annotations
 

@@ -139,6 +139,9 @@ def test_an_agent_that_ran_its_own_tools_behind_a_proxy_has_turns_too() -> None:
     told = terms(spans, "17", {"question": QUESTION}, signals=())
     assert column(told, "information_gain") == [1.0, 0.0] and column(told, "format") == [0.0, 1.0]
     assert told[0]["structure"] == 0.0 and told[0]["utility"] == 1.0  # the request says what the tool takes
+    found = [{"id": "a", "function": {"name": "web_search", "arguments": "{}"}}]
+    searched = replace(spans[0], model=replace(calls[0], response={"tool_calls": found}))
+    assert terms([searched], None, {}, signals=())[0]["safety"] == 1.0  # offered by its type, as servers' own tools are
 
 
 @pytest.mark.parametrize("content", [{"text": 3}, 7, [None, {"x": [1]}]])

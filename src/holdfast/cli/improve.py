@@ -129,6 +129,9 @@ def quickstart(
     at: StoreOptions,
     quick: Annotated[bool, Option("--quick", help="A minute instead of minutes; proves little.")] = False,
     seed: Annotated[int, Option(metavar="N", min=0, max=10**6, help="Other tasks, other chance.")] = 0,
+    turn_credit: Annotated[
+        float, Option(metavar="X", min=0, max=1, help="Share of a turn's own reward in its credit.")
+    ] = 0.0,
     fresh: Annotated[bool, Option("--fresh", help="Start anew, even if an earlier one can be resumed.")] = False,
 ) -> Output:
     """Train the embedded weak model to use tools, measure it on held-out tasks before and after, and decide.
@@ -141,8 +144,9 @@ def quickstart(
     from holdfast.operate.switches import key_of, snapshot_of
     from holdfast.workloads.tooluse.quickstart import COMPARISON, QUICK, Quickstart, spec_for, turned
 
-    settings = replace(QUICK if quick else Quickstart(), seed=seed)
-    again = f"holdfast quickstart{' --quick' if quick else ''}{f' --seed {seed}' if seed else ''}{at}"
+    settings = replace(QUICK if quick else Quickstart(), seed=seed, turn_credit=turn_credit)
+    words = [" --quick" if quick else "", f" --seed {seed}" if seed else ""]
+    again = f"holdfast quickstart{''.join(words)}{f' --turn-credit {turn_credit:g}' if turn_credit else ''}{at}"
     with at.open() as opened:
         resume = None if fresh else _unfinished(opened, settings)
         salt, flags_now = new_salt(), snapshot_of(opened, clock=time.time, environment=os.environ)
@@ -186,7 +190,7 @@ def _switched_off(off: Sequence[Off]) -> dict[str, Any]:
 def _unfinished(store: Store, settings: Quickstart) -> str | None:
     """The newest run of the same settings, if it did not come to its end, its report, and may still do so."""
     for run in store.runs.newest(most=50):
-        if run.kind == "quickstart" and dict(run.settings) == asdict(settings):
+        if run.kind == "quickstart" and {"turn_credit": 0.0, **run.settings} == asdict(settings):
             is_told = run.state is RunState.COMPLETED and _picture(store, run.id).exists()
             return None if is_told or run.wanted is DesiredState.CANCELLED else run.id
     return None

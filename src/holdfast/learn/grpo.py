@@ -394,7 +394,7 @@ def dominance(experiences: Iterable[Experience]) -> dict[str, float]:
     breakdowns: list[dict[str, float]] = []
     for experience in experiences:
         sums: dict[str, float] = {}
-        for signal in counted(experience, None):
+        for signal in (one for one in counted(experience, None) if one.turn is None or one.weight):
             sums[signal.name] = sums.get(signal.name, 0.0) + signal.value * signal.weight
         if sums:
             breakdowns.append(sums)

@@ -96,10 +96,9 @@ class TurnRewards:
 
 
 def _requested(given: Any) -> tools.Schemas | None:
-    """The functions of a request; None where one of them cannot be checked against."""
-    specs = [one.get("function", one) for one in given if isinstance(one, Mapping)]
+    """The tools of a request, those of the server by their type; None where one cannot be checked against."""
     try:
-        found = tools.schemas_of(one for one in specs if isinstance(one, Mapping) and "name" in one)
+        found = tools.schemas_of(one if "function" in one else {"name": one.get("type"), **one} for one in given)
         for schema in found.values():
             tools.problems(schema, {})
     except BadInput:
@@ -111,7 +110,7 @@ def _view(task: Any) -> Mapping[str, Any]:
     """What the task says of tools, needs and its answer, whichever way it is written."""
     item = task_of(task)
     if isinstance(item, TaskItem):
-        return {"expected": item.expected, **item.metadata, **(item.input if isinstance(item.input, Mapping) else {})}
+        return {**(item.input if isinstance(item.input, Mapping) else {}), **item.metadata, "expected": item.expected}
     return item if isinstance(item, Mapping) else {}
 
 

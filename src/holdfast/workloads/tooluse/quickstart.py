@@ -88,6 +88,7 @@ class Quickstart:
     grpo_tasks: int = 16
     grpo_samples: int = 8  # attempts at each task
     grpo_rate: float = 3e-4
+    turn_credit: float = 0.0  # share of a turn's own reward in its credit
     workers: int = 64
 
 
@@ -265,6 +266,7 @@ def _algorithm(settings: Quickstart, earlier: AlgorithmState | None) -> Stages |
         steps=settings.grpo_steps,
         tasks=settings.grpo_tasks,
         samples=settings.grpo_samples,
+        turn_credit=settings.turn_credit,
         seed=settings.seed,
         phase=PRACTICE,
         measure=lambda experiences: rates(summary(marked(experiences))),
