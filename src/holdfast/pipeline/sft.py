@@ -40,7 +40,6 @@ from holdfast.policies.model import Model, folder_of
 from holdfast.store.store import Store
 
 KIND = "sft"
-PAGE = 500
 RESULT = "result"
 
 
@@ -309,13 +308,8 @@ def _again(given: SftInput) -> tuple[Sequence[Example], SkippedRows]:
 
 
 def _experiences(store: Store, run: str) -> Iterator[Experience]:
-    after: str | None = None
-    while page := store.views.rollouts(run, after=after, most=PAGE):
-        for one in page:
-            experience = store.experiences.get(one.id)
-            if experience is not None:
-                yield experience
-        after = page[-1].name
+    found = (store.experiences.get(one.id) for one in store.views.every(run))
+    return (one for one in found if one is not None)
 
 
 def _hashed(examples: Sequence[Example]) -> str:
