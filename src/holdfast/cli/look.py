@@ -297,7 +297,6 @@ def _where(at: StoreOptions) -> dict[str, object]:
     return {name: value for name, value in asdict(at).items() if value != usual[name]}
 
 
-PAGE = 500
 ROOM = 12  # letters of a version beside a tool
 ADOPTION_EPILOG = """Rates are of tasks, never of calls: adopted, of tasks that need the tool, are those whose first
 call of it was well formed; used, of tasks that have it, those that called it; overused, of tasks that do not need it,
@@ -348,18 +347,11 @@ def _records(store: Store, run: str) -> Iterator[ToolAttempt]:
 
     tools = catalog(store, run)
     with show.progress("reading rollouts", None) as advance:
-        for rollout in every_rollout(store, run):
+        for rollout in store.views.every(run):
             advance()
             experience = store.experiences.get(rollout.id) if rollout.final_attempt is not None else None
             if experience is not None:
                 yield record(rollout, experience.spans, tools)
-
-
-def every_rollout(store: Store, run: str) -> Iterator[Rollout]:
-    last = None
-    while page := store.views.rollouts(run, most=PAGE, after=last):
-        yield from page
-        last = page[-1].name
 
 
 def _print(found: tuple[AdoptionRow, ...], keys: tuple[str, ...], counted: str) -> None:
@@ -532,7 +524,7 @@ def audited(store: Store, run: str, standards: Standards | None = None) -> Quali
     """What the data gates say of everything the run collected for training."""
     from holdfast.learn.quality import audit
 
-    every = list(every_rollout(store, run))
+    every = list(store.views.every(run))
     kept = [rollout.input for rollout in every if rollout.split in (Split.VAL, Split.TEST)]
     train = {rollout.id: rollout.input for rollout in every if rollout.split in (Split.TRAIN, None)}
     experiences = []

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.look import every_rollout
 from holdfast.cli.options import (
     DEFAULT_STORE,
     AnyProject,
@@ -163,7 +162,7 @@ async def _take(file: Path, taker: Any) -> tuple[int, int, str]:
 def _rollouts(store: Store, what: str) -> Iterator[Rollout]:
     from holdfast.store.store import find_rollout
 
-    return iter([find_rollout(store, what)]) if "/" in what else every_rollout(store, store.runs.get(what).id)
+    return iter([find_rollout(store, what)]) if "/" in what else store.views.every(store.runs.get(what).id)
 
 
 def _spans(store: Store, rollouts: Iterator[Rollout], advance: Any) -> Iterator[OtelSpan]:

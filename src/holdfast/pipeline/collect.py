@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import FIRST_COMPLETED
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from holdfast.contracts.algorithm import Batch, RolloutTail, Segment, Work
 from holdfast.contracts.rollout import Rollout, RolloutState, Split
@@ -13,7 +14,6 @@ from holdfast.pipeline.context import StepContext
 from holdfast.store.notifications import FINISHED, ORDERS
 from holdfast.store.store import Store
 
-CHUNK = 500  # rollouts that are looked at in one go
 STEPS = 4  # worth of rollouts that one batch takes at most
 HEED_S = 1.0  # so often whoever waits looks whether something was overridden meanwhile
 
@@ -73,18 +73,11 @@ def _arrived(store: Store, run: str, taken: frozenset[str], most: int) -> list[s
     if counts[RolloutState.SUCCEEDED] + counts[RolloutState.FAILED] <= len(taken):
         return []
     ends = (RolloutState.SUCCEEDED, RolloutState.FAILED)
-    found = [one for state in ends for one in _ended(store, run, state, taken, most)]
+    found = [one for state in ends for one in islice(_ended(store, run, state, taken), most)]
     return [one.id for one in sorted(found, key=lambda one: one.enqueued_at)][:most]
 
 
-def _ended(store: Store, run: str, state: RolloutState, taken: frozenset[str], most: int) -> list[Rollout]:
-    found: list[Rollout] = []
-    after = None
-    while len(found) < most:
-        page = store.views.rollouts(run, after=after, status=state, split=Split.TRAIN, most=CHUNK)
-        is_scored = (one for one in page if one.reward is not None or state is RolloutState.FAILED)
-        found += [one for one in is_scored if one.id not in taken]
-        if len(page) < CHUNK:
-            break
-        after = page[-1].name
-    return found
+def _ended(store: Store, run: str, state: RolloutState, taken: frozenset[str]) -> Iterator[Rollout]:
+    for one in store.views.every(run, status=state, split=Split.TRAIN):
+        if one.id not in taken and (one.reward is not None or state is RolloutState.FAILED):
+            yield one

@@ -41,7 +41,6 @@ from holdfast.policies.model import Model, folder_of
 from holdfast.store.store import Store
 
 KINDS: Mapping[str, type[SFT]] = {one.phase: one for one in (SFT, DPO)}
-PAGE = 500
 RESULT = "result"
 
 
@@ -367,16 +366,13 @@ def _again(given: SftInput) -> tuple[Sequence[Example], SkippedRows]:
 
 def _experiences(store: Store, run: str, users: dict[str, str]) -> Iterator[Experience]:
     """The rollouts of a run; whose they are is told in `users`, where it is known."""
-    after: str | None = None
-    while page := store.views.rollouts(run, after=after, most=PAGE):
-        for one in page:
-            whose = (one.metadata.get("given") or {}).get("user") or one.metadata.get("user")
-            if whose:
-                users[one.id] = str(whose)
-            experience = store.experiences.get(one.id)
-            if experience is not None:
-                yield experience
-        after = page[-1].name
+    for one in store.views.every(run):
+        whose = (one.metadata.get("given") or {}).get("user") or one.metadata.get("user")
+        if whose:
+            users[one.id] = str(whose)
+        experience = store.experiences.get(one.id)
+        if experience is not None:
+            yield experience
 
 
 def _hashed(examples: Sequence[Example]) -> str:

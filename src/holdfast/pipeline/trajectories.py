@@ -14,11 +14,8 @@ from typing import Any
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.experience import AdvantageBatch, Group, Trajectory
 from holdfast.contracts.records import decode, encode, schema
-from holdfast.contracts.rollout import Rollout
 from holdfast.learn.batch import SkipReason
 from holdfast.store.store import Store
-
-PAGE = 500  # rollouts that are listed at once
 
 LeftOut = Counter[str]  # rollouts without a record, by reason
 Records = Callable[[Store, str, LeftOut], Iterator[Any]]
@@ -26,7 +23,7 @@ Records = Callable[[Store, str, LeftOut], Iterator[Any]]
 
 def trajectories(store: Store, run: str, left_out: LeftOut) -> Iterator[Trajectory]:
     """One for each rollout that an attempt decided and somebody scored, in their order."""
-    for rollout in _rollouts(store, run):
+    for rollout in store.views.every(run):
         made = _trajectory(store, rollout.id)
         if isinstance(made, Trajectory):
             yield made
@@ -44,7 +41,7 @@ def advantages(store: Store, run: str, left_out: LeftOut) -> Iterator[AdvantageB
     from holdfast.learn.grpo import Grpo, group_advantages
 
     groups: dict[str, list[str]] = {}
-    for rollout in _rollouts(store, run):
+    for rollout in store.views.every(run):
         groups.setdefault(str(rollout.metadata.get("group", rollout.name)), []).append(rollout.id)
     for task, ids in groups.items():
         made = [_trajectory(store, one) for one in ids]
@@ -73,13 +70,6 @@ def lines(store: Store, run: str, kind: str, left_out: LeftOut) -> Iterator[str]
         if (error := next(validator.iter_errors(data), None)) is not None:
             raise BadRecord(f"{name} {record.id}", why=f"{error.json_path} {error.message}"[:300])
         yield json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n"
-
-
-def _rollouts(store: Store, run: str) -> Iterator[Rollout]:
-    page = store.views.rollouts(run, most=PAGE)
-    while page:
-        yield from page
-        page = store.views.rollouts(run, most=PAGE, after=page[-1].name)
 
 
 def _trajectory(store: Store, rollout: str) -> Trajectory | SkipReason:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -68,6 +68,13 @@ class Views:
             filters.append(outcome if outcome in _fits else "outcome")
         found = self._db.all(page_of(*filters), {**params, "status": status})
         return [rows.rollout(row, run, row[-1]) for row in found]
+
+    def every(self, run: str, *, status: RolloutState | None = None, split: Split | None = None) -> Iterator[Rollout]:
+        """All of them, read page by page."""
+        last = None
+        while page := self.rollouts(run, most=PAGE_SIZE, after=last, status=status, split=split):
+            yield from page
+            last = page[-1].name
 
     def rollout(self, rollout_id: str) -> Rollout:
         run, _, name = rollout_id.partition("/")
