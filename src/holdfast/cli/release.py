@@ -423,6 +423,9 @@ def serve(
     record: Annotated[
         bool, Option("--record/--no-record", help="Keep conversations that get feedback, to learn from them.")
     ] = True,
+    scrub: Annotated[
+        bool, Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
+    ] = True,
     guard: Annotated[
         bool, Option("--guard/--no-guard", help="Watch canaries here: take them further, or back.")
     ] = True,
@@ -442,7 +445,8 @@ def serve(
         from holdfast.cli.serving import ServiceOptions, run
     with existing(at) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
-        how: dict[str, Any] = {"token": token, "is_recorded": record, "is_guarded": guard, "upstream": upstream}
+        how: dict[str, Any] = {"token": token, "is_recorded": record, "is_scrubbed": scrub, "is_guarded": guard}
+        how["upstream"] = upstream
         key = os.environ.get("OPENAI_API_KEY") or None
         run(opened, name, listening, ServiceOptions(**how, key=key, in_words=happened))
 
