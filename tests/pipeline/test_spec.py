@@ -56,7 +56,7 @@ from holdfast.workloads.tooluse.agent import agent as tooluse
 from holdfast.workloads.tooluse.score import score as tooluse_score
 from tests.collect.agents import no_score
 from tests.collect.scene import assignment
-from tests.endpoint import Endpoint, serving
+from tests.endpoint import Endpoint, completion, serving
 from tests.pipeline.driving import echo
 from tests.pipeline.scene import ran
 
@@ -254,6 +254,23 @@ async def test_answers_are_scored_by_the_scorers_of_the_settings(kind: str) -> N
     found = await outcome(plan, {"prompt": "2 + 2?", "expected": 4})
     assert (found.output, found.reward) == ("The answer is 4.", 1.0)
     assert next((one.name, one.source) for one in found.signals) == ("success", "scorer:numeric")
+
+
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+async def test_a_judge_an_embedded_one_and_tools_of_the_settings_shape_what_the_gate_lets_through(kind: str) -> None:
+    with serving() as endpoint:
+        endpoint.reply = lambda body: completion("yes\nconfidence: 0.8\nfine", choice={"logprobs": None})
+        judge = {"scorer": "judge", "model": "m", "base_url": endpoint.url, "weight": 0.1}
+        verifier = {"scorer": "judge", "name": "verifier", "model": "verifier", "weight": 0.1}
+        tools = {"scorer": "tools", "weight": 0.1}
+        given = {"optimize": [{"prompt": "2 + 2?", "expected": 4, "needs": []}], "validate": []}
+        scorers = [{"scorer": "numeric", "gate": True}, judge, verifier, tools]
+        plan = planned(agent=ARITHMETIC, worker_kind=kind, scorers=scorers, **given)
+        found = await outcome(plan, {"prompt": "2 + 2?", "expected": 4, "needs": []})
+    paid = {one.name: one.value * one.weight for one in found.signals}
+    assert (paid["success"], paid["judge"]) == pytest.approx((1.0, 0.08))
+    assert 0.0 < paid["tools"] < 0.1  # it called a tool that the task does not need
+    assert "verifier" not in paid  # no model was called, so there is no conversation to read: not measured is not zero
 
 
 def test_scorers_that_do_not_fit_the_tasks_are_refused_before_anything_is_started() -> None:

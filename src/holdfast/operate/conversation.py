@@ -40,6 +40,7 @@ def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = 
                 "tokens": [{"id", "text"|None, "logprob"|None, "is_forced", "is_scrubbed"}]|None, "tokens_left_out",
                 "signals": [signal]}],
      "loose": [call] made before any turn, "sheet": {"signals": [signal], "total"}|None,
+     "scorings": {name: sheet} that were made later, oldest first,
      "budget": {"tier", "confidence", "reasons", "ceiling", "cap", "allowed", "spent", "overspent", "calls",
                 "escalations", "mode", "waste", "events": [{"seq", "kind", "at", "tokens", "allowed", "spent", "mode",
                 "trigger", "why"}]}|None,
@@ -69,9 +70,11 @@ def rollout(store: Store, rollout_id: str, *, now: float, attempt: int | None = 
         "opening": opening,
         "turns": turns[:TURNS],
         "loose": loose,
-        "sheet": None
-        if breakdown is None
-        else {"signals": [_signal(one) for one in breakdown.signals], "total": breakdown.total},
+        "sheet": None if breakdown is None else _sheet(breakdown),
+        "scorings": {
+            name: _sheet(RewardBreakdown(signals=signals))
+            for name, signals in store.scorings.of_rollout(found.id).items()
+        },
         "budget": None if shown is None else _budget(store, shown),
         "failures": [one for span in spans if (one := _failure(span)) is not None][:TURNS],
         "timeline": _timeline(spans[:SPANS]),
@@ -264,6 +267,10 @@ def _spelled(ids: Sequence[int]) -> list[str] | None:
             end += 1
         texts[start], start = bytes(ids[start:end]).decode(errors="replace"), end
     return texts
+
+
+def _sheet(breakdown: RewardBreakdown) -> Brief:
+    return {"signals": [_signal(one) for one in breakdown.signals], "total": breakdown.total}
 
 
 def _signal(signal: RewardTerm) -> Brief:

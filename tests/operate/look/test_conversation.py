@@ -64,8 +64,19 @@ def test_a_rollout_reads_turn_by_turn(file_store: Store) -> None:
     ]
     assert [one["name"] for one in second["signals"]] == ["form"] and first["signals"] == []
     assert told["sheet"]["total"] == 2.0 and told["sheet"]["signals"][0]["paid"] == 1.0
-    assert told["output"] == "né" and told["budget"] is None
+    assert told["output"] == "né" and told["budget"] is None and told["scorings"] == {}
     assert [(one["seq"], one["depth"]) for one in told["timeline"]] == [(1, 0), (2, 1), (3, 0)]
+
+
+def test_what_later_scorings_say_stands_beside_the_reward_with_its_reasons(file_store: Store) -> None:
+    name = talked(file_store)
+    run = name.partition("/")[0]
+    term = RewardTerm(name="minimality", value=0.5, weight=0.2, source="rule:diff", feedback="3 edits too many")
+    file_store.scorings.add(run, "evaluated-1", {}, [(name, (term,))], who="ann", now=1.0)
+    told = rollout(file_store, name, now=200.0)
+    assert told["sheet"]["total"] == 2.0 and told["scorings"]["evaluated-1"]["total"] == 0.1
+    assert told["scorings"]["evaluated-1"]["signals"][0]["feedback"] == "3 edits too many"
+
 
 
 def test_exceptions_are_shown_with_their_whole_tracebacks(file_store: Store) -> None:

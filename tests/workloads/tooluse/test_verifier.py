@@ -11,7 +11,7 @@ import pytest
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import Maker
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
-from holdfast.policies.verifier import load
+from holdfast.policies.verifier import load, probabilities
 from holdfast.reward.judges.calibration import auroc
 from holdfast.workloads.tooluse.tasks import generate, to_input
 from holdfast.workloads.tooluse.verifier import (
@@ -24,7 +24,6 @@ from holdfast.workloads.tooluse.verifier import (
     eval_item,
     labels,
     plant,
-    probabilities,
     styled,
     twins,
 )

@@ -93,6 +93,7 @@ function draw(data, context) {
         card("Reward terms", {}, sheet(data.sheet),
           expected !== undefined && h("p", { class: "grey gap" }, "Expected: ", h("b", {}, plain(expected)),
             " (hidden from the agent).")),
+        Object.entries(data.scorings).map(([name, one]) => card(`Scored again: ${name}`, {}, sheet(one, `seen-${name}`))),
         data.budget && card("Thinking budget", {}, budget(data.budget)),
         data.attempts.length > 0 && card(`${data.attempts.length === 1 ? "1 attempt" : `${data.attempts.length} attempts`} of ${rollout.max_attempts}`, {}, tries(data, context.query)),
         data.timeline.length > 0 && h("details", { class: "card", id: "timeline" }, h("summary", {}, "Timeline"),

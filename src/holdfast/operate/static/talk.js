@@ -67,7 +67,7 @@ export function turn(one, { asTokens }) {
 }
 
 // All reward terms with their weights; weighted ones first.
-export function sheet(found) {
+export function sheet(found, id = "seen") {
   if (!found?.signals.length) return h("p", { class: "grey" }, "No reward recorded.");
   const counts = found.signals.filter(one => one.weight !== 0), seen = found.signals.filter(one => one.weight === 0),
     merged = new Map();
@@ -78,7 +78,7 @@ export function sheet(found) {
     h("span", { class: "source" }, one.source), one.feedback && h("span", { class: "feedback" }, one.feedback));
   return h("div", { class: "sheet" }, counts.map(row),
     h("div", { class: "total" }, h("strong", {}, "Reward"), h("span", {}), h("strong", { class: "counts" }, num(found.total))),
-    merged.size > 0 && h("details", { id: "seen" }, h("summary", {}, `${merged.size} more measured with weight 0`),
+    merged.size > 0 && h("details", { id }, h("summary", {}, `${merged.size} more measured with weight 0`),
       [...merged].map(([name, values]) => h("div", { class: "quiet" }, h("span", {}, words(name)), h("span", {}),
           h("span", { class: "counts" }, values.slice(0, 6).map(value => num(value)).join(", "),
             values.length > 6 ? " …" : "")))));
