@@ -439,6 +439,22 @@ def test_budgets_of_every_run_that_has_any_are_lines_and_records(cli: Cli, scene
     assert decode(BudgetTotals, total).name == scene.run
 
 
+def test_what_the_outcomes_of_budgets_teach_is_shown(cli: Cli, scene: Scene, at: At) -> None:
+    assert cli("budgets", "--allocation", *at).done().out.startswith("no attempt with a thinking budget has ended yet")
+    for n in range(3):
+        thought(scene, f"right{n}", 250, reward=1.0)
+    thought(scene, "wrong", 250, reward=0.0)
+    (row,) = cli("budgets", "--allocation", *at, "--json").json
+    assert (row["context"], row["tier"], row["attempts"], row["succeeded"]) == (
+        "trivial, 0 tools, 1 steps",
+        "trivial",
+        4,
+        3,
+    )
+    assert row["best"] is None  # four are too few
+    assert cli("budgets", "--allocation", *at).done().page[1].split()[-2:] == ["the", "table"]
+
+
 # Quality of data
 
 SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"

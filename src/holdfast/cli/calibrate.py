@@ -247,7 +247,7 @@ SHOWN = 20  # cases of a difference
 
 golden_app = CommandSet("Record what a version does on a suite and detect when it changes.")
 
-SuiteAt = Annotated[str, Argument(metavar="SUITE", help="A file, or tooluse:COUNT[:SEED].")]
+SuiteAt = Annotated[str, Argument(metavar="SUITE", help="A file, or tooluse:COUNT[:SEED[:DIALS]].")]
 VersionOf = Annotated[
     str, Option("--version", metavar="VERSION", help="sprout, a folder, a checkpoint, or policy@number.")
 ]
@@ -368,7 +368,7 @@ def _name(name: str) -> str:
 
 
 def _known(what: str, folder: Path) -> str:
-    """A golden by its name, or by the suite that it is of: the id, a file, or tooluse:COUNT[:SEED]."""
+    """A golden by its name, or by the suite that it is of: the id, a file, or tooluse:COUNT[:SEED[:DIALS]]."""
     from holdfast.prove.golden import is_name
     from holdfast.workloads.tooluse.suite import is_generated, suite_of
 

@@ -478,9 +478,8 @@ def capped(sampling: Mapping[str, Any], limit: int, default: str = LENGTHS[0]) -
     """The sampling with a hard ceiling: an endpoint that can only be asked to think less gets no more than its limit
     and the room for an answer."""
     name = next((name for name in (*LENGTHS, default) if sampling.get(name) is not None), default)
-    given = sampling.get(name)
-    is_number = isinstance(given, int) and not isinstance(given, bool)
-    return {**sampling, name: min(given, limit + ANSWER_ROOM) if is_number else limit + ANSWER_ROOM}
+    given, most = sampling.get(name), limit + ANSWER_ROOM
+    return {**sampling, name: min(given, most) if isinstance(given, int) and not isinstance(given, bool) else most}
 
 
 def wish(limit: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast.contracts.reward import RewardTerm
@@ -12,7 +13,7 @@ from holdfast.policies.engine import Local
 from holdfast.policies.model import load_transformer
 from holdfast.policies.tokens import END, THINK, UNTHINK
 from holdfast.workloads.tooluse.agent import ExamMark, examine, mark, summary
-from holdfast.workloads.tooluse.tasks import Dials, generate
+from holdfast.workloads.tooluse.tasks import Dials, ToolTask, generate
 
 CALC = {"family": "calc", "needs": ["calc"], "expected": "3901"}
 FEW = 40
@@ -80,10 +81,40 @@ async def test_the_exam_asks_each_task_once_by_its_own_seed_and_keeps_the_order(
     assert [one.success for one in marks] == [task.expected == "12" for task in tasks]
 
 
-def sat(name: str, sampling: dict[str, Any]) -> dict[str, Any]:
+def sat(name: str, sampling: dict[str, Any], tasks: Sequence[ToolTask] = (), turns: int = 6) -> dict[str, Any]:
     model, _ = load_transformer(name)
+    tasks = tasks or generate("train", SEED, FEW)
     with Local(model, slots=FEW) as local:
-        return summary(asyncio.run(examine(local, generate("train", SEED, FEW), sampling=sampling)))
+        return summary(asyncio.run(examine(local, tasks, sampling=sampling, max_turns=turns)))
+
+
+def test_sprout_solves_nine_of_ten_tasks_in_wordings_that_it_has_never_seen() -> None:
+    found = sat("sprout", GREEDY, generate("test", SEED, FEW))
+    assert found["success"][0] >= 0.9 * FEW
+    lookups = sat("sprout", GREEDY, generate("test", SEED, 12, Dials(families=("lookup",))))
+    assert lookups["success"][0] >= 10  # the first sprout solved none of them
+
+
+def test_sprout_goes_six_steps_and_round_tools_that_fail() -> None:
+    tasks = generate("test", SEED, 16, Dials(families=("six", "failing")))
+    assert sat("sprout", GREEDY, tasks, turns=10)["success"][0] >= 14
+
+
+def test_thinking_helps_where_there_are_steps_and_is_waste_where_there_are_none() -> None:
+    longer = {**GREEDY, "max_tokens": 160}
+    chains = generate("test", SEED, 24, Dials(families=("steps",), think=1.0))
+    right = {limit: sat("sprout", {**longer, "thinking": limit}, chains)["success"][0] for limit in (8, 32, 128)}
+    assert right[8] < 12 < 20 <= right[128] and right[8] <= right[32] <= right[128]
+    sums = generate("test", SEED, 16, Dials(families=("trivial",), think=1.0))
+    assert sat("sprout", {**longer, "thinking": 0}, sums)["success"][0] >= 14
+
+
+def test_what_sprout_is_told_decides_how_much_it_solves() -> None:
+    bare = generate("test", SEED, 32, Dials(families=("calc", "lookup", "two", "flaky", "missing"), prompts="bare"))
+    good = "Get all facts by tool calls. If a tool fails, try once more. Work through all steps. Never guess: unknown."
+    told = [replace(task, system=f"{good} {task.system}") for task in bare]
+    assert sat("sprout", GREEDY, bare)["success"][0] <= 12
+    assert sat("sprout", GREEDY, told)["success"][0] >= 27
 
 
 def test_sprout_solves_nine_of_ten_train_tasks() -> None:

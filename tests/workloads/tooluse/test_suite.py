@@ -265,3 +265,13 @@ def test_a_dimension_that_nobody_measures_is_refused() -> None:
 
 def test_what_is_measured_can_be_kept() -> None:
     assert json.dumps([signal.value for signal in measure_rubric(EVEN, TASK, {"odd": 1}, spans())])
+
+
+def test_a_suite_of_long_tasks_leaves_room_for_them() -> None:
+    usual, long = suite_of("tooluse:30:1"), suite_of("tooluse:30:1:long")
+    assert usual.suite_id == "tooluse-1" and long.suite_id == "tooluse-1-long"
+    turns = [(task.input["difficulty"], task.input["max_turns"]) for task in held_out(long)]
+    assert all(allowed > calls + 1 for calls, allowed in turns) and max(turns)[0] == 6
+    assert {task.input["sampling"]["max_tokens"] for task in held_out(long)} == {160}
+    with pytest.raises(BadInput, match="of usual, easy, hard, long"):
+        suite_of("tooluse:30:1:longest")

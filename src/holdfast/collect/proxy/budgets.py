@@ -184,8 +184,8 @@ class AttemptBudget:
         self._under_way: list[WriteFuture[None]] = []  # all pending writes, whoever waits for them
         rollout = store.views.rollout(attempt.rollout)
         self.features = features_without(rollout.metadata.get(WITHOUT, ()))
-        allocation = allocation if self.features.adaptive else same_for_all
-        self.tracker = BudgetTracker(attempt.id, rollout.input, self._record, clock, allocation=allocation)
+        chosen = allocation if self.features.adaptive else same_for_all
+        self.tracker = BudgetTracker(attempt.id, rollout.input, self._record, clock, allocation=chosen)
 
     def taken(self) -> list[WriteFuture[None]]:
         """The writes since the last call, for the caller to wait for."""

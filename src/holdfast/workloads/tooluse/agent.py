@@ -131,13 +131,18 @@ def _counts(marks: Sequence[ExamMark]) -> dict[str, Any]:
 
 
 async def attempt_all(
-    complete: Complete, tasks: Sequence[ToolTask], sampling: Mapping[str, Any], *, seed: int = 0
+    complete: Complete,
+    tasks: Sequence[ToolTask],
+    sampling: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    max_turns: int = MAX_TURNS,
 ) -> list[tuple[dict[str, Any], str, Sequence[Span]]]:
     """Asks the model each task once, many at a time: what each was given, its answer and its spans."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def attempt(place: int, task: ToolTask) -> tuple[dict[str, Any], str, Sequence[Span]]:
-        given = {**to_input(task), "sampling": dict(sampling)}
+        given = {**to_input(task), "sampling": dict(sampling), "max_turns": max_turns}
         trace = Tracer(record=lambda span: None, clock=lambda: 0.0)
         names: dict[str, Any] = {"rollout": "exam", "attempt": "exam", "number": 1, "split": None, "resources": {}}
         assignment = Assignment(**names, input=given, seed=seed + place)
@@ -149,7 +154,12 @@ async def attempt_all(
 
 
 async def examine(
-    complete: Complete, tasks: Sequence[ToolTask], *, seed: int = 0, sampling: Mapping[str, Any] | None = None
+    complete: Complete,
+    tasks: Sequence[ToolTask],
+    *,
+    seed: int = 0,
+    sampling: Mapping[str, Any] | None = None,
+    max_turns: int = MAX_TURNS,
 ) -> list[ExamMark]:
-    done = await attempt_all(complete, tasks, sampling or {}, seed=seed)
+    done = await attempt_all(complete, tasks, sampling or {}, seed=seed, max_turns=max_turns)
     return [mark(given, score(given, output, spans), spans) for given, output, spans in done]

@@ -33,7 +33,7 @@ from holdfast.prove.suite import Suite, SuiteCase, from_document, load, to_docum
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.agent import agent
 from holdfast.workloads.tooluse.score import efficiency, safety_cost, score, thinking_tokens, tool_calls
-from holdfast.workloads.tooluse.tasks import PER_SEED, SEEDS, USE_NOT, from_input, generate, to_input
+from holdfast.workloads.tooluse.tasks import DIALS, PER_SEED, SEEDS, USE_NOT, from_input, generate, to_input
 
 SOURCE = "rule:rubric"
 SUCCESS, SAFETY_COST = "success", "safety_cost"
@@ -111,14 +111,14 @@ def _forbidden(task: Task, calls: Sequence[ToolCall]) -> list[ToolCall]:
     return [call for call in calls if call.tool not in (task.get("tools") or ())]
 
 
-GENERATED = "tooluse"  # `tooluse:COUNT[:SEED]` names a suite of generated tasks
+GENERATED = "tooluse"  # `tooluse:COUNT[:SEED[:DIALS]]` names a suite of generated tasks
 RUBRIC = {"task_completion": 0.9, "constraint_compliance": 0.1}
 SAMPLING = {"temperature": 1.0, "max_tokens": 80}
 MAX_TURNS = 5
 
 
 def suite_of(source: str) -> Suite:
-    """The suite in a file, or a generated one of COUNT held-out tasks: `tooluse:COUNT[:SEED]`."""
+    """The suite in a file, or a generated one of COUNT held-out tasks: `tooluse:COUNT[:SEED[:DIALS]]`."""
     suite = _generated(source) if is_generated(source) else load(Path(source))
     for place, case in enumerate(suite.cases):
         check_rubric(case.scoring_rubric, f"{source}: cases[{place}].scoring_rubric")
@@ -191,8 +191,8 @@ def more_of_suite(found: CandidateEvidence, source: str | None, seeds: int | Non
     first, known = suites[0], list({case.case_id: case for suite in suites for case in suite.cases}.values())
     kept = found.runs[0].settings["suite"].get("source")
     if source is None and seeds is None and kept is not None:
-        _, _, seed = kept.split(":") if kept.count(":") > 1 else (*kept.split(":"), "0")
-        source = f"{GENERATED}:{2 * len(known)}:{seed}"
+        _, _, *rest = kept.split(":")
+        source = ":".join([GENERATED, str(2 * len(known)), *(rest or ["0"])])
     if source is None:
         cases, evidence = tuple(known), found.suite
         many = next_seeds(found, seeds or len(found.seeds))
@@ -260,21 +260,25 @@ def _engine(
 
 
 def _generated(source: str) -> Suite:
-    dials = source.split(":")[1:]
-    if not 1 <= len(dials) <= 2 or not all(word.isdecimal() for word in dials):
-        raise BadInput(f"suite {source}", why="is not tooluse:COUNT[:SEED]", remedy="for example tooluse:500")
-    count, seed = int(dials[0]), int(dials[1]) if len(dials) > 1 else 0
+    said = source.split(":")[1:]
+    dials = said.pop() if len(said) == 3 and said[2] in DIALS else "usual"
+    if not 1 <= len(said) <= 2 or not all(word.isdecimal() for word in said):
+        why = f"is not tooluse:COUNT[:SEED[:DIALS]], of {', '.join(DIALS)}"
+        raise BadInput(f"suite {source}", why=why, remedy="for example tooluse:500")
+    count, seed = int(said[0]), int(said[1]) if len(said) > 1 else 0
     if not 1 <= count <= 10**5 or (seed + 1) * PER_SEED > len(SEEDS["test"]):
         raise BadInput(f"suite {source}", why="has from 1 to 100000 tasks, and a seed below 2 to the 32nd")
     cases = []
-    for place, task in enumerate(generate("test", seed, count)):
+    for place, task in enumerate(generate("test", seed, count, DIALS[dials])):
         given = to_input(task)
         prompt, expected = given.pop("prompt"), given.pop("expected")
+        if dials == "long":  # longer ways, longer thoughts
+            given |= {"max_turns": max(MAX_TURNS, task.difficulty + 3), "sampling": {"max_tokens": 160}}
         name = f"{task.family}-{place:05d}"
-        said = {"case_id": name, "prompt": prompt, "expected_outcome": expected}
-        cases.append(SuiteCase(**said, seed=place + 1, scoring_rubric=RUBRIC, input=given))
+        case = {"case_id": name, "prompt": prompt, "expected_outcome": expected}
+        cases.append(SuiteCase(**case, seed=place + 1, scoring_rubric=RUBRIC, input=given))
     return Suite(
-        suite_id=f"{GENERATED}-{seed}",
+        suite_id=f"{GENERATED}-{seed}" + ("" if dials == "usual" else f"-{dials}"),
         family="tool_use",
         description=f"The first {count} held-out tool-use tasks of seed {seed}.",
         cases=tuple(cases),

@@ -75,10 +75,12 @@ ITEM = {name: f"{{{item}}}" for name, item in zip("LMNOP", "ijklm", strict=True)
 
 def nested(*shapes: str, records: Sequence[str] = FEW) -> tuple[str, ...]:
     """Shapes with L, M, N, O, P for the same phrase about the items i, j, k, l, m."""
+    names = re.compile(r"\b[LMNOP]\b")
+    parts = [(names.split(shape), names.findall(shape)) for shape in shapes]
     return tuple(
-        re.sub(r"\b[LMNOP]\b", lambda at, about=record: about.replace("{i}", ITEM[at.group()]), shape)
+        "".join(chain(*zip(between, [*(record.replace("{i}", ITEM[name]) for name in named), ""], strict=True)))
         for record in records
-        for shape in shapes
+        for between, named in parts
     )
 
 
