@@ -19,6 +19,8 @@ import pytest
 import holdfast as hf
 from holdfast.api.driving import LINE_S, QUIET_S, ProgressLine
 from holdfast.contracts.run import RunState, Status
+from holdfast.promote.flags import SWITCHES, features
+from holdfast.store.store import open_store
 from tests.api import scene
 from tests.api.scene import short
 from tests.endpoint import Endpoint
@@ -218,3 +220,22 @@ def test_what_is_quick_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> 
         progress._said = time.monotonic() - LINE_S - 1.0
         progress.show(replace(status, total_rollouts=0, succeeded=0))  # an environment has no rollouts to count
         assert capsys.readouterr().err == "run-1: look 1 of 2\n"
+
+
+def paid_by_turn(task: Any, answer: Any) -> hf.Reward:
+    return hf.Reward(float(answer == task.expected), turns={0: {"progress": 1.0}})
+
+
+def test_flags_reach_runs_of_a_program(endpoint: Endpoint, at: Path) -> None:
+    """They were asked about learning alone: every other feature that was killed went on in calls of the API."""
+    found = []
+    for killed in (False, True):
+        with open_store(at) as store:
+            flag = next(one for one in features({}, owner="ann") if one.name == SWITCHES["turn_rewards"])
+            store.flags.put(replace(flag, killed=killed), who="ann", why="test", now=1.0).result()
+        how = scene.at_endpoint(endpoint, at) | {"scorers": [paid_by_turn], "safety": hf.Waived("a test")}
+        run = hf.collect(scene.agent, scene.questions(4, held_out=None), **how)
+        with open_store(at) as store:
+            (attempt,) = store.views.attempts(store.views.rollouts(run.id)[0].id)
+            found.append({one.turn for one in store.traces.breakdown(attempt.token).signals})
+    assert found == [{None, 0}, {None}]

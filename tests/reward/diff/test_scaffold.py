@@ -131,3 +131,13 @@ def test_the_amount_is_the_sum_of_the_weights_and_a_finding_has_its_line() -> No
     found = scaffolding({"m.py": (PYTHON, f"import os\n{PYTHON}\n\nif False:\n    g(1)\n")})
     assert scaffold_amount(found) == WEIGHTS["unused_import"] + WEIGHTS["dead_branch"]
     assert [(one.path, one.line) for one in found] == [("m.py", 1), ("m.py", 14)]
+
+
+@pytest.mark.parametrize("first", ["self", "cls"])
+def test_the_first_parameter_of_a_method_is_not_unused(first: str) -> None:
+    """It has to be there, whether the body needs it or not; a second one that nothing needs does not."""
+    method = f"    def run({first}, a):\n        b = f(a, a)\n        for c in b:\n            b = c\n        return b\n"
+    other = method.replace("run", "walk").replace("b = c", "b += c")
+    added = f"\n\nclass Holder:\n{method}\n{other}\n\nHolder.run\nHolder.walk\nHolder.run\nHolder.walk\n"
+    assert "unused_parameter" not in rules(PYTHON, PYTHON + added)
+    assert "unused_parameter" in rules(PYTHON, PYTHON + added.replace(f"run({first}, a)", f"run({first}, a, z)"))
