@@ -71,6 +71,17 @@ def test_the_command_exits_with_1_when_something_fell(
     assert gate.main() == 0 and gate.read()["store.raw_ceiling_ratio"] == now
 
 
+def test_a_benchmark_that_fails_is_a_fall_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    monkeypatch.setattr(gate, "COMMITTED", tmp_path / "ratios.json")
+    monkeypatch.setattr(gate, "measured", lambda name: None if name == "town" else FIGURES)
+    monkeypatch.setattr(sys, "argv", ["bench_check.py", "town", "store"])
+    assert gate.main() == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1].split() == ["town", "-", "-", "-", "broken"] and any("store.growth" in line for line in shown)
+
+
 def test_every_benchmark_has_ratios_and_every_committed_one_is_of_a_benchmark() -> None:
     assert {path.stem for path in (ROOT / "benchmarks").glob("*.py")} == set(gate.RATIOS)
     keys = {f"{name}.{ratio.key}" for name, ratios in gate.RATIOS.items() for ratio in ratios}

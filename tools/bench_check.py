@@ -114,11 +114,11 @@ class Compared:
     before: float | None  # as committed
     now: float | None
     worst: float | None  # what would still do
-    state: str  # "ok", "fell", "gone", "new", "not measured"
+    state: str  # "ok", "fell", "gone", "new", "not measured"; of a benchmark that failed "broken"
 
     @property
     def is_fall(self) -> bool:
-        return self.state in ("fell", "gone")
+        return self.state in ("fell", "gone", "broken")
 
 
 def compare(
@@ -147,12 +147,13 @@ def table(rows: list[Compared]) -> str:
     return "\n".join(lines)
 
 
-def measured(name: str) -> dict[str, Any]:
+def measured(name: str) -> dict[str, Any] | None:
+    """What the benchmark says of itself; None where it failed."""
     words = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--json", "--quick"]
     print(f"benchmarks/{name}.py …", file=sys.stderr, flush=True)
-    ran = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, check=True)
-    figures: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return figures
+    ran = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+    figures: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1]) if ran.returncode == 0 else {}
+    return figures or None
 
 
 def read() -> dict[str, float]:
@@ -173,7 +174,10 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     given, rows = arguments(), list[Compared]()
     for name in given.names or sorted(RATIOS):
-        found, committed = ratios_of(name, measured(name)), read()
+        if (figures := measured(name)) is None:
+            rows.append(Compared(name, None, None, None, "broken"))
+            continue
+        found, committed = ratios_of(name, figures), read()
         rows += compare(found, committed, {name: None})
         if given.keep:  # one by one: a run that is interrupted keeps what it has measured
             kept = {key: float(f"{now:.4g}") for key, (_, now) in found.items() if now is not None}

@@ -136,7 +136,9 @@ def test_the_amount_is_the_sum_of_the_weights_and_a_finding_has_its_line() -> No
 @pytest.mark.parametrize("first", ["self", "cls"])
 def test_the_first_parameter_of_a_method_is_not_unused(first: str) -> None:
     """It has to be there, whether the body needs it or not; a second one that nothing needs does not."""
-    method = f"    def run({first}, a):\n        b = f(a, a)\n        for c in b:\n            b = c\n        return b\n"
+    method = (
+        f"    def run({first}, a):\n        b = f(a, a)\n        for c in b:\n            b = c\n        return b\n"
+    )
     other = method.replace("run", "walk").replace("b = c", "b += c")
     added = f"\n\nclass Holder:\n{method}\n{other}\n\nHolder.run\nHolder.walk\nHolder.run\nHolder.walk\n"
     assert "unused_parameter" not in rules(PYTHON, PYTHON + added)
