@@ -33,6 +33,7 @@ class Sign(NamedTuple):
     any_case: bool = False  # pattern and hints are in lower case and match any case
     unless: re.Pattern[str] | None = None  # in lower case; what stands right before a hit that is none
     words: frozenset[str] = frozenset()  # whole words in lower case, instead of a hint
+    gate: str = ""  # "digits": has four digits in a row; "far": is in another script
 
 
 def _any(text: str) -> bool:
@@ -48,12 +49,13 @@ def sign(
     any_case: bool = False,
     unless: str = "",
     words: str = "",
+    gate: str = "",
 ) -> Sign:
     """Makes a sign; hints and words are separated by bars."""
     before = re.compile(f"(?:{unless})$") if unless else None
     parts = tuple(filter(None, hints.split("|")))
     whole = frozenset(filter(None, words.split("|")))
-    return Sign(re.compile(pattern), test, parts, trait, any_case, before, whole)
+    return Sign(re.compile(pattern), test, parts, trait, any_case, before, whole, gate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,13 @@ def _is_somebodys(address: str) -> bool:
 
 STAND_IN = re.compile(
     r"<[^<>]*>?|\*+|\$[A-Za-z_]+|\$[{(].*|[\[{].*|%[sd]|%\(.*|%\w+%|@\w+@|&lt;.*"
-    r"|(?i:user|pass|password|passwd|pwd?|secret|token|key|apikey|changeme|change[_-]?it|redacted|null|none|true|false"
+    r"|(?i:user|pass|password|passwd|pwd?|secret|token|key|apikey|changeme|change[_-]?it"
+    r"|redacted|null|none|true|false"
     r"|undefined|hidden|masked|x+|\.+|-+|_+)\W?"
 )
 STAND_INS = re.compile(  # within something longer: no key is so, and no password that anybody should have
-    r"(?i)example|placeholder|dummy|your[_-]|[_-]your|yourpass|yourtoken|yourkey|yoursecret|xxxx|redacted|change[_-]?me"
+    r"(?i)example|placeholder|dummy|your[_-]|[_-]your|yourpass|yourtoken|yourkey|yoursecret"
+    r"|xxxx|redacted|change[_-]?me"
     r"|insert[_-]|replace[_-]|[_-]here\b|\.\.\.|\*\*\*|<[a-z_ -]+>|\{\{|\$\{|\b(?:my|the|some)[_-](?:secret"
     r"|password|token|api)"
     r"|0{8}|1{8}|(?:abcdef|fedcba|123456789)0?(?:abcdef|1234567)|deadbeef"
@@ -135,20 +139,22 @@ def is_password(text: str) -> bool:
     return _is_mixed(text) or (len(text) >= 16 and _bits(text) >= 3.5 and not text.islower())
 
 
-_NO_PASSWORD = frozenset(
-    """string required optional field input value invalid incorrect wrong missing expired reset forgot forgotten hidden
-    text default empty enabled disabled unknown boolean number object option options varchar prompt manager generator
-    policy policies strength confirm confirmation confirmed updated changed minimum maximum length characters should must
-    cannot please enter your this that there here with from file page change valid protected hashed encrypted plaintext
-    plain username email login account server database admin client first never always needed stored
-    return export import class const function async await false while print public private static mandatory nullable
-    before after again later against using match matches column requirements rules expiry history hash provided available
-    located according contact unset unchanged rotated above below various something anything nothing random generated
-    temporary secure strong example sample masked removed omitted skipped accepted rejected verified failed success correct
-    mismatch denied granted blank numeric alphanumeric ignored erforderlich falsch ungültig vergessen geändert obligatoire
-    oublié requerida incorrecta obligatorio olvidada inválida obrigatória errata obbligatoria vereist onjuist wymagane
-    nieprawidłowe bcrypt argon scrypt sha-256 keychain keyring vault secrets environment ansible terraform""".split()
-)
+_NO_PASSWORD_WORDS = """
+string required optional field input value invalid incorrect wrong missing expired reset forgot forgotten hidden
+text default empty enabled disabled unknown boolean number object option options varchar prompt manager generator
+policy policies strength confirm confirmation confirmed updated changed minimum maximum length characters should
+must cannot please enter your this that there here with from file page change valid protected hashed encrypted
+plaintext plain username email login account server database admin client first never always needed stored return
+export import class const function async await false while print public private static mandatory nullable before
+after again later against using match matches column requirements rules expiry history hash provided available
+located according contact unset unchanged rotated above below various something anything nothing random generated
+temporary secure strong example sample masked removed omitted skipped accepted rejected verified failed success
+correct mismatch denied granted blank numeric alphanumeric ignored erforderlich falsch ungültig vergessen geändert
+obligatoire oublié requerida incorrecta obligatorio olvidada inválida obrigatória errata obbligatoria vereist
+onjuist wymagane nieprawidłowe bcrypt argon scrypt sha-256 keychain keyring vault secrets environment ansible
+terraform
+"""
+_NO_PASSWORD = frozenset(_NO_PASSWORD_WORDS.split())
 
 
 def is_told_password(text: str) -> bool:
@@ -190,8 +196,10 @@ def _is_random(text: str) -> bool:
 
 
 NO_SECRET = re.compile(  # ids of calls; what is public; PNG, JPEG, GIF, WebP, WAV, PDF, MP3, fonts, archives in base 64
-    r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item|cus|evt|pi|prod|price|sub|in|ch|seti|cs|thread|asst|file|step"
-    r"|batch|trace|span|srv|pod|job|task|order|txn)[_-]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|JVBERi0|SUQz|AAAAB3Nza|AAAAC3Nza"
+    r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item|cus|evt|pi|prod|price|sub|in|ch"
+    r"|seti|cs|thread|asst|file|step"
+    r"|batch|trace|span|srv|pod|job|task|order|txn)[_-]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|JVBERi0"
+    r"|SUQz|AAAAB3Nza|AAAAC3Nza"
     r"|AAAAE2Vj|sha(?:1|256|384|512)-|d09GM|H4sI|UEsD|AGFzb|PHN2Zy|Qm[1-9A-HJ-Za-km-z]{44}$|baf[ky]|-----BEGIN"
 )
 _LONG_NUMBER = re.compile(
@@ -206,16 +214,21 @@ _LONG_TOKEN = re.compile(
 _AT_DOMAIN = re.compile(r"@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2}")
 # Prefixes that vendors give their tokens, for which there is no kind of their own below.
 _PREFIXES = r"""
-gsk_ pplx- xai- r8_ nvapi- tvly- jina_ fw_ tgp_v1_ lsv2_[a-z]{2}_ pcsk_ csk- e2b_ fc-(?=[0-9a-f]{32}) sk_(?=[0-9a-f]{32}) pk-lf- lin_(?:api|oauth)_ ntn_ secret_(?=[A-Za-z0-9]{24})
-fig[duo]h?_ pat-[a-z]{2}\d- tfp_ ops_ dp\.[a-z]{2,5}\. hv[sbr]\. pul- NR(?:AK|JS|IQ|II|RA)- gl(?:c|sa)_ sntry[su]_ dt0[a-z]01\.
-hc[abx]ik_ HRKU- vc[pair]_ nf[pco]_ (?:FlyV1\s)?fm[12]r?_ fo1_ rnd_ sbp_ sb_secret_ pscale_[a-z]{2,5}_ dapi(?=[0-9a-f]{32}) sq0[a-z]{3}- EAA[A-Z](?=[A-Za-z0-9_-]{20})
-shp(?:at|ca|pa|ss|tka)_ whsec_ [prs]k_(?:live|test|prod)_ rzp_(?:live|test)_ access-[a-z]{7,11}- (?:live|test)_(?=[A-Za-z0-9]{24}) xkeysib- xsmtpsib-
-key-(?=[0-9a-f]{32}) GOCSPX- AT(?:ATT3|CTT3|(?:BB|TA)(?=[A-Za-z0-9]{24})) xapp- xoxe[.-] rubygems_ dckr_[po]at_ oy2(?=[a-z0-9]{40}) CLOJARS_ AKCp cmVmd(?=[A-Za-z0-9]{50}) GR1348941
-gl(?:rt|rtr|dt|cbt|ptt|ft|soat|imt|agent|oas|ffct|wt)- AGE-SECRET-KEY-1 LTAI AKID t1\.(?=[A-Za-z0-9_-]{20}) y0_ AQVN YC[OMN] sq[pua]_ CCIP(?:AT|RJ)_
-bkua_ PMAK- rdme_ CFPAT- pn[ua]_ shippo_[a-z]{4}_ EZ[AT]K duffel_[a-z]{4}_ fio-u- FLWSECK(?:_TEST)?- tskey-[a-z]{3,7}- sgp_ ico-
-tk-us- p8e- ABSK api_org_ cf[ua]t_ v1\.0-(?=[0-9a-f]{24}) sl\.(?:u\.)?(?=[A-Za-z0-9_-]{40}) ph[cxs]_ re_(?=[A-Za-z0-9_]{16}) tr_[a-z]{3,4}_ signkey- api_(?:live|sandbox)\. 1//0(?=[A-Za-z0-9_-]{20})
-(?:sec|sub|pub)-c- waka_ 1000\.(?=[0-9a-f]{32}) A3-[A-Z0-9]{6}- A3T[A-Z0-9] (?:ABIA|ACCA) mfa\.(?=[A-Za-z0-9_-]{20}) oauth: cal_live_ wandb_v1_ rpa_ apify_api_ snyk_
-(?:sdk|api|mob)-(?=[0-9a-f]{8}-) ory_[a-z]{2,3}_
+gsk_ pplx- xai- r8_ nvapi- tvly- jina_ fw_ tgp_v1_ lsv2_[a-z]{2}_ pcsk_ csk- e2b_ fc-(?=[0-9a-f]{32})
+sk_(?=[0-9a-f]{32}) pk-lf- lin_(?:api|oauth)_ ntn_ secret_(?=[A-Za-z0-9]{24}) fig[duo]h?_ pat-[a-z]{2}\d- tfp_
+ops_ dp\.[a-z]{2,5}\. hv[sbr]\. pul- NR(?:AK|JS|IQ|II|RA)- gl(?:c|sa)_ sntry[su]_ dt0[a-z]01\. hc[abx]ik_ HRKU-
+vc[pair]_ nf[pco]_ (?:FlyV1\s)?fm[12]r?_ fo1_ rnd_ sbp_ sb_secret_ pscale_[a-z]{2,5}_ dapi(?=[0-9a-f]{32})
+sq0[a-z]{3}- EAA[A-Z](?=[A-Za-z0-9_-]{20}) shp(?:at|ca|pa|ss|tka)_ whsec_ [prs]k_(?:live|test|prod)_
+rzp_(?:live|test)_ access-[a-z]{7,11}- (?:live|test)_(?=[A-Za-z0-9]{24}) xkeysib- xsmtpsib- key-(?=[0-9a-f]{32})
+GOCSPX- AT(?:ATT3|CTT3|(?:BB|TA)(?=[A-Za-z0-9]{24})) xapp- xoxe[.-] rubygems_ dckr_[po]at_ oy2(?=[a-z0-9]{40})
+CLOJARS_ AKCp cmVmd(?=[A-Za-z0-9]{50}) GR1348941 gl(?:rt|rtr|dt|cbt|ptt|ft|soat|imt|agent|oas|ffct|wt)-
+AGE-SECRET-KEY-1 LTAI AKID t1\.(?=[A-Za-z0-9_-]{20}) y0_ AQVN YC[OMN] sq[pua]_ CCIP(?:AT|RJ)_ bkua_ PMAK- rdme_
+CFPAT- pn[ua]_ shippo_[a-z]{4}_ EZ[AT]K duffel_[a-z]{4}_ fio-u- FLWSECK(?:_TEST)?- tskey-[a-z]{3,7}- sgp_ ico-
+tk-us- p8e- ABSK api_org_ cf[ua]t_ v1\.0-(?=[0-9a-f]{24}) sl\.(?:u\.)?(?=[A-Za-z0-9_-]{40}) ph[cxs]_
+re_(?=[A-Za-z0-9_]{16}) tr_[a-z]{3,4}_ signkey- api_(?:live|sandbox)\. 1//0(?=[A-Za-z0-9_-]{20})
+(?:sec|sub|pub)-c- waka_ 1000\.(?=[0-9a-f]{32}) A3-[A-Z0-9]{6}- A3T[A-Z0-9] (?:ABIA|ACCA)
+mfa\.(?=[A-Za-z0-9_-]{20}) oauth: cal_live_ wandb_v1_ rpa_ apify_api_ snyk_ (?:sdk|api|mob)-(?=[0-9a-f]{8}-)
+ory_[a-z]{2,3}_
 """
 _VENDORS = "|".join(_PREFIXES.split())
 # What follows a repeated part never begins as the part does, so that a search takes linear time.
@@ -238,7 +251,11 @@ SECRETS: Mapping[str, Sign] = {
     "sendgrid_key": sign(r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}", trait=_LONG_TOKEN),
     "google_oauth_token": sign(r"\bya29\.[A-Za-z0-9_-]{20,}", trait=_LONG_TOKEN),
     "telegram_token": sign(
-        r"\b\d{8,10}:[A-Za-z0-9_-]{30,40}\b", ":", test=_is_key, trait=re.compile(r":(?<=[0-9]:)[A-Za-z0-9_-]{30}")
+        r"\b\d{8,10}:[A-Za-z0-9_-]{30,40}\b",
+        ":",
+        test=_is_key,
+        gate="digits",
+        trait=re.compile(r":(?<=[0-9]:)[A-Za-z0-9_-]{30}"),
     ),
     "digitalocean_token": sign(r"\bdo[opr]_v1_[a-f0-9]{64}\b", "_v1_"),
     "slack_webhook": sign(
@@ -312,9 +329,10 @@ PERSONAL: Mapping[str, Sign] = {
         r"([ ./-]?)\d{4}\1\d{4}\1\d{4}(?![\d-]|\.(?!0(?!\d))\d)"
         r"|3(?<![\d.-].)[47]\d{2}([ ./-]?)\d{6}\2\d{5}(?![\d-]|\.(?!0(?!\d))\d)",
         test=luhn,
+        gate="digits",
         trait=_LONG_NUMBER,
     ),
-    "bank_account": sign(rf"(?<!\w)(?:{_IBAN})(?![A-Za-z0-9])", test=_mod97, trait=_COUNTRY),
+    "bank_account": sign(rf"(?<!\w)(?:{_IBAN})(?![A-Za-z0-9])", test=_mod97, gate="digits", trait=_COUNTRY),
 }
 _NAMES = (
     r"api[_ -]?key|apikey|(?:access|auth|account|private|shared|signing|encryption|master|subscription|license"
@@ -339,8 +357,10 @@ _PASSWORD_WORDS = (
     "|slaptažodis|parool|clave|masterauth|securestring"
 )
 _FAR = (  # scripts whose words are not told from what follows by spaces
-    "парол[ьяюе]|парола|лозинка|κωδικ(?:ός|ό|οί)(?: πρόσβασης)?|συνθηματικό|密码|密碼|口令|パスワード|暗証番号|合言葉|비밀번호|암호|패스워드"
-    "|كلم[ةه] (?:المرور|السر)|رمز عبور|گذرواژه|סיסמ[הא]|पासवर्ड|कूटशब्द|รหัสผ่าน|পাসওয়ার্ড|api密钥|密钥|令牌|apiキー|トークン"
+    "парол[ьяюе]|парола|лозинка|κωδικ(?:ός|ό|οί)(?: πρόσβασης)?|συνθηματικό|密码|密碼|口令"
+    "|パスワード|暗証番号|合言葉|비밀번호|암호|패스워드"
+    "|كلم[ةه] (?:المرور|السر)|رمز عبور|گذرواژه|סיסמ[הא]|पासवर्ड|कूटशब्द|รหัสผ่าน|পাসওয়ার্ড|api密钥"
+    "|密钥|令牌|apiキー|トークン"
     "|api 키|토큰"
     "|токен|ключ api|api[- ]ключ|секретный ключ|מפתח api|مفتاح api|رمز api"
 )
@@ -379,8 +399,8 @@ ASSIGNED: Mapping[str, Sign] = {
         r"(?:\s[\"'`(]{0,2}|[:=/"
         r"|]\s{0,2}[\"'`]?)(?P<it>(?=[^\s\"'`]{0,40}[\d!#$%^&*?~_+=-])(?=[^\s\"'`]{0,40}[a-z])[^\s\"'`<>]{5,63}(?<![.,;:!?)\]])[!?]?)",
         "pass|pw",
-        words=_PASSWORD_WORDS
-        + "|login|creds|credentials|credential|zugangsdaten|identifiant|identifiants|credenciales|credenciais|credenziali|zaloguj|inloggning|logg|pin",
+        words=_PASSWORD_WORDS + "|login|creds|credentials|credential|zugangsdaten|identifiant|identifiants|credenciales"
+        "|credenciais|credenziali|zaloguj|inloggning|logg|pin",
         test=lambda text: _is_prose_password(text),
         any_case=True,
     ),
@@ -396,13 +416,13 @@ ASSIGNED: Mapping[str, Sign] = {
     "far_password": sign(
         rf"(?:{_FAR})[^\x21-\x7e\n]{{0,12}}[:=]{{1,2}}>?\s{{0,3}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{3,127}}{_END})",
         test=is_told_password,
-        trait=re.compile("[^\x00-\u0370]"),
+        gate="far",
         any_case=True,
     ),
     "far_prose_password": sign(
         rf"(?:{_FAR})(?:[^\x21-\x7e\n]|-(?=[^\x21-\x7e])){{0,30}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{4,127}}{_END}!?)",
         test=lambda text: _is_prose_password(text),
-        trait=re.compile("[^\x00-\u0370]"),
+        gate="far",
         any_case=True,
     ),
     "flag_secret": sign(
@@ -579,10 +599,11 @@ _TECHNICAL = re.compile(
 )
 
 
-_COMMON = frozenset(
+_COMMON_WORDS = (
     "the and for with was are not but from have has had were will would your our his her its can all any into than "
-    "these those which been each them".split()
+    "these those which been each them"
 )
+_COMMON = frozenset(_COMMON_WORDS.split())
 
 
 def _is_seed(text: str) -> bool:
@@ -592,7 +613,7 @@ def _is_seed(text: str) -> bool:
 
 
 def _is_prose_password(text: str) -> bool:
-    """In prose a password shows itself by digits or signs among its letters, beyond what words, names and dates have."""
+    """In prose a password shows itself by digits or signs among its letters, beyond what words and dates have."""
     is_plain = re.fullmatch(
         r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]?|[\d.,:/-]+\w{0,3}|\d+[a-z]+|[a-z]{1,4}-?\d{1,4}|v?\d[\w.]*"
         r"|[\w.-]+\.\w{2,4}"
@@ -604,7 +625,10 @@ def _is_prose_password(text: str) -> bool:
     return not is_plain and has_sign and not _TECHNICAL.search(text) and is_password(text)
 
 
-_DOT = r"\s{0,3}(?:[\[({<]\s?(?:dot|punkt|point|punto|ponto|kropka|tečka|nokta|точка|\.)\s?[\])}>]|\.|(?<=\s)(?:dot|punkt|point|punto|ponto|kropka|nokta|точка|piste|stip)(?=\s)|_dot_|-dot-)\s{0,3}"
+_DOT = (
+    r"\s{0,3}(?:[\[({<]\s?(?:dot|punkt|point|punto|ponto|kropka|tečka|nokta|точка|\.)\s?[\])}>]"
+    r"|\.|(?<=\s)(?:dot|punkt|point|punto|ponto|kropka|nokta|точка|piste|stip)(?=\s)|_dot_|-dot-)\s{0,3}"
+)
 _AT = (
     r"(?:\s{0,3}[\[({<]\s?(?:at|ät|@|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака|kukac|apenstaartje"
     r"|snabel-?a|krøllalfa|et)\s?[\])}>]\s{0,3}|\s{1,3}(?:at|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака"
@@ -619,7 +643,10 @@ _TOLD_AT = re.compile(
 _WORDED_AT = re.compile(
     r"(?i)\s(?:at|arroba|arobase|chiocciola|ma[łl]pa|zavináč|собака|kukac|apenstaartje|et|ät)\s|@|[\])}>]|_at_"
 )
-_TOLD_EMAIL = rf"(?<![\w.+-])[\w.+-]{{1,64}}(?:{_DOT}[\w+-]{{1,40}}){{0,2}}{_AT}[\w-]{{1,63}}(?:{_DOT}[a-z][\w-]{{1,62}}){{1,4}}(?!\w)"
+_TOLD_EMAIL = (
+    rf"(?<![\w.+-])[\w.+-]{{1,64}}(?:{_DOT}[\w+-]{{1,40}}){{0,2}}{_AT}"
+    rf"[\w-]{{1,63}}(?:{_DOT}[a-z][\w-]{{1,62}}){{1,4}}(?!\w)"
+)
 WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
     "extended_phone": sign(
         r"\+(?<![\w+.)].)[1-9](?:[ ./-]{0,3}\(?\d\)?){7,14},? ?(?:ext\.?|x|extension) ?\d{1,6}(?!\w)", "+"
@@ -681,6 +708,7 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
         r"|\b\d{1,2}° ?\d{1,2}['′] ?\d{1,2}(?:[.,]\d+)?[\"″]? ?[NS][,; ]{1,2}\d{1,3}° ?\d{1,2}['′] "
         r"?\d{1,2}(?:[.,]\d+)?[\"″]? ?[EWO]",
         test=lambda text: _is_place_on_earth(text),
+        gate="digits",
         trait=re.compile(r"\.[0-9]{5,8}°? ?[NS]?[,;] ?[-+]?[0-9]{1,3}\.[0-9]{5}|[0-9]° ?[0-9]"),
     ),
     "called_coordinates": sign(
@@ -690,6 +718,7 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
         r"?-?\d))",
         test=lambda text: _is_place_on_earth(text),
         any_case=True,
+        gate="digits",
         trait=re.compile(r"\.[0-9]{3,8}°? ?[NS]?[,;] ?[-+]?[0-9]{1,3}\.[0-9]{3}"),
     ),
     "told_coordinates": sign(
@@ -705,16 +734,19 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
         r"._/-]{0,2})\d{4}\2\d{4}\2\d{4}(?:\2\d{1,3})?(?![\w-]|\.\d)"
         r"|3(?<![\w.-].)[47]\d\d([ ._/-]{0,2})\d{4}\3\d{4}\3\d{3}(?![\w-]|\.\d)",
         test=luhn,
+        gate="digits",
         trait=_LONG_NUMBER,
     ),
     "spaced_card": sign(
         r"[3-6](?<![\w.-].)(?<!\d ..)(?: \d){12,18}(?! ?\d|\w)",
         test=luhn,
+        gate="digits",
         trait=re.compile(r"[0-9] [0-9] [0-9] [0-9] [0-9]"),
     ),
     "wide_iban": sign(
         rf"(?<!\w)(?:{_IBAN.lower().replace('a-z0-9', 'a-z0-9')})(?![a-z0-9])".replace("[ .-]", "[ ._/-]"),
         test=lambda text: _mod97(re.sub(r"[_/]", "", text).upper()),
+        gate="digits",
         trait=_COUNTRY,
         any_case=True,
     ),
@@ -763,12 +795,13 @@ def _is_told_email(text: str) -> bool:
     return bool(ending and is_spelt) and ending[1] in _ENDINGS and _is_somebodys(domain)
 
 
-_ENDINGS = frozenset(
-    """com org net edu gov io dev app info biz me co uk us ca au nz ie za in pk bd de at ch li fr be lu nl es pt it gr cy mt pl
-    cz sk hu ro bg si hr rs ba mk al se dk no fi is ee lv lt ru ua by kz ge am az tr il ir iq sa ae qa kw eg ma dz tn ng ke gh
-    cn tw hk jp kr vn th id my sg ph br ar cl mx pe ve ec uy eu asia online site xyz tech ai cloud email name pro travel mail
-    museum jobs mobi tv cc la ly to gg be""".split()
-)
+_ENDINGS_WORDS = """
+com org net edu gov io dev app info biz me co uk us ca au nz ie za in pk bd de at ch li fr be lu nl es pt it gr cy
+mt pl cz sk hu ro bg si hr rs ba mk al se dk no fi is ee lv lt ru ua by kz ge am az tr il ir iq sa ae qa kw eg ma
+dz tn ng ke gh cn tw hk jp kr vn th id my sg ph br ar cl mx pe ve ec uy eu asia online site xyz tech ai cloud
+email name pro travel mail museum jobs mobi tv cc la ly to gg be
+"""
+_ENDINGS = frozenset(_ENDINGS_WORDS.split())
 
 
 def is_public(text: str, is_told: bool = False) -> bool:
@@ -849,6 +882,9 @@ PUBLIC = re.compile(  # long random letters that are no secret
 )
 
 
+FOUR_DIGITS = re.compile(r"[0-9](?:[ ._/-]{0,2}[0-9]){3}")
+
+
 class Search:
     """Finds many signs at once with the result of `find`; cheap tests that most texts fail come first."""
 
@@ -857,24 +893,29 @@ class Search:
         for group in groups:
             for name, sign in group.items():
                 is_free = not (sign.hints or sign.words)
-                alike.setdefault((_common(sign), sign.trait, sign.any_case, is_free), []).append((name, sign))
+                key = _common(sign), sign.trait, sign.any_case, is_free, sign.gate
+                alike.setdefault(key, []).append((name, sign))
         self._alike = [
             (
-                *(letter, trait, any_case),
+                *(gate, letter, trait, any_case),
                 tuple(dict.fromkeys(hint for _, sign in signs for hint in sign.hints)) or (("",) if is_free else ()),
                 frozenset(word for _, sign in signs for word in sign.words),
                 signs,
             )
-            for (letter, trait, any_case, is_free), signs in alike.items()
+            for (letter, trait, any_case, is_free, gate), signs in alike.items()
         ]
 
     def find(self, text: str) -> list[Detection]:
         lower, words = lower_and_words(text)
         has, has_small, found = text.__contains__, lower.__contains__, list[Detection]()
-        for letter, trait, any_case, hints, whole, signs in self._alike:
-            if letter in text and (not whole.isdisjoint(words) or any(map(has_small if any_case else has, hints))):
-                if trait is None or trait.search(text):
-                    found += _found(text, lower, words, signs)
+        gates = {"": True, "digits": FOUR_DIGITS.search(text) is not None, "far": not text.isascii()}
+        for gate, letter, trait, any_case, hints, whole, signs in self._alike:
+            if not gates[gate]:
+                continue
+            if letter not in text or (whole.isdisjoint(words) and not any(map(has_small if any_case else has, hints))):
+                continue
+            if trait is None or trait.search(text):
+                found += _found(text, lower, words, signs)
         if "-----BEGIN" in text:
             public = [match.span() for match in PUBLIC.finditer(text)]
             found = [hit for hit in found if not any(a <= hit.start and hit.end <= b for a, b in public)]

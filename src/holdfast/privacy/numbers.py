@@ -29,9 +29,11 @@ NO_PERSON = re.compile(  # what stands before a number that is nobody's
     r"|commit|timestamp|"
     r"epoch|unix|asin|model|item|article|artikel|bestell\w*|rechnung\w*|vorgang\w*|commande|facture|pedido|factura"
     r"|fattura|"
-    r"ordine|zamówieni\w*|faktur\w*|заказ\w*|счет\w*|订单\w*|注文\w*|주문\w*|rfc|pr|issue|bug|size|count|max|min|limit"
+    r"ordine|zamówieni\w*|faktur\w*|заказ\w*|счет\w*|订单\w*|注文\w*|주문\w*|rfc|pr|issue"
+    r"|bug|size|count|max|min|limit"
     r"|between|than|"
-    r"range|equals|batch|lot|asset|request|trace|job|run|sequence|barcode|lat|lon|exp|expires?|flight|room|ref no|file)"
+    r"range|equals|batch|lot|asset|request|trace|job|run|sequence|barcode|lat|lon|exp|expires?"
+    r"|flight|room|ref no|file)"
     r"(?:\s?(?:number|no|nr|num|id|code|is))?[\s:=#.\"'(-]{0,4}"
 )
 PHONE_CUE = re.compile(  # what stands around a number that somebody answers
@@ -43,7 +45,8 @@ PHONE_CUE = re.compile(  # what stands around a number that somebody answers
     r"|cep\b|numara"
     r"|звон|телефон|номер|дзвон|тел\b|τηλ|κινητό|καλέστε|هاتف|اتصل|جوال|موبايل|تلفن|شماره|טלפון|נייד|התקשר|फ़ोन"
     r"|फोन|मोबाइल|नंबर|কল|ফোন"
-    r"|电话|手机|联系|致电|號碼|号码|電話|携帯|番号|전화|연락|휴대폰|번호|điện thoại|gọi|sđt|hubungi|telepon|nomor|\bhp\b|\bwa\b|โทร|เบอร์"
+    r"|电话|手机|联系|致电|號碼|号码|電話|携帯|番号|전화|연락|휴대폰|번호|điện thoại|gọi"
+    r"|sđt|hubungi|telepon|nomor|\bhp\b|\bwa\b|โทร|เบอร์"
     r"|hív|szám|sun[aă]"
 )
 _LABELS = (  # words for a telephone, in lower case
@@ -56,9 +59,15 @@ _LABELS = (  # words for a telephone, in lower case
     r")?number|meine nummer|mon num[ée]ro|mi n[úu]mero|meu n[úu]mero|il mio numero|mijn nummer|m[óo]j numer"
     r"|тел(?:ефон\w{0,3})?|моб(?:ильный|ільний)?|номер|дзвоніть|звоните|τηλ(?:έφωνο)?|κινητό|هاتف|جوال|موبايل"
     r"|الهاتف|رقم الهاتف|تلفن|شماره|موبایل|טלפון|נייד|טל|फ़ोन|फोन|मोबाइल|নম্বর|ফোন|মোবাইল"
-    r"|电话|手机(?:号码?)?|联系(?:电话|方式)|電話(?:番号)?|携帯(?:電話)?|手機|전화(?:번호)?|휴대폰|연락처|โทร(?:ศัพท์)?|เบอร์(?:โทร)?"
+    r"|电话|手机(?:号码?)?|联系(?:电话|方式)|電話(?:番号)?|携帯(?:電話)?|手機|전화(?:번호)?"
+    r"|휴대폰|연락처|โทร(?:ศัพท์)?|เบอร์(?:โทร)?"
 )
-_PHONE_HINTS = "hone|tel|tlf|mob|cell|hats|line|fax|handy|nummer|festnetz|portable|tél|móvil|movil|celular|kom|puh|cep|viber|signal|hp|nomor|sđt|điện|szám|call|text|ring|reach|dial|number|num|númer|тел|моб|номер|звоніть|звоните|τηλ|κινητό|هاتف|جوال|موبايل|تلفن|شماره|موبایل|טלפון|נייד|טל|फ|मोबाइल|নম্বর|ফোন|মোবাইল|电话|手机|联系|電話|携帯|手機|전화|휴대폰|연락처|โทร|เบอร์"
+_PHONE_HINTS = (
+    "hone|tel|tlf|mob|cell|hats|line|fax|handy|nummer|festnetz|portable|tél|móvil|movil|celular"
+    "|kom|puh|cep|viber|signal|hp|nomor|sđt|điện|szám|call|text|ring|reach|dial|number|num|númer"
+    "|тел|моб|номер|звоніть|звоните|τηλ|κινητό|هاتف|جوال|موبايل|تلفن|شماره|موبایل|טלפון|נייד"
+    "|טל|फ|मोबाइल|নম্বর|ফোন|মোবাইল|电话|手机|联系|電話|携帯|手機|전화|휴대폰|연락처|โทร|เบอร์"
+)
 SHAPES: Mapping[str, tuple[str, ...]] = {  # how the digits are grouped → whose ids look so
     "3-2-4": ("us.ssn", "us.itin"),
     "3.3.3-2": ("br.cpf",),
@@ -106,7 +115,10 @@ LETTERED = re.compile(  # ids with letters: rare enough to be known by form, and
     r"|(?P<driver>[A-Z9]{5}\d{6}[A-Z9]{2}[\dA-Z]{3}))(?![\w-])"
 )
 _HINT = re.compile(r"\d{2}")
-MRZ = r"(?<![A-Z<])[PIAC][A-Z<][A-Z]{3}[A-Z<]{20,}(?:\r?\n[A-Z0-9<]{28,44}){1,2}|(?<![A-Z0-9<])[A-Z0-9<]{9}\d[A-Z]{3}\d{7}[MF<]\d{7}[A-Z0-9<]{2,16}"
+MRZ = (
+    r"(?<![A-Z<])[PIAC][A-Z<][A-Z]{3}[A-Z<]{20,}(?:\r?\n[A-Z0-9<]{28,44}){1,2}"
+    r"|(?<![A-Z0-9<])[A-Z0-9<]{9}\d[A-Z]{3}\d{7}[MF<]\d{7}[A-Z0-9<]{2,16}"
+)
 _IDS = (  # words for ids, in lower case
     r"id (?:number|no\.?|nr\.?)|customer (?:number|no|id|code|ref\w*)|client (?:number|no|id|code)|member(?:ship)? "
     r"(?:number|no|id)|policy (?:number|no)|contract (?:number|no)|loyalty (?:number|card)|frequent flyer|bank "
@@ -135,7 +147,8 @@ _IDS = (  # words for ids, in lower case
     r"|διαβατήριο"
     r"|رقم الهوية|الرقم القومي|رقم الجواز|جواز السفر|الرقم الوطني|بطاقة الهوية|کد ملی|شماره ملی|شناسنامه|תעודת "
     r"זהות|ת\.?ז\.?|מספר זהות|דרכון|आधार|पैन|पासपोर्ट|জাতীয় পরিচয়পত্র|এনআইডি"
-    r"|身份证(?:号码?)?|身分證(?:字號)?|护照(?:号码?)?|社保号|マイナンバー|個人番号|旅券番号|パスポート(?:番号)?|運転免許証?(?:番号)?|保険証(?:番号)?|주민등록번호|주민번호"
+    r"|身份证(?:号码?)?|身分證(?:字號)?|护照(?:号码?)?|社保号|マイナンバー|個人番号|旅券番号"
+    r"|パスポート(?:番号)?|運転免許証?(?:番号)?|保険証(?:番号)?|주민등록번호|주민번호"
     r"|여권번호|운전면허(?:번호)?|외국인등록번호"
     r"|\bcmnd\b|\bcccd\b|căn cước(?: công dân)?|chứng minh|hộ chiếu|\bnik\b|no\.? ktp|\bktp\b|\bnpwp\b|paspor"
     r"|เลขประจำตัวประชาชน|บัตรประชาชน|เลขบัตร\w{0,10}|หนังสือเดินทาง|mykad|\bnric\b|\bhkid\b"
@@ -168,7 +181,8 @@ _IDS = (  # words for ids, in lower case
     r"|رقم (?:العميل|الحساب|اللوحة|الرخصة|السيارة|البطاقة|العضوية)|رخصة القيادة|شماره (?:مشتری|حساب|پلاک|گذرنامه)"
     r"|گواهینامه|מספר (?:לקוח|חשבון|רכב|רישיון|דרכון)|רישיון נהיגה|ग्राहक (?:संख्या|आईडी)|खाता (?:संख्या|नंबर)"
     r"|ड्राइविंग लाइसेंस|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|গ্রাহক নম্বর|হিসাব নম্বর"
-    r"|客户(?:号|编号)|客戶編號|账号|帐号|帳號|账户|银行卡号?|车牌(?:号码?)?|車牌|驾驶证(?:号)?|驾照(?:号)?|会员号|お客様番号|顧客番号|会員番号|口座番号|ナンバー(?:プレート)?"
+    r"|客户(?:号|编号)|客戶編號|账号|帐号|帳號|账户|银行卡号?|车牌(?:号码?)?|車牌|驾驶证(?:号)?"
+    r"|驾照(?:号)?|会员号|お客様番号|顧客番号|会員番号|口座番号|ナンバー(?:プレート)?"
     r"|車両番号|고객번호|회원번호|계좌번호|차량번호|운전면허번호|면허번호"
     r"|mã khách hàng|số tài khoản|biển số(?: xe)?|giấy phép lái xe|bằng lái|nomor (?:pelanggan|rekening|anggota"
     r"|paspor|polisi|plat)|plat nomor|no\.? rek(?:ening)?|หมายเลขลูกค้า|เลขที่บัญชี|เลขบัญชี|ทะเบียนรถ|ใบขับขี่"
@@ -185,8 +199,10 @@ _BIRTH = (
     r"|syntaika|sünniaeg|gimimo data"
     r"|дата рождения|родил(?:ся|ась)|д\.?р\.?|г\.?р\.?|дата народження|народив(?:ся)?|народилася|дата на раждане"
     r"|роден[а]?|ημερομηνία γέννησης|γεννήθηκ[εα]|γενν\.?|ημ\. γέννησης|تاريخ الميلاد|تاریخ تولد|من مواليد|مواليد"
-    r"|ولد(?:ت)?|متولد|תאריך לידה|נולד(?:תי|ה)?|ילי?ד[ת]?|जन्म ?(?:तिथि|तारीख|दिनांक)?|জন্ম ?(?:তারিখ)?|出生日期|出生年月日"
-    r"|出生于|出生|生日|生年月日|誕生日|생년월일|생일|출생|ngày sinh|sinh ngày|sinh năm|tanggal lahir|tgl\.? lahir|lahir|วันเกิด"
+    r"|ولد(?:ت)?|متولد|תאריך לידה|נולד(?:תי|ה)?|ילי?ד[ת]?|जन्म ?(?:तिथि|तारीख|दिनांक)?|জন্ম "
+    r"?(?:তারিখ)?|出生日期|出生年月日"
+    r"|出生于|出生|生日|生年月日|誕生日|생년월일|생일|출생|ngày sinh|sinh ngày|sinh năm|tanggal "
+    r"lahir|tgl\.? lahir|lahir|วันเกิด"
     r"|เกิดวันที่|เกิดเมื่อ"
 )
 _BIRTH_WORDS = (
@@ -208,7 +224,8 @@ DATE = (
     rf"|\d{{1,2}}(?:st|nd|rd|th|er|º|ª)?\.?,?\s(?:de |of |d')?{_MONTHS}\.?,?\s(?:de |del |von )?(?:19|20)\d{{2}}"
     rf"|{_MONTHS}\.?\s\d{{1,2}}(?:st|nd|rd|th)?,?\s(?:19|20)\d{{2}}|\d{{1,2}}[-/ ]{_MONTHS}[-/ ](?:19|20)?\d{{2}}"
     rf"|(?:19|20)\d{{2}}[. ]\s?{_MONTHS}\s\d{{1,2}}"
-    r"|(?:昭和|平成|令和|大正)\d{1,2}年\d{1,2}月\d{1,2}日|\d{1,2} tháng \d{1,2}(?: năm|,)? \d{4}|\d{1,2} เดือน? ?\S{2,12} "
+    r"|(?:昭和|平成|令和|大正)\d{1,2}年\d{1,2}月\d{1,2}日|\d{1,2} tháng \d{1,2}(?: năm|,)? "
+    r"\d{4}|\d{1,2} เดือน? ?\S{2,12} "
     r"\d{4}|(?:13|14|25)\d{2}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[-/]\d{1,2}[-/](?:13|14|25)\d{2})"
 )
 
@@ -218,7 +235,10 @@ def _is_called_phone(text: str) -> bool:
     return 7 <= sum(map(str.isdigit, text.removeprefix("00"))) <= 15 and not _DATE.search(text)
 
 
-_CODES = r"cvv2?|cvc2?|cv2|card verification\w{0,6}|puk|security code|kartenprüfnummer|prüfziffer|cryptogramme(?: visuel)?|код cvv|код cvc|安全码"
+_CODES = (
+    r"cvv2?|cvc2?|cv2|card verification\w{0,6}|puk|security code|kartenprüfnummer|prüfziffer"
+    r"|cryptogramme(?: visuel)?|код cvv|код cvc|安全码"
+)
 _ONE_TIME = (  # words for a code that is used once, before it or after it
     r"\botp\b|one[- ]?time|verification|authentication code|auth code|2fa|mfa|two[- ]factor|\btotp\b|sms[- ]?code"
     r"|login code|sign-?in code|security code|confirmation code|access code|passcode"
@@ -243,7 +263,11 @@ _ONE_TIME_CUE = re.compile(_ONE_TIME)
 ONE_TIME = re.compile(
     r"(?<![A-Za-z0-9_.,:/$€£#-])(?:G-|FB-)?[0-9]{3}(?:[0-9]{1,5}|[ -][0-9]{3,4})(?![A-Za-z0-9_/:%$€£°-]|\.\d|,\d{3})"
 )
-_CARDS = r"card|visa|mastercard|amex|karte|kartennummer|carte|tarjeta|cart[aã]o|carta|kaart|karta|kort|kortti|kart|карт[аы]|кредитка|信用卡|卡号|カード|카드|بطاقة|כרטיס|thẻ|kartu|บัตร|कार्ड"
+_CARDS = (
+    r"card|visa|mastercard|amex|karte|kartennummer|carte|tarjeta|cart[aã]o|carta|kaart|karta"
+    r"|kort|kortti|kart|карт[аы]|кредитка|信用卡|卡号|カード|카드|بطاقة|כרטיס|thẻ|kartu|บัตร"
+    r"|कार्ड"
+)
 _SSNS = r"ssn|social(?: security)?(?: number| no)?"
 _IPS = r"ip(?:v4|v6)?(?:[ -]?(?:address|adresse|adres|adress|addr|indirizzo))?"
 CANDIDATE = re.compile(
@@ -295,14 +319,18 @@ def _is_plate(text: str) -> bool:
     return 1 <= _digits(text) <= 7 and len(re.findall(r"\w", text)) >= 4 and text == text.upper() and not text.isdigit()
 
 
-_ACCOUNTS = r"account|acct|a/c|konto|compte|cuenta|conta|conto|rekening|rachunek|účet|hesap|сч[её]т|рахунок|λογαριασμ\w{1,2}|حساب|חשבון|खाता|账户|口座|계좌|tài khoản"
+_ACCOUNTS = (
+    r"account|acct|a/c|konto|compte|cuenta|conta|conto|rekening|rachunek|účet|hesap|сч[её]т|рахунок"
+    r"|λογαριασμ\w{1,2}|حساب|חשבון|खाता|账户|口座|계좌|tài khoản"
+)
 _PLATES = (
     r"licen[cs]e plate|number plate|plate(?: number| no)?|registration(?: number| plate)?|reg\. no|kennzeichen"
     r"|autokennzeichen|immatriculation|plaque(?: d'immatriculation)?|matr[íi]cula|placa|targa|kenteken|tablica "
     r"rejestracyjna|rejestracj[ai]"
     r"|nr rej\w{0,10}|spz|\brz\b|registreringsnummer|reg\.?nr|rekisterinumero|rekisterikilpi|plaka|rendsz[áa]m"
     r"|[îi]nmatriculare|госномер|гос\. номер|номер (?:машины|автомобиля|авто)|πινακίδα|κυκλοφορίας|لوحة|اللوحة"
-    r"|السيارة|پلاک|רכב|לוחית(?: רישוי)?|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|车牌(?:号码?)?|車牌|ナンバー(?:プレート)?|車両番号|차량번호"
+    r"|السيارة|پلاک|רכב|לוחית(?: רישוי)?|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|车牌(?:号码?)?|車牌"
+    r"|ナンバー(?:プレート)?|車両番号|차량번호"
     r"|biển số(?: xe)?|plat nomor|nomor polisi|ทะเบียนรถ"
 )
 
@@ -325,7 +353,8 @@ LABELS = (
     _label(
         "told_card",
         _CARDS,
-        "card|visa|amex|kart|carte|tarjeta|cart|kaart|kort|карт|кредитка|信用卡|卡号|カード|카드|بطاقة|כרטיס|thẻ|บัตร|कार्ड",
+        "card|visa|amex|kart|carte|tarjeta|cart|kaart|kort|карт|кредитка|信用卡|卡号|カード"
+        "|카드|بطاقة|כרטיס|thẻ|บัตร|कार्ड",
         lambda text: 13 <= _digits(text) <= 19 and luhn(text),
     ),
     _label(
@@ -387,7 +416,8 @@ def told(text: str) -> Iterator[Detection]:
     lower = ""
     for match in CANDIDATE.finditer(text):
         start, end = match.span()
-        if _digits(match.group()) < 2:
+        digits = _digits(match.group())
+        if digits < 2 or (digits == 2 and not _CAPITALS.search(text, max(0, start - 4), end + 4)):
             continue
         lower = lower or small(text)
         before = lower[max(0, start - WINDOW) : start]
@@ -422,6 +452,7 @@ def _readings(text: str, start: int, end: int, label: Label) -> Iterator[tuple[i
         yield first, said
 
 
+_CAPITALS = re.compile(r"[A-ZА-Я]{2}|[A-Z]\d")  # as plates have
 _PLATE_END = re.compile(r"[ ·-]?[A-ZА-Я]{1,4}(?![^\W\d_])(?:[ -]?\d{1,4}(?!\d))?")
 _AHEAD = (re.compile(r"(?:\+|\(\+?|\+\()$"), re.compile(r"(?<![^\W\d_])(?:[^\W\d_]{1,8}[ ·-]?){1,2}$"))
 
@@ -436,7 +467,8 @@ TOLD: Mapping[str, Sign] = {
     ),
     "birth_after": sign(
         r"(?<![\d.])(?P<it>\d{1,2}[./-]\d{1,2}[./-](?:19|20)\d{2}|(?:19"
-        r"|20)\d{2}[-/.年년]\s?\d{1,2}[-/.月월]\s?\d{1,2}[日일]?)\s?(?:\(?(?:doğumlu|г\. ?р\.|г\.р\.|生まれ|出生|생\b|출생|p\.? "
+        r"|20)\d{2}[-/.年년]\s?\d{1,2}[-/.月월]\s?\d{1,2}[日일]?)\s?(?:\(?(?:doğumlu|г\. "
+        r"?р\.|г\.р\.|生まれ|出生|생\b|출생|p\.? "
         r"?rođ|született|doğum|में जन्म|को जन्म|geboren|születésű|\(?d\.?o\.?b|\(?date of birth|\(?birth)"
         r"|tarihinde doğ|में पैदा)",
         "г.р|г. р|生まれ|出生|생|जन्म|पैदा",
@@ -563,8 +595,7 @@ def _phone_kind(text: str, sizes: list[int], shape: str) -> str | None:
         _DATE.search(text)
         or digits in "01234567890123456789"
         or len(set(digits)) < 3
-        or "/" in text.strip("0123456789")
-        and text.count("/") > 1
+        or ("/" in text.strip("0123456789") and text.count("/") > 1)
     ):
         return None
     if text.count(".") == 1 and "(" not in text:

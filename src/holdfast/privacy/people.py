@@ -50,7 +50,8 @@ PARTICLES = (
 CAPITAL = "[A-ZÀ-ÖØ-ÞĀĂĄĆČĎĐĒĖĘĚĞĪİĹĻŁŃŅŇŌŐŒŔŘŚŞŠŢŤŪŮŰŹŻŽȘȚĐƠƯẠ-ỸΆΈ-ΏΑ-ΫЀ-ЯҐ]"
 NAME = rf"(?:[OD]['’])?{CAPITAL}(?:[^\W\d_]*[^\W\d_A-Z])(?:['’-][^\W\d_]+)*"
 WORD = re.compile(
-    rf"{CAPITAL}(?<![\w@/.$\\-].)(?:(?<=[OD])['’]{CAPITAL})?(?:[^\W\d_]*[^\W\d_A-Z])(?:['’-][^\W\d_]+)*(?![\w@(/]|\.\w)"
+    rf"{CAPITAL}(?<![\w@/.$\\-].)(?:(?<=[OD])['’]{CAPITAL})?(?:[^\W\d_]*[^\W\d_A-Z])(?:['’-][^\W\d_]+)*(?![\w@(/]"
+    rf"|\.\w)"
 )
 NEXT = re.compile(rf" (?:{CAPITAL}\. ){{0,2}}(?:{PARTICLES} ){{0,2}}(?P<it>{NAME})(?![\w@(/]|\.\w)")
 LISTED = re.compile(rf", (?P<it>{NAME})(?!\w)")
@@ -77,7 +78,8 @@ _INTRO = (
     r"|mitt navn er|nimeni on|benim adım|adım|ismim|a nevem|numele meu este|mă numesc|mă cheamă|(?:tên tôi|tôi "
     r"tên) là|nama saya(?: adalah)?|zovem se|moje ime je"
     r"|меня зовут|моё имя|мене звати|моє ім'я|казвам се|με λένε|ονομάζομαι|το όνομά μου είναι|اسمي(?: هو)?|نام من"
-    r"|اسم من|שמי|קוראים לי|השם שלי(?: הוא)?|मेरा नाम|আমার নাম|我叫|我的名字是|我是|私の名前は|わたしの名前は|私は|제 이름은|저는|ผมชื่อ"
+    r"|اسم من|שמי|קוראים לי|השם שלי(?: הוא)?|मेरा नाम|আমার নাম|我叫|我的名字是|我是|私の名前は"
+    r"|わたしの名前は|私は|제 이름은|저는|ผมชื่อ"
     r"|ฉันชื่อ|ดิฉันชื่อ|ชื่อของฉันคือ"
 )
 _NAMED = rf"(?P<it>{NAME}(?: (?:{CAPITAL}\.|(?:{PARTICLES} ){{0,2}}{NAME})){{0,2}})"
@@ -91,17 +93,59 @@ CUED = re.compile(
     rf"(?: by)?:|[Ss]igned(?: by)?|[Ss]poke (?:to|with)|[Mm]et with) ?{_PAIR}){_NAMED}"
 )
 CUES = frozenset(  # a text without any of them has no announced names
-    "mr mrs ms miss mx dr prof professor sir madame mme herr herrn frau señor señora sr sra signor signora "
-    "monsieur dear sincerely"
-    " regards cheers yours name named called i this customer patient contact employee client attn attention author "
-    "signed spoke met".split()
+    [
+        "mr",
+        "mrs",
+        "ms",
+        "miss",
+        "mx",
+        "dr",
+        "prof",
+        "professor",
+        "sir",
+        "madame",
+        "mme",
+        "herr",
+        "herrn",
+        "frau",
+        "señor",
+        "señora",
+        "sr",
+        "sra",
+        "signor",
+        "signora",
+        "monsieur",
+        "dear",
+        "sincerely",
+        "regards",
+        "cheers",
+        "yours",
+        "name",
+        "named",
+        "called",
+        "i",
+        "this",
+        "customer",
+        "patient",
+        "contact",
+        "employee",
+        "client",
+        "attn",
+        "attention",
+        "author",
+        "signed",
+        "spoke",
+        "met",
+    ]
 )
-GREETINGS = frozenset("regards sincerely cheers yours".split())
+_GREETINGS_WORDS = "regards sincerely cheers yours"
+GREETINGS = frozenset(_GREETINGS_WORDS.split())
 TWO = re.compile(rf"{CAPITAL}[\w.'’-]* (?:{PARTICLES} ){{0,2}}{CAPITAL}[^\W\d_]")  # two words with capitals
 _FAR_TITLES = (
     "Mlle|Srta|Doña|Dña|Sig|Sig.ra|Dott|Dott.ssa|Dhr|Mevr|Mevrouw|Meneer|Pani|Paní|Fru|Hr|Sayın|Ông|Bà|Bapak|Ibu"
     "|Pak|Dra|Senhor|Senhora"
-    "|Dona|г-н|г-жа|Господин|господин|господину|Госпожа|госпожа|Пан|пан|Пані|пані|Κύριος|κύριος|κύριο|Κυρία|κυρία|κ|κα"
+    "|Dona|г-н|г-жа|Господин|господин|господину|Госпожа|госпожа|Пан|пан|Пані|пані|Κύριος"
+    "|κύριος|κύριο|Κυρία|κυρία|κ|κα"
 )
 _FAR_GREETINGS = (
     "Grüße,|Gruß,|Grüßen,|Cordialement,|cordialement,|Saludos,|saludos,|Atentamente,|Abraços,|Atenciosamente,"
@@ -148,35 +192,46 @@ INTROS = (
     "मेरा नाम",
     "আমার নাম",
 )
-INTRO_WORDS = frozenset(
+_INTRO_WORDS_WORDS = (
     "heiße heisse appelle nom llamo nombre nome chamo chiamo heet naam nazywam imię jmenuji jmenuju heter namn "
     "hedder navn nimeni adım ismim nevem numele numesc"
-    " cheamă tôi nama zovem ime зовут имя звати ім казвам λένε ονομάζομαι όνομά اسمي نام اسم שמי קוראים השם".split()
+    " cheamă tôi nama zovem ime зовут имя звати ім казвам λένε ονομάζομαι όνομά اسمي نام اسم שמי קוראים השם"
 )
-_STOPS = frozenset(
+INTRO_WORDS = frozenset(_INTRO_WORDS_WORDS.split())
+_STOPS_WORDS = (
     "und and et y e i og och ja ve и та και و ו और 和 と of from i'm ich je yo eu io ik ja jag jeg je suis est ist "
-    "is und but".split()
+    "is und but"
 )
+_STOPS = frozenset(_STOPS_WORDS.split())
 STEM = re.compile(r"(?:ого|его|ому|ему|ыми|ими|ой|ей|ым|им|ом|ем|ую|юю|ою|ою|ові|еві|[аяуюеєиіїыйьо])$")
 GREEK = re.compile(r"(?:ου|ος|ης|ας|ες|ο|η|α|ε|ά|ή|ό|ού|ής|άς|όν|ην)$")
 _RUN = re.compile(r"[\u0590-\u05ff\u0600-\u06ff\u0900-\u09ff\u0e00-\u0e7f]+(?:['\"][\u0590-\u05ff]+)?")
-_JOINTS = frozenset("بن ابن آل أبو ابو عبد בן बिन".split())
+_JOINTS_WORDS = "بن ابن آل أبو ابو عبد בן बिन"
+_JOINTS = frozenset(_JOINTS_WORDS.split())
 _EAST = re.compile(
     r"[\u3400-\u9fff]{2,}(?:[ 　・·]?[\u3400-\u9fff]+)*|[\uac00-\ud7a3]{2,}|[\u30a0-\u30ff]{2,}(?:[ "
     r"・·][\u30a0-\u30ff]{2,})+"
 )
 _HONORIFIC = re.compile(
-    r"(?P<it>[\u3400-\u9fff\u30a0-\u30ff]{1,4})(?:さん|様|氏|君|ちゃん|先生|女士|小姐)|(?P<ko>[\uac00-\ud7a3]{2,4}) ?(?:씨"
+    r"(?P<it>[\u3400-\u9fff\u30a0-\u30ff]{1,4})(?:さん|様|氏|君|ちゃん|先生|女士|小姐)|(?P<ko>[\uac00-\ud7a3]{2,4}) "
+    r"?(?:씨"
     r"|님)(?![\uac00-\ud7a3]{2})"
 )
-_NOBODY = frozenset(
-    "お客 客 皆 神 仕 同 模 各 奥 王 娘 息子 嫁 店員 医者 店主 有様 様 고객 선생 사장 교수 부장 과장 대리 손 회원 여러분 형 누 스승 하느 老 这位 那位 那个 各位 某 诸位 母 父 子 おじ".split()
+_NOBODY_WORDS = (
+    "お客 客 皆 神 仕 同 模 各 奥 王 娘 息子 嫁 店員 医者 店主 有様 様 고객 선생 사장 교수 부장 "
+    "과장 대리 손 회원 여러분 형 누 스승 하느 老 这位 那位 那个 各位 某 诸位 母 父 子 おじ"
 )
-_SURNAMES = "王李张刘陈杨黄赵吴周徐孙马朱胡郭何高林罗郑梁谢宋唐许韩冯邓曹彭曾肖田董潘袁蔡蒋余于杜叶程魏苏吕丁任卢姚沈钟姜崔谭陆范汪廖石金韦贾夏付方邹熊白孟秦邱江尹薛闫段雷侯龙史陶黎贺顾毛郝龚邵万钱严赖洪武莫孔張劉陳楊黃趙吳孫馬鄭謝許韓馮鄧蕭葉蘇呂盧鍾陸賈鄒閻賀顧龔萬錢嚴賴"
+_NOBODY = frozenset(_NOBODY_WORDS.split())
+_SURNAMES = (
+    "王李张刘陈杨黄赵吴周徐孙马朱胡郭何高林罗郑梁谢宋唐许韩冯邓曹彭曾肖田董潘袁蔡蒋余于杜叶程魏苏吕丁任卢姚沈钟"
+    "姜崔谭陆范汪廖石金韦贾夏付方邹熊白孟秦邱江尹薛闫段雷侯龙史陶黎贺顾毛郝龚邵万钱严赖洪武莫孔張劉陳楊黃趙吳孫"
+    "馬鄭謝許韓馮鄧蕭葉蘇呂盧鍾陸賈鄒閻賀顧龔萬錢嚴賴"
+)
 _BEFORE = "叫是找问請请跟和给由与向让我你他她，。、：:；「“\"'( （姓名员人户者"
 _AFTER = "的是在说說，。、；！？」”\"')）（ :：也和与與将將已先女昨今明给於于"
 _PARTICLE = re.compile(
-    r"(?:씨|님|이|가|은|는|을|를|의|에게|입니다|이라고|라고|과|와|도|한테|께|께서|에게서|이에요|예요|이고|으로|로)?(?![\uac00-\ud7a3])"
+    r"(?:씨|님|이|가|은|는|을|를|의|에게|입니다|이라고|라고|과|와|도|한테|께|께서|에게서"
+    r"|이에요|예요|이고|으로|로)?(?![\uac00-\ud7a3])"
 )
 
 
@@ -189,8 +244,10 @@ _GIVEN_STEMS = frozenset(_stem(word) for word in _OTHER_GIVEN if "\u0370" < word
 _FAMILY_STEMS = frozenset(_stem(word) for word in _OTHER_FAMILY if "\u0370" < word < "\u0530")
 _KNOWN_STEMS = _GIVEN_STEMS | _FAMILY_STEMS
 _HAN_COMMON = (  # letters that given names are made of
-    "伟芳娜敏静丽强磊军洋勇艳杰娟涛明超秀兰霞平刚桂英华玉萍红玲建国文辉力永健世志义兴良海山波宁贵福龙祥新利清飞彬富信昌康星光达安岩坚博诚振思豪心乐松庆裕哲江浩亮政奇翰朗宏若朋斌栋维翔旭鹏泽晨辰"
-    "家树德泰盛雄冠腾楠航淑惠珠翠雅芝莲雪荣爱香月媛瑞凡佳嘉琼珍莉琳素云巧美慧婷倩颖露瑶怡丹蓉君琴薇梦岚馨韵聪纯悦冰羽希欣柔竹晓菲阳妮宝小子俊宇轩梓涵浩然雨"
+    "伟芳娜敏静丽强磊军洋勇艳杰娟涛明超秀兰霞平刚桂英华玉萍红玲建国文辉力永健世志义兴良海山波宁贵福龙祥新利"
+    "清飞彬富信昌康星光达安岩坚博诚振思豪心乐松庆裕哲江浩亮政奇翰朗宏若朋斌栋维翔旭鹏泽晨辰"
+    "家树德泰盛雄冠腾楠航淑惠珠翠雅芝莲雪荣爱香月媛瑞凡佳嘉琼珍莉琳素云巧美慧婷倩颖露瑶怡丹蓉君琴薇梦岚馨韵"
+    "聪纯悦冰羽希欣柔竹晓菲阳妮宝小子俊宇轩梓涵浩然雨"
 )
 _HAN_GIVEN = frozenset(_HAN_COMMON + "".join(word for word in _OTHER_GIVEN if "\u3400" < word < "\u9fff"))
 _HANGUL_GIVEN = frozenset(word for word in _OTHER_GIVEN if word >= "\uac00")
@@ -212,10 +269,11 @@ def names(text: str) -> Iterator[Detection]:
     for match in LOUD.finditer(text):
         if _is_loud(match["given"], match["family"]):
             yield from (Detection("name", *match.span(part)) for part in ("given", "family"))
-    for match in QUIET.finditer(text):
-        if match["it"] in QUIETLY:
-            yield Detection("name", *match.span("it"))
     lower, words = lower_and_words(text)
+    if not QUIETLY.isdisjoint(words):
+        for match in QUIET.finditer(text):
+            if match["it"] in QUIETLY:
+                yield Detection("name", *match.span("it"))
     yield from (Detection("name", *span) for span in _quiet(lower, text, words))
     if not CUES.isdisjoint(words) and (not GREETINGS.isdisjoint(words) or TWO.search(text)):
         for match in CUED.finditer(text):
@@ -235,7 +293,7 @@ def _is_loud(first: str, second: str) -> bool:
     one, two = _ascii(first.title()), _ascii(second.title())
     if first > "\u0370":
         one, two = _stem(first.title()), _stem(second.title())
-        return one in _GIVEN_STEMS and two in _KNOWN_STEMS or one in _FAMILY_STEMS and two in _GIVEN_STEMS
+        return (one in _GIVEN_STEMS and two in _KNOWN_STEMS) or (one in _FAMILY_STEMS and two in _GIVEN_STEMS)
     given = any(part in GIVEN for part in one.title().split("-"))
     is_pair = (one in SURE and two in FAMILY) or (given and two in SURE_FAMILY) or (one in SURE_FAMILY and two in SURE)
     return is_pair and two not in NO_NAMES
@@ -369,9 +427,7 @@ def _without_case(text: str) -> Iterator[Detection]:
         if match[part] not in _NOBODY and (
             match[part][:1] in _SURNAMES
             or match[part] in _OTHER_FAMILY
-            or part == "ko"
-            and match[part][0] in _OTHER_FAMILY
-            and len(match[part]) > 2
+            or (part == "ko" and match[part][0] in _OTHER_FAMILY and len(match[part]) > 2)
         ):
             yield Detection("name", *match.span(part))
 
@@ -440,13 +496,19 @@ WAYS = (
     "Highway|Hwy|Close|Crescent|Cres|Gardens|Row|Hill|Grove|Mews|Walk|Trail|Circle|Alley|Quay|Marg|Nagar|Layout"
     "|Colony|Sector|Phase|Cross|Main"
 )
-TOWN = rf"{CAPITAL}[^\W\d_A-Z]+(?:(?:[ -]|['’])(?:(?:de|del|am|an der|im|of|upon|sur|la|le|di|do|da|nad|bei|ob) )?{CAPITAL}[^\W\d_A-Z]+){{0,3}}(?: \d{{1,2}}\b)?"
+TOWN = (
+    rf"{CAPITAL}[^\W\d_A-Z]+(?:(?:[ -]|['’])(?:(?:de|del|am|an der|im|of|upon|sur|la|le|di|do"
+    rf"|da|nad|bei|ob) )?{CAPITAL}[^\W\d_A-Z]+){{0,3}}(?: \d{{1,2}}\b)?"
+)
 POSTAL = (
     r"(?:[A-Z]{1,3}[ -])?(?:\d{5}-\d{3,4}|\d{4}-\d{3}|\d{3}-\d{4}|\d{3}[ -]\d{2,3}|\d{2}-\d{3}|\d{4} [A-Z]{2}"
     r"|\d{4,7})(?!\d)"
     r"|[A-Z]{1,2}\d[A-Z\d]? ?\d[A-Z]{2}\b|[A-Z]\d[A-Z] ?\d[A-Z]\d\b|[A-Z]\d{2} ?[A-Z\d]{4}\b"
 )
-FLAT = r"(?:,? (?:Apt|Apartment|Suite|Ste|Unit|Flat|Floor|Fl|Bldg|Building|#|bus|app|byt|lok|m|kv|Wohnung|Top|Esc|Piso|Bloco|apto?|appartement|interno|int|sc|et|ap|bl)\.? ?[\w-]{1,6})"
+FLAT = (
+    r"(?:,? (?:Apt|Apartment|Suite|Ste|Unit|Flat|Floor|Fl|Bldg|Building|#|bus|app|byt|lok|m|kv"
+    r"|Wohnung|Top|Esc|Piso|Bloco|apto?|appartement|interno|int|sc|et|ap|bl)\.? ?[\w-]{1,6})"
+)
 AFTER = (
     rf"{FLAT}{{0,2}}(?:,? \d{{1,2}}[º°ª.]? ?[A-Za-z]{{0,4}}\b(?=,))?"
     rf"(?:(?:,\s{{0,2}}| [-–] ?|\s)(?:(?:{POSTAL})(?:,? [-–]?\s?{TOWN}(?: \([A-Z]{{2}}\))?)?|(?:(?<=[,–-]\s)"
@@ -455,12 +517,16 @@ AFTER = (
 )
 _EAST_WAYS = (
     r"〒?\s?\d{3}-\d{4}[\s,]{0,2}[\u3400-\u9fff][^\s、。,;]{3,50}(?:\s[^\s、。,;]{1,20}\d{1,4}号?室?)?"
-    r"|(?:東京都|北海道|京都府|大阪府|[\u3400-\u9fff]{2,3}県)[\u3400-\u9fff\u3040-\u30ff]{1,20}?[\d一二三四五六七八九十]{1,4}(?:丁目|番地?|号"
+    r"|(?:東京都|北海道|京都府|大阪府|[\u3400-\u9fff]{2,3}県)[\u3400-\u9fff\u3040-\u30ff]{1,20}?[\d一二三四"
+    r"五六七八九十]{1,4}(?:丁目|番地?|号"
     r"|-\d{1,4})[^\s、。,;]{0,24}"
     r"|[\u3400-\u9fff]{2,8}?(?:省|市|自治区|區|区|縣|县)[\u3400-\u9fff\d]{1,30}?(?:路|街|道|巷|弄|里|村|大道"
-    r"|段)\s?\d{1,5}\s?[号號]?(?:[\u3400-\u9fff\d-]{0,20}(?:室|楼|樓|栋|单元|层|座|[号號]))?(?:[\s,]{0,2}(?:邮编)?\d{6})?"
-    r"|(?:[\uac00-\ud7a3]{2,8}(?:시|도) )(?:[\uac00-\ud7a3]{1,6}(?:구|군|시|읍|면) ){1,2}[\uac00-\ud7a3\d]{1,12}(?:로|길"
-    r"|동)(?:\d{1,3}번?길)? ?\d{1,5}(?:-\d{1,4})?(?:[ ,]{1,2}[\uac00-\ud7a3\d]{1,12}(?:동|호|층)){0,3}(?: ?\(?\d{5}\)?)?"
+    r"|段)\s?\d{1,5}\s?[号號]?(?:[\u3400-\u9fff\d-]{0,20}(?:室|楼|樓|栋|单元|层|座|[号號]))?(?:[\s,]{0,2}(?:邮"
+    r"编)?\d{6})?"
+    r"|(?:[\uac00-\ud7a3]{2,8}(?:시|도) )(?:[\uac00-\ud7a3]{1,6}(?:구|군|시|읍|면) ){1,2}[\uac00-\ud7a3\d]{1,12}(?:로"
+    r"|길"
+    r"|동)(?:\d{1,3}번?길)? ?\d{1,5}(?:-\d{1,4})?(?:[ ,]{1,2}[\uac00-\ud7a3\d]{1,12}(?:동"
+    r"|호|층)){0,3}(?: ?\(?\d{5}\)?)?"
     rf"|(?:\d{{6}},?\s)?(?:(?:г|м)\.?\s?{TOWN},\s)?(?:ул|улиц[аеыу]|пр-т|проспект\w?|просп|пер|переулок|пл|площадь"
     rf"|наб|бул|бульвар|вул|вулиц[яіюи]|шоссе)\.?\s{CAPITAL}[\w .-]{{2,30}}?,?\s(?:д|дом|буд"
     rf"|будинок)?\.?\s?\d{{1,4}}[а-яa-z]?(?:/\d+)?(?:,?\s(?:корп|к|стр)\.?\s?\d{{1,3}})?(?:,?\s(?:кв|оф"
@@ -559,16 +625,19 @@ HOUSES: Mapping[str, Sign] = {
     "hungarian_address": sign(
         rf"(?<![\w.-])\d{{4}} {TOWN}, {TOWN}(?: (?:utca|út|útja|tér|körút|köz|u\.|krt\.))? "
         rf"\d{{1,4}}(?:[./-]\w{{1,4}})*",
+        gate="digits",
         trait=_TOWN_FIRST,
     ),
     "postal_address": sign(
         rf"\b{CAPITAL}[\w.'’-]{{1,25}}(?: [\w.'’-]{{1,20}}){{0,3}},? (?:n[or]\.? ?|č\.? "
         rf"?)?\d{{1,4}}(?:[/-]\d{{1,4}})?(?: ?[a-zA-Z])?,\s{{1,2}}(?:{POSTAL}) {TOWN}(?:, {TOWN})?",
+        gate="digits",
         trait=_POST_TOWN,
     ),
     "numbered_address": sign(
         rf"(?<![\w.-])\d{{1,5}}[A-Za-z]?(?:/\d{{1,4}})?,? {CAPITAL}[\w.'’-]{{1,25}}(?: "
         rf"[\w.'’-]{{1,20}}){{0,3}}(?:, {TOWN}){{1,3}},? (?:[A-Z]{{2,3}},? )?[-–]? ?(?:{POSTAL})(?:, {TOWN})?",
+        gate="digits",
         trait=_TOWN_POST,
     ),
     "box_address": sign(
@@ -579,11 +648,22 @@ HOUSES: Mapping[str, Sign] = {
     ),
     "eastern_address": sign(
         _EAST_WAYS,
+        gate="far",
         trait=_FAR_NUMBER,
     ),
 }
-_ADDRESSES = r"address|adresse|direcci[óo]n|domicilio|endere[çc]o|morada|indirizzo|residenza|adres(?:a)?|anschrift|adress|osoite|c[íi]m|lakcím|địa chỉ|alamat|адрес[ае]?|διεύθυνση|العنوان|عنوان|כתובת|पता|ঠিকানা|地址|住址|住所|주소|ที่อยู่|آدرس|نشانی"
-_LIVES = r"(?:lives?|living|resides?|residing|located|stays) at|wohnhaft(?: in)?|wohn[et]{1,2}(?: in| an)?|habite(?: au| à)?|vivo en|vive en|moro n[ao]|mora n[ao]|abit[oa] in|woon(?:t)? (?:op|aan|in)|mieszka[m]? (?:przy|na)|bydl[íi][m]?|bor (?:på|i)|asu[un]{1,2}|oturuyor\w*|lakik|lakom|locuie\w{2,4}|sống tại|tinggal di|прожива\w{2,4}|живу|живет|(?:ship|send|deliver|mail)(?: it| this| the package)? to"
+_ADDRESSES = (
+    r"address|adresse|direcci[óo]n|domicilio|endere[çc]o|morada|indirizzo|residenza|adres(?:a)?"
+    r"|anschrift|adress|osoite|c[íi]m|lakcím|địa chỉ|alamat|адрес[ае]?|διεύθυνση|العنوان|عنوان"
+    r"|כתובת|पता|ঠিকানা|地址|住址|住所|주소|ที่อยู่|آدرس|نشانی"
+)
+_LIVES = (
+    r"(?:lives?|living|resides?|residing|located|stays) at|wohnhaft(?: in)?|wohn[et]{1,2}(?: "
+    r"in| an)?|habite(?: au| à)?|vivo en|vive en|moro n[ao]|mora n[ao]|abit[oa] in|woon(?:t)? "
+    r"(?:op|aan|in)|mieszka[m]? (?:przy|na)|bydl[íi][m]?|bor (?:på|i)|asu[un]{1,2}|oturuyor\w*"
+    r"|lakik|lakom|locuie\w{2,4}|sống tại|tinggal di|прожива\w{2,4}|живу|живет|(?:ship|send|deliver"
+    r"|mail)(?: it| this| the package)? to"
+)
 PLACES: Mapping[str, Sign] = {
     **HOUSES,
     "told_address": sign(

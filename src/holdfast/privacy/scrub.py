@@ -579,7 +579,7 @@ def _fits(kind: str, text: str) -> bool:
         "told_phone": 7 <= digits <= 15 and len(text) < 25,
         "address": digits > 0 and " " in text.strip() and len(text) < 200,
         "name": len(text) < 80 and text not in people.NO_NAMES,
-        "told_id": 5 <= digits and len(text) < 40,
+        "told_id": digits >= 5 and len(text) < 40,
         "birth_date": 4 <= digits <= 14 and len(text) < 40,
     }
     return fits[kind]
