@@ -33,6 +33,7 @@ class Sign(NamedTuple):
     any_case: bool = False  # pattern and hints are in lower case and match any case
     unless: re.Pattern[str] | None = None  # in lower case; what stands right before a hit that is none
     words: frozenset[str] = frozenset()  # whole words in lower case, instead of a hint
+    gate: str = ""  # "digits": has four digits in a row; "far": is in another script
 
 
 def _any(text: str) -> bool:
@@ -48,12 +49,13 @@ def sign(
     any_case: bool = False,
     unless: str = "",
     words: str = "",
+    gate: str = "",
 ) -> Sign:
     """Makes a sign; hints and words are separated by bars."""
     before = re.compile(f"(?:{unless})$") if unless else None
     parts = tuple(filter(None, hints.split("|")))
     whole = frozenset(filter(None, words.split("|")))
-    return Sign(re.compile(pattern), test, parts, trait, any_case, before, whole)
+    return Sign(re.compile(pattern), test, parts, trait, any_case, before, whole, gate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +98,15 @@ def _is_somebodys(address: str) -> bool:
 
 STAND_IN = re.compile(
     r"<[^<>]*>?|\*+|\$[A-Za-z_]+|\$[{(].*|[\[{].*|%[sd]|%\(.*|%\w+%|@\w+@|&lt;.*"
-    r"|(?i:user|pass|password|passwd|pwd?|secret|token|key|apikey|changeme|change[_-]?it|redacted|null|none|true|false"
+    r"|(?i:user|pass|password|passwd|pwd?|secret|token|key|apikey|changeme|change[_-]?it"
+    r"|redacted|null|none|true|false"
     r"|undefined|hidden|masked|x+|\.+|-+|_+)\W?"
 )
 STAND_INS = re.compile(  # within something longer: no key is so, and no password that anybody should have
-    r"(?i)example|placeholder|dummy|your[_-]|[_-]your|yourpass|yourtoken|yourkey|yoursecret|xxxx|redacted|change[_-]?me"
-    r"|insert[_-]|replace[_-]|[_-]here\b|\.\.\.|\*\*\*|<[a-z_ -]+>|\{\{|\$\{|\b(?:my|the|some)[_-](?:secret|password|token|api)"
+    r"(?i)example|placeholder|dummy|your[_-]|[_-]your|yourpass|yourtoken|yourkey|yoursecret"
+    r"|xxxx|redacted|change[_-]?me"
+    r"|insert[_-]|replace[_-]|[_-]here\b|\.\.\.|\*\*\*|<[a-z_ -]+>|\{\{|\$\{|\b(?:my|the|some)[_-](?:secret"
+    r"|password|token|api)"
     r"|0{8}|1{8}|(?:abcdef|fedcba|123456789)0?(?:abcdef|1234567)|deadbeef"
 )
 
@@ -134,9 +139,22 @@ def is_password(text: str) -> bool:
     return _is_mixed(text) or (len(text) >= 16 and _bits(text) >= 3.5 and not text.islower())
 
 
-_NO_PASSWORD = frozenset(
-    ["string", "required", "optional", "field", "input", "value", "invalid", "incorrect", "wrong", "missing", "expired", "reset", "forgot", "forgotten", "hidden", "text", "default", "empty", "enabled", "disabled", "unknown", "boolean", "number", "object", "option", "options", "varchar", "prompt", "manager", "generator", "policy", "policies", "strength", "confirm", "confirmation", "confirmed", "updated", "changed", "minimum", "maximum", "length", "characters", "should", "must", "cannot", "please", "enter", "your", "this", "that", "there", "here", "with", "from", "file", "page", "change", "valid", "protected", "hashed", "encrypted", "plaintext", "plain", "username", "email", "login", "account", "server", "database", "admin", "client", "first", "never", "always", "needed", "stored", "return", "export", "import", "class", "const", "function", "async", "await", "false", "while", "print", "public", "private", "static", "mandatory", "nullable", "before", "after", "again", "later", "against", "using", "match", "matches", "column", "requirements", "rules", "expiry", "history", "hash", "provided", "available", "located", "according", "contact", "unset", "unchanged", "rotated", "above", "below", "various", "something", "anything", "nothing", "random", "generated", "temporary", "secure", "strong", "example", "sample", "masked", "removed", "omitted", "skipped", "accepted", "rejected", "verified", "failed", "success", "correct", "mismatch", "denied", "granted", "blank", "numeric", "alphanumeric", "ignored", "erforderlich", "falsch", "ungültig", "vergessen", "geändert", "obligatoire", "oublié", "requerida", "incorrecta", "obligatorio", "olvidada", "inválida", "obrigatória", "errata", "obbligatoria", "vereist", "onjuist", "wymagane", "nieprawidłowe", "bcrypt", "argon", "scrypt", "sha-256", "keychain", "keyring", "vault", "secrets", "environment", "ansible", "terraform"]
-)
+_NO_PASSWORD_WORDS = """
+string required optional field input value invalid incorrect wrong missing expired reset forgot forgotten hidden
+text default empty enabled disabled unknown boolean number object option options varchar prompt manager generator
+policy policies strength confirm confirmation confirmed updated changed minimum maximum length characters should
+must cannot please enter your this that there here with from file page change valid protected hashed encrypted
+plaintext plain username email login account server database admin client first never always needed stored return
+export import class const function async await false while print public private static mandatory nullable before
+after again later against using match matches column requirements rules expiry history hash provided available
+located according contact unset unchanged rotated above below various something anything nothing random generated
+temporary secure strong example sample masked removed omitted skipped accepted rejected verified failed success
+correct mismatch denied granted blank numeric alphanumeric ignored erforderlich falsch ungültig vergessen geändert
+obligatoire oublié requerida incorrecta obligatorio olvidada inválida obrigatória errata obbligatoria vereist
+onjuist wymagane nieprawidłowe bcrypt argon scrypt sha-256 keychain keyring vault secrets environment ansible
+terraform
+"""
+_NO_PASSWORD = frozenset(_NO_PASSWORD_WORDS.split())
 
 
 def is_told_password(text: str) -> bool:
@@ -149,7 +167,9 @@ def is_told_password(text: str) -> bool:
         return 4 <= len(text) <= 16
     words = text.split()
     if len(words) > 1:  # a phrase, if quoted
-        return len(words) >= 3 and not {"your", "the", "enter", "must", "should", "password", "is", "a", "to"} & {*map(str.lower, words)}
+        return len(words) >= 3 and not {"your", "the", "enter", "must", "should", "password", "is", "a", "to"} & {
+            *map(str.lower, words)
+        }
     is_named = re.search(r"(?i)pass|pwd|secret|token|_|field|input|value|type|param|config|user", text)
     is_word = re.fullmatch(r"[^\W\d_]+(?:-[^\W\d_]+)*", text) and not re.search(r"[a-z][A-Z]", text)
     return len(text) >= 6 and not is_named and bool(is_word) and text.lower() not in _NO_PASSWORD
@@ -176,26 +196,39 @@ def _is_random(text: str) -> bool:
 
 
 NO_SECRET = re.compile(  # ids of calls; what is public; PNG, JPEG, GIF, WebP, WAV, PDF, MP3, fonts, archives in base 64
-    r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item|cus|evt|pi|prod|price|sub|in|ch|seti|cs|thread|asst|file|step"
-    r"|batch|trace|span|srv|pod|job|task|order|txn)[_-]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|JVBERi0|SUQz|AAAAB3Nza|AAAAC3Nza"
+    r"(?:call|toolu|chatcmpl|msg|resp|req|run|fc|rs|item|cus|evt|pi|prod|price|sub|in|ch"
+    r"|seti|cs|thread|asst|file|step"
+    r"|batch|trace|span|srv|pod|job|task|order|txn)[_-]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|JVBERi0"
+    r"|SUQz|AAAAB3Nza|AAAAC3Nza"
     r"|AAAAE2Vj|sha(?:1|256|384|512)-|d09GM|H4sI|UEsD|AGFzb|PHN2Zy|Qm[1-9A-HJ-Za-km-z]{44}$|baf[ky]|-----BEGIN"
 )
-_LONG_NUMBER = re.compile(r"[0-9]{4}(?:[ ._/-]{0,2}[0-9]{4}[ ._/-]{0,2}[0-9]{2}|[ ._/-][0-9]{6})")  # how every card's begins
-_COUNTRY = re.compile(r"[0-9](?<=[A-Za-z]{2}[0-9])[0-9](?:[ .-]?[A-Za-z0-9]){11}")  # a country's two letters and two digits, found by the digits
-_LONG_TOKEN = re.compile(r"[0-9](?:(?<=[A-Za-z][0-9])|[A-Za-z])[A-Za-z0-9_./+=-]{4}")  # a digit beside a letter, as in most keys
+_LONG_NUMBER = re.compile(
+    r"[0-9]{4}(?:[ ._/-]{0,2}[0-9]{4}[ ._/-]{0,2}[0-9]{2}|[ ._/-][0-9]{6})"
+)  # how every card's begins
+_COUNTRY = re.compile(
+    r"[0-9](?<=[A-Za-z]{2}[0-9])[0-9](?:[ .-]?[A-Za-z0-9]){11}"
+)  # a country's two letters and two digits, found by the digits
+_LONG_TOKEN = re.compile(
+    r"[0-9](?:(?<=[A-Za-z][0-9])|[A-Za-z])[A-Za-z0-9_./+=-]{4}"
+)  # a digit beside a letter, as in most keys
 _AT_DOMAIN = re.compile(r"@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2}")
 # Prefixes that vendors give their tokens, for which there is no kind of their own below.
 _PREFIXES = r"""
-gsk_ pplx- xai- r8_ nvapi- tvly- jina_ fw_ tgp_v1_ lsv2_[a-z]{2}_ pcsk_ csk- e2b_ fc-(?=[0-9a-f]{32}) sk_(?=[0-9a-f]{32}) pk-lf- lin_(?:api|oauth)_ ntn_ secret_(?=[A-Za-z0-9]{24})
-fig[duo]h?_ pat-[a-z]{2}\d- tfp_ ops_ dp\.[a-z]{2,5}\. hv[sbr]\. pul- NR(?:AK|JS|IQ|II|RA)- gl(?:c|sa)_ sntry[su]_ dt0[a-z]01\.
-hc[abx]ik_ HRKU- vc[pair]_ nf[pco]_ (?:FlyV1\s)?fm[12]r?_ fo1_ rnd_ sbp_ sb_secret_ pscale_[a-z]{2,5}_ dapi(?=[0-9a-f]{32}) sq0[a-z]{3}- EAA[A-Z](?=[A-Za-z0-9_-]{20})
-shp(?:at|ca|pa|ss|tka)_ whsec_ [prs]k_(?:live|test|prod)_ rzp_(?:live|test)_ access-[a-z]{7,11}- (?:live|test)_(?=[A-Za-z0-9]{24}) xkeysib- xsmtpsib-
-key-(?=[0-9a-f]{32}) GOCSPX- AT(?:ATT3|CTT3|(?:BB|TA)(?=[A-Za-z0-9]{24})) xapp- xoxe[.-] rubygems_ dckr_[po]at_ oy2(?=[a-z0-9]{40}) CLOJARS_ AKCp cmVmd(?=[A-Za-z0-9]{50}) GR1348941
-gl(?:rt|rtr|dt|cbt|ptt|ft|soat|imt|agent|oas|ffct|wt)- AGE-SECRET-KEY-1 LTAI AKID t1\.(?=[A-Za-z0-9_-]{20}) y0_ AQVN YC[OMN] sq[pua]_ CCIP(?:AT|RJ)_
-bkua_ PMAK- rdme_ CFPAT- pn[ua]_ shippo_[a-z]{4}_ EZ[AT]K duffel_[a-z]{4}_ fio-u- FLWSECK(?:_TEST)?- tskey-[a-z]{3,7}- sgp_ ico-
-tk-us- p8e- ABSK api_org_ cf[ua]t_ v1\.0-(?=[0-9a-f]{24}) sl\.(?:u\.)?(?=[A-Za-z0-9_-]{40}) ph[cxs]_ re_(?=[A-Za-z0-9_]{16}) tr_[a-z]{3,4}_ signkey- api_(?:live|sandbox)\. 1//0(?=[A-Za-z0-9_-]{20})
-(?:sec|sub|pub)-c- waka_ 1000\.(?=[0-9a-f]{32}) A3-[A-Z0-9]{6}- A3T[A-Z0-9] (?:ABIA|ACCA) mfa\.(?=[A-Za-z0-9_-]{20}) oauth: cal_live_ wandb_v1_ rpa_ apify_api_ snyk_
-(?:sdk|api|mob)-(?=[0-9a-f]{8}-) ory_[a-z]{2,3}_
+gsk_ pplx- xai- r8_ nvapi- tvly- jina_ fw_ tgp_v1_ lsv2_[a-z]{2}_ pcsk_ csk- e2b_ fc-(?=[0-9a-f]{32})
+sk_(?=[0-9a-f]{32}) pk-lf- lin_(?:api|oauth)_ ntn_ secret_(?=[A-Za-z0-9]{24}) fig[duo]h?_ pat-[a-z]{2}\d- tfp_
+ops_ dp\.[a-z]{2,5}\. hv[sbr]\. pul- NR(?:AK|JS|IQ|II|RA)- gl(?:c|sa)_ sntry[su]_ dt0[a-z]01\. hc[abx]ik_ HRKU-
+vc[pair]_ nf[pco]_ (?:FlyV1\s)?fm[12]r?_ fo1_ rnd_ sbp_ sb_secret_ pscale_[a-z]{2,5}_ dapi(?=[0-9a-f]{32})
+sq0[a-z]{3}- EAA[A-Z](?=[A-Za-z0-9_-]{20}) shp(?:at|ca|pa|ss|tka)_ whsec_ [prs]k_(?:live|test|prod)_
+rzp_(?:live|test)_ access-[a-z]{7,11}- (?:live|test)_(?=[A-Za-z0-9]{24}) xkeysib- xsmtpsib- key-(?=[0-9a-f]{32})
+GOCSPX- AT(?:ATT3|CTT3|(?:BB|TA)(?=[A-Za-z0-9]{24})) xapp- xoxe[.-] rubygems_ dckr_[po]at_ oy2(?=[a-z0-9]{40})
+CLOJARS_ AKCp cmVmd(?=[A-Za-z0-9]{50}) GR1348941 gl(?:rt|rtr|dt|cbt|ptt|ft|soat|imt|agent|oas|ffct|wt)-
+AGE-SECRET-KEY-1 LTAI AKID t1\.(?=[A-Za-z0-9_-]{20}) y0_ AQVN YC[OMN] sq[pua]_ CCIP(?:AT|RJ)_ bkua_ PMAK- rdme_
+CFPAT- pn[ua]_ shippo_[a-z]{4}_ EZ[AT]K duffel_[a-z]{4}_ fio-u- FLWSECK(?:_TEST)?- tskey-[a-z]{3,7}- sgp_ ico-
+tk-us- p8e- ABSK api_org_ cf[ua]t_ v1\.0-(?=[0-9a-f]{24}) sl\.(?:u\.)?(?=[A-Za-z0-9_-]{40}) ph[cxs]_
+re_(?=[A-Za-z0-9_]{16}) tr_[a-z]{3,4}_ signkey- api_(?:live|sandbox)\. 1//0(?=[A-Za-z0-9_-]{20})
+(?:sec|sub|pub)-c- waka_ 1000\.(?=[0-9a-f]{32}) A3-[A-Z0-9]{6}- A3T[A-Z0-9] (?:ABIA|ACCA)
+mfa\.(?=[A-Za-z0-9_-]{20}) oauth: cal_live_ wandb_v1_ rpa_ apify_api_ snyk_ (?:sdk|api|mob)-(?=[0-9a-f]{8}-)
+ory_[a-z]{2,3}_
 """
 _VENDORS = "|".join(_PREFIXES.split())
 # What follows a repeated part never begins as the part does, so that a search takes linear time.
@@ -217,9 +250,17 @@ SECRETS: Mapping[str, Sign] = {
     "pypi_token": sign(r"\bpypi-[A-Za-z0-9_-]{50,}", "pypi-", test=is_given),
     "sendgrid_key": sign(r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}", trait=_LONG_TOKEN),
     "google_oauth_token": sign(r"\bya29\.[A-Za-z0-9_-]{20,}", trait=_LONG_TOKEN),
-    "telegram_token": sign(r"\b\d{8,10}:[A-Za-z0-9_-]{30,40}\b", ":", test=_is_key, trait=re.compile(r":(?<=[0-9]:)[A-Za-z0-9_-]{30}")),
+    "telegram_token": sign(
+        r"\b\d{8,10}:[A-Za-z0-9_-]{30,40}\b",
+        ":",
+        test=_is_key,
+        gate="digits",
+        trait=re.compile(r":(?<=[0-9]:)[A-Za-z0-9_-]{30}"),
+    ),
     "digitalocean_token": sign(r"\bdo[opr]_v1_[a-f0-9]{64}\b", "_v1_"),
-    "slack_webhook": sign(r"\bhttps://hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/]{20,}", "hooks.slack"),
+    "slack_webhook": sign(
+        r"\bhttps://hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/]{20,}", "hooks.slack"
+    ),
     "webhook": sign(
         r"\bhttps://(?:(?:ptb\.|canary\.)?discord(?:app)?\.com/api/webhooks/\d{15,20}/[\w-]{30,}"
         r"|[\w.-]{1,80}\.(?:webhook\.office|logic\.azure)\.com[:/][^\s\"'<>]{30,}"
@@ -232,8 +273,14 @@ SECRETS: Mapping[str, Sign] = {
         trait=_LONG_TOKEN,
     ),
     "twilio_key": sign(r"\b(?:AC|SK)[0-9a-f]{32}\b", trait=_LONG_TOKEN),
-    "mail_key": sign(r"[0-9a-f](?<!\w.)[0-9a-f]{31}-(?:us\d{1,2}|[0-9a-f]{8}-[0-9a-f]{8})\b", "-us|-", trait=re.compile(r"-(?<=[0-9a-f]{24}-)")),
-    "discord_token": sign(r"\b[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}\b", test=_is_key, trait=_LONG_TOKEN),
+    "mail_key": sign(
+        r"[0-9a-f](?<!\w.)[0-9a-f]{31}-(?:us\d{1,2}|[0-9a-f]{8}-[0-9a-f]{8})\b",
+        "-us|-",
+        trait=re.compile(r"-(?<=[0-9a-f]{24}-)"),
+    ),
+    "discord_token": sign(
+        r"\b[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}\b", test=_is_key, trait=_LONG_TOKEN
+    ),
     "azure_secret": sign(r"(?<![\w~.-])[A-Za-z0-9_~.-]{3}\dQ~[A-Za-z0-9_~.-]{31,34}(?![\w~-])", trait=_LONG_TOKEN),
     "airtable_token": sign(r"\bpat[A-Za-z0-9]{14}\.[0-9a-f]{64}\b", trait=_LONG_TOKEN),
     "newrelic_license": sign(r"\b[0-9a-zA-Z]{34,38}NRAL\b", "NRAL"),
@@ -277,35 +324,49 @@ PERSONAL: Mapping[str, Sign] = {
         trait=re.compile(r"-[0-9]{2}-[0-9]{4}"),
     ),
     "card_number": sign(
-        r"[2-6](?<![\d.-].)(?:(?<=4)\d{3}|(?<=5)[1-5]\d{2}|(?<=6)011|(?<=6)5\d{2}|(?<=2)(?:22[1-9]|2[3-9]\d|[3-6]\d\d|7[01]\d|720))"
+        r"[2-6](?<![\d.-].)(?:(?<=4)\d{3}|(?<=5)[1-5]\d{2}|(?<=6)011|(?<=6)5\d{2}|(?<=2)(?:22[1-9]|2[3-9]\d"
+        r"|[3-6]\d\d|7[01]\d|720))"
         r"([ ./-]?)\d{4}\1\d{4}\1\d{4}(?![\d-]|\.(?!0(?!\d))\d)"
         r"|3(?<![\d.-].)[47]\d{2}([ ./-]?)\d{6}\2\d{5}(?![\d-]|\.(?!0(?!\d))\d)",
         test=luhn,
+        gate="digits",
         trait=_LONG_NUMBER,
     ),
-    "bank_account": sign(rf"(?<!\w)(?:{_IBAN})(?![A-Za-z0-9])", test=_mod97, trait=_COUNTRY),
+    "bank_account": sign(rf"(?<!\w)(?:{_IBAN})(?![A-Za-z0-9])", test=_mod97, gate="digits", trait=_COUNTRY),
 }
 _NAMES = (
-    r"api[_ -]?key|apikey|(?:access|auth|account|private|shared|signing|encryption|master|subscription|license|secret|service"
-    r"|client|storage|session|consumer|application|app|admin|deploy|webhook|user|root|write|read|ingest|publish)[_ -]?key"
-    r"|secret|token|credential|jeton|clave (?:de )?api|chave (?:de )?api|schlüssel|klucz api|bearer|x-auth|auth_?code|sas|psk"
+    r"api[_ -]?key|apikey|(?:access|auth|account|private|shared|signing|encryption|master|subscription|license"
+    r"|secret|service"
+    r"|client|storage|session|consumer|application|app|admin|deploy|webhook|user|root|write|read|ingest|publish)[_ "
+    r"-]?key"
+    r"|secret|token|credential|jeton|clave (?:de )?api|chave (?:de )?api|schlüssel|klucz api|bearer|x-auth"
+    r"|auth_?code|sas|psk"
 )
 _PASSWORDS = (  # each begins with a letter, so that a search skips to it
-    r"passw(?:or)?[dt]e?|passphrase|passcode|pass(?<![a-z]pass)\b|pwd?(?<![a-z]pw)(?<![a-z]pwd)\b|mot de passe|mdp\b|contrase[nñ][ay]"
-    r"|senha|palavra[ -]passe|parol[aă]|kennwort|zugangscode|wachtwoord|hasł[oa]|haslo|heslo|l[oö]senord|adgangskode|kodeord|passord"
-    r"|salasana|sifre|şifre|jelsz[oó]|lozinka|geslo|kata sandi|mat khau|mật khẩu|slaptažodis|parool|clave\b|masterauth|requirepass|securestring"
+    r"passw(?:or)?[dt]e?|passphrase|passcode|pass(?<![a-z]pass)\b|pwd?(?<![a-z]pw)(?<![a-z]pwd)\b|mot de passe"
+    r"|mdp\b|contrase[nñ][ay]"
+    r"|senha|palavra[ -]passe|parol[aă]|kennwort|zugangscode|wachtwoord|hasł[oa]|haslo|heslo|l[oö]senord"
+    r"|adgangskode|kodeord|passord"
+    r"|salasana|sifre|şifre|jelsz[oó]|lozinka|geslo|kata sandi|mat khau|mật khẩu|slaptažodis|parool|clave\b"
+    r"|masterauth|requirepass|securestring"
 )
 _PASSWORD_WORDS = (
-    "mdp|contraseña|contrasena|contrasenya|senha|palavra|parola|parolă|kennwort|zugangscode|wachtwoord|hasło|hasła|haslo|heslo|lösenord|losenord"
-    "|adgangskode|kodeord|salasana|sifre|şifre|şifresi|şifrem|jelszó|jelszo|lozinka|geslo|sandi|khau|khẩu|slaptažodis|parool|clave|masterauth|securestring"
+    "mdp|contraseña|contrasena|contrasenya|senha|palavra|parola|parolă|kennwort|zugangscode|wachtwoord|hasło|hasła"
+    "|haslo|heslo|lösenord|losenord"
+    "|adgangskode|kodeord|salasana|sifre|şifre|şifresi|şifrem|jelszó|jelszo|lozinka|geslo|sandi|khau|khẩu"
+    "|slaptažodis|parool|clave|masterauth|securestring"
 )
 _FAR = (  # scripts whose words are not told from what follows by spaces
-    "парол[ьяюе]|парола|лозинка|κωδικ(?:ός|ό|οί)(?: πρόσβασης)?|συνθηματικό|密码|密碼|口令|パスワード|暗証番号|合言葉|비밀번호|암호|패스워드"
-    "|كلم[ةه] (?:المرور|السر)|رمز عبور|گذرواژه|סיסמ[הא]|पासवर्ड|कूटशब्द|รหัสผ่าน|পাসওয়ার্ড|api密钥|密钥|令牌|apiキー|トークン|api 키|토큰"
+    "парол[ьяюе]|парола|лозинка|κωδικ(?:ός|ό|οί)(?: πρόσβασης)?|συνθηματικό|密码|密碼|口令"
+    "|パスワード|暗証番号|合言葉|비밀번호|암호|패스워드"
+    "|كلم[ةه] (?:المرور|السر)|رمز عبور|گذرواژه|סיסמ[הא]|पासवर्ड|कूटशब्द|รหัสผ่าน|পাসওয়ার্ড|api密钥"
+    "|密钥|令牌|apiキー|トークン"
+    "|api 키|토큰"
     "|токен|ключ api|api[- ]ключ|секретный ключ|מפתח api|مفتاح api|رمز api"
 )
 _IS = (
-    r"is|are|was|ist|lautet|war|sind|est|était|es|era|são|foi|é|è|jest|to|je|är|er|on|adalah|là|:|zu|auf|en|a|na|til|till|ora|now"
+    r"is|are|was|ist|lautet|war|sind|est|était|es|era|são|foi|é|è|jest|to|je|är|er|on|adalah|là|:|zu|auf|en|a|na"
+    r"|til|till|ora|now"
     r"|jetzt|maintenant|ahora|agora|reads?|remains|equals"
 )
 _END = r"(?<![.,;:!?)\]}\"'`])"
@@ -321,7 +382,8 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "password": sign(
-        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`*\])]{{0,3}}(?:\s\([^()\n]{{1,30}}\)|\s(?:for|of|to|at|on|für|fur|vom|von|zum|de|du|del|do|da|pour|para|per"
+        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`*\])]{{0,3}}(?:\s\([^()\n]{{1,30}}\)|\s(?:for|of|to|at|on|für|fur|vom"
+        rf"|von|zum|de|du|del|do|da|pour|para|per"
         r"|voor|van|do|dla|till|til|for|untuk|cho|icin|için)\s[^\n:=]{1,40}?)?\s{0,4}"
         r"(?:[:=|>]{1,2}>?|→|->|[,(](?=\s?[\"'])|(?<![\"'])\s(?=[\"']))\s{0,8}(?P<quote>[\"'`]{0,3})"
         r"(?P<it>(?<=[\"'`])[^\"'`\n<>]{4,128}(?=[\"'`])|[^\s\"'`,;|<>&]{4,512})",
@@ -331,16 +393,20 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "prose_password": sign(
-        rf"(?:{_PASSWORDS}|pin(?<![a-z]pin)\b|login|credentials?|creds|zugangsdaten|identifiants?|credenciales|credenciais|credenziali|zaloguj|inloggning|logg inn)"
+        rf"(?:{_PASSWORDS}|pin(?<![a-z]pin)\b|login|credentials?|creds|zugangsdaten|identifiants?|credenciales"
+        rf"|credenciais|credenziali|zaloguj|inloggning|logg inn)"
         r"[^\n\"`]{0,50}?"
-        r"(?:\s[\"'`(]{0,2}|[:=/|]\s{0,2}[\"'`]?)(?P<it>(?=[^\s\"'`]{0,40}[\d!#$%^&*?~_+=-])(?=[^\s\"'`]{0,40}[a-z])[^\s\"'`<>]{5,63}(?<![.,;:!?)\]])[!?]?)",
+        r"(?:\s[\"'`(]{0,2}|[:=/"
+        r"|]\s{0,2}[\"'`]?)(?P<it>(?=[^\s\"'`]{0,40}[\d!#$%^&*?~_+=-])(?=[^\s\"'`]{0,40}[a-z])[^\s\"'`<>]{5,63}(?<![.,;:!?)\]])[!?]?)",
         "pass|pw",
-        words=_PASSWORD_WORDS + "|login|creds|credentials|credential|zugangsdaten|identifiant|identifiants|credenciales|credenciais|credenziali|zaloguj|inloggning|logg|pin",
+        words=_PASSWORD_WORDS + "|login|creds|credentials|credential|zugangsdaten|identifiant|identifiants|credenciales"
+        "|credenciais|credenziali|zaloguj|inloggning|logg|pin",
         test=lambda text: _is_prose_password(text),
         any_case=True,
     ),
     "password_before": sign(
-        rf"(?P<it>[^\s\"'`<>]{{5,63}})[\"'`]? (?:as|is|was|als|ist|comme|est|como|es|é|come|jako)(?: (?:the|my|your|our|his|her|a|das|mein|le|mon|la|mi|el|o|il))?(?: \w{{1,12}})? (?:{_PASSWORDS})",
+        rf"(?P<it>[^\s\"'`<>]{{5,63}})[\"'`]? (?:as|is|was|als|ist|comme|est|como|es|é|come|jako)(?: (?:the|my"
+        rf"|your|our|his|her|a|das|mein|le|mon|la|mi|el|o|il))?(?: \w{{1,12}})? (?:{_PASSWORDS})",
         "pass",
         words=_PASSWORD_WORDS,
         test=lambda text: _is_prose_password(text),
@@ -350,32 +416,38 @@ ASSIGNED: Mapping[str, Sign] = {
     "far_password": sign(
         rf"(?:{_FAR})[^\x21-\x7e\n]{{0,12}}[:=]{{1,2}}>?\s{{0,3}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{3,127}}{_END})",
         test=is_told_password,
-        trait=re.compile("[^\x00-\u0370]"),
+        gate="far",
         any_case=True,
     ),
     "far_prose_password": sign(
         rf"(?:{_FAR})(?:[^\x21-\x7e\n]|-(?=[^\x21-\x7e])){{0,30}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{4,127}}{_END}!?)",
         test=lambda text: _is_prose_password(text),
-        trait=re.compile("[^\x00-\u0370]"),
+        gate="far",
         any_case=True,
     ),
     "flag_secret": sign(
-        rf"--?[\w-]{{0,20}}(?:{_NAMES}|passw(?:or)?d|passphrase|pwd|pass|key)[\w-]{{0,10}}[ =][\"']?(?P<it>[^\s\"'`,;|-][^\s\"'`,;|]{{4,511}})",
+        rf"--?[\w-]{{0,20}}(?:{_NAMES}|passw(?:or)?d|passphrase|pwd|pass|key)[\w-]{{0,10}}[ "
+        rf"=][\"']?(?P<it>[^\s\"'`,;|-][^\s\"'`,;|]{{4,511}})",
         words="password|passwd|passphrase|pwd|pass|key|secret|token|apikey|credential|credentials|jeton|psk|sas",
         test=is_told_password,
         any_case=True,
         trait=re.compile(r"--?[A-Za-z]"),
     ),
     "command_password": sign(
-        r"\b(?:curl|wget|httpie|xh)\b[^\n|]{0,120}?\s(?:-u|--user|-a|--auth)[ =]?[\"']?[^\s:\"']{1,64}:(?P<it>[^\s\"'@]{3,128})",
+        r"\b(?:curl|wget|httpie|xh)\b[^\n|]{0,120}?\s(?:-u|--user|-a|--auth)[ "
+        r"=]?[\"']?[^\s:\"']{1,64}:(?P<it>[^\s\"'@]{3,128})",
         words="curl|wget|httpie|xh",
         test=is_given,
     ),
     "option_password": sign(
-        r"\b(?:mysql\w*|mariadb\w*|sshpass|docker login|podman login|helm registry login|mongo\w*|zip|7za?|unzip|redis-cli|ldap\w+|sqlcmd|plink|pscp|smbclient|openssl|keytool|expect|xfreerdp"
-        r"|htpasswd|az login|npm login|svn|isql|bcp|net use|psexec|ansible\w*|gpg|borg|restic|vncpasswd|kinit|mosquitto_\w+|amqp\w*|cqlsh|clickhouse\w*|vault login|snowsql|impala-shell|beeline)\b"
-        r"[^\n|]{0,120}?\s[-/](?:p|P|w|a|pw|pass(?:word)?|storepass|keypass|passin pass)[ :=]{0,2}[\"']?(?P<it>(?!-)[^\s\"'|]{4,128})",
-        words="mysql|mysqldump|mysqladmin|mariadb|sshpass|login|mongo|mongosh|mongodump|zip|7z|7za|z|za|unzip|redis|ldapsearch|ldapadd|sqlcmd|plink|pscp|smbclient|openssl|keytool|xfreerdp|htpasswd|svn|isql|bcp|net"
+        r"\b(?:mysql\w*|mariadb\w*|sshpass|docker login|podman login|helm registry login|mongo\w*|zip|7za?|unzip"
+        r"|redis-cli|ldap\w+|sqlcmd|plink|pscp|smbclient|openssl|keytool|expect|xfreerdp"
+        r"|htpasswd|az login|npm login|svn|isql|bcp|net use|psexec|ansible\w*|gpg|borg|restic|vncpasswd|kinit"
+        r"|mosquitto_\w+|amqp\w*|cqlsh|clickhouse\w*|vault login|snowsql|impala-shell|beeline)\b"
+        r"[^\n|]{0,120}?\s[-/](?:p|P|w|a|pw|pass(?:word)?|storepass|keypass|passin pass)[ "
+        r":=]{0,2}[\"']?(?P<it>(?!-)[^\s\"'|]{4,128})",
+        words="mysql|mysqldump|mysqladmin|mariadb|sshpass|login|mongo|mongosh|mongodump|zip|7z|7za|z|za|unzip"
+        "|redis|ldapsearch|ldapadd|sqlcmd|plink|pscp|smbclient|openssl|keytool|xfreerdp|htpasswd|svn|isql|bcp|net"
         "|psexec|ansible|gpg|borg|restic|kinit|mosquitto|cqlsh|clickhouse|vault|snowsql|impala|beeline",
         test=lambda text: is_given(text) and not text.isdigit() and not _CODE.search(text),
     ),
@@ -387,7 +459,10 @@ ASSIGNED: Mapping[str, Sign] = {
     ),
     "go_password": sign(r"\b[\w.-]{1,40}:(?P<it>[^\s:@/\"']{3,64})@(?:tcp|unix|udp)\(", "@", test=is_given),
     "user_password": sign(
-        r"(?<![\w.])(?:root|admin|administrator|postgres|sa|user|guest|deploy|ubuntu|oracle|[a-z][a-z0-9._-]{2,20})(?::\s?|\s/\s)(?P<it>(?=\S{0,30}\d)(?=\S{0,30}[!#$%^&*?~])(?=\S{0,30}[A-Za-z])[^\s\"'`,;|<>:/@]{8,40})(?![^\s.,;)\"'])",
+        r"(?<![\w.])(?:root|admin|administrator|postgres|sa|user|guest|deploy|ubuntu|oracle"
+        r"|[a-z][a-z0-9._-]{2,20})(?::\s?"
+        r"|\s/\s)(?P<it>(?=\S{0,30}\d)(?=\S{0,30}[!#$%^&*?~])(?=\S{0,30}[A-Za-z])[^\s\"'`,;"
+        r"|<>:/@]{8,40})(?![^\s.,;)\"'])",
         ":|/",
         test=is_password,
         unless=r"https?:\S*",
@@ -396,87 +471,139 @@ ASSIGNED: Mapping[str, Sign] = {
     "bearer_token": sign(
         r"\b(?:bearer|basic|token|apikey|api-key|ssws|geniekey|splunk|jwt)\s{1,4}(?P<it>[a-z0-9._~+/:-]{12,}={0,2})",
         words="bearer|basic|token|apikey|key|ssws|geniekey|splunk|jwt",
-        test=lambda text: is_password(text) and len(text) >= 16 and (sum(map(str.isdigit, text)) >= 2 or len(text) >= 24),
+        test=lambda text: (
+            is_password(text) and len(text) >= 16 and (sum(map(str.isdigit, text)) >= 2 or len(text) >= 24)
+        ),
         any_case=True,
     ),
     "header_secret": sign(
-        r"\b(?:(?:proxy-)?authorization|x-[a-z-]{0,24}(?:key|token|auth|secret|signature)|private-token|job-token|ocp-apim-subscription-key|api-?key|apikey)"
-        r"[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:(?:bearer|basic|token|digest|negotiate|apikey|bot|jwt)\s{1,3})?(?P<it>[^\s\"'`,;<>]{8,4096})",
+        r"\b(?:(?:proxy-)?authorization|x-[a-z-]{0,24}(?:key|token|auth|secret|signature)|private-token|job-token"
+        r"|ocp-apim-subscription-key|api-?key|apikey)"
+        r"[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:(?:bearer|basic|token|digest|negotiate|apikey|bot"
+        r"|jwt)\s{1,3})?(?P<it>[^\s\"'`,;<>]{8,4096})",
         "authorization|x-|-token|-key|apikey",
-        test=lambda text: is_given(text) and not _CODE.search(text) and text.lower() not in _NO_PASSWORD and (_is_mixed(text) or len(text) >= 16),
+        test=lambda text: (
+            is_given(text)
+            and not _CODE.search(text)
+            and text.lower() not in _NO_PASSWORD
+            and (_is_mixed(text) or len(text) >= 16)
+        ),
         any_case=True,
     ),
     "cookie": sign(
-        r"(?:sess(?:ion)?(?:[_-]?id|[_-]?token)?|sid|auth[\w-]{0,12}|remember_\w{1,12}|csrf\w{0,12}|xsrf[\w-]{0,12}|jwt|token|sig|signature|verifier|secret)"
+        r"(?:sess(?:ion)?(?:[_-]?id|[_-]?token)?|sid|auth[\w-]{0,12}|remember_\w{1,12}|csrf\w{0,12}"
+        r"|xsrf[\w-]{0,12}|jwt|token|sig|signature|verifier|secret)"
         r"=(?P<it>[^\s\"'`,;|<>&]{12,4096})",
         trait=re.compile(r"=[^\s\"'`,;|<>&]{12}"),
         test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= 2,
         any_case=True,
     ),
     "paired_password": sign(
-        r"\b(?:auth|login|credentials?|networkcredential|connect|authenticate|basicauth|httpbasicauth|sign_?in|logon|usernamepasswordcredentials|userpass)\w{0,12}\s?[=(]{1,2}\s?\(?\s?[\"'][^\"'\n]{1,64}[\"'],\s?[\"'](?P<it>[^\"'\n]{4,128})[\"']",
-        words="auth|login|credential|credentials|networkcredential|connect|authenticate|basicauth|httpbasicauth|signin|logon|usernamepasswordcredentials|userpass",
+        r"\b(?:auth|login|credentials?|networkcredential|connect|authenticate|basicauth|httpbasicauth|sign_?in"
+        r"|logon|usernamepasswordcredentials"
+        r"|userpass)\w{0,12}\s?[=(]{1,2}\s?\(?\s?[\"'][^\"'\n]{1,64}[\"'],\s?[\"'](?P<it>[^\"'\n]{4,128})[\"']",
+        words="auth|login|credential|credentials|networkcredential|connect|authenticate|basicauth|httpbasicauth"
+        "|signin|logon|usernamepasswordcredentials|userpass",
         test=is_given,
         any_case=True,
     ),
     "form_password": sign(
-        r"type=[\"']?password[\"']?[^<>]{0,160}?\bvalue=[\"'](?P<it>[^\"'\n]{3,128})", words="password", test=is_given, any_case=True
+        r"type=[\"']?password[\"']?[^<>]{0,160}?\bvalue=[\"'](?P<it>[^\"'\n]{3,128})",
+        words="password",
+        test=is_given,
+        any_case=True,
     ),
     "form_value": sign(
-        r"\bvalue=[\"'](?P<it>[^\"'\n]{3,128})[\"'][^<>]{0,160}?type=[\"']?password", words="password", test=is_given, any_case=True
+        r"\bvalue=[\"'](?P<it>[^\"'\n]{3,128})[\"'][^<>]{0,160}?type=[\"']?password",
+        words="password",
+        test=is_given,
+        any_case=True,
     ),
-    "netrc_password": sign(r"\blogin\s+\S{1,64}\s+password\s+(?P<it>\S{3,128})", words="login", test=is_given, any_case=True),
+    "netrc_password": sign(
+        r"\blogin\s+\S{1,64}\s+password\s+(?P<it>\S{3,128})", words="login", test=is_given, any_case=True
+    ),
     "wifi_password": sign(r"WIFI:(?:[^;\n]{0,80};){1,4}?P:(?P<it>[^;\n]{3,64});", "WIFI:", test=is_given),
     "piped_password": sign(
-        r"\becho\s+(?:-n\s+)?[\"']?(?:[\w.-]{1,32}:)?(?P<it>[^\s\"'|]{4,128})[\"']?\s*\|\s*(?:sudo|docker login|podman login|passwd|chpasswd|su\b|gh auth|kinit|cryptsetup|openssl|gpg)",
+        r"\becho\s+(?:-n\s+)?[\"']?(?:[\w.-]{1,32}:)?(?P<it>[^\s\"'|]{4,128})[\"']?\s*\|\s*(?:sudo|docker login"
+        r"|podman login|passwd|chpasswd|su\b|gh auth|kinit|cryptsetup|openssl|gpg)",
         words="echo",
         test=is_given,
     ),
     "argument_password": sign(
-        r"\b(?:htpasswd\s+-\w*b\w*\s+\S+\s+\S+\s+|net user \S{1,40} |sqlplus \S{1,40}/|wpa_passphrase \S{1,40} |-pass(?:in|out)?[ =]pass:|\bpass:|ssh-keygen\b[^\n]{0,80}?-N [\"']?|useradd\b[^\n]{0,40}?-p [\"']?|mysqladmin\b[^\n]{0,40}?password [\"']?|chpasswd <<< [\"']?\S{1,32}:|sudo -S <<< [\"']?)(?P<it>(?![-/*])[^\s\"'@|]{4,64})",
+        r"\b(?:htpasswd\s+-\w*b\w*\s+\S+\s+\S+\s+|net user \S{1,40} |sqlplus \S{1,40}/|wpa_passphrase \S{1,40} "
+        r"|-pass(?:in|out)?[ =]pass:|\bpass:|ssh-keygen\b[^\n]{0,80}?-N [\"']?|useradd\b[^\n]{0,40}?-p [\"']?"
+        r"|mysqladmin\b[^\n]{0,40}?password [\"']?|chpasswd <<< [\"']?\S{1,32}:|sudo -S <<< "
+        r"[\"']?)(?P<it>(?![-/*])[^\s\"'@|]{4,64})",
         words="htpasswd|net|sqlplus|wpa|passin|passout|pass|keygen|useradd|mysqladmin|chpasswd|sudo",
         test=is_given,
     ),
-    "oauth_code": sign(r"[?&](?:code|ticket|nonce|assertion|samlresponse)=(?P<it>[^\s\"'`&#<>]{12,512})", "code=|ticket=|assertion=|samlresponse=", test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= 2, any_case=True),
+    "oauth_code": sign(
+        r"[?&](?:code|ticket|nonce|assertion|samlresponse)=(?P<it>[^\s\"'`&#<>]{12,512})",
+        "code=|ticket=|assertion=|samlresponse=",
+        test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= 2,
+        any_case=True,
+    ),
     "named_vendor_key": sign(
-        r"\b(?:datadog|dd_\w{2,12}|cloudflare|cf_\w{2,12}|twilio|heroku|azure ?devops|azure|algolia|mailgun|pagerduty|okta|auth0|snyk|codecov|wandb|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly|netlify|linode|vultr|hetzner|sonarqube|artifactory|opsgenie|rollbar|bugsnag|honeycomb|segment|mixpanel|amplitude|intercom|freshdesk|pipedrive|trello|clickup|monday|airtable|bitly|giphy|unsplash|openweather\w*|newsapi|alpha ?vantage|finnhub|etherscan|infura|alchemy|\bpat\b)\b"
-        r"[^\n]{0,30}?(?:key|token|\bpat\b|secret|auth|api|credential|password)[^\n]{0,16}?(?<![\w-])(?P<it>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-z]{32,84})(?![\w-])",
-        words="datadog|dd|cloudflare|cf|twilio|heroku|azure|algolia|mailgun|pagerduty|okta|auth|snyk|codecov|wandb|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly|netlify|linode|vultr|hetzner|sonarqube|artifactory|opsgenie|rollbar|bugsnag|honeycomb|segment|mixpanel|amplitude|intercom|freshdesk|pipedrive|trello|clickup|monday|airtable|bitly|giphy|unsplash|openweather|openweathermap|newsapi|finnhub|etherscan|infura|alchemy|pat",
+        r"\b(?:datadog|dd_\w{2,12}|cloudflare|cf_\w{2,12}|twilio|heroku|azure ?devops|azure|algolia|mailgun"
+        r"|pagerduty|okta|auth0|snyk|codecov|wandb|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly"
+        r"|netlify|linode|vultr|hetzner|sonarqube|artifactory|opsgenie|rollbar|bugsnag|honeycomb|segment|mixpanel"
+        r"|amplitude|intercom|freshdesk|pipedrive|trello|clickup|monday|airtable|bitly|giphy|unsplash"
+        r"|openweather\w*|newsapi|alpha ?vantage|finnhub|etherscan|infura|alchemy|\bpat\b)\b"
+        r"[^\n]{0,30}?(?:key|token|\bpat\b|secret|auth|api|credential"
+        r"|password)[^\n]{0,16}?(?<![\w-])(?P<it>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+        r"|[0-9a-z]{32,84})(?![\w-])",
+        words="datadog|dd|cloudflare|cf|twilio|heroku|azure|algolia|mailgun|pagerduty|okta|auth|snyk|codecov|wandb"
+        "|cohere|mistral|adafruit|dropbox|asana|zendesk|contentful|fastly|netlify|linode|vultr|hetzner|sonarqube"
+        "|artifactory|opsgenie|rollbar|bugsnag|honeycomb|segment|mixpanel|amplitude|intercom|freshdesk|pipedrive"
+        "|trello|clickup|monday|airtable|bitly|giphy|unsplash|openweather|openweathermap|newsapi|finnhub|etherscan"
+        "|infura|alchemy|pat",
         test=lambda text: sum(map(str.isdigit, text)) >= 4 and any(map(str.isalpha, text)),
         any_case=True,
         trait=re.compile(r"[0-9a-zA-Z]{12}"),
     ),
     "hex_key": sign(
-        r"(?:private|secret|priv|signing)[ _-]?key\W{1,6}(?:is\s|ist\s)?[\"'`]?(?P<it>(?:0x)?[0-9a-f]{64})(?!\w)", words="key", any_case=True
+        r"(?:private|secret|priv|signing)[ _-]?key\W{1,6}(?:is\s|ist\s)?[\"'`]?(?P<it>(?:0x)?[0-9a-f]{64})(?!\w)",
+        words="key",
+        any_case=True,
     ),
     "seed_phrase": sign(
-        r"(?<![a-z])(?<![a-z][ ,-])(?:[a-z]{3,8}(?:[ ,]{1,2}|-|\n)){11,23}[a-z]{3,8}(?![a-z]|[ ,-][a-z])", trait=re.compile(r"(?:^|[:\n\"'`(>])[ \n]?(?:[a-z]{3,8}[ ,\n-]{1,2}){11}"), test=lambda text: _is_seed(text)
+        r"(?<![a-z])(?<![a-z][ ,-])(?:[a-z]{3,8}(?:[ ,]{1,2}|-|\n)){11,23}[a-z]{3,8}(?![a-z]|[ ,-][a-z])",
+        trait=re.compile(r"(?:^|[:\n\"'`(>])[ \n]?(?:[a-z]{3,8}[ ,\n-]{1,2}){11}"),
+        test=lambda text: _is_seed(text),
     ),
     "numbered_seed": sign(r"\b1[.):]\s?[a-z]{3,8}(?:[\s,]{1,3}\d{1,2}[.):]\s?[a-z]{3,8}){11,23}", "2.|2)|2:"),
     "told_seed": sign(
-        r"\b(?:seed|recovery|mnemonic|backup|wallet|secret)[ -]?(?:phrase|words?|seed)?\b[^\n]{0,60}?(?:[:=\n\"]|\b(?:is|are|ist|sind|est|es|são))\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
+        r"\b(?:seed|recovery|mnemonic|backup|wallet|secret)[ -]?(?:phrase|words?|seed)?\b[^\n]{0,60}?(?:[:=\n\"]"
+        r"|\b(?:is|are|ist|sind|est|es|são))\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
         words="seed|phrase|mnemonic|recovery",
         any_case=True,
     ),
-    "wallet_key": sign(r"[5KL](?<![A-Za-z0-9].)[1-9A-HJ-NP-Za-km-z]{50,51}(?![A-Za-z0-9])", test=_is_random, trait=_LONG_TOKEN),
+    "wallet_key": sign(
+        r"[5KL](?<![A-Za-z0-9].)[1-9A-HJ-NP-Za-km-z]{50,51}(?![A-Za-z0-9])", test=_is_random, trait=_LONG_TOKEN
+    ),
     "random_string": sign(
         r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])",
         test=_is_random,
         trait=_LONG_TOKEN,
-        unless=r"https?://[^\s\"'<>?]*|[?&](?:id|v|list|h|ref|utm_\w+|page_?token|cursor|version|rev|commit|sha\d*|\w*hash)="
-        r"|(?:etag|hash|digest|checksum|integrity|cid|fingerprint|h1|sha-?\d+|ssh-(?:rsa|ed25519)|trace|span|request|correlation)[\w-]{0,8}\W{1,3}",
+        unless=r"https?://[^\s\"'<>?]*|[?&](?:id|v|list|h|ref|utm_\w+|page_?token|cursor|version|rev|commit|sha\d*"
+        r"|\w*hash)="
+        r"|(?:etag|hash|digest|checksum|integrity|cid|fingerprint|h1|sha-?\d+|ssh-(?:rsa|ed25519)|trace|span"
+        r"|request|correlation)[\w-]{0,8}\W{1,3}",
     ),
 }
 
 
 _TECHNICAL = re.compile(
-    r"(?i)sha-?\d|oauth|base-?\d|utf|md5|crypt|argon|pbkdf|hmac|\baes|\brsa|https?:|ipv|win\d|tls|ssl|k8s|ec2|i18n|2fa|mfa|saml|\bv\d|^\d+(?:st|nd|rd|th)$|unicode|ascii|html|ldap"
+    r"(?i)sha-?\d|oauth|base-?\d|utf|md5|crypt|argon|pbkdf|hmac|\baes|\brsa|https?:|ipv|win\d|tls|ssl|k8s|ec2|i18n"
+    r"|2fa|mfa|saml|\bv\d|^\d+(?:st|nd|rd|th)$|unicode|ascii|html|ldap"
 )
 
 
-_COMMON = frozenset(
-    ["the", "and", "for", "with", "was", "are", "not", "but", "from", "have", "has", "had", "were", "will", "would", "your", "our", "his", "her", "its", "can", "all", "any", "into", "than", "these", "those", "which", "been", "each", "them"]
+_COMMON_WORDS = (
+    "the and for with was are not but from have has had were will would your our his her its can all any into than "
+    "these those which been each them"
 )
+_COMMON = frozenset(_COMMON_WORDS.split())
 
 
 def _is_seed(text: str) -> bool:
@@ -486,9 +613,10 @@ def _is_seed(text: str) -> bool:
 
 
 def _is_prose_password(text: str) -> bool:
-    """In prose a password shows itself by digits or signs among its letters, beyond what words, names and dates have."""
+    """In prose a password shows itself by digits or signs among its letters, beyond what words and dates have."""
     is_plain = re.fullmatch(
-        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]?|[\d.,:/-]+\w{0,3}|\d+[a-z]+|[a-z]{1,4}-?\d{1,4}|v?\d[\w.]*|[\w.-]+\.\w{2,4}"
+        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]?|[\d.,:/-]+\w{0,3}|\d+[a-z]+|[a-z]{1,4}-?\d{1,4}|v?\d[\w.]*"
+        r"|[\w.-]+\.\w{2,4}"
         r"|[A-Za-z]+\d|[a-z_]+|[\w.+-]+@[\w.-]+|[a-z]+(?:_[a-z0-9]+)+|--?[\w-]+|\W+\w+\W*",
         text,
         re.IGNORECASE,
@@ -497,17 +625,28 @@ def _is_prose_password(text: str) -> bool:
     return not is_plain and has_sign and not _TECHNICAL.search(text) and is_password(text)
 
 
-_DOT = r"\s{0,3}(?:[\[({<]\s?(?:dot|punkt|point|punto|ponto|kropka|tečka|nokta|точка|\.)\s?[\])}>]|\.|(?<=\s)(?:dot|punkt|point|punto|ponto|kropka|nokta|точка|piste|stip)(?=\s)|_dot_|-dot-)\s{0,3}"
+_DOT = (
+    r"\s{0,3}(?:[\[({<]\s?(?:dot|punkt|point|punto|ponto|kropka|tečka|nokta|точка|\.)\s?[\])}>]"
+    r"|\.|(?<=\s)(?:dot|punkt|point|punto|ponto|kropka|nokta|точка|piste|stip)(?=\s)|_dot_|-dot-)\s{0,3}"
+)
 _AT = (
-    r"(?:\s{0,3}[\[({<]\s?(?:at|ät|@|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака|kukac|apenstaartje|snabel-?a|krøllalfa|et)\s?[\])}>]\s{0,3}|\s{1,3}(?:at|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака|kukac|apenstaartje|et)\s{1,3}"
+    r"(?:\s{0,3}[\[({<]\s?(?:at|ät|@|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака|kukac|apenstaartje"
+    r"|snabel-?a|krøllalfa|et)\s?[\])}>]\s{0,3}|\s{1,3}(?:at|arroba|arobase|chiocciola|małpa|malpa|zavináč|собака"
+    r"|kukac|apenstaartje|et)\s{1,3}"
     r"|_at_|-at-|\s{1,2}@\s{0,2}|@\s{1,2})"
 )
 _TOLD_AT = re.compile(
-    r"[\[({<]\s?(?:at|ät|@|arroba|arobase|chiocciola|ma[łl]pa|zavináč|собака|kukac|apenstaartje|snabel-?a|krøllalfa|et|dot|\.)\s?[\])}>]|[_-](?:at|dot)[_-]",
+    r"[\[({<]\s?(?:at|ät|@|arroba|arobase|chiocciola|ma[łl]pa|zavináč|собака|kukac|apenstaartje|snabel-?a"
+    r"|krøllalfa|et|dot|\.)\s?[\])}>]|[_-](?:at|dot)[_-]",
     re.IGNORECASE,
 )
-_WORDED_AT = re.compile(r"(?i)\s(?:at|arroba|arobase|chiocciola|ma[łl]pa|zavináč|собака|kukac|apenstaartje|et|ät)\s|@|[\])}>]|_at_")
-_TOLD_EMAIL = rf"(?<![\w.+-])[\w.+-]{{1,64}}(?:{_DOT}[\w+-]{{1,40}}){{0,2}}{_AT}[\w-]{{1,63}}(?:{_DOT}[a-z][\w-]{{1,62}}){{1,4}}(?!\w)"
+_WORDED_AT = re.compile(
+    r"(?i)\s(?:at|arroba|arobase|chiocciola|ma[łl]pa|zavináč|собака|kukac|apenstaartje|et|ät)\s|@|[\])}>]|_at_"
+)
+_TOLD_EMAIL = (
+    rf"(?<![\w.+-])[\w.+-]{{1,64}}(?:{_DOT}[\w+-]{{1,40}}){{0,2}}{_AT}"
+    rf"[\w-]{{1,63}}(?:{_DOT}[a-z][\w-]{{1,62}}){{1,4}}(?!\w)"
+)
 WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
     "extended_phone": sign(
         r"\+(?<![\w+.)].)[1-9](?:[ ./-]{0,3}\(?\d\)?){7,14},? ?(?:ext\.?|x|extension) ?\d{1,6}(?!\w)", "+"
@@ -540,45 +679,74 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
         any_case=True,
     ),
     "profile": sign(
-        r"(?:https?://)?(?:(?:www|m|mobile|old|[a-z]{2})\.)?(?<![\w-])(?:linkedin\.com/(?:in|pub)/|facebook\.com/(?:profile\.php\?id=)?|fb\.com/|fb\.me/|instagram\.com/|twitter\.com/|x\.com/|tiktok\.com/@|t\.me/|telegram\.me/|vk\.com/|ok\.ru/(?:profile/)?|xing\.com/profile/|(?:github|gitlab|bitbucket)\.(?:com|org)/(?=[\w.-]+/?(?:[\s\"')>,;!?]|\.?$|\.\s))|medium\.com/@|youtube\.com/(?:@|user/)"
-        r"|reddit\.com/u(?:ser)?/|threads\.net/@|bsky\.app/profile/|wa\.me/|keybase\.io/|soundcloud\.com/|pinterest\.\w{2,3}/|snapchat\.com/add/|weibo\.com/u?/?|strava\.com/athletes/|about\.me/|orcid\.org/|mastodon\.\w{2,8}/@|stackoverflow\.com/users/\d+/|behance\.net/|dribbble\.com/|twitch\.tv/|steamcommunity\.com/(?:id|profiles)/|flickr\.com/people/|researchgate\.net/profile/)"
-        r"(?!(?:share|sharer|intent|home|login|pages|groups|hashtag|search|features|explore|about|help|jobs|in|p|reel|watch|status|i|settings|marketplace|sponsors|topics|orgs|apps|pricing|docs|blog)\b)[\w.%-]{3,60}(?<![.])/?",
+        r"(?:https?://)?(?:(?:www|m|mobile|old|[a-z]{2})\.)?(?<![\w-])(?:linkedin\.com/(?:in|pub)/"
+        r"|facebook\.com/(?:profile\.php\?id=)?|fb\.com/|fb\.me/|instagram\.com/|twitter\.com/|x\.com/"
+        r"|tiktok\.com/@|t\.me/|telegram\.me/|vk\.com/|ok\.ru/(?:profile/)?|xing\.com/profile/|(?:github|gitlab"
+        r"|bitbucket)\.(?:com|org)/(?=[\w.-]+/?(?:[\s\"')>,;!?]|\.?$|\.\s))|medium\.com/@|youtube\.com/(?:@|user/)"
+        r"|reddit\.com/u(?:ser)?/|threads\.net/@|bsky\.app/profile/|wa\.me/|keybase\.io/|soundcloud\.com/"
+        r"|pinterest\.\w{2,3}/|snapchat\.com/add/|weibo\.com/u?/?|strava\.com/athletes/|about\.me/|orcid\.org/"
+        r"|mastodon\.\w{2,8}/@|stackoverflow\.com/users/\d+/|behance\.net/|dribbble\.com/|twitch\.tv/"
+        r"|steamcommunity\.com/(?:id|profiles)/|flickr\.com/people/|researchgate\.net/profile/)"
+        r"(?!(?:share|sharer|intent|home|login|pages|groups|hashtag|search|features|explore|about|help|jobs|in|p"
+        r"|reel|watch|status|i|settings|marketplace|sponsors|topics|orgs|apps|pricing|docs"
+        r"|blog)\b)[\w.%-]{3,60}(?<![.])/?",
         ".com/|.me/|.ru/|.net/|.io/|.org/|.app/|.tv/",
         test=lambda text: not text.endswith((".html", ".php", ".md")),
         any_case=True,
     ),
     "handle": sign(
-        r"\b(?:twitter|insta(?:gram)?|telegram|tiktok|snap(?:chat)?|discord|mastodon|threads|bluesky|bsky|handle|user ?name|nickname|nick|skype|ig|weibo|wechat|微信号?|line id|github)\b[^\n@\w]{0,6}(?:(?:is|handle|account|id|name|ist|est|es|:)\W{1,3}){0,2}(?P<it>@[\w.]{3,30}|[\w.]{2,32}#\d{4})(?![\w@])",
-        words="twitter|insta|instagram|telegram|tiktok|snap|snapchat|discord|mastodon|threads|bluesky|bsky|handle|username|nickname|nick|skype|ig|weibo|wechat|github",
+        r"\b(?:twitter|insta(?:gram)?|telegram|tiktok|snap(?:chat)?|discord|mastodon|threads|bluesky|bsky|handle"
+        r"|user ?name|nickname|nick|skype|ig|weibo|wechat|微信号?|line id|github)\b[^\n@\w]{0,6}(?:(?:is|handle"
+        r"|account|id|name|ist|est|es|:)\W{1,3}){0,2}(?P<it>@[\w.]{3,30}|[\w.]{2,32}#\d{4})(?![\w@])",
+        words="twitter|insta|instagram|telegram|tiktok|snap|snapchat|discord|mastodon|threads|bluesky|bsky|handle"
+        "|username|nickname|nick|skype|ig|weibo|wechat|github",
         trait=re.compile(r"@[A-Za-z]|#[0-9]{4}"),
         any_case=True,
     ),
     "coordinates": sign(
         r"(?<![\w.,-])(?<!\d, )[-+]?\d{1,2}\.\d{5,8}°? ?[NS]?[,;] ?[-+]?\d{1,3}\.\d{5,8}°? ?[EWO]?(?![\w.]|, ?-?\d)"
-        r"|\b\d{1,2}° ?\d{1,2}['′] ?\d{1,2}(?:[.,]\d+)?[\"″]? ?[NS][,; ]{1,2}\d{1,3}° ?\d{1,2}['′] ?\d{1,2}(?:[.,]\d+)?[\"″]? ?[EWO]",
+        r"|\b\d{1,2}° ?\d{1,2}['′] ?\d{1,2}(?:[.,]\d+)?[\"″]? ?[NS][,; ]{1,2}\d{1,3}° ?\d{1,2}['′] "
+        r"?\d{1,2}(?:[.,]\d+)?[\"″]? ?[EWO]",
         test=lambda text: _is_place_on_earth(text),
+        gate="digits",
         trait=re.compile(r"\.[0-9]{5,8}°? ?[NS]?[,;] ?[-+]?[0-9]{1,3}\.[0-9]{5}|[0-9]° ?[0-9]"),
     ),
     "called_coordinates": sign(
-        r"(?:gps|location|position|standort|ubicación|ubicacion|localização|posizione|pozycja|poloha|konum|координаты|координати|坐标|位置|座標|좌표|위치|geo:|/@|[?&]q=|ll=|loc:|home|live|wohne|meet)[^\n\d]{0,24}?(?P<it>[-+]?\d{1,2}\.\d{3,8}°? ?[ns]?[,;] ?[-+]?\d{1,3}\.\d{3,8}°? ?[ewo]?(?![\w.]|, ?-?\d))",
+        r"(?:gps|location|position|standort|ubicación|ubicacion|localização|posizione|pozycja|poloha|konum"
+        r"|координаты|координати|坐标|位置|座標|좌표|위치|geo:|/@|[?&]q=|ll=|loc:|home|live|wohne"
+        r"|meet)[^\n\d]{0,24}?(?P<it>[-+]?\d{1,2}\.\d{3,8}°? ?[ns]?[,;] ?[-+]?\d{1,3}\.\d{3,8}°? ?[ewo]?(?![\w.]|, "
+        r"?-?\d))",
         test=lambda text: _is_place_on_earth(text),
         any_case=True,
+        gate="digits",
         trait=re.compile(r"\.[0-9]{3,8}°? ?[NS]?[,;] ?[-+]?[0-9]{1,3}\.[0-9]{3}"),
     ),
     "told_coordinates": sign(
-        r"\b(?:lat(?:itude)?|breite|latitud)[\"']?\s?[:=]?\s?(?P<it>[-+]?\d{1,2}\.\d{3,8}[^\d\n]{1,24}[-+]?\d{1,3}\.\d{3,8})", words="lat|latitude|breite|latitud", any_case=True
+        r"\b(?:lat(?:itude)?|breite"
+        r"|latitud)[\"']?\s?[:=]?\s?(?P<it>[-+]?\d{1,2}\.\d{3,8}[^\d\n]{1,24}[-+]?\d{1,3}\.\d{3,8})",
+        words="lat|latitude|breite|latitud",
+        any_case=True,
     ),
     "wide_card": sign(
         r"3(?<![\w.-].)(?:0[0-5]|[68]\d)\d([ ./-]?)\d{6}\1\d{4}(?![\w-]|\.\d)"
-        r"|[2-6](?<![\w.-].)(?:(?<=3)5(?:2[89]|[3-8]\d)|(?<=6)2\d\d|(?<=6)4[4-9]\d|(?<=5)[06-8]\d\d|(?<=6)[37]\d\d|(?<=2)20[0-4]|(?<=4)\d{3}|(?<=5)[1-5]\d\d|(?<=6)(?:011|5\d\d))([ ._/-]{0,2})\d{4}\2\d{4}\2\d{4}(?:\2\d{1,3})?(?![\w-]|\.\d)"
+        r"|[2-6](?<![\w.-].)(?:(?<=3)5(?:2[89]|[3-8]\d)|(?<=6)2\d\d|(?<=6)4[4-9]\d|(?<=5)[06-8]\d\d|(?<=6)[37]\d\d"
+        r"|(?<=2)20[0-4]|(?<=4)\d{3}|(?<=5)[1-5]\d\d|(?<=6)(?:011|5\d\d))([ "
+        r"._/-]{0,2})\d{4}\2\d{4}\2\d{4}(?:\2\d{1,3})?(?![\w-]|\.\d)"
         r"|3(?<![\w.-].)[47]\d\d([ ._/-]{0,2})\d{4}\3\d{4}\3\d{3}(?![\w-]|\.\d)",
         test=luhn,
+        gate="digits",
         trait=_LONG_NUMBER,
     ),
-    "spaced_card": sign(r"[3-6](?<![\w.-].)(?<!\d ..)(?: \d){12,18}(?! ?\d|\w)", test=luhn, trait=re.compile(r"[0-9] [0-9] [0-9] [0-9] [0-9]")),
+    "spaced_card": sign(
+        r"[3-6](?<![\w.-].)(?<!\d ..)(?: \d){12,18}(?! ?\d|\w)",
+        test=luhn,
+        gate="digits",
+        trait=re.compile(r"[0-9] [0-9] [0-9] [0-9] [0-9]"),
+    ),
     "wide_iban": sign(
         rf"(?<!\w)(?:{_IBAN.lower().replace('a-z0-9', 'a-z0-9')})(?![a-z0-9])".replace("[ .-]", "[ ._/-]"),
         test=lambda text: _mod97(re.sub(r"[_/]", "", text).upper()),
+        gate="digits",
         trait=_COUNTRY,
         any_case=True,
     ),
@@ -587,14 +755,19 @@ WIDE: Mapping[str, Sign] = {  # other forms of what PERSONAL holds
         ".",
         trait=re.compile(r"\.\d{1,3}\.\d{1,3}\."),
         test=lambda text: is_public(text),
-        unless=r"(?:\bv|version|ver\.?|release[ds]?|build|firmware|update|section|chapter|clause|figure|table|§|package|kernel|driver|chrome/|tag|\d[\d.]* (?:to|->|→)|>=|<=|==|@|sdk|app)\W{0,3}",
+        unless=r"(?:\bv|version|ver\.?|release[ds]?|build|firmware|update|section|chapter|clause|figure|table|§"
+        r"|package|kernel|driver|chrome/|tag|\d[\d.]* (?:to|->|→)|>=|<=|==|@|sdk|app)\W{0,3}",
     ),
     "ipv6": sign(
-        r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?:/\d{1,3})?(?![\w:])", ":",
-        trait=re.compile(r":[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]"), test=lambda text: _is_ipv6(text), any_case=True
+        r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?:/\d{1,3})?(?![\w:])",
+        ":",
+        trait=re.compile(r":[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]"),
+        test=lambda text: _is_ipv6(text),
+        any_case=True,
     ),
     "mac": sign(
-        r"(?<![\w:.-])(?:[0-9a-f]{2}([:-]))(?:[0-9a-f]{2}\1){4}[0-9a-f]{2}(?![\w:-])|(?<![\w.])[0-9a-f]{4}\.[0-9a-f]{4}\.[0-9a-f]{4}(?![\w.])",
+        r"(?<![\w:.-])(?:[0-9a-f]{2}([:-]))(?:[0-9a-f]{2}\1){4}[0-9a-f]{2}(?![\w:-])"
+        r"|(?<![\w.])[0-9a-f]{4}\.[0-9a-f]{4}\.[0-9a-f]{4}(?![\w.])",
         trait=re.compile(r"[:-][0-9A-Fa-f]{2}[:-][0-9A-Fa-f]{2}[:-]|\.[0-9A-Fa-f]{4}\."),
         test=lambda text: len(set(re.sub(r"\W", "", text))) > 1,
         any_case=True,
@@ -616,13 +789,19 @@ def _is_told_email(text: str) -> bool:
     text = text.lower()
     domain = re.sub(rf"{_DOT}", ".", text)
     ending = re.search(r"\.([a-z]{2,12})\W*$", domain)
-    is_spelt = re.search(r"@|[\[({<]\s?\w|_at_|-at-", text) or re.search(_DOT.replace("|\\.|", "|"), text[len(text) // 3 :])
+    is_spelt = re.search(r"@|[\[({<]\s?\w|_at_|-at-", text) or re.search(
+        _DOT.replace("|\\.|", "|"), text[len(text) // 3 :]
+    )
     return bool(ending and is_spelt) and ending[1] in _ENDINGS and _is_somebodys(domain)
 
 
-_ENDINGS = frozenset(
-    ["com", "org", "net", "edu", "gov", "io", "dev", "app", "info", "biz", "me", "co", "uk", "us", "ca", "au", "nz", "ie", "za", "in", "pk", "bd", "de", "at", "ch", "li", "fr", "be", "lu", "nl", "es", "pt", "it", "gr", "cy", "mt", "pl", "cz", "sk", "hu", "ro", "bg", "si", "hr", "rs", "ba", "mk", "al", "se", "dk", "no", "fi", "is", "ee", "lv", "lt", "ru", "ua", "by", "kz", "ge", "am", "az", "tr", "il", "ir", "iq", "sa", "ae", "qa", "kw", "eg", "ma", "dz", "tn", "ng", "ke", "gh", "cn", "tw", "hk", "jp", "kr", "vn", "th", "id", "my", "sg", "ph", "br", "ar", "cl", "mx", "pe", "ve", "ec", "uy", "eu", "asia", "online", "site", "xyz", "tech", "ai", "cloud", "email", "name", "pro", "travel", "mail", "museum", "jobs", "mobi", "tv", "cc", "la", "ly", "to", "gg", "be"]
-)
+_ENDINGS_WORDS = """
+com org net edu gov io dev app info biz me co uk us ca au nz ie za in pk bd de at ch li fr be lu nl es pt it gr cy
+mt pl cz sk hu ro bg si hr rs ba mk al se dk no fi is ee lv lt ru ua by kz ge am az tr il ir iq sa ae qa kw eg ma
+dz tn ng ke gh cn tw hk jp kr vn th id my sg ph br ar cl mx pe ve ec uy eu asia online site xyz tech ai cloud
+email name pro travel mail museum jobs mobi tv cc la ly to gg be
+"""
+_ENDINGS = frozenset(_ENDINGS_WORDS.split())
 
 
 def is_public(text: str, is_told: bool = False) -> bool:
@@ -703,6 +882,9 @@ PUBLIC = re.compile(  # long random letters that are no secret
 )
 
 
+FOUR_DIGITS = re.compile(r"[0-9](?:[ ._/-]{0,2}[0-9]){3}")
+
+
 class Search:
     """Finds many signs at once with the result of `find`; cheap tests that most texts fail come first."""
 
@@ -711,24 +893,29 @@ class Search:
         for group in groups:
             for name, sign in group.items():
                 is_free = not (sign.hints or sign.words)
-                alike.setdefault((_common(sign), sign.trait, sign.any_case, is_free), []).append((name, sign))
+                key = _common(sign), sign.trait, sign.any_case, is_free, sign.gate
+                alike.setdefault(key, []).append((name, sign))
         self._alike = [
             (
-                *(letter, trait, any_case),
+                *(gate, letter, trait, any_case),
                 tuple(dict.fromkeys(hint for _, sign in signs for hint in sign.hints)) or (("",) if is_free else ()),
                 frozenset(word for _, sign in signs for word in sign.words),
                 signs,
             )
-            for (letter, trait, any_case, is_free), signs in alike.items()
+            for (letter, trait, any_case, is_free, gate), signs in alike.items()
         ]
 
     def find(self, text: str) -> list[Detection]:
         lower, words = lower_and_words(text)
         has, has_small, found = text.__contains__, lower.__contains__, list[Detection]()
-        for letter, trait, any_case, hints, whole, signs in self._alike:
-            if letter in text and (not whole.isdisjoint(words) or any(map(has_small if any_case else has, hints))):
-                if trait is None or trait.search(text):
-                    found += _found(text, lower, words, signs)
+        gates = {"": True, "digits": FOUR_DIGITS.search(text) is not None, "far": not text.isascii()}
+        for gate, letter, trait, any_case, hints, whole, signs in self._alike:
+            if not gates[gate]:
+                continue
+            if letter not in text or (whole.isdisjoint(words) and not any(map(has_small if any_case else has, hints))):
+                continue
+            if trait is None or trait.search(text):
+                found += _found(text, lower, words, signs)
         if "-----BEGIN" in text:
             public = [match.span() for match in PUBLIC.finditer(text)]
             found = [hit for hit in found if not any(a <= hit.start and hit.end <= b for a, b in public)]

@@ -23,28 +23,51 @@ _DATE = re.compile(
     r"|(?<![\d/.-])\d{1,2}[-/.]\d{1,2}[-/.]\d{2}(?![\d/.-])"
 )
 NO_PERSON = re.compile(  # what stands before a number that is nobody's
-    r"(?:order|orders|invoice|ticket|ref|reference|case|sku|isbn|issn|doi|ean|upc|gtin|part|serial|tracking|lines?|pages?|pp|port|version|"
-    r"build|rev|revision|bytes?|total|sum|amount|price|population|usd|eur|gbp|rows?|id|ids|uid|pid|seed|hash|commit|timestamp|"
-    r"epoch|unix|asin|model|item|article|artikel|bestell\w*|rechnung\w*|vorgang\w*|commande|facture|pedido|factura|fattura|"
-    r"ordine|zamówieni\w*|faktur\w*|заказ\w*|счет\w*|订单\w*|注文\w*|주문\w*|rfc|pr|issue|bug|size|count|max|min|limit|between|than|"
-    r"range|equals|batch|lot|asset|request|trace|job|run|sequence|barcode|lat|lon|exp|expires?|flight|room|ref no|file)"
+    r"(?:order|orders|invoice|ticket|ref|reference|case|sku|isbn|issn|doi|ean|upc|gtin|part|serial|tracking|lines?"
+    r"|pages?|pp|port|version|"
+    r"build|rev|revision|bytes?|total|sum|amount|price|population|usd|eur|gbp|rows?|id|ids|uid|pid|seed|hash"
+    r"|commit|timestamp|"
+    r"epoch|unix|asin|model|item|article|artikel|bestell\w*|rechnung\w*|vorgang\w*|commande|facture|pedido|factura"
+    r"|fattura|"
+    r"ordine|zamówieni\w*|faktur\w*|заказ\w*|счет\w*|订单\w*|注文\w*|주문\w*|rfc|pr|issue"
+    r"|bug|size|count|max|min|limit"
+    r"|between|than|"
+    r"range|equals|batch|lot|asset|request|trace|job|run|sequence|barcode|lat|lon|exp|expires?"
+    r"|flight|room|ref no|file)"
     r"(?:\s?(?:number|no|nr|num|id|code|is))?[\s:=#.\"'(-]{0,4}"
 )
 PHONE_CUE = re.compile(  # what stands around a number that somebody answers
-    r"phone|\btel\b|telefon|mobil|\bcell|whatsapp|hotline|\bcall|\bring\b|\bdial|\btext|\bsms\b|reach|contact|number|\bfax|signal|viber|telegram"
-    r"|anruf|erreich|ruf\b|rückruf|nummer|handy|appel|joindre|portable|numéro|llam|móvil|celular|número|ligar|ligue|telemóvel|chiam"
-    r"|cellulare|numero|bel(?:len)?\b|nummer|dzwon|komórk|numer|volej|číslo|ring|puh|puhelin|soit|ara\b|arayın|cep\b|numara"
-    r"|звон|телефон|номер|дзвон|тел\b|τηλ|κινητό|καλέστε|هاتف|اتصل|جوال|موبايل|تلفن|شماره|טלפון|נייד|התקשר|फ़ोन|फोन|मोबाइल|नंबर|কল|ফোন"
-    r"|电话|手机|联系|致电|號碼|号码|電話|携帯|番号|전화|연락|휴대폰|번호|điện thoại|gọi|sđt|hubungi|telepon|nomor|\bhp\b|\bwa\b|โทร|เบอร์|hív|szám|sun[aă]"
+    r"phone|\btel\b|telefon|mobil|\bcell|whatsapp|hotline|\bcall|\bring\b|\bdial|\btext|\bsms\b|reach|contact"
+    r"|number|\bfax|signal|viber|telegram"
+    r"|anruf|erreich|ruf\b|rückruf|nummer|handy|appel|joindre|portable|numéro|llam|móvil|celular|número|ligar"
+    r"|ligue|telemóvel|chiam"
+    r"|cellulare|numero|bel(?:len)?\b|nummer|dzwon|komórk|numer|volej|číslo|ring|puh|puhelin|soit|ara\b|arayın"
+    r"|cep\b|numara"
+    r"|звон|телефон|номер|дзвон|тел\b|τηλ|κινητό|καλέστε|هاتف|اتصل|جوال|موبايل|تلفن|شماره|טלפון|נייד|התקשר|फ़ोन"
+    r"|फोन|मोबाइल|नंबर|কল|ফোন"
+    r"|电话|手机|联系|致电|號碼|号码|電話|携帯|番号|전화|연락|휴대폰|번호|điện thoại|gọi"
+    r"|sđt|hubungi|telepon|nomor|\bhp\b|\bwa\b|โทร|เบอร์"
+    r"|hív|szám|sun[aă]"
 )
 _LABELS = (  # words for a telephone, in lower case
-    r"tele?phone|phone|tel|tlf|tlph|mob(?:ile|iel|il|iltelefon)?|cell(?:ulare|ular|phone)?|whats ?app|hotline|fax|telefax|telefon\w{0,4}|tel[ée]fono|telefone|telefoon\w{0,8}|handy(?:nummer)?"
-    r"|rufnummer|festnetz|portable|t[ée]l[ée]phone|m[óo]vil|telem[óo]vel|celular|kom[óo]rka|puhelin\w{0,6}|puh|cep(?: telefonu)?|viber|signal|telegram|telepon|nomor(?: hp| telepon| wa)?|no hp|hp|sđt|số điện thoại|điện thoại|mobilszám|telefonszám"
-    r"|(?:call|text|ring|reach|phone|dial) (?:me|us|him|her|them)?(?: back)?(?: at| on| under)?|my (?:phone )?number|meine nummer|mon num[ée]ro|mi n[úu]mero|meu n[úu]mero|il mio numero|mijn nummer|m[óo]j numer"
-    r"|тел(?:ефон\w{0,3})?|моб(?:ильный|ільний)?|номер|дзвоніть|звоните|τηλ(?:έφωνο)?|κινητό|هاتف|جوال|موبايل|الهاتف|رقم الهاتف|تلفن|شماره|موبایل|טלפון|נייד|טל|फ़ोन|फोन|मोबाइल|নম্বর|ফোন|মোবাইল"
-    r"|电话|手机(?:号码?)?|联系(?:电话|方式)|電話(?:番号)?|携帯(?:電話)?|手機|전화(?:번호)?|휴대폰|연락처|โทร(?:ศัพท์)?|เบอร์(?:โทร)?"
+    r"tele?phone|phone|tel|tlf|tlph|mob(?:ile|iel|il|iltelefon)?|cell(?:ulare|ular|phone)?|whats ?app|hotline|fax"
+    r"|telefax|telefon\w{0,4}|tel[ée]fono|telefone|telefoon\w{0,8}|handy(?:nummer)?"
+    r"|rufnummer|festnetz|portable|t[ée]l[ée]phone|m[óo]vil|telem[óo]vel|celular|kom[óo]rka|puhelin\w{0,6}|puh"
+    r"|cep(?: telefonu)?|viber|signal|telegram|telepon|nomor(?: hp| telepon| wa)?|no hp|hp|sđt|số điện thoại|điện "
+    r"thoại|mobilszám|telefonszám"
+    r"|(?:call|text|ring|reach|phone|dial) (?:me|us|him|her|them)?(?: back)?(?: at| on| under)?|my (?:phone "
+    r")?number|meine nummer|mon num[ée]ro|mi n[úu]mero|meu n[úu]mero|il mio numero|mijn nummer|m[óo]j numer"
+    r"|тел(?:ефон\w{0,3})?|моб(?:ильный|ільний)?|номер|дзвоніть|звоните|τηλ(?:έφωνο)?|κινητό|هاتف|جوال|موبايل"
+    r"|الهاتف|رقم الهاتف|تلفن|شماره|موبایل|טלפון|נייד|טל|फ़ोन|फोन|मोबाइल|নম্বর|ফোন|মোবাইল"
+    r"|电话|手机(?:号码?)?|联系(?:电话|方式)|電話(?:番号)?|携帯(?:電話)?|手機|전화(?:번호)?"
+    r"|휴대폰|연락처|โทร(?:ศัพท์)?|เบอร์(?:โทร)?"
 )
-_PHONE_HINTS = "hone|tel|tlf|mob|cell|hats|line|fax|handy|nummer|festnetz|portable|tél|móvil|movil|celular|kom|puh|cep|viber|signal|hp|nomor|sđt|điện|szám|call|text|ring|reach|dial|number|num|númer|тел|моб|номер|звоніть|звоните|τηλ|κινητό|هاتف|جوال|موبايل|تلفن|شماره|موبایل|טלפון|נייד|טל|फ|मोबाइल|নম্বর|ফোন|মোবাইল|电话|手机|联系|電話|携帯|手機|전화|휴대폰|연락처|โทร|เบอร์"
+_PHONE_HINTS = (
+    "hone|tel|tlf|mob|cell|hats|line|fax|handy|nummer|festnetz|portable|tél|móvil|movil|celular"
+    "|kom|puh|cep|viber|signal|hp|nomor|sđt|điện|szám|call|text|ring|reach|dial|number|num|númer"
+    "|тел|моб|номер|звоніть|звоните|τηλ|κινητό|هاتف|جوال|موبايل|تلفن|شماره|موبایل|טלפון|נייד"
+    "|טל|फ|मोबाइल|নম্বর|ফোন|মোবাইল|电话|手机|联系|電話|携帯|手機|전화|휴대폰|연락처|โทร|เบอร์"
+)
 SHAPES: Mapping[str, tuple[str, ...]] = {  # how the digits are grouped → whose ids look so
     "3-2-4": ("us.ssn", "us.itin"),
     "3.3.3-2": ("br.cpf",),
@@ -78,62 +101,132 @@ SHAPES: Mapping[str, tuple[str, ...]] = {  # how the digits are grouped → whos
 _BESIDE = re.compile(r"\d(?:[- (]?[A-Z]|(?<=[A-Z]\d)|(?<=[A-Z][ -]\d))")  # a capital beside a digit
 _FOUR = re.compile(r"\d\d ?[A-Z]?\d\d")
 LETTERED = re.compile(  # ids with letters: rare enough to be known by form, and checked where there is a check
-    r"(?<![\w.-])(?=[A-Z]{0,6}[ -]?\d)(?:(?P<es_dni>\d{8}[- ]?[A-HJ-NP-TV-Z])|(?P<es_nie>[XYZ][- ]?\d{7}[- ]?[A-HJ-NP-TV-Z])"
+    r"(?<![\w.-])(?=[A-Z]{0,6}[ -]?\d)(?:(?P<es_dni>\d{8}[- ]?[A-HJ-NP-TV-Z])|(?P<es_nie>[XYZ][- ]?\d{7}[- "
+    r"]?[A-HJ-NP-TV-Z])"
     r"|(?P<it_codicefiscale>[A-Z]{6} ?\d{2}[A-EHLMPRST]\d{2} ?[A-Z]\d{3}[A-Z])"
-    r"|(?P<nino>[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D])|(?P<fi_hetu>[0-3]\d[01]\d{3}[-+A-FU-Y]\d{3}[0-9A-FHJ-NPR-Y])"
-    r"|(?P<ie_pps>\d{7}[A-W][A-IW]?)|(?P<mx_curp>[A-Z]{4}\d{6}[HMX][A-Z]{5}[A-Z0-9]\d)|(?P<mx_rfc>[A-ZÑ&]{4}\d{6}[A-Z0-9]{3})"
-    r"|(?P<in__pan>[A-Z]{3}[ABCFGHJLPT][A-Z]\d{4}[A-Z])|(?P<nric>[STFGM]\d{7}[A-Z])|(?P<hkid>[A-Z]{1,2}\d{6}\([\dA]\))|(?P<tw>[A-Z][12]\d{8})"
-    r"|(?P<cn_ric>\d{17}X)|(?P<fr_nir>[12] ?\d{2} ?[01]\d ?2[AB] ?\d{3} ?\d{3} ?\d{2})|(?P<cl_rut>\d{1,2}\.?\d{3}\.?\d{3}-K)|(?P<rvnr>\d{2} ?[0-3]\d[01]\d{3} ?[A-Z] ?\d{3})"
+    r"|(?P<nino>[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D])"
+    r"|(?P<fi_hetu>[0-3]\d[01]\d{3}[-+A-FU-Y]\d{3}[0-9A-FHJ-NPR-Y])"
+    r"|(?P<ie_pps>\d{7}[A-W][A-IW]?)|(?P<mx_curp>[A-Z]{4}\d{6}[HMX][A-Z]{5}[A-Z0-9]\d)"
+    r"|(?P<mx_rfc>[A-ZÑ&]{4}\d{6}[A-Z0-9]{3})"
+    r"|(?P<in__pan>[A-Z]{3}[ABCFGHJLPT][A-Z]\d{4}[A-Z])|(?P<nric>[STFGM]\d{7}[A-Z])"
+    r"|(?P<hkid>[A-Z]{1,2}\d{6}\([\dA]\))|(?P<tw>[A-Z][12]\d{8})"
+    r"|(?P<cn_ric>\d{17}X)|(?P<fr_nir>[12] ?\d{2} ?[01]\d ?2[AB] ?\d{3} ?\d{3} ?\d{2})"
+    r"|(?P<cl_rut>\d{1,2}\.?\d{3}\.?\d{3}-K)|(?P<rvnr>\d{2} ?[0-3]\d[01]\d{3} ?[A-Z] ?\d{3})"
     r"|(?P<driver>[A-Z9]{5}\d{6}[A-Z9]{2}[\dA-Z]{3}))(?![\w-])"
 )
 _HINT = re.compile(r"\d{2}")
-MRZ = r"(?<![A-Z<])[PIAC][A-Z<][A-Z]{3}[A-Z<]{20,}(?:\r?\n[A-Z0-9<]{28,44}){1,2}|(?<![A-Z0-9<])[A-Z0-9<]{9}\d[A-Z]{3}\d{7}[MF<]\d{7}[A-Z0-9<]{2,16}"
+MRZ = (
+    r"(?<![A-Z<])[PIAC][A-Z<][A-Z]{3}[A-Z<]{20,}(?:\r?\n[A-Z0-9<]{28,44}){1,2}"
+    r"|(?<![A-Z0-9<])[A-Z0-9<]{9}\d[A-Z]{3}\d{7}[MF<]\d{7}[A-Z0-9<]{2,16}"
+)
 _IDS = (  # words for ids, in lower case
-    r"id (?:number|no\.?|nr\.?)|customer (?:number|no|id|code|ref\w*)|client (?:number|no|id|code)|member(?:ship)? (?:number|no|id)|policy (?:number|no)|contract (?:number|no)|loyalty (?:number|card)|frequent flyer|bank account|bsb|clabe|cbu|routing|aba|national (?:id(?:entity)?|insurance)(?: card)?|identity card|id card|passport|driver'?s?(?:'s)? licen[cs]e|driving licen[cs]e|licen[cs]e plate|tax (?:id|file|number|identification)|ssn|itin|\btin\b|\bein\b|\bnin\b|\bnino\b|\bsin\b|\btfn\b|\bnhs\b|medicare|health card|social (?:security|insurance)"
-    r"|insurance (?:number|no)|resident id|voter id|aadhaa?r|\bpan\b(?: card)?|sort code|routing (?:number|no)|account (?:number|no)|kontonummer|imei|\bvin\b|employee id|patient id|medical record|\bmrn\b|student id|membership (?:number|no)"
-    r"|steuer-?(?:id|nummer|identifikationsnummer)|idnr|personalausweis\w{0,8}|ausweis(?:nummer)?|reisepass\w{0,8}|sozialversicherungsnummer|rentenversicherungsnummer|svnr|sv-nummer|versichertennummer|krankenversicherungsnummer|ahv(?:-?nummer|-nr)?|führerschein\w{0,8}"
-    r"|carte d'identit[ée]|num[ée]ro de s[ée]curit[ée] sociale|s[ée]curit[ée] sociale|passeport|permis de conduire|\bnir\b|num[ée]ro fiscal|num[ée]ro national"
-    r"|\bdni\b|\bnie\b|\bnif\b|c[ée]dula|pasaporte|\bcurp\b|\brfc\b|\brut\b|\bcuit\b|\bcuil\b|seguridad social|\bnss\b|\bcpf\b|\bcnh\b|passaporte|cart[ãa]o de cidad[ãa]o|contribuinte|\bniss\b"
-    r"|codice fiscale|carta d'identit[àa]|passaporto|tessera sanitaria|patente|\bbsn\b|burgerservicenummer|rijksregisternummer|paspoort\w{0,8}|rijbewijs\w{0,8}|sofinummer"
-    r"|\bpesel\b|\bnip\b|dow[óo]d osobisty|nr dowodu|paszport|rodn[ée] č[íi]slo|rodn[ée] cislo|občansk[ýé] průkaz\w{0,3}|personnummer|samordningsnummer|\bcpr\b(?:-nr|-nummer)?|f[øo]dselsnummer|henkil[öo]tunnus|\bhetu\b|isikukood|asmens kodas|personas kods|szem[ée]lyi (?:sz[áa]m|igazolv[áa]ny)|\btaj\b(?:-sz[áa]m)?|ad[óo]azonos[íi]t[óo]|\bcnp\b|buletin|\boib\b|\bjmbg\b|\bemšo\b|\begn\b|\bегн\b"
-    r"|t\.?c\.?(?: kimlik)?(?: no| numarası)|kimlik (?:no|numarası)|pasaport|инн|снилс|паспорт\w{0,2}|водительск\w{2,4} удостоверени\w|полис\w{0,2}|рнокпп|іпн|посвідчення|αφμ|αμκα|αδτ|ταυτότητα\w?|α\.φ\.μ\.?|διαβατήριο"
-    r"|رقم الهوية|الرقم القومي|رقم الجواز|جواز السفر|الرقم الوطني|بطاقة الهوية|کد ملی|شماره ملی|شناسنامه|תעודת זהות|ת\.?ז\.?|מספר זהות|דרכון|आधार|पैन|पासपोर्ट|জাতীয় পরিচয়পত্র|এনআইডি"
-    r"|身份证(?:号码?)?|身分證(?:字號)?|护照(?:号码?)?|社保号|マイナンバー|個人番号|旅券番号|パスポート(?:番号)?|運転免許証?(?:番号)?|保険証(?:番号)?|주민등록번호|주민번호|여권번호|운전면허(?:번호)?|외국인등록번호"
-    r"|\bcmnd\b|\bcccd\b|căn cước(?: công dân)?|chứng minh|hộ chiếu|\bnik\b|no\.? ktp|\bktp\b|\bnpwp\b|paspor|เลขประจำตัวประชาชน|บัตรประชาชน|เลขบัตร\w{0,10}|หนังสือเดินทาง|mykad|\bnric\b|\bhkid\b"
-    r"|kunden-?(?:nummer|nr)|mitglieds?-?(?:nummer|nr)|vertrags-?(?:nummer|nr)|versicherungs-?(?:nummer|schein\w{0,8}|nr)|konto(?:nr|nummer|-nr)|bankverbindung|blz|fahrerlaubnis\w{0,8}|ausweis-?nr|pass(?:nummer|-nr|nr)"
-    r"|(?:num[ée]ro|n°|no) (?:de )?(?:client|compte|contrat|s[ée]curit[ée]|permis|passeport|adh[ée]rent|immatriculation|dossier)|compte bancaire|r[ée]f[ée]rence client"
-    r"|(?:n[úu]mero|n[ºo]\.?|c[óo]digo|num\.?) (?:de )?(?:cliente|cuenta|contrato|socio|pasaporte|licencia|matr[íi]cula|afiliaci[óo]n|p[óo]liza)|cuenta bancaria|licencia(?: de conducir)?|permiso de conducir|carn[ée]t?(?: de conducir)?"
-    r"|(?:n[úu]mero|n[ºo]\.?|c[óo]digo) (?:do |da |de )?(?:cliente|conta|contrato|s[óo]cio|passaporte)|conta (?:corrente|banc[áa]ria)|carta de condu[çc][ãa]o|carteira de motorista|habilita[çc][ãa]o"
-    r"|(?:numero|codice|n\.) (?:di )?(?:cliente|conto|contratto|passaporto|patente|polizza|targa)|conto corrente|patente(?: di guida)?"
+    r"id (?:number|no\.?|nr\.?)|customer (?:number|no|id|code|ref\w*)|client (?:number|no|id|code)|member(?:ship)? "
+    r"(?:number|no|id)|policy (?:number|no)|contract (?:number|no)|loyalty (?:number|card)|frequent flyer|bank "
+    r"account|bsb|clabe|cbu|routing|aba|national (?:id(?:entity)?|insurance)(?: card)?|identity card|id card"
+    r"|passport|driver'?s?(?:'s)? licen[cs]e|driving licen[cs]e|licen[cs]e plate|tax (?:id|file|number"
+    r"|identification)|ssn|itin|\btin\b|\bein\b|\bnin\b|\bnino\b|\bsin\b|\btfn\b|\bnhs\b|medicare|health card"
+    r"|social (?:security|insurance)"
+    r"|insurance (?:number|no)|resident id|voter id|aadhaa?r|\bpan\b(?: card)?|sort code|routing (?:number|no)"
+    r"|account (?:number|no)|kontonummer|imei|\bvin\b|employee id|patient id|medical record|\bmrn\b|student id"
+    r"|membership (?:number|no)"
+    r"|steuer-?(?:id|nummer|identifikationsnummer)|idnr|personalausweis\w{0,8}|ausweis(?:nummer)?|reisepass\w{0,8}"
+    r"|sozialversicherungsnummer|rentenversicherungsnummer|svnr|sv-nummer|versichertennummer"
+    r"|krankenversicherungsnummer|ahv(?:-?nummer|-nr)?|führerschein\w{0,8}"
+    r"|carte d'identit[ée]|num[ée]ro de s[ée]curit[ée] sociale|s[ée]curit[ée] sociale|passeport|permis de conduire"
+    r"|\bnir\b|num[ée]ro fiscal|num[ée]ro national"
+    r"|\bdni\b|\bnie\b|\bnif\b|c[ée]dula|pasaporte|\bcurp\b|\brfc\b|\brut\b|\bcuit\b|\bcuil\b|seguridad social"
+    r"|\bnss\b|\bcpf\b|\bcnh\b|passaporte|cart[ãa]o de cidad[ãa]o|contribuinte|\bniss\b"
+    r"|codice fiscale|carta d'identit[àa]|passaporto|tessera sanitaria|patente|\bbsn\b|burgerservicenummer"
+    r"|rijksregisternummer|paspoort\w{0,8}|rijbewijs\w{0,8}|sofinummer"
+    r"|\bpesel\b|\bnip\b|dow[óo]d osobisty|nr dowodu|paszport|rodn[ée] č[íi]slo|rodn[ée] cislo|občansk[ýé] "
+    r"průkaz\w{0,3}|personnummer|samordningsnummer|\bcpr\b(?:-nr|-nummer)?|f[øo]dselsnummer|henkil[öo]tunnus"
+    r"|\bhetu\b|isikukood|asmens kodas|personas kods|szem[ée]lyi (?:sz[áa]m|igazolv[áa]ny)|\btaj\b(?:-sz[áa]m)?"
+    r"|ad[óo]azonos[íi]t[óo]|\bcnp\b|buletin|\boib\b|\bjmbg\b|\bemšo\b|\begn\b|\bегн\b"
+    r"|t\.?c\.?(?: kimlik)?(?: no| numarası)|kimlik (?:no|numarası)|pasaport|инн|снилс|паспорт\w{0,2}"
+    r"|водительск\w{2,4} удостоверени\w|полис\w{0,2}|рнокпп|іпн|посвідчення|αφμ|αμκα|αδτ|ταυτότητα\w?|α\.φ\.μ\.?"
+    r"|διαβατήριο"
+    r"|رقم الهوية|الرقم القومي|رقم الجواز|جواز السفر|الرقم الوطني|بطاقة الهوية|کد ملی|شماره ملی|شناسنامه|תעודת "
+    r"זהות|ת\.?ז\.?|מספר זהות|דרכון|आधार|पैन|पासपोर्ट|জাতীয় পরিচয়পত্র|এনআইডি"
+    r"|身份证(?:号码?)?|身分證(?:字號)?|护照(?:号码?)?|社保号|マイナンバー|個人番号|旅券番号"
+    r"|パスポート(?:番号)?|運転免許証?(?:番号)?|保険証(?:番号)?|주민등록번호|주민번호"
+    r"|여권번호|운전면허(?:번호)?|외국인등록번호"
+    r"|\bcmnd\b|\bcccd\b|căn cước(?: công dân)?|chứng minh|hộ chiếu|\bnik\b|no\.? ktp|\bktp\b|\bnpwp\b|paspor"
+    r"|เลขประจำตัวประชาชน|บัตรประชาชน|เลขบัตร\w{0,10}|หนังสือเดินทาง|mykad|\bnric\b|\bhkid\b"
+    r"|kunden-?(?:nummer|nr)|mitglieds?-?(?:nummer|nr)|vertrags-?(?:nummer|nr)|versicherungs-?(?:nummer"
+    r"|schein\w{0,8}|nr)|konto(?:nr|nummer|-nr)|bankverbindung|blz|fahrerlaubnis\w{0,8}|ausweis-?nr|pass(?:nummer"
+    r"|-nr|nr)"
+    r"|(?:num[ée]ro|n°|no) (?:de )?(?:client|compte|contrat|s[ée]curit[ée]|permis|passeport|adh[ée]rent"
+    r"|immatriculation|dossier)|compte bancaire|r[ée]f[ée]rence client"
+    r"|(?:n[úu]mero|n[ºo]\.?|c[óo]digo|num\.?) (?:de )?(?:cliente|cuenta|contrato|socio|pasaporte|licencia"
+    r"|matr[íi]cula|afiliaci[óo]n|p[óo]liza)|cuenta bancaria|licencia(?: de conducir)?|permiso de conducir"
+    r"|carn[ée]t?(?: de conducir)?"
+    r"|(?:n[úu]mero|n[ºo]\.?|c[óo]digo) (?:do |da |de )?(?:cliente|conta|contrato|s[óo]cio|passaporte)|conta "
+    r"(?:corrente|banc[áa]ria)|carta de condu[çc][ãa]o|carteira de motorista|habilita[çc][ãa]o"
+    r"|(?:numero|codice|n\.) (?:di )?(?:cliente|conto|contratto|passaporto|patente|polizza|targa)|conto corrente"
+    r"|patente(?: di guida)?"
     r"|klant(?:nummer|nr)|lid(?:nummer|maatschapsnummer)|polisnummer|rekening(?:nummer)?|rijbewijs"
     r"|(?:numer|nr) (?:klienta|konta|rachunku|paszportu|rejestracyjny|prawa jazdy|polisy|umowy|dowodu)|prawo jazdy"
-    r"|(?:č[íi]slo|č\.) (?:z[áa]kazn[íi]ka|[úu]čtu|pasu|smlouvy|ř[íi]dičsk[ée]ho průkazu|op)|z[áa]kaznick[ée] č[íi]slo|ř[íi]dičsk[ýé] průkaz\w{0,3}|cestovn[íi] pas|pas č"
-    r"|kundnummer|kundenummer|medlems(?:nummer|nr)|konto(?:nummer|nr)|registrerings(?:nummer|nr|skylt)|reg\.?nr|k[öo]rkort(?:snummer)?|k[øo]rekort(?:nummer)?|f[øo]rerkort(?:nummer)?|passnummer|pas-?nummer|asiakasnumero|tilinumero|rekisterinumero|rekisterikilpi|ajokortti|ajokortin numero|passi(?:n numero)?"
-    r"|m[üu]şteri (?:no|numaras[ıi])|hesap (?:no|numaras[ıi])|ehliyet(?: no)?|pasaport (?:no|numaras[ıi])|[üu]gyf[ée]lsz[áa]m|sz[áa]mlasz[áa]m|jogos[íi]tv[áa]ny|[úu]tlev[ée]l(?:sz[áa]m)?|(?:num[ăa]r(?:ul)?|cod) (?:de )?(?:client|cont|pa[șs]aport|[îi]nmatriculare)|pa[șs]aport|permis (?:auto|de conducere)|broj (?:klijenta|ra[čc]una|putovnice|računa)"
-    r"|номер (?:клиента|сч[её]та|машины|автомобиля|договора|полиса|паспорта|прав)|лицевой сч[её]т|номер (?:клієнта|рахунку|авто)|αριθμ[όο]ς (?:πελάτη|λογαριασμού|διαβατηρίου|κυκλοφορίας)|αρ\. (?:πελάτη|λογαριασμού|διαβατηρίου)|άδεια οδήγησης|δίπλωμα"
-    r"|رقم (?:العميل|الحساب|اللوحة|الرخصة|السيارة|البطاقة|العضوية)|رخصة القيادة|شماره (?:مشتری|حساب|پلاک|گذرنامه)|گواهینامه|מספר (?:לקוח|חשבון|רכב|רישיון|דרכון)|רישיון נהיגה|ग्राहक (?:संख्या|आईडी)|खाता (?:संख्या|नंबर)|ड्राइविंग लाइसेंस|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|গ্রাহক নম্বর|হিসাব নম্বর"
-    r"|客户(?:号|编号)|客戶編號|账号|帐号|帳號|账户|银行卡号?|车牌(?:号码?)?|車牌|驾驶证(?:号)?|驾照(?:号)?|会员号|お客様番号|顧客番号|会員番号|口座番号|ナンバー(?:プレート)?|車両番号|고객번호|회원번호|계좌번호|차량번호|운전면허번호|면허번호"
-    r"|mã khách hàng|số tài khoản|biển số(?: xe)?|giấy phép lái xe|bằng lái|nomor (?:pelanggan|rekening|anggota|paspor|polisi|plat)|plat nomor|no\.? rek(?:ening)?|หมายเลขลูกค้า|เลขที่บัญชี|เลขบัญชี|ทะเบียนรถ|ใบขับขี่|เลขหนังสือเดินทาง"
+    r"|(?:č[íi]slo|č\.) (?:z[áa]kazn[íi]ka|[úu]čtu|pasu|smlouvy|ř[íi]dičsk[ée]ho průkazu|op)|z[áa]kaznick[ée] "
+    r"č[íi]slo|ř[íi]dičsk[ýé] průkaz\w{0,3}|cestovn[íi] pas|pas č"
+    r"|kundnummer|kundenummer|medlems(?:nummer|nr)|konto(?:nummer|nr)|registrerings(?:nummer|nr|skylt)|reg\.?nr"
+    r"|k[öo]rkort(?:snummer)?|k[øo]rekort(?:nummer)?|f[øo]rerkort(?:nummer)?|passnummer|pas-?nummer|asiakasnumero"
+    r"|tilinumero|rekisterinumero|rekisterikilpi|ajokortti|ajokortin numero|passi(?:n numero)?"
+    r"|m[üu]şteri (?:no|numaras[ıi])|hesap (?:no|numaras[ıi])|ehliyet(?: no)?|pasaport (?:no|numaras[ıi])"
+    r"|[üu]gyf[ée]lsz[áa]m|sz[áa]mlasz[áa]m|jogos[íi]tv[áa]ny|[úu]tlev[ée]l(?:sz[áa]m)?|(?:num[ăa]r(?:ul)?|cod) "
+    r"(?:de )?(?:client|cont|pa[șs]aport|[îi]nmatriculare)|pa[șs]aport|permis (?:auto|de conducere)|broj "
+    r"(?:klijenta|ra[čc]una|putovnice|računa)"
+    r"|номер (?:клиента|сч[её]та|машины|автомобиля|договора|полиса|паспорта|прав)|лицевой сч[её]т|номер (?:клієнта"
+    r"|рахунку|авто)|αριθμ[όο]ς (?:πελάτη|λογαριασμού|διαβατηρίου|κυκλοφορίας)|αρ\. (?:πελάτη|λογαριασμού"
+    r"|διαβατηρίου)|άδεια οδήγησης|δίπλωμα"
+    r"|رقم (?:العميل|الحساب|اللوحة|الرخصة|السيارة|البطاقة|العضوية)|رخصة القيادة|شماره (?:مشتری|حساب|پلاک|گذرنامه)"
+    r"|گواهینامه|מספר (?:לקוח|חשבון|רכב|רישיון|דרכון)|רישיון נהיגה|ग्राहक (?:संख्या|आईडी)|खाता (?:संख्या|नंबर)"
+    r"|ड्राइविंग लाइसेंस|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|গ্রাহক নম্বর|হিসাব নম্বর"
+    r"|客户(?:号|编号)|客戶編號|账号|帐号|帳號|账户|银行卡号?|车牌(?:号码?)?|車牌|驾驶证(?:号)?"
+    r"|驾照(?:号)?|会员号|お客様番号|顧客番号|会員番号|口座番号|ナンバー(?:プレート)?"
+    r"|車両番号|고객번호|회원번호|계좌번호|차량번호|운전면허번호|면허번호"
+    r"|mã khách hàng|số tài khoản|biển số(?: xe)?|giấy phép lái xe|bằng lái|nomor (?:pelanggan|rekening|anggota"
+    r"|paspor|polisi|plat)|plat nomor|no\.? rek(?:ening)?|หมายเลขลูกค้า|เลขที่บัญชี|เลขบัญชี|ทะเบียนรถ|ใบขับขี่"
+    r"|เลขหนังสือเดินทาง"
 )
 _BIRTH = (
-    r"date of birth|birth ?date|birthday|\bd\.?o\.?b\.?\b|\bborn\b|geb(?:oren|urtsdatum|urtstag|\.-?datum|\.)|geb\b|date de naissance|n[ée](?:e|\(e\))? le|né(?:e|\(e\))? (?:à|en|\d)|bday|b-?day|naissance|fecha de nac\w{0,9}|f\. ?nac\w{0,2}\.?|nacid[oa]|naci[óo]\b|nac\.|nacimiento|nascimento|data de nasc\w{0,8}|nascid[oa]|nasceu|nasc\.|data di nascita|nat[oa](?:/[ao])? (?:il|a)|nat[oa] a|nascita|geboortedatum|geb\. dat"
-    r"|data urodzenia|urodzon[yaą]|ur\.|datum narozen[íi]|narozen[aá]?|nar\.|f[öo]delsedatum|f[öo]dd|f[øo]dselsdato|f[øo]dt|syntym[äa]aika|syntynyt|s\. ?aika|do[ğg]um tarihi|do[ğg]umlu|sz[üu]letett|sz[üu]let[ée]si (?:d[áa]tum|id[őo])|szül\.?|data na[șs]terii|n[ăa]scut[ăa]?|datum ro[đd]enja|rođen[a]?|syntaika|sünniaeg|gimimo data"
-    r"|дата рождения|родил(?:ся|ась)|д\.?р\.?|г\.?р\.?|дата народження|народив(?:ся)?|народилася|дата на раждане|роден[а]?|ημερομηνία γέννησης|γεννήθηκ[εα]|γενν\.?|ημ\. γέννησης|تاريخ الميلاد|تاریخ تولد|من مواليد|مواليد|ولد(?:ت)?|متولد|תאריך לידה|נולד(?:תי|ה)?|ילי?ד[ת]?|जन्म ?(?:तिथि|तारीख|दिनांक)?|জন্ম ?(?:তারিখ)?|出生日期|出生年月日|出生于|出生|生日|生年月日|誕生日|생년월일|생일|출생|ngày sinh|sinh ngày|sinh năm|tanggal lahir|tgl\.? lahir|lahir|วันเกิด|เกิดวันที่|เกิดเมื่อ"
+    r"date of birth|birth ?date|birthday|\bd\.?o\.?b\.?\b|\bborn\b|geb(?:oren|urtsdatum|urtstag|\.-?datum|\.)"
+    r"|geb\b|date de naissance|n[ée](?:e|\(e\))? le|né(?:e|\(e\))? (?:à|en|\d)|bday|b-?day|naissance|fecha de "
+    r"nac\w{0,9}|f\. ?nac\w{0,2}\.?|nacid[oa]|naci[óo]\b|nac\.|nacimiento|nascimento|data de nasc\w{0,8}"
+    r"|nascid[oa]|nasceu|nasc\.|data di nascita|nat[oa](?:/[ao])? (?:il|a)|nat[oa] a|nascita|geboortedatum|geb\. dat"
+    r"|data urodzenia|urodzon[yaą]|ur\.|datum narozen[íi]|narozen[aá]?|nar\.|f[öo]delsedatum|f[öo]dd"
+    r"|f[øo]dselsdato|f[øo]dt|syntym[äa]aika|syntynyt|s\. ?aika|do[ğg]um tarihi|do[ğg]umlu|sz[üu]letett"
+    r"|sz[üu]let[ée]si (?:d[áa]tum|id[őo])|szül\.?|data na[șs]terii|n[ăa]scut[ăa]?|datum ro[đd]enja|rođen[a]?"
+    r"|syntaika|sünniaeg|gimimo data"
+    r"|дата рождения|родил(?:ся|ась)|д\.?р\.?|г\.?р\.?|дата народження|народив(?:ся)?|народилася|дата на раждане"
+    r"|роден[а]?|ημερομηνία γέννησης|γεννήθηκ[εα]|γενν\.?|ημ\. γέννησης|تاريخ الميلاد|تاریخ تولد|من مواليد|مواليد"
+    r"|ولد(?:ت)?|متولد|תאריך לידה|נולד(?:תי|ה)?|ילי?ד[ת]?|जन्म ?(?:तिथि|तारीख|दिनांक)?|জন্ম "
+    r"?(?:তারিখ)?|出生日期|出生年月日"
+    r"|出生于|出生|生日|生年月日|誕生日|생년월일|생일|출생|ngày sinh|sinh ngày|sinh năm|tanggal "
+    r"lahir|tgl\.? lahir|lahir|วันเกิด"
+    r"|เกิดวันที่|เกิดเมื่อ"
 )
 _BIRTH_WORDS = (
-    "birth|birthdate|birthday|bday|day|dob|dateofbirth|geburt|b|born|geboren|geburtsdatum|geburtstag|geb|naissance|né|née|nacimiento|nacido|nacida|nació|nacio|nac|nascimento|nascido|nascida|nasceu|nasc"
-    "|nascita|nato|nata|geboortedatum|urodzenia|urodzony|urodzona|ur|narození|narozeni|narozen|narozena|nar|födelsedatum|fodelsedatum|född|fodd|fødselsdato|fodselsdato|født"
-    "|fodt|syntymäaika|syntymaaika|syntynyt|aika|doğum|dogum|doğumlu|dogumlu|született|szuletett|születési|szül|nașterii|naşterii|nasterii|născut|născută|nascut|rođenja|rođen"
-    "|rođena|sünniaeg|gimimo|рождения|родился|родилась|р|др|гр|народження|народився|народилася|раждане|роден|родена|γέννησης|γεννήθηκε|γεννήθηκα|γενν|الميلاد|تولد|مواليد|ولد|ولدت|متولد|לידה"
+    "birth|birthdate|birthday|bday|day|dob|dateofbirth|geburt|b|born|geboren|geburtsdatum|geburtstag|geb|naissance"
+    "|né|née|nacimiento|nacido|nacida|nació|nacio|nac|nascimento|nascido|nascida|nasceu|nasc"
+    "|nascita|nato|nata|geboortedatum|urodzenia|urodzony|urodzona|ur|narození|narozeni|narozen|narozena|nar"
+    "|födelsedatum|fodelsedatum|född|fodd|fødselsdato|fodselsdato|født"
+    "|fodt|syntymäaika|syntymaaika|syntynyt|aika|doğum|dogum|doğumlu|dogumlu|született|szuletett|születési|szül"
+    "|nașterii|naşterii|nasterii|născut|născută|nascut|rođenja|rođen"
+    "|rođena|sünniaeg|gimimo|рождения|родился|родилась|р|др|гр|народження|народився|народилася|раждане|роден"
+    "|родена|γέννησης|γεννήθηκε|γεννήθηκα|γενν|الميلاد|تولد|مواليد|ولد|ولدت|متولد|לידה"
     "|נולד|נולדתי|נולדה|יליד|ילידת|जन्म|জন্ম|sinh|lahir"
 )
 _BIRTH_HINTS = "出生|生日|生年|誕生|생년|생일|출생|เกิด|जन्म|জন্ম"
 _MONTHS = r"[^\s\d,.;:/()-]{3,14}"
 DATE = (
-    r"(?:(?:19|20)\d{2}\s?[-/.年년 ]\s?\d{1,2}\s?[-/.月월 ]\s?\d{1,2}\s?[日일]?|\d{1,2}\s?[-/. ]\s?\d{1,2}\s?[-/. ]\s?(?:19|20)?\d{2}(?!\d)|(?:19|20)\d{6}(?!\d)"
+    r"(?:(?:19|20)\d{2}\s?[-/.年년 ]\s?\d{1,2}\s?[-/.月월 ]\s?\d{1,2}\s?[日일]?|\d{1,2}\s?[-/. ]\s?\d{1,2}\s?[-/. "
+    r"]\s?(?:19|20)?\d{2}(?!\d)|(?:19|20)\d{6}(?!\d)"
     rf"|\d{{1,2}}(?:st|nd|rd|th|er|º|ª)?\.?,?\s(?:de |of |d')?{_MONTHS}\.?,?\s(?:de |del |von )?(?:19|20)\d{{2}}"
-    rf"|{_MONTHS}\.?\s\d{{1,2}}(?:st|nd|rd|th)?,?\s(?:19|20)\d{{2}}|\d{{1,2}}[-/ ]{_MONTHS}[-/ ](?:19|20)?\d{{2}}|(?:19|20)\d{{2}}[. ]\s?{_MONTHS}\s\d{{1,2}}"
-    r"|(?:昭和|平成|令和|大正)\d{1,2}年\d{1,2}月\d{1,2}日|\d{1,2} tháng \d{1,2}(?: năm|,)? \d{4}|\d{1,2} เดือน? ?\S{2,12} \d{4}|(?:13|14|25)\d{2}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[-/]\d{1,2}[-/](?:13|14|25)\d{2})"
+    rf"|{_MONTHS}\.?\s\d{{1,2}}(?:st|nd|rd|th)?,?\s(?:19|20)\d{{2}}|\d{{1,2}}[-/ ]{_MONTHS}[-/ ](?:19|20)?\d{{2}}"
+    rf"|(?:19|20)\d{{2}}[. ]\s?{_MONTHS}\s\d{{1,2}}"
+    r"|(?:昭和|平成|令和|大正)\d{1,2}年\d{1,2}月\d{1,2}日|\d{1,2} tháng \d{1,2}(?: năm|,)? "
+    r"\d{4}|\d{1,2} เดือน? ?\S{2,12} "
+    r"\d{4}|(?:13|14|25)\d{2}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[-/]\d{1,2}[-/](?:13|14|25)\d{2})"
 )
 
 
@@ -143,22 +236,43 @@ def _is_called_phone(text: str) -> bool:
 
 
 _CODES = (
-    r"cvv2?|cvc2?|cv2|card verification\w{0,6}|puk|security code|kartenprüfnummer|prüfziffer|cryptogramme(?: visuel)?|код cvv|код cvc|安全码"
+    r"cvv2?|cvc2?|cv2|card verification\w{0,6}|puk|security code|kartenprüfnummer|prüfziffer"
+    r"|cryptogramme(?: visuel)?|код cvv|код cvc|安全码"
 )
 _ONE_TIME = (  # words for a code that is used once, before it or after it
-    r"\botp\b|one[- ]?time|verification|authentication code|auth code|2fa|mfa|two[- ]factor|\btotp\b|sms[- ]?code|login code|sign-?in code|security code|confirmation code|access code|passcode"
-    r"|bestätigungscode|sicherheitscode|einmal\w{0,10}|verifizierung\w{0,5}|\bm?tan\b|anmeldecode|code de (?:vérification|sécurité|validation|confirmation|connexion)|usage unique|código de (?:verificación|seguridad|confirmación|acceso|un solo uso)|clave dinámica|código de (?:verificação|segurança|confirmação|acesso)"
-    r"|codice (?:di )?(?:verifica|sicurezza|conferma|otp|temporaneo|monouso)|verificatiecode|beveiligingscode|eenmalig\w{0,2}|bevestigingscode|kod (?:weryfikacyjny|jednorazowy|sms|potwierdzając\w|bezpieczeństwa|dostępu)|jednorazow\w{1,3}|ověřovací|jednorázov\w{1,3}|potvrzovací|verifieringskod|engångskod|säkerhetskod|bekräftelsekod"
-    r"|bekræftelseskode|engangskode|sikkerhedskode|bekreftelseskode|sikkerhetskode|engangspassord|vahvistuskoodi|kertakäyttö\w{0,8}|turvakoodi|doğrulama|onay kodu|tek kullanımlık|güvenlik kodu|код (?:подтверждения|доступа|из смс|безопасности|входа)|одноразов\w{2,3}|проверочн\w{2,3}|код (?:підтвердження|доступу|безпеки)"
-    r"|κωδικός (?:επαλήθευσης|μίας χρήσης|ασφαλείας|επιβεβαίωσης)|επαλήθευσης|رمز التحقق|كود التحقق|رمز التأكيد|رمز الدخول|کد تایید|کد تأیید|رمز یکبار|קוד ה?(?:אימות|חד[- ]פעמי|אבטחה|כניסה)|सत्यापन|ओटीपी|যাচাইকরণ|ওটিপি|验证码|校验码|驗證碼|动态码|認証コード|確認コード|ワンタイム|認証番号|인증번호|인증 ?코드|확인 ?코드"
-    r"|mã (?:xác nhận|xác thực|otp|bảo mật)|kode (?:verifikasi|otp|keamanan|konfirmasi)|รหัสยืนยัน|รหัส ?otp|megerősítő|ellenőrző kód|egyszer használatos|biztonsági kód|cod(?:ul)? de (?:verificare|securitate|confirmare)|kontrolni kod|potvrdni|jednokratni|код за потвърждение"
+    r"\botp\b|one[- ]?time|verification|authentication code|auth code|2fa|mfa|two[- ]factor|\btotp\b|sms[- ]?code"
+    r"|login code|sign-?in code|security code|confirmation code|access code|passcode"
+    r"|bestätigungscode|sicherheitscode|einmal\w{0,10}|verifizierung\w{0,5}|\bm?tan\b|anmeldecode|code de "
+    r"(?:vérification|sécurité|validation|confirmation|connexion)|usage unique|código de (?:verificación|seguridad"
+    r"|confirmación|acceso|un solo uso)|clave dinámica|código de (?:verificação|segurança|confirmação|acesso)"
+    r"|codice (?:di )?(?:verifica|sicurezza|conferma|otp|temporaneo|monouso)|verificatiecode|beveiligingscode"
+    r"|eenmalig\w{0,2}|bevestigingscode|kod (?:weryfikacyjny|jednorazowy|sms|potwierdzając\w|bezpieczeństwa"
+    r"|dostępu)|jednorazow\w{1,3}|ověřovací|jednorázov\w{1,3}|potvrzovací|verifieringskod|engångskod|säkerhetskod"
+    r"|bekräftelsekod"
+    r"|bekræftelseskode|engangskode|sikkerhedskode|bekreftelseskode|sikkerhetskode|engangspassord|vahvistuskoodi"
+    r"|kertakäyttö\w{0,8}|turvakoodi|doğrulama|onay kodu|tek kullanımlık|güvenlik kodu|код (?:подтверждения"
+    r"|доступа|из смс|безопасности|входа)|одноразов\w{2,3}|проверочн\w{2,3}|код (?:підтвердження|доступу|безпеки)"
+    r"|κωδικός (?:επαλήθευσης|μίας χρήσης|ασφαλείας|επιβεβαίωσης)|επαλήθευσης|رمز التحقق|كود التحقق|رمز التأكيد"
+    r"|رمز الدخول|کد تایید|کد تأیید|رمز یکبار|קוד ה?(?:אימות|חד[- ]פעמי|אבטחה|כניסה)|सत्यापन|ओटीपी|যাচাইকরণ|ওটিপি"
+    r"|验证码|校验码|驗證碼|动态码|認証コード|確認コード|ワンタイム|認証番号|인증번호|인증 ?코드|확인 ?코드"
+    r"|mã (?:xác nhận|xác thực|otp|bảo mật)|kode (?:verifikasi|otp|keamanan|konfirmasi)|รหัสยืนยัน|รหัส ?otp"
+    r"|megerősítő|ellenőrző kód|egyszer használatos|biztonsági kód|cod(?:ul)? de (?:verificare|securitate"
+    r"|confirmare)|kontrolni kod|potvrdni|jednokratni|код за потвърждение"
 )
 _ONE_TIME_CUE = re.compile(_ONE_TIME)
-ONE_TIME = re.compile(r"(?<![A-Za-z0-9_.,:/$€£#-])(?:G-|FB-)?[0-9]{3}(?:[0-9]{1,5}|[ -][0-9]{3,4})(?![A-Za-z0-9_/:%$€£°-]|\.\d|,\d{3})")
-_CARDS = r"card|visa|mastercard|amex|karte|kartennummer|carte|tarjeta|cart[aã]o|carta|kaart|karta|kort|kortti|kart|карт[аы]|кредитка|信用卡|卡号|カード|카드|بطاقة|כרטיס|thẻ|kartu|บัตร|कार्ड"
+ONE_TIME = re.compile(
+    r"(?<![A-Za-z0-9_.,:/$€£#-])(?:G-|FB-)?[0-9]{3}(?:[0-9]{1,5}|[ -][0-9]{3,4})(?![A-Za-z0-9_/:%$€£°-]|\.\d|,\d{3})"
+)
+_CARDS = (
+    r"card|visa|mastercard|amex|karte|kartennummer|carte|tarjeta|cart[aã]o|carta|kaart|karta"
+    r"|kort|kortti|kart|карт[аы]|кредитка|信用卡|卡号|カード|카드|بطاقة|כרטיס|thẻ|kartu|บัตร"
+    r"|कार्ड"
+)
 _SSNS = r"ssn|social(?: security)?(?: number| no)?"
 _IPS = r"ip(?:v4|v6)?(?:[ -]?(?:address|adresse|adres|adress|addr|indirizzo))?"
-CANDIDATE = re.compile(r"\d(?<!\d.)[\dA-Za-z]*(?:[ ._/()-]{1,3}[A-Za-z]{0,2}\d[\dA-Za-z]*){0,12}(?:[ -][A-Z]\b|\(\w\))?")
+CANDIDATE = re.compile(
+    r"\d(?<!\d.)[\dA-Za-z]*(?:[ ._/()-]{1,3}[A-Za-z]{0,2}\d[\dA-Za-z]*){0,12}(?:[ -][A-Z]\b|\(\w\))?"
+)
 WINDOW = 64  # characters before a number in which its label stands
 
 
@@ -205,28 +319,76 @@ def _is_plate(text: str) -> bool:
     return 1 <= _digits(text) <= 7 and len(re.findall(r"\w", text)) >= 4 and text == text.upper() and not text.isdigit()
 
 
-_ACCOUNTS = r"account|acct|a/c|konto|compte|cuenta|conta|conto|rekening|rachunek|účet|hesap|сч[её]т|рахунок|λογαριασμ\w{1,2}|حساب|חשבון|खाता|账户|口座|계좌|tài khoản"
+_ACCOUNTS = (
+    r"account|acct|a/c|konto|compte|cuenta|conta|conto|rekening|rachunek|účet|hesap|сч[её]т|рахунок"
+    r"|λογαριασμ\w{1,2}|حساب|חשבון|खाता|账户|口座|계좌|tài khoản"
+)
 _PLATES = (
-    r"licen[cs]e plate|number plate|plate(?: number| no)?|registration(?: number| plate)?|reg\. no|kennzeichen|autokennzeichen|immatriculation|plaque(?: d'immatriculation)?|matr[íi]cula|placa|targa|kenteken|tablica rejestracyjna|rejestracj[ai]"
-    r"|nr rej\w{0,10}|spz|\brz\b|registreringsnummer|reg\.?nr|rekisterinumero|rekisterikilpi|plaka|rendsz[áa]m|[îi]nmatriculare|госномер|гос\. номер|номер (?:машины|автомобиля|авто)|πινακίδα|κυκλοφορίας|لوحة|اللوحة|السيارة|پلاک|רכב|לוחית(?: רישוי)?|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|车牌(?:号码?)?|車牌|ナンバー(?:プレート)?|車両番号|차량번호|biển số(?: xe)?|plat nomor|nomor polisi|ทะเบียนรถ"
+    r"licen[cs]e plate|number plate|plate(?: number| no)?|registration(?: number| plate)?|reg\. no|kennzeichen"
+    r"|autokennzeichen|immatriculation|plaque(?: d'immatriculation)?|matr[íi]cula|placa|targa|kenteken|tablica "
+    r"rejestracyjna|rejestracj[ai]"
+    r"|nr rej\w{0,10}|spz|\brz\b|registreringsnummer|reg\.?nr|rekisterinumero|rekisterikilpi|plaka|rendsz[áa]m"
+    r"|[îi]nmatriculare|госномер|гос\. номер|номер (?:машины|автомобиля|авто)|πινακίδα|κυκλοφορίας|لوحة|اللوحة"
+    r"|السيارة|پلاک|רכב|לוחית(?: רישוי)?|गाड़ी नंबर|वाहन (?:संख्या|नंबर)|车牌(?:号码?)?|車牌"
+    r"|ナンバー(?:プレート)?|車両番号|차량번호"
+    r"|biển số(?: xe)?|plat nomor|nomor polisi|ทะเบียนรถ"
 )
 
 
 LABELS = (
-    _label("password", _CODES, "pin|security|cvv|cvc|cv2|cid|csc|verification|puk|tan|prüf|crypto|пин|暗証番号|cvv|cvc|安全码", lambda text: text.isdigit() and 3 <= len(text) <= 8, r"[^\n\d.!?]{0,24}"),
-    _label("password", r"pin(?:[ -]?(?:code|number|kode|nummer|kod|koodi))?|пин[- ]?код|kod pin|暗証番号|code pin", "pin|пин|暗証", lambda text: text.isdigit() and 4 <= len(text) <= 8, r"(?:\s(?:is|ist|lautet|est|es|é|jest|to|for my \w{1,10} is)\b)?[\s:=#\"'は]{1,4}"),
-    _label("told_card", _CARDS, "card|visa|amex|kart|carte|tarjeta|cart|kaart|kort|карт|кредитка|信用卡|卡号|カード|카드|بطاقة|כרטיס|thẻ|บัตร|कार्ड", lambda text: 13 <= _digits(text) <= 19 and luhn(text)),
-    _label("told_ssn", _SSNS, "ssn|ocial", lambda text: _digits(text) == 9 and not re.match(r"000|666|9|\d{3}.?00|.*0000$", text), r"\W{1,4}(?:is )?"),
+    _label(
+        "password",
+        _CODES,
+        "pin|security|cvv|cvc|cv2|cid|csc|verification|puk|tan|prüf|crypto|пин|暗証番号|cvv|cvc|安全码",
+        lambda text: text.isdigit() and 3 <= len(text) <= 8,
+        r"[^\n\d.!?]{0,24}",
+    ),
+    _label(
+        "password",
+        r"pin(?:[ -]?(?:code|number|kode|nummer|kod|koodi))?|пин[- ]?код|kod pin|暗証番号|code pin",
+        "pin|пин|暗証",
+        lambda text: text.isdigit() and 4 <= len(text) <= 8,
+        r"(?:\s(?:is|ist|lautet|est|es|é|jest|to|for my \w{1,10} is)\b)?[\s:=#\"'は]{1,4}",
+    ),
+    _label(
+        "told_card",
+        _CARDS,
+        "card|visa|amex|kart|carte|tarjeta|cart|kaart|kort|карт|кредитка|信用卡|卡号|カード"
+        "|카드|بطاقة|כרטיס|thẻ|บัตร|कार्ड",
+        lambda text: 13 <= _digits(text) <= 19 and luhn(text),
+    ),
+    _label(
+        "told_ssn",
+        _SSNS,
+        "ssn|ocial",
+        lambda text: _digits(text) == 9 and not re.match(r"000|666|9|\d{3}.?00|.*0000$", text),
+        r"\W{1,4}(?:is )?",
+    ),
     _label("told_ip", _IPS, "ip", lambda text: is_public(text, is_told=True), r"\W{1,4}(?:is |was |ist |est |es |é )?"),
-    _label("told_mac", r"mac(?:[ -]?(?:address|adresse|addr))?", "mac", lambda text: bool(re.fullmatch(r"[0-9a-fA-F]{12}", text)), r"\W{1,4}(?:is |ist |est )?"),
+    _label(
+        "told_mac",
+        r"mac(?:[ -]?(?:address|adresse|addr))?",
+        "mac",
+        lambda text: bool(re.fullmatch(r"[0-9a-fA-F]{12}", text)),
+        r"\W{1,4}(?:is |ist |est )?",
+    ),
     _label("told_id", _IDS, "", _is_told_id, r"[^\n\d]{0,24}"),
-    _label("told_id", _ACCOUNTS, "", lambda text: 6 <= _digits(text) <= 24 and not _DATE.fullmatch(text), r"\s{0,2}(?:(?:is|ist|est|es|é|nr|no|n°|nº|number|num)\.?\s?)?[:#=]?\s{0,2}"),
+    _label(
+        "told_id",
+        _ACCOUNTS,
+        "",
+        lambda text: 6 <= _digits(text) <= 24 and not _DATE.fullmatch(text),
+        r"\s{0,2}(?:(?:is|ist|est|es|é|nr|no|n°|nº|number|num)\.?\s?)?[:#=]?\s{0,2}",
+    ),
     _label("plate", _PLATES, "", _is_plate, r"[^\n\d]{0,10}"),
     _label("told_phone", _LABELS, _PHONE_HINTS, _is_called_phone, r"[^\n\d]{0,18}"),
 )
 
 
-_ID_OPENINGS = _openings(_IDS + _PLATES + _ACCOUNTS, "num cod car pas con cli cue mat lic per rod zak uce rid pol seg ced dir tar tes nac aba acc id kun")
+_ID_OPENINGS = _openings(
+    _IDS + _PLATES + _ACCOUNTS,
+    "num cod car pas con cli cue mat lic per rod zak uce rid pol seg ced dir tar tes nac aba acc id kun",
+)
 
 
 def one_time_codes(text: str) -> Iterator[Detection]:
@@ -242,7 +404,10 @@ def one_time_codes(text: str) -> Iterator[Detection]:
 
 
 _ONCE = _openings(_ONE_TIME, "otp one ver tan sms log sec con acc pas cod cla tem mon kod mfa tot")
-UNIT = re.compile(r"\s?(?:ms|s|sec\w*|min\w*|hours?|days?|kb|mb|gb|items?|rows?|users?|bytes?|tokens?|percent|eur|usd|euros?|dollars?|requests?|times|chars?|characters|words|lines|pages|people|steps|calls|errors?|points?)\b")
+UNIT = re.compile(
+    r"\s?(?:ms|s|sec\w*|min\w*|hours?|days?|kb|mb|gb|items?|rows?|users?|bytes?|tokens?|percent|eur|usd|euros?"
+    r"|dollars?|requests?|times|chars?|characters|words|lines|pages|people|steps|calls|errors?|points?)\b"
+)
 YEAR = re.compile(r"(?:19|20)\d\d")
 
 
@@ -251,14 +416,17 @@ def told(text: str) -> Iterator[Detection]:
     lower = ""
     for match in CANDIDATE.finditer(text):
         start, end = match.span()
-        if _digits(match.group()) < 2:
+        digits = _digits(match.group())
+        if digits < 2 or (digits == 2 and not _CAPITALS.search(text, max(0, start - 4), end + 4)):
             continue
         lower = lower or small(text)
         before = lower[max(0, start - WINDOW) : start]
         may_be_id = _may_hold(before, _ID_OPENINGS)
         for label in LABELS:
             if any(hint in before for hint in label.hints) if label.hints else may_be_id:
-                hit = next((hit for hit in _readings(text, start, end, label) if _is_labelled(lower, *hit, label)), None)
+                hit = next(
+                    (hit for hit in _readings(text, start, end, label) if _is_labelled(lower, *hit, label)), None
+                )
                 if hit is not None:
                     yield Detection(label.kind, hit[0], hit[0] + len(hit[1]))
                     break
@@ -284,15 +452,25 @@ def _readings(text: str, start: int, end: int, label: Label) -> Iterator[tuple[i
         yield first, said
 
 
+_CAPITALS = re.compile(r"[A-ZА-Я]{2}|[A-Z]\d")  # as plates have
 _PLATE_END = re.compile(r"[ ·-]?[A-ZА-Я]{1,4}(?![^\W\d_])(?:[ -]?\d{1,4}(?!\d))?")
 _AHEAD = (re.compile(r"(?:\+|\(\+?|\+\()$"), re.compile(r"(?<![^\W\d_])(?:[^\W\d_]{1,8}[ ·-]?){1,2}$"))
 
 TOLD: Mapping[str, Sign] = {
     "birth_date": sign(
-        rf"(?<![a-zß-ÿ])(?:{_BIRTH})[^\n\d]{{0,32}}?(?<![\d.])(?P<it>{DATE}|{_MONTHS}\.?\s\d{{1,2}},?\s(?:19|20)\d{{2}})", _BIRTH_HINTS, words=_BIRTH_WORDS, any_case=True, trait=_HINT
+        rf"(?<![a-zß-ÿ])(?:{_BIRTH})[^\n\d]{{0,32}}?(?<![\d.])(?P<it>{DATE}|{_MONTHS}\.?\s\d{{1,2}},?\s(?:19"
+        rf"|20)\d{{2}})",
+        _BIRTH_HINTS,
+        words=_BIRTH_WORDS,
+        any_case=True,
+        trait=_HINT,
     ),
     "birth_after": sign(
-        r"(?<![\d.])(?P<it>\d{1,2}[./-]\d{1,2}[./-](?:19|20)\d{2}|(?:19|20)\d{2}[-/.年년]\s?\d{1,2}[-/.月월]\s?\d{1,2}[日일]?)\s?(?:\(?(?:doğumlu|г\. ?р\.|г\.р\.|生まれ|出生|생\b|출생|p\.? ?rođ|született|doğum|में जन्म|को जन्म|geboren|születésű|\(?d\.?o\.?b|\(?date of birth|\(?birth)|tarihinde doğ|में पैदा)",
+        r"(?<![\d.])(?P<it>\d{1,2}[./-]\d{1,2}[./-](?:19|20)\d{2}|(?:19"
+        r"|20)\d{2}[-/.年년]\s?\d{1,2}[-/.月월]\s?\d{1,2}[日일]?)\s?(?:\(?(?:doğumlu|г\. "
+        r"?р\.|г\.р\.|生まれ|出生|생\b|출생|p\.? "
+        r"?rođ|született|doğum|में जन्म|को जन्म|geboren|születésű|\(?d\.?o\.?b|\(?date of birth|\(?birth)"
+        r"|tarihinde doğ|में पैदा)",
         "г.р|г. р|生まれ|出生|생|जन्म|पैदा",
         words="doğumlu|doğum|született|rođ|doğmuş|doğdu|geboren|dob|birth",
         any_case=True,
@@ -325,7 +503,11 @@ def _is_lettered(kind: str, text: str) -> bool:
         return letters[total % 11] == text[8]
     if kind == "tw":
         code = "ABCDEFGHJKLMNPQRSTUVXYWZIO".index(text[0]) + 10
-        return (code // 10 + code % 10 * 9 + sum(int(d) * w for d, w in zip(text[1:], (8, 7, 6, 5, 4, 3, 2, 1, 1), strict=True))) % 10 == 0
+        return (
+            code // 10
+            + code % 10 * 9
+            + sum(int(d) * w for d, w in zip(text[1:], (8, 7, 6, 5, 4, 3, 2, 1, 1), strict=True))
+        ) % 10 == 0
     if kind in ("nino", "hkid", "driver", "rvnr"):
         return not text.startswith(("BG", "GB", "NK", "KN", "TN", "NT", "ZZ"))
     return is_valid(kind.replace("__", "_.") if "__" in kind else kind.replace("_", ".", 1), text)
@@ -400,7 +582,8 @@ def _is_snils(text: str) -> bool:
 
 
 _STRONG = re.compile(  # how numbers are grouped by people who mean a telephone; the digits are in the test below
-    r"\(\d\) ?\d[-. ]\d|1[-. ]?\(3\) ?3[-. ]4|\(3\) ?3[-. ]4|(?:1[-. ])?3([-. ])3\1 ?4|1 3 3 2 2|\(?3\)?[- ]3-2-2|1[- ]\(?3\)?[- ]3[- ]2[- ]2|\(?2\)? ?[45]-4|2 5[- ]4|3 4 4|3-4-4|5 5|5-5|\(2\) ?4[- ]4|2-4-4|2 4 4"
+    r"\(\d\) ?\d[-. ]\d|1[-. ]?\(3\) ?3[-. ]4|\(3\) ?3[-. ]4|(?:1[-. ])?3([-. ])3\1 ?4|1 3 3 2 2|\(?3\)?[- ]3-2-2"
+    r"|1[- ]\(?3\)?[- ]3[- ]2[- ]2|\(?2\)? ?[45]-4|2 5[- ]4|3 4 4|3-4-4|5 5|5-5|\(2\) ?4[- ]4|2-4-4|2 4 4"
 )
 
 
@@ -408,7 +591,12 @@ def _phone_kind(text: str, sizes: list[int], shape: str) -> str | None:
     """A telephone number by its form, a weak one, or none."""
     digits = "".join(filter(str.isdigit, text))
     total = len(digits)
-    if _DATE.search(text) or digits in "01234567890123456789" or len(set(digits)) < 3 or ("/" in text.strip("0123456789") and text.count("/") > 1):
+    if (
+        _DATE.search(text)
+        or digits in "01234567890123456789"
+        or len(set(digits)) < 3
+        or ("/" in text.strip("0123456789") and text.count("/") > 1)
+    ):
         return None
     if text.count(".") == 1 and "(" not in text:
         return None
@@ -424,7 +612,15 @@ def _phone_kind(text: str, sizes: list[int], shape: str) -> str | None:
         return "phone" if _fits(digits, sizes, shape) else None
     if len(sizes) == 1:
         return "weak_phone" if 8 <= total <= 11 else None
-    return "weak_phone" if re.fullmatch(r"3 3 3|3-3-3|2 2 2 2|3 2 3|3 2 2 2|2 3 2 2|4 4|4-4|3 3 2 2|2 7|3 6|4 6|2 3 4|3-4|3 4|3 7|\(\d\) ?\d.*|[12] \d \d \d|3-2-2", shape) else None
+    return (
+        "weak_phone"
+        if re.fullmatch(
+            r"3 3 3|3-3-3|2 2 2 2|3 2 3|3 2 2 2|2 3 2 2|4 4|4-4|3 3 2 2|2 7|3 6|4 6|2 3 4|3-4|3 4|3 7|\(\d\) ?\d.*"
+            r"|[12] \d \d \d|3-2-2",
+            shape,
+        )
+        else None
+    )
 
 
 def _fits(digits: str, sizes: list[int], shape: str) -> bool:

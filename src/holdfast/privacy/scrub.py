@@ -64,7 +64,8 @@ PSEUDONYM = re.compile(rf"<(?:{'|'.join(RANK)}):[0-9a-f]{{{DIGITS}}}>")
 PLAIN = frozenset({"role", "type", "id", "tool_call_id"})  # fields that link the parts of a conversation
 KEYS = {  # keys of JSON objects that say what their value is
     "assigned_secret": re.compile(
-        r"(?:.*_)?(?:password|passwd|passphrase|passwort|pwd|pass|secret|api_?key|secret_?key|private_?key|access_?key|credentials?"
+        r"(?:.*_)?(?:password|passwd|passphrase|passwort|pwd|pass|secret|api_?key|secret_?key|private_?key"
+        r"|access_?key|credentials?"
         r"|mot_de_passe|contraseña|senha|wachtwoord|hasło|heslo|lösenord|cvv|cvc|otp|pin)|(?:.*_)token|authorization"
     ),
     "told_phone": re.compile(r"(?:.*_)?(?:phone|mobile|telephone|fax|cell)(?:_?(?:number|no))?"),
@@ -115,9 +116,7 @@ def key_in(folder: Path) -> bytes:
 class Scrub:
     """Replaces what is found. `token_bytes` gives the bytes of a token; without it a scrubbed call loses its ids."""
 
-    def __init__(
-        self, key: bytes, *, token_bytes: TokenBytes | None = None, classes: Iterable[str] = CLASSES
-    ) -> None:
+    def __init__(self, key: bytes, *, token_bytes: TokenBytes | None = None, classes: Iterable[str] = CLASSES) -> None:
         self._key, self._token_bytes, self._classes = key, token_bytes, frozenset(classes)
         if unknown := self._classes - CLASSES:
             what = f"classes to scrub: {', '.join(sorted(unknown))}"
@@ -489,7 +488,9 @@ def _all(text: str, *, is_encoded: bool) -> list[Detection]:
     if (other := spelling.unescaped(plain.text)) is not None:
         found += [Detection(hit.kind, *plain.span(*other.span(hit.start, hit.end))) for hit in _within(other.text)]
         spans = [(other.span(hit.start, hit.end), hit) for hit in numbers.numbers(other.text)]  # hidden: on purpose
-        found += [Detection(hit.kind, *plain.span(*span)) for span, hit in spans if span[1] - span[0] > hit.end - hit.start]
+        found += [
+            Detection(hit.kind, *plain.span(*span)) for span, hit in spans if span[1] - span[0] > hit.end - hit.start
+        ]
     for start, end, said in spelling.blobs(plain.text):
         if hits := _hidden(said):
             kind = min((hit.kind for hit in hits), key=lambda kind: RANK[WORDS[kind]])
@@ -520,13 +521,22 @@ def _columns(text: str) -> Iterator[Detection]:
 
 def _hidden(text: str) -> list[Detection]:
     """All hits in what somebody has encoded; there also a number without any context counts."""
-    cards = [Detection("wide_card", *match.span()) for match in LONG_DIGITS.finditer(text) if detect.luhn(match.group())]
+    cards = [
+        Detection("wide_card", *match.span()) for match in LONG_DIGITS.finditer(text) if detect.luhn(match.group())
+    ]
     return [*_within(text), *numbers.numbers(text), *cards]
 
 
 def _within(text: str) -> list[Detection]:
     """All hits in one spelling; a weak one counts where a word, or something else that is personal, stands near."""
-    found = [*SEARCH.find(text), *people.names(text), *numbers.ids(text), *numbers.told(text), *numbers.one_time_codes(text), *_columns(text)]
+    found = [
+        *SEARCH.find(text),
+        *people.names(text),
+        *numbers.ids(text),
+        *numbers.told(text),
+        *numbers.one_time_codes(text),
+        *_columns(text),
+    ]
     weak = []
     for hit in numbers.numbers(text):
         (weak if hit.kind == "weak_phone" else found).append(hit)
