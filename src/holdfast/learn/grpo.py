@@ -38,7 +38,7 @@ from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
-from holdfast.contracts.reward import TURN_REWARD, outcome_of
+from holdfast.contracts.reward import PROGRESS, outcome_of
 from holdfast.contracts.rollout import Split
 from holdfast.learn import quality
 from holdfast.learn.batch import (
@@ -75,7 +75,7 @@ class Grpo:
     leave_one_out: bool = False
     mix: float = 0.0  # share of the turn's own reward in its credit; the rest is the outcome's
     lam: float = 0.0  # how much a turn answers for the turns after it
-    turn_term: str = TURN_REWARD  # what was measured of a turn, and counts as its own reward beside what it was paid
+    turn_term: str = PROGRESS  # what was measured of a turn, and counts as its own reward beside what it was paid
     skip_zero_spread: bool = True
     terms: Literal["sum", "normalised"] = "sum"  # of the signals: as they are, or each by its own spread first
     outcome: str = "success"  # the signal that decides; read where the terms are normalised
@@ -276,7 +276,7 @@ def _measured(team: Sequence[Experience], lengths: NDArray[np.int64], intake: Sa
     return group_relative(values, index, scale=False, leave_one_out=settings.leave_one_out).astype(np.float64)
 
 
-def measured_turns(experience: Experience, intake: SampleFilter, term: str = TURN_REWARD) -> Floats:
+def measured_turns(experience: Experience, intake: SampleFilter, term: str = PROGRESS) -> Floats:
     """What was measured of each turn and not paid; 0 where nothing was."""
     values = np.zeros(len(experience.calls))
     for signal in counted(experience, intake.channels):
