@@ -20,7 +20,7 @@ from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
 from holdfast.learn.batch import SampleFilter
-from holdfast.learn.grpo import OBJECTIVE, Grpo, compare
+from holdfast.learn.grpo import GRPO, Grpo, compare
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.policies.decoder import Decoder
 from holdfast.policies.lm import ModelShape, Transformer
@@ -57,7 +57,9 @@ def measure(quick: bool, work: Work | None = None) -> Figures:
     work = work or Work()
     torch.set_num_threads(1)
     model = Transformer(work.shape, seed=0)
-    trainer = Trainer(model, Settings(objective=OBJECTIVE, optimizer=OptimizerConfig(learning_rate=1e-5)), seed=0)
+    trainer = Trainer(
+        model, Settings(objective=GRPO().objective, optimizer=OptimizerConfig(learning_rate=1e-5)), seed=0
+    )
     rounds = 3 if quick else 10
     rng = np.random.default_rng(0)
     sampled, learnt, counts, rates = [], [], [], []

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from holdfast.learn.grpo import OBJECTIVE
+from holdfast.learn.grpo import GRPO
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.policies.decoder import Decoder
 from holdfast.policies.lm import Transformer
@@ -72,7 +72,7 @@ class Step:
         self.model, self.work, self.rng = model, work, np.random.default_rng(0)
         self.decoder = Decoder(model, slots=work.batch)
         self.trainer = Trainer(
-            model, Settings(objective=OBJECTIVE, optimizer=OptimizerConfig(learning_rate=1e-5)), seed=0
+            model, Settings(objective=GRPO().objective, optimizer=OptimizerConfig(learning_rate=1e-5)), seed=0
         )
 
     def lap(self, steps: int) -> dict[str, Any]:

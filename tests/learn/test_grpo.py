@@ -14,7 +14,7 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import PROGRESS, TURN_REWARD, RewardTerm
 from holdfast.contracts.rollout import RolloutState
 from holdfast.learn.batch import SampleFilter, SkipReason
-from holdfast.learn.grpo import OBJECTIVE, Grpo, compare
+from holdfast.learn.grpo import GRPO, Grpo, compare
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.reward.breakdown import OutcomeGate, total
@@ -108,7 +108,9 @@ def test_impossible_shares_are_refused() -> None:
 def test_a_rewarded_token_becomes_likelier() -> None:
     """A bandit for a language model: after [1, 2], token 7 pays. Eight draws a step, log-probs as drawn."""
     model = Transformer(ModelShape(vocabulary=16, width=32, layers=2, heads=2, context=16), seed=0)
-    trainer = Trainer(model, Settings(objective=OBJECTIVE, optimizer=OptimizerConfig(learning_rate=1e-2)), seed=0)
+    trainer = Trainer(
+        model, Settings(objective=GRPO().objective, optimizer=OptimizerConfig(learning_rate=1e-2)), seed=0
+    )
     rng = np.random.default_rng(0)
 
     def chances() -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -325,7 +327,9 @@ def test_what_a_turn_found_out_raises_that_turn_and_only_where_the_check_was_pas
 
 def test_the_turn_that_found_something_out_becomes_likelier_and_the_other_does_not() -> None:
     model = Transformer(ModelShape(vocabulary=16, width=32, layers=2, heads=2, context=16), seed=0)
-    trainer = Trainer(model, Settings(objective=OBJECTIVE, optimizer=OptimizerConfig(learning_rate=1e-2)), seed=0)
+    trainer = Trainer(
+        model, Settings(objective=GRPO().objective, optimizer=OptimizerConfig(learning_rate=1e-2)), seed=0
+    )
     group = [found_out("found", 7, 1.0, success=1.0), found_out("idle", 8, 0.0, success=1.0)]
 
     def chance(after: list[int], token: int) -> float:

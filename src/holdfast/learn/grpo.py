@@ -93,7 +93,6 @@ MOST_MIX = 0.5  # where those that passed are compared with others: the outcome 
 PASSED, FAILED, VETOED = 2, 1, 0  # ranks; what no guard judged has none
 GATE, GATE_SOURCE = "safety.hard_gate", "rule:safety"
 _SHUT = {0.0: PASSED, 1.0: FAILED, 2.0: VETOED}  # by the value of the guard's signal
-OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28)  # room for rare tokens to grow: DAPO, arXiv:2503.14476
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
