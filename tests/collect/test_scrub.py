@@ -58,9 +58,9 @@ def test_of_planted_secrets_at_most_one_in_a_hundred_is_left_and_of_people_one_i
 
 
 def test_forms_that_were_learnt_from_misses_stay_found_and_clean_talk_comes_through_as_it_was() -> None:
-    """A login in prose, a flag that one letter stands for, and An, which is a word: the three that are left."""
+    """An, which is a word, is the one that is left."""
     left = [canary.planted for canary in canaries.KNOWN if canaries.is_left(canary, SCRUB.value(canary.message))]
-    assert left == ["Sonne2019!", "letmein99", "Nguyen Van An"]
+    assert left == ["Nguyen Van An"]
     assert all(canaries.is_left(canary, canary.message) for canary in (*canaries.KNOWN, *canaries.UNSEEN))  # before
     assert not [text for text in (*canaries.TOOL_USE, *canaries.CODE) if SCRUB.text(text) != text]
 

@@ -123,7 +123,7 @@ def _bits(text: str) -> float:
 
 _CODE = re.compile(  # a call, an index, an attribute, a constant, an address, a type
     r"^[A-Za-z_][A-Za-z_.]*[(\[{]|^\w+\.\w+$|^[A-Z][A-Z_]+$|^(?:https?|file):|::|\w\.(?:env|get|config|environ)\b"
-    r"|^(?:process|os|self|this|config|settings|env|var|secrets|data|module|local)\.|^/|^\.{1,2}/|=>|^\d+[a-z]{1,2}$"
+    r"|^(?:process|os|self|this|config|settings|env|var|secrets|data|module|local)\.|^/[a-z]+(?:/|$)|^\.{1,2}/|=>|^\d+[a-z]{1,2}$"
 )
 _SIGNS = frozenset("!@#$%^&*+=?~")
 
@@ -218,7 +218,7 @@ gsk_ pplx- xai- r8_ nvapi- tvly- jina_ fw_ tgp_v1_ lsv2_[a-z]{2}_ pcsk_ csk- e2b
 sk_(?=[0-9a-f]{32}) pk-lf- lin_(?:api|oauth)_ ntn_ secret_(?=[A-Za-z0-9]{24}) fig[duo]h?_ pat-[a-z]{2}\d- tfp_
 ops_ dp\.[a-z]{2,5}\. hv[sbr]\. pul- NR(?:AK|JS|IQ|II|RA)- gl(?:c|sa)_ sntry[su]_ dt0[a-z]01\. hc[abx]ik_ HRKU-
 vc[pair]_ nf[pco]_ (?:FlyV1\s)?fm[12]r?_ fo1_ rnd_ sbp_ sb_secret_ pscale_[a-z]{2,5}_ dapi(?=[0-9a-f]{32})
-sq0[a-z]{3}- EAA[A-Z](?=[A-Za-z0-9_-]{20}) shp(?:at|ca|pa|ss|tka)_ whsec_ [prs]k_(?:live|test|prod)_
+sq0[a-z]{3}- EAA[A-Z](?=[A-Za-z0-9_-]{20}) shp(?:at|ca|pa|ss|tka)_ whsec_ (?:pk_(?:live|test|prod)|[rs]k_prod)_
 rzp_(?:live|test)_ access-[a-z]{7,11}- (?:live|test)_(?=[A-Za-z0-9]{24}) xkeysib- xsmtpsib- key-(?=[0-9a-f]{32})
 GOCSPX- AT(?:ATT3|CTT3|(?:BB|TA)(?=[A-Za-z0-9]{24})) xapp- xoxe[.-] rubygems_ dckr_[po]at_ oy2(?=[a-z0-9]{40})
 CLOJARS_ AKCp cmVmd(?=[A-Za-z0-9]{50}) GR1348941 gl(?:rt|rtr|dt|cbt|ptt|ft|soat|imt|agent|oas|ffct|wt)-
@@ -241,7 +241,7 @@ SECRETS: Mapping[str, Sign] = {
         test=is_given,
     ),
     "slack_token": sign(r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}", "xox", test=is_given),
-    "aws_access_key": sign(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", test=is_given, trait=_LONG_TOKEN),
+    "aws_access_key": sign(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", "AKIA|ASIA", test=is_given),
     "google_api_key": sign(r"\bAIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])", test=is_given, trait=_LONG_TOKEN),
     "stripe_key": sign(r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}", "k_live_|k_test_", test=is_given),
     "gitlab_token": sign(r"\bglpat-[A-Za-z0-9_-]{20,}", "glpat-", test=is_given),
@@ -385,11 +385,21 @@ ASSIGNED: Mapping[str, Sign] = {
         rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`*\])]{{0,3}}(?:\s\([^()\n]{{1,30}}\)|\s(?:for|of|to|at|on|für|fur|vom"
         rf"|von|zum|de|du|del|do|da|pour|para|per"
         r"|voor|van|do|dla|till|til|for|untuk|cho|icin|için)\s[^\n:=]{1,40}?)?\s{0,4}"
-        r"(?:[:=|>]{1,2}>?|→|->|[,(](?=\s?[\"'])|(?<![\"'])\s(?=[\"']))\s{0,8}(?P<quote>[\"'`]{0,3})"
+        r"(?:[:=|]{1,2}>?\s{0,8}|>(?=[^\s<])|(?:→|->|[,(](?=\s?[\"'])|(?<![\"'])\s(?=[\"']))\s{0,8})[\"'`]{0,3}"
         r"(?P<it>(?<=[\"'`])[^\"'`\n<>]{4,128}(?=[\"'`])|[^\s\"'`,;|<>&]{4,512})",
         "pass|pw",
         words=_PASSWORD_WORDS,
         test=is_told_password,
+        any_case=True,
+    ),
+    "stated_password": sign(
+        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`*]{{0,3}}\s{{1,4}}"
+        r"(?:(?:is|are|was|ist|war|lautet|est|es|era|é|è|jest|je|är|er|on|adalah|là)\b:?"
+        r"|(?:has been |was |is )?(?:set |changed |reset )?to\b)"
+        r"\s{1,4}[\"'`]?(?P<it>[^\s\"'`,;|]{6,512})",
+        "pass|pw",
+        words=_PASSWORD_WORDS,
+        test=is_password,
         any_case=True,
     ),
     "prose_password": sign(
@@ -579,7 +589,7 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "wallet_key": sign(
-        r"[5KL](?<![A-Za-z0-9].)[1-9A-HJ-NP-Za-km-z]{50,51}(?![A-Za-z0-9])", test=_is_random, trait=_LONG_TOKEN
+        r"[5KL](?<![A-Za-z0-9+/].)[1-9A-HJ-NP-Za-km-z]{50,51}(?![A-Za-z0-9+/])", test=_is_random, trait=_LONG_TOKEN
     ),
     "random_string": sign(
         r"[A-Za-z0-9+/_-](?<![A-Za-z0-9+/_=-].)[A-Za-z0-9+/_-]{31,}+={0,2}(?![A-Za-z0-9+/_-])",
@@ -617,7 +627,7 @@ def _is_prose_password(text: str) -> bool:
     is_plain = re.fullmatch(
         r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]?|[\d.,:/-]+\w{0,3}|\d+[a-z]+|[a-z]{1,4}-?\d{1,4}|v?\d[\w.]*"
         r"|[\w.-]+\.\w{2,4}"
-        r"|[A-Za-z]+\d|[a-z_]+|[\w.+-]+@[\w.-]+|[a-z]+(?:_[a-z0-9]+)+|--?[\w-]+|\W+\w+\W*",
+        r"|[A-Za-z]+\d|[a-z_]+|[\w.+-]+@[\w.-]+|[a-z]+(?:_[a-z0-9]+)+|--?[\w-]+|\w+=\S*|\W+\w+\W*",
         text,
         re.IGNORECASE,
     )

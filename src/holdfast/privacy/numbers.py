@@ -34,7 +34,7 @@ NO_PERSON = re.compile(  # what stands before a number that is nobody's
     r"|between|than|"
     r"range|equals|batch|lot|asset|request|trace|job|run|sequence|barcode|lat|lon|exp|expires?"
     r"|flight|room|ref no|file)"
-    r"(?:\s?(?:number|no|nr|num|id|code|is))?[\s:=#.\"'(-]{0,4}"
+    r"(?: ?(?:number|no|nr|num|id|code|is))?[ \t:=#.\"'(-]{0,4}"
 )
 PHONE_CUE = re.compile(  # what stands around a number that somebody answers
     r"phone|\btel\b|telefon|mobil|\bcell|whatsapp|hotline|\bcall|\bring\b|\bdial|\btext|\bsms\b|reach|contact"

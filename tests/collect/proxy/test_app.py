@@ -591,8 +591,9 @@ def answered(text: str = "hello", **more: Any) -> ModelCall:
     return ModelCall(messages=tuple(HELLO), sampling={"temperature": 0.5}, **given)
 
 
-def begin(store: Store, attempt: Attempt, **how: Any) -> CallRecord:
-    return SpanRecorder(store, clock=time.time, **how).open(attempt, ASKED, trace_id="t1", notes={"path": "/v1"})
+async def begin(store: Store, attempt: Attempt, **how: Any) -> CallRecord:
+    recorder = SpanRecorder(store, clock=time.time, **how)
+    return await recorder.open(attempt, ASKED, trace_id="t1", notes={"path": "/v1"})
 
 
 def kept(store: Store, attempt: Attempt) -> Span:
@@ -602,7 +603,7 @@ def kept(store: Store, attempt: Attempt) -> Span:
 
 async def test_a_call_is_there_while_it_runs_and_whole_when_it_ended(file_store: Store) -> None:
     attempt = running(file_store)
-    record = begin(file_store, attempt, prices={"m": TokenPrice(read=2.0, written=4.0)})
+    record = await begin(file_store, attempt, prices={"m": TokenPrice(read=2.0, written=4.0)})
     await record.opened()
     opened = kept(file_store, attempt)
     assert (opened.seq, opened.kind, opened.name, opened.ended_at) == (FIRST, SpanKind.MODEL, "model.m", None)
@@ -620,7 +621,7 @@ async def test_a_call_is_there_while_it_runs_and_whole_when_it_ended(file_store:
 
 async def test_a_stream_is_written_down_while_it_runs(file_store: Store) -> None:
     attempt = running(file_store)
-    record = begin(file_store, attempt, amend_s=0.02)
+    record = await begin(file_store, attempt, amend_s=0.02)
     record.arrived(lambda: answered("hel", finish_reason=None), is_answer=True)  # before it is known to be open
     await until(lambda: [s for s in file_store.traces.spans(attempt.token) if s.model != opened_call()])
     partial = kept(file_store, attempt)
@@ -661,7 +662,7 @@ async def test_an_attempt_that_does_not_run_is_refused_at_every_step(file_store:
     late = SpanRecorder(file_store, clock=lambda: attempt.lease_until)
     with pytest.raises(StaleLease, match="its lease has run out"):
         late.attempt(attempt.rollout, 1)
-    record = begin(file_store, attempt)
+    record = await begin(file_store, attempt)
     await record.not_refused()
     await record.opened()
     file_store.queue.finish(attempt, AttemptState.FAULT, now=time.time()).result()
@@ -669,7 +670,7 @@ async def test_an_attempt_that_does_not_run_is_refused_at_every_step(file_store:
         keeper.attempt(attempt.rollout, 1)
     with pytest.raises(StaleLease):
         await record.close(answered())
-    refused = begin(file_store, attempt)
+    refused = await begin(file_store, attempt)
     with pytest.raises(StaleLease):
         await refused.opened()
     await refused.give_up(None, "something else")  # is quiet about it
@@ -684,7 +685,7 @@ async def test_nothing_is_written_before_it_is_scrubbed(file_store: Store) -> No
         return replace(call, messages=tuple(map(clean, call.messages)), response=clean(call.response))
 
     attempt = running(file_store)
-    record = begin(file_store, attempt, scrub=scrub, amend_s=0.01)
+    record = await begin(file_store, attempt, scrub=scrub, amend_s=0.01)
     await record.opened()
     seen = [kept(file_store, attempt)]
     record.arrived(lambda: answered("hel lo"), is_answer=True)
@@ -696,9 +697,24 @@ async def test_nothing_is_written_before_it_is_scrubbed(file_store: Store) -> No
     assert texts == [("**", None), ("**", "*** "), ("**", "***lo")]
 
 
+async def test_other_calls_go_on_while_one_is_scrubbed(file_store: Store) -> None:
+    loop, threads = threading.get_ident(), list[int]()
+
+    def scrub(call: ModelCall) -> ModelCall:
+        threads.append(threading.get_ident())
+        return call
+
+    record = await begin(file_store, running(file_store), scrub=scrub, amend_s=0.01)
+    await record.opened()
+    record.arrived(lambda: answered("hel lo"), is_answer=True)
+    await until(lambda: len(threads) > 1)
+    await record.close(answered("hello"))
+    assert len(threads) >= 3 and loop not in threads
+
+
 async def test_an_answer_that_cannot_be_kept_leaves_the_call_and_the_reason(file_store: Store) -> None:
     attempt = running(file_store)
-    record = begin(file_store, attempt)
+    record = await begin(file_store, attempt)
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
@@ -712,7 +728,7 @@ async def test_an_answer_that_cannot_be_kept_leaves_the_call_and_the_reason(file
 
 async def test_the_last_word_of_what_goes_on_is_held_back_for_it_may_begin_a_secret(file_store: Store) -> None:
     attempt = running(file_store)
-    record = begin(file_store, attempt, amend_s=0.02, scrub=lambda call: call)
+    record = await begin(file_store, attempt, amend_s=0.02, scrub=lambda call: call)
     so_far = answered("the key is sk-ab", finish_reason=None, completion_ids=(1, 2), logprobs=(-1.0, -1.0))
     record.arrived(lambda: so_far, is_answer=True)
     await until(lambda: [s for s in file_store.traces.spans(attempt.token) if s.model != opened_call()])
@@ -742,6 +758,6 @@ def test_numbers_at_the_end_of_what_goes_on_are_held_back_with_the_last_word(
     keeper = SpanRecorder(shared_store, clock=time.time, scrub=lambda call: call)
     item = {"type": "web search", "id": "ws 12 3", "query": said, "more": [{"text": said}]}
     response = {"role": "assistant", "content": said, "items": [item]}
-    kept = keeper.scrubbed(answered(response=response), is_whole=False).response
+    kept = asyncio.run(keeper.scrubbed(answered(response=response), is_whole=False)).response
     assert kept["content"] == left
     assert kept["items"] == [{"type": "web search", "id": "ws 12 3", "query": left, "more": [{"text": left}]}]
