@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import TURN_REWARD, RewardTerm
+from holdfast.contracts.reward import PROGRESS, TURN_REWARD, RewardTerm
 from holdfast.contracts.rollout import RolloutState
 from holdfast.learn.batch import SampleFilter, SkipReason
 from holdfast.learn.grpo import GRPO, Grpo, compare
@@ -251,7 +251,7 @@ def test_no_token_of_a_failure_has_more_credit_than_one_of_a_success(
         assert min(ranked[1]) > max(ranked[0])
 
 
-def measured(values: Sequence[float], name: str = TURN_REWARD) -> list[RewardTerm]:
+def measured(values: Sequence[float], name: str = PROGRESS) -> list[RewardTerm]:
     """What was measured of each turn, and is not paid."""
     return [signal(value, name, turn=turn, weight=0.0) for turn, value in enumerate(values)]
 
@@ -269,7 +269,7 @@ def test_the_turn_that_decided_has_more_of_the_credit_than_one_that_all_did_alik
         "right": pytest.approx([0.5, 0.6]),
         "wrong": pytest.approx([-0.5, -0.6]),
     }
-    assert advantages(group, Grpo(mix=0.5, turn_term="progress")) == {
+    assert advantages(group, Grpo(mix=0.5, turn_term=TURN_REWARD)) == {
         "right": pytest.approx([0.5, 0.5]), "wrong": pytest.approx([-0.5, -0.5]),
     }  # fmt: skip
 

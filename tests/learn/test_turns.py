@@ -12,7 +12,7 @@ from torch import nn
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
-from holdfast.contracts.reward import TURN_REWARD
+from holdfast.contracts.reward import PROGRESS
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.trace import TRUNCATED, ModelCall, Span, SpanKind
 from holdfast.learn.batch import SampleFilter, fitted, gather
@@ -129,7 +129,7 @@ def advised(attempts: list[Experience], gae: GaeSettings, value: float = 0.5) ->
 
 def test_credit_by_turn_moves_rewards_between_turns_and_adds_none() -> None:
     """Measured .8 and .4, half of it counts, reward 1: turn 0 gets .4, the last turn 1 + .2 − .6. V = 0."""
-    turns = [signal(value, TURN_REWARD, turn=turn, weight=0.0) for turn, value in enumerate((0.8, 0.4))]
+    turns = [signal(value, PROGRESS, turn=turn, weight=0.0) for turn, value in enumerate((0.8, 0.4))]
     one = attempt("a", *TWO, signals=[signal(1.0), *turns])
     for lam, wanted in ((0.0, [0.4, 0.6]), (1.0, [1.0, 0.6])):  # the whole attempt is worth 1 as before
         gae = GaeSettings(gamma=1.0, lam=lam, normalize_advantages=False, turn_credit=0.5)

@@ -12,7 +12,7 @@ from holdfast.contracts.errors import BadRecord, check_fields
 MAX_TURN = 2**31 - 1  # what a column can hold
 CHECKED = ("success", "exact_match")  # the signals that say whether an attempt was right; the first that is there
 RIGHT = 1.0 - 1e-9
-TURN_REWARD = "turn_reward"  # what a turn was worth in all
+TURN_REWARD, PROGRESS = "turn_reward", "progress"  # what a turn was worth in all; its part of the outcome
 TURN_SOURCES = ("rule:turn@1", "rule:evidence")  # who says that and its parts: by these weights; what was found out
 
 

@@ -38,7 +38,7 @@ from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import AdvantageBatch, Experience, Group, Trajectory
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
-from holdfast.contracts.reward import TURN_REWARD, outcome_of
+from holdfast.contracts.reward import PROGRESS, outcome_of
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.trace import ModelCall
 from holdfast.learn import quality
@@ -78,7 +78,7 @@ class Grpo:
     leave_one_out: bool = False
     mix: float = 0.0  # share of the turn's own reward in its credit; the rest is the outcome's
     lam: float = 0.0  # how much a turn answers for the turns after it
-    turn_term: str = TURN_REWARD  # what was measured of a turn, and counts as its own reward beside what it was paid
+    turn_term: str = PROGRESS  # what was measured of a turn, and counts as its own reward beside what it was paid
     skip_zero_spread: bool = True
     terms: Literal["sum", "normalised"] = "sum"  # of the signals: as they are, or each by its own spread first
     outcome: str = "success"  # the signal that decides; read where the terms are normalised
@@ -304,7 +304,11 @@ def _measured(
     return group_relative(values, index, scale=False, leave_one_out=settings.leave_one_out).astype(np.float64)
 
 
+<<<<<<< HEAD
 def measured_turns(trajectory: Trajectory, channels: tuple[str, ...] | None, term: str = TURN_REWARD) -> Floats:
+=======
+def measured_turns(experience: Experience, intake: SampleFilter, term: str = PROGRESS) -> Floats:
+>>>>>>> i15turns
     """What was measured of each turn and not paid; 0 where nothing was."""
     values = np.zeros(trajectory.turn_count)
     for signal in counted(trajectory, channels):
