@@ -11,8 +11,10 @@ import torch
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies.lm import ModelShape, Transformer
+from holdfast.policies.model import folder_of
 from holdfast.policies.tokens import END, SYSTEM
-from holdfast.workloads.pretraining import PORTION, PretrainRecipe, ground, grow
+from holdfast.policies.weights import read
+from holdfast.workloads.pretraining import PORTION, RECIPES, PretrainRecipe, ground, grow
 from holdfast.workloads.tooluse.dialogues import corpus
 from holdfast.workloads.tooluse.tasks import EASY
 
@@ -81,3 +83,12 @@ def test_what_is_left_of_a_row_is_ends_that_nobody_decided() -> None:
     ids, decided, _ = ground(replace(TINY, conversations=1), processes=1)
     length = len(corpus("strong", "train", 0, 1)[0][0])
     assert set(ids[0, length:].tolist()) == {END} and not decided[0, length:].any()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("sprout", "strong"), ("sprout-weak", "weak")])
+def test_the_shipped_weights_were_grown_on_what_this_code_makes(name: str, kind: str) -> None:
+    notes: Any = read(folder_of(name)).notes
+    recipe = RECIPES[kind]
+    assert (notes["recipe"]["steps"], notes["recipe"]["conversations"]) == (recipe.steps, recipe.conversations)
+    first = replace(recipe, conversations=PORTION)
+    assert ground(first, processes=1)[2] == notes["first_portion"]

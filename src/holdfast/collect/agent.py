@@ -470,9 +470,10 @@ class Context:
         if answer.thought.get("action") == BudgetAction.ESCALATE and answer.thought.get("cut"):
             # The same seed thinks the same again, and then goes on: only what is new is counted.
             again |= {"seed": sampling.get("seed")} if "seed" in sampling else {}
-            with self._recorded(messages, again, tag, answer.thought["used"]) as answer:
+            with self._recorded(messages, again, tag, answer.thought["used"]) as once_more:
                 asked, given = _limited(complete, messages, again)
-                answer.call = _held(await complete(asked, **given), complete, again)
+                once_more.call = _held(await complete(asked, **given), complete, again)
+            return once_more.call
         return answer.call
 
     async def stream(

@@ -27,9 +27,9 @@ from holdfast.workloads.tooluse.tasks import (
     draw,
     iso,
     key,
-    pick,
 )
 from holdfast.workloads.tooluse.tools import BAD_ARGUMENTS, BUSY, SPECS, UNKNOWN_KEY, UNKNOWN_TOOL, WEEKDAYS
+from holdfast.workloads.tooluse.wordings import pick
 
 Message = dict[str, Any]
 WHERE = ("train", "val")  # val is for looking at the loss; the test split is for no one who learns

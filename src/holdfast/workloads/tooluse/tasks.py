@@ -568,7 +568,7 @@ def draw(chance: Random, split: str, dials: Dials) -> SolvedTask:
     is_thinking, style = chance.random() < dials.think, pick(chance, dials.styles)
     is_open = family in ("missing", "unoffered")
     prompt = worded(chance, split, "convert" if form == "by_calc" else form).format(**question.fields)
-    told = None
+    told: frozenset[str] | None = None
     if dials.prompts == "usual":
         system = _system(chance, is_allowed, is_thinking, style)
     elif dials.prompts == "bare":
