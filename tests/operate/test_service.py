@@ -484,7 +484,7 @@ async def test_what_was_served_and_rewarded_can_be_learnt_from(
     with Local(model, name="local/sprout@1", version="ab12", slots=2, seed=0) as local:
         for number in range(4):
             calls[f"r{number}"] = made = await local(HELLO, max_tokens=8, temperature=1.0, seed=number)
-            capture.heard(f"r{number}", "sprout@1", HELLO, made)
+            capture.heard(f"r{number}", "sprout@1", "ann", made)
     clock.advance(3600)  # people take their time
     for number, identity in enumerate(calls):
         assert await capture.save_feedback(identity, {"reward": number % 2})
@@ -518,7 +518,7 @@ async def test_what_was_served_and_rewarded_can_be_learnt_from(
 async def test_a_reward_counts_and_where_there_is_none_success_does(
     file_store: Store, run: str, capture: Capture, said: dict[str, float], total: float
 ) -> None:
-    capture.heard("r1", "sprout@2", HELLO, call("sprout@2"))
+    capture.heard("r1", "sprout@2", "ann", call("sprout@2"))
     assert await capture.save_feedback("r1", said)
     found = file_store.experiences.get(f"{run}/r1")
     assert found is not None and found.breakdown.total == total
@@ -528,7 +528,8 @@ async def test_a_reward_counts_and_where_there_is_none_success_does(
     measured = {signal.name: signal.value for signal in found.breakdown.signals if signal.turn == 0}
     assert measured["format"] == 1.0 and measured["progress"] == said.get("success", 0.0)  # one call, one turn
     rollout = file_store.views.rollout(f"{run}/r1")
-    assert rollout.metadata["release"] == "sprout@2" and rollout.input == {"messages": HELLO}
+    assert (rollout.metadata["release"], rollout.metadata["user"]) == ("sprout@2", "ann")
+    assert rollout.input == {"messages": HELLO}
     assert rollout.reward == total
 
 
@@ -553,9 +554,9 @@ async def test_a_conversation_of_several_requests_is_one_rollout_with_its_tools(
     file_store: Store, run: str, capture: Capture
 ) -> None:
     first, second = tool_turn("What is x?", "7")
-    capture.heard("r1", "sprout@1", first.messages, first)
-    capture.heard("other", "sprout@1", HELLO, call("other"))
-    capture.heard("r2", "sprout@1", second.messages, second)
+    capture.heard("r1", "sprout@1", "ann", first)
+    capture.heard("other", "sprout@1", "ann", call("other"))
+    capture.heard("r2", "sprout@1", "ann", second)
     assert await capture.save_feedback("r2", {"success": 1.0})
     found = file_store.experiences.get(f"{run}/r2")
     assert found is not None
@@ -571,7 +572,7 @@ async def test_a_conversation_of_several_requests_is_one_rollout_with_its_tools(
 @pytest.mark.parametrize("result", ["error: busy, try again", '{"error": "no such key"}'])
 async def test_a_tool_that_failed_counts_as_failed(file_store: Store, run: str, capture: Capture, result: str) -> None:
     _, second = tool_turn("What is x?", result)
-    capture.heard("r2", "sprout@1", second.messages, second)  # the first request went to another process
+    capture.heard("r2", "sprout@1", "ann", second)  # the first request went to another process
     assert await capture.save_feedback("r2", {"success": 0.0})
     found = file_store.experiences.get(f"{run}/r2")
     assert found is not None and [span.model or (span.tool and bool(span.tool.error)) for span in found.spans] == [
@@ -585,7 +586,7 @@ async def test_secrets_and_people_are_not_written(file_store: Store, run: str, c
     capture = Capture(file_store, run, clock=lambda: clock.now, scrub=scrub.call)
     first, second = tool_turn("I am ann.lee@corp-mail.net. What is x?", "sk-ant-api03-" + "aB3xY9" * 14 + "AA")
     for name, made in (("r1", first), ("r2", second)):
-        capture.heard(name, "sprout@1", made.messages, made)
+        capture.heard(name, "sprout@1", "ann", made)
     assert await capture.save_feedback("r2", {"reward": 1.0})
     found, rollout = file_store.experiences.get(f"{run}/r2"), file_store.views.rollout(f"{run}/r2")
     written = repr((found, rollout))
@@ -595,7 +596,7 @@ async def test_secrets_and_people_are_not_written(file_store: Store, run: str, c
 
 async def test_what_is_not_known_or_not_judged_is_not_kept(file_store: Store, run: str, capture: Capture) -> None:
     assert not await capture.save_feedback("r9", {"reward": 1.0})
-    capture.heard("r1", "sprout@1", HELLO, call("sprout@1"))
+    capture.heard("r1", "sprout@1", "ann", call("sprout@1"))
     assert not await capture.save_feedback("r1", {"safety_cost": 1.0})
     assert await capture.save_feedback("r1", {"reward": 1.0})  # it waited for it
     assert [one.name for one in file_store.views.rollouts(run)] == ["r1"]
@@ -604,7 +605,7 @@ async def test_what_is_not_known_or_not_judged_is_not_kept(file_store: Store, ru
 async def test_the_same_again_is_harmless_and_another_value_a_conflict(
     file_store: Store, run: str, capture: Capture
 ) -> None:
-    capture.heard("r1", "sprout@1", HELLO, call("sprout@1"))
+    capture.heard("r1", "sprout@1", "ann", call("sprout@1"))
     assert await capture.save_feedback("r1", {"success": 1.0})
     assert await capture.save_feedback("r1", {"success": 1.0})
     with pytest.raises(Conflict, match="^answer r1: success was told before: 1, not 0$"):
@@ -617,7 +618,7 @@ async def test_the_same_again_is_harmless_and_another_value_a_conflict(
 async def test_many_at_once_each_get_their_own(file_store: Store, run: str, capture: Capture) -> None:
     names = [f"r{number}" for number in range(40)]
     for name in names:
-        capture.heard(name, "sprout@1", HELLO, call(name))
+        capture.heard(name, "sprout@1", "ann", call(name))
     told = [capture.save_feedback(name, {"reward": float(place)}) for place, name in enumerate(names)]
     again = [capture.save_feedback(name, {"reward": float(place)}) for place, name in enumerate(names)]
     assert all(await asyncio.gather(*reversed(told), *again))
@@ -630,14 +631,14 @@ async def test_many_at_once_each_get_their_own(file_store: Store, run: str, capt
 async def test_the_oldest_are_forgotten_first(file_store: Store, run: str, clock: Clock) -> None:
     capture = Capture(file_store, run, clock=lambda: clock.now, most=2)
     for name in ("a", "b", "c"):
-        capture.heard(name, "sprout@1", HELLO, call(name))
+        capture.heard(name, "sprout@1", "ann", call(name))
     assert [await capture.save_feedback(name, {"reward": 1.0}) for name in ("a", "b", "c")] == [False, True, True]
 
 
 async def test_what_could_not_be_written_can_be_told_again(
     file_store: Store, run: str, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    capture.heard("r1", "sprout@1", HELLO, call("sprout@1"))
+    capture.heard("r1", "sprout@1", "ann", call("sprout@1"))
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise StoreFull("store", why="the disk is full")
@@ -654,7 +655,7 @@ async def test_a_telling_that_broke_off_does_not_mix_with_the_next(
     file_store: Store, run: str, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("r1", "r2"):
-        capture.heard(name, "sprout@1", HELLO, call(name))
+        capture.heard(name, "sprout@1", "ann", call(name))
     file_store.runs.want(run, DesiredState.PAUSED, who="ann", why="test", now=2.0).result()
     with pytest.raises(Fault, match="answer r1: .* takes nothing at the moment; tell it again later"):
         await capture.save_feedback("r1", {"reward": 1.0})

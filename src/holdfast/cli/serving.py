@@ -89,7 +89,8 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
             kind=KIND, model_ref=policy, settings={}, salt=secrets.token_hex(2), who=who(), now=time.time()
         )
         run_id, driver = begun.id, begun.driver
-        capture = Capture(store, run_id, clock=time.time, scrub=None if scrub is None else scrub.call)
+        scrubbing: dict[str, Any] = {} if scrub is None else {"scrub": scrub.call, "as_stored": scrub.text}
+        capture = Capture(store, run_id, clock=time.time, **scrubbing)
         service.heard = capture.heard
 
     async def feedback(identity: str, said: Mapping[str, float]) -> bool:

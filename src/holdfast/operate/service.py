@@ -32,7 +32,7 @@ FLUSH_S, RETRY_S = 0.05, 1.0  # between two writes, and after one that failed
 MOST_WAITING = 100_000  # outcomes kept while the store is full or gone; the oldest are dropped first
 MOST_SHADOWS = 64  # concurrent copies: a slow shadow gets fewer
 Messages = Sequence[Mapping[str, Any]]
-Heard = Callable[[str, str, Messages, ModelCall], None]  # request, release, question, answer
+Heard = Callable[[str, str, str, ModelCall], None]  # request, release, who asked, answer
 
 
 class ChatModel(Protocol):
@@ -307,7 +307,7 @@ class Answering:
                         is_whole = True
                         self._note(identity, began, piece)
                         if service.heard is not None and version.release != self.table.routing.shadow:
-                            service.heard(identity, version.release, messages, piece)
+                            service.heard(identity, version.release, self.key, piece)
                     yield piece
             if not is_whole:
                 raise Fault("model", why="its stream broke off", remedy="ask again")
@@ -371,6 +371,7 @@ class AnsweredRequest:
     """A request that was answered, while it waits for feedback."""
 
     release: str
+    user: str  # "": nobody said
     call: ModelCall
     at: float
     end: bytes  # a hash of the conversation, this answer included
@@ -387,17 +388,19 @@ class Capture:
         *,
         clock: Callable[[], float],
         scrub: Callable[[ModelCall], ModelCall] | None = None,
+        as_stored: Callable[[str], str] = str,  # a caller's name as it may be written
         most: int = 10_000,
     ) -> None:
-        self._store, self._run, self._clock, self._scrub, self._most = store, run, clock, scrub, most
+        self._store, self._run, self._clock, self._most = store, run, clock, most
+        self._scrub, self._as_stored = scrub, as_stored
         self._waiting: OrderedDict[str, AnsweredRequest] = OrderedDict()  # by request
         self._ends: dict[bytes, str] = {}  # the newest request that led to a conversation
         self._kept: OrderedDict[str, dict[str, float]] = OrderedDict()  # feedback of stored ones
         self._alone = asyncio.Lock()  # the claimed rollout must be the enqueued one
 
-    def heard(self, identity: str, release: str, messages: Sequence[Mapping[str, Any]], call: ModelCall) -> None:
+    def heard(self, identity: str, release: str, user: str, call: ModelCall) -> None:
         end = _chain([*call.messages, {"role": "assistant", **call.response}])[-1]
-        self._waiting[identity] = AnsweredRequest(release, call, self._clock(), end)
+        self._waiting[identity] = AnsweredRequest(release, user, call, self._clock(), end)
         self._ends[end] = identity
         while len(self._waiting) > self._most:
             self._forget(next(iter(self._waiting)))
@@ -413,7 +416,7 @@ class Capture:
                 return False
             last, turns = self._waiting[identity], self._turns(identity)
             calls = await asyncio.to_thread(self._scrubbed, [turn.call for turn in turns.values()])
-            claim = await self._claim(identity, last.release, calls[-1])
+            claim = await self._claim(identity, last, calls[-1])
             at = {place: (call, turn.at) for (place, turn), call in zip(turns.items(), calls, strict=True)}
             await self._finish(claim, calls[-1], at, _signals(said))
             for turn in turns.values():  # an answer is learnt from once
@@ -439,16 +442,17 @@ class Capture:
     def _scrubbed(self, calls: Sequence[ModelCall]) -> list[ModelCall]:
         return [call if self._scrub is None else self._scrub(call) for call in calls]
 
-    async def _claim(self, identity: str, release: str, call: ModelCall) -> Claim:
+    async def _claim(self, identity: str, last: AnsweredRequest, call: ModelCall) -> Claim:
         now, asked = self._clock(), opening(call.messages)
-        tools = call.sampling.get("tools")
+        tools, user = call.sampling.get("tools"), last.user.strip() and self._as_stored(last.user)
+        about = {"group": _chain(asked)[-1].hex()[:16], "release": last.release, "scrubbed": self._scrub is not None}
         task = Task(
             name=identity,
             input={"messages": asked, **({"tools": tools} if tools else {})},
             split=Split.TRAIN,
             max_attempts=1,
             max_faults=0,  # the caller cannot be asked again
-            metadata={"group": _chain(asked)[-1].hex()[:16], "release": release, "scrubbed": self._scrub is not None},
+            metadata={**about, **({"user": user} if user else {})},
         )
         await self._store.queue.enqueue(self._run, [task], now=now)
         for claim in await self._store.queue.claim(self._run, WORKER, now=now, lease_s=LEASE_S, most=MOST_LEFT):
