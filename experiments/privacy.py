@@ -212,6 +212,7 @@ class ArmResult:
     extracted: int
     chance: float  # exposure before, bits, mean
     exposure: float  # afterwards
+    possible: float  # at most
     before: float
     after: float  # loss on other conversations, mean
     spent: float | None
@@ -229,6 +230,7 @@ def weigh(found: Sequence[PrivacyOutcome]) -> dict[str, ArmResult]:
             extracted=sum(one.extracted for one in runs),
             chance=float(np.mean([bits for one in runs for bits in one.chance])),
             exposure=float(np.mean([bits for one in runs for bits in one.exposures])),
+            possible=log2(runs[0].trial.candidates),
             before=float(np.mean([one.before for one in runs])),
             after=float(np.mean([one.after for one in runs])),
             spent=max((one.spent for one in runs if one.spent is not None), default=None),
@@ -238,12 +240,13 @@ def weigh(found: Sequence[PrivacyOutcome]) -> dict[str, ArmResult]:
     }
 
 
+KNOWN = 2 / 3  # of the possible bits: the model knows the number
 CHANCE = 3.0  # bits of mean exposure that are still chance: 1.44 is expected of a number that nobody learnt
 
 
 def is_shown(arms: Mapping[str, ArmResult]) -> bool:
-    """Without privacy most canaries come out; with it none does, and their ranks are those of chance."""
+    """Without privacy canaries are known and some come out; with it none does, and their ranks are those of chance."""
     private = [one for name, one in arms.items() if name != PLAIN]
     plain = arms[PLAIN]
     is_kept = all(one.extracted == 0 and one.exposure < CHANCE for one in private)
-    return bool(private) and 2 * plain.extracted > plain.canaries and is_kept
+    return bool(private) and plain.extracted > 0 and plain.exposure > KNOWN * plain.possible and is_kept

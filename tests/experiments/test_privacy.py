@@ -54,7 +54,8 @@ def test_canaries_are_extracted_without_privacy_and_rank_as_by_chance_with_it(tm
     assert plain.chance == private.chance and sum(plain.chance) / 6 < CHANCE
     assert is_shown(weigh(found))
     assert not is_shown(weigh([plain, replace(private, extracted=1)]))
-    assert not is_shown(weigh([replace(plain, extracted=3), private]))
+    assert not is_shown(weigh([replace(plain, extracted=0), private]))
+    assert not is_shown(weigh([replace(plain, exposures=plain.chance), private]))
 
 
 def test_canaries_are_said_once_and_nowhere_else() -> None:
