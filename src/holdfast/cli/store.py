@@ -20,6 +20,7 @@ from holdfast.cli.options import (
     DEFAULT_STORE,
     AnyProject,
     CommandSet,
+    Leave,
     Limit,
     Output,
     StoreAt,
@@ -120,6 +121,7 @@ def import_traces(
     scrub: Annotated[
         bool, Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
     ] = True,
+    leave: Leave = None,
 ) -> Output:
     """Take in traces of other tracers from a file; each becomes a finished rollout that can be learnt from."""
     if not file.is_file():
@@ -128,7 +130,7 @@ def import_traces(
         from holdfast.collect.otlp.take import SpanReceiver
         from holdfast.privacy.scrub import Scrub, key_in
 
-        scrubbing = Scrub(key_in(opened.folder)).span if scrub else None
+        scrubbing = Scrub(key_in(opened.folder), leave=leave or ()).span if scrub else None
         kept, refused, why = asyncio.run(_take(file, SpanReceiver(opened, clock=time.time, scrub=scrubbing)))
     said = f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else "")
     return Output({"file": file, "kept": kept, "refused": refused, "why": why}, said, int(bool(refused)))
