@@ -44,6 +44,8 @@ settings.load_profile("same")
 providers._get_local_constants = lambda: providers._local_constants  # type: ignore[attr-defined]
 if "TMPDIR" not in os.environ and has_room(MEMORY):
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+if "PYTEST_XDIST_WORKER" in os.environ:  # tracing every program that a test starts would take a quarter longer
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 os.environ["OMP_NUM_THREADS"] = "1"  # two test processes on two cores: more threads only wait for one another
 
 

@@ -143,7 +143,7 @@ def test_status_has_the_documented_report(order: Control) -> None:
     assert report["control_state"]["last_action"] == "pause"
     lines = order("status", "run-1", why=None).lines
     assert lines[0] == "run-1-a: paused" and lines[1].startswith("last order: pause by ann, ")
-    assert lines[-1] == "may be told: resume, pause --mode freeze, drain, cancel, recover"
+    assert lines[-1] == "accepts: resume, pause --mode freeze, drain, cancel, recover"
 
 
 def test_without_a_run_there_is_no_status_and_every_action_has_a_command(cli: Cli, at: At) -> None:

@@ -156,15 +156,15 @@ def test_nothing_that_was_served_is_lost_when_it_ends(store: Store, weights: tup
 
 def test_it_begins_by_naming_who_answers_and_what_is_kept() -> None:
     first = "t@1 at http://h:1/v1 as 't' (Ctrl-C ends it)"
-    assert banner(Routing(live="t@1"), "http://h:1/v1", "t", None) == [first]
+    assert banner(Routing(live="t@1"), "http://h:1/v1", "t", None, is_scrubbed=True) == [first]
     both = Routing(live="t@1", canary="t@2", share=5, shadow="t@3", salt="t@2")
-    assert banner(both, "http://h:1/v1", "t", "run-1-ab") == [
+    assert banner(both, "http://h:1/v1", "t", "run-1-ab", is_scrubbed=True) == [
         first,
         "  canary t@2 answers 5 % of the callers",
         "  shadow t@3 waits until the canary is decided",
-        "  conversations with feedback go to run-1-ab",
+        "  conversations with feedback go to run-1-ab, scrubbed",
     ]
-    shadow = banner(Routing(live="t@1", shadow="t@3"), "http://h:1/v1", "t", None)
+    shadow = banner(Routing(live="t@1", shadow="t@3"), "http://h:1/v1", "t", None, is_scrubbed=True)
     assert shadow[1:] == ["  shadow t@3 answers copies, which nobody sees"]
 
 

@@ -127,9 +127,9 @@ def test_only_a_town_that_is_not_compiled_yet_is_warned_of(
 
 
 def test_orders_are_listed_with_their_roles(cli: Cli) -> None:
-    told = cli("town", "orders")
+    told = cli("town", "commands")
     assert any(line.startswith("rain") and "operator" in line for line in told.lines)
-    assert {one["name"] for one in cli("town", "orders", "--json").json} >= {"rain", "kill", "inspect"}
+    assert {one["name"] for one in cli("town", "commands", "--json").json} >= {"rain", "kill", "inspect"}
 
 
 def test_bench_and_soak_tell_metrics_and_write_a_page(cli: Cli, tmp_path: Path) -> None:

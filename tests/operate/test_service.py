@@ -12,14 +12,19 @@ from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, NotF
 from holdfast.contracts.release import ServedRequest, Stage
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import DesiredState
+from holdfast.contracts.trace import ModelCall
 from holdfast.learn.batch import SampleFilter
 from holdfast.learn.turns import PpoSettings, RlSettings, optimize_turns
 from holdfast.operate import service as service_module
 from holdfast.operate.canary_controller import run_controller
+from holdfast.operate.learning_views import record
 from holdfast.operate.service import KIND, Capture, Service, trial_of
 from holdfast.policies.engine import Local
 from holdfast.policies.lm import ModelShape, Transformer
+from holdfast.privacy.scrub import Scrub
+from holdfast.prove.estimate import wilson
 from holdfast.prove.guard import GuardLimits
+from holdfast.reward.tools import adoption_rates
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock
 from tests.operate.stage import HELLO, POLICY, REQUEST, House, Line, call, keys, over, take_back
@@ -522,6 +527,67 @@ async def test_a_reward_counts_and_where_there_is_none_success_does(
     rollout = file_store.views.rollout(f"{run}/r1")
     assert rollout.metadata["release"] == "sprout@2" and rollout.input == {"messages": HELLO}
     assert rollout.reward == total
+
+
+def tool_turn(question: str, result: str, **more: Any) -> tuple[ModelCall, ModelCall]:
+    """A request that is answered by a tool call, and the one that brings the result."""
+    asked = {"id": "c1", "type": "function", "function": {"name": "lookup", "arguments": '{"key": "x"}'}}
+    tools = [{"type": "function", "function": {"name": "lookup", "parameters": {"type": "object"}}}]
+    first = ModelCall(
+        model="sprout@1",
+        messages=({"role": "user", "content": question},),
+        response={"role": "assistant", "content": None, "tool_calls": [asked], "reasoning_content": "hm"},
+        sampling={"tools": tools},
+        **more,
+    )
+    back = {"role": "assistant", "content": "", "tool_calls": [asked]}  # as clients send it: without the thinking
+    told = (*first.messages, back, {"role": "tool", "tool_call_id": "c1", "content": result})
+    response = {"role": "assistant", "content": f"It is {result}."}
+    return first, ModelCall(model="sprout@1", messages=told, response=response, sampling={"tools": tools}, **more)
+
+
+async def test_a_conversation_of_several_requests_is_one_rollout_with_its_tools(
+    file_store: Store, run: str, capture: Capture
+) -> None:
+    first, second = tool_turn("What is x?", "7")
+    capture.heard("r1", "sprout@1", first.messages, first)
+    capture.heard("other", "sprout@1", HELLO, call("other"))
+    capture.heard("r2", "sprout@1", second.messages, second)
+    assert await capture.save_feedback("r2", {"success": 1.0})
+    found = file_store.experiences.get(f"{run}/r2")
+    assert found is not None
+    assert [span.model or (span.tool and span.tool.tool) for span in found.spans] == [first, "lookup", second]
+    rollout = file_store.views.rollout(f"{run}/r2")
+    assert rollout.input == {"messages": list(first.messages), "tools": first.sampling["tools"]}
+    (rates,) = adoption_rates([record(rollout, found.spans)], wilson)
+    assert (rates.tool, rates.used.share, rates.worked.share, rates.formed.share) == ("lookup", 1.0, 1.0, 1.0)
+    assert not await capture.save_feedback("r1", {"success": 0.0})  # it is learnt from already
+    assert await capture.save_feedback("other", {"success": 0.0})
+
+
+@pytest.mark.parametrize("result", ["error: busy, try again", '{"error": "no such key"}'])
+async def test_a_tool_that_failed_counts_as_failed(file_store: Store, run: str, capture: Capture, result: str) -> None:
+    _, second = tool_turn("What is x?", result)
+    capture.heard("r2", "sprout@1", second.messages, second)  # the first request went to another process
+    assert await capture.save_feedback("r2", {"success": 0.0})
+    found = file_store.experiences.get(f"{run}/r2")
+    assert found is not None and [span.model or (span.tool and bool(span.tool.error)) for span in found.spans] == [
+        True,
+        second,
+    ]
+
+
+async def test_secrets_and_people_are_not_written(file_store: Store, run: str, clock: Clock) -> None:
+    scrub = Scrub(b"k" * 32)
+    capture = Capture(file_store, run, clock=lambda: clock.now, scrub=scrub.call)
+    first, second = tool_turn("I am ann.lee@corp-mail.net. What is x?", "sk-ant-api03-" + "aB3xY9" * 14 + "AA")
+    for name, made in (("r1", first), ("r2", second)):
+        capture.heard(name, "sprout@1", made.messages, made)
+    assert await capture.save_feedback("r2", {"reward": 1.0})
+    found, rollout = file_store.experiences.get(f"{run}/r2"), file_store.views.rollout(f"{run}/r2")
+    written = repr((found, rollout))
+    assert "<email:" in written and "<secret:" in written
+    assert "corp-mail" not in written and "aB3xY9" not in written
 
 
 async def test_what_is_not_known_or_not_judged_is_not_kept(file_store: Store, run: str, capture: Capture) -> None:

@@ -197,7 +197,7 @@ async def test_an_order_that_does_not_come_is_not_waited_for(rules: Rules, tmp_p
         async with asyncio.timeout(60):
             said = await reader.read()  # and it is hung up
         writer.close()
-    assert said.startswith(b"HTTP/1.1 408 ") and b"the order did not come within 0.1 s" in said
+    assert said.startswith(b"HTTP/1.1 408 ") and b"the request did not come within 0.1 s" in said
 
 
 async def test_who_gives_too_many_orders_is_told_when_to_come_again(rules: Rules, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def create(
         list[str] | None, Option(metavar="NAME=X", help="A guardrail, such as errors=0.1 or latency=none.")
     ] = None,
 ) -> Output:
-    """Begin an experiment; what it is about is fixed from now on."""
+    """Start an experiment; its arms and metrics are fixed from now on."""
     design = Design(
         metric=metric,  # type: ignore[arg-type]  # it is checked there
         alpha=alpha,
@@ -76,7 +76,7 @@ def create(
 
 @app.command()
 def assign(name: Name, unit: Unit, at: StoreOptions) -> Output:
-    """Print a unit's arm, and remember that it was given; a unit keeps its first."""
+    """Assign a unit to an arm and print it; a unit keeps its first arm."""
     with at.existing() as opened:
         arm = experiment.assign(_experiment(opened, name), unit)
         exposure = opened.trials.expose(name, unit, arm, now=time.time()).result()
@@ -96,7 +96,7 @@ def record(
     error: Annotated[bool, Option("--error", help="It failed: there was no answer.")] = False,
     request: Annotated[str | None, Option("--id", metavar="ID", help="Of the request: again is harmless.")] = None,
 ) -> Output:
-    """Tell what came of a request of a unit that has its arm."""
+    """Record the outcome of a request of an assigned unit."""
     if not error and all(told is None for told in (success, reward, latency, tokens, safety_cost)):
         raise BadInput("ab record", why="nothing is told", remedy="give --success, --failure, --reward, --error …")
     with at.existing() as opened:
@@ -140,7 +140,7 @@ def list_(at: StoreOptions) -> Output:
 
 @app.command("show")
 def show_(name: Name, at: StoreOptions) -> Output:
-    """Show the arms: how many units each has, what came of them, and how each metric stands."""
+    """Show each arm's units and outcomes, and the state of each metric."""
     trial, ruling, served = _ruling(at, name)
     return Output({"trial": trial, "ruling": ruling}, lambda: _print(trial, ruling, served))
 
@@ -161,7 +161,7 @@ def _print(trial: Experiment, ruling: Ruling, served: list[ServedRequest]) -> No
 
 @app.command()
 def verdict(name: Name, at: StoreOptions) -> Output:
-    """Tell what to do about it now; ask as often as you like. Exits 1 when the arms were not filled as meant."""
+    """Print the verdict of now; ask as often as you like. Exits 1 when the sample ratio is off."""
     _, ruling, _ = _ruling(at, name)
     reasons = [f"\n  {reason.code}\n{fold(reason.text, '    ')}" for reason in ruling.reasons]
     return Output(ruling, f"{name}: {_ruled(ruling)}{''.join(reasons)}", int(ruling.call is ExperimentCall.VOID))
@@ -169,7 +169,7 @@ def verdict(name: Name, at: StoreOptions) -> Output:
 
 @app.command()
 def end(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
-    """End an experiment: no unit is given an arm from now on; what is under way may still be recorded."""
+    """End an experiment: no new assignments; outcomes under way may still be recorded."""
     with at.existing() as opened:
         was_over = _experiment(opened, name).ended_at is not None
         ended = opened.trials.end(name, who=who(), why=why, now=time.time()).result()

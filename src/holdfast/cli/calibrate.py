@@ -79,7 +79,7 @@ def calibrate(
     seed: Seed = 0,
     output: Annotated[Path | None, Option(metavar="FILE", help="Write the page there too.")] = None,
 ) -> Output:
-    """Measure how often a false promotion is proved when every task is followed by a look. Exits 1 if above α."""
+    """Measure how often the gate promotes an equal version, analysed after every task. Exits 1 if above α."""
     from holdfast.prove import calibrate as rates
 
     if output is not None:
@@ -245,7 +245,7 @@ def _check_output(output: Path) -> None:
 
 SHOWN = 20  # cases of a difference
 
-golden_app = CommandSet("Keep what a version does on a suite, and see when it changes.")
+golden_app = CommandSet("Record what a version does on a suite and detect when it changes.")
 
 SuiteAt = Annotated[str, Argument(metavar="SUITE", help="A file, or tooluse:COUNT[:SEED].")]
 VersionOf = Annotated[
@@ -259,7 +259,7 @@ Known = Annotated[
 
 @golden_app.command("record")
 def record_golden(suite: SuiteAt, version: VersionOf, at: StoreOptions, name: Called = None) -> Output:
-    """Do every case once with nothing left to chance, and keep what was seen, done and earned."""
+    """Run every case once, deterministically, and record observations, actions and rewards."""
     from holdfast.prove.golden import as_dict, write
     from holdfast.workloads.tooluse.suite import suite_of
 
@@ -279,7 +279,7 @@ def record_golden(suite: SuiteAt, version: VersionOf, at: StoreOptions, name: Ca
 
 @golden_app.command("replay")
 def replay_golden(golden: Known, version: VersionOf, at: StoreOptions, name: Called = None) -> Output:
-    """Do every case again, and compare with the golden. Exits 1 when something changed that nobody has signed."""
+    """Run every case again and compare it with the golden. Exits 1 on a change that nobody has signed."""
     from holdfast.prove.golden import REPLAY, check, read, signed, write
     from holdfast.workloads.tooluse.suite import suite_of
 
@@ -306,7 +306,7 @@ def diff_golden(
     at: StoreOptions,
     other: Annotated[str | None, Argument(metavar="OTHER", help="Another one; its last replay.")] = None,
 ) -> Output:
-    """Show what is different between a golden and its last replay, or another golden. Exits 1 as replay does."""
+    """Show the differences between a golden and its last replay, or another golden. Exits 1 as replay does."""
     from holdfast.prove import golden as goldens
 
     with at.existing() as opened:

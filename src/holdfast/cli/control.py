@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 
-tokens_app = CommandSet("Who may look, and who may give orders.")
+tokens_app = CommandSet("Access tokens: who may read, and who may give commands.")
 
 TokenText = Annotated[str, Argument(metavar="TOKEN", help="Its id, as in tok-3; never the token itself.")]
 Days = Annotated[
@@ -44,10 +44,10 @@ DAY_S = 86_400.0
 def add_token(
     label: Annotated[str, Argument(metavar="LABEL", help="Whose it is: the name that the ledger will have.")],
     at: StoreOptions,
-    role: Annotated[Role, Option(help="viewer looks, operator gives orders, admin makes tokens.")] = Role.VIEWER,
+    role: Annotated[Role, Option(help="viewer reads, operator gives commands, admin makes tokens.")] = Role.VIEWER,
     days: Days = None,
 ) -> Output:
-    """Make a token, and show it: this once, for only its hash is kept."""
+    """Create a token and show it once; only its hash is stored."""
     from holdfast.operate.auth import digest, mint
 
     check_name("label", label)
@@ -79,7 +79,7 @@ def rotate_token(
     ] = 24.0,
     days: Again = None,
 ) -> Output:
-    """Replace a token; the old one is good for a while yet.
+    """Replace a token; the old one stays valid for a while.
 
     The new one has the same label and role, and lives as long as the old one was to.
     """
@@ -96,7 +96,7 @@ def rotate_token(
 
 @tokens_app.command("revoke")
 def revoke_token(token: TokenText, at: StoreOptions, why: Why = "by hand") -> Output:
-    """Take a token back; whoever uses it is out within a second."""
+    """Revoke a token; it stops working within a second."""
     _refuse_secret(token)
     with at.existing() as opened:
         kept = opened.tokens.revoke(token, who(), why, time.time()).result()
@@ -132,7 +132,7 @@ def _life(token: Token, now: float) -> str:
     return f"{'until' if token.is_good(now) else 'until then:'} {show.local_time(token.expires_at)[:16]}"
 
 
-app = CommandSet("Orders, obeyed once and kept.")
+app = CommandSet("Commands to runs and releases; each is obeyed once and recorded.")
 
 NEWEST = "newest"  # stands for the newest run: no run is called so
 RunText = Annotated[str, Argument(metavar="RUN", help="The run's id, the beginning of it, or 'newest'.")]
@@ -151,7 +151,7 @@ def pause(
     dry_run: DryRun = False,
     id: Identity = None,
 ) -> Output:
-    """Begin nothing new until it is resumed.
+    """Pause a run: start nothing new until it is resumed.
 
     With --mode freeze, what runs is handed back too, and run anew later.
     """
@@ -167,7 +167,7 @@ def rollback(
     dry_run: DryRun = False,
     id: Identity = None,
 ) -> Output:
-    """Take the canary back, or else the live version.
+    """Roll back the canary, or the live version if there is no canary.
 
     Services follow at once, and nobody is interrupted.
     """
@@ -176,14 +176,14 @@ def rollback(
 
 COMMANDS = {  # command → what it is about, what it does
     "resume": (RunText, "Let a paused, frozen or draining run go on."),
-    "drain": (RunText, "Begin nothing new; when what runs is done, the run stops."),
+    "drain": (RunText, "Drain a run: start nothing new, and stop when running attempts have ended."),
     "cancel": (
         Annotated[str, Argument(metavar="RUN", help="A run, or RUN/NAME: one rollout.")],
-        "End a run for good, or one rollout; what runs is cut off.",
+        "Cancel a run for good, or one rollout; running attempts are stopped.",
     ),
     "recover": (
         RunText,
-        "Give back what a driver that died has left.\n\nIts rollouts wait again; the command that began it goes on.",
+        "Release what a dead driver still holds.\n\nIts rollouts wait again; the command that began it goes on.",
     ),
     "requeue": (
         Annotated[str, Argument(metavar="RUN/NAME", help="Both parts may be cut short.")],
@@ -191,7 +191,7 @@ COMMANDS = {  # command → what it is about, what it does
     ),
     "ack": (
         Annotated[str, Argument(metavar="CODE[@RUN]", help="As 'holdfast control alerts' lists it.")],
-        "Say that you know of an alert.\n\nIt stands until its reason is gone.",
+        "Acknowledge an alert.\n\nIt stands until its reason is gone.",
     ),
     "kill": (
         Annotated[str, Argument(metavar="FLAG", help="A feature flag's name.")],
@@ -215,7 +215,7 @@ for _name, (_argument, _help) in COMMANDS.items():
 
 @app.command()
 def status(at: StoreOptions, run: RunText = NEWEST) -> Output:
-    """Tell what is wanted of a run, and who wanted that.
+    """Show a run's desired state, who asked for it, and what the run accepts now.
 
     Also what it may be told now, and what a recovery found.
     """
@@ -240,8 +240,8 @@ def _print_status(found: RunRecord, told: dict[str, Any]) -> None:
     print(f"rollouts: {training['total_rollouts']}; {', '.join(f'{training[name]} {name}' for name in counted)}")
     if told["recovery_crash_detected"]:
         print(f"recovered from a crash; checkpoint: {told['recovery_checkpoint_source'] or 'none was needed'}")
-    orders = [SPELT.get(order, order) for order in told["allowed_actions"] if order != ALREADY[found.wanted]]
-    print(f"may be told: {', '.join(orders) or 'nothing any more'}")
+    commands = [SPELT.get(order, order) for order in told["allowed_actions"] if order != ALREADY[found.wanted]]
+    print(f"accepts: {', '.join(commands) or 'nothing any more'}")
 
 
 SPELT = {"freeze": "pause --mode freeze"}
@@ -267,7 +267,7 @@ def alerts(
     every: Annotated[bool, Option("--all", help="Also those that were cleared.")] = False,
     limit: Limit = 50,
 ) -> Output:
-    """List the alerts that stand, newest first."""
+    """List the open alerts, newest first."""
     with at.existing() as opened:
         found = opened.alerts.history(limit) if every else opened.alerts.standing()[:limit]
     if not found:

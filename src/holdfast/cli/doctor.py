@@ -53,7 +53,7 @@ def doctor(
         str | None, Option(metavar="TEXT", help="Instructions to ask under; models like sprout have usual ones.")
     ] = None,
 ) -> Output:
-    """Ask an endpoint some hundreds of short questions, and say whether its answers can be learnt from."""
+    """Send an endpoint a few hundred short questions and report whether its answers can be trained on."""
     from holdfast.cli.policy import usual_instructions
 
     with needing("serve"):
@@ -128,7 +128,7 @@ def serving(model: str) -> Iterator[tuple[str, str, Trainer]]:
 
 
 EXCERPT = 600
-compat_app = CommandSet("Older spellings of the command line.")
+compat_app = CommandSet("Check the older spellings of the command line.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,11 +294,11 @@ def markdown(report: CompatReport) -> str:
 drill_app = CommandSet("Drills.")
 DRILLS = Path(".holdfast/drills")
 KINDS = {
-    "crash": "Kill the driver of a run with -9, and take the run up.",
-    "rollback": "Take a version back that is answering callers.",
+    "crash": "Kill the driver of a run with kill -9, and resume the run.",
+    "rollback": "Roll back a version that is answering callers.",
     "pause": "Pause, freeze, resume and cancel a run while it works.",
-    "disk": "Let a run go out of disk space, and take it up.",
-    "upgrade": "Upgrade an earlier store, killed on the way, and go on.",
+    "disk": "Let a run run out of disk space, and resume it.",
+    "upgrade": "Upgrade an older store, kill the upgrade midway, and finish it.",
 }
 EXITS = "On a scratch store, under load, with our own commands. Exits 1 where a check does not hold."
 Quick = Annotated[bool, Option("--quick", help="A smaller one, of half a minute.")]
@@ -355,7 +355,7 @@ def check_drill(
         Path, Argument(metavar="FILE", help="A drill's playbook.json, or the folder it lies in; of several the newest.")
     ],
 ) -> Output:
-    """Compute a drill again, from its store and ledger. Exits 1 where a check or a figure is not so."""
+    """Recompute a drill from its store and ledger. Exits 1 when a check or a figure differs."""
     from holdfast.operate.playbook import NAME, validate
 
     path = file

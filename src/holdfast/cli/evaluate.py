@@ -309,7 +309,7 @@ def evaluate(
     ] = None,
     base_url: BaseUrl = None,
 ) -> Output:
-    """Judge what was done with tasks: rules, judges, minimal diff and safety, and one score for each.
+    """Evaluate answers by rules, judges, minimal diff and safety, with one score for each.
 
     A line has a task with an output and what was expected, or a text before and after, the visible tests, a reference
     fix, and whether hidden tests passed. What failed its hidden check scores 0, whatever else is good about it, and so

@@ -188,13 +188,13 @@ def set_(
 
 @app.command()
 def enable(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
-    """Let its rules decide from now on."""
+    """Enable a flag: its rules decide from now on."""
     return _switch(at, name, why, enabled=True)
 
 
 @app.command()
 def disable(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
-    """Give everybody its off variant from now on."""
+    """Disable a flag: everybody gets its off variant."""
     return _switch(at, name, why, enabled=False)
 
 
@@ -237,7 +237,7 @@ def evaluate(
     run: Annotated[str | None, Option(metavar="RUN", help="The same for a run, by its key.")] = None,
     attr: Annotated[Many, Option(metavar="NAME=VALUE", help="More about them; several.")] = None,
 ) -> Output:
-    """Tell a flag's value for somebody, and why it is that."""
+    """Evaluate a flag for a key and explain the result."""
     from holdfast.operate.switches import key_of, snapshot_of
 
     if key is not None and run is not None:
@@ -258,7 +258,7 @@ def evaluate(
 
 @app.command()
 def drop(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
-    """Remove a flag, once nothing asks for it any more."""
+    """Remove a flag that nothing evaluates any more."""
     with at.existing() as opened:
         if others := needed_by(name, {flag.name: flag for flag in opened.flags.all()}):
             raise BadInput(f"flag {name}", why=f"{', '.join(others)} requires it", remedy="change or drop that first")
@@ -268,7 +268,7 @@ def drop(name: Name, at: StoreOptions, why: Why = BY_HAND) -> Output:
 
 @app.command()
 def init(at: StoreOptions, why: Why = "the flags that a project begins with") -> Output:
-    """Write down the flags of the parts of learning, each as it is in force now; what is there already stays.
+    """Create the flags of Holdfast's own features with their values of now; existing flags stay.
 
     All are on, but those whose ENABLE_… variable says no.
     """

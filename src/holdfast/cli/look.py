@@ -300,8 +300,9 @@ def _where(at: StoreOptions) -> dict[str, object]:
 PAGE = 500
 ROOM = 12  # letters of a version beside a tool
 ADOPTION_EPILOG = """Rates are of tasks, never of calls: adopted, of tasks that need the tool, are those whose first
-call of it was well formed; overused, of tasks that do not need it, those that called it; formed and worked, of those
-that called it; mended, of those in which it failed. In brackets, the 95 % interval.
+call of it was well formed; used, of tasks that have it, those that called it; overused, of tasks that do not need it,
+those that called it; formed and worked, of those that called it; mended, of those in which it failed. In brackets, the
+95 % interval.
 
 What a task needs is said by its "needs": a list of tools, empty for none."""
 
@@ -323,7 +324,7 @@ def adoption(
         int, Option(metavar="N", min=1, max=1000, help="How many of the newest runs, where none is named.")
     ] = 10,
 ) -> Output:
-    """Show how far tools are adopted where they are needed; without a run, in the newest ones."""
+    """Show how often agents use tools where tools are needed, in one run or in the newest ones."""
     from holdfast.prove.estimate import wilson
     from holdfast.reward.tools import adoption_rates
 
@@ -367,7 +368,17 @@ def _print(found: tuple[AdoptionRow, ...], keys: tuple[str, ...], counted: str) 
     print(f"{counted}{of}")
     keys = tuple(key for key in keys if key != "model" or not of)
     titles = {"tool": "tool", "model": "~model", "version": "~version", "window": "day"}
-    columns = [*(titles[key] for key in keys), ">need", ">adopted", "", ">overused", ">formed", ">worked", ">mended"]
+    columns = [
+        *(titles[key] for key in keys),
+        ">need",
+        ">adopted",
+        "",
+        ">used",
+        ">overused",
+        ">formed",
+        ">worked",
+        ">mended",
+    ]
     show.print_table(columns, [(*(_key(row, key) for key in keys), *_cells(row)) for row in found])
 
 
@@ -381,7 +392,7 @@ def _key(row: AdoptionRow, key: str) -> object:
 def _cells(row: AdoptionRow) -> tuple[object, ...]:
     adopted = row.adoption
     sure = f"[{100 * adopted.interval.low:.0f}-{100 * adopted.interval.high:.0f}]" if adopted.of else "-"
-    rest = (row.overuse, row.formed, row.worked, row.mended)
+    rest = (row.used, row.overuse, row.formed, row.worked, row.mended)
     return adopted.of, _percent(adopted), sure, *map(_percent, rest)
 
 
@@ -467,7 +478,7 @@ def quality(
     versions: Annotated[str, Option(metavar="NAMES", help="Versions that are fresh enough; without it any are.")] = "",
     limit: Limit = 20,
 ) -> Output:
-    """Look through what a run collected: what must not be learnt from, and why."""
+    """Check what a run collected: list what must not be trained on, and why."""
     from holdfast.learn.quality import Standards
 
     standards = Standards(

@@ -219,7 +219,7 @@ def record(said: str, messages: Sequence[Mapping[str, Any]], calls: Sequence[Mod
 
 
 PORT = 8377
-app = CommandSet("Models and what they learn.")
+app = CommandSet("Models: serve, chat, train, export.")
 sprout_app = CommandSet("The embedded model.")
 
 ModelOption = Annotated[str, Option("--model", metavar="MODEL", help="sprout, tiny-tools, or a folder with a model.")]
@@ -230,7 +230,7 @@ ModelOption = Annotated[str, Option("--model", metavar="MODEL", help="sprout, ti
 def serve_model(
     model: ModelOption = "sprout", host: Host = "127.0.0.1", port: Port = PORT, token: ApiToken = None
 ) -> None:
-    """Put a model behind an OpenAI-compatible endpoint, until Ctrl-C."""
+    """Serve a model at an OpenAI-compatible endpoint until Ctrl-C."""
     with needing("serve"):
         from holdfast.collect import endpoint
     with endpoint.listen(host, port, token=token) as listening, open_model(model) as (complete, name, spell):
@@ -258,7 +258,7 @@ def chat(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Talk to a model; its tools really run. Piped lines are taken one by one."""
+    """Chat with a model; its tools really run. Piped lines are sent one by one."""
     from holdfast.cli.main import say as tell
     from holdfast.workloads.tooluse.tasks import THINK
     from holdfast.workloads.tooluse.tools import SPECS, Toolbox, ToolWorld
@@ -303,7 +303,7 @@ def pretrain(
     seed: Annotated[int, Option(metavar="N", min=0, help="Of its first weights.")] = 0,
     device: Annotated[str, Option(metavar="NAME", help="cpu or cuda.")] = "cpu",
 ) -> Output:
-    """Make a model like those in the package, from nothing: minutes on one large GPU, hours on a CPU."""
+    """Train a model like those in the package from scratch: minutes on one large GPU, hours on a CPU."""
     with needing("learn"):
         from holdfast.workloads.pretraining import RECIPES, plant
     if kind not in RECIPES:
@@ -357,7 +357,7 @@ def spoken_lines(say: list[str] | None) -> Iterator[str]:
     else:
         import readline  # noqa: F401  -- input() then has a history and can be edited
 
-        print("/help lists orders, /quit ends")
+        print("/help lists commands, /quit ends")
         while True:
             try:
                 yield input("> ").strip()
@@ -440,7 +440,7 @@ def train(
     seed: Annotated[int, Option(metavar="N", min=0, help="Of the split and the order.")] = 0,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
 ) -> Output:
-    """Teach a model what the assistant says in examples; the result is a checkpoint of the store.
+    """Fine-tune a model on the assistant's turns of examples (SFT); the result is a checkpoint in the store.
 
     A row is {"messages": [...], "tools": [...]}, {"prompt": ..., "completion": ...} or {"question": ..., "answer":
     ...}. Ctrl-C stops it; --resume goes on from the last checkpoint.
@@ -495,7 +495,7 @@ def export(
 
 @app.command("show")
 def show_(version: VersionText, at: StoreOptions) -> Output:
-    """Show what a version is made of: the model it began as, what was trained, and which checkpoints led to it."""
+    """Show where a version comes from: its base model, what was trained, and its chain of checkpoints."""
     named = _by_itself(version)
     if named is not None:
         told = _told(named, None, [])

@@ -143,7 +143,7 @@ def compare(
     seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Tries at each task, by either.")] = 2,
     alpha: Annotated[float, Option(metavar="X", help="Chance of calling better what is not.")] = 0.05,
 ) -> Output:
-    """Say whether B is better than A: paired by task and seed, with a verdict that holds however often one looks.
+    """Compare B with A, paired by task and seed; the verdict holds however often you look at it.
 
     Nothing is trained, and no release moves.
     """
@@ -219,7 +219,7 @@ def more(
         int | None, Option(metavar="N", min=1, max=100, help="The same tasks, N times more each; counts half.")
     ] = None,
 ) -> Output:
-    """Measure the same two versions further, add that to the evidence, and ask the gate again.
+    """Collect more evidence on the same two versions and ask the gate again.
 
     On further tasks the test goes on where it stood. The same tasks with further seeds are another try, and are
     believed half as easily. Without either option: as many generated tasks again, or else as many seeds again.
@@ -369,7 +369,7 @@ def run(
     seed: Annotated[int, Option(metavar="N", min=0, help="Other chance.")] = 0,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
 ) -> Output:
-    """Let two versions do the same cases with the same chance, look after every batch, and say what is proved.
+    """Run two versions on the same cases with the same seeds, analyse after every batch, and report what is proved.
 
     Looking as often as one likes does not make a false verdict likelier. Ctrl-C stops it; --resume RUN goes on.
     """
@@ -396,7 +396,7 @@ def run(
 def show_run(
     run: Annotated[str, Argument(metavar="RUN", help="A run of 'holdfast prove run'.")], at: StoreOptions
 ) -> Output:
-    """Show what a run has proved so far, and every look that was taken."""
+    """Show what a run has proved so far, with every interim analysis."""
     with at.existing() as opened:
         return view_of(opened, _of_kind(opened.runs.get(run)))
 

@@ -53,7 +53,7 @@ def decide(
     golden: Annotated[str | None, Option(metavar="NAME", help="The last replay of this golden counts too.")] = None,
     to: Annotated[str, Option(metavar="STAGE", help="Where an open gate leads.")] = "shadow",
 ) -> Output:
-    """Let the gate decide about a candidate, and act on it.
+    """Let the gate decide about a candidate, and carry the decision out.
 
     Closed is exit code 1; either way it is in the ledger.
     """
@@ -182,7 +182,7 @@ def decision_view(found: dict[str, Any], now: Release, at: str) -> Output:
     return Output({**found, "page": page}, "\n".join(lines), int(not decision.open))
 
 
-app = CommandSet("Versions in service.")
+app = CommandSet("Versions: list, decide, promote, roll back, serve, flags, experiments.")
 
 app.command()(decide)
 
@@ -193,7 +193,7 @@ Why = Annotated[str, Option("--why", metavar="TEXT", help="For the ledger.")]
 
 @app.command("list")
 def list_(at: StoreOptions, policy: PolicyText = None) -> Output:
-    """List the versions and where each of them is, newest first."""
+    """List the versions and the stage of each, newest first."""
     with existing(at) as opened:
         policies = opened.releases.policies() if policy is None else [_policy(opened, policy)]
         found = [release for name in policies for release in opened.releases.of_policy(name)]
@@ -284,7 +284,7 @@ def _there_already(release: Release, at: str) -> list[str]:
 
 @app.command()
 def retry(version: VersionText, at: StoreOptions, why: Why = "by hand") -> Output:
-    """Give one that was taken back or rejected another try.
+    """Make a version that was rolled back or rejected a candidate again.
 
     It is a candidate again, and what it was proved by before counts no more.
     """
@@ -302,7 +302,7 @@ def retry(version: VersionText, at: StoreOptions, why: Why = "by hand") -> Outpu
 
 @app.command("show")
 def show_(version: VersionText, at: StoreOptions) -> Output:
-    """Show one version: where it is, and by what evidence."""
+    """Show one version: its stage and the evidence for it."""
     from holdfast.store.store import find_release
 
     with existing(at) as opened:
@@ -316,7 +316,7 @@ def show_(version: VersionText, at: StoreOptions) -> Output:
 
 @app.command()
 def history(at: StoreOptions, policy: PolicyText = None) -> Output:
-    """List what was decided about a policy's versions, oldest first."""
+    """List the decisions about a policy's versions, oldest first."""
     with existing(at) as opened:
         entries = opened.releases.history(_policy(opened, policy))
     lines = []
@@ -329,7 +329,7 @@ def history(at: StoreOptions, policy: PolicyText = None) -> Output:
 
 @app.command()
 def explain(version: VersionText, at: StoreOptions) -> Output:
-    """Tell why a version is where it is, and decide once more.
+    """Explain why a version is at its stage, and recompute the decision.
 
     From the ledger, and from the samples: the ledger's chain and the hashes of evidence and samples are verified. Exit
     code 1 when they lead elsewhere.
@@ -367,7 +367,7 @@ def promote(
     to: Annotated[str | None, Option(metavar="STAGE", help="shadow, canary or live; else one step.")] = None,
     share: Annotated[int | None, Option(metavar="N", min=1, max=100, help="Percent of a canary.")] = None,
 ) -> Output:
-    """Take a version a step further, if its evidence allows it.
+    """Move a version one stage up if its evidence allows it.
 
     A refusal is exit code 1, and is in the ledger.
     """
@@ -397,7 +397,7 @@ def rollback(
     why: Why = "by hand",
     to: Annotated[str | None, Option(metavar="VERSION", help="Else the last known good one.")] = None,
 ) -> Output:
-    """Take the canary back, or else the live version.
+    """Roll back the canary, or the live version if there is no canary.
 
     Services follow at once, and nobody is interrupted. With --to a version that was live until it was taken back by
     hand, that is undone: it is live as it was, and who served meanwhile is retired.
@@ -423,6 +423,9 @@ def serve(
     record: Annotated[
         bool, Option("--record/--no-record", help="Keep conversations that get feedback, to learn from them.")
     ] = True,
+    scrub: Annotated[
+        bool, Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
+    ] = True,
     guard: Annotated[
         bool, Option("--guard/--no-guard", help="Watch canaries here: take them further, or back.")
     ] = True,
@@ -442,7 +445,8 @@ def serve(
         from holdfast.cli.serving import ServiceOptions, run
     with existing(at) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
-        how: dict[str, Any] = {"token": token, "is_recorded": record, "is_guarded": guard, "upstream": upstream}
+        how: dict[str, Any] = {"token": token, "is_recorded": record, "is_scrubbed": scrub, "is_guarded": guard}
+        how["upstream"] = upstream
         key = os.environ.get("OPENAI_API_KEY") or None
         run(opened, name, listening, ServiceOptions(**how, key=key, in_words=happened))
 

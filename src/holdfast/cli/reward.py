@@ -224,7 +224,7 @@ def label(
     name: Annotated[str | None, Option("--who", metavar="NAME", help="Who labels; else your login.")] = None,
     json: Json = False,
 ) -> None:
-    """Decide what judges could not, at a terminal: a label is a person's word. --json only lists what waits."""
+    """Label what the judges could not decide, at a terminal. --json only lists what waits."""
     with at.existing() as opened:
         waiting = opened.judgements.doubts(most=limit)
         if json:
@@ -387,7 +387,7 @@ def calibrate_judge(
 
 @judge_app.command("report")
 def report_judges(at: StoreOptions) -> Output:
-    """Which judges there are, who made the labels they were measured on, and which of them count."""
+    """List the judges, who made the labels that they were measured on, and which judges count."""
     with at.existing() as opened:
         found, asked = opened.judgements.calibrations(), opened.judgements.asked()
         roles, waiting = opened.judgements.appointments(), opened.judgements.waiting()
@@ -409,7 +409,7 @@ def train_verifier(
     tasks: Annotated[int | None, Option(metavar="N", min=4, help="As in the recipe, or so many.")] = None,
     seed: Annotated[int, Option(metavar="N", min=0, help="Of its first weights.")] = 0,
 ) -> Output:
-    """Make the embedded verifier again: the models answer, a program says what is right. Minutes on a CPU."""
+    """Train the embedded verifier again on answers of the embedded models that a program checks. Minutes on a CPU."""
     with needing("learn"):
         from holdfast.workloads.tooluse.verifier import VerifierRecipe, gathered, plant
     _make(output)

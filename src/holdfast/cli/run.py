@@ -143,7 +143,7 @@ def work(
     at: StoreOptions,
     workers: Annotated[int | None, Option(metavar="N", min=1, max=10_000, help="How many.")] = None,
 ) -> None:
-    """Work on a run until it ends; agent, model and pace are those the run was started with."""
+    """Add a worker to a run until it ends; it uses the agent, model and timing that the run was started with."""
     from holdfast.cli.drive import obeying
     from holdfast.collect.pool import PoolStats
     from holdfast.contracts.settings import override
@@ -186,7 +186,7 @@ def import_(
     yes: Annotated[bool, Option("--yes", help="Really keep what was said as it was said.")] = False,
     limit: Limit = 20,
 ) -> Output:
-    """Take in chat logs: scrubbed, through the data gates, each conversation once."""
+    """Import chat logs: scrub them, check their quality, store each conversation once."""
     if not scrub and not yes:
         remedy = "leave it out, or add --yes"
         raise BadInput("--no-scrub", why="would store secrets and personal data as they are", remedy=remedy)

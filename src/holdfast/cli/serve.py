@@ -183,7 +183,7 @@ def proxy(
         list[str] | None, Option(metavar="MODEL=READ,WRITTEN", help="Of a million tokens, to count what calls cost.")
     ] = None,
 ) -> None:
-    """Stand between agents and their model: pass every call on byte for byte, and keep it as a span of its attempt.
+    """Stand between agents and their model: pass every call on byte for byte and record it as a span of its attempt.
 
     An agent needs nothing but its base URL: http://HOST:PORT/rollout/RUN%2FNAME/attempt/N/v1. The key of the upstreams
     is read from OPENAI_API_KEY (ANTHROPIC_API_KEY); where it is not set, and no token is asked for, each agent's own
@@ -279,7 +279,7 @@ def mcp(
     at: StoreOptions,
     listed: Annotated[bool, typer.Option("--list", help="Print the tools that a client gets, and end.")] = False,
 ) -> None:
-    """Answer programs that speak MCP: judge, compare, evaluate a diff, look up runs, decisions and budgets."""
+    """Serve MCP clients: judge, compare, evaluate a diff, look up runs, decisions and budgets."""
     with needing("mcp"):
         import mcp.server.stdio  # noqa: F401
     from holdfast.operate.mcp import ToolFunctions, looking, ordering, serve, server

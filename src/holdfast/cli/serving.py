@@ -16,6 +16,7 @@ from holdfast.cli.options import address_of, ended_by_sigterm, who
 from holdfast.cli.show import folded, one_line
 from holdfast.collect import endpoint
 from holdfast.collect.chat_format import spell_byte
+from holdfast.collect.proxy.budgets import own_token_bytes
 from holdfast.collect.proxy.dialect import Chat
 from holdfast.collect.proxy.upstream import Relay, Upstream, Upstreams
 from holdfast.contracts.errors import HoldfastError
@@ -24,6 +25,7 @@ from holdfast.contracts.run import LedgerEntry, RunState
 from holdfast.operate.canary_controller import WHO, Looked, run_controller
 from holdfast.operate.service import KIND, Capture, ChatModel, Service
 from holdfast.pipeline.versions import endpoint_model, open_local, resolve
+from holdfast.privacy.scrub import Scrub, key_in
 from holdfast.promote.release import Routing
 from holdfast.prove.guard import GuardLimits
 from holdfast.store.notifications import RELEASES
@@ -41,6 +43,7 @@ class ServiceOptions:
 
     token: str | None
     is_recorded: bool
+    is_scrubbed: bool
     is_guarded: bool
     upstream: str | None = None  # the address that models elsewhere answer from
     key: str | None = None  # what the upstream asks for
@@ -76,13 +79,17 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
     load = loader(store, upstreams)
     service = Service(store=store, policy=policy, load=load, request_id=endpoint.REQUEST.get, clock=time.time)
     await service.refresh()
+    scrub = None
+    if how.is_scrubbed:
+        scrub = Scrub(key_in(store.folder), token_bytes=own_token_bytes if service.speaks_bytes else None)
+        service.as_stored = scrub.text
     capture, run_id, driver = None, None, 0
     if how.is_recorded:
         begun = await store.runs.begin(
             kind=KIND, model_ref=policy, settings={}, salt=secrets.token_hex(2), who=who(), now=time.time()
         )
         run_id, driver = begun.id, begun.driver
-        capture = Capture(store, run_id, clock=time.time)
+        capture = Capture(store, run_id, clock=time.time, scrub=None if scrub is None else scrub.call)
         service.heard = capture.heard
 
     async def feedback(identity: str, said: Mapping[str, float]) -> bool:
@@ -107,7 +114,7 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
     beside.append(asyncio.create_task(_go_on("news", news.tell)))
     if run_id is not None:
         beside.append(asyncio.create_task(_go_on("recording", partial(_keep_beating, store, run_id, driver))))
-    told = banner(service.routing, f"http://{address_of(listening)}/v1", policy, run_id)
+    told = banner(service.routing, f"http://{address_of(listening)}/v1", policy, run_id, is_scrubbed=how.is_scrubbed)
     told += prompted(store, service.routing)
     print("\n".join(told), flush=True)
     serving = asyncio.create_task(endpoint.server(application).serve(sockets=[listening]))
@@ -126,7 +133,7 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
             await store.runs.end(run_id, RunState.COMPLETED, who=who(), now=time.time(), driver=driver)
 
 
-def banner(routing: Routing, address: str, policy: str, run: str | None) -> list[str]:
+def banner(routing: Routing, address: str, policy: str, run: str | None, *, is_scrubbed: bool) -> list[str]:
     """The first line has the address; then who answers beside the live one, and what is kept."""
     told = [f"{routing.live} at {address} as {policy!r} (Ctrl-C ends it)"]
     if routing.canary is not None:
@@ -135,7 +142,7 @@ def banner(routing: Routing, address: str, policy: str, run: str | None) -> list
         what = "answers copies, which nobody sees" if routing.canary is None else "waits until the canary is decided"
         told.append(f"  shadow {routing.shadow} {what}")
     if run is not None:
-        told.append(f"  conversations with feedback go to {run}")
+        told.append(f"  conversations with feedback go to {run}, {'scrubbed' if is_scrubbed else 'as they are'}")
     return told
 
 

@@ -123,7 +123,7 @@ def import_traces(
     ] = True,
     leave: Leave = None,
 ) -> Output:
-    """Take in traces of other tracers from a file; each becomes a finished rollout that can be learnt from."""
+    """Import other tracers' traces from a file; each becomes a finished rollout that can be trained on."""
     if not file.is_file():
         raise BadInput(f"file {file}", why="there is none", remedy="give lines of OTLP's JSON")
     with needing("serve"), at.open() as opened:
@@ -184,7 +184,7 @@ def read_header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-app = CommandSet("Look after a store.")
+app = CommandSet("Check, migrate, export and prune a store.")
 
 
 @app.command()
@@ -212,7 +212,7 @@ def check(
 
 @app.command()
 def migrate(store: StoreAt = DEFAULT_STORE) -> Output:
-    """Bring a store to this version's schema."""
+    """Migrate a store to this version's schema."""
     from holdfast.store import admin
 
     with show.progress("migrating", None):
@@ -253,7 +253,7 @@ def export(
     run: Annotated[str | None, Option(metavar="RUN", help="Only this run, of the project or of 'default'.")] = None,
     json: Annotated[bool, Option("--json", help="With --output: print the counts as JSON.")] = False,
 ) -> None:
-    """Write every record as lines of JSON, all from one moment."""
+    """Write every record as JSON lines, all from one snapshot."""
     with existing(store, project or "default") as opened:
         from holdfast.store.export import Exported
 

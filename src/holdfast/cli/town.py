@@ -75,7 +75,7 @@ def soak(
     rules: RulesAt = None,
     report: Annotated[Path | None, Option(metavar="FILE", help="Write a page about it.")] = None,
 ) -> Output:
-    """Let a town live for very long, and see that memory stays flat and residents stay."""
+    """Simulate a town for very long and check that memory stays flat and residents stay."""
     from holdfast.workloads import townobserver
     from holdfast.workloads.townlife import Life, read_rules
 
@@ -244,7 +244,7 @@ HOST, PORT = "127.0.0.1", 8790
 SPEED = 8.0  # ticks a second
 SHARES = ("alive", "needs_met", "starving", "attendance", "failures")  # numbers that are parts of a whole
 
-app = CommandSet("A town to live in.")
+app = CommandSet("A simulated town.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +284,7 @@ def run(
     save: Annotated[Path | None, Option(metavar="FILE", help="Write a snapshot of the end.")] = None,
     replay: Annotated[Path | None, Option(metavar="FILE", help="Write what it takes to live it again.")] = None,
 ) -> Output:
-    """Let scripted residents live for some days, and tell how the town did."""
+    """Simulate scripted residents for some days and report how the town did."""
     from holdfast.workloads.townlife import faults, new_recording, rounded
     from holdfast.workloads.townobserver import TownAlarms
 
@@ -365,7 +365,7 @@ def watch(
         str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_OPERATOR", help="Operators' token.")
     ] = None,
     admin: Annotated[str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_ADMIN", help="Admins' token.")] = None,
-    audit: Annotated[Path, Option(metavar="FILE", help="Where orders are written down.")] = Path(
+    audit: Annotated[Path, Option(metavar="FILE", help="Where commands are recorded.")] = Path(
         ".holdfast/town/audit.jsonl"
     ),
 ) -> None:
@@ -386,7 +386,7 @@ def replay(
     tick: Annotated[int | None, Option(metavar="N", min=0, help="Only to, or from, this tick.")] = None,
     speed: Annotated[float, Option(metavar="N", min=0.1, max=4096, help="Of a recording.")] = 32.0,
 ) -> Output:
-    """Live a town again and see that it comes to the same end; or play a recording."""
+    """Run a town again and check that it ends in the same state, or play a recording."""
     from holdfast.workloads.townlife import inspect_script, read_rules, rounded
     from holdfast.workloads.townlife import replay as again
 
@@ -441,7 +441,7 @@ def _print_frames(file: Path, tick: int, speed: float) -> None:
 
 @app.command("inspect")
 def inspect(file: Annotated[Path, Argument(metavar="FILE", help="A snapshot, a replay or a recording.")]) -> Output:
-    """Tell what a file is, and of which town."""
+    """Show what a file is and which town it belongs to."""
     from holdfast.workloads.townlife import inspect_script, inspect_snapshot, open_recording
 
     kind = _kind(file)
@@ -478,14 +478,14 @@ def validate(
     return Output(data, "\n".join(lines or [f"the rules are whole: {sha256}"]), int(bool(faults)))
 
 
-@app.command("orders")
+@app.command("commands")
 def list_commands() -> Output:
-    """List what can be ordered of a town that is watched, and who may."""
+    """List the commands that a watched town takes, and the role that each needs."""
     from holdfast.workloads.townlife import described
 
     found = described()
     return Output(
-        found, table(["~order", "role", "~what"], [(one["usage"], one["role"], one["what"]) for one in found])
+        found, table(["~command", "role", "~what"], [(one["usage"], one["role"], one["what"]) for one in found])
     )
 
 

@@ -7,6 +7,7 @@ the answer is refused by name. Log-probs are written as they are.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -17,7 +18,7 @@ from typing import Any
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.shapes import NAMES
-from holdfast.contracts.trace import ModelCall
+from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.policies import tokens
 
 DEEPEST = 100  # levels of nesting in a request
@@ -459,3 +460,57 @@ def _forced(request: Request, call: ModelCall) -> dict[str, Any]:
 
 def _listed(ids: Sequence[int] | None) -> list[int] | None:
     return None if ids is None else list(ids)
+
+
+def opening(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What was said before the first answer: the task of a conversation."""
+    roles = [message.get("role") for message in messages]
+    return list(messages[: roles.index("assistant") if "assistant" in roles else len(roles)])
+
+
+def conversation_spans(
+    messages: Sequence[Mapping[str, Any]], calls: Mapping[int, tuple[ModelCall, float]], at: float
+) -> tuple[Span, ...]:
+    """The spans of a conversation: the recorded calls, by the place of their answer among the messages and with their
+    time, and a call of its tool for each tool result."""
+    spans: list[Span] = []
+    asked: dict[str, Mapping[str, Any]] = {}
+    for place, message in enumerate(messages):
+        seq = len(spans) + 1
+        if message["role"] == "assistant":
+            for tool_call in message.get("tool_calls") or ():
+                if isinstance(tool_call, Mapping):
+                    asked[str(tool_call.get("id"))] = tool_call.get("function") or {}
+            if place in calls:
+                call, at = calls[place]
+                spans.append(Span(seq=seq, kind=SpanKind.MODEL, name="chat", model=call, started_at=at, ended_at=at))
+        elif message["role"] == "tool":
+            tool = _tool_call(message, asked.get(str(message.get("tool_call_id")), {}))
+            spans.append(Span(seq=seq, kind=SpanKind.TOOL, name=tool.tool, tool=tool, started_at=at, ended_at=at))
+    return tuple(spans)
+
+
+def _tool_call(message: Mapping[str, Any], function: Mapping[str, Any]) -> ToolCall:
+    """A tool result; it is an error where it begins with "error", or is a JSON object that names one."""
+    content = message.get("content")
+    given, said = _read_json(content), None
+    if isinstance(given, Mapping) and given.get("error"):
+        said = str(given["error"])
+    elif isinstance(content, str) and re.match(r"error\b", content, re.IGNORECASE):
+        said = content
+    arguments = _read_json(function.get("arguments"))
+    return ToolCall(
+        tool=str(function.get("name") or message.get("name") or "tool"),
+        arguments=arguments if isinstance(arguments, dict) else {} if arguments is None else {"arguments": arguments},
+        result=content if said is None else None,
+        error=said,
+        call_id=str(message["tool_call_id"]) if message.get("tool_call_id") else None,
+    )
+
+
+def _read_json(given: Any) -> Any:
+    """The value of a JSON text; anything else as it is."""
+    try:
+        return json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        return given

@@ -190,22 +190,24 @@ class RequestReader:
         encoding = asked.headers.get("content-encoding", "identity").strip().lower() if takes_gzip else "identity"
         if encoding not in ("identity", "gzip"):
             raise HTTPException(415, f"Content-Encoding {encoding} is unknown; send gzip, or plain")
-        try:
-            async with asyncio.timeout(self._wait_s):
-                body = await self._body(asked)
-        except TimeoutError:
-            late = f"the request did not come within {self._wait_s:g} s; send it again"
-            raise HTTPException(408, late, {"Connection": "close"}) from None
+        body = await read_body(asked, largest=self._largest, wait_s=self._wait_s)
         # A large one takes a while, and others wait for this loop.
         return body if encoding == "identity" else await asyncio.to_thread(_unpacked, body, self._largest)
 
-    async def _body(self, asked: Asked) -> bytes:
-        body = bytearray()
-        async for part in asked.stream():
-            body += part
-            if len(body) > self._largest:
-                raise HTTPException(413, f"the request is larger than {self._largest} bytes; send less")
-        return bytes(body)
+
+async def read_body(asked: Asked, *, largest: int, wait_s: float) -> bytes:
+    """The body of a request, within the limits of size and time."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(wait_s):
+            async for part in asked.stream():
+                body += part
+                if len(body) > largest:
+                    raise HTTPException(413, f"the request is larger than {largest} bytes; send less")
+    except TimeoutError:
+        late = f"the request did not come within {wait_s:g} s; send it again"
+        raise HTTPException(408, late, {"Connection": "close"}) from None
+    return bytes(body)
 
 
 def _unpacked(packed: bytes, largest: int) -> bytes:

@@ -24,6 +24,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.collect.endpoint import media_type_of, read_body
+from holdfast.collect.openapi import JSON
 from holdfast.contracts.errors import HoldfastError
 from holdfast.operate.auth import Caller, Clock, RateLimiter, Sessions, TokenGuard, hash_of
 
@@ -266,18 +268,13 @@ def caller_of(asked: Request) -> Caller:
 
 async def read_json(asked: Request) -> Any:
     """The JSON body of a request, within the limits of size and time."""
-    if asked.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Refusal(415, "Content-Type must be application/json")
-    body = bytearray()
+    if media_type_of(asked) != JSON:
+        raise Refusal(415, f"Content-Type must be {JSON}")
     try:
-        async with asyncio.timeout(WAIT_S):
-            async for part in asked.stream():
-                body += part
-                if len(body) > LARGEST:
-                    raise Refusal(413, f"the request is larger than {LARGEST} bytes")
-    except TimeoutError:
-        raise Refusal(408, f"the request did not come within {WAIT_S:g} s", headers={"Connection": "close"}) from None
+        body = await read_body(asked, largest=LARGEST, wait_s=WAIT_S)
+    except HTTPException as error:
+        raise Refusal(error.status_code, error.detail, headers=dict(error.headers or {})) from None
     try:
-        return orjson.loads(bytes(body))
+        return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise Refusal(400, f"the request is not JSON: {error}", code="malformed_json") from None

@@ -17,11 +17,12 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from holdfast.collect.chat_format import conversation_spans, opening
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, NotFound, StoreError
 from holdfast.contracts.release import Experiment, Release, ServedRequest, Stage
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Split, Task
-from holdfast.contracts.trace import ModelCall, Span, SpanKind
+from holdfast.contracts.trace import ModelCall
 from holdfast.promote.release import Routing, choose, route
 from holdfast.store.notifications import RELEASES
 from holdfast.store.store import Store
@@ -119,6 +120,7 @@ class Service:
     request_id: Callable[[], str]  # of the request being answered
     clock: Callable[[], float]
     heard: Heard | None = None
+    as_stored: Callable[[str], str] = str  # a caller's name as it may be written
     _table: ServingTable | None = None
     _previous: str | None = None  # the previous live version: stays loaded
     _written: list[ServedRequest] = field(default_factory=list)
@@ -325,7 +327,7 @@ class Answering:
                 id=identity if call is not None else f"{identity}~failed",
                 trial=self.table.experiment,
                 arm=self.version.release,
-                unit=self.key if self.key.strip() else identity,
+                unit=self.service.as_stored(self.key) if self.key.strip() else identity,
                 at=now,
                 error=call is None,
                 latency_s=max(0.0, now - began),
@@ -363,16 +365,41 @@ MOST_LEFT = 16  # rollouts claimed at once: this one, and any left behind
 SOURCE = "feedback"
 
 
+@dataclass(frozen=True, slots=True)
+class AnsweredRequest:
+    """A request that was answered, while it waits for feedback."""
+
+    release: str
+    call: ModelCall
+    at: float
+    end: bytes  # a hash of the conversation, this answer included
+
+
 class Capture:
-    def __init__(self, store: Store, run: str, *, clock: Callable[[], float], most: int = 10_000) -> None:
-        self._store, self._run, self._clock, self._most = store, run, clock, most
-        self._waiting: OrderedDict[str, tuple[str, ModelCall, float]] = OrderedDict()  # by request
+    """Stores served conversations that get feedback, scrubbed: one finished rollout each, with a turn for every answer
+    that this process gave in it."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        *,
+        clock: Callable[[], float],
+        scrub: Callable[[ModelCall], ModelCall] | None = None,
+        most: int = 10_000,
+    ) -> None:
+        self._store, self._run, self._clock, self._scrub, self._most = store, run, clock, scrub, most
+        self._waiting: OrderedDict[str, AnsweredRequest] = OrderedDict()  # by request
+        self._ends: dict[bytes, str] = {}  # the newest request that led to a conversation
         self._kept: OrderedDict[str, dict[str, float]] = OrderedDict()  # feedback of stored ones
         self._alone = asyncio.Lock()  # the claimed rollout must be the enqueued one
 
     def heard(self, identity: str, release: str, messages: Sequence[Mapping[str, Any]], call: ModelCall) -> None:
-        self._waiting[identity] = (release, call, self._clock())
-        _forget(self._waiting, self._most)
+        end = _chain([*call.messages, {"role": "assistant", **call.response}])[-1]
+        self._waiting[identity] = AnsweredRequest(release, call, self._clock(), end)
+        self._ends[end] = identity
+        while len(self._waiting) > self._most:
+            self._forget(next(iter(self._waiting)))
 
     async def save_feedback(self, identity: str, said: Mapping[str, float]) -> bool:
         """Stores the conversation with its feedback; False where it is unknown, or neither reward nor success is given.
@@ -383,24 +410,44 @@ class Capture:
                 return _is_same(identity, self._kept[identity], said)
             if identity not in self._waiting or not said.keys() & {"reward", "success"}:
                 return False
-            release, call, at = self._waiting[identity]
-            claim = await self._claim(identity, release, call)
-            await self._finish(claim, call, at, _signals(said))
-            self._waiting.pop(identity, None)  # it may be forgotten meanwhile
+            last, turns = self._waiting[identity], self._turns(identity)
+            calls = await asyncio.to_thread(self._scrubbed, [turn.call for turn in turns.values()])
+            claim = await self._claim(identity, last.release, calls[-1])
+            at = {place: (call, turn.at) for (place, turn), call in zip(turns.items(), calls, strict=True)}
+            await self._finish(claim, calls[-1], at, _signals(said))
+            for turn in turns.values():  # an answer is learnt from once
+                self._forget(self._ends.get(turn.end, ""))
+            self._forget(identity)
             self._kept[identity] = dict(said)
-            _forget(self._kept, self._most)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
             return True
 
+    def _turns(self, identity: str) -> dict[int, AnsweredRequest]:
+        """The answers of a conversation by their places in it, up to the one named."""
+        last = self._waiting[identity]
+        ends = enumerate(_chain(last.call.messages))
+        earlier = {place: self._waiting[self._ends[end]] for place, end in ends if end in self._ends}
+        return {**earlier, len(last.call.messages): last}
+
+    def _forget(self, identity: str) -> None:
+        found = self._waiting.pop(identity, None)
+        if found is not None and self._ends.get(found.end) == identity:
+            del self._ends[found.end]
+
+    def _scrubbed(self, calls: Sequence[ModelCall]) -> list[ModelCall]:
+        return [call if self._scrub is None else self._scrub(call) for call in calls]
+
     async def _claim(self, identity: str, release: str, call: ModelCall) -> Claim:
-        now = self._clock()
-        asked = hashlib.sha256(json.dumps(list(call.messages), sort_keys=True).encode()).hexdigest()[:16]
+        now, asked = self._clock(), opening(call.messages)
+        tools = call.sampling.get("tools")
         task = Task(
             name=identity,
-            input={"messages": list(call.messages)},
+            input={"messages": asked, **({"tools": tools} if tools else {})},
             split=Split.TRAIN,
             max_attempts=1,
             max_faults=0,  # the caller cannot be asked again
-            metadata={"group": asked, "release": release},
+            metadata={"group": _chain(asked)[-1].hex()[:16], "release": release, "scrubbed": self._scrub is not None},
         )
         await self._store.queue.enqueue(self._run, [task], now=now)
         for claim in await self._store.queue.claim(self._run, WORKER, now=now, lease_s=LEASE_S, most=MOST_LEFT):
@@ -410,18 +457,36 @@ class Capture:
             await self._store.queue.finish(claim.attempt, AttemptState.FAULT, now=now, error="was not told to the end")
         raise Fault(f"answer {identity}", why=f"{self._run} takes nothing at the moment", remedy="tell it again later")
 
-    async def _finish(self, claim: Claim, call: ModelCall, at: float, signals: tuple[RewardTerm, ...]) -> None:
+    async def _finish(
+        self,
+        claim: Claim,
+        last: ModelCall,
+        calls: Mapping[int, tuple[ModelCall, float]],
+        signals: tuple[RewardTerm, ...],
+    ) -> None:
         traces, now = self._store.traces, self._clock()
-        span = Span(seq=1, kind=SpanKind.MODEL, name="chat", started_at=at, ended_at=at, model=call)
-        before = [traces.add(claim.attempt, [span], now=now), traces.score(claim.attempt, signals, now=now)]
+        spans = conversation_spans([*last.messages, {"role": "assistant", **last.response}], calls, now)
+        before = [traces.add(claim.attempt, spans, now=now), traces.score(claim.attempt, signals, now=now)]
         await self._store.queue.finish(
             claim.attempt,
             AttemptState.SUCCEEDED,
             now=now,
             reward=RewardBreakdown(signals=signals).total,
-            output=call.response.get("content"),
+            output=last.response.get("content"),
             after=before,
         )
+
+
+def _chain(messages: Messages) -> list[bytes]:
+    """A hash of the conversation up to each message. Callers send answers back without what they do not use, so only
+    text and tool calls count."""
+    marks, running = [], hashlib.sha256()
+    for message in messages:
+        functions = [call.get("function") for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+        said = [message.get("role"), message.get("content") or "", message.get("tool_call_id"), functions]
+        running.update(json.dumps(said, sort_keys=True, default=str).encode())
+        marks.append(running.digest())
+    return marks
 
 
 def _is_same(identity: str, before: Mapping[str, float], said: Mapping[str, float]) -> bool:
@@ -429,12 +494,6 @@ def _is_same(identity: str, before: Mapping[str, float], said: Mapping[str, floa
         if before[name] != said[name]:
             raise Conflict(f"answer {identity}", why=f"{name} was told before: {before[name]:g}, not {said[name]:g}")
     return said.keys() <= before.keys()
-
-
-def _forget(kept: OrderedDict[str, Any], most: int) -> None:
-    """Drops the oldest, beyond so many."""
-    while len(kept) > most:
-        kept.popitem(last=False)
 
 
 def _signals(said: Mapping[str, float]) -> tuple[RewardTerm, ...]:

@@ -202,8 +202,8 @@ def rollouts(
 def tools(store: Store, run_id: str, *, now: float, most: int = 40) -> Brief:
     """Tool adoption in the newest decided rollouts of a run.
 
-    {"run": id, "attempts": n, "rows": [{"tool", "model", "version", "adoption", "overuse", "formed", "worked",
-     "mended"}]}: each rate an interval over n tasks; see `reward.tools.adoption_rates`.
+    {"run": id, "attempts": n, "rows": [{"tool", "model", "version", "adoption", "used", "overuse", "formed",
+     "worked", "mended"}]}: each rate an interval over n tasks; see `reward.tools.adoption_rates`.
     """
     from holdfast.operate.learning_views import records
     from holdfast.prove.estimate import wilson
@@ -211,7 +211,7 @@ def tools(store: Store, run_id: str, *, now: float, most: int = 40) -> Brief:
 
     found = store.runs.get(run_id)
     made = records(store, store.figures.scored(found.id, min(most, MOST)))
-    names = ("adoption", "overuse", "formed", "worked", "mended")
+    names = ("adoption", "used", "overuse", "formed", "worked", "mended")
     rows = [
         pick(row, "tool model version") | {name: rate(getattr(row, name).hits, getattr(row, name).of) for name in names}
         for row in adoption_rates(made, wilson)

@@ -276,11 +276,16 @@ class _Tools:
             self.records.append(record(rollout, store.traces.spans(token), tools))
 
     def drop(self) -> Value:
-        """The largest certain fall of any tool, and the number of tasks of the smaller half."""
+        """The largest certain fall of any tool, and the number of tasks of the smaller half.
+
+        Where nobody says what tasks need, the share of tasks that use the tool counts."""
         half = len(self.records) // 2
         every = list(self.records)
         before, now = (
-            {row.tool: row.adoption for row in adoption_rates(some, wilson, by=("tool",))}
+            {
+                row.tool: row.adoption if row.adoption.of else row.used
+                for row in adoption_rates(some, wilson, by=("tool",))
+            }
             for some in (every[:half], every[half:])
         )
         falls = [

@@ -18,12 +18,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from holdfast.collect.chat_format import conversation_spans, opening
 from holdfast.contracts.errors import BadInput, Fault
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState, RolloutState, Split, Task
 from holdfast.contracts.run import DesiredState, RunRecord, RunState
-from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
+from holdfast.contracts.trace import ModelCall, Span
 from holdfast.learn.quality import QualityReport, Standards, audit
 from holdfast.privacy.scrub import Scrub, count, key_in
 from holdfast.store.store import Store
@@ -56,10 +57,9 @@ class Conversation:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def opening(self) -> list[Mapping[str, Any]]:
-        """What was said before the first answer: the task."""
-        roles = [message.get("role") for message in self.messages]
-        return list(self.messages[: roles.index("assistant") if "assistant" in roles else len(roles)])
+    def input(self) -> dict[str, Any]:
+        """The task: what was said before the first answer, and the tools that were offered."""
+        return {"messages": opening(self.messages), **({"tools": list(self.tools)} if self.tools else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,40 +221,16 @@ def _hash(data: Any) -> str:
 
 def _spans(one: Conversation, at: float) -> tuple[Span, ...]:
     """Every answer is a model call with all that was said before it; every result of a tool is a call of the tool."""
-    spans: list[Span] = []
-    asked: dict[str, Mapping[str, Any]] = {}
-    when: dict[str, Any] = {"started_at": at, "ended_at": at}
-    for place, message in enumerate(one.messages):
-        seq = len(spans) + 1
-        if message["role"] == "assistant":
-            call = ModelCall(
-                model=one.model,
-                messages=tuple(one.messages[:place]),
-                response=message,
-                sampling={"tools": list(one.tools)} if one.tools else {},
-            )
-            spans.append(Span(seq=seq, kind=SpanKind.MODEL, name="chat", model=call, **when))
-            calls = [each for each in message.get("tool_calls") or () if isinstance(each, Mapping)]
-            asked |= {str(each.get("id")): each.get("function") or {} for each in calls}
-        elif message["role"] == "tool":
-            function = asked.get(str(message.get("tool_call_id")), {})
-            name = str(function.get("name") or message.get("name") or "tool")
-            tool = ToolCall(
-                tool=name,
-                arguments=_arguments(function.get("arguments")),
-                result=message.get("content"),
-                call_id=str(message["tool_call_id"]) if message.get("tool_call_id") else None,
-            )
-            spans.append(Span(seq=seq, kind=SpanKind.TOOL, name=name, tool=tool, **when))
-    return tuple(spans)
-
-
-def _arguments(given: Any) -> Mapping[str, Any]:
-    try:
-        read = json.loads(given) if isinstance(given, str) else given
-    except (ValueError, RecursionError):
-        read = given
-    return read if isinstance(read, dict) else {} if read is None else {"arguments": read}
+    sampling = {"tools": list(one.tools)} if one.tools else {}
+    calls = {
+        place: (
+            ModelCall(model=one.model, messages=tuple(one.messages[:place]), response=message, sampling=sampling),
+            at,
+        )
+        for place, message in enumerate(one.messages)
+        if message["role"] == "assistant"
+    }
+    return conversation_spans(one.messages, calls, at)
 
 
 def _signals(one: Conversation) -> tuple[RewardTerm, ...]:
@@ -268,7 +244,7 @@ def _audit(found: Sequence[Conversation], split: Split, kept_out: Sequence[Any],
     with progress("looking", None):
         return audit(
             experiences,
-            inputs={one.name: {"messages": one.opening} for one in found},
+            inputs={one.name: one.input for one in found},
             held_out=kept_out if is_train else (),
             standards=Standards(needs_logprobs=False, needs_score=False),
         )
@@ -278,7 +254,7 @@ def _experience(one: Conversation, split: Split | None) -> Experience:
     return Experience(
         rollout=one.name,
         run=KIND,
-        task=_hash(one.opening),
+        task=_hash(opening(one.messages)),
         split=split,
         is_final=True,
         state=RolloutState.SUCCEEDED,
@@ -345,10 +321,9 @@ def _write(
 
 
 def _task(one: Conversation, split: Split, scrubbed: bool) -> Task:
-    metadata = {"group": _hash(one.opening), "scrubbed": scrubbed, **({"given": one.metadata} if one.metadata else {})}
-    return Task(
-        name=one.name, input={"messages": one.opening}, split=split, max_attempts=1, max_faults=0, metadata=metadata
-    )
+    metadata: dict[str, Any] = {"group": _hash(opening(one.messages)), "scrubbed": scrubbed}
+    metadata |= {"given": one.metadata} if one.metadata else {}
+    return Task(name=one.name, input=one.input, split=split, max_attempts=1, max_faults=0, metadata=metadata)
 
 
 def _renew(store: Store, rollout: str, status: RolloutState | None, clock: Clock) -> None:

@@ -292,6 +292,7 @@ class AdoptionRow:
     formed: AdoptionRate  # of tasks that called it: those with no call of it that was badly formed
     worked: AdoptionRate  # of tasks that called it: those whose first call gave a result, busy ones aside
     mended: AdoptionRate  # of tasks in which it failed: those in which the right thing was done about every failure
+    used: AdoptionRate  # of tasks that have it, whatever they need: those that called it
 
 
 @dataclass(slots=True)
@@ -350,6 +351,7 @@ def _hits(record: ToolAttempt, tool: str) -> dict[str, bool | None]:
     return {
         "adoption": bool(mine) and mine[0].structure != 0.0 if is_needed else None,
         "overuse": bool(mine) if is_needed is False else None,
+        "used": bool(mine) if mine or tool in (record.offered or ()) else None,
         "formed": all(judged) if judged else None,
         "worked": bool(lasting) and lasting[0].has_worked if mine else None,
         "mended": all(mark.error_handling == 1.0 for mark in failed) if failed else None,

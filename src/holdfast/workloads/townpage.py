@@ -27,7 +27,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast.collect.endpoint import HOST, Events, is_loopback
+from holdfast.collect.endpoint import HOST, Events, is_loopback, media_type_of, read_body
+from holdfast.collect.openapi import JSON
 from holdfast.contracts.commands import Forbidden, Role
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, NotFound
 from holdfast.operate.auth import Caller
@@ -318,10 +319,10 @@ def app(runner: Runner, badges: Sequence[StaticToken] = (), *, body_s: float = B
 
     async def order(asked: Request) -> Response:
         caller = admit(asked)
-        if asked.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise HTTPException(415, "Content-Type must be application/json")
+        if media_type_of(asked) != JSON:
+            raise HTTPException(415, f"Content-Type must be {JSON}")
         try:
-            said = orjson.loads(await _body(asked, body_s))
+            said = orjson.loads(await read_body(asked, largest=LARGEST, wait_s=body_s))
         except orjson.JSONDecodeError as error:
             raise BadInput("order", why=f"is not JSON: {error}") from None
         return _json(await runner.take(said, caller))
@@ -361,20 +362,6 @@ async def _events(hub: FrameHub, is_known: Callable[[], Awaitable[bool]] | None)
             if found is not None or now - sent >= BEAT_S:
                 sent = now
                 yield b": \n\n" if found is None else b"data: " + found[1] + b"\n\n"
-
-
-async def _body(asked: Request, most_s: float) -> bytes:
-    body = bytearray()
-    try:
-        async with asyncio.timeout(most_s):
-            async for part in asked.stream():
-                body += part
-                if len(body) > LARGEST:
-                    raise HTTPException(413, f"the order is larger than {LARGEST} bytes")
-    except TimeoutError:
-        why = f"the order did not come within {most_s:g} s"
-        raise HTTPException(408, why, headers={"Connection": "close"}) from None
-    return bytes(body)
 
 
 def _number(asked: Request, name: str, default: int) -> int:

@@ -288,13 +288,18 @@ ADDED = {"return_token_ids": True, "logprobs": True}
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 
 
-class Chat:
-    path = "/v1/chat/completions"
+class OpenAiKey:
+    """How OpenAI's dialects identify a caller."""
+
     key_variable = "OPENAI_API_KEY"
     forwarded = frozenset({"openai-organization", "openai-project", "openai-beta"})
 
     def credentials(self, key: str) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {key}"}
+
+
+class Chat(OpenAiKey):
+    path = "/v1/chat/completions"
 
     def read_request(self, body: bytes) -> ModelRequest:
         given = read_object(body)

@@ -13,6 +13,7 @@ from holdfast.collect.proxy.dialect import (
     Assembler,
     MessageBuilder,
     ModelRequest,
+    OpenAiKey,
     count,
     joined,
     kind,
@@ -52,13 +53,8 @@ ARGUMENTS = {
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
 
 
-class Responses:
+class Responses(OpenAiKey):
     path = "/v1/responses"
-    key_variable = "OPENAI_API_KEY"
-    forwarded = frozenset({"openai-organization", "openai-project", "openai-beta"})
-
-    def credentials(self, key: str) -> Mapping[str, str]:
-        return {"Authorization": f"Bearer {key}"}
 
     def read_request(self, body: bytes) -> ModelRequest:
         given = read_object(body)

@@ -14,8 +14,8 @@ async function load([id], query) {
   return { runs: runs.map(one => one.id), run, tools, budgets };
 }
 
-const RATES = [["adoption", "Adopted", "used in tasks that need it"], ["overuse", "Overused", "used in tasks that need none"],
-  ["formed", "Well formed", "calls with valid arguments"], ["worked", "Worked", "calls without an error"],
+const RATES = [["adoption", "Adopted", "used in tasks that need it"], ["used", "Used", "called in tasks that offer it"],
+  ["overuse", "Overused", "used in tasks that need none"], ["formed", "Well formed", "calls with valid arguments"], ["worked", "Worked", "calls without an error"],
   ["mended", "Recovered", "errors followed by a correct call"]];
 const cell = one => one?.n ? h("span", { title: `${pct(one.low)} to ${pct(one.high)}, n = ${count(one.n)}` }, pct(one.value, 0))
   : null;
@@ -24,9 +24,10 @@ function adoption(tools) {
   if (!tools.rows.length) return empty("The newest rollouts of this run neither used nor needed tools.",
     "holdfast quickstart --quick");
   const many = new Set(tools.rows.map(one => one.version));
-  const named = tools.rows.filter(one => one.adoption.n).map(one => ({ name: [one.tool || "all tools",
-          many.size > 1 && h("span", { class: "grey small-text" }, ` ${one.version ?? ""}`)], ...one.adoption,
-        note: `${pct(one.adoption.low, 0)} to ${pct(one.adoption.high, 0)}, n = ${count(one.adoption.n)}` }));
+  const rate = one => one.adoption.n ? one.adoption : one.used;  // served conversations do not say what they need
+  const named = tools.rows.filter(one => rate(one).n).map(one => ({ name: [one.tool || "all tools",
+          many.size > 1 && h("span", { class: "grey small-text" }, ` ${one.version ?? ""}`)], ...rate(one),
+        note: `${pct(rate(one).low, 0)} to ${pct(rate(one).high, 0)}, n = ${count(rate(one).n)}` }));
   return h("div", { class: "cards" },
     named.length > 0 && card("Used in tasks that need it", {}, whiskers(named, { form: one => pct(one, 0), range: [0, 1] })),
     card(`By tool, from ${count(tools.attempts)} newest rollouts`, {},
