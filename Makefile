@@ -118,7 +118,7 @@ services:
 	@touch $@
 
 .venv/.stamp-dev: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[postgres,learn,serve,reward,hub,flags,mcp,otlp,data,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[postgres,learn,serve,reward,hub,flags,mcp,otlp,data,privacy,dev]'
 	@touch .venv/.stamp $@
 
 .venv-adapters/.stamp: adapters.txt | .venv/bin/python

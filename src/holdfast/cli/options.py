@@ -43,6 +43,10 @@ AnyProject = Annotated[
     str | None, Option("--project", metavar="NAME", help="Only this project; without it, all of them.")
 ]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
+Leave = Annotated[
+    list[str] | None,
+    Option("--leave", metavar="CLASS", help="Leave this class as it is when scrubbing, such as ip; may be repeated."),
+]
 Limit = Annotated[int, Option("--limit", metavar="N", min=1, max=10_000, help="At most so many rows.")]
 RunText = Annotated[str, Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
 RolloutText = Annotated[str, Argument(metavar="RUN/NAME", help="The rollout's id; both parts may be cut short.")]

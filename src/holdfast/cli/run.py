@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.main import ALIASES
-from holdfast.cli.options import DEFAULT_STORE, Limit, Output, Project, StoreOptions, settings_of, who
+from holdfast.cli.options import DEFAULT_STORE, Leave, Limit, Output, Project, StoreOptions, settings_of, who
 from holdfast.contracts.errors import BadInput, IllegalMove
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import RunState
@@ -180,6 +180,7 @@ def import_(
     scrub: Annotated[
         bool, Option("--scrub/--no-scrub", help="Replace secrets and personal data; without it --yes is asked for.")
     ] = True,
+    leave: Leave = None,
     yes: Annotated[bool, Option("--yes", help="Really keep what was said as it was said.")] = False,
     limit: Limit = 20,
 ) -> Output:
@@ -192,7 +193,15 @@ def import_(
     rows = read_logs(file)
     with at.open() as opened:
         found = import_logs(
-            opened, rows, split=split, model=model, scrub=scrub, who=who(), clock=time.time, progress=show.progress
+            opened,
+            rows,
+            split=split,
+            model=model,
+            scrub=scrub,
+            leave=leave or (),
+            who=who(),
+            clock=time.time,
+            progress=show.progress,
         )
     data: dict[str, Any] = {"run": found.run, "imported": found.stored, "repeated": found.repeated}
     data |= {"quarantined": dict(sorted(found.quarantined.items())), "scrubbed": dict(sorted(found.scrubbed.items()))}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from holdfast.cli.options import ApiToken, Host, Port, StoreOptions, address_of, ended_by_sigterm, needing, who
+from holdfast.cli.options import ApiToken, Host, Leave, Port, StoreOptions, address_of, ended_by_sigterm, needing, who
 from holdfast.cli.reward import BaseUrl, named
 from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
@@ -179,6 +179,7 @@ def proxy(
     scrub: Annotated[
         bool, Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
     ] = True,
+    leave: Leave = None,
     price: Annotated[
         list[str] | None, Option(metavar="MODEL=READ,WRITTEN", help="Of a million tokens, to count what calls cost.")
     ] = None,
@@ -209,7 +210,8 @@ def proxy(
             from holdfast.privacy.scrub import Scrub, key_in
 
             key = key_in(opened.folder)
-            scrubbing, spelt = Scrub(key), Scrub(key, token_bytes=own_token_bytes)
+            left = leave or ()
+            scrubbing, spelt = Scrub(key, leave=left), Scrub(key, token_bytes=own_token_bytes, leave=left)
         from holdfast.reward.turns import TurnRewards
 
         told: dict[str, Any] = {"scrub": None if scrubbing is None else scrubbing.span, "turns": TurnRewards()}

@@ -21,6 +21,7 @@ from holdfast.cli.options import (
     DEFAULT_STORE,
     AnyProject,
     CommandSet,
+    Leave,
     Limit,
     Output,
     StoreAt,
@@ -121,6 +122,7 @@ def import_traces(
     scrub: Annotated[
         bool, Option("--scrub/--no-scrub", help="Take secrets and personal data out of what is kept.")
     ] = True,
+    leave: Leave = None,
 ) -> Output:
     """Import other tracers' traces from a file; each becomes a finished rollout that can be trained on."""
     if not file.is_file():
@@ -130,7 +132,7 @@ def import_traces(
         from holdfast.privacy.scrub import Scrub, key_in
         from holdfast.reward.turns import TurnRewards
 
-        scrubbing = Scrub(key_in(opened.folder)).span if scrub else None
+        scrubbing = Scrub(key_in(opened.folder), leave=leave or ()).span if scrub else None
         taker = SpanReceiver(opened, clock=time.time, scrub=scrubbing, turns=TurnRewards())
         kept, refused, why = asyncio.run(_take(file, taker))
     said = f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else "")

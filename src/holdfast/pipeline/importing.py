@@ -11,7 +11,7 @@ import hashlib
 import json
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import isfinite
@@ -92,12 +92,13 @@ def import_logs(
     split: Split,
     model: str,
     scrub: bool,
+    leave: Collection[str] = (),
     who: str,
     clock: Clock,
     progress: Progress = silent,
 ) -> Imported:
     """Scrub the conversations, look at them, and store those that are fit and not there yet."""
-    scrubber = Scrub(key_in(store.folder)) if scrub else None
+    scrubber = Scrub(key_in(store.folder), leave=leave) if scrub else None
     with progress("scrubbing", len(rows)) as bar:
         found = [_conversation(row, line, model, scrubber, bar) for line, row in rows]
     run = _run(store)

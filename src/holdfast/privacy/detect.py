@@ -802,7 +802,7 @@ def _is_told_email(text: str) -> bool:
     is_spelt = re.search(r"@|[\[({<]\s?\w|_at_|-at-", text) or re.search(
         _DOT.replace("|\\.|", "|"), text[len(text) // 3 :]
     )
-    return bool(ending and is_spelt) and ending[1] in _ENDINGS and _is_somebodys(domain)
+    return ending is not None and bool(is_spelt) and ending[1] in _ENDINGS and _is_somebodys(domain)
 
 
 _ENDINGS_WORDS = """

@@ -534,7 +534,7 @@ def numbers(text: str) -> Iterator[Detection]:
                 yield Detection("weak_phone", *ext.span())
 
 
-NO_PERSON_END = re.compile(rf"(?<![^\W_]){NO_PERSON.pattern}$")
+NO_PERSON_END = re.compile(rf"(?<![^\W_]){NO_PERSON.pattern}\Z")
 
 
 def _among(text: str, offset: int) -> Iterator[Detection]:

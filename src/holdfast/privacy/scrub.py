@@ -116,11 +116,12 @@ def key_in(folder: Path) -> bytes:
 class Scrub:
     """Replaces what is found. `token_bytes` gives the bytes of a token; without it a scrubbed call loses its ids."""
 
-    def __init__(self, key: bytes, *, token_bytes: TokenBytes | None = None, classes: Iterable[str] = CLASSES) -> None:
-        self._key, self._token_bytes, self._classes = key, token_bytes, frozenset(classes)
-        if unknown := self._classes - CLASSES:
-            what = f"classes to scrub: {', '.join(sorted(unknown))}"
-            raise BadInput(what, why="there is no such class", remedy=f"take some of {', '.join(sorted(CLASSES))}")
+    def __init__(self, key: bytes, *, token_bytes: TokenBytes | None = None, leave: Iterable[str] = ()) -> None:
+        """`leave` names the classes that stay as they are."""
+        self._key, self._token_bytes, self._classes = key, token_bytes, CLASSES - set(leave)
+        if unknown := set(leave) - CLASSES:
+            remedy = f"take some of {', '.join(sorted(CLASSES))}"
+            raise BadInput(f"--leave {' '.join(sorted(unknown))}", why="there is no such class", remedy=remedy)
         self._seen = _Memory[str, tuple[Detection, ...]](MOST_KEPT)
         self._clean = _Memory[bytes, bool](MOST_CLEAN * MARK)
 
@@ -537,7 +538,7 @@ def _within(text: str) -> list[Detection]:
         *numbers.one_time_codes(text),
         *_columns(text),
     ]
-    weak = []
+    weak = list[Detection]()
     for hit in numbers.numbers(text):
         (weak if hit.kind == "weak_phone" else found).append(hit)
     sure = [hit for hit in found if WORDS[hit.kind] not in ("secret", "ip")]
