@@ -304,11 +304,7 @@ def _measured(
     return group_relative(values, index, scale=False, leave_one_out=settings.leave_one_out).astype(np.float64)
 
 
-<<<<<<< HEAD
-def measured_turns(trajectory: Trajectory, channels: tuple[str, ...] | None, term: str = TURN_REWARD) -> Floats:
-=======
-def measured_turns(experience: Experience, intake: SampleFilter, term: str = PROGRESS) -> Floats:
->>>>>>> i15turns
+def measured_turns(trajectory: Trajectory, channels: tuple[str, ...] | None, term: str = PROGRESS) -> Floats:
     """What was measured of each turn and not paid; 0 where nothing was."""
     values = np.zeros(trajectory.turn_count)
     for signal in counted(trajectory, channels):
