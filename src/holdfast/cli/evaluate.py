@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.look import every_rollout
 from holdfast.cli.options import Output, StoreOptions, read_jsonl
 from holdfast.cli.reward import BaseUrl, judge_named
 from holdfast.cli.show import fold
@@ -451,7 +450,7 @@ def _from_file(path: Path, limit: int) -> list[TaskResult]:
 
 def _from_run(store: Store, run: str, limit: int) -> Iterator[tuple[str, TaskResult]]:
     """Its finished rollouts with their ids, in the order they were enqueued."""
-    for rollout in islice(every_rollout(store, run), limit):
+    for rollout in islice(store.views.every(run), limit):
         if (result := _of_rollout(store, rollout)) is not None:
             yield rollout.id, result
 
