@@ -15,7 +15,7 @@ import numpy as np
 
 from holdfast.api.inputs import MAX_REGRESSION, UNWATCHED
 from holdfast.api.service import Accepted, promote
-from holdfast.api.stored import Block, Run, Shown, TextTable, decided_of, every_rollout, experience_of, task_key
+from holdfast.api.stored import Block, Run, Shown, TextTable, decided_of, experience_of, task_key
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Outcome, Reason, Verdict
 from holdfast.contracts.evidence import MetricComparison as Compared
@@ -319,7 +319,7 @@ def _measured(run: Run) -> _Side:
     """Every rollout with its task and seed; the n-th at the same task is seed n where none is named."""
     with run.place.open() as store:
         decided = {one.rollout: one for one in decided_of(store, run.id, spans=True)}
-        every = list(every_rollout(store, run.id))
+        every = list(store.views.every(run.id))
     versions = {one.version for one in every}
     if len(versions) > 1:
         why = f"ran {len(versions)} versions"

@@ -30,7 +30,7 @@ from holdfast.contracts.evidence import Episode, Verdict
 from holdfast.contracts.experience import Experience, ScoredRollout
 from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm, Scoring, outcome_of
-from holdfast.contracts.rollout import Rollout, RolloutState, Split
+from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import RunRecord
 from holdfast.contracts.task import TaskItem, canonical, task_of
 from holdfast.pipeline import importing
@@ -252,7 +252,7 @@ def _more(rows: Sequence[Any]) -> list[str]:
 def _line(store: Store, run: RunRecord) -> tuple[str, ...]:
     counts = {"right": 0, "wrong": 0, None: 0}
     failed = 0
-    for one in every_rollout(store, run.id):
+    for one in store.views.every(run.id):
         if one.status in (RolloutState.FAILED, RolloutState.DEAD):
             failed += 1
         elif one.status is RolloutState.SUCCEEDED:
@@ -329,13 +329,6 @@ def _cell(value: Any) -> str:
     return "" if value is None else " ".join(str(value).split())
 
 
-def every_rollout(store: Store, run: str) -> Iterator[Rollout]:
-    last = None
-    while page := store.views.rollouts(run, most=PAGE, after=last):
-        yield from page
-        last = page[-1].name
-
-
 def decided_of(store: Store, run: str, *, spans: bool = False) -> Iterator[ScoredRollout]:
     last = None
     while page := store.experiences.scored(run, after=last, most=PAGE, spans=spans):
@@ -345,7 +338,7 @@ def decided_of(store: Store, run: str, *, spans: bool = False) -> Iterator[Score
 
 def _rows(store: Store, run: str) -> Iterator[dict[str, Any]]:
     decided = {one.rollout: one for one in decided_of(store, run)}
-    for one in every_rollout(store, run):
+    for one in store.views.every(run):
         task, found = task_of(one.input), decided.get(one.id)
         is_item = isinstance(task, TaskItem)
         said = [] if found is None else [signal.feedback for signal in found.signals if signal.feedback]
