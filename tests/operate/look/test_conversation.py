@@ -78,7 +78,6 @@ def test_what_later_scorings_say_stands_beside_the_reward_with_its_reasons(file_
     assert told["scorings"]["evaluated-1"]["signals"][0]["feedback"] == "3 edits too many"
 
 
-
 def test_exceptions_are_shown_with_their_whole_tracebacks(file_store: Store) -> None:
     run = file_store.runs.begin(kind="optimize", model_ref="m", settings={}, salt="a", who="t", now=1.0).result().id
     file_store.queue.enqueue(run, [Task(name="t", input={})], now=1.0).result()
