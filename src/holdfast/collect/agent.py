@@ -466,15 +466,14 @@ class Context:
         complete, again = self._model(), dict(sampling)
         with self._recorded(messages, sampling, tag) as answer:
             asked, given = _limited(complete, messages, sampling)
-            answer.call = _held(await complete(asked, **given), complete, sampling)
+            call = answer.call = _held(await complete(asked, **given), complete, sampling)
         if answer.thought.get("action") == BudgetAction.ESCALATE and answer.thought.get("cut"):
             # The same seed thinks the same again, and then goes on: only what is new is counted.
             again |= {"seed": sampling.get("seed")} if "seed" in sampling else {}
             with self._recorded(messages, again, tag, answer.thought["used"]) as once_more:
                 asked, given = _limited(complete, messages, again)
-                once_more.call = _held(await complete(asked, **given), complete, again)
-            return once_more.call
-        return answer.call
+                call = once_more.call = _held(await complete(asked, **given), complete, again)
+        return call
 
     async def stream(
         self, messages: Sequence[Mapping[str, Any]], /, *, tag: str | None = None, **sampling: Any
