@@ -108,7 +108,7 @@ def test_an_accepted_candidate_goes_where_the_call_says(endpoint: Endpoint, acce
 def test_a_secret_in_an_answer_is_a_cost_though_nobody_asked(endpoint: Endpoint, at: Path) -> None:
     async def agent(task: Any, ctx: hf.Context) -> str:
         answer = await scene.agent(task, ctx)
-        return f"{answer} AKIAIOSFODNN7EXAMPLE" if ctx.prompt("system") == scene.GOOD else answer
+        return f"{answer} AKIAIOSFODNN7EXAMPL2" if ctx.prompt("system") == scene.GOOD else answer
 
     def first(task: Any, answer: str) -> float:
         return float(answer.split()[:1] == [task.expected])
@@ -122,7 +122,7 @@ def test_an_attempt_that_failed_is_no_safer_for_that(endpoint: Endpoint, at: Pat
     async def agent(task: Any, ctx: hf.Context) -> str:
         answer = await scene.agent(task, ctx)
         if ctx.prompt("system") == scene.GOOD and task.id.endswith("3"):
-            ctx.trace.message("assistant", "AKIAIOSFODNN7EXAMPLE")
+            ctx.trace.message("assistant", "AKIAIOSFODNN7EXAMPL2")
             raise ValueError("after it was told")
         return answer
 

@@ -24,7 +24,7 @@ from holdfast.privacy.detect import (
     secrets,
     texts,
 )
-from holdfast.privacy.numbers import TOLD, ids, numbers, one_time_codes, told
+from holdfast.privacy.numbers import DATES, ids, labelled, numbers, one_time_codes
 from holdfast.privacy.people import AMBIGUOUS, FAMILY, GIVEN, NO_NAMES, PLACES, names
 from holdfast.privacy.scrub import _all as everything_in
 
@@ -286,7 +286,7 @@ call me at 020 7946 0958|(415) 555-2671|ssn 219 09 9999|joan [at] mail [dot] org
 
 def test_a_search_for_all_signs_at_once_finds_what_one_after_another_finds() -> None:
     """Hints and traits only spare work: whatever a pattern matches has them, wherever it stands."""
-    groups, every = (SECRETS, ASSIGNED, PERSONAL, WIDE, PLACES, TOLD), 0
+    groups, every = (SECRETS, ASSIGNED, PERSONAL, WIDE, PLACES, DATES), 0
     search, random = Search(*groups), Random(3)
     parts = [*PLANTED.values(), *OTHERS.replace("\n", "|").split("|")]
     for _ in range(3_000):
@@ -391,8 +391,8 @@ def test_where_people_live_and_how_they_are_called(kind: str, text: str, around:
     ],
 )
 def test_numbers_and_words_are_left_alone(text: str) -> None:
-    assert not [*find(text, PLACES), *numbers(text), *told(text), *ids(text), *one_time_codes(text)]
-    (found,) = told("phone number: 5552671 and order 5552672")  # what is called a number needs no form
+    assert not [*find(text, PLACES), *numbers(text), *labelled(text), *ids(text), *one_time_codes(text)]
+    (found,) = labelled("phone number: 5552671 and order 5552672")  # what is called a number needs no form
     assert (found.kind, found.start, found.end) == ("told_phone", 14, 21)
     assert len(GIVEN) > 400 and len(FAMILY) > 400 and not (GIVEN - AMBIGUOUS) & NO_NAMES  # no ordinary words
 

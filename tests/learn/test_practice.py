@@ -245,7 +245,7 @@ def test_the_reasons_of_many_rollouts_are_kept_beside_the_step(base: Model, tmp_
 
 def test_what_is_quarantined_is_not_learnt_from(base: Model, tmp_path: Path) -> None:
     """With the one that told a secret left out, all others got the same: there is nothing to compare."""
-    secret = tried(base, 1.0, asked="my key is AKIAIOSFODNN7EXAMPLE")
+    secret = tried(base, 1.0, asked="my key is AKIAIOSFODNN7EXAMPL2")
     telling = Telling(tmp_path)
     state = telling.tell(GRPO(), AlgorithmState(base=base), [*secret, *tried(base, None, 0.0, 0.0)[1:]])
     assert counts(state) == {"put_aside": 1, "reward_varies": 2}  # of what is left, all were worth the same

@@ -204,7 +204,7 @@ def test_a_spent_budget_ends_the_following(base: Model, tmp_path: Path) -> None:
 def test_what_is_followed_goes_through_the_data_gates(base: Model, tmp_path: Path) -> None:
     algorithm = TurnPPO(follow="run-9", held_out=[{"prompt": "hello 5"}])
     given = conversations("999999", "010111")
-    given[4] = replace(given[4], spans=attempt(Task(name="x", input=1), 1, 1.0, asked="AKIAIOSFODNN7EXAMPLE").spans)
+    given[4] = replace(given[4], spans=attempt(Task(name="x", input=1), 1, 1.0, asked="AKIAIOSFODNN7EXAMPL2").spans)
     state = Telling(tmp_path).tell(algorithm, algorithm.start(base), given)
     assert {one["name"]: one["count"] for one in state.metrics["quality"] if one["count"]} == {"put_aside": 2}
     assert state.metrics["rl_optimizer"]["trajectories"] == 4

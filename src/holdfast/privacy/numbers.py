@@ -276,7 +276,7 @@ CANDIDATE = re.compile(
 WINDOW = 64  # characters before a number in which its label stands
 
 
-class Label(NamedTuple):
+class NumberLabel(NamedTuple):
     """A word that says what the number after it is."""
 
     kind: str
@@ -285,9 +285,9 @@ class Label(NamedTuple):
     test: Callable[[str], bool]
 
 
-def _label(kind: str, words: str, hints: str, test: Callable[[str], bool], gap: str = r"[^\n\d]{0,24}") -> Label:
+def _label(kind: str, words: str, hints: str, test: Callable[[str], bool], gap: str = r"[^\n\d]{0,24}") -> NumberLabel:
     pattern = re.compile(rf"(?<![a-zß-ÿ])(?:{words})(?![a-z]{{3}}){gap}$")
-    return Label(kind, pattern, tuple(filter(None, hints.split("|"))), test)
+    return NumberLabel(kind, pattern, tuple(filter(None, hints.split("|"))), test)
 
 
 _OPENING = re.compile(r"(?<![a-z])[a-z]{2,3}")
@@ -411,7 +411,7 @@ UNIT = re.compile(
 YEAR = re.compile(r"(?:19|20)\d\d")
 
 
-def told(text: str) -> Iterator[Detection]:
+def labelled(text: str) -> Iterator[Detection]:
     """Numbers with a word before them that says what they are."""
     lower = ""
     for match in CANDIDATE.finditer(text):
@@ -432,11 +432,11 @@ def told(text: str) -> Iterator[Detection]:
                     break
 
 
-def _is_labelled(lower: str, start: int, said: str, label: Label) -> bool:
+def _is_labelled(lower: str, start: int, said: str, label: NumberLabel) -> bool:
     return label.test(said) and label.pattern.search(lower[max(0, start - WINDOW) : start]) is not None
 
 
-def _readings(text: str, start: int, end: int, label: Label) -> Iterator[tuple[int, str]]:
+def _readings(text: str, start: int, end: int, label: NumberLabel) -> Iterator[tuple[int, str]]:
     """The number with the letters or signs before it that may belong to it, and without."""
     ahead = _AHEAD[label.kind in ("told_id", "told_mac", "plate")].search(text, max(0, start - 12), start)
     begins = [ahead.start(), start] if ahead else [start]
@@ -456,7 +456,7 @@ _CAPITALS = re.compile(r"[A-ZА-Я]{2}|[A-Z]\d")  # as plates have
 _PLATE_END = re.compile(r"[ ·-]?[A-ZА-Я]{1,4}(?![^\W\d_])(?:[ -]?\d{1,4}(?!\d))?")
 _AHEAD = (re.compile(r"(?:\+|\(\+?|\+\()$"), re.compile(r"(?<![^\W\d_])(?:[^\W\d_]{1,8}[ ·-]?){1,2}$"))
 
-TOLD: Mapping[str, Sign] = {
+DATES: Mapping[str, Sign] = {
     "birth_date": sign(
         rf"(?<![a-zß-ÿ])(?:{_BIRTH})[^\n\d]{{0,32}}?(?<![\d.])(?P<it>{DATE}|{_MONTHS}\.?\s\d{{1,2}},?\s(?:19"
         rf"|20)\d{{2}})",

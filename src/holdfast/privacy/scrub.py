@@ -55,7 +55,7 @@ WORDS: Mapping[str, str] = {  # the word for each kind; of two overlapping hits 
 }
 ENCODED = "encoded"  # the class of everything else that is written in base 64, in hex or with escapes
 CLASSES = frozenset({*WORDS.values(), ENCODED})
-SEARCH = detect.Search(detect.SECRETS, detect.ASSIGNED, detect.PERSONAL, detect.WIDE, people.PLACES, numbers.TOLD)
+SEARCH = detect.Search(detect.SECRETS, detect.ASSIGNED, detect.PERSONAL, detect.WIDE, people.PLACES, numbers.DATES)
 LONGEST_HEAD = 400  # characters of a table's first line
 LONG_DIGITS = re.compile(r"(?<!\d)\d(?:[ -]?\d){12,18}(?!\d)")
 NEAR, CUE_BEFORE, CUE_AFTER = 60, 40, 20  # characters in which something makes a weak hit a hit
@@ -534,7 +534,7 @@ def _within(text: str) -> list[Detection]:
         *SEARCH.find(text),
         *people.names(text),
         *numbers.ids(text),
-        *numbers.told(text),
+        *numbers.labelled(text),
         *numbers.one_time_codes(text),
         *_columns(text),
     ]

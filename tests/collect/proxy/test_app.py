@@ -645,7 +645,8 @@ async def test_calls_are_numbered_in_their_order_and_apart_from_the_workers_own(
     own = Span(seq=1, kind=SpanKind.TELEMETRY, name="own", started_at=1.0)
     store.traces.add(attempt, [own], now=time.time()).result()
     keepers = [SpanRecorder(store, clock=time.time) for _ in range(2)]  # two proxies, or one that was started again
-    records = [keepers[n % 2].open(attempt, replace(ASKED, model=f"m{n}"), trace_id=None, notes={}) for n in range(6)]
+    asked = [replace(ASKED, model=f"m{n}") for n in range(6)]
+    records = [await keepers[n % 2].open(attempt, asked[n], trace_id=None, notes={}) for n in range(6)]
     for record in reversed(records):
         await record.close(answered())
     spans = store.traces.spans(attempt.token)

@@ -80,10 +80,9 @@ class SpanRecorder:
     async def open(
         self, attempt: Attempt, asked: ModelRequest, *, trace_id: str | None, notes: dict[str, Any]
     ) -> CallRecord:
-        started_at = self.clock()
         call = ModelCall(model=asked.model, messages=asked.messages, response={}, sampling=asked.sampling)
         try:
-            return CallRecord(self, attempt, await self.scrubbed(call), trace_id, notes, started_at)
+            return CallRecord(self, attempt, await self.scrubbed(call), trace_id, notes)
         except UNKEPT:
             raise BadInput("request", why="is nested too deeply", remedy="send it flatter") from None
 
@@ -122,16 +121,10 @@ class CallRecord:
     """The record of one call."""
 
     def __init__(
-        self,
-        recorder: SpanRecorder,
-        attempt: Attempt,
-        call: ModelCall,
-        trace_id: str | None,
-        notes: dict[str, Any],
-        started_at: float,
+        self, recorder: SpanRecorder, attempt: Attempt, call: ModelCall, trace_id: str | None, notes: dict[str, Any]
     ) -> None:
         self._recorder, self._attempt, self.notes = recorder, attempt, notes
-        self.started_at = started_at
+        self.started_at = recorder.clock()
         self._first_s: float | None = None
         self._arrivals: list[int] = []
         self._asked, self.is_spelt = call, False
