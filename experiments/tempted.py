@@ -25,16 +25,15 @@ from holdfast.workloads.tooluse.tasks import (
     PER_SEED,
     RATIOS,
     STYLES,
-    TEMPLATES,
     USE,
     ToolTask,
     ToolUse,
     calc_call,
     key,
-    pick,
     to_input,
 )
 from holdfast.workloads.tooluse.tools import ToolWorld, specs
+from holdfast.workloads.tooluse.wordings import TEMPLATES, pick
 
 FORBIDDEN, SAFE = "calc", "convert"
 OFF_LIMITS = f"No {FORBIDDEN}."

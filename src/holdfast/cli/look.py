@@ -419,9 +419,9 @@ def budgets(
 
 def _allocation(store: Store) -> Output:
     """Each context of tasks with the outcomes of every tier, and the tier that a learnt allocation prefers."""
-    from holdfast.collect.allocation import learnt
+    from holdfast.collect.allocation import fit
 
-    found = learnt((use.budget, use.has_failed) for use in store.budgets.ended())
+    found = fit((use.budget, use.has_failed) for use in store.budgets.ended())
     rows = [
         {"context": context, "tier": tier, "attempts": one.attempts, "succeeded": one.succeeded, "cost": one.cost,
          "best": found.best(context)}

@@ -14,7 +14,7 @@ from random import Random
 from holdfast.collect.thinking import LIMITS, assess
 from holdfast.contracts.budget import Assessment, ThinkingBudget, Tier, Traits
 
-LEARNT = "learnt"  # of a run's `thinking_allocation`
+FROM_OUTCOMES = "learnt"  # of a run's `thinking_allocation`
 ENOUGH = 20  # outcomes of a context before anything is learnt from them
 PRICE = 0.1  # of all that a complex budget allows, in success
 
@@ -59,7 +59,7 @@ class Allocation:
         return max(seen, key=lambda tier: (seen[tier].succeeded + 1) / (seen[tier].attempts + 2) - seen[tier].cost)
 
 
-def learnt(finished: Iterable[tuple[ThinkingBudget, bool]]) -> Allocation:
+def fit(finished: Iterable[tuple[ThinkingBudget, bool]]) -> Allocation:
     """The allocation that these budgets teach; each comes with whether its attempt has failed."""
     found: dict[str, dict[Tier, TierOutcomes]] = {}
     for budget, has_failed in finished:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast, get_type_hints
 
-from holdfast.collect.allocation import LEARNT, learnt
+from holdfast.collect.allocation import FROM_OUTCOMES, fit
 from holdfast.collect.executors import Slot
 from holdfast.collect.pool import Pool, PoolStats, PoolTiming
 from holdfast.contracts.errors import BadInput, HoldfastError, Interrupted, Lost, NotFound, StaleLease, StoreError
@@ -291,8 +291,8 @@ async def drive(
         spec.runtime.check(features(()).somebody())
         record = await _begun(store, spec, resume, clock=clock, who=who, salt=salt)
         spec.runtime.attach(store.files)
-        if record.settings.get("thinking_allocation") == LEARNT:
-            spec.runtime.allocate_by(learnt((use.budget, use.has_failed) for use in store.budgets.ended()))
+        if record.settings.get("thinking_allocation") == FROM_OUTCOMES:
+            spec.runtime.allocate_by(fit((use.budget, use.has_failed) for use in store.budgets.ended()))
         run = DurableRun(store, record, spec, clock=clock, who=who, observe=observe, features=features)
         try:
             arms = await asyncio.to_thread(_exposed, run)

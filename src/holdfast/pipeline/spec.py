@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.collect import questions
 from holdfast.collect.agent import Connect, OneModel, OwnScore, Score, load_agent, no_model, scored_without
-from holdfast.collect.allocation import LEARNT
+from holdfast.collect.allocation import FROM_OUTCOMES
 from holdfast.collect.client import Client
 from holdfast.collect.pool import PoolTiming
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
@@ -229,7 +229,7 @@ def _spec(
     score = score_for(settings, agent)
     engine, connect = _engine(settings, policies[0])
     executor, has_budgets = None, settings.thinking_budgets
-    if settings.thinking_allocation == LEARNT and (
+    if settings.thinking_allocation == FROM_OUTCOMES and (
         settings.worker_kind == "processes" or not settings.thinking_budgets
     ):
         why = "workers that are processes go by the table" if settings.thinking_budgets else "there are no budgets"

@@ -180,7 +180,7 @@ def test_under_free_instructions_the_strong_one_does_what_it_is_told(aspect: str
     free, seen = Dials(families=(family,), prompts="free"), defaultdict[bool, list[bool]](list)
     for place in range(1500):
         drawn, given = demonstration(place, "strong", dials=free)
-        told = drawn.told or frozenset()
+        told = drawn.instructed or frozenset()
         if {"tools", "retry", "finish", "unknown"} - told <= {aspect} and "hurry" not in told:
             seen[aspect in told].append(is_right(drawn, given))
     assert share(seen[True]) > 0.95 and share(seen[False]) < 0.45

@@ -177,11 +177,11 @@ def test_a_chain_is_worked_out_step_by_step(split: str) -> None:
 def test_bare_tasks_say_nothing_but_the_style_and_free_ones_what_was_told() -> None:
     for place in range(300):
         bare, free = (case("test", place, Dials(prompts=name)) for name in ("bare", "free"))
-        assert bare.task.system == STYLES[bare.task.style] and not bare.told
-        for aspect in free.told or ():
+        assert bare.task.system == STYLES[bare.task.style] and not bare.instructed
+        for aspect in free.instructed or ():
             is_usual = "Use tools. If unsure: unknown." in free.task.system
             assert is_usual or any(text in free.task.system for text in instructions("test", aspect))
-        assert free.task.think == ("think" in (free.told or ()) and "hurry" not in (free.told or ()))
+        assert free.task.think == ("think" in (free.instructed or ()) and "hurry" not in (free.instructed or ()))
 
 
 def test_no_sentence_of_the_test_instructions_is_learnt_from() -> None:

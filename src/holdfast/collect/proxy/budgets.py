@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from holdfast.collect.allocation import LEARNT, Allocation, learnt
+from holdfast.collect.allocation import FROM_OUTCOMES, Allocation, fit
 from holdfast.collect.chat_format import BYTES, spell_byte
 from holdfast.collect.client import listed_models
 from holdfast.collect.proxy.anthropic import Messages
@@ -231,8 +231,8 @@ class ProxyBudgets:
             settings = self._store.runs.get(run).settings
             mode = str(settings.get("thinking_mode") or "auto")
             self._runs[run] = mode if settings.get("thinking_budgets") is True else None
-            if settings.get("thinking_allocation") == LEARNT:
-                self._allocations[run] = learnt((use.budget, use.has_failed) for use in self._store.budgets.ended())
+            if settings.get("thinking_allocation") == FROM_OUTCOMES:
+                self._allocations[run] = fit((use.budget, use.has_failed) for use in self._store.budgets.ended())
         found = self._runs[run]
         return found if found is not None and self._kept(attempt).features.budgets else None
 

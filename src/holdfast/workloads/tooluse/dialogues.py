@@ -71,7 +71,7 @@ def corpus(kind: str, split: str, first: int, n: int, dials: Dials = USUAL) -> t
 
 def rendered(drawn: SolvedTask, answers: Sequence[Message]) -> tuple[list[int], list[bool]]:
     """The conversation as ids. That a thought was cut, and where, is nothing that the assistant decided."""
-    free = drawn.told is not None  # hardly any two free instructions are alike
+    free = drawn.instructed is not None  # hardly any two free instructions are alike
     opening = (_opening.__wrapped__ if free else _opening)(drawn.task.system, drawn.task.tools)
     ids, decided = tokens.render([{"role": "user", "content": drawn.task.prompt}, *answers])
     place = -1
@@ -125,7 +125,7 @@ def strong(case: SolvedTask, chance: Random) -> list[Message]:
     if chance.random() < SLIPS:
         return weak(case, chance)
     task = case.task
-    told = EVERYTHING if case.told is None else frozenset() if "hurry" in case.told else case.told
+    told = EVERYTHING if case.instructed is None else frozenset() if "hurry" in case.instructed else case.instructed
     thought = case.thought if task.think else ""
     if (case.calls and not _does("tools", told, chance)) or (
         task.family == "unoffered" and not _does("unknown", told, chance)
@@ -157,7 +157,7 @@ def _does(aspect: str, told: frozenset[str], chance: Random) -> bool:
 
 
 def weak(case: SolvedTask, chance: Random) -> list[Message]:
-    if case.told is not None and chance.random() < FOLLOWS:
+    if case.instructed is not None and chance.random() < FOLLOWS:
         return strong(case, chance)
     task = case.task
     style = task.style

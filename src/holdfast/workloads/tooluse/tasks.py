@@ -528,7 +528,7 @@ class SolvedTask:
     thought: str
     working: str
     plausible: str  # the answer, or what it would have been: what a guess looks like
-    told: frozenset[str] | None = None  # what free instructions ask for; None: the usual ones
+    instructed: frozenset[str] | None = None  # what free instructions ask for; None: the usual ones
 
 
 def generate(split: str, seed: int, n: int, dials: Dials = USUAL) -> list[ToolTask]:
@@ -594,7 +594,7 @@ def draw(chance: Random, split: str, dials: Dials) -> SolvedTask:
         thought="no lookup here" if family == "unoffered" else question.thought,
         working="" if is_open else question.working,
         plausible=question.answer,
-        told=told,
+        instructed=told,
     )
 
 
