@@ -238,8 +238,12 @@ ROLLOUTS = 2 * QUICK.test_seeds * QUICK.test_tasks + 2 * QUICK.probe_tasks + QUI
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_a_weak_model_is_trained_measured_and_left_behind(cli: Cli, here: Path) -> None:
+def test_a_weak_model_is_trained_measured_and_left_behind(
+    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     at = ("--store", "a b/s.db", "--project", "mine")
+    slow = replace(QUICK, warm_up_rate=1e-7, grpo_rate=1e-7)  # so small that nothing can be proved
+    monkeypatch.setattr("holdfast.workloads.tooluse.quickstart.QUICK", slow)
     ran = cli("quickstart", "--quick", *at).done()
     assert all(len(line) <= 80 for line in ran.lines if not line.startswith(("  holdfast ", "  proof ")))
     run, state, *_ = ran.lines[0].split()
@@ -260,7 +264,7 @@ def test_a_weak_model_is_trained_measured_and_left_behind(cli: Cli, here: Path) 
         checkpoints = store.checkpoints.of_run(run)
         assert [one.algorithm for one in checkpoints] == ["sft", "grpo"]
         assert Path(shown["checkpoint"]).name == checkpoints[-1].id
-        assert _unfinished(store, QUICK) is None  # a second call begins anew
+        assert _unfinished(store, slow) is None  # a second call begins anew
         live, body = store.releases.live(run), updates[-2].body
         assert live is not None and live.source == "shelf:sprout-weak"  # so little practice proves nothing
         assert (body["release"], body["decision"]["open"]) == (f"{run}@2", False)
@@ -352,7 +356,8 @@ def test_a_run_that_is_killed_goes_on_where_it_was_while_another_is_stopped_by_c
         assert told["proposed"]["release"] == f"{run}@2"
         assert told["proposed"]["decision"] == updates[-2].body["decision"]
         noted = [next(iter(entry.body)) for entry in store.releases.history(run)]
-        assert noted == ["add", "move", "add", "refuse"]
+        is_open = updates[-2].body["decision"]["open"]  # so short a practice may be proved, or not
+        assert noted == ["add", "move", "add", "move" if is_open else "refuse"]
         after = attempts(store, run)
         assert {name: after[name] for name in before} == before  # nor was anything run again
         right = [sum(one.endswith("succeeded") for one in states) for states in after.values()]

@@ -91,6 +91,9 @@ def test_a_prompt_begins_with_the_prompt_and_the_answer_of_the_turn_before(
         for at, message in enumerate(shown.messages[:-1]):
             if message["role"] != "assistant" or any(script._broken(call) for call in message.get("tool_calls", ())):
                 continue
+            thought = message.get("reasoning_content") or ""
+            if thought != thought.rstrip():  # it was cut after a space, which chat templates drop
+                continue
             before = template.prompt(shown.messages[:at], shown.tools)
             written = tokenizer.encode(script.body(message) + script.END, add_special_tokens=False)
             again = [*shown.messages[:at], template.read(written), shown.messages[at + 1]]

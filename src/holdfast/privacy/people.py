@@ -451,7 +451,8 @@ def _eastern(text: str, run: re.Match[str]) -> Iterator[Detection]:
             if family not in _OTHER_FAMILY or (size == 1 and family not in _SURNAMES):
                 continue
             gap = at + size + (said[at + size : at + size + 1] in (" ", "　", "・", "·"))
-            given = next((n for n in (2, 3, 1) if said[gap : gap + n] in _OTHER_GIVEN and (n > 1 or size > 1)), 0)
+            lengths = [n for n in (2, 3, 1) if gap + n <= len(said) and (n > 1 or size > 1)]
+            given = next((n for n in lengths if said[gap : gap + n] in _OTHER_GIVEN), 0)
             if not given and size == 1 and _stands_alone(text, run.start() + at):
                 given = next((n for n in (2, 1) if _is_given_han(text, run.start() + gap, n)), 0)
             if given:
