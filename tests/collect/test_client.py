@@ -296,11 +296,11 @@ def owned_by(owner: Any, name: str = "tiny") -> dict[str, Any]:
         (owned_by("holdfast"), {}, {"thinking": 9}, "parameter"),
         (owned_by("vllm"), {"thinking": Mode.PARAMETER}, {"thinking_token_budget": 9}, "parameter"),
         (owned_by("vllm"), {}, {"max_tokens": 9}, "forcing"),
-        (owned_by("openai"), {}, {}, "hint"),
-        (owned_by(7), {}, {}, "hint"),  # who knows what that is
-        ({"data": "none"}, {}, {}, "hint"),
-        (None, {}, {}, "hint"),  # it has no list
-        (owned_by("holdfast"), {"thinking": Mode.HINT}, {}, "hint"),
+        (owned_by("openai"), {}, {"max_completion_tokens": 1033}, "hint"),
+        (owned_by(7), {}, {"max_tokens": 1033}, "hint"),  # who knows what that is
+        ({"data": "none"}, {}, {"max_tokens": 1033}, "hint"),
+        (None, {}, {"max_tokens": 1033}, "hint"),  # it has no list
+        (owned_by("holdfast"), {"thinking": Mode.HINT}, {"max_tokens": 1033}, "hint"),
         (None, {"thinking": Mode.FORCING}, {"max_tokens": 9}, "forcing"),
     ],
 )

@@ -437,6 +437,7 @@ Messages = Sequence[Mapping[str, Any]]
 Ask = Callable[[Messages, Mapping[str, Any]], Awaitable[ModelCall]]  # one request to the endpoint, as it is
 OPEN, CLOSE = "<think>\n", "\n</think>\n\n"
 LENGTHS = ("max_tokens", "max_completion_tokens")  # the names an endpoint may know for the answer's length
+OPENAI_OWNERS = ("openai", "openai-internal", "system")  # whose newer models refuse the older name
 ANSWER_ROOM = 1024  # tokens of an answer beside the thinking
 
 
@@ -446,6 +447,7 @@ class ThinkingControl:
 
     mode: Mode
     field: str = "thinking"  # the parameter's name, where there is one
+    length: str = LENGTHS[0]  # what it calls the length of an answer
 
 
 def way_for(owner: str | None, wanted: Mode | None = None) -> ThinkingControl:
@@ -457,7 +459,8 @@ def way_for(owner: str | None, wanted: Mode | None = None) -> ThinkingControl:
     ours = owner == "holdfast"
     if wanted is None:
         wanted = Mode.PARAMETER if ours else Mode.FORCING if owner in ("vllm", "sglang") else Mode.HINT
-    return ThinkingControl(wanted, "thinking" if ours else "thinking_token_budget")
+    length = LENGTHS[1] if owner in OPENAI_OWNERS else LENGTHS[0]
+    return ThinkingControl(wanted, "thinking" if ours else "thinking_token_budget", length)
 
 
 async def limited(
@@ -470,7 +473,7 @@ async def limited(
     elif way.mode is Mode.FORCING:
         call = await _forced(ask, messages, sampling, limit)
     else:
-        call = await ask(hinted(messages, limit), capped(sampling, limit))
+        call = await ask(hinted(messages, limit), capped(sampling, limit, way.length))
     return replace(call, sampling={**sampling, "thinking": limit, "thinking_mode": way.mode.value})
 
 
