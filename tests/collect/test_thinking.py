@@ -91,7 +91,11 @@ def ask(writer: Writer, limit: int, way: ThinkingControl = FORCING, **sampling: 
         ("vllm", None, ThinkingControl(Mode.FORCING, "thinking_token_budget")),
         ("sglang", None, ThinkingControl(Mode.FORCING, "thinking_token_budget")),
         ("vllm", Mode.PARAMETER, ThinkingControl(Mode.PARAMETER, "thinking_token_budget")),
-        ("openai", None, ThinkingControl(Mode.HINT, "thinking_token_budget")),  # not known to obey: only asked
+        (
+            "openai",
+            None,
+            ThinkingControl(Mode.HINT, "thinking_token_budget", "max_completion_tokens"),
+        ),  # not known to obey: only asked
         (None, None, ThinkingControl(Mode.HINT, "thinking_token_budget")),
         ("holdfast", Mode.HINT, ThinkingControl(Mode.HINT, "thinking")),
     ],
