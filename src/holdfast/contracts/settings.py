@@ -537,6 +537,7 @@ LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "train_on": None,
     "grpo": None,
     "tool_reward": None,
+    "thinking_allocation": "table",
     "improve.algorithm": None,
     "rl_optimizer.critic": CriticBlock().model_dump(),
     "rl_optimizer.gae.turn_credit": 0.0,
