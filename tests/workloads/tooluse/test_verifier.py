@@ -98,7 +98,7 @@ def test_the_embedded_verifier_tells_right_from_wrong_on_wordings_nobody_has_see
     area = auroc([p for p, _ in known], [right for _, right in known])
     assert area is not None and area > 0.9
     padded = [p for p, one in zip(said, found, strict=True) if one.kind == "padded" and p is not None]
-    assert padded and sum(p >= 0.5 for p in padded) <= max(1, len(padded) // 10)
+    assert padded and sum(p >= 0.5 for p in padded) <= len(padded) // 10
 
 
 def test_what_holds_no_conversation_has_no_probability(found: list[Answered]) -> None:
