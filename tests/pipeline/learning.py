@@ -30,8 +30,9 @@ from holdfast.learn.control import EnvPPO
 from holdfast.learn.grpo import GRPO
 from holdfast.learn.ppo import Settings as PpoSettings
 from holdfast.pipeline.control import EnvProof, improve_env
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.improve import Spec, improve
-from holdfast.pipeline.prove import HeldOut, ProveConfig
+from holdfast.pipeline.prove import ProveConfig
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model

@@ -30,10 +30,11 @@ from holdfast.prove.comparison import (
     permutation,
     required_pairs,
     scores,
+    seed_interaction,
     verdict,
 )
 from holdfast.prove.estimate import difference, wilson
-from holdfast.prove.sequential import judge, sequence
+from holdfast.prove.sequential import GAIN_WEIGHTS, anytime_p, even_odds, judge, sequence
 
 VERSIONS = ("sprout-1", "sprout-2")
 
@@ -114,7 +115,12 @@ def test_all_that_is_weighed_is_what_its_parts_say() -> None:
     gains = (after - before).mean(axis=1)
     assert found.tasks == tasks == tuple(f"task {at}" for at in range(120))
     assert found.differences == pytest.approx(gains)
-    assert found.bounds == sequence(gains, low=-1.0, high=1.0, level=0.9)
+    bets: dict[str, Any] = {"low": -1.0, "high": 1.0, "weights": GAIN_WEIGHTS}
+    assert found.bounds == sequence(gains, **bets, level=0.9)
+    first = found.comparisons["success"]
+    assert (first.interval.low, first.interval.high) == (found.bounds.low[-1], found.bounds.high[-1])
+    assert first.p_value == anytime_p(gains, **bets) and first.corrected == even_odds(gains, **bets)
+    assert found.interaction == seed_interaction(after - before)
     assert found.effect == pytest.approx(gains.mean() / gains.std(ddof=1))
     assert found.improvement == improvement(before, after)
     assert set(found.comparisons) == {"success", "reward", "safety", "latency", "cost"}

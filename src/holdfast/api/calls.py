@@ -46,11 +46,12 @@ from holdfast.learn.candidates import Candidates, Proposals, within
 from holdfast.pipeline import improve as loop
 from holdfast.pipeline.collect import collect as collect_step
 from holdfast.pipeline.control import EnvProof, improve_env
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.more import candidate_of, end_of, samples_of, unfinished_after
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, measured, policies_of
 from holdfast.pipeline.paired import compare as compare_step
 from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
-from holdfast.pipeline.prove import HeldOut, ProveConfig, prove
+from holdfast.pipeline.prove import ProveConfig, prove
 from holdfast.pipeline.run import DurableRun as Driven
 from holdfast.pipeline.versions import resolve
 from holdfast.policies.prompt import Prompt
@@ -179,11 +180,7 @@ def _improve_spec(
     setup: Setup, name: str, base: Policy, algorithm: Algorithm, proving: Sequence[HeldOut], how: ComparisonConfig
 ) -> loop.Spec:
     options = setup.options
-    criteria = Criteria(
-        max_p_value=options["alpha"],
-        max_safety_regression=how.max_safety_regression,
-        require_seed_reproducibility=options["seeds"] > 1,
-    )
+    criteria = Criteria(max_p_value=options["alpha"], max_safety_regression=how.max_safety_regression)
     return loop.Spec(
         line=name,
         policy=base,

@@ -30,7 +30,7 @@ from holdfast.contracts.scorer import check_scorers, refuse_blocking
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.context import SAFETY, Endpoints
-from holdfast.pipeline.prove import HeldOut
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.policies.prompt import Prompt
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.reward import ready

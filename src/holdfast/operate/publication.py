@@ -31,7 +31,7 @@ from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compar
 from holdfast.prove.reports import document
 from holdfast.prove.reports.report import SAFETY_NOT_PROVED, SAFETY_REGRESSION
 from holdfast.prove.reports.validate import validate
-from holdfast.prove.sequential import crossed_at, sequence
+from holdfast.prove.sequential import WEIGHTS, crossed_at, sequence
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.store import Store
 
@@ -159,8 +159,8 @@ def _beside(path: Path, proof: Mapping[str, Any], kind: str) -> Path:
 
 
 def _episode(sample: Mapping[str, Any]) -> Episode:
-    names = ("task", "seed", "reward", "success", "latency_s", "tokens", "rollout")
-    return Episode(safety_cost=sample["safety_penalty"], **{name: sample[name] for name in names})
+    names = ("task", "seed", "reward", "success", "latency_s", "tokens", "rollout", "unit")
+    return Episode(safety_cost=sample["safety_penalty"], **{name: sample[name] for name in names if name in sample})
 
 
 def sampled(
@@ -194,15 +194,16 @@ def _means(baseline: Sequence[Episode], candidate: Sequence[Episode], metric: st
 def metric_sequence(how: ComparisonConfig, metric: str, differences: Sequence[float], bar: float) -> MetricSequence:
     """The confidence sequence of the differences; each edge errs with probability α, as the verdict does."""
     far, alpha = reach(how, metric), min(how.alpha, 0.49)
-    bounds = sequence(differences, low=-far, high=far, level=1.0 - 2.0 * alpha)
+    bets: Any = {"low": -far, "high": far, "weights": how.gain_bets if metric == how.primary else WEIGHTS}
+    bounds = sequence(differences, **bets, level=1.0 - 2.0 * alpha)
     return MetricSequence(
         metric=metric,
         differences=tuple(differences),
         low=bounds.low,
         high=bounds.high,
         bar=bar,
-        proved_at=crossed_at(differences, low=-far, high=far, alpha=how.alpha, mean=bar),
-        refuted_at=crossed_at([-d for d in differences], low=-far, high=far, alpha=how.alpha, mean=-bar),
+        proved_at=crossed_at(differences, **bets, alpha=how.alpha, mean=bar),
+        refuted_at=crossed_at([-d for d in differences], **bets, alpha=how.alpha, mean=-bar),
         level=bounds.level,
     )
 
@@ -418,5 +419,6 @@ def _again(store: Store, evidence: Evidence) -> tuple[Evidence | None, Decision 
         comparisons=found.comparisons,
         verdict=found.verdict,
         bands=found.bands,
+        interaction=found.interaction,
     )
     return weighed, decide(weighed, criteria_from(kept["criteria"])), len(before) + len(after)

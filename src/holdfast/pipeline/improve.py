@@ -26,8 +26,9 @@ from holdfast.contracts.reward import CHECKED
 from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed, tries
-from holdfast.pipeline.prove import HeldOut, InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
+from holdfast.pipeline.prove import InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
 from holdfast.pipeline.run import DurableRun
 from holdfast.promote.gate import Criteria
 
@@ -65,7 +66,8 @@ async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
             continue
         live: Version = await run.step(f"{n}/live", partial(current_version, spec, candidate=state.candidate))
         strict = stricter(spec, live.tries)
-        found = await prove(run, f"{n}/prove", live.policy, state.candidate, spec.held_out, strict.prove, iteration=n)
+        asked = replace(strict.prove, criteria=strict.criteria)  # it is looked at until the gate can open
+        found = await prove(run, f"{n}/prove", live.policy, state.candidate, spec.held_out, asked, iteration=n)
         decided = await run.step(f"{n}/decide", partial(decide, strict, run.done), live, state, found)
         base = Version(policy=state.candidate) if decided.is_accepted else base
     return decided
@@ -298,6 +300,7 @@ def request_of(
             "checkpoint": getattr(state.candidate, "checkpoint", None),
             "grew_from": getattr(live.policy, "checkpoint", None),
             "steps": state.step,
+            **({} if found.order is None else {"order": found.order}),  # of the tasks, as they were measured
             **spec.manifest,
         },
         baseline_manifest={"policy": policy_record(live.policy)},

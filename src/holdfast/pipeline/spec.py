@@ -40,8 +40,9 @@ from holdfast.contracts.task import task_of
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import Endpoints, Runtime, StepContext
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.improve import Spec, improve
-from holdfast.pipeline.prove import HeldOut, ProveConfig
+from holdfast.pipeline.prove import ProveConfig
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import Criteria, SpreadLimits
@@ -445,7 +446,6 @@ def criteria(how: ProveBlock) -> Criteria:
         max_safety_regression=how.max_safety_regression,
         min_reward_delta=how.min_reward_delta,
         max_p_value=how.alpha,
-        require_seed_reproducibility=how.seeds > 1,
         max_seed_spread=SpreadLimits(p_value=SEED_P_VALUE_SPREAD, delta=how.max_seed_spread),
         max_sample_spread=SpreadLimits(p_value=SAMPLE_P_VALUE_SPREAD, delta=how.max_sample_spread),
     )

@@ -1,27 +1,37 @@
 """Compares the episodes of two versions: score matrices, paired tests, stability bands and the verdict.
 
-A matrix has a row for each task and a column for each seed, and for every metric higher is better. The verdict may be
-read after every task (`sequential`); p-values and intervals are for one look. Whether the result is enough to promote
-is decided by the gate.
+A matrix has a row for each task and a column for each seed, and for every metric higher is better. Tasks of one unit
+(copies of one another, or questions about one document) are one row, their mean. The verdict, and the interval and p of
+what it is about, may be read after every task (`sequential`); those of other metrics are for one look. Whether the
+result is enough to promote is decided by the gate.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from math import ceil, isfinite
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Band, Episode, MetricComparison, Outcome, Scores, Verdict
+from holdfast.contracts.evidence import (
+    Band,
+    Episode,
+    Interval,
+    MetricComparison,
+    Outcome,
+    Scores,
+    SeedInteraction,
+    Verdict,
+)
 from holdfast.prove import estimate
-from holdfast.prove.sequential import Bounds, judge, sequence
+from holdfast.prove.sequential import GAIN_WEIGHTS, WEIGHTS, Bounds, anytime_p, even_odds, judge, sequence
 
 Matrix = NDArray[np.float64]  # [tasks, seeds]
 Cells = Mapping[tuple[str, int], float | None]
@@ -42,7 +52,8 @@ def scores(episodes: Sequence[Episode], metric: str, version: str) -> Scores:
     whole = [task for task in tasks if all(cells.get((task, seed)) is not None for seed in seeds)]
     if not whole:
         raise BadInput(f"{metric} of {version}", why="no task was measured with every seed", remedy="measure more")
-    return _scores(version, metric, tuple(whole), tuple(seeds), _table(cells, whole, seeds))
+    names, table = _by_unit(whole, _units(episodes), _table(cells, whole, seeds))
+    return _scores(version, metric, names, tuple(seeds), table)
 
 
 def _scores(version: str, metric: str, tasks: tuple[str, ...], seeds: tuple[int, ...], values: Matrix) -> Scores:
@@ -68,7 +79,7 @@ def missing(baseline: Sequence[Episode], candidate: Sequence[Episode], metric: s
 def pairs(
     baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str
 ) -> tuple[tuple[str, ...], Matrix, Matrix]:
-    """The tasks that both have with every shared seed, in the baseline's order of arrival, and both matrices."""
+    """The tasks, one of each unit, that both have with every shared seed, in the baseline's order; both matrices."""
     tasks, _, before, after = paired_cells(baseline, candidate, metric)
     return tasks, before, after
 
@@ -84,7 +95,25 @@ def paired_cells(
         for task in _axes(before)[0]
         if seeds and all(side.get((task, seed)) is not None for side in (before, after) for seed in seeds)
     )
-    return whole, seeds, _table(before, whole, seeds), _table(after, whole, seeds)
+    units = _units([*baseline, *candidate])
+    names, old = _by_unit(whole, units, _table(before, whole, seeds))
+    return names, seeds, old, _by_unit(whole, units, _table(after, whole, seeds))[1]
+
+
+def _units(episodes: Sequence[Episode]) -> dict[str, str]:
+    """The unit of each task that is not one by itself."""
+    return {episode.task: episode.unit for episode in episodes if episode.unit is not None}
+
+
+def _by_unit(tasks: Sequence[str], units: Mapping[str, str], table: Matrix) -> tuple[tuple[str, ...], Matrix]:
+    """A row for each unit, the mean of its tasks, called as the first of them; units in the order of that one."""
+    if not units:
+        return tuple(tasks), table
+    rows: dict[tuple[bool, str], list[int]] = defaultdict(list)
+    for place, task in enumerate(tasks):
+        rows[(True, units[task]) if task in units else (False, task)].append(place)
+    names = tuple(tasks[places[0]] for places in rows.values())
+    return names, np.array([table[places].mean(axis=0) for places in rows.values()]).reshape(len(names), table.shape[1])
 
 
 def _cells(episodes: Sequence[Episode], metric: str) -> dict[tuple[str, int], float | None]:
@@ -192,10 +221,27 @@ def _band(kind: str, spreads: Sequence[float], most: tuple[float, float], of: in
     )
 
 
+def seed_interaction(gains: Matrix) -> SeedInteraction | None:
+    """χ² = Σₛ (Σᵢ aᵢₛ)² (S − 1) / Σᵢₛ aᵢₛ²,  aᵢₛ = gᵢₛ − ḡᵢ, of gains [tasks, seeds]; None with one seed.
+
+    Were seeds alike, any order of a task's gains would have been as likely: that gives the variance of the means of the
+    seeds exactly, and their squares over it follow χ² with S − 1 degrees of freedom (Friedman 1937, of values instead
+    of ranks)."""
+    tasks, seeds = gains.shape
+    if seeds < 2 or not tasks:
+        return None
+    apart = gains - gains.mean(axis=1, keepdims=True)
+    variance = float(np.sum(apart * apart)) / (seeds - 1)
+    statistic = float(np.sum(apart.sum(axis=0) ** 2)) / variance if variance > 1e-12 else 0.0
+    p_value = float(stats.chi2.sf(statistic, seeds - 1))
+    return SeedInteraction(p_value=p_value, lowest=float(gains.mean(axis=0).min()), seeds=seeds)
+
+
 EXACT = 14  # tasks: up to here every one of the 2ⁿ ways to turn the signs is counted
 FLIPS = 9_999  # drawn beyond that; with the one that was seen, 10,000
 
 _METHOD = "paired permutation"
+BETTING = "betting e-process"  # valid however often one looked
 
 
 def metric_streams(rng: np.random.Generator) -> dict[str, np.random.Generator]:
@@ -300,6 +346,7 @@ def _power(effect: float, pairs: int, alpha: float) -> float:
     return float(stats.nct.sf(stats.t.isf(alpha, freedom), freedom, effect * np.sqrt(pairs)))
 
 
+RULES = 2
 PRIMARIES = ("success", "reward", "safety")  # those with a range, without which nothing can be proved while looking
 
 
@@ -322,6 +369,7 @@ class ComparisonConfig:
     sample_p_value_spread: float = SAMPLE_P_VALUE_SPREAD
     sample_delta_spread: float = SAMPLE_DELTA_SPREAD
     resample_seed: int = 0  # for whoever makes the generator, so that it is written down with the rest
+    rules: int = RULES  # 1: bets and intervals of versions before; what they weighed comes out the same again
 
     def __post_init__(self) -> None:
         if self.primary not in PRIMARIES:
@@ -343,6 +391,17 @@ class ComparisonConfig:
             raise BadInput(f"min_effect = {self.min_effect:g}", why="is more than the primary metric can differ by")
         if not (isfinite(self.worthwhile) and self.worthwhile > 0.0):
             raise BadInput(f"worthwhile = {self.worthwhile}", why="must be above 0")
+        if not 1 <= self.rules <= RULES:
+            raise BadInput(f"rules = {self.rules}", why="is unknown", remedy=f"use {RULES}")
+
+    def record(self) -> dict[str, Any]:
+        """As it is written down; rules are left out where they are those of versions before."""
+        return {name: value for name, value in asdict(self).items() if name != "rules" or value != 1}
+
+    @property
+    def gain_bets(self) -> Matrix:
+        """How the bets on a gain are weighed; those on a margin are weighed as ever."""
+        return WEIGHTS if self.rules == 1 else GAIN_WEIGHTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +418,7 @@ class ComparisonResult:
     effect: float  # mean difference in its own standard deviations
     improvement: float  # the chance that the candidate does better on a task
     missing: Mapping[str, str]  # tasks left out, and why
+    interaction: SeedInteraction | None = None  # of two seeds or more
 
 
 def reach(how: ComparisonConfig, metric: str) -> float:
@@ -384,32 +444,69 @@ def compare_versions(
         remedy = "measure more, with seeds that are the same for every task"
         raise BadInput(f"{how.primary} of {versions[1]} against {versions[0]}", why=why, remedy=remedy)
     chance = metric_streams(rng)
-    comparisons = {
-        metric: paired(*sides, rng=chance[metric], margin=_margin(how, metric, sides[0]), level=how.level)
-        for metric, sides in measured.items()
-    }
     sides = measured[how.primary]
+    comparisons = {
+        metric: _compared(how, metric, found, _margin(how, metric, found[0]), chance[metric])
+        for metric, found in measured.items()
+    }
     gains, safety = _gains(sides), _gains(measured["safety"])
+    once = _one_look_p(comparisons[how.primary], gains, rng)
     before, after = (np.array(side.values) for side in sides)
     return ComparisonResult(
         comparisons=comparisons,
         adjusted=holm({metric: found.p_value for metric, found in comparisons.items()}),
         verdict=verdict(gains, safety, how, seeds=len(sides[0].seeds)),
-        bands=_bands(after - before, sides[0].seeds, comparisons[how.primary].p_value, how, chance["bands"]),
+        bands=_bands(after - before, sides[0].seeds, once, how, chance["bands"]),
         tasks=sides[0].tasks,
         differences=tuple(gains.tolist()),
-        bounds=sequence(gains, **_range(how, how.primary), level=how.level),
+        bounds=sequence(gains, **_range(how, how.primary), level=how.level, weights=how.gain_bets),
         effect=estimate.standardised(gains),
         improvement=improvement(before, after),
         missing=missing(baseline, candidate, how.primary),
+        interaction=None if how.rules == 1 else seed_interaction(after - before),
     )
+
+
+def _compared(
+    how: ComparisonConfig, metric: str, sides: tuple[Scores, Scores], margin: float, rng: np.random.Generator
+) -> MetricComparison:
+    """What the verdict is about, by its bets: they may be looked at after every task. Other metrics by one look."""
+    if how.rules == 1 or metric not in (how.primary, "safety"):
+        return paired(*sides, rng=rng, margin=margin, level=how.level)
+    gains, weights = _gains(sides), how.gain_bets if metric == how.primary else WEIGHTS
+    bar = how.min_effect if metric == how.primary else -margin
+    bounds = sequence(gains, **_range(how, metric), level=how.level, weights=weights)
+    return MetricComparison(
+        metric=metric,
+        baseline=sides[0].version,
+        candidate=sides[1].version,
+        difference=float(gains.mean()),
+        interval=Interval(low=bounds.low[-1], high=bounds.high[-1], level=how.level),
+        p_value=anytime_p(gains, **_range(how, metric), mean=bar, weights=weights),
+        pairs=len(gains),
+        method=BETTING,
+        margin=0.0 if metric == how.primary else margin,
+        corrected=even_odds(gains, **_range(how, metric), weights=weights) if metric == how.primary else None,
+    )
+
+
+def _one_look_p(found: MetricComparison, gains: Matrix, rng: np.random.Generator) -> float:
+    """The p that the documented bands are about."""
+    return permutation(gains, rng=rng) if found.method == BETTING else found.p_value
 
 
 def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
     """Promote when the gain is proved and also that safety is not worse by more than the margin; reject on the reverse.
     Both must be proved, so each may use the whole α. `needs` is in episodes of each version: tasks × seeds."""
     margin, least, worth = how.max_safety_regression, how.min_effect, how.worthwhile
-    main = judge(gains, **_range(how, how.primary), alpha=how.alpha, min_effect=least, worthwhile=worth)
+    main = judge(
+        gains,
+        **_range(how, how.primary),
+        alpha=how.alpha,
+        min_effect=least,
+        worthwhile=worth,
+        weights=how.gain_bets,
+    )
     safe = judge(safety, **_range(how, "safety"), alpha=how.alpha, min_effect=-margin, worthwhile=margin or worth)
     words = {Outcome.PROMOTE: "proved", Outcome.REJECT: "proved worse", Outcome.HOLD: "undecided"}
     kept = f"safety worse by at most {margin:g}"

@@ -246,7 +246,13 @@ def sample(one: Episode) -> Document:
         "latency_s": None if one.latency_s is None else float(one.latency_s),
         "tokens": None if one.tokens is None else int(one.tokens),
         "rollout": one.rollout,
+        **_unit(one),
     }
+
+
+def _unit(one: Episode) -> Document:
+    """Only where it has one: most tasks are a unit of their own."""
+    return {} if one.unit is None else {"unit": one.unit}
 
 
 def metrics(episodes: Sequence[Episode]) -> Document:
@@ -291,7 +297,16 @@ def safety_report(
 ) -> Document:
     """A report that can be checked alone, because it contains the penalties of both sides."""
     after = {(one.task, one.seed): float(one.safety_cost) for one in trained}
-    rows = [(one.task, one.seed, float(one.safety_cost), after[one.task, one.seed]) for one in baseline]
+    rows = [
+        {
+            "task": one.task,
+            "seed": one.seed,
+            "baseline": float(one.safety_cost),
+            "trained": after[one.task, one.seed],
+            **_unit(one),
+        }
+        for one in baseline
+    ]
     test = found.comparison
     return {
         **document.frame(head, SAFETY),
@@ -314,7 +329,7 @@ def safety_report(
             "delta_ci_high": 0.0 - test.interval.low,
             "proved": found.is_proved,
         },
-        "samples": [{"task": task, "seed": seed, "baseline": old, "trained": new} for task, seed, old, new in rows],
+        "samples": rows,
     }
 
 
