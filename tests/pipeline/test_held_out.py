@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.task import TaskItem
-from holdfast.pipeline.held_out import HeldOut, batches, mixed
+from holdfast.pipeline.held_out import HeldOut, batches, check_cluster, mixed
 
 PLANTS = ("oak", "elm", "fir", "yew", "ash", "box", "fig", "bay", "tea", "rye", "hop", "pea", "oat", "nut", "gum")
 
@@ -65,8 +65,11 @@ def test_tasks_of_one_document_or_user_are_one_unit_and_an_option_names_any_othe
     ]
     assert units(mixed(tasks, seed="0")) == 3
     assert units(mixed(tasks, seed="0", cluster="shop")) == 2
-    with pytest.raises(BadInput, match="all 12 tasks are of one"):
-        mixed([task(f"t{n}", {"asked": f"q {n}", "shop": "s"}) for n in range(12)], seed="0", cluster="shop")
+    check_cluster(tasks, "shop")
+    with pytest.raises(BadInput, match="all 12 held-out tasks are of one"):
+        check_cluster([task(f"t{n}", {"asked": f"q {n}", "shop": "s"}) for n in range(12)], "shop")
+    with pytest.raises(BadInput, match="none of 12 held-out tasks has it"):
+        check_cluster(tasks, "street")
 
 
 def test_no_unit_is_in_two_batches() -> None:

@@ -40,7 +40,7 @@ from holdfast.prove.calibrate import (
     z_test,
 )
 from holdfast.prove.comparison import required_pairs
-from holdfast.prove.sequential import judge
+from holdfast.prove.sequential import GAIN_WEIGHTS, judge
 
 ALPHA = 0.05
 PAGE = Path(__file__).resolve().parents[2] / "docs/calibration.md"
@@ -103,7 +103,7 @@ def test_the_fixed_number_of_tasks_is_what_a_power_analysis_gives() -> None:
 def test_many_verdicts_at_once_are_those_of_one_after_the_other(lift: float, tasks: int) -> None:
     d = np.sign(lift or 1.0) * COIN.draw(chance(7), (60, tasks), abs(lift))
     promote, reject = verdicts(d, mean=0.0, **EACH)
-    expected = [judge(row, **EACH).outcome for row in d]
+    expected = [judge(row, **EACH, weights=GAIN_WEIGHTS).outcome for row in d]
     found = [
         Outcome.PROMOTE if up < down else Outcome.REJECT if down < up else Outcome.HOLD
         for up, down in zip(promote, reject, strict=True)
@@ -112,7 +112,7 @@ def test_many_verdicts_at_once_are_those_of_one_after_the_other(lift: float, tas
     assert lift == 0.0 or len(set(found)) == 2  # both a verdict and none
     for row, look in zip(d, promote, strict=True):
         if look <= tasks:  # the look before saw nothing yet
-            assert judge(row[: look - 1], **EACH).outcome is not Outcome.PROMOTE
+            assert judge(row[: look - 1], **EACH, weights=GAIN_WEIGHTS).outcome is not Outcome.PROMOTE
             assert judge(row[:look], **EACH).outcome in (Outcome.PROMOTE, Outcome.REJECT)
 
 

@@ -46,7 +46,7 @@ from holdfast.learn.candidates import Candidates, Proposals, within
 from holdfast.pipeline import improve as loop
 from holdfast.pipeline.collect import collect as collect_step
 from holdfast.pipeline.control import EnvProof, improve_env
-from holdfast.pipeline.held_out import HeldOut
+from holdfast.pipeline.held_out import HeldOut, check_cluster
 from holdfast.pipeline.more import candidate_of, end_of, samples_of, unfinished_after
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, measured, policies_of
 from holdfast.pipeline.paired import compare as compare_step
@@ -63,7 +63,7 @@ T = TypeVar("T")
 BATCH = 50  # tasks between two looks
 PROOF_SHARE = 2 / 3  # of a budget of rollouts that may be kept for the proof
 ARMS = ("baseline", "candidate")
-PROVING = ("seeds", "alpha", "min_effect", "reward_range")
+PROVING = ("seeds", "alpha", "min_effect", "reward_range", "cluster")
 
 
 # Improve -------------------------------------------------------------------------------------------------------------
@@ -180,6 +180,7 @@ def _improve_spec(
     setup: Setup, name: str, base: Policy, algorithm: Algorithm, proving: Sequence[HeldOut], how: ComparisonConfig
 ) -> loop.Spec:
     options = setup.options
+    check_cluster(proving, options.get("cluster"))
     criteria = Criteria(max_p_value=options["alpha"], max_safety_regression=how.max_safety_regression)
     return loop.Spec(
         line=name,
@@ -202,6 +203,7 @@ def _prove_config(options: Options, how: ComparisonConfig) -> ProveConfig:
         how=how,
         seeds=tuple(range(options["seeds"])),
         batch=BATCH,
+        cluster=options.get("cluster"),
         chance=str(options["seed"]),
         timeout_s=options["timeout_s"],
         is_timed=not options["deterministic"],
@@ -379,6 +381,7 @@ def compare(
         options=chosen,
     )
     assert isinstance(setup.score, TaskScore)
+    check_cluster(measured_on(setup.tasks), chosen.get("cluster"))
     how = weighing_of(setup.score, chosen)
     program = partial(_compare, setup, how)
     read = partial(comparison_of, names=arms.names, how=how, waived=setup.waived)
@@ -511,6 +514,7 @@ def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store
         batch=spec.prove.batch,
         stop_early=True,
         least=spec.prove.least,
+        cluster=spec.prove.cluster,
         seed=options["seed"],
         workers=options["workers"],
         timeout_s=options["timeout_s"],

@@ -55,6 +55,8 @@ class Options(TypedDict, total=False):
     """An improvement must be larger than this (default 0)."""
     reward_range: tuple[float, float]
     """The least and the largest reward; needed where no scorer is the gate."""
+    cluster: str
+    """The key of tasks that count as one, in a task or its metadata; without it "cluster", "user" and "document"."""
     iterations: int
     """How often to collect, learn and prove (default 1)."""
     stage: str | None

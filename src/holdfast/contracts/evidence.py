@@ -78,6 +78,9 @@ class Scores:
                 raise BadRecord(f"{where}: task {task}", why="must be finite", remedy="leave the task out as missing")
 
 
+BETTING = "betting e-process"  # a method whose interval and p may be read after every task
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricComparison:
     """A candidate against a baseline on the same tasks; above 0 the candidate is better, for every metric.

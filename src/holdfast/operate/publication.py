@@ -320,10 +320,10 @@ def _how(how: ComparisonConfig, weighed: ComparisonResult) -> tuple[str, str, st
         "it is not so, however often one looks; each edge of a confidence sequence errs as rarely."
     )
     once_read = (
-        "By one look at all tasks: "
-        f"intervals of {proof_view.percent(interval.level)} are bootstrapped over tasks, p is of "
-        "a one-sided sign-flip permutation test, Holm's p is for all metrics at once, and chance has seed "
-        f"{how.resample_seed}."
+        f"Intervals of {proof_view.percent(interval.level)} and p of {how.primary} and safety are of the same bets; a "
+        "gain corrected for the stop is one that the truth exceeds with at least even odds. Other metrics are by one "
+        "look at all tasks: intervals are bootstrapped over tasks, p is of a one-sided sign-flip permutation test. "
+        f"Holm's p is for all metrics at once, and chance has seed {how.resample_seed}."
     )
     return tasks, bets, once_read
 

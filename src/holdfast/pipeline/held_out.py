@@ -51,12 +51,26 @@ def mixed(tasks: Sequence[HeldOut], *, seed: str, cluster: str | None = None) ->
 
     `cluster` is the key that says which tasks belong together, in the task or its metadata; without it the usual names
     in the metadata count."""
+    return shuffled(tasks, united(tasks, cluster), seed=seed)
+
+
+def check_cluster(tasks: Sequence[HeldOut], cluster: str | None) -> None:
+    """Whether the key divides the tasks at all; to be asked before any work."""
+    if cluster is None:
+        return
+    named = {_cluster(task, cluster) for task in tasks}
+    remedy = "name a key of the tasks, or of their metadata, in which they differ"
+    if named == {None}:
+        raise BadInput(f"cluster = {cluster!r}", why=f"none of {len(tasks)} held-out tasks has it", remedy=remedy)
+    if len(named) < 2:
+        raise BadInput(f"cluster = {cluster!r}", why=f"all {len(tasks)} held-out tasks are of one", remedy=remedy)
+
+
+def shuffled(tasks: Sequence[HeldOut], united: Sequence[str], *, seed: str) -> list[HeldOut]:
+    """By the seed, families side by side; `united` names the unit of each task."""
     units: dict[str, list[HeldOut]] = defaultdict(list)
-    for task, unit in zip(tasks, _units(tasks, cluster), strict=True):
+    for task, unit in zip(tasks, united, strict=True):
         units[unit].append(task)
-    if cluster is not None and len(units) < 2:
-        remedy = "name a key that at least two groups of tasks differ in"
-        raise BadInput(f"cluster = {cluster!r}", why=f"all {len(tasks)} tasks are of one", remedy=remedy)
     families: dict[str, list[str]] = defaultdict(list)
     for unit, some in units.items():
         families[_family(some[0])].append(unit)
@@ -83,15 +97,19 @@ def batches(tasks: Sequence[HeldOut], size: int) -> list[list[HeldOut]]:
     return parts
 
 
-def _units(tasks: Sequence[HeldOut], cluster: str | None) -> list[str]:
-    """Of each task the first one that it belongs to: by its cluster, as a copy, or both."""
+def copies(tasks: Sequence[HeldOut]) -> list[int | None]:
+    """Of each task the place of the first one that it is a copy of, but for case, marks and a few words of many."""
     texts, keys = [], []
     for task in tasks:
         asked, expected = _asked(task)
         texts.append(text_of(asked))
         # A copy has the same numbers, too: tasks of one template may differ in nothing else.
         keys.append((expected, numbers(normalise(texts[-1]))))
-    copies = near_duplicates(texts, keys=keys, frame=FRAME)
+    return near_duplicates(texts, keys=keys, frame=FRAME)
+
+
+def united(tasks: Sequence[HeldOut], cluster: str | None = None) -> list[str]:
+    """Of each task the first one that it belongs to: by its cluster, as a copy, or both."""
     head = list(range(len(tasks)))  # of each task an earlier one of its unit, or itself
 
     def first(place: int) -> int:
@@ -100,7 +118,7 @@ def _units(tasks: Sequence[HeldOut], cluster: str | None) -> list[str]:
         return place
 
     clusters: dict[str, int] = {}
-    for place, (task, copy) in enumerate(zip(tasks, copies, strict=True)):
+    for place, (task, copy) in enumerate(zip(tasks, copies(tasks), strict=True)):
         named = _cluster(task, cluster)
         for other in (copy, None if named is None else clusters.setdefault(named, place)):
             if other is not None:

@@ -21,7 +21,7 @@ from holdfast.contracts.run import RunRecord, RunState
 from holdfast.contracts.settings import ImproveBlock, OptimizeSettings, settings_from
 from holdfast.contracts.task import TaskItem, canonical
 from holdfast.pipeline.control import is_env_run
-from holdfast.pipeline.held_out import HeldOut
+from holdfast.pipeline.held_out import HeldOut, copies
 from holdfast.pipeline.improve import sha256_of
 from holdfast.pipeline.paired import (
     KIND,
@@ -267,6 +267,7 @@ def more_of_improve(store: Store, found: CandidateEvidence, path: str | None, se
         suite=suite,
         batch=block.batch,
         stop_early=True,
+        cluster=block.cluster,
         seed=first.seed,
         workers=first.worker_count,
         timeout_s=first.attempt_timeout_secs,
@@ -297,17 +298,17 @@ def _input(task: TaskItem, path: str) -> Any:
 
 def unmeasured(tasks: Sequence[HeldOut], known: Sequence[HeldOut], learnt: Sequence[Any], where: str) -> list[HeldOut]:
     """The tasks that nobody has measured yet, each under a name of its own. What was learnt from proves nothing."""
-    seen, names = {canonical(one.input) for one in known}, {one.id for one in known}
+    names = {one.id for one in known}
     taught = {canonical(one) for one in learnt}
     found = []
-    for task in tasks:
-        text = canonical(task.input)
-        if text in taught:
+    for task, copied in zip(tasks, copies([*known, *tasks])[len(known) :], strict=True):
+        if canonical(task.input) in taught:
             raise BadInput(f"{where}: task {task.id}", why="is one that it learnt from", remedy="leave it out")
-        if text in seen:
+        if copied is not None and copied < len(known):
+            continue  # a further copy of what is measured already is no further evidence
+        if copied is not None and canonical(tasks[copied - len(known)].input) == canonical(task.input):
             continue
         found.append(replace(task, id=_unused(task.id, names)))
-        seen.add(text)
         names.add(found[-1].id)
     if not found:
         raise BadInput(where, why="has no task that is not measured yet", remedy="give others, or --seeds N")

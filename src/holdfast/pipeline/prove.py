@@ -216,7 +216,7 @@ async def prove(
         tasks, place["order"] = _in_order(run.store, kept, tasks), kept["order"]
     found, parts, first = before, batches(tasks, config.batch), 0
     for number, part in enumerate(parts):
-        if found is not None and _is_enough(found, config):
+        if found is not None and is_enough(found, config):
             break
         if number >= done:
             found = await run.step(
@@ -235,7 +235,7 @@ async def prove(
     return found
 
 
-def _is_enough(found: InterimAnalysis, config: ProveConfig) -> bool:
+def is_enough(found: InterimAnalysis, config: ProveConfig) -> bool:
     if not (config.stop_early and found.verdict is not None and found.is_decided):
         return False
     is_met = found.tasks >= config.least if found.unmet is None else not found.unmet
@@ -348,7 +348,7 @@ def unmet(
 ) -> tuple[str, ...]:
     """The codes of what the gate would ask of these episodes, and does not find."""
     rng = np.random.default_rng(how.resample_seed)
-    found = compare_versions(baseline, candidate, how, versions=ARMS, rng=rng)
+    found = compare_versions(baseline, candidate, how, versions=ARMS, rng=rng, drawn=gate.needs_drawn(criteria))
     evidence = evidence_from(found, how, policy=PHASE, suite=PHASE, versions=ARMS)
     return tuple(dict.fromkeys(check.code for check in gate.measured(evidence, criteria) if not check.is_met))
 

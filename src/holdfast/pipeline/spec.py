@@ -40,7 +40,7 @@ from holdfast.contracts.task import task_of
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import Endpoints, Runtime, StepContext
-from holdfast.pipeline.held_out import HeldOut
+from holdfast.pipeline.held_out import HeldOut, check_cluster
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import ProveConfig
 from holdfast.pipeline.run import DurableRun, RunSpec
@@ -139,6 +139,7 @@ def improve_spec(settings: OptimizeSettings) -> RunSpec:
     )
     made = _spec(settings, "improve", partial(improve, spec=spec), policy)
     _check_range(block.prove, settings)
+    check_cluster(spec.held_out, block.prove.cluster)
     return replace(made, policy=block.policy)
 
 
@@ -423,6 +424,7 @@ def prove_config(how: ProveBlock, *, timeout_s: float | None, is_timed: bool = T
         seeds=tuple(range(how.seeds)),
         batch=how.batch,
         least=criteria(how).least,
+        cluster=how.cluster,
         timeout_s=timeout_s,
         is_timed=is_timed,
     )

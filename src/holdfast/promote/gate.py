@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any, TypeGuard
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Band, Decision, Evidence, Finding, MetricComparison, Outcome, Reason
+from holdfast.contracts.evidence import BETTING, Band, Decision, Evidence, Finding, MetricComparison, Outcome, Reason
 
 ALLOWED = "promotion_allowed"
 BLOCKED = "checkpoint_promotion_blocked_"
@@ -32,7 +32,6 @@ MORE = "more tasks may prove it"
 WORSE = "it has to get better first"
 NOT_BETTER = BLOCKED + "policy_improvement_not_significant"
 HARMLESS = frozenset({"info", "warning"})
-BETTING = "betting e-process"  # how `prove` calls what may be looked at after every task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +154,16 @@ def measured(evidence: Evidence, criteria: Criteria) -> tuple[GateCheck, ...]:
 def _proved(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     for group in (_improvement, _reward, _regressions, _interaction, _bands):
         yield from group(evidence, criteria)
+
+
+def needs_drawn(criteria: Criteria) -> frozenset[str]:
+    """What of the evidence is drawn by chance and decides: of the rest, chance cannot change a decision."""
+    asked = {
+        "latency": criteria.max_latency_increase is not None,
+        "cost": criteria.max_cost_increase is not None,
+        "bands": criteria.require_seed_reproducibility or criteria.require_sample_size_sensitivity,
+    }
+    return frozenset(name for name, is_asked in asked.items() if is_asked)
 
 
 def _missing(what: str, text: str, remedy: str = MEASURE) -> GateCheck:

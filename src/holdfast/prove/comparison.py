@@ -9,7 +9,7 @@ result is enough to promote is decided by the gate.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from math import ceil, isfinite
@@ -21,6 +21,7 @@ from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import (
+    BETTING,
     Band,
     Episode,
     Interval,
@@ -31,7 +32,7 @@ from holdfast.contracts.evidence import (
     Verdict,
 )
 from holdfast.prove import estimate
-from holdfast.prove.sequential import GAIN_WEIGHTS, WEIGHTS, Bounds, anytime_p, even_odds, judge, sequence
+from holdfast.prove.sequential import GAIN_WEIGHTS, WEIGHTS, anytime_p, even_odds, interval_at_stop, judge
 
 Matrix = NDArray[np.float64]  # [tasks, seeds]
 Cells = Mapping[tuple[str, int], float | None]
@@ -43,6 +44,9 @@ METRICS: Mapping[str, Callable[[Episode], float | None]] = {
     "latency": lambda episode: None if episode.latency_s is None else -episode.latency_s,
     "cost": lambda episode: None if episode.tokens is None else -float(episode.tokens),
 }
+
+
+DRAWN = frozenset({*METRICS, "bands"})
 
 
 def scores(episodes: Sequence[Episode], metric: str, version: str) -> Scores:
@@ -241,7 +245,6 @@ EXACT = 14  # tasks: up to here every one of the 2ⁿ ways to turn the signs is 
 FLIPS = 9_999  # drawn beyond that; with the one that was seen, 10,000
 
 _METHOD = "paired permutation"
-BETTING = "betting e-process"  # valid however often one looked
 
 
 def metric_streams(rng: np.random.Generator) -> dict[str, np.random.Generator]:
@@ -252,7 +255,13 @@ def metric_streams(rng: np.random.Generator) -> dict[str, np.random.Generator]:
 
 
 def paired(
-    baseline: Scores, candidate: Scores, *, rng: np.random.Generator, margin: float = 0.0, level: float = 0.95
+    baseline: Scores,
+    candidate: Scores,
+    *,
+    rng: np.random.Generator,
+    margin: float = 0.0,
+    level: float = 0.95,
+    is_drawn: bool = True,
 ) -> MetricComparison:
     """Sign-flip permutation test of the task means, one-sided, with a bootstrap interval that draws whole tasks. p is
     the chance of a mean difference as high as this one, were the candidate worse by the margin on average and a task as
@@ -263,15 +272,26 @@ def paired(
             raise BadInput(what, why=f"the {name} differ", remedy="use pairs()")
     before, after = np.array(baseline.values), np.array(candidate.values)
     gains = after.mean(axis=1) - before.mean(axis=1)
+    if is_drawn:
+        interval, p_value = (
+            estimate.difference(before, after, rng=rng, level=level),
+            permutation(gains + margin, rng=rng),
+        )
+        method = f"{_METHOD}, {'exact' if len(gains) <= EXACT else f'{FLIPS} flips'}"
+    else:
+        error = max(float(gains.std(ddof=1)) / np.sqrt(len(gains)), 1e-12)
+        far, mean = float(stats.norm.isf((1.0 - level) / 2.0)) * error, float(gains.mean())
+        interval, method = Interval(low=mean - far, high=mean + far, level=level), "paired normal"
+        p_value = float(stats.norm.sf((mean + margin) / error))
     return MetricComparison(
         metric=baseline.metric,
         baseline=baseline.version,
         candidate=candidate.version,
         difference=float(gains.mean()),
-        interval=estimate.difference(before, after, rng=rng, level=level),
-        p_value=permutation(gains + margin, rng=rng),
+        interval=interval,
+        p_value=p_value,
         pairs=len(gains),
-        method=f"{_METHOD}, {'exact' if len(gains) <= EXACT else f'{FLIPS} flips'}",
+        method=method,
         margin=margin,
     )
 
@@ -414,7 +434,6 @@ class ComparisonResult:
     bands: Mapping[str, Band]  # "seed" (of two seeds or more), "sample"
     tasks: tuple[str, ...]  # in order of arrival
     differences: tuple[float, ...]  # of each task, candidate minus baseline, seeds averaged
-    bounds: Bounds  # of the mean difference, after every task
     effect: float  # mean difference in its own standard deviations
     improvement: float  # the chance that the candidate does better on a task
     missing: Mapping[str, str]  # tasks left out, and why
@@ -434,8 +453,12 @@ def compare_versions(
     *,
     versions: tuple[str, str],
     rng: np.random.Generator,
+    drawn: Collection[str] = DRAWN,
 ) -> ComparisonResult:
-    """Everything about a candidate against a baseline, on the tasks and seeds that both were measured with."""
+    """Everything about a candidate against a baseline, on the tasks and seeds that both were measured with.
+
+    What is not to be `drawn`, of bands and of metrics that the verdict is not about, is left out or approximate: that
+    takes most of the time, and a look in the midst of a run has no use for it."""
     _check_ranges([*baseline, *candidate], how)
     both = {metric: _both(baseline, candidate, metric, versions) for metric in METRICS}
     measured = {metric: sides for metric, sides in both.items() if sides is not None}
@@ -446,20 +469,22 @@ def compare_versions(
     chance = metric_streams(rng)
     sides = measured[how.primary]
     comparisons = {
-        metric: _compared(how, metric, found, _margin(how, metric, found[0]), chance[metric])
+        metric: _compared(how, metric, found, chance[metric], is_drawn=metric in drawn)
         for metric, found in measured.items()
     }
     gains, safety = _gains(sides), _gains(measured["safety"])
-    once = _one_look_p(comparisons[how.primary], gains, rng)
     before, after = (np.array(side.values) for side in sides)
+    bands = {}
+    if "bands" in drawn:
+        once = _one_look_p(comparisons[how.primary], gains, rng)
+        bands = _bands(after - before, sides[0].seeds, once, how, chance["bands"])
     return ComparisonResult(
         comparisons=comparisons,
         adjusted=holm({metric: found.p_value for metric, found in comparisons.items()}),
         verdict=verdict(gains, safety, how, seeds=len(sides[0].seeds)),
-        bands=_bands(after - before, sides[0].seeds, once, how, chance["bands"]),
+        bands=bands,
         tasks=sides[0].tasks,
         differences=tuple(gains.tolist()),
-        bounds=sequence(gains, **_range(how, how.primary), level=how.level, weights=how.gain_bets),
         effect=estimate.standardised(gains),
         improvement=improvement(before, after),
         missing=missing(baseline, candidate, how.primary),
@@ -468,20 +493,20 @@ def compare_versions(
 
 
 def _compared(
-    how: ComparisonConfig, metric: str, sides: tuple[Scores, Scores], margin: float, rng: np.random.Generator
+    how: ComparisonConfig, metric: str, sides: tuple[Scores, Scores], rng: np.random.Generator, *, is_drawn: bool
 ) -> MetricComparison:
     """What the verdict is about, by its bets: they may be looked at after every task. Other metrics by one look."""
+    margin = _margin(how, metric, sides[0])
     if how.rules == 1 or metric not in (how.primary, "safety"):
-        return paired(*sides, rng=rng, margin=margin, level=how.level)
+        return paired(*sides, rng=rng, margin=margin, level=how.level, is_drawn=is_drawn)
     gains, weights = _gains(sides), how.gain_bets if metric == how.primary else WEIGHTS
     bar = how.min_effect if metric == how.primary else -margin
-    bounds = sequence(gains, **_range(how, metric), level=how.level, weights=weights)
     return MetricComparison(
         metric=metric,
         baseline=sides[0].version,
         candidate=sides[1].version,
         difference=float(gains.mean()),
-        interval=Interval(low=bounds.low[-1], high=bounds.high[-1], level=how.level),
+        interval=interval_at_stop(gains, **_range(how, metric), level=how.level, weights=weights),
         p_value=anytime_p(gains, **_range(how, metric), mean=bar, weights=weights),
         pairs=len(gains),
         method=BETTING,

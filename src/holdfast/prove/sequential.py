@@ -7,6 +7,7 @@ tasks, in order of arrival, which must not depend on their outcomes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, log
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Outcome, Verdict
+from holdfast.contracts.evidence import Interval, Outcome, Verdict
 
 Differences = NDArray[np.float64]  # [..., n], the last axis is time
 
@@ -103,12 +104,40 @@ def anytime_p(d: ArrayLike, *, low: float, high: float, mean: float = 0.0, weigh
     return float(np.exp(-max(0.0, float(np.max(evidence, initial=0.0)))))
 
 
+def interval_at_stop(
+    d: ArrayLike, *, low: float, high: float, level: float = 0.95, weights: Differences = WEIGHTS
+) -> Interval:
+    """The last pair of the confidence sequence, without those before it: ten times as fast."""
+    seen = np.atleast_1d(_checked(d, low, high, (low + high) / 2.0))
+    share, threshold = (seen - low) / (high - low), log(2.0 / (1.0 - level))
+
+    def crossed(payoffs: Differences) -> Differences:
+        return np.asarray(_mixture(payoffs, weights).max(axis=-1) >= threshold)
+
+    lowest, highest = _highest(share, crossed), 1.0 - _highest(1.0 - share, crossed)
+    if lowest > highest:  # when the mean moved, or by bad luck
+        bounds = sequence(d, low=low, high=high, level=level, weights=weights)
+        return Interval(low=bounds.low[-1], high=bounds.high[-1], level=level)
+    return Interval(low=low + (high - low) * lowest, high=low + (high - low) * highest, level=level)
+
+
 def even_odds(d: ArrayLike, *, low: float, high: float, weights: Differences = WEIGHTS) -> float:
     """The highest mean against which the bets stand doubled: whenever one stops, the true mean is above it with a
     chance of at least one half (E is at most 1 on average at every stop). The mean of what was seen is too high then,
     because it was a high one that stopped."""
     seen = np.atleast_1d(_checked(d, low, high, (low + high) / 2.0))
-    return low + (high - low) * float(_ruled_out((seen - low) / (high - low), log(2.0), weights)[-1])
+    share = (seen - low) / (high - low)
+    return low + (high - low) * _highest(share, lambda payoffs: _mixture(payoffs, weights)[:, -1] >= log(2.0))
+
+
+def _highest(share: Differences, is_beaten: Callable[[Differences], Differences]) -> float:
+    """The highest mean in [0, 1] that is beaten, a little too low; E falls in the mean, so each round keeps one gap."""
+    least, most = 0.0, 1.0
+    for _ in range(4):
+        means = np.linspace(least, most, 13)[1:-1]
+        beaten = int(np.count_nonzero(is_beaten(share / means[:, None])))
+        least, most = (means[beaten - 1] if beaten else least), (means[beaten] if beaten < means.size else most)
+    return float(least)
 
 
 def judge(
