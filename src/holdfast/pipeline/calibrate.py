@@ -278,7 +278,7 @@ def _decided(
 ) -> tuple[int, Evidence, Decision]:
     """Look after look from the crossing on, as `prove` takes them, and then the gate."""
     assert config.criteria is not None
-    ended = 0
+    ended, sides = 0, list[list[Episode]]()
     for ended in _end(order, config.batch, crossing)[1]:
         sides = [_episodes(drawn, n, order[:ended], place, config.how, arm) for arm in (0, 1)]
         told = judged(sides[0], sides[1], config)

@@ -596,7 +596,7 @@ def _observed(gains: Matrix, seed: int, rng: np.random.Generator) -> SeedFinding
     )
 
 
-def _range(how: ComparisonConfig, metric: str) -> dict[str, float]:
+def _range(how: ComparisonConfig, metric: str) -> dict[str, Any]:
     return {"low": -reach(how, metric), "high": reach(how, metric)}
 
 

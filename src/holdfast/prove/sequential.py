@@ -26,8 +26,8 @@ BETS = _ODDS / (1.0 + _ODDS)
 
 
 def _weights(a: float, b: float) -> Differences:
-    density: Differences = BETS**a * (1.0 - BETS) ** b
-    return density / density.sum()
+    density = BETS**a * (1.0 - BETS) ** b
+    return np.asarray(density / density.sum(), np.float64)
 
 
 WEIGHTS = _weights(0.75, 0.5)
@@ -112,7 +112,7 @@ def interval_at_stop(
     share, threshold = (seen - low) / (high - low), log(2.0 / (1.0 - level))
 
     def crossed(payoffs: Differences) -> Differences:
-        return np.asarray(_mixture(payoffs, weights).max(axis=-1) >= threshold)
+        return _mixture(payoffs, weights).max(axis=-1) - threshold
 
     lowest, highest = _highest(share, crossed), 1.0 - _highest(1.0 - share, crossed)
     if lowest > highest:  # when the mean moved, or by bad luck
@@ -127,15 +127,15 @@ def even_odds(d: ArrayLike, *, low: float, high: float, weights: Differences = W
     because it was a high one that stopped."""
     seen = np.atleast_1d(_checked(d, low, high, (low + high) / 2.0))
     share = (seen - low) / (high - low)
-    return low + (high - low) * _highest(share, lambda payoffs: _mixture(payoffs, weights)[:, -1] >= log(2.0))
+    return low + (high - low) * _highest(share, lambda payoffs: _mixture(payoffs, weights)[:, -1] - log(2.0))
 
 
-def _highest(share: Differences, is_beaten: Callable[[Differences], Differences]) -> float:
+def _highest(share: Differences, beyond: Callable[[Differences], Differences]) -> float:
     """The highest mean in [0, 1] that is beaten, a little too low; E falls in the mean, so each round keeps one gap."""
     least, most = 0.0, 1.0
     for _ in range(4):
         means = np.linspace(least, most, 13)[1:-1]
-        beaten = int(np.count_nonzero(is_beaten(share / means[:, None])))
+        beaten = int(np.count_nonzero(beyond(share / means[:, None]) >= 0.0))
         least, most = (means[beaten - 1] if beaten else least), (means[beaten] if beaten < means.size else most)
     return float(least)
 
