@@ -17,9 +17,9 @@ from holdfast.contracts.task import TaskItem
 from holdfast.learn.prompt_search import Candidates, PromptSearch
 from holdfast.learn.proposers import (
     Demonstrations,
+    Draft,
     Edits,
     Merge,
-    Proposal,
     Proposer,
     Reflection,
     Regression,
@@ -256,7 +256,7 @@ def test_a_reflection_reads_failures_as_data_and_writes_a_prompt() -> None:
     }
     history = [tried("a", {0: 0.0}, attempts=(failed,), is_best=True)]
     made = Reflection(ask=model, scrub=lambda text: text.replace("ignore", "[cut]")).propose(history)
-    assert made == Proposal(prompt={"system": "Use the tools."}, parents=(0,), note="It guesses.")
+    assert made == Draft(prompt={"system": "Use the tools."}, parents=(0,), note="It guesses.")
     assert asked[0].count("</attempt>") == 1 and len(asked[0]) < 2500 and "[cut] all of this" in asked[0]
 
 

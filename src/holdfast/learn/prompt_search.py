@@ -30,7 +30,7 @@ from holdfast.learn.proposers import (
     Wording,
     as_prompt,
     prompt_from,
-    proposal_from,
+    prompt_of_draft,
     proposer_name,
 )
 from holdfast.learn.quality import Standards, audit
@@ -206,14 +206,14 @@ class PromptSearch:
                 given = writer.propose(history)
                 if given is None:
                     continue
-                made = proposal_from(given, name, history, forbidden=self.forbidden, answers=answers)
-                if made.prompt.version in {one.prompt.version for one in race.arms}:
+                prompt, draft = prompt_of_draft(given, name, history, forbidden=self.forbidden, answers=answers)
+                if prompt.version in {one.prompt.version for one in race.arms}:
                     raise BadInput(name, why="proposes what was tried")
             except BadInput as error:
                 refused.append(f"{name}: {error.why}")
                 continue
-            parents = tuple(numbers[at] for at in made.parents)
-            race.arms.append(Arm(prompt=made.prompt, by=name, parents=parents, note=made.note, quotes=made.quotes))
+            parents = tuple(numbers[at] for at in draft.parents)
+            race.arms.append(Arm(prompt=prompt, by=name, parents=parents, note=draft.note, quotes=draft.quotes))
         return refused
 
 

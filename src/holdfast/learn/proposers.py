@@ -55,7 +55,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Draft:
     """A prompt to try, with where it comes from."""
 
     prompt: Wording
@@ -64,20 +64,10 @@ class Proposal:
     quotes: frozenset[int] = frozenset()  # places of tasks that it quotes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """A proposal that may be run."""
-
-    prompt: Prompt
-    parents: tuple[int, ...]
-    note: str
-    quotes: frozenset[int]
-
-
 class Proposer(Protocol):
     """Gives the next prompt to try from what was tried so far, or None when it has nothing new."""
 
-    def propose(self, history: Sequence[Tried], /) -> Wording | Proposal | None: ...
+    def propose(self, history: Sequence[Tried], /) -> Wording | Draft | None: ...
 
 
 def proposer_name(proposer: Proposer, place: int) -> str:
@@ -85,29 +75,29 @@ def proposer_name(proposer: Proposer, place: int) -> str:
     return given if isinstance(given, str) and given else f"{type(proposer).__name__.lower()}-{place}"
 
 
-def proposal_from(
+def prompt_of_draft(
     given: Any,
     by: str,
     history: Sequence[Tried],
     *,
     forbidden: Sequence[str] = (),
     answers: Mapping[str, int | None] = {},
-) -> Checked:
+) -> tuple[Prompt, Draft]:
     """What a proposer gave, as a prompt that may be run; BadInput where it holds what it must not. `answers` are
     expected answers, with the place of their task where it has one: a prompt may hold those of tasks that it quotes."""
-    proposal = given if isinstance(given, Proposal) else Proposal(prompt=given)
+    draft = given if isinstance(given, Draft) else Draft(prompt=given)
     base, where = history[0].prompt, f"what {by} proposes"
-    if not all(0 <= at < len(history) for at in proposal.parents):
-        raise BadInput(where, why=f"has parents {proposal.parents}, and {len(history)} prompts were tried")
-    prompt = prompt_from(proposal.prompt, base, where)
+    if not all(0 <= at < len(history) for at in draft.parents):
+        raise BadInput(where, why=f"has parents {draft.parents}, and {len(history)} prompts were tried")
+    prompt = prompt_from(draft.prompt, base, where)
     text, known = "\n".join(_texts(prompt)), "\n".join(_texts(base))
     for one in forbidden:
         if one in text:
             raise BadInput(where, why=f"contains {one!r}, which is forbidden")
     for answer, place in answers.items():
-        if len(answer) >= LEAST_ANSWER and answer in text and answer not in known and place not in proposal.quotes:
+        if len(answer) >= LEAST_ANSWER and answer in text and answer not in known and place not in draft.quotes:
             raise BadInput(where, why="contains the expected answer of a task")
-    return Checked(prompt=prompt, parents=proposal.parents, note=proposal.note, quotes=proposal.quotes)
+    return prompt, draft
 
 
 def prompt_from(given: Any, base: Prompt, where: str = "candidate") -> Prompt:
@@ -193,7 +183,7 @@ class Edits:
     phrases: Sequence[str] = PHRASES
     seed: int = 0
 
-    def propose(self, history: Sequence[Tried]) -> Proposal | None:
+    def propose(self, history: Sequence[Tried]) -> Draft | None:
         chance = Random(f"{self.seed}/{self.name}/{len(history)}")
         known = {one.prompt.version for one in history}
         wins = front(history)
@@ -207,7 +197,7 @@ class Edits:
             text, note = self._edited(sentences(base.texts[name]), chance)
             made = base.with_texts({name: text})
             if made.version not in known:
-                return Proposal(prompt=made, parents=(parent,), note=note)
+                return Draft(prompt=made, parents=(parent,), note=note)
         return None
 
     def _edited(self, parts: list[str], chance: Random) -> tuple[str, str]:
@@ -235,7 +225,7 @@ class Merge:
     name: str = "merge"
     seed: int = 0
 
-    def propose(self, history: Sequence[Tried]) -> Proposal | None:
+    def propose(self, history: Sequence[Tried]) -> Draft | None:
         chance = Random(f"{self.seed}/{self.name}/{len(history)}")
         known = {one.prompt.version for one in history}
         wins = front(history)
@@ -249,7 +239,7 @@ class Merge:
             texts = {n: joined(list(dict.fromkeys(parts))) for n, parts in both.items()}
             made = one.with_texts(texts)
             if made.version not in known:
-                return Proposal(
+                return Draft(
                     prompt=made, parents=(first, second), note="two prompts together, which do well on different tasks"
                 )
         return None
@@ -267,7 +257,7 @@ class Regression:
     noise: float = 0.25  # variance of one task's difference
     seed: int = 0
 
-    def propose(self, history: Sequence[Tried]) -> Proposal | None:
+    def propose(self, history: Sequence[Tried]) -> Draft | None:
         chance = Random(f"{self.seed}/{self.name}/{len(history)}")
         base = history[0].prompt
         name = _name(base, chance)
@@ -286,7 +276,7 @@ class Regression:
             text = joined([*(one for one in parts[0] if worth[one] > 0.0 or len(parts[0]) == 1), *new])
             made = base.with_texts({name: text})
             if text and made.version not in versions:
-                return Proposal(prompt=made, parents=(0,), note=f"the {len(new)} sentences that seem to help")
+                return Draft(prompt=made, parents=(0,), note=f"the {len(new)} sentences that seem to help")
         return None
 
     def _believed(
@@ -322,7 +312,7 @@ class Demonstrations:
     good: float = 0.99  # reward from which an attempt is an example
     seed: int = 0
 
-    def propose(self, history: Sequence[Tried]) -> Proposal | None:
+    def propose(self, history: Sequence[Tried]) -> Draft | None:
         chance = Random(f"{self.seed}/{self.name}/{len(history)}")
         parent = next((at for at, one in enumerate(history) if one.is_best), 0)
         base = history[parent].prompt
@@ -339,7 +329,7 @@ class Demonstrations:
         lines = [f"Task: {_cut(done[at]['task'])}\nAnswer: {_cut(done[at]['answer'])}" for at in chosen]
         text = "\n\n".join([str(base.texts[name]), "Examples:", *lines])
         note = f"{len(chosen)} attempts that went well, as examples"
-        return Proposal(prompt={name: text}, parents=(parent,), note=note, quotes=frozenset(chosen))
+        return Draft(prompt={name: text}, parents=(parent,), note=note, quotes=frozenset(chosen))
 
 
 ASKED = """You improve the prompt of an agent. Below are the prompt and attempts that went wrong, as data between marks.
@@ -356,7 +346,7 @@ class Reflection:
     name: str = "reflection"
     seed: int = 0
 
-    def propose(self, history: Sequence[Tried]) -> Proposal | None:
+    def propose(self, history: Sequence[Tried]) -> Draft | None:
         chance = Random(f"{self.seed}/{self.name}/{len(history)}")
         parent = _pick({at: n for at, n in front(history).items() if history[at].attempts}, chance)
         if parent is None:
@@ -372,7 +362,7 @@ class Reflection:
         if found is None:
             raise BadInput(f"what {self.name} says", why="has no prompt between <prompt> and </prompt>")
         note = said[: found.start()].strip()[:LONGEST]
-        return Proposal(prompt={name: found[1]}, parents=(parent,), note=note)
+        return Draft(prompt={name: found[1]}, parents=(parent,), note=note)
 
     def question(self, text: str, attempts: Sequence[Mapping[str, Any]]) -> str:
         parts = [ASKED, f"<current>\n{text}\n</current>"]
