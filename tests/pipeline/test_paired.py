@@ -15,6 +15,7 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Rollout, RolloutState, Split, Task
 from holdfast.contracts.run import LEGACY_STEP, RunState
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.more import unmeasured
 from holdfast.pipeline.paired import (
     Continued,
@@ -28,7 +29,6 @@ from holdfast.pipeline.paired import (
 )
 from holdfast.pipeline.prove import (
     ARMS,
-    HeldOut,
     InterimAnalysis,
     ProveConfig,
     episode,
@@ -37,6 +37,7 @@ from holdfast.pipeline.prove import (
     judged,
     missing,
 )
+from holdfast.pipeline.run import _digest as digest
 from holdfast.promote.gate import Criteria
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
@@ -345,3 +346,11 @@ def test_further_tasks_are_those_that_nobody_measured_or_learnt_from() -> None:
         unmeasured(new, known, [{"q": 1}], "more.jsonl")
     with pytest.raises(BadInput, match="has no task that is not measured yet"):
         unmeasured(known, known, [], "more.jsonl")
+
+
+def test_a_look_of_a_run_that_a_version_before_began_is_known_by_the_same_inputs() -> None:
+    """Its recorded steps are read only if what they are given has the hash that was noted then."""
+    tasks = [HeldOut(id="a", input={"x": 1}), HeldOut(id="b", input=2, rng_key="k")]
+    known = "0f5e5cfddc08a35f7ac2d9ad47ecf0783786fbb6321c7bca3c4f0450c627f132"
+    asked = ProveConfig(least=20, seeds=(0, 1, 2), criteria=Criteria(), cluster="user")
+    assert digest([asked.as_before, tasks]) == known != digest([asked, tasks])

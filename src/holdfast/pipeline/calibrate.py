@@ -44,6 +44,7 @@ class Scenario:
     tasks: Callable[[], Sequence[HeldOut]] = field(default=lambda: plain(TASKS))
     faults: float = 0.0  # share of episodes of either version that never came back, whatever they were
     hides: float = 0.0  # share of the candidate's failures on hard tasks that never came back
+    most: int = 1_000_000  # experiments; fewer where almost all cross, and are then looked at to the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +163,12 @@ ATTACKS = (
         hides=0.5,
     ),
     Scenario(name="faults", about="equal; 10 % of all episodes never come back", rates=unlike(0.0), faults=0.1),
-    Scenario(name="one lucky seed", about="+45 points with one seed, −25 with the other", rates=by_seed(0.45, -0.25)),
+    Scenario(
+        name="one lucky seed",
+        about="+45 points with one seed, −25 with the other",
+        rates=by_seed(0.45, -0.25),
+        most=100,
+    ),
 )
 POWERS = (
     *(
@@ -186,7 +192,8 @@ def gate_rates(*, experiments: int, alpha: float, seed: int) -> Iterator[GateRat
     streams = iter(np.random.default_rng([seed, 16]).spawn(STEPS))
     for scenario in (*ATTACKS, *POWERS):
         share = ATTACK_SHARE if scenario.effect is None else POWER_SHARE
-        yield gate_rate(scenario, experiments=max(1, experiments // share), alpha=alpha, rng=next(streams))
+        count = min(scenario.most, max(1, experiments // share))
+        yield gate_rate(scenario, experiments=count, alpha=alpha, rng=next(streams))
 
 
 def gate_rate(scenario: Scenario, *, experiments: int, alpha: float, rng: Rng) -> GateRate:

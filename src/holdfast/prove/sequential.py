@@ -112,7 +112,7 @@ def interval_at_stop(
     share, threshold = (seen - low) / (high - low), log(2.0 / (1.0 - level))
 
     def crossed(payoffs: Differences) -> Differences:
-        return _mixture(payoffs, weights).max(axis=-1) - threshold
+        return np.asarray(_mixture(payoffs, weights).max(axis=-1) - threshold)
 
     lowest, highest = _highest(share, crossed), 1.0 - _highest(1.0 - share, crossed)
     if lowest > highest:  # when the mean moved, or by bad luck
