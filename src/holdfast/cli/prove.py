@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,8 +52,9 @@ def view_of(store: Store, run: RunRecord, code: int = 0) -> Output:
 def _record(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | None) -> dict[str, Any]:
     proof = None
     if found is not None:
-        names = ("verdict", "comparisons", "adjusted", "bands", "interaction", "effect", "improvement", "missing")
+        names = ("verdict", "comparisons", "adjusted", "bands", "effect", "improvement", "missing")
         proof = {"tasks": len(found.tasks), **{name: getattr(found, name) for name in names}}
+        proof["interaction"] = None if found.interaction is None else asdict(found.interaction)
     looks = [{name: value for name, value in one.body.items() if name not in KEPT} for one in taken]
     return {"run": run, "looks": looks, "proof": proof}
 
