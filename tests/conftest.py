@@ -10,8 +10,10 @@ import gc
 import inspect
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -69,6 +71,34 @@ def pytest_collection_finish() -> None:
     """What was imported stays: nobody who collects garbage later has to walk through the whole of it."""
     gc.collect()
     gc.freeze()
+
+
+COUNTED = set[str]()  # tests of which a case was run under coverage
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Coverage counts the first case of each test, and nothing of whole runs (`untraced`).
+
+    CPython 3.11 takes up to twice as long for whatever it traces. The floor that a part of the tests reaches is
+    reached by all of them."""
+    ours, others, test = sys.gettrace(), threading.gettrace(), item.nodeid.partition("[")[0]
+    if ours is None or (test not in COUNTED and "untraced" not in getattr(item, "fixturenames", ())):
+        COUNTED.add(test)
+        return (yield)
+    sys.settrace(None)
+    threading.settrace(None)  # type: ignore[arg-type]
+    try:
+        return (yield)
+    finally:
+        threading.settrace(others)  # type: ignore[arg-type]
+        sys.settrace(ours)
+
+
+@pytest.fixture
+def untraced() -> None:
+    """Without coverage: for whole runs, whose lines are counted by the tests of the rooms; and where agents are broken
+    into: CPython 3.11 keeps a traced thread from going on while an exception waits for one inside C."""
 
 
 @pytest.fixture
