@@ -136,7 +136,8 @@ def _check_same(version: Version, sha256: str) -> None:
 
 
 def _at(name: str, place: str) -> Version:
-    from holdfast.policies.model import HUB, folder_of, is_hub, sha256_of, weights
+    from holdfast.policies import weights
+    from holdfast.policies.model import HUB, folder_of, is_hub, sha256_of
 
     folder = folder_of(place)
     if is_hub(folder):
@@ -148,13 +149,15 @@ def _at(name: str, place: str) -> Version:
 
 
 def _sha256(folder: Path) -> str:
-    from holdfast.policies.model import is_hub, sha256_of, weights
+    from holdfast.policies import weights
+    from holdfast.policies.model import is_hub, sha256_of
 
     return sha256_of(folder) if is_hub(folder) else weights.read(folder).sha256
 
 
 def _checkpoint(store: Store, name: str, identity: str) -> Version:
-    from holdfast.policies.model import HUB, NAMES, Model, weights
+    from holdfast.policies import weights
+    from holdfast.policies.model import HUB, NAMES, Model
 
     try:
         found = store.checkpoints.get(identity)
