@@ -98,7 +98,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         sys.settrace(ours)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def untraced() -> None:
     """Without coverage: for whole runs, whose lines are counted by the tests of the rooms; and where agents are broken
     into: CPython 3.11 keeps a traced thread from going on while an exception waits for one inside C."""

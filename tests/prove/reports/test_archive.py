@@ -181,6 +181,7 @@ def killed_at(event: int, work: Callable[[], object]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
 
 
+@pytest.mark.usefixtures("untraced")
 def test_killed_at_any_step_nothing_is_lost_and_doing_it_again_goes_on(here: Published, tmp_path: Path) -> None:
     for kind in KINDS[2:]:
         here.paths[kind].unlink()  # two files are enough: folders are made for the first and removed after the last
