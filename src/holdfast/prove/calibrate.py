@@ -14,8 +14,8 @@ from math import log
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]  # its parts load when they are used, which takes a second
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
@@ -386,7 +386,7 @@ class _Counts:
 
 def _count(shape: OutcomeShape, lift: float, experiments: int, alpha: float, rng: np.random.Generator) -> _Counts:
     counts, done = _Counts(z_at=np.zeros(shape.tasks, np.int64)), 0
-    critical = float(stats.norm.isf(alpha))
+    critical = float(scipy.stats.norm.isf(alpha))
     while done < experiments:
         size = min(max(1, BATCH // shape.tasks), experiments - done)
         d = shape.draw(rng, (size, shape.tasks), lift)
@@ -473,7 +473,7 @@ def null(
     dealt, is_disjoint = deal(d, repetitions, rng, tasks)
     promote, reject = verdicts(dealt, low=low, high=high, mean=mean, alpha=alpha)
     promoted = int((promote < reject).sum())
-    most = int(stats.binom.ppf(LEVEL, repetitions, alpha))
+    most = int(scipy.stats.binom.ppf(LEVEL, repetitions, alpha))
     return Null(
         pool=d.size,
         repetitions=repetitions,
