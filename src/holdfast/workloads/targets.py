@@ -118,7 +118,7 @@ def shown(target: Target, effect: float) -> str:
     """As a share with its sign: +480 %, −72 %, 94.1 %."""
     if not target.sign:
         return f"{effect:.1%}".replace("%", " %")
-    sign = target.sign if effect >= 0.0 else "+−"[target.sign == "+"]
+    sign = target.sign if effect > 0.0 else "+−"[target.sign == "+"] if effect < 0.0 else ""
     return f"{sign}{abs(effect):.0%}".replace("%", " %")
 
 
@@ -206,10 +206,10 @@ def compared(target: str, at: str, count: int, *, ctx: StepContext) -> dict[str,
     known = {one.rollout.partition("/")[2]: one for one in found}
     arms = (CANDIDATE,) if target == HACKING else (BASELINE, CANDIDATE)
     names = [[f"proof-0-{arm}-{place}-0" for arm in arms] for place in range(count)]
-    return {ROWS: [_joined(figures(target, known.get(name)) for name in task) for task in names]}
+    return {ROWS: [_joined(row_of(target, known.get(name)) for name in task) for task in names]}
 
 
-def figures(target: str, experience: Experience | None) -> Row | None:
+def row_of(target: str, experience: Experience | None) -> Row | None:
     """Of one attempt; None where a fault of ours left it unscored, or where no tool was needed and adoption is asked
     for. An agent that failed was not right."""
     if experience is None:
@@ -242,7 +242,7 @@ async def thinking(trial: TargetTrial, run: DurableRun) -> None:
 
 def thought(names: Sequence[str], batch: Batch, *, ctx: StepContext) -> dict[str, Any]:
     known = {one.rollout.partition("/")[2]: one for one in ctx.experiences(batch)}
-    return {ROWS: [figures(THINKING, known.get(name)) for name in names]}
+    return {ROWS: [row_of(THINKING, known.get(name)) for name in names]}
 
 
 def _work(name: str, model: Model, inputs: Sequence[Any], split: Split) -> list[Work]:

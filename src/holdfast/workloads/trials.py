@@ -13,25 +13,25 @@ from holdfast.contracts.run import DesiredState, Status, StepRecord
 from holdfast.pipeline.run import RunSpec
 from holdfast.store.store import Store
 
-Trial = TypeVar("Trial")
+Setup = TypeVar("Setup")
 Outcome = TypeVar("Outcome")
 Drive = Callable[[Store, RunSpec, str | None], tuple[Status, Any, int]]  # the last is the exit code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialKind(Generic[Trial, Outcome]):
+class TrialKind(Generic[Setup, Outcome]):
     """How a trial is run, and what it came to."""
 
     kind: str  # of its runs
-    spec_for: Callable[[Trial], RunSpec]
-    outcome: Callable[[Trial, Sequence[StepRecord]], Outcome | None]  # None: it is not at its end
-    title: Callable[[Trial], str]
+    spec_for: Callable[[Setup], RunSpec]
+    outcome: Callable[[Setup, Sequence[StepRecord]], Outcome | None]  # None: it is not at its end
+    title: Callable[[Setup], str]
 
 
 def run_all(
     store: Store,
-    trials: Sequence[Trial],
-    experiment: TrialKind[Trial, Outcome],
+    trials: Sequence[Setup],
+    experiment: TrialKind[Setup, Outcome],
     drive: Drive,
     say: Callable[[str], object],
 ) -> tuple[list[Outcome], int]:
