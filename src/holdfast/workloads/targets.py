@@ -197,7 +197,7 @@ async def learning(trial: TargetTrial, run: DurableRun) -> None:
 
 def _warm_up(trial: TargetTrial) -> WarmUp:
     sizes = {"warm_up_rounds": trial.warm_up_rounds, "probe_tasks": trial.probe_tasks}
-    return WarmUp(settings=Quickstart(model=trial.model, seed=trial.seed, **sizes))  # type: ignore[arg-type]
+    return WarmUp(settings=Quickstart(model=trial.model, seed=trial.seed, **sizes))
 
 
 def compared(target: str, at: str, count: int, *, ctx: StepContext) -> dict[str, Any]:
@@ -384,7 +384,7 @@ def _tables(target: Target, found: Sequence[tuple[TargetTrial, Rows]]) -> list[N
     for seed in sorted({seed for seed, _ in known}):
         arms = [known.get((seed, arm)) for arm in target.arms]
         if None not in arms:
-            rows = [_joined(task) for task in zip(*arms, strict=True)]  # type: ignore[arg-type]
+            rows = [_joined(task) for task in zip(*arms, strict=True)]
             tables.append(np.asarray([row for row in rows if row is not None], float))
     return [one for one in tables if one.size]
 
