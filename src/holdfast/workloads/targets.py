@@ -95,6 +95,7 @@ class Target:
     target: float  # the least effect
     arms: tuple[str, ...]
     sign: str  # of an effect, where it is shown
+    unit: str  # of both figures
     dials: Dials
     program: Callable[[TargetTrial, DurableRun], Any]
     effect: Callable[[Means], float]
@@ -408,9 +409,12 @@ def _row(one: TargetResult) -> dict[str, Any]:
     def x(effect: float) -> float:
         return round(60.0 + 880.0 * (effect - low) / reach, 1)
 
-    lost = one.loss and "{value:+.3f} ({low:+.3f} to {high:+.3f}), {most:g} allowed".format(**one.loss)
+    lost = one.loss and "{value:+.3f} ({low:+.3f} to {high:+.3f}), {most:g} allowed".format(**one.loss).replace(
+        "-", "−"
+    )
     return {
         "title": target.title,
+        "unit": target.unit,
         "met": one.met,
         "why": one.why,
         "baseline": target.baseline,
@@ -426,6 +430,7 @@ def _row(one: TargetResult) -> dict[str, Any]:
         "x": {
             **{name: x(getattr(one, name)) for name in ("value", "low", "high", "target")},
             "seeds": [*map(x, one.by_seed)],
+            "none": x(0.0) if target.sign else None,
         },
     }
 
@@ -444,6 +449,7 @@ TARGETS: Mapping[str, Target] = {
             changed="after warm-up and practice",
             target=3.0,
             arms=(LEARNING,),
+            unit="of the attempts that need a tool",
             sign="+",
             dials=USUAL,
             program=learning,
@@ -459,6 +465,7 @@ TARGETS: Mapping[str, Target] = {
             changed="budgets by the table",
             target=0.4,
             arms=(FREE, BUDGETED),
+            unit="tokens a task",
             sign="−",
             dials=TRIVIAL,
             program=thinking,
@@ -475,6 +482,7 @@ TARGETS: Mapping[str, Target] = {
             changed="practice paid by the guarded grader",
             target=0.7,
             arms=(CARELESS, GUARDED),
+            unit="of held-out rollouts",
             sign="−",
             dials=TEMPTING,
             program=learning,
@@ -490,6 +498,7 @@ TARGETS: Mapping[str, Target] = {
             changed="after practice",
             target=0.25,
             arms=(LEARNING,),
+            unit="of tasks",
             sign="+",
             dials=Dials(families=MULTI_STEP),
             program=learning,
@@ -505,6 +514,7 @@ TARGETS: Mapping[str, Target] = {
             changed="rules and the calibrated verifier",
             target=0.9,
             arms=(JUDGED,),
+            unit="of verdicts",
             sign="",
             dials=USUAL,
             program=judging,
