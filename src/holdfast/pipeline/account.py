@@ -17,6 +17,8 @@ from typing import Any
 from holdfast.contracts.errors import NotFound, StoreCorrupt
 from holdfast.contracts.run import LedgerEntry
 from holdfast.contracts.task import canonical
+from holdfast.pipeline.history import content
+from holdfast.pipeline.prove import HeldOut, ProveConfig
 from holdfast.promote.account import CANDIDATE, Account, Charge, ReadTasks, account, charge
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
@@ -27,7 +29,7 @@ LABELS = ("id", "case", "split", "family", "metadata")  # of a task: what it is 
 async def charged(
     store: Store,
     policy: str,
-    tasks: Iterable[Any],
+    tasks: Iterable[HeldOut],
     *,
     alpha: float,
     run: str,
@@ -37,13 +39,14 @@ async def charged(
     iteration: int | None = None,
     about: str = CANDIDATE,
     continues: Charge | None = None,
+    setup: str | None = None,
 ) -> Charge:
-    """The charge of a test of two versions, baseline and candidate, on the contents of tasks."""
-    names = sorted({digest(one) for one in tasks})
-    kept = store.blobs.put(json.dumps(names).encode(), now=now)
+    """The charge of a test of two versions, baseline and candidate, on these tasks."""
+    names = {one.id: (digest(one.input), content(one.input)) for one in tasks}
+    kept = store.blobs.put(json.dumps(names, sort_keys=True).encode(), now=now)
     key = f"{run}/{'-' if iteration is None else iteration}/{versions[1]}"
     given = {"key": key, "policy": policy, "run": run, "iteration": iteration, "tasks": kept, "count": len(names)}
-    given |= {"baseline": versions[0], "candidate": versions[1]}
+    given |= {"baseline": versions[0], "candidate": versions[1], "setup": setup}
     read = reader(store)
 
     def make(known: Sequence[LedgerEntry], history: Sequence[LedgerEntry]) -> Mapping[str, Any]:
@@ -65,7 +68,7 @@ def reader(store: Store) -> ReadTasks:
     @cache
     def read(sha256: str) -> frozenset[str] | None:
         try:
-            return frozenset(json.loads(store.blobs.get(sha256)))
+            return frozenset(words for words, _ in json.loads(store.blobs.get(sha256)).values())
         except (NotFound, StoreCorrupt):
             return None
 
@@ -104,3 +107,11 @@ def at_charge(how: ComparisonConfig, found: Charge | None) -> ComparisonConfig:
         return how
     whole = how.uncharged_alpha  # whoever decides more strictly than was charged is not made looser by it
     return replace(how, alpha=found.alpha * min(1.0, whole / found.of), safety_alpha=whole)
+
+
+def at_test(config: ProveConfig, found: Charge | None) -> ProveConfig:
+    """The same with a chance of its own for every further test on the same tasks: what both versions draw is the same,
+    and what the live version drew before is not drawn once more."""
+    if found is None or found.number == 1:
+        return config
+    return replace(config, chance=f"{config.chance}~{found.number}")

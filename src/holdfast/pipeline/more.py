@@ -66,7 +66,7 @@ class CandidateEvidence:
     how: ComparisonConfig  # as the first run was to be weighed
     measured: PairedEpisodes
     audit: tuple[Finding, ...] | None  # of what the first run learnt from
-    tasks: tuple[Any, ...] = ()  # the contents of those that the last run measured
+    tasks: Sequence[HeldOut] = ()  # those that the last run measured
     charge: Charge | None = None  # what the last test of it was charged
     is_null: bool = False
 
@@ -106,7 +106,7 @@ def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> C
         how=comparison_config((settings.improve or ImproveBlock()).prove),
         measured=measured(store, runs[-1].id, iteration=iteration, planned=planned),
         audit=_audit(store, runs[0].id, iteration),
-        tasks=tuple(one.input for one in held_out_of(settings)),
+        tasks=held_out_of(settings),
         charge=_charge(store, runs, iteration),
     )
 
@@ -143,7 +143,7 @@ def _by_prove(store: Store, runs: tuple[RunRecord, ...], suites: Suites) -> Cand
         how=how,
         measured=measured(store, runs[-1].id, planned=planned),
         audit=None if iteration is None else _audit(store, first.id, iteration),
-        tasks=tuple(one.input for one in made.tasks),
+        tasks=made.tasks,
         charge=_charge(store, runs, iteration),
         is_null=made.is_null,
     )

@@ -50,6 +50,7 @@ class Charge:
     about: str = CANDIDATE
     iteration: int | None = None
     continues: str | None = None  # the key of the test that goes on here: no further one
+    setup: str | None = None  # hash of the agent and the scorer
 
     def record(self) -> dict[str, Any]:
         told = {name: value for name, value in asdict(self).items() if value is not None}

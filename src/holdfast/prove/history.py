@@ -35,6 +35,10 @@ class EarlierTries:
     def record(self) -> dict[str, Any]:
         return {"count": self.count, "means": dict(self.means)}
 
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> EarlierTries:
+        return cls(count=record["count"], means=record["means"])
+
 
 def earlier_tries(episodes: Sequence[Episode]) -> EarlierTries | None:
     """Of one task. What has no rollout was not measured, and counts for nothing."""
@@ -51,7 +55,9 @@ def pooled_mean(fresh: Number, n: int, earlier: Number, count: int) -> Number:
     return (n * fresh + count * earlier) / (n + count)
 
 
-def pooled(fresh: Sequence[Episode], earlier: Mapping[str, EarlierTries], seeds: Mapping[str, Sequence[int]]) -> list[Episode]:
+def pooled(
+    fresh: Sequence[Episode], earlier: Mapping[str, EarlierTries], seeds: Mapping[str, Sequence[int]]
+) -> list[Episode]:
     """The baseline's episodes, one for each task and seed: where earlier tries are known, each with the mean of all.
     `seeds` are those of the candidate's episodes, by task."""
     by_task: dict[str, list[Episode]] = {}
@@ -79,9 +85,9 @@ def _means(tries: Sequence[Episode], known: EarlierTries) -> dict[str, Any]:
     return means
 
 
-def is_watched(place: int) -> bool:
-    """Whether the live version is run on the task at this place, however much is known of it."""
-    return place % WATCHED == 0
+def is_spared(place: int, known: EarlierTries | None, seeds: int) -> bool:
+    """Whether the live version need not be run on the task at this place; on some it is, however much is known."""
+    return known is not None and known.count >= ENOUGH * seeds and place % WATCHED != 0
 
 
 def has_drifted(fresh: Sequence[Episode], earlier: Mapping[str, EarlierTries], metric: str, reach: float) -> bool:
@@ -91,6 +97,8 @@ def has_drifted(fresh: Sequence[Episode], earlier: Mapping[str, EarlierTries], m
     for one in fresh:
         if one.task in earlier and one.rollout and getattr(one, metric) is not None:
             by_task.setdefault(one.task, []).append(getattr(one, metric))
-    moved = [fmean(some) - earlier[task].means[metric] for task, some in by_task.items() if metric in earlier[task].means]
+    moved = [
+        fmean(some) - earlier[task].means[metric] for task, some in by_task.items() if metric in earlier[task].means
+    ]
     how = {"low": -reach, "high": reach, "alpha": DRIFT / 2}
     return any(crossed_at([sign * one for one in moved], **how) is not None for sign in (1.0, -1.0)) if moved else False
