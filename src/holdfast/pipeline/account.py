@@ -19,10 +19,11 @@ from holdfast.contracts.run import LedgerEntry
 from holdfast.contracts.task import canonical
 from holdfast.pipeline.history import content
 from holdfast.pipeline.prove import HeldOut, ProveConfig
-from holdfast.promote.account import CANDIDATE, Account, Charge, ReadTasks, account, charge
+from holdfast.promote.account import ANCHOR, CANDIDATE, Account, Charge, ReadTasks, account, charge
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 
+ANCHOR_EVERY = 10  # promotions after which live is to be measured against its anchor
 LABELS = ("id", "case", "split", "family", "metadata")  # of a task: what it is called, and where it belongs
 
 
@@ -93,6 +94,49 @@ def promoted(history: Iterable[LedgerEntry]) -> set[str]:
 def account_of(store: Store, policy: str) -> Account:
     known = [Charge.from_record(one.body) for one in store.releases.charges(policy)]
     return account(policy, known, promoted(store.releases.history(policy)), reader(store))
+
+
+def account_record(store: Store, policy: str) -> dict[str, Any]:
+    """{"policy", "tests", "promoted", "bound", "sets": [{"tasks", "tests", "promoted", "alpha", "spent", "left",
+    "next_alpha", "last": charge}], "anchor": {"run", "against", "alpha", "number", "outcome"}|None,
+    "anchor_due": promotions since the last test against an anchor, where there are ten or more, else None}"""
+    found = account_of(store, policy)
+    sets: list[dict[str, Any]] = [
+        {
+            "tasks": one.charges[-1].count,
+            "tests": len(one.charges),
+            "promoted": one.promoted,
+            "alpha": one.alpha,
+            "spent": one.spent,
+            "left": max(0.0, 1.0 - one.spent),
+            "next_alpha": one.next_alpha,
+            "last": one.charges[-1].record(),
+        }
+        for one in found.sets
+    ]
+    tests, won = (sum(one[name] for one in sets) for name in ("tests", "promoted"))
+    told: dict[str, Any] = {"policy": policy, "tests": tests, "promoted": won, "bound": found.bound, "sets": sets}
+    return {**told, **_anchor(store, policy, found.anchors)}
+
+
+def _anchor(store: Store, policy: str, anchors: Sequence[Charge]) -> dict[str, Any]:
+    """The last test of live against an anchor, and whether the next is due."""
+    entries = store.releases.charges(policy)
+    since = next((one.at for one in reversed(entries) if one.body.get("about") == ANCHOR), 0.0)
+    moves = [one for one in store.releases.history(policy) if one.at > since and one.body.get("to") == "live"]
+    due = {"anchor_due": len(moves) if len(moves) >= ANCHOR_EVERY else None}
+    if not anchors:
+        return {"anchor": None, **due}
+    last = anchors[-1]
+    try:
+        bodies = [one.body for one in store.steps.of_run(last.run) if one.body.get("verdict")]
+        settings = store.runs.get(last.run).settings
+    except NotFound:  # pruned
+        bodies, settings = [], {}
+    against = settings.get("baseline", {}).get("name", last.baseline)
+    outcome = bodies[-1]["verdict"]["outcome"] if bodies else None
+    told = {"run": last.run, "against": against, "alpha": last.alpha, "number": last.number, "outcome": outcome}
+    return {"anchor": told, **due}
 
 
 def charge_of(store: Store, policy: str, run: str, iteration: int | None = None) -> Charge | None:

@@ -28,7 +28,7 @@ from holdfast.pipeline.promote import comparison_config_from
 from holdfast.pipeline.prove import ARMS, HeldOut, InterimAnalysis, ProveConfig, episodes_in, judged, looks_in, prove
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.versions import Version, policy_for, resolve
-from holdfast.promote.account import Charge
+from holdfast.promote.account import ANCHOR, CANDIDATE, Charge
 from holdfast.promote.gate import ACCOUNT, Criteria
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, pairs
 from holdfast.store.store import Store
@@ -70,6 +70,7 @@ class PairedEvaluation:
     source: Mapping[str, Any] = field(default_factory=dict)  # plain JSON: what finds tasks, agent and scorer again
     continues: Continued | None = None
     is_charged: bool = False  # where the baseline is live: to that policy's α-account
+    anchor_of: str | None = None  # the policy whose live version, the candidate, is measured against an earlier one
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -112,6 +113,7 @@ class PairedEvaluation:
             **({"least": self.least} if self.least else {}),  # without it, the settings of such a run stay the same
         }
         kept |= {"is_charged": True} if self.is_charged else {}
+        kept |= {"anchor_of": self.anchor_of} if self.anchor_of else {}
         return kept if self.continues is None else {**kept, "continues": asdict(self.continues)}
 
 
@@ -126,6 +128,7 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
         "least": settings.get("least", 0),
         "continues": None if continues is None else Continued(**continues),
         "is_charged": settings.get("is_charged", False),
+        "anchor_of": settings.get("anchor_of"),
     }
 
 
@@ -193,7 +196,7 @@ async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext
     nothing where its baseline is not live anywhere."""
     store, how, goes_on = ctx.store, evaluation.how, evaluation.continues
     before = None
-    policy = await ctx.in_thread(served_by, store, evaluation.baseline)
+    policy = evaluation.anchor_of or await ctx.in_thread(served_by, store, evaluation.baseline)
     if goes_on is not None and not goes_on.is_repeat:
         before = charge_in(store, goes_on.run, goes_on.iteration)
         policy = policy if before is None else before.policy
@@ -211,6 +214,7 @@ async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext
         versions=(source_named(store, evaluation.baseline), source_named(store, evaluation.candidate)),
         who=ctx.who,
         now=ctx.now(),
+        about=CANDIDATE if evaluation.anchor_of is None else ANCHOR,
         continues=before,
     )
     kept = {"history": await ctx.in_thread(ctx.save, earlier["tasks"])} if earlier["tasks"] else {}
