@@ -18,6 +18,7 @@ from holdfast.prove.calibrate import SPREAD
 from holdfast.prove.comparison import required_pairs
 from holdfast.prove.history import ENOUGH, pooled_mean
 from holdfast.prove.sequential import log_e
+from parts.report import rounded
 
 ALPHA, CANDIDATES, SEEDS, RATE = 0.05, 50, 2, 0.5
 NULL_TASKS, GAIN_TASKS = 150, 400
@@ -48,7 +49,7 @@ WANTS: dict[str, tuple[str, float]] = {
 
 def measure(quick: bool, seed: int = 0) -> dict[str, Any]:
     """Everything but the false promotions is steady after fewer sequences."""
-    many, few, trials = (300, 60, 200) if quick else (2000, 200, 1000)
+    many, few, trials = (300, 100, 200) if quick else (2000, 400, 1000)
     rng = np.random.default_rng([seed, 16])
     nulls = run_sequences(rng, many, NULL_TASKS, lambda r, n: np.zeros(n))
     any_false = int(np.count_nonzero(nulls["promoted"]))
@@ -56,11 +57,11 @@ def measure(quick: bool, seed: int = 0) -> dict[str, Any]:
     mixed = run_sequences(rng, few, GAIN_TASKS, lambda r, n: r.normal(0.0, 0.1, n))
     episodes = {gain: _episodes(rng, trials, gain) for gain in GAINS}
     return {
-        "sequence_false_promotion": any_false / many,
-        "sequence_false_promotion_upper": upper(any_false, many),
-        "sequence_drift": 100.0 * float(worse["gained"].mean()),
-        "sequence_gain": float(mixed["gained"].sum() / mixed["offered"].sum()),
-        "episodes_vs_fixed": max(mine / fixed for mine, fixed in episodes.values()),
+        "sequence_false_promotion": rounded(any_false / many),
+        "sequence_false_promotion_upper": rounded(upper(any_false, many)),
+        "sequence_drift": rounded(100.0 * float(worse["gained"].mean())),
+        "sequence_gain": rounded(float(mixed["gained"].sum() / mixed["offered"].sum())),
+        "episodes_vs_fixed": rounded(max(mine / fixed for mine, fixed in episodes.values())),
         "episodes_to_decision": {str(gain): [round(one) for one in both] for gain, both in episodes.items()},
         "sequences": many,
     }
