@@ -3,7 +3,8 @@
 The order is fixed: a broken assignment voids everything, a guardrail that is broken ends it, and only then is asked
 which arm is better. Every unit that was given an arm counts, in the order of that and once its outcome has had the time
 to come; a unit of which nothing is told is an outcome that is missing, and nobody gains by it. The statistics arrive as
-functions (`prove`'s, from the command line); both answer validly however often they are asked. Who was exposed and what came of it is kept by the store.
+functions (`prove`'s, from the command line); both answer validly however often they are asked. Who was exposed and
+what came of it is kept by the store.
 """
 
 from __future__ import annotations

@@ -444,8 +444,8 @@ def _reason(reading: GuardReading, limits: GuardLimits) -> Reason:
         beyond += f" at p{100 * worst.quantile:g}"
         figures = (
             f"the canary's is {worst.canary:.4g} s, live's {worst.live:.4g} s; {worst.canary_beyond:.2%} of its "
-            f"answers took longer than {1.0 + limit:g} times live's of before, and {worst.live_beyond:.2%} of live's longer "
-            "than that"
+            f"answers took longer than {1.0 + limit:g} times live's of before, and {worst.live_beyond:.2%} "
+            "of live's longer than that"
         )
     if reading.canary_told is not None and (reading.canary_told, reading.live_told) != (1.0, 1.0):
         figures += f", of {reading.canary_told:.0%} and {reading.live_told or 0.0:.0%} that were told"
