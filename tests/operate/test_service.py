@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 import torch
 
+from holdfast.collect import endpoint
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, NotFound, StoreFull
 from holdfast.contracts.release import ServedRequest, Stage
 from holdfast.contracts.rollout import RolloutState, Split
@@ -16,7 +18,7 @@ from holdfast.contracts.trace import ModelCall
 from holdfast.learn.batch import SampleFilter
 from holdfast.learn.turns import PpoSettings, RlSettings, optimize_turns
 from holdfast.operate import service as service_module
-from holdfast.operate.canary_controller import run_controller
+from holdfast.operate.canary_controller import check_canary, run_controller
 from holdfast.operate.learning_views import record
 from holdfast.operate.service import KIND, Capture, Service, settled, trial_of
 from holdfast.policies.engine import Local
@@ -230,6 +232,49 @@ async def test_a_caller_that_leaves_in_the_middle_of_a_stream_is_no_success_and_
     await stream.aclose()
     (noted,) = await served(service, line, 2)
     assert (noted.id, noted.error, noted.success, noted.latency_s) == ("r~failed", False, 0.0, 3.0)
+
+
+async def asked_over_http(port: int, house: House, key: str, hangs: bool, number: int) -> None:
+    """A caller that leaves without an answer where its version hangs."""
+    body = json.dumps({"model": POLICY, "user": key, "messages": HELLO, "max_tokens": 4}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    house.voice(number).may.clear() if hangs else house.voice(number).may.set()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    await writer.drain()
+    if hangs:
+        await until(lambda: house.voice(number).under_way)
+        house.time += 30.0
+    else:
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    await until(lambda: not house.voice(number).under_way)
+
+
+async def test_a_canary_that_hangs_for_one_caller_in_five_is_taken_back(file_store: Store) -> None:
+    """Through the real server: callers that leave are all that is ever seen of it."""
+    line, house, service = await compared(file_store)
+    service.request_id = endpoint.REQUEST.get
+    with endpoint.listen("127.0.0.1", 0, token=None) as listening:
+        application = endpoint.app(
+            service.choose_version(""), name=POLICY, choose_version=service.choose_version, token=None, feedback=None
+        )
+        server = endpoint.server(application)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        port, counts = listening.getsockname()[1], {1: 0, 2: 0}
+        for key in map(str, range(120)):
+            number = 1 + (service.choose_version(key).version.release == "sprout@2")
+            counts[number] += 1
+            await asked_over_http(port, house, key, number == 2 and counts[2] % 5 == 0, number)
+        server.should_exit = True
+        await serving
+    await service.flush()
+    noted = [one for one in settled(file_store.trials.served(line.trial(2))) if one.arm == "sprout@2"]
+    assert len(noted) == counts[2] and sum(one.error for one in noted) == counts[2] // 5
+    assert {one.latency_s for one in noted if one.error} == {30.0}
+    looked = await check_canary(file_store, POLICY, GuardLimits(), clock=lambda: house.time)
+    assert looked is not None and looked.response.action == "rollback"
+    assert "canary_breach_errors" in {reason.code for reason in looked.response.reasons}
 
 
 async def test_a_call_that_is_cut_off_because_the_service_ends_says_nothing(file_store: Store) -> None:
