@@ -369,3 +369,21 @@ def is_promoted(arms: Arms, alpha: float, salt: str, rng: Rng) -> bool:
 
 def _unguarded(control: Sequence[ServedRequest], treatment: Sequence[ServedRequest], alpha: float) -> tuple[()]:
     return ()
+
+
+def as_markdown(rows: Sequence[AttackRate]) -> str:
+    """The table of docs/calibration.md."""
+
+    def share(value: float | None) -> str:
+        return "" if value is None else f"{value:.1%}"
+
+    lines = [
+        "| attack | what it is | must | breach | clear | promoted | outcomes until breach | 99 % interval |",
+        "| --- | --- | --- | --: | --: | --: | --: | --: |",
+    ]
+    for row in rows:
+        after = "" if row.outcomes_until_breach is None else f"{row.outcomes_until_breach:.0f}"
+        figures = [share(row.breached), share(row.cleared), share(row.promoted), after]
+        interval = f"{row.interval.low:.1%}–{row.interval.high:.1%}"
+        lines.append(f"| {' | '.join([row.name, row.about, row.must, *figures, interval])} |")
+    return "\n".join(lines)
