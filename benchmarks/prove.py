@@ -19,7 +19,7 @@ from holdfast.promote.gate import Criteria, decide
 from holdfast.prove.calibrate import ErrorRates, calibrate, gathered
 from holdfast.prove.comparison import ComparisonConfig, compare_versions
 from holdfast.prove.guard import GuardLimits, watch
-from parts import report
+from parts import report, sequences
 from parts.report import Figures, progress, rounded
 
 ALPHA, SEED = 0.05, 0
@@ -44,6 +44,7 @@ MEANINGS = {
     "gate_power_missing": "the same with 2 % of all episodes missing, counted as the worst",
     "attacks": "how often the whole gate opens for a candidate that is no better, by attack, with its 99 % interval",
     "headline": "of gates that opened at a true +3: mean gain seen, mean gain stated, share of intervals that hold it",
+    **sequences.MEANINGS,
     "experiments": "of each shape",
     "calibrate_cpu_s": "CPU-seconds of all of them",
     "wants": "what is expected, and whether it is so",
@@ -56,6 +57,7 @@ WANTS: Mapping[str, tuple[str, float]] = {
     "gate_power_missing": ("at least", 0.8),
     "guard_false_breach_rate": ("at most", ALPHA / 5),
     "guard_false_clear_rate": ("at most", ALPHA),
+    **sequences.WANTS,
 }
 
 
@@ -71,6 +73,8 @@ def measure(quick: bool) -> Figures:
     figures |= whole_gate(experiments)
     progress("gate and guard")
     figures |= gate(repeats) | guard(repeats)
+    progress("sequences of candidates")
+    figures |= sequences.measure(quick, SEED)
     figures |= {"experiments": experiments, "calibrate_cpu_s": rounded(took)}
     return figures | {"wants": {name: wanted(name, figures) for name in WANTS}}
 

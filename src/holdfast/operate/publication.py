@@ -193,17 +193,18 @@ def _means(baseline: Sequence[Episode], candidate: Sequence[Episode], metric: st
 
 def metric_sequence(how: ComparisonConfig, metric: str, differences: Sequence[float], bar: float) -> MetricSequence:
     """The confidence sequence of the differences; each edge errs with probability α, as the verdict does."""
-    far, alpha = reach(how, metric), min(how.alpha, 0.49)
+    alpha = how.uncharged_alpha if metric == "safety" else how.alpha
+    far = reach(how, metric)
     bets: Any = {"low": -far, "high": far, "weights": how.gain_bets if metric == how.primary else WEIGHTS}
-    bounds = sequence(differences, **bets, level=1.0 - 2.0 * alpha)
+    bounds = sequence(differences, **bets, level=1.0 - 2.0 * min(alpha, 0.49))
     return MetricSequence(
         metric=metric,
         differences=tuple(differences),
         low=bounds.low,
         high=bounds.high,
         bar=bar,
-        proved_at=crossed_at(differences, **bets, alpha=how.alpha, mean=bar),
-        refuted_at=crossed_at([-d for d in differences], **bets, alpha=how.alpha, mean=-bar),
+        proved_at=crossed_at(differences, **bets, alpha=alpha, mean=bar),
+        refuted_at=crossed_at([-d for d in differences], **bets, alpha=alpha, mean=-bar),
         level=bounds.level,
     )
 

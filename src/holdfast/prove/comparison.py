@@ -16,8 +16,8 @@ from math import ceil, isfinite
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]  # its parts load when they are used, which takes a second
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import (
@@ -237,7 +237,7 @@ def seed_interaction(gains: Matrix) -> SeedInteraction | None:
     apart = gains - gains.mean(axis=1, keepdims=True)
     variance = float(np.sum(apart * apart)) / (seeds - 1)
     statistic = float(np.sum(apart.sum(axis=0) ** 2)) / variance if variance > 1e-12 else 0.0
-    p_value = float(stats.chi2.sf(statistic, seeds - 1))
+    p_value = float(scipy.stats.chi2.sf(statistic, seeds - 1))
     return SeedInteraction(p_value=p_value, lowest=float(gains.mean(axis=0).min()), seeds=seeds)
 
 
@@ -280,9 +280,9 @@ def paired(
         method = f"{_METHOD}, {'exact' if len(gains) <= EXACT else f'{FLIPS} flips'}"
     else:
         error = max(float(gains.std(ddof=1)) / np.sqrt(len(gains)), 1e-12)
-        far, mean = float(stats.norm.isf((1.0 - level) / 2.0)) * error, float(gains.mean())
+        far, mean = float(scipy.stats.norm.isf((1.0 - level) / 2.0)) * error, float(gains.mean())
         interval, method = Interval(low=mean - far, high=mean + far, level=level), "paired normal"
-        p_value = float(stats.norm.sf((mean + margin) / error))
+        p_value = float(scipy.stats.norm.sf((mean + margin) / error))
     return MetricComparison(
         metric=baseline.metric,
         baseline=baseline.version,
@@ -363,9 +363,10 @@ def required_pairs(effect: float, deviation: float, alpha: float = 0.05, power: 
 
 def _power(effect: float, pairs: int, alpha: float) -> float:
     freedom = pairs - 1
-    return float(stats.nct.sf(stats.t.isf(alpha, freedom), freedom, effect * np.sqrt(pairs)))
+    return float(scipy.stats.nct.sf(scipy.stats.t.isf(alpha, freedom), freedom, effect * np.sqrt(pairs)))
 
 
+LATER: Mapping[str, Any] = {"rules": 1, "safety_alpha": None}  # keys, and what they were in versions before
 RULES = 2
 PRIMARIES = ("success", "reward", "safety")  # those with a range, without which nothing can be proved while looking
 
@@ -390,6 +391,12 @@ class ComparisonConfig:
     sample_delta_spread: float = SAMPLE_DELTA_SPREAD
     resample_seed: int = 0  # for whoever makes the generator, so that it is written down with the rest
     rules: int = RULES  # 1: bets and intervals of versions before; what they weighed comes out the same again
+    safety_alpha: float | None = None  # of "safety is not worse by more than the margin"; None: alpha
+
+    @property
+    def uncharged_alpha(self) -> float:
+        """Of one test alone: of safety, and of what is looked at once."""
+        return self.alpha if self.safety_alpha is None else self.safety_alpha
 
     def __post_init__(self) -> None:
         if self.primary not in PRIMARIES:
@@ -416,7 +423,7 @@ class ComparisonConfig:
 
     def record(self) -> dict[str, Any]:
         """As it is written down; rules are left out where they are those of versions before."""
-        return {name: value for name, value in asdict(self).items() if name != "rules" or value != 1}
+        return {name: value for name, value in asdict(self).items() if name not in LATER or value != LATER[name]}
 
     @property
     def gain_bets(self) -> Matrix:
@@ -522,7 +529,8 @@ def _one_look_p(found: MetricComparison, gains: Matrix, rng: np.random.Generator
 
 def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
     """Promote when the gain is proved and also that safety is not worse by more than the margin; reject on the reverse.
-    Both must be proved, so each may use the whole α. `needs` is in episodes of each version: tasks × seeds."""
+    Both must be proved, so each may use the whole α; a margin of safety is asked of each candidate alone, so its α may
+    be another than that of the gain (`promote.account`). `needs` is in episodes of each version: tasks × seeds."""
     margin, least, worth = how.max_safety_regression, how.min_effect, how.worthwhile
     main = judge(
         gains,
@@ -532,7 +540,8 @@ def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int 
         worthwhile=worth,
         weights=how.gain_bets,
     )
-    safe = judge(safety, **_range(how, "safety"), alpha=how.alpha, min_effect=-margin, worthwhile=margin or worth)
+    alone = how.uncharged_alpha
+    safe = judge(safety, **_range(how, "safety"), alpha=alone, min_effect=-margin, worthwhile=margin or worth)
     words = {Outcome.PROMOTE: "proved", Outcome.REJECT: "proved worse", Outcome.HOLD: "undecided"}
     kept = f"safety worse by at most {margin:g}"
     reasons = (
