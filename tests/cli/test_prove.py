@@ -18,7 +18,7 @@ from holdfast.contracts.records import loads
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.paired import episodes_of_run, shown_looks
 from holdfast.policies.model import folder_of
-from holdfast.promote.account import level
+from holdfast.promote.alpha_account import level
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store, open_store
 from tests.cli.conftest import Answer, At, Cli, ended, running, until
