@@ -13,7 +13,7 @@ import pytest
 import holdfast as hf
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.release import Stage
-from holdfast.promote.account import level
+from holdfast.promote.alpha_account import level
 from holdfast.store.store import open_store
 from tests.api import scene
 from tests.api.conftest import Improved
