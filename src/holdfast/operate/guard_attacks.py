@@ -29,7 +29,7 @@ Must = Literal["breach", "no breach", "no clear", "no promotion", "promotion"]
 HOUR = 3600.0
 LEVEL = 0.99  # of the intervals of the rates
 MOSTLY = 0.9  # of what must happen
-DELAYS = 20  # experiments whose delay is measured: each takes a dozen looks
+DELAYS = 10  # experiments whose delay is measured: each takes a dozen looks
 LOOKS = 12  # at an attack that hangs on when one looks
 LIMITS = GuardLimits(reward=None, safety=None)
 LIVE, CANARY = "live", "canary"
