@@ -26,7 +26,7 @@ from holdfast.contracts.evidence import Decision, Evidence, MetricComparison, Re
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.promote.gate import ALLOWED, NAMES, Criteria, SpreadLimits
-from holdfast.promote.release import UNDECIDED, rollback_target
+from holdfast.promote.release import HOLDBACK, UNDECIDED, rollback_target
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding
@@ -223,8 +223,8 @@ def _print_versions(found: list[Release], shares: dict[str, int]) -> None:
 
 
 def _row(release: Release, canary_share: int) -> tuple[str, ...]:
-    """The live one answers what its canary does not."""
-    share = release.share - canary_share if release.stage is Stage.LIVE else release.share
+    """The live one answers what its canary does not, its holdback at the least."""
+    share = max(release.share - canary_share, HOLDBACK) if release.stage is Stage.LIVE else release.share
     is_serving = release.stage in (Stage.LIVE, Stage.CANARY)
     good = "yes" if release.is_known_good else ""
     return release.id, str(release.stage), f"{share} %" if is_serving else "", good, _named(release.source)
