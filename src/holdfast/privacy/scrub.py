@@ -123,7 +123,7 @@ class Scrub:
         self._key, self._token_bytes, self._classes = key, token_bytes, CLASSES - set(leave)
         if unknown := set(leave) - CLASSES:
             remedy = f"take some of {', '.join(sorted(CLASSES))}"
-            raise BadInput(f"--leave {' '.join(sorted(unknown))}", why="there is no such class", remedy=remedy)
+            raise BadInput(f"leave {' '.join(sorted(unknown))}", why="there is no such class", remedy=remedy)
         self._seen = _Memory[str, tuple[Detection, ...]](MOST_KEPT)
         self._clean = _Memory[bytes, bool](MOST_CLEAN * MARK)
 
