@@ -173,9 +173,7 @@ def is_told_password(text: str) -> bool:
         }
     is_named = re.search(r"(?i)pass|pwd|secret|token|_|field|input|value|type|param|config|user", text)
     is_word = re.fullmatch(r"[^\W\d_]+(?:-[^\W\d_]+)*[?_-]?", text) and not re.match(r"[a-z]+[A-Z]", text)
-    is_random = (
-        len(text) >= 10 and bool(re.search(r"[a-z][A-Z].*[a-z][A-Z]", text)) and not re.search(r"[a-z]{4}", text)
-    )
+    is_random = _is_random_word(text)
     bare = text.rstrip("?_-").lower()
     return len(text) >= 6 and not is_named and (bool(is_word) or is_random) and bare not in _NO_PASSWORD
 
@@ -190,7 +188,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 def _is_key(text: str) -> bool:
     """Whether what has a vendor's prefix looks random: letters and digits take turns more often than in a name."""
-    return is_given(text) and (len(_TURN.findall(text)) >= len(text) / 6 or bool(_UUID.search(text)))
+    return is_given(text) and (len(_TURN.findall(text)) >= len(text) / 8 or bool(_UUID.search(text)))
 
 
 def _is_random(text: str) -> bool:
@@ -501,6 +499,14 @@ ASSIGNED: Mapping[str, Sign] = {
         test=is_told_password,
         any_case=True,
     ),
+    "quoted_password": sign(
+        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`\])]{{0,2}}\s{{0,3}}(?:[:=]{{1,3}}>?|\("
+        rf"|is\b)?\s{{0,3}}[\"'](?P<it>[^\s\"'<>]{{8,64}})[\"']",
+        "passw|passph|pwd",
+        words=_PASSWORD_WORDS,
+        test=lambda text: _is_quoted_password(text),
+        any_case=True,
+    ),
     "value_of": sign(
         rf"(?:key|name|id)[\"']?\s?[:=]\s?[\"']?[\w.-]{{0,32}}(?:{_PASSWORDS}"
         rf"|{_NAMES})[\w.-]{{0,16}}[\"']?\s{{0,4}}[,;]?\s{{0,8}}[\"']?"
@@ -512,10 +518,11 @@ ASSIGNED: Mapping[str, Sign] = {
     "spoken_key": sign(
         r"(?:key|token|secret|session id|session|schlüssel|jeton|clave|chave|credentials?|apikey|bearer|key_id"
         r"|access_key|secret_key|private|privkey"
-        r"|wallet|metamask|leaked|committed|pasted|deepgram|login|-t|-k)[\w-]{0,12}[\"'`)]{0,2}(?:\s(?:is|was|ist|est"
+        r"|wallet|metamask|auth|dockerconfigjson|leaked|committed|pasted|deepgram|login|-t"
+        r"|-k)[\w-]{0,12}[\"'`)]{0,2}(?:\s(?:is|was|ist|est"
         r"|for|of|from|in|to|it|a|the|my|this|by"
         r"|accidentally|<<<|here)\b){0,4}[ \t:=<]{1,5}[\"'`(]{0,2}(?P<it>(?:0x)?[a-z0-9_+/.-]{16,512}={0,2})(?![\w@])",
-        "key|token|secret|session|login|leaked|committed|pasted|wallet|priv| -t ",
+        "auth|config|key|token|secret|session|login|leaked|committed|pasted|wallet|priv| -t ",
         words="schlüssel|jeton|clave|chave|credential|credentials|metamask|deepgram",
         test=lambda text: _is_strong(text),
         any_case=True,
@@ -599,7 +606,7 @@ ASSIGNED: Mapping[str, Sign] = {
         r"|psk:?|unlock code:?|password 7|iwconfig \w{2,12} key|option key|usermod -p|security answer:|rclone obscure"
         r"|-u [\w.-]{1,32}%|jdbc:oracle:\w{3,4}:[\w.]{1,32}/|kinit [\w@.-]{1,40} <<<|net use \w: \S{1,60}"
         r"|snmp\w{3,8}\b[^\n]{0,60}? -[ax]|openssl enc\b[^\n]{0,60}? -(?:k|pass)"
-        r"|az\s[^\n]{0,60}? -p) ?[\"']?(?P<it>(?![-/\\])[^\s\"'@|]{4,64})",
+        r"|az\s[^\n]{0,60}? -p) ?[\"']?(?P<it>(?![-/\\])[^\s\"'|]{4,64})",
         "enable secret|enable password|snmp-server|key-string|shared-key|unlock code|net use|password 7|password 0"
         "|option key|security answer|az sql|az login",
         words="wpa|psk|rclone|smbclient|oracle|kinit|snmpwalk|snmpget|snmpbulkwalk|openssl|iwconfig|usermod",
@@ -723,7 +730,7 @@ ASSIGNED: Mapping[str, Sign] = {
         any_case=True,
     ),
     "xml_password": sign(
-        rf"(?:{_PASSWORDS})[\w-]{{0,12}}[\"']?[^<>\n]{{0,60}}>(?:</\w{{1,12}}>)?\s{{0,8}}(?:<(?:value"
+        rf"(?:{_PASSWORDS})[\w-]{{0,12}}[\"']?(?:[^<>\n]{{0,60}}>|</\w{{1,12}}>)\s{{0,8}}(?:<(?:value"
         rf"|string)>)?(?P<it>[^<>\s]{{4,128}})</",
         "pass|pw",
         test=is_given,
@@ -794,7 +801,7 @@ ASSIGNED: Mapping[str, Sign] = {
         r"\b(?:htpasswd\s+-\w*b\w*\s+\S+\s+\S+\s+|net user \S{1,40} |sqlplus \S{1,40}/|wpa_passphrase \S{1,40} "
         r"|-pass(?:in|out)?[ =]pass:|\bpass:|ssh-keygen\b[^\n]{0,80}?-N [\"']?|useradd\b[^\n]{0,40}?-p [\"']?"
         r"|mysqladmin\b[^\n]{0,40}?password [\"']?|chpasswd <<< [\"']?\S{1,32}:|sudo -S <<< "
-        r"[\"']?)(?P<it>(?![-/*])[^\s\"'@|]{4,64})",
+        r"[\"']?)(?P<it>(?![-/*])[^\s\"'|]{4,64})",
         words="htpasswd|net|sqlplus|wpa|passin|passout|pass|keygen|useradd|mysqladmin|chpasswd|sudo",
         test=is_given,
     ),
@@ -865,7 +872,7 @@ def _is_strong(text: str) -> bool:
     )
     is_dated = re.search(r"(?:19|20)\d\d-?[01]\d-?[0-3]\d", text)
     return (
-        digits >= 3
+        (digits >= 3 or (digits >= 1 and len(re.findall(r"[a-z][A-Z]", text)) >= 4))
         and letters >= 3
         and words < len(text) // 2
         and not is_dated
@@ -875,13 +882,20 @@ def _is_strong(text: str) -> bool:
 
 def _is_random_word(text: str) -> bool:
     """Letters only, but in a mixture of cases that no name has."""
-    return (
-        is_given(text)
-        and text.isalpha()
-        and len(text) >= 10
-        and len(re.findall(r"[a-z][A-Z]", text)) >= 2
-        and not re.search(r"[a-z]{4}", text)
+    if not is_given(text) or not text.isalpha() or len(text) < 8 or len(re.findall(r"[a-z][A-Z]", text)) < 2:
+        return False
+    spoken = sum(len(run) for run in re.findall(r"[a-z]{3,}", text) if re.search(r"[aeiou]", run))
+    return spoken <= 0.45 * len(text)
+
+
+def _is_quoted_password(text: str) -> bool:
+    """Two words in one, as in a literal: no name of a field, and no word that describes a password."""
+    is_pair = re.fullmatch(r"[A-Z]?[a-z]{3,}[A-Z][a-z]{2,}[-_.!?+=*#~&%]?", text)
+    names = (
+        r"(?i)pass|pwd|secret|token|field|input|value|type|param|config|user|name|text|form|auth|login|hash|error"
+        r"|min|max|length"
     )
+    return bool(is_pair) and not re.search(names, text)
 
 
 def _is_pair_password(text: str) -> bool:
@@ -915,15 +929,19 @@ def _is_seed(text: str) -> bool:
 def _is_prose_password(text: str) -> bool:
     """In prose a password shows itself by digits or signs among its letters, beyond what words and dates have."""
     is_plain = re.fullmatch(
-        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]?|[\d.,:/-]+\w{0,3}|\d+[a-z]+|[a-z]{1,4}-?\d{1,4}|v?\d[\w.]*"
+        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]?|[\d.,:/-]+\w{0,3}|\d+[a-z]{1,4}|[a-z]{1,4}-?\d{1,4}"
+        r"|v?\d+(?:\.[\w-]+)*\w{0,2}"
         r"|[\w.-]+\.\w{2,4}"
-        r"|[A-Za-z]+\d|[a-z_]+|[\w.+-]+@[\w-]+\.[\w.-]+|[a-z]+(?:_[a-z]+\d?)+|--?[\w-]+|\w+=[^=\s]\S*"
+        r"|[A-Za-z]+\d|[a-z_]+|[\w.+-]+@[\w-]+\.[\w.-]+|[a-z]+(?:_[a-z]+\d?)+|--?[\w-]+|\w+=[\w\"'./<$]\S*"
         r"|[(\[{<\"'/.-]+\w+\W*",
         text,
         re.IGNORECASE,
     )
-    has_sign = len(re.findall(r"\d", text)) >= 2 or any(letter in "!#$%^&*?~@" for letter in text)
-    return not is_plain and has_sign and not _TECHNICAL.search(text) and is_password(text)
+    digits = len(re.findall(r"\d", text))
+    has_sign = (
+        digits >= 2 or any(letter in "!#$%^&*?~@" for letter in text) or (digits and len(_TURN.findall(text)) >= 4)
+    )
+    return not is_plain and bool(has_sign) and not _TECHNICAL.search(text) and is_password(text)
 
 
 _DOT = (
