@@ -102,7 +102,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         },
         "critic": {"mode": "shared", "learning_rate": 0.05, "epochs": 8},
     },
-    "train_on": "planner",
+    "train_on": "planner", "leave": ["ip", "mac"],
     "grpo": {
         "learning_rate": None, "turn_credit": 0.3, "scale": False, "clip_low": 0.1, "clip_high": 0.3, "epochs": 2,
         "minibatch": 8, "aggregate": "sequence", "constant": None, "reference_kl": 0.01, "behaviour_kl": 0.02,

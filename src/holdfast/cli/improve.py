@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from holdfast.cli.options import Output, StoreOptions, check_torch, existing, needing, written_whole
+from holdfast.cli.options import CONFIG, Output, StoreOptions, check_torch, existing, needing, written_whole
 from holdfast.cli.release import decision_lines, headline, reason_lines
 from holdfast.cli.report import write_page
 from holdfast.cli.show import left, near, one_line, print_table, step
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from holdfast.workloads.tooluse.quickstart import Quickstart, Results, SuccessRate
 
 
-CONFIG = "holdfast.toml"
 AGENT_PY = '''"""The agent: what is to become better. Any client may be used: ctx.base_url and ctx.api_key answer."""
 
 

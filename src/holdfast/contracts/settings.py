@@ -474,6 +474,7 @@ class OptimizeSettings(BaseModel):
     grpo: GrpoBlock | None = None
     improve: ImproveBlock | None = None
     constraint: ConstraintBlock | None = None  # of whatever learns in this run, unless its block has one of its own
+    leave: Annotated[tuple[Name, ...], Field(strict=False)] = ()  # classes that scrubbing leaves, of imported logs
     train_on: Name | None = None  # a model's name or a tag: only such calls; None: those of the policy that learns
     safety_reward: SafetyReward | None = None
     tool_reward: ToolReward | None = None
@@ -534,6 +535,7 @@ def _keys(block: type[BaseModel]) -> tuple[str, ...]:
 
 LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "tasks": None,
+    "leave": [],
     "train_on": None,
     "grpo": None,
     "tool_reward": None,
@@ -570,6 +572,15 @@ def load_settings(path: str | Path) -> OptimizeSettings:
 
     Files that it names are looked for beside it: the tasks always, agents and scorers where they are there."""
     return _beside(settings_from(_parse(Path(path)), str(path)), Path(path).parent)
+
+
+def left_by(path: Path) -> tuple[str, ...]:
+    """What a project's config says that scrubbing leaves as it is; nothing where there is no such file."""
+    data = _parse(path) if path.is_file() else {}
+    given = data.get("leave", ()) if isinstance(data, Mapping) else ()
+    if isinstance(given, str) or not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        raise BadInput(f"{path}: leave = {given!r}", why="is no list of names", remedy='give one, as in ["ip", "mac"]')
+    return tuple(given)
 
 
 def _beside(settings: OptimizeSettings, folder: Path) -> OptimizeSettings:

@@ -23,6 +23,7 @@ from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import Features
+from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.reward import RewardTerm
@@ -61,6 +62,10 @@ class SafeguardedScorer:
     @property
     def uses(self) -> frozenset[str]:
         return frozenset(getattr(self.score, "uses", ()))
+
+    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
+        if (calibrate := getattr(self.score, "calibrate_by", None)) is not None:
+            calibrate(calibrations)
 
     def without(self, features: Features) -> SafeguardedScorer:
         return replace(self, score=scored_without(self.score, features))
