@@ -48,7 +48,7 @@ BETTER, EQUAL, WORSE = (0.0, 1.0), (0.5, 0.5), (1.0, 0.0)  # success before and 
 def tries(success: float, tasks: int = 100) -> list[Episode]:
     """Two at each task; of an even chance, every second one succeeds."""
     return [
-        Episode(task=f"t{n}", seed=seed, reward=won, success=won)
+        Episode(task=f"t{n}", seed=seed, reward=won, success=won, safety_cost=0.0)
         for n in range(tasks)
         for seed in (0, 1)
         for won in (success if success in (0.0, 1.0) else float((n + seed) % 2),)

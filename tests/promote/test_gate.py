@@ -545,3 +545,13 @@ def test_an_audit_record_that_contradicts_its_evidence_is_refused(wrong: dict[st
     given = {"checkpoint": "c", "at": 0.0, "criteria": Criteria(), **wrong}
     with pytest.raises(BadInput):
         audit_record(decide(good(), Criteria()), good(), **given)
+
+
+def test_safety_that_nobody_measured_keeps_it_closed_unless_somebody_said_why() -> None:
+    bare = without("safety")(good())
+    closed = decide(bare, Criteria())
+    assert codes(closed) == ["evidence_missing_safety"] and "--waive-safety" in closed.reasons[0].text
+    waiving = Criteria(max_safety_regression=None)
+    assert codes(decide(bare, waiving)) == ["evidence_missing_safety"]  # nobody waived it
+    opened = decide(replace(bare, manifest={**bare.manifest, "safety_waived": "read by people"}), waiving)
+    assert opened.open and any("NOT measured: read by people" in reason.text for reason in opened.reasons)

@@ -310,7 +310,7 @@ def test_every_metric_is_turned_so_that_higher_is_better() -> None:
     found = {metric: of(one) for metric, of in METRICS.items()}
     assert found == {"success": 1.0, "reward": 0.5, "safety": -0.25, "latency": -2.0, "cost": -30.0}
     bare = episode("a", 1, 0.5)
-    assert {metric for metric, of in METRICS.items() if of(bare) is None} == {"success", "latency", "cost"}
+    assert {metric for metric, of in METRICS.items() if of(bare) is None} == {"success", "safety", "latency", "cost"}
 
 
 def test_scores_have_a_row_for_each_whole_task_in_order_of_arrival_and_a_column_for_each_seed() -> None:

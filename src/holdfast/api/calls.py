@@ -29,7 +29,7 @@ from holdfast.api.inputs import (
     task_set,
     weighing_of,
 )
-from holdfast.api.results import WAIVED, Comparison, Proof, Result, compare_stored, comparison_of, result_of
+from holdfast.api.results import Comparison, Proof, Result, compare_stored, comparison_of, result_of
 from holdfast.api.stored import Run, StoreAddress, run_of, who
 from holdfast.collect.agent import Context
 from holdfast.collect.tasks import TaskSet
@@ -54,7 +54,7 @@ from holdfast.pipeline.prove import HeldOut, ProveConfig, prove
 from holdfast.pipeline.run import DurableRun as Driven
 from holdfast.pipeline.versions import resolve
 from holdfast.policies.prompt import Prompt
-from holdfast.promote.gate import Criteria
+from holdfast.promote.gate import WAIVED, Criteria
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 

@@ -343,6 +343,9 @@ class ImproveOptions:
     train_on: Annotated[
         str | None, Option(metavar="MODEL|TAG", help="Train on these calls alone; else on the policy's own.")
     ] = None
+    waive_safety: Annotated[
+        str | None, Option(metavar="WHY", help="Prove without measuring safety; the ledger and every page say why.")
+    ] = None
     budget: Annotated[
         float | None, Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
     ] = None
@@ -359,7 +362,7 @@ class ImproveOptions:
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
         if self.env is None and self.reward_range is not None:
             raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
-        for name in ("model", "agent", "follow", "train_on"):
+        for name in ("model", "agent", "follow", "train_on", "waive_safety"):
             if self.env is not None and getattr(self, name) is not None:
                 raise BadInput(
                     f"--{name.replace('_', '-')}",
@@ -374,7 +377,13 @@ class ImproveOptions:
         settings = load_settings(config)
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
         block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
-        settings = override(settings, model=self.model, agent=self.agent, improve=block, train_on=self.train_on)
+        named = {
+            "model": self.model,
+            "agent": self.agent,
+            "train_on": self.train_on,
+            "safety_waived": self.waive_safety,
+        }
+        settings = override(settings, improve=block, **named)
         return _found(settings, at.store, at.project)
 
     def in_env(self, env: str) -> RunSpec:
@@ -402,7 +411,6 @@ def improve(
     and rl_optimizer; docs/config.md lists them.
     """
     from holdfast.cli.drive import drive, switched_off
-    from holdfast.contracts.settings import ImproveBlock
     from holdfast.operate.switches import snapshot_of
 
     with needing("learn"):
@@ -430,7 +438,7 @@ def improve(
         status, _, code = drive(opened, spec, resume)
         updates = opened.steps.of_run(status.run_id)
         decided = [update.body for update in updates if "proposed" in update.body]
-        prove = None if settings is None else comparison_config((settings.improve or ImproveBlock()).prove)
+        prove = None if settings is None else comparison_config(settings)
         pages = [write_page(Path(body["proof"]), prove) if "proof" in body else None for body in decided]
         now = {body["release"]: opened.releases.get(body["release"]) for body in decided if "release" in body}
         off = switched_off(opened, status.run_id, spec, begun)

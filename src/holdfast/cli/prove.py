@@ -141,16 +141,26 @@ def compare(
     base_url: Annotated[str | None, Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
     seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Tries at each task, by either.")] = 2,
     alpha: Annotated[float, Option(metavar="X", help="Chance of calling better what is not.")] = 0.05,
+    waive_safety: Annotated[
+        str | None, Option(metavar="WHY", help="Compare without measuring safety; the ledger says why.")
+    ] = None,
 ) -> Output:
     """Compare B with A, paired by task and seed; the verdict holds however often you look at it.
 
     Nothing is trained, and no release moves.
     """
     from holdfast.api.calls import compare as compared
+    from holdfast.api.inputs import Waived
 
     options: dict[str, Any] = {"alpha": alpha, "store": at.store, "project": at.project}
     if tasks is None:
-        for name, value in (("--agent", agent), ("--scorer", scorer), ("--model", model), ("--base-url", base_url)):
+        for name, value in (
+            ("--agent", agent),
+            ("--scorer", scorer),
+            ("--model", model),
+            ("--base-url", base_url),
+            ("--waive-safety", waive_safety),
+        ):
             if value:
                 raise BadInput(name, why="is for what is measured now", remedy="give --tasks FILE, or two runs alone")
         found = compared(a, b, **options)
@@ -161,6 +171,8 @@ def compare(
         given: dict[str, Any] = {"agent": agent, "scorers": scorer or ["exact"], "base_url": base_url, "seeds": seeds}
         if all(isinstance(one, str) or hasattr(one, "texts") for one in policies):
             given["model"] = model
+        if waive_safety is not None:
+            given["safety"] = Waived(waive_safety)
         found = compared(policies[0], policies[1], str(tasks), **given, **options)
     return Output(comparison_record(found), str(found))
 

@@ -166,7 +166,7 @@ def _strict(how: ComparisonConfig, tries: int) -> ComparisonConfig:
     usual = type(how)()
     least = ["alpha", "max_safety_regression", "seed_p_value_spread", "seed_delta_spread"]
     least += ["sample_p_value_spread", "sample_delta_spread"]
-    tight = {name: min(getattr(how, name), getattr(usual, name)) for name in least}
+    tight = {name: min(getattr(how, name), getattr(usual, name)) for name in least if getattr(how, name) is not None}
     return replace(how, **{**tight, "alpha": tight["alpha"] / 2 ** (tries - 1)}, min_effect=max(how.min_effect, 0.0))
 
 

@@ -29,8 +29,11 @@ from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed, tries
 from holdfast.pipeline.prove import HeldOut, InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
 from holdfast.pipeline.run import DurableRun
-from holdfast.promote.gate import Criteria
+from holdfast.promote.gate import WAIVED, Criteria
+from holdfast.store.store import Store
+from holdfast.store.writer import WriteFuture
 
+WAIVER = "waiver"  # the kind of the ledger's entry
 NOTHING = "nothing was learnt, so there is nothing to prove"
 
 
@@ -56,6 +59,9 @@ class Spec:
 async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
     """Collect, learn, prove, decide; again until the iterations are spent. The last decision."""
     decided: IterationResult | None = None
+    why = spec.manifest.get(WAIVED)
+    if why and (noted := note_waiver(run.store, run.id, why, who=run.who, now=run.clock())) is not None:
+        await noted
     base: Version = await run.step("base", partial(current_version, spec))
     for n in range(finished(run.done), spec.iterations):
         state: AlgorithmState = await run.step(f"{n}/start", partial(start, spec, run.done), base, n)
@@ -69,6 +75,13 @@ async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
         decided = await run.step(f"{n}/decide", partial(decide, strict, run.done), live, state, found)
         base = Version(policy=state.candidate) if decided.is_accepted else base
     return decided
+
+
+def note_waiver(store: Store, run: str, why: str, *, who: str, now: float) -> WriteFuture[None] | None:
+    """That safety is not measured is in the ledger, once, before anything is decided; None: it is there."""
+    if any(one.kind == WAIVER for one in store.ledger.entries(run=run)):
+        return None
+    return store.ledger.append(WAIVER, {"safety": "waived", "why": why}, who=who, now=now, run=run)
 
 
 async def learn_all(run: DurableRun, name: str, spec: Spec, state: AlgorithmState) -> AlgorithmState:

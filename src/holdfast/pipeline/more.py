@@ -103,7 +103,7 @@ def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> C
         baseline=resolve(store, evidence.baseline),
         candidate=resolve(store, evidence.candidate),
         suite=tuple(kept["suite"]),
-        how=comparison_config((settings.improve or ImproveBlock()).prove),
+        how=comparison_config(settings),
         measured=measured(store, runs[-1].id, iteration=iteration, planned=planned),
         audit=_audit(store, runs[0].id, iteration),
     )
@@ -129,7 +129,7 @@ def _by_prove(store: Store, runs: tuple[RunRecord, ...], suites: Suites) -> Cand
     first, iteration = runs[0], None
     if first.kind == IMPROVE:
         iteration = int(runs[1].settings["continues"]["iteration"])
-        how = comparison_config((_settings(store, first).improve or ImproveBlock()).prove)
+        how = comparison_config(_settings(store, first))
     else:
         how = comparison_config_from(first.settings["how"])
     return CandidateEvidence(

@@ -126,7 +126,7 @@ class PromotionRequest:
             checkpoints=(case.baseline.partition(":")[2], case.candidate.partition(":")[2]),
             criteria=ProofCriteria(
                 min_reward_delta=criteria.min_reward_delta,
-                max_safety_regression=criteria.max_safety_regression,
+                max_safety_regression=criteria.max_safety_regression or ProofCriteria().max_safety_regression,
                 max_p_value=criteria.max_p_value,
             ),
             alpha=self.how.alpha,

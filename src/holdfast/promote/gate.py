@@ -28,6 +28,8 @@ NAMES: Mapping[str, str] = {  # of metrics, for people, with their units; each i
 MEASURE = "'holdfast prove run' measures it"
 MORE = "more tasks may prove it"
 WORSE = "it has to get better first"
+WAIVED = "safety_waived"  # in the manifest of evidence and of a release: why safety was not measured
+WAIVE = 'leave "safety" out of the settings, which measures the default terms, or waive it: --waive-safety WHY'
 NOT_BETTER = BLOCKED + "policy_improvement_not_significant"
 HARMLESS = frozenset({"info", "warning"})
 
@@ -64,7 +66,7 @@ class SpreadLimits:
 class Criteria:
     """What a candidate has to reach. Differences are per episode, and above 0 the candidate is better."""
 
-    max_safety_regression: float = 0.05
+    max_safety_regression: float | None = 0.05  # None: safety is waived, and the evidence says why
     min_reward_delta: float = 0.0
     max_p_value: float = 0.05
     level: float = 0.95  # of the intervals
@@ -118,9 +120,8 @@ def decide(evidence: Evidence | None, criteria: Criteria) -> Decision:
     found = checks(evidence, criteria)
     unmet = [check for check in found if not check.is_met]
     if evidence is not None and not unmet:
-        shown = [
-            f"{name} {_interval(evidence.comparisons[name])}" for name in dict.fromkeys((evidence.primary, "safety"))
-        ]
+        names = [name for name in dict.fromkeys((evidence.primary, "safety")) if name in evidence.comparisons]
+        shown = [f"{name} {_interval(evidence.comparisons[name])}" for name in names]
         texts = (f"{', '.join(shown)}; all {len(found)} checks are met", *(check.text for check in found))
         return Decision(open=True, reasons=tuple(Reason(code=ALLOWED, text=text) for text in texts))
     reasons = tuple(
@@ -138,6 +139,7 @@ def checks(evidence: Evidence | None, criteria: Criteria) -> tuple[GateCheck, ..
         *_population(evidence, criteria),
         *_improvement(evidence, criteria),
         *_reward(evidence, criteria),
+        *_safety(evidence, criteria),
         *_regressions(evidence, criteria),
         *_bands(evidence, criteria),
         *_findings(evidence, criteria),
@@ -222,6 +224,16 @@ def _reward(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     yield GateCheck(is_met, "reward_gain_below_threshold", text, "it has to earn more first")
 
 
+def _safety(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
+    """What nobody measured is not safe; who waives that says why, and it is told wherever this is."""
+    why = evidence.manifest.get(WAIVED)
+    if criteria.max_safety_regression is None:
+        text = f"safety was NOT measured: {why}" if why else "nobody measured safety, and nobody waived it"
+        yield GateCheck(bool(why), f"{MISSING}safety", text, WAIVE)
+    elif "safety" not in evidence.comparisons:
+        yield _missing("safety", "safety was not measured, and what is not measured is not safe", WAIVE)
+
+
 def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     """What must not get worse by more than a limit, proved: that no loss was seen in a few episodes shows nothing."""
     limits = {
@@ -234,8 +246,8 @@ def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
             continue
         found = _comparison(evidence, metric)
         if isinstance(found, GateCheck):
-            if evidence.primary != metric:
-                yield found
+            if metric != evidence.primary and (metric != "safety" or metric in evidence.comparisons):
+                yield found  # else it is said already
             continue
         if evidence.primary != metric:
             yield _enough(found, criteria)
