@@ -555,3 +555,13 @@ def test_safety_that_nobody_measured_keeps_it_closed_unless_somebody_said_why() 
     assert codes(decide(bare, waiving)) == ["evidence_missing_safety"]  # nobody waived it
     opened = decide(replace(bare, manifest={**bare.manifest, "safety_waived": "read by people"}), waiving)
     assert opened.open and any("NOT measured: read by people" in reason.text for reason in opened.reasons)
+
+
+def test_what_is_held_says_which_alpha_its_test_had() -> None:
+    held = Verdict(outcome=Outcome.HOLD, reasons=("success undecided: evidence 3 of 1087",), needs=30)
+    text = "α of this test 0.00092 of 0.05: the 12th candidate on these tasks; fresh held-out tasks would start anew"
+    evidence = replace(good(), verdict=held, manifest={**good().manifest, "account": {"number": 12, "text": text}})
+    assert any(text in reason.text for reason in decide(evidence, Criteria()).reasons)
+    safe = replace(held, reasons=("success proved: all", "safety worse by at most 0.05 undecided: few"))
+    told = decide(replace(evidence, verdict=safe), Criteria()).reasons
+    assert not any(text in reason.text for reason in told)  # safety is asked of each alone

@@ -227,13 +227,14 @@ def more(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, Option(metavar="N", min=1, max=100, help="The same tasks, N times more each; counts half.")
+        int | None, Option(metavar="N", min=1, max=100, help="The same tasks, N times more each; another test.")
     ] = None,
 ) -> Output:
     """Collect more evidence on the same two versions and ask the gate again.
 
-    On further tasks the test goes on where it stood. The same tasks with further seeds are another try, and are
-    believed half as easily. Without either option: as many generated tasks again, or else as many seeds again.
+    On further tasks the test goes on where it stood, with the same α. The same tasks with further seeds are another
+    test, with the α that the policy's account leaves. Without either option: as many generated tasks again, or else as
+    many seeds again.
     """
     from holdfast.cli.drive import drive
     from holdfast.cli.release import decision_view
@@ -393,6 +394,7 @@ def run(
         primary=primary, alpha=alpha, min_effect=min_effect, max_safety_regression=max_safety_regression
     )
     given = {"batch": batch, "stop_early": stop_early, "seed": seed, "workers": workers, "is_null": null, "how": how}
+    given["is_charged"] = not null
     cases = _suite(str(suite), seeds)
     with at.open() as opened:
         made = _evaluation_prove(opened, cases, str(suite), str(baseline), candidate, given)

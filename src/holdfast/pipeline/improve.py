@@ -24,11 +24,13 @@ from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import CHECKED
 from holdfast.contracts.run import LEGACY_STEP, StepRecord
+from holdfast.pipeline.account import at_charge, charged
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed, tries
+from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed
 from holdfast.pipeline.prove import HeldOut, InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
 from holdfast.pipeline.run import DurableRun
+from holdfast.promote.account import Charge
 from holdfast.promote.gate import WAIVED, Criteria
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture
@@ -69,8 +71,8 @@ async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
         if state.candidate is None:
             decided = await run.step(f"{n}/decide", partial(hold, run.done), n)
             continue
-        live: Version = await run.step(f"{n}/live", partial(current_version, spec, candidate=state.candidate))
-        strict = stricter(spec, live.tries)
+        live: Version = await run.step(f"{n}/live", partial(current_version, spec, candidate=state.candidate, n=n))
+        strict = with_charge(spec, live)
         found = await prove(run, f"{n}/prove", live.policy, state.candidate, spec.held_out, strict.prove, iteration=n)
         decided = await run.step(f"{n}/decide", partial(decide, strict, run.done), live, state, found)
         base = Version(policy=state.candidate) if decided.is_accepted else base
@@ -102,16 +104,23 @@ class Version:
 
     policy: Policy
     release: str | None = None
-    tries: int = 0  # proofs of the candidate against it that a gate has decided about before
+    charge: Charge | None = None  # of the candidate's test against it
+    tries: int = 0  # of a run that an earlier version began: proofs of the same two that a gate had decided about
 
     def record(self) -> dict[str, Any]:
-        told = {"policy": policy_record(self.policy), "release": self.release}
+        told: dict[str, Any] = {"policy": policy_record(self.policy), "release": self.release}
+        told |= {} if self.charge is None else {"account": self.charge.record()}
         return {**told, "tries": self.tries} if self.tries else told
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Version:
-        tries = record.get("tries", 0)
-        return cls(policy=policy_from(record["policy"]), release=record["release"], tries=tries)
+        kept = record.get("account")
+        return cls(
+            policy=policy_from(record["policy"]),
+            release=record["release"],
+            charge=None if kept is None else Charge.from_record(kept),
+            tries=record.get("tries", 0),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,26 +159,36 @@ class IterationResult:
         )
 
 
-def current_version(spec: Spec, *, candidate: Policy | None = None, ctx: StepContext) -> Version:
-    """What is live of the line; where nothing is, what the caller began with. With how often the candidate was proved
-    against it."""
+async def current_version(
+    spec: Spec, *, candidate: Policy | None = None, n: int | None = None, ctx: StepContext
+) -> Version:
+    """What is live of the line; where nothing is, what the caller began with. With a candidate, what the test of it
+    against that is charged: its α is fixed before its first episode."""
     live = ctx.store.releases.live(spec.line)
     policy = spec.policy if live is None else policy_of(live, spec.policy)
-    before = 0 if candidate is None else tries(ctx.store, spec.line, policy.source, candidate.source)
-    return Version(policy=policy, release=None if live is None else live.id, tries=before)
-
-
-def stricter(spec: Spec, tries: int) -> Spec:
-    """The same with half the error rate for every earlier try, so that it holds over all of them together."""
-    if not tries:
-        return spec
-    times, how, criteria = 2**tries, spec.prove.how, spec.criteria
-    return replace(
-        spec,
-        prove=replace(spec.prove, how=replace(how, alpha=how.alpha / times)),
-        criteria=replace(criteria, max_p_value=criteria.max_p_value / times),
-        manifest={**spec.manifest, "tries": tries + 1},
+    found = Version(policy=policy, release=None if live is None else live.id)
+    if candidate is None:
+        return found
+    charge = await charged(
+        ctx.store,
+        spec.line,
+        [one.input for one in spec.held_out],
+        alpha=spec.prove.how.alpha,
+        run=ctx.run,
+        iteration=n,
+        versions=(policy.source, candidate.source),
+        who=ctx.who,
+        now=ctx.now(),
     )
+    return replace(found, charge=charge)
+
+
+def with_charge(spec: Spec, live: Version) -> Spec:
+    """The same with the α that the account leaves to this test."""
+    how = at_charge(spec.prove.how, live.charge)
+    if live.tries:
+        how = replace(how, alpha=how.alpha / 2**live.tries)
+    return replace(spec, prove=replace(spec.prove, how=how))
 
 
 def policy_of(release: Release, like: Policy) -> Policy:
@@ -314,6 +333,7 @@ def request_of(
             **spec.manifest,
         },
         baseline_manifest={"policy": policy_record(live.policy)},
+        charge=live.charge,
     )
     return PromotionRequest(
         candidate=candidate,

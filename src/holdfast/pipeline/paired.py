@@ -8,25 +8,27 @@ caller's business, what the episodes prove is `prove`'s, and what follows is the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from holdfast.collect.pool import PoolTiming
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.evidence import Episode
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import LEGACY_STEP, RunRecord, StepRecord
+from holdfast.pipeline.account import at_charge, charge_of, charged
 from holdfast.pipeline.context import Runtime, StepContext
 from holdfast.pipeline.promote import comparison_config_from
 from holdfast.pipeline.prove import ARMS, HeldOut, InterimAnalysis, ProveConfig, episodes_in, judged, looks_in, prove
 from holdfast.pipeline.run import DurableRun, RunSpec
-from holdfast.pipeline.versions import Version, policy_for
-from holdfast.promote.gate import Criteria
+from holdfast.pipeline.versions import Version, policy_for, resolve
+from holdfast.promote.account import Charge
+from holdfast.promote.gate import ACCOUNT, Criteria
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, pairs
 from holdfast.store.store import Store
 
@@ -66,6 +68,7 @@ class PairedEvaluation:
     timeout_s: float | None = TIMEOUT_S  # of one episode
     source: Mapping[str, Any] = field(default_factory=dict)  # plain JSON: what finds tasks, agent and scorer again
     continues: Continued | None = None
+    is_charged: bool = False  # where the baseline is live: to that policy's α-account
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -104,9 +107,10 @@ class PairedEvaluation:
             "baseline": asdict(self.baseline),
             "candidate": asdict(self.candidate),
             **{name: getattr(self, name) for name in NAMES},
-            "how": asdict(self.how),
+            "how": self.how.record(),
             **({"least": self.least} if self.least else {}),  # without it, the settings of such a run stay the same
         }
+        kept |= {"is_charged": True} if self.is_charged else {}
         return kept if self.continues is None else {**kept, "continues": asdict(self.continues)}
 
 
@@ -120,6 +124,7 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
         "how": comparison_config_from(settings["how"]),
         "least": settings.get("least", 0),
         "continues": None if continues is None else Continued(**continues),
+        "is_charged": settings.get("is_charged", False),
     }
 
 
@@ -158,6 +163,9 @@ async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy],
     if lessons:
         planned = min(len(evaluation.tasks), done * evaluation.batch) * len(evaluation.seeds)
         earlier = Continued(run=run.id, planned=planned, looks=done)
+    if evaluation.is_charged:
+        kept: Mapping[str, Any] = await run.step(ACCOUNT, partial(charge, evaluation), title="α-account")
+        evaluation = replace(evaluation, how=comparison_config_from(kept["how"]))
     before = None
     if earlier is not None:
         before = await run.step("earlier", gathered, asdict(earlier), evaluation.config, title="earlier episodes")
@@ -174,6 +182,53 @@ async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy],
     )
     run.planned = 0  # those that an early verdict made needless are not waited for
     return found
+
+
+async def charge(evaluation: PairedEvaluation, *, ctx: StepContext) -> dict[str, Any]:
+    """What the test is charged, and how it is judged therefore; nothing where its baseline is not live anywhere."""
+    store, how, earlier = ctx.store, evaluation.how, evaluation.continues
+    before = None
+    policy = await ctx.in_thread(served_by, store, evaluation.baseline)
+    if earlier is not None and not earlier.is_repeat:
+        before = charge_in(store, earlier.run, earlier.iteration)
+        policy = policy if before is None else before.policy
+    if policy is None:
+        return {"how": how.record()}
+    found = await charged(
+        store,
+        policy,
+        [one.input for one in evaluation.tasks],
+        alpha=how.uncharged_alpha,
+        run=ctx.run,
+        versions=(source_named(store, evaluation.baseline), source_named(store, evaluation.candidate)),
+        who=ctx.who,
+        now=ctx.now(),
+        continues=before,
+    )
+    return {"how": at_charge(how, found).record(), ACCOUNT: found.record()}
+
+
+def charge_in(store: Store, run: str, iteration: int | None = None) -> Charge | None:
+    """What the run was charged, by whichever policy's account."""
+    found = (charge_of(store, policy, run, iteration) for policy in store.releases.policies())
+    return next((one for one in found if one is not None), None)
+
+
+def served_by(store: Store, version: Version) -> str | None:
+    """The policy whose live version acts as this one does."""
+    for policy in store.releases.policies():
+        live = store.releases.live(policy)
+        if live is not None and (live.id == version.name or resolve(store, live.id).behaviour == version.behaviour):
+            return policy
+    return None
+
+
+def source_named(store: Store, version: Version) -> str:
+    """The source of a release; of what is none, the hash that it was resolved to."""
+    try:
+        return store.releases.get(version.name).source
+    except NotFound:
+        return version.sha256
 
 
 async def gathered(earlier: Mapping[str, Any], config: ProveConfig, *, ctx: StepContext) -> InterimAnalysis:
@@ -249,11 +304,17 @@ def of_kind(run: RunRecord, lacking: str) -> RunRecord:
     return run
 
 
+def how_of(store: Store, run: str) -> ComparisonConfig:
+    """How a run is judged: as it was asked for, with the α that it was charged."""
+    step = store.steps.get(run, ACCOUNT)
+    return comparison_config_from(store.runs.get(run).settings["how"] if step is None else step.body["how"])
+
+
 def comparison_of(store: Store, run: str) -> ComparisonResult | None:
     """What the episodes of a run come to; None while there is nothing to compare."""
     baseline, candidate = episodes_of_run(store, run)
     settings = store.runs.get(run).settings
-    how, versions = comparison_config_from(settings["how"]), _called(*(Version(**settings[arm]) for arm in ARMS))
+    how, versions = how_of(store, run), _called(*(Version(**settings[arm]) for arm in ARMS))
     if len(pairs(baseline, candidate, how.primary)[0]) < 2:
         return None
     return compare_versions(baseline, candidate, how, versions=versions, rng=np.random.default_rng(how.resample_seed))

@@ -163,9 +163,7 @@ class _Model:
     def _chances(self, gain: float) -> Array:
         """Of each difference: of two binomial counts, the second with the gain."""
         counts, n = np.arange(self._seeds + 1), self._seeds
-        before, after = (
-            stats.binom.pmf(counts, n, min(1.0, self._rate + more)) for more in (0.0, gain / self._far)
-        )
+        before, after = (stats.binom.pmf(counts, n, min(1.0, self._rate + more)) for more in (0.0, gain / self._far))
         found: Array = np.convolve(after, before[::-1])
         return found / found.sum()
 
