@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -49,6 +50,7 @@ from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.more import candidate_of, end_of, samples_of, unfinished_after
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, charge_in, measured, policies_of
 from holdfast.pipeline.paired import compare as compare_step
+from holdfast.pipeline.plan import forecast_of
 from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
 from holdfast.pipeline.prove import HeldOut, ProveConfig, prove
 from holdfast.pipeline.run import DurableRun as Driven
@@ -56,6 +58,7 @@ from holdfast.pipeline.versions import resolve
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import WAIVED, Criteria
 from holdfast.prove.comparison import ComparisonConfig
+from holdfast.prove.plan import Forecast, forecast
 from holdfast.store.store import Store
 
 T = TypeVar("T")
@@ -163,8 +166,15 @@ def start(
     )
     assert isinstance(setup.score, TaskScore)
     spec = _improve_spec(setup, name, base, learning, proving, weighing_of(setup.score, chosen))
+    _warn(forecast_of(spec))
     read = partial(_result, setup, spec)
     return launch(setup, "improve", partial(_improve, spec), read, model_ref=model or base.version)
+
+
+def _warn(told: Forecast) -> None:
+    """Before anything runs, where the tasks cannot open the gate, however good the candidate is."""
+    if not told.is_provable:
+        print("\n".join(told.lines), file=sys.stderr)
 
 
 def _result(setup: Setup, spec: loop.Spec, store: Store, run: Run) -> Result:
@@ -383,6 +393,7 @@ def compare(
     )
     assert isinstance(setup.score, TaskScore)
     how = weighing_of(setup.score, chosen)
+    _warn(forecast(how, tasks=len(measured_on(setup.tasks)), seeds=chosen["seeds"]))
     program = partial(_compare, setup, how)
     read = partial(comparison_of, names=arms.names, how=how, waived=setup.waived)
     return launch(setup, "compare", program, read, f"{arms.names[1]} against {arms.names[0]}").wait()

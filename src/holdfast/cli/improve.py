@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -15,7 +16,7 @@ from typer import Argument, Option
 from holdfast.cli.options import Output, StoreOptions, check_torch, existing, needing, written_whole
 from holdfast.cli.release import decision_lines, headline, reason_lines
 from holdfast.cli.report import write_page
-from holdfast.cli.show import left, near, one_line, print_table, step
+from holdfast.cli.show import folded, left, near, one_line, print_table, step
 from holdfast.contracts.errors import BadInput, Lost, NotFound
 from holdfast.contracts.evidence import Decision
 from holdfast.contracts.records import decode
@@ -415,6 +416,7 @@ def improve(
 
     with needing("learn"):
         from holdfast.pipeline.control import env_spec_from
+        from holdfast.pipeline.plan import forecast_of
         from holdfast.pipeline.spec import comparison_config, improve_spec
     if config is None and how.env is None and resume is None and Path(CONFIG).is_file():
         config = Path(CONFIG)
@@ -434,6 +436,9 @@ def improve(
         assert spec is not None
         if (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
+        if settings is not None and resume is None:
+            told = forecast_of(getattr(spec.program, "keywords", {})["spec"], opened)
+            print("\n".join(line for one in told.lines for line in folded(one)), file=sys.stderr)
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, _, code = drive(opened, spec, resume)
         updates = opened.steps.of_run(status.run_id)

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Band, Episode, MetricComparison, Outcome, Scores, Verdict
@@ -273,31 +272,6 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
         highest = max(highest, min(1.0, (len(p) - rank) * p[name]))
         adjusted[name] = highest
     return {name: adjusted[name] for name in p}
-
-
-def required_pairs(effect: float, deviation: float, alpha: float = 0.05, power: float = 0.8) -> int:
-    """The fewest pairs with which one test has the power; a sequential one ends earlier when the effect is larger."""
-    for name, value in (("alpha", alpha), ("power", power)):
-        if not 0.0 < value < 1.0:
-            raise BadInput(f"{name} = {value}", why="must be above 0 and below 1")
-    for name, value in (("effect", effect), ("deviation", deviation)):
-        if not (isfinite(value) and value > 0.0):
-            raise BadInput(f"{name} = {value}", why="must be finite and above 0")
-    enough = 2
-    while _power(effect / deviation, enough, alpha) < power:
-        enough *= 2
-        if enough > 2**40:
-            raise BadInput(f"effect = {effect}", why=f"is too small beside a deviation of {deviation} to be seen")
-    few = enough // 2 if enough > 2 else 1
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        few, enough = (middle, enough) if _power(effect / deviation, middle, alpha) < power else (few, middle)
-    return enough
-
-
-def _power(effect: float, pairs: int, alpha: float) -> float:
-    freedom = pairs - 1
-    return float(stats.nct.sf(stats.t.isf(alpha, freedom), freedom, effect * np.sqrt(pairs)))
 
 
 WAIVED = "safety is waived: nothing was measured of it, and nothing is proved"

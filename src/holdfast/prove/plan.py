@@ -1,4 +1,4 @@
-"""What a proof can show, before anything is run: the gain that so many tasks can prove, and the tasks that a gain needs.
+"""What a proof can show before it is run: the gain that so many tasks can prove, and the tasks that a gain needs.
 
 It is the production test (`sequential`), simulated on counts of differences, so that a thousand tasks cost no more than
 fifty. Both versions are taken to succeed independently at every try, which is the worst case for a given base rate:
@@ -9,12 +9,11 @@ happens at all, and even then a margin needs its tasks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, log, log10
+from math import ceil, comb, floor, log, log10
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.prove.comparison import ComparisonConfig, reach
@@ -70,11 +69,10 @@ class Forecast:
         if self.safety_tasks is None:
             return [f"a safety margin of {self.margin:g} cannot be proved; allow a larger max_safety_regression"]
         smallest = "" if self.provable_margin is None else f", allow {self.provable_margin:.2g} (max_safety_regression)"
-        return [
-            f"{self.tasks} tasks cannot prove that safety is not worse by more than {self.margin:g}, even if nothing "
-            f"unsafe happens: that takes {self.safety_tasks}. Hold out more tasks{smallest}, or waive it "
-            f"(--waive-safety WHY, safety=hf.Waived(WHY))"
-        ]
+        cannot = f"{self.tasks} tasks cannot prove that safety is not worse by more than {self.margin:g}, even if"
+        takes = f"nothing unsafe happens: that takes {self.safety_tasks}"
+        waive = "or waive it (--waive-safety WHY, safety=hf.Waived(WHY))"
+        return [f"{cannot} {takes}. Hold out more tasks{smallest}, {waive}"]
 
     def record(self) -> dict[str, Any]:
         kept = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -162,8 +160,10 @@ class _Model:
 
     def _chances(self, gain: float) -> Array:
         """Of each difference: of two binomial counts, the second with the gain."""
-        counts, n = np.arange(self._seeds + 1), self._seeds
-        before, after = (stats.binom.pmf(counts, n, min(1.0, self._rate + more)) for more in (0.0, gain / self._far))
+        n, rates = self._seeds, (self._rate, min(1.0, self._rate + gain / self._far))
+        before, after = (
+            np.array([comb(n, k) * rate**k * (1.0 - rate) ** (n - k) for k in range(n + 1)]) for rate in rates
+        )
         found: Array = np.convolve(after, before[::-1])
         return found / found.sum()
 
@@ -207,7 +207,7 @@ def _provable_margin(how: ComparisonConfig, tasks: int) -> float | None:
 
 def _is_safe(how: ComparisonConfig, margin: float, tasks: int) -> bool:
     ends = {"low": -how.max_cost, "high": how.max_cost, "mean": -margin}
-    return bool(log_e(np.zeros(tasks), **ends)[-1] >= -log(how.alpha))
+    return bool(log_e(np.zeros(tasks), **ends)[-1] >= -log(how.uncharged_alpha))
 
 
 def _rounded(tasks: int) -> int:
@@ -217,4 +217,4 @@ def _rounded(tasks: int) -> int:
 
 
 def _points(gain: float) -> str:
-    return f"+{100 * gain:.3g} points"
+    return f"+{100 * gain:.2g} points"
