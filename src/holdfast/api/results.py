@@ -22,6 +22,7 @@ from holdfast.contracts.evidence import MetricComparison as Compared
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import loads
 from holdfast.contracts.release import Release
+from holdfast.contracts.rollout import RolloutState
 from holdfast.pipeline.context import SAFETY
 from holdfast.pipeline.improve import IterationResult
 from holdfast.pipeline.prove import episode, episodes_in, looks_in, missing
@@ -335,7 +336,10 @@ def _measured(run: Run) -> _Side:
             None if rollout is None else episode(experience_of(rollout, run.id, rollout.signals), task=task, seed=seed)
         )
         if made is not None:
-            found.append(made)
+            # What came right at another attempt had failed: raising must buy no new draw of chance.
+            is_again = one.faults > 0 and rollout is not None and rollout.status is RolloutState.SUCCEEDED
+            failed = {"reward": 0.0, "success": None if made.success is None else 0.0}
+            found.append(replace(made, **failed) if is_again else made)
     is_watched = any(signal.name == SAFETY for one in decided.values() for signal in one.signals)
     return _Side(frozenset(keys), found, is_watched)
 

@@ -31,7 +31,7 @@ from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summ
 from holdfast.pipeline.prove import HeldOut, InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
 from holdfast.pipeline.run import DurableRun
 from holdfast.promote.account import Charge
-from holdfast.promote.gate import WAIVED, Criteria
+from holdfast.promote.gate import JUDGED, WAIVED, Criteria
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture
 
@@ -311,7 +311,10 @@ def request_of(
     ctx: StepContext,
 ) -> PromotionRequest:
     assert state.candidate is not None
+    from holdfast.pipeline.judges import judged_by  # slow to import: scipy
+
     before, after = episodes_of(ctx.store, found)
+    judges = judged_by(ctx.score, spec.prove.how.primary)
     bodies = [one.body for one in done if one.body.get("iteration") == state.iteration and "quality" in one.body]
     candidate = Candidate(
         run=ctx.run,
@@ -330,6 +333,7 @@ def request_of(
             "checkpoint": getattr(state.candidate, "checkpoint", None),
             "grew_from": getattr(live.policy, "checkpoint", None),
             "steps": state.step,
+            **({JUDGED: judges} if judges else {}),
             **spec.manifest,
         },
         baseline_manifest={"policy": policy_record(live.policy)},

@@ -190,9 +190,11 @@ async def optimize(settings: OptimizeSettings, policy: Policy, run: DurableRun) 
     ]
     run.planned = len(work)
     timeout_s = settings.attempt_timeout_secs
-    batch = await run.step("collect", collect, work, settings.max_attempts, timeout_s, title="rollouts")
     block = settings.rl_optimizer
-    if block is not None and block.enabled:
+    learns = block is not None and block.enabled
+    attempts = 1 if learns else settings.max_attempts  # raising must buy no new draw of chance
+    batch = await run.step("collect", collect, work, attempts, timeout_s, title="rollouts")
+    if block is not None and learns:
         algorithm = turn_ppo(settings, block)
         await run.step("rl_optimizer", partial(learn_turns, algorithm, policy), batch, title="rl_optimizer")
 

@@ -6,7 +6,7 @@ taken on trust where its numbers can be asked: a band is compared with its sprea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, TypeGuard
@@ -28,8 +28,10 @@ NAMES: Mapping[str, str] = {  # of metrics, for people, with their units; each i
 MEASURE = "'holdfast prove run' measures it"
 MORE = "more tasks may prove it"
 WORSE = "it has to get better first"
+JUDGED = "judged"  # in the manifest of evidence: the judges that decided the primary metric, and how far they count
 WAIVED = "safety_waived"  # in the manifest of evidence and of a release: why safety was not measured
 WAIVE = 'leave "safety" out of the settings, which measures the default terms, or waive it: --waive-safety WHY'
+TRUSTED = "trusted"  # the standing of a judge that counts
 NOT_BETTER = BLOCKED + "policy_improvement_not_significant"
 ACCOUNT = "account"  # of the manifest: what the test was charged in the policy's α-account
 HARMLESS = frozenset({"info", "warning"})
@@ -139,6 +141,7 @@ def checks(evidence: Evidence | None, criteria: Criteria) -> tuple[GateCheck, ..
     return (
         *_population(evidence, criteria),
         *_improvement(evidence, criteria),
+        *_judged(evidence),
         *_reward(evidence, criteria),
         *_safety(evidence, criteria),
         *_regressions(evidence, criteria),
@@ -227,6 +230,31 @@ def _reward(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     text = f"reward {reward.difference:+.4g}, at least {criteria.min_reward_delta:+.4g} is asked for"
     is_met = reward.difference >= criteria.min_reward_delta
     yield GateCheck(is_met, "reward_gain_below_threshold", text, "it has to earn more first")
+
+
+def _judged(evidence: Evidence) -> Iterator[GateCheck]:
+    """A judge's word is no measurement: it counts once labels have shown how often it errs, and with that taken out."""
+    primary = evidence.comparisons.get(evidence.primary)
+    for judge in evidence.manifest.get(JUDGED, ()):
+        name, on = judge["judge"], str(judge["criterion"]).partition("@")[0]
+        remedy = f"holdfast judge calibrate --judge {name}" + (f" --criterion {on}" if on else "")
+        code, said = f"{MISSING}judge_calibration", f"{_name(evidence.primary)} is the word of judge {name}"
+        if judge.get("standing") is None:
+            yield GateCheck(False, code, f"{said}, which is not calibrated{f' on {on}' if on else ''}", remedy)
+            continue
+        if judge["standing"] != TRUSTED or judge.get("stretch") is None:
+            why = ", ".join(judge.get("reasons") or ["it may be no better than a coin"])
+            yield GateCheck(False, code, f"{said}, which is diagnostic only: {why}", remedy)
+            continue
+        if primary is not None:
+            low, high = _stretched(primary.interval.low, primary.interval.high, judge["stretch"])
+            text = f"{said}; with its errors taken out the difference lies from {low:+.4g} to {high:+.4g}"
+            yield GateCheck(low > 0.0, "judged_gain_not_proved", f"{text} ({judge['labels']} labels)", MORE)
+
+
+def _stretched(low: float, high: float, by: Sequence[float]) -> tuple[float, float]:
+    least, most = by
+    return low * (least if low > 0.0 else most), high * (most if high > 0.0 else least)
 
 
 def _safety(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
