@@ -42,7 +42,7 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Stage, check_name
 from holdfast.contracts.rollout import Split
-from holdfast.contracts.task import TaskItem, canonical
+from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
 from holdfast.learn.candidates import Candidates, Proposals, within
 from holdfast.pipeline import improve as loop
 from holdfast.pipeline.collect import collect as collect_step
@@ -543,12 +543,12 @@ def _fresh(setup: Setup, given: Any, done: set[str]) -> list[HeldOut]:
     if given is not None:
         found = task_set(given)
         offered = found.held_out or found.train
-    taught = {canonical(one.input) for one in setup.tasks.train}
+    taught = leaked_tasks([one.input for one in setup.tasks.train], [one.input for one in offered])
     seen = {canonical(one.input) for one in setup.tasks.held_out if one.id in done}
     fresh = []
-    for one in offered:
+    for place, one in enumerate(offered):
         text = canonical(one.input)
-        if text in taught:
+        if place in taught:
             raise BadInput(f"task {one.id}", why="is one that it learnt from", remedy="leave it out")
         if one.id in done or text in seen:
             continue

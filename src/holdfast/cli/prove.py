@@ -493,12 +493,17 @@ def show_run(
 
 def _tell_forecast(store: Store, made: PairedEvaluation) -> None:
     """Before anything runs: whether it can decide at all."""
+    from holdfast.pipeline.leaks import leak_finding
     from holdfast.pipeline.plan import UNKNOWN_RATE, base_rate, charged_next
     from holdfast.prove.plan import forecast
 
     policy = made.candidate.name.rpartition("@")[0]
     how, rate = made.how, None
     if policy in store.releases.policies():
+        leaked = leak_finding(store, store.releases.get(made.candidate.name), {one.id: one.input for one in made.tasks})
+        if leaked.count:
+            why = f"{made.candidate.name} learnt from {leaked.count} of these tasks, and no gate will open for that"
+            print("\n".join(folded(f"{why}: {leaked.detail}")), file=sys.stderr)
         how, rate = charged_next(how, store, policy, [one.input for one in made.tasks]), base_rate(store, policy, how)
     known = UNKNOWN_RATE if rate is None else rate
     told = forecast(how, tasks=len(made.tasks), seeds=len(made.seeds), base_rate=known, least=made.least)

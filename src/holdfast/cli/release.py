@@ -61,8 +61,9 @@ def decide(
     if to not in STAGES:
         raise BadInput(f"--to {to}", why="is no stage ahead", remedy=f"use {', '.join(STAGES)}")
     with needing("learn"):
-        from holdfast.pipeline.more import compared
+        from holdfast.pipeline.more import compared, tasks_of
         from holdfast.workloads.tooluse.suite import evaluation_from
+    from holdfast.pipeline.leaks import leak_finding
     from holdfast.pipeline.promote import promote
     from holdfast.store.store import find_release
 
@@ -76,7 +77,11 @@ def decide(
         findings = _findings(opened, release, audit, golden)
         opened.steps.verify(opened.runs.get(run).id)  # nobody has touched them since
         measured = compared(opened, run, release.id, evaluation_from)
-        request = _request(opened, release, measured, findings, untrained, Stage(to))
+        leaked = leak_finding(opened, release, tasks_of(opened, measured, evaluation_from))
+        audits = measured.audit if findings[0] is None else findings[0]
+        if audits is not None or leaked.count:  # of one that nobody audited, a leak is known all the same
+            audits = (*(audits or ()), leaked)
+        request = _request(opened, release, measured, (audits, findings[1]), untrained, Stage(to))
         found = asyncio.run(promote(opened, request, clock=time.time, who=who()))
         return decision_view(found, opened.releases.get(release.id), str(at))
 
@@ -125,7 +130,7 @@ def _request(
         after=measured.after,
         planned=measured.planned,
         lost=measured.lost,
-        audit=found.audit if findings[0] is None else findings[0],
+        audit=findings[0],
         golden=findings[1],
         manifest=release.manifest,
         kind=release.kind,

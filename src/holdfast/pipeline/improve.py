@@ -27,6 +27,7 @@ from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.pipeline.account import at_charge, charged
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.leaks import refuse_taught
 from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed
 from holdfast.pipeline.prove import HeldOut, InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
 from holdfast.pipeline.run import DurableRun
@@ -64,6 +65,9 @@ async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
     why = spec.manifest.get(WAIVED)
     if why and (noted := note_waiver(run.store, run.id, why, who=run.who, now=run.clock())) is not None:
         await noted
+    checkpoint = getattr(spec.policy, "checkpoint", None)
+    if checkpoint is not None:
+        await asyncio.to_thread(refuse_taught, run.store, checkpoint, spec.held_out)
     base: Version = await run.step("base", partial(current_version, spec))
     for n in range(finished(run.done), spec.iterations):
         state: AlgorithmState = await run.step(f"{n}/start", partial(start, spec, run.done), base, n)

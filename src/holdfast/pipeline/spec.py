@@ -41,6 +41,7 @@ from holdfast.contracts.trace import Span
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import Endpoints, Runtime, StepContext
 from holdfast.pipeline.improve import Spec, improve
+from holdfast.pipeline.leaks import refuse_leaks
 from holdfast.pipeline.prove import HeldOut, ProveConfig
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.prompt import Prompt
@@ -114,6 +115,7 @@ def optimize_spec(settings: OptimizeSettings) -> RunSpec:
 
 def improve_spec(settings: OptimizeSettings) -> RunSpec:
     """Iterations of practice, proof and decision."""
+    allows_leaks = settings.tasks is not None and settings.tasks.leaks == "allow"  # the audit still keeps them out
     settings = with_tasks(settings)
     block, policy = settings.improve or ImproveBlock(), policy_for(settings)
     if isinstance(policy, Prompt):
@@ -142,6 +144,8 @@ def improve_spec(settings: OptimizeSettings) -> RunSpec:
         timeout_s=settings.attempt_timeout_secs,
         manifest={} if settings.safety_waived is None else {WAIVED: settings.safety_waived},
     )
+    if not allows_leaks:
+        refuse_leaks(settings.train, spec.held_out, "optimize")
     made = _spec(settings, "improve", partial(improve, spec=spec), policy)
     _check_range(block.prove, settings)
     return replace(made, policy=block.policy)
