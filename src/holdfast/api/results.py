@@ -338,8 +338,9 @@ def _measured(run: Run) -> _Side:
         if made is not None:
             # What came right at another attempt had failed: raising must buy no new draw of chance.
             is_again = one.faults > 0 and rollout is not None and rollout.status is RolloutState.SUCCEEDED
-            failed = {"reward": 0.0, "success": None if made.success is None else 0.0}
-            found.append(replace(made, **failed) if is_again else made)
+            if is_again:
+                made = replace(made, reward=0.0, success=None if made.success is None else 0.0)
+            found.append(made)
     is_watched = any(signal.name == SAFETY for one in decided.values() for signal in one.signals)
     return _Side(frozenset(keys), found, is_watched)
 

@@ -437,8 +437,8 @@ def improve(
         if (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
         if settings is not None and resume is None:
-            told = forecast_of(getattr(spec.program, "keywords", {})["spec"], opened)
-            print("\n".join(line for one in told.lines for line in folded(one)), file=sys.stderr)
+            for line in forecast_of(getattr(spec.program, "keywords", {})["spec"], opened).lines:
+                print("\n".join(folded(line)), file=sys.stderr)
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, _, code = drive(opened, spec, resume)
         updates = opened.steps.of_run(status.run_id)

@@ -437,7 +437,7 @@ def plan(
     from holdfast.prove.plan import forecast
 
     how, count, tries, line, least = _planned(config, tasks, seeds)
-    changed = {"alpha": alpha, "max_safety_regression": max_safety_regression}
+    changed: dict[str, Any] = {"alpha": alpha, "max_safety_regression": max_safety_regression}
     how = replace(how, **{name: value for name, value in changed.items() if value is not None})
     how = replace(how, max_safety_regression=None) if waive_safety else how
     rate = base_rate

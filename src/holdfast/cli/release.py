@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 STAGES = ("shadow", "canary", "live")
+STUCK = ("data_quality_", "evidence_missing_", "golden_", "kpi_", "baseline_is_not_live")  # what no episode mends
 
 
 def decide(
@@ -547,6 +548,9 @@ def decision_lines(
     yield from folded(headline(release, decision, now), indent)
     yield from reason_lines(decision.reasons, f"{indent}  ")
     if is_measurable(decision) and (now is None or now.kind is not PolicyKind.NETWORK):
+        stuck = list(dict.fromkeys(one.code for one in decision.reasons if one.code.startswith(STUCK)))
+        if stuck:
+            yield from folded(f"more episodes alone would not open it: {', '.join(stuck)}", f"{indent}  ")
         yield from step(f"holdfast prove more {release} --tasks FILE{at}", "more episodes for it", f"{indent}  ")
 
 

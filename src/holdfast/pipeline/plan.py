@@ -49,7 +49,14 @@ def charged_next(
         return replace(how, alpha=level(how.alpha, 1), safety_alpha=how.uncharged_alpha)
     names, read = frozenset(map(digest, tasks)), reader(store)
     known = [Charge.from_record(one.body) for one in store.releases.charges(policy)]
-    about = {"key": "", "policy": policy, "run": "", "baseline": "", "candidate": "", "count": len(names)}
+    about: dict[str, Any] = {
+        "key": "",
+        "policy": policy,
+        "run": "",
+        "baseline": "",
+        "candidate": "",
+        "count": len(names),
+    }
     found = charge(
         known,
         promoted(store.releases.history(policy)),

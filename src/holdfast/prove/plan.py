@@ -165,7 +165,8 @@ class _Model:
             np.array([comb(n, k) * rate**k * (1.0 - rate) ** (n - k) for k in range(n + 1)]) for rate in rates
         )
         found: Array = np.convolve(after, before[::-1])
-        return found / found.sum()
+        found /= found.sum()
+        return found
 
     def _crossed(self, chances: Array, tasks: int) -> tuple[NDArray[np.bool_], int]:
         """[experiments, blocks]: whether the evidence has reached 1/α by the end of a block; and tasks in one."""
