@@ -87,7 +87,7 @@ def test_where_no_candidate_does_better_nothing_is_proved_and_the_reason_is_told
     worse = {"policy": hf.Prompt(system=scene.GOOD), "algorithm": hf.Candidates([scene.POOR])}
     result = hf.improve(scene.agent, scene.questions(40), **short(endpoint, at, **worse))
     assert result.candidate is None and result.proof is None and result.version is None
-    assert "none of the candidates did better" in result.missing[0]
+    assert "no prompt did better" in result.missing[0]
     with pytest.raises(BadInput, match="the candidate is held"):
         result.promote()
 
@@ -99,7 +99,7 @@ def test_a_search_of_your_own_proposes_prompts_from_what_was_tried(endpoint: End
 
         def propose(self, history: Any) -> str | None:
             assert history[0].prompt.texts == {"system": scene.FAIR}
-            assert {"task", "answer", "reward", "feedback"} == set(history[-1].attempts[0])
+            assert {"task", "answer", "reward", "feedback", "place"} == set(history[-1].attempts[0])
             return self.left[len(history) - 1] if len(history) <= len(self.left) else None
 
     result = hf.improve(scene.agent, scene.questions(60), **short(endpoint, at, algorithm=Search()))

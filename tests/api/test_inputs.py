@@ -26,8 +26,8 @@ from tests.endpoint import Endpoint
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"algorithm": None}, "hf.Candidates"),
-        ({"algorithm": "prompt_search"}, "hf.Candidates"),
+        ({"algorithm": "prompt search"}, '"prompt_search"'),
+        ({"algorithm": hf.PromptSearch(proposers=[])}, "nobody who proposes"),
         ({"algorithm": "grpo"}, "its weights are out of reach"),
         ({"algorithm": hf.GRPO}, "is a class"),
         ({"algorithm": 3}, "is unknown"),

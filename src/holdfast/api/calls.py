@@ -43,7 +43,7 @@ from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Stage, check_name
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
-from holdfast.learn.candidates import Candidates, Proposals, within
+from holdfast.learn.prompt_search import PromptSearch
 from holdfast.pipeline import improve as loop
 from holdfast.pipeline.collect import collect as collect_step
 from holdfast.pipeline.control import EnvProof, improve_env
@@ -99,8 +99,9 @@ def improve(
         env: Instead of agent, tasks and scorers: a Gymnasium environment in which an `hf.Network()` learns, by its name
             or a function that makes one.
         policy: `hf.Prompt(…)` for a model behind an address, or `hf.Model(…)` whose weights learn.
-        algorithm: `hf.Candidates([…])` for prompts; for models "grpo" or `hf.GRPO(…)` (their default), "ppo" or
-            `hf.TurnPPO(…)`; or an object of your own with `advantages(group)` or `propose(history)`.
+        algorithm: For prompts "prompt_search" or `hf.PromptSearch(…)` (their default), or `hf.Candidates([…])`; for
+            models "grpo" or `hf.GRPO(…)` (their default), "ppo" or `hf.TurnPPO(…)`; or an object of your own with
+            `advantages(group)` or `propose(history)`.
         model: A prompt's model, as the endpoint at `base_url` calls it.
         base_url: The address of an OpenAI-compatible endpoint.
         budget: `hf.Budget(rollouts=…)` for learning and proof together.
@@ -225,10 +226,8 @@ def algorithm_for(given: Any, base: Policy) -> Any:
     """Ours by name or as an object, or somebody's own with `advantages` or `propose`."""
     is_prompt = isinstance(base, Prompt)
     if given == "prompt_search" or (given is None and is_prompt):
-        why = "searching for a prompt is not built yet" if given else "nothing says which prompts are to be tried"
-        remedy = 'give yours: algorithm=hf.Candidates(["…", "…"]), or an object with propose(history)'
-        raise BadInput("algorithm" if given is None else f"algorithm {given!r}", why=why, remedy=remedy)
-    if given is None or given == "grpo":
+        given = PromptSearch()
+    elif given is None or given == "grpo":
         from holdfast.learn.grpo import GRPO
 
         given = GRPO()
@@ -241,13 +240,13 @@ def algorithm_for(given: Any, base: Policy) -> Any:
     if callable(getattr(given, "advantages", None)):
         given = _by_advantages(given)
     elif callable(getattr(given, "propose", None)) and not hasattr(given, "tell"):
-        given = Proposals(proposer=given)
+        given = PromptSearch(proposers=[given])
     if not all(callable(getattr(given, name, None)) for name in ("start", "ask", "tell")):
         what = repr(given) if isinstance(given, str) else type(given).__name__
         remedy = (
-            'use "grpo", "ppo", hf.GRPO(…), hf.TurnPPO(…), hf.Candidates([…]), or an object with advantages(group) '
+            'use "grpo", "ppo", "prompt_search", hf.GRPO(…), hf.TurnPPO(…), hf.PromptSearch(…), hf.Candidates([…]), '
         )
-        remedy += "or propose(history)"
+        remedy += "or an object with advantages(group) or propose(history)"
         if given in ("sft", "dpo"):
             why, call = "learns from examples, not from practice", f"hf.{given}(policy, …)"
             raise BadInput(f"algorithm {what}", why=why, remedy=f"{call} gives the policy to go on with")
@@ -274,9 +273,7 @@ def _divided(
     proving = held_out(tasks)
     if not tasks.train:
         raise BadInput("tasks", why="there are none to learn from", remedy="hold out fewer, as in held_out=0.4")
-    if isinstance(algorithm, Candidates | Proposals):
-        algorithm = replace(algorithm, held_out=[one.input for one in tasks.held_out])
-    elif hasattr(algorithm, "held_out"):
+    if hasattr(algorithm, "held_out"):
         algorithm = replace(algorithm, held_out=[one.input for one in tasks.held_out], seed=options["seed"])
     if rollouts is None:
         return algorithm, proving
@@ -285,12 +282,10 @@ def _divided(
     learning = (rollouts - kept) // options["iterations"]
     if kept < 2 * each:
         raise _too_small(rollouts, f"a proof alone takes {each} for each held-out task")
-    if isinstance(algorithm, Candidates):
+    if isinstance(algorithm, PromptSearch):
         if learning < algorithm.least(base):
             raise _too_small(rollouts, f"{learning} are left for a race that takes {algorithm.least(base)}")
-        algorithm = within(algorithm, learning)
-    elif isinstance(algorithm, Proposals):
-        algorithm = within(algorithm, learning)
+        algorithm = algorithm if algorithm.rollouts is not None else replace(algorithm, rollouts=learning)
     elif hasattr(algorithm, "steps") and hasattr(algorithm, "samples"):
         step = algorithm.tasks * algorithm.samples
         if learning < step:

@@ -335,6 +335,8 @@ def show_(version: VersionText, at: StoreOptions) -> Output:
 @app.command()
 def history(at: StoreOptions, policy: PolicyText = None) -> Output:
     """List the decisions about a policy's versions, oldest first."""
+    from holdfast.operate.briefs import happened
+
     with existing(at) as opened:
         entries = opened.releases.history(_policy(opened, policy))
     lines = []
@@ -466,7 +468,7 @@ def serve(
         how: dict[str, Any] = {"token": token, "is_recorded": record, "is_scrubbed": scrub, "is_guarded": guard}
         how["upstream"] = upstream
         key = os.environ.get("OPENAI_API_KEY") or None
-        run(opened, name, listening, ServiceOptions(**how, key=key, in_words=happened))
+        run(opened, name, listening, ServiceOptions(**how, key=key))
 
 
 def existing(at: StoreOptions) -> Store:
@@ -631,6 +633,8 @@ def version_lines(
 
 def explained(release: Release, found: RecomputedDecision, way_back: list[str]) -> Iterator[str]:
     """How it came to be where it is, and whether the samples still say so."""
+    from holdfast.operate.briefs import happened
+
     serves = SERVES.get(release.stage, "it serves nobody").format(share=release.share)
     yield f"{release.id} is {release.stage}; {serves}\n"
     for entry in found.history:
@@ -654,27 +658,6 @@ def explained(release: Release, found: RecomputedDecision, way_back: list[str]) 
     if found.proof:
         yield from left("proof:", found.proof)
     yield from way_back
-
-
-def happened(entry: LedgerEntry) -> tuple[str, str]:
-    """What an entry of the ledger says, and why."""
-    body, why = entry.body, str(entry.body.get("why", ""))
-    if "add" in body:
-        return f"{body['add']} registered", str(body.get("source", ""))
-    if "refuse" in body:
-        decision = decode(Decision, dict(body["decision"]))
-        texts = "; ".join(f"{one.code}: {one.text}" for one in decision.reasons)
-        return f"{body['refuse']} {outcome(decision)}", texts
-    if "accept" in body:
-        return f"{body['accept']} accepted", decode(Decision, dict(body["decision"])).reasons[0].text
-    if "roll_back" in body:
-        return f"{body['roll_back']} taken back, {body['to']} live", why
-    if "restore" in body:
-        return f"{body['restore']} live again, {body['retired']} retired", why
-    if body.get("to") == Stage.CANDIDATE:
-        return f"{body.get('move')} gets a second try", why
-    share = f" {body['share']} %" if body.get("share") and body.get("to") == Stage.CANARY else ""
-    return f"{body.get('move')} {body.get('from')} → {body.get('to')}{share}", why
 
 
 def _evidence_lines(evidence: Evidence | None) -> list[str]:

@@ -21,7 +21,8 @@ from holdfast.collect.proxy.dialect import Chat
 from holdfast.collect.proxy.upstream import Relay, Upstream, Upstreams
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.release import Release
-from holdfast.contracts.run import LedgerEntry, RunState
+from holdfast.contracts.run import RunState
+from holdfast.operate.briefs import happened
 from holdfast.operate.canary_controller import WHO, Looked, run_controller
 from holdfast.operate.service import KIND, Capture, ChatModel, Service
 from holdfast.pipeline.versions import endpoint_model, open_local, resolve
@@ -47,7 +48,6 @@ class ServiceOptions:
     is_guarded: bool
     upstream: str | None = None  # the address that models elsewhere answer from
     key: str | None = None  # what the upstream asks for
-    in_words: Callable[[LedgerEntry], tuple[str, str]]  # what an entry of the ledger says, and why
 
 
 def run(store: Store, policy: str, listening: socket.socket, how: ServiceOptions) -> None:
@@ -193,7 +193,7 @@ class News:
                     if not (
                         entry.body.keys() & {"add", "refuse", "accept"} or (self._how.is_guarded and entry.who == WHO)
                     ):
-                        what, why = self._how.in_words(entry)
+                        what, why = happened(entry)
                         print("\n".join(folded(one_line(f"{what}, by {entry.who} ({why})"))), flush=True)
             await self._store.changes.after(RELEASES, seen)
 
