@@ -49,20 +49,14 @@ def charged_next(
         return replace(how, alpha=level(how.alpha, 1), safety_alpha=how.uncharged_alpha)
     names, read = frozenset(map(digest, tasks)), reader(store)
     known = [Charge.from_record(one.body) for one in store.releases.charges(policy)]
-    about: dict[str, Any] = {
-        "key": "",
-        "policy": policy,
-        "run": "",
-        "baseline": "",
-        "candidate": "",
-        "count": len(names),
-    }
+    about: dict[str, Any] = {**dict.fromkeys(("key", "run", "baseline", "candidate"), ""), "policy": policy}
     found = charge(
         known,
         promoted(store.releases.history(policy)),
         lambda sha256: names if sha256 == PLANNED else read(sha256),
         alpha=how.alpha,
         tasks=PLANNED,
+        count=len(names),
         **about,
     )
     return at_charge(how, found)
