@@ -328,3 +328,33 @@ def test_a_plan_says_before_the_run_what_the_tasks_can_prove(cli: Cli, at: At, t
     told = cli(*plan, tmp_path / "c.json")
     assert told.code == 0 and "90 tasks × 2 can prove" in told.out and "cannot" not in told.out
     assert "--tasks: is missing" in cli(*plan).refusal
+
+
+# The account, and live against its anchor
+
+
+def test_the_account_shows_what_is_spent_and_what_the_next_candidate_gets(cli: Cli, held: tuple[At, str]) -> None:
+    at, _ = held
+    told = cli("release", "account", "--json", *at).done().json
+    (one,) = told["sets"]
+    assert (told["policy"], told["tests"], told["promoted"], one["tasks"]) == ("tools", 1, 0, 4)
+    assert (one["spent"], one["next_alpha"]) == (pytest.approx(1 / 11), level(0.05, 2))
+    assert told["bound"] == pytest.approx(level(0.05, 1)) and told["anchor"] is None and told["anchor_due"] is None
+    shown = cli("release", "account", "tools", *at).done().out
+    assert "1 candidate tested, 0 promoted" in shown and f"{level(0.05, 2):.2g}" in shown
+
+
+def test_live_is_measured_against_its_anchor_and_an_alert_says_where_it_is_proved_worse(cli: Cli, sprouts: At) -> None:
+    """tools@1 is the weak one, tools@2 the better: brought back, the weak one is worse than its anchor."""
+    assert "is live, and its own anchor" in cli("prove", "anchor", *sprouts).refusal
+    assert "no held-out tasks are known" in cli("prove", "anchor", "--against", "tools@2", *sprouts).refusal
+    compared(cli, sprouts, "tooluse:40")
+    ran = cli("prove", "anchor", "tools", "--against", "tools@2", *sprouts)
+    said = " ".join(ran.err.split())
+    assert ran.code == 1 and "proved worse than tools@2" in said and "release rollback tools --to tools@2" in said
+    told = cli("release", "account", "--json", *sprouts).done().json
+    assert (told["tests"], told["anchor"]["outcome"], told["anchor"]["against"]) == (1, "reject", "tools@2")
+    assert told["anchor"]["alpha"] == level(0.05, 1)  # an α of its own
+    with open_store(sprouts[1]) as store:
+        (alert,) = store.alerts.standing()
+        assert alert.code == "worse_than_anchor:tools"

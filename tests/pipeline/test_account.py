@@ -14,6 +14,7 @@ import pytest
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.pipeline.account import account_of, at_charge, charge_of, charged, digest
+from holdfast.pipeline.prove import HeldOut
 from holdfast.promote.account import Charge, level
 from holdfast.prove.comparison import ComparisonConfig, verdict
 from holdfast.store.store import Store, open_store
@@ -31,7 +32,8 @@ def charge(store: Store, run: str, candidate: str = "weights:c", *, tasks: Any =
         "who": "ada",
         "now": 1.0,
     }
-    return asyncio.run(charged(store, "tools", tasks, **given | more))
+    held_out = [HeldOut(id=f"t{n}", input=task) for n, task in enumerate(tasks)]
+    return asyncio.run(charged(store, "tools", held_out, **given | more))
 
 
 def test_every_candidate_on_the_same_tasks_is_charged_whoever_measures_it(store: Store) -> None:
@@ -39,7 +41,7 @@ def test_every_candidate_on_the_same_tasks_is_charged_whoever_measures_it(store:
     found = [charge(store, f"run-{n}", f"weights:{n}") for n in range(50)]
     assert [one.number for one in found] == list(range(1, 51))
     assert sum(one.alpha for one in found) <= 0.05
-    assert account_of(store, "tools").bound == pytest.approx(0.05 * 50 / 55)
+    assert account_of(store, "tools").bound == pytest.approx(0.05 * 50 / 60)
     assert charge(store, "run-60", "weights:60", tasks=[{"prompt": "quite another"}]).alpha == level(0.05, 1)
 
 

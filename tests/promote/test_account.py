@@ -22,10 +22,10 @@ def charged(
 
 
 def test_the_shares_of_all_candidates_add_up_to_one() -> None:
-    assert [share(n) for n in (1, 2, 3)] == pytest.approx([5 / 30, 5 / 42, 5 / 56])
-    assert sum(map(share, range(1, 6))) == pytest.approx(5 / 10)  # half is spent after five
-    assert sum(map(share, range(1, 10_000))) == pytest.approx(1.0, abs=1e-3)
-    assert level(0.05, 12, promoted=1) == pytest.approx(0.05 * 5 / (16 * 17) * 2)
+    assert [share(n) for n in (1, 2, 3)] == pytest.approx([10 / 110, 10 / 132, 10 / 156])
+    assert sum(map(share, range(1, 11))) == pytest.approx(1 / 2)  # half is spent after ten
+    assert sum(map(share, range(1, 10_000))) == pytest.approx(1.0, abs=2e-3)
+    assert level(0.05, 12, promoted=1) == pytest.approx(0.05 * 10 / (21 * 22) * 2)
 
 
 def test_candidates_on_the_same_tasks_share_alpha_and_fresh_tasks_begin_anew() -> None:
@@ -68,9 +68,9 @@ def test_the_account_tells_what_is_spent_and_what_the_next_one_gets() -> None:
     anchor = charged(known, "a", about=ANCHOR)
     found = account("p", known, {"c0"}, SETS.get)
     assert [len(one.charges) for one in found.sets] == [2, 1] and found.anchors == (anchor,)
-    assert found.sets[0].spent == pytest.approx(2 / 7) and found.sets[0].promoted == 1
+    assert found.sets[0].spent == pytest.approx(2 / 12) and found.sets[0].promoted == 1
     assert found.sets[0].next_alpha == pytest.approx(level(0.05, 3, promoted=1))
-    assert found.bound == pytest.approx(0.05 * (2 / 7 + 1 / 6))
+    assert found.bound == pytest.approx(0.05 * (2 / 12 + 1 / 11))
     assert anchor.number == 1 and charged(known, "c", about=ANCHOR).alpha == level(0.05, 2)
 
 
@@ -80,6 +80,6 @@ def test_a_charge_is_read_back_as_it_was_written_and_says_what_it_is() -> None:
         last = charged(known, "a")
     assert Charge.from_record(last.record()) == last and "continues" not in last.record()
     assert last.text == (
-        "α of this test 0.00092 of 0.05: the 12th candidate on these tasks; fresh held-out tasks would start anew"
+        "α of this test 0.0011 of 0.05: the 12th candidate on these tasks; fresh held-out tasks would start anew"
     )
     assert "fresh" not in known[0].text and "the 1st candidate" in known[0].text

@@ -347,6 +347,48 @@ def history(at: StoreOptions, policy: PolicyText = None) -> Output:
     return Output(entries, "\n".join(lines))
 
 
+@app.command("account")
+def account(at: StoreOptions, policy: PolicyText = None) -> Output:
+    """Show a policy's α-account: which tests its candidates had, what is spent, and what the next one gets.
+
+    Candidates that are measured on the same held-out tasks share one α; fresh tasks begin anew, and promotions win
+    some of it back.
+    """
+    from holdfast.pipeline.account import account_record
+
+    with existing(at) as opened:
+        found = account_record(opened, _policy(opened, policy))
+    return Output(found, lambda: _print_account(found, str(at)))
+
+
+def _print_account(found: dict[str, Any], at: str) -> None:
+    tests = show.count(found["tests"], "candidate")
+    print(f"{found['policy']}: {tests} tested, {found['promoted']} promoted")
+    if found["sets"]:
+        bound = f"were none of them better, the chance of any promotion so far is at most {found['bound']:.3g}"
+        print("\n".join(folded(bound)))
+        rows = [
+            (
+                str(one["tasks"]),
+                str(one["tests"]),
+                f"{one['spent']:.0%}",
+                f"{one['left']:.0%}",
+                f"{one['next_alpha']:.2g}",
+            )
+            for one in found["sets"]
+        ]
+        show.print_table((">held-out tasks", ">tests", ">spent", ">left", ">α of the next"), rows)
+    anchor = found["anchor"]
+    if anchor is not None:
+        told = {"reject": "live is proved worse", "promote": "live is proved better"}.get(
+            anchor["outcome"], "undecided"
+        )
+        print(f"against its anchor {anchor['against']}: {told} ({anchor['run']})")
+    if found["anchor_due"] is not None:
+        print(f"{found['anchor_due']} promotions since live was measured against its anchor:")
+        print("\n".join(step(f"holdfast prove anchor {found['policy']}{at}")))
+
+
 @app.command()
 def explain(version: VersionText, at: StoreOptions) -> Output:
     """Explain why a version is at its stage, and recompute the decision.

@@ -26,6 +26,7 @@ from holdfast.operate.proof import split, thin
 from holdfast.operate.proof_view import MetricSequence
 from holdfast.operate.publication import sampled
 from holdfast.operate.service import trial_of
+from holdfast.pipeline.account import account_record
 from holdfast.pipeline.promote import comparison_config_from
 from holdfast.promote import experiment as design
 from holdfast.promote.release import next_step
@@ -49,7 +50,8 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
                "safety_cost"}], "readings": [{"metric", "title", "state": "breach"|"clear"|"open", "live", "canary",
                "n", "e", "e_within", "needs"}]|None, "breaches": [{"code", "text"}], "is_clear", "lacks": [sentence],
                "note"}|None,
-     "history": [decision + entry's "seq"], newest first, 100 at most, "is_whole"}
+     "history": [decision + entry's "seq"], newest first, 100 at most, "is_whole",
+     "account": see `pipeline.account.account_record`, or None}
 
     Without a policy it is the first. release, decision: see `briefs`.
     """
@@ -59,7 +61,7 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
     chosen = policy if policy is not None else next(iter(policies), None)
     told: Brief = {"policies": policies, "policy": chosen}
     if chosen is None:
-        nothing = dict.fromkeys(("live", "way_back", "decision", "guard"))
+        nothing = dict.fromkeys(("live", "way_back", "decision", "guard", "account"))
         return {**told, **nothing, "releases": [], "history": [], "is_whole": True}
     every = store.releases.of_policy(chosen)[:RELEASES]
     history, is_whole = store.figures.decisions(chosen)
@@ -72,6 +74,7 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
             for one in every
         ],
         "guard": _guard(store, under_way(every), live),
+        "account": account_record(store, chosen),
         "history": [decision_brief(one) for one in reversed(history[-HISTORY:])],
         "is_whole": is_whole,
     }

@@ -17,17 +17,20 @@ from typing import Any
 from holdfast.contracts.errors import NotFound, StoreCorrupt
 from holdfast.contracts.run import LedgerEntry
 from holdfast.contracts.task import canonical
-from holdfast.promote.account import CANDIDATE, Account, Charge, ReadTasks, account, charge
+from holdfast.pipeline.history import content
+from holdfast.pipeline.prove import HeldOut, ProveConfig
+from holdfast.promote.account import ANCHOR, CANDIDATE, Account, Charge, ReadTasks, account, charge
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 
+ANCHOR_EVERY = 10  # promotions after which live is to be measured against its anchor
 LABELS = ("id", "case", "split", "family", "metadata")  # of a task: what it is called, and where it belongs
 
 
 async def charged(
     store: Store,
     policy: str,
-    tasks: Iterable[Any],
+    tasks: Iterable[HeldOut],
     *,
     alpha: float,
     run: str,
@@ -37,13 +40,14 @@ async def charged(
     iteration: int | None = None,
     about: str = CANDIDATE,
     continues: Charge | None = None,
+    setup: str | None = None,
 ) -> Charge:
-    """The charge of a test of two versions, baseline and candidate, on the contents of tasks."""
-    names = sorted({digest(one) for one in tasks})
-    kept = store.blobs.put(json.dumps(names).encode(), now=now)
+    """The charge of a test of two versions, baseline and candidate, on these tasks."""
+    names = {one.id: (digest(one.input), content(one.input)) for one in tasks}
+    kept = store.blobs.put(json.dumps(names, sort_keys=True).encode(), now=now)
     key = f"{run}/{'-' if iteration is None else iteration}/{versions[1]}"
     given = {"key": key, "policy": policy, "run": run, "iteration": iteration, "tasks": kept, "count": len(names)}
-    given |= {"baseline": versions[0], "candidate": versions[1]}
+    given |= {"baseline": versions[0], "candidate": versions[1], "setup": setup}
     read = reader(store)
 
     def make(known: Sequence[LedgerEntry], history: Sequence[LedgerEntry]) -> Mapping[str, Any]:
@@ -65,7 +69,7 @@ def reader(store: Store) -> ReadTasks:
     @cache
     def read(sha256: str) -> frozenset[str] | None:
         try:
-            return frozenset(json.loads(store.blobs.get(sha256)))
+            return frozenset(words for words, _ in json.loads(store.blobs.get(sha256)).values())
         except (NotFound, StoreCorrupt):
             return None
 
@@ -92,6 +96,49 @@ def account_of(store: Store, policy: str) -> Account:
     return account(policy, known, promoted(store.releases.history(policy)), reader(store))
 
 
+def account_record(store: Store, policy: str) -> dict[str, Any]:
+    """{"policy", "tests", "promoted", "bound", "sets": [{"tasks", "tests", "promoted", "alpha", "spent", "left",
+    "next_alpha", "last": charge}], "anchor": {"run", "against", "alpha", "number", "outcome"}|None,
+    "anchor_due": promotions since the last test against an anchor, where there are ten or more, else None}"""
+    found = account_of(store, policy)
+    sets: list[dict[str, Any]] = [
+        {
+            "tasks": one.charges[-1].count,
+            "tests": len(one.charges),
+            "promoted": one.promoted,
+            "alpha": one.alpha,
+            "spent": one.spent,
+            "left": max(0.0, 1.0 - one.spent),
+            "next_alpha": one.next_alpha,
+            "last": one.charges[-1].record(),
+        }
+        for one in found.sets
+    ]
+    tests, won = (sum(one[name] for one in sets) for name in ("tests", "promoted"))
+    told: dict[str, Any] = {"policy": policy, "tests": tests, "promoted": won, "bound": found.bound, "sets": sets}
+    return {**told, **_anchor(store, policy, found.anchors)}
+
+
+def _anchor(store: Store, policy: str, anchors: Sequence[Charge]) -> dict[str, Any]:
+    """The last test of live against an anchor, and whether the next is due."""
+    entries = store.releases.charges(policy)
+    since = next((one.at for one in reversed(entries) if one.body.get("about") == ANCHOR), 0.0)
+    moves = [one for one in store.releases.history(policy) if one.at > since and one.body.get("to") == "live"]
+    due = {"anchor_due": len(moves) if len(moves) >= ANCHOR_EVERY else None}
+    if not anchors:
+        return {"anchor": None, **due}
+    last = anchors[-1]
+    try:
+        bodies = [one.body for one in store.steps.of_run(last.run) if one.body.get("verdict")]
+        settings = store.runs.get(last.run).settings
+    except NotFound:  # pruned
+        bodies, settings = [], {}
+    against = settings.get("baseline", {}).get("name", last.baseline)
+    outcome = bodies[-1]["verdict"]["outcome"] if bodies else None
+    told = {"run": last.run, "against": against, "alpha": last.alpha, "number": last.number, "outcome": outcome}
+    return {"anchor": told, **due}
+
+
 def charge_of(store: Store, policy: str, run: str, iteration: int | None = None) -> Charge | None:
     """What a run was charged for its test, or for that of one iteration; None: it was charged nothing."""
     known = (Charge.from_record(one.body) for one in store.releases.charges(policy))
@@ -104,3 +151,11 @@ def at_charge(how: ComparisonConfig, found: Charge | None) -> ComparisonConfig:
         return how
     whole = how.uncharged_alpha  # whoever decides more strictly than was charged is not made looser by it
     return replace(how, alpha=found.alpha * min(1.0, whole / found.of), safety_alpha=whole)
+
+
+def at_test(config: ProveConfig, found: Charge | None) -> ProveConfig:
+    """The same with a chance of its own for every further test on the same tasks: what both versions draw is the same,
+    and what the live version drew before is not drawn once more."""
+    if found is None or found.number == 1:
+        return config
+    return replace(config, chance=f"{config.chance}~{found.number}")

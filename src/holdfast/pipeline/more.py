@@ -17,7 +17,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Evidence, Finding
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage
-from holdfast.contracts.run import RunRecord, RunState
+from holdfast.contracts.run import LedgerEntry, RunRecord, RunState
 from holdfast.contracts.settings import ImproveBlock, OptimizeSettings, settings_from
 from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
 from holdfast.pipeline.account import at_charge
@@ -45,7 +45,7 @@ from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.spec import comparison_config, evaluation_spec, held_out_of
 from holdfast.pipeline.versions import Version, resolve
-from holdfast.promote.account import Charge
+from holdfast.promote.account import CANDIDATE, Charge
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 
@@ -66,7 +66,7 @@ class CandidateEvidence:
     how: ComparisonConfig  # as the first run was to be weighed
     measured: PairedEpisodes
     audit: tuple[Finding, ...] | None  # of what the first run learnt from
-    tasks: tuple[Any, ...] = ()  # the contents of those that the last run measured
+    tasks: Sequence[HeldOut] = ()  # those that the last run measured
     charge: Charge | None = None  # what the last test of it was charged
     is_null: bool = False
 
@@ -106,7 +106,7 @@ def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> C
         how=comparison_config(settings),
         measured=measured(store, runs[-1].id, iteration=iteration, planned=planned),
         audit=_audit(store, runs[0].id, iteration),
-        tasks=tuple(one.input for one in held_out_of(settings)),
+        tasks=held_out_of(settings),
         charge=_charge(store, runs, iteration),
     )
 
@@ -143,7 +143,7 @@ def _by_prove(store: Store, runs: tuple[RunRecord, ...], suites: Suites) -> Cand
         how=how,
         measured=measured(store, runs[-1].id, planned=planned),
         audit=None if iteration is None else _audit(store, first.id, iteration),
-        tasks=tuple(one.input for one in made.tasks),
+        tasks=made.tasks,
         charge=_charge(store, runs, iteration),
         is_null=made.is_null,
     )
@@ -342,6 +342,77 @@ def spec_of_improve(store: Store, evaluation: PairedEvaluation) -> RunSpec:
     settings = _settings(store, store.runs.get(str(evaluation.source["root"])))
     policies = policies_of(store, evaluation)
     return evaluation_spec(settings, evaluation, policies, files=store.files)
+
+
+# Live against an anchor ----------------------------------------------------------------------------------------------
+
+
+def anchor_evaluation(store: Store, policy: str, against: str | None, suites: Suites) -> PairedEvaluation:
+    """The live version measured against an earlier one, the first that was live where none is named, on the held-out
+    tasks of the policy's last test. Many small losses, each too small to be seen, add up to one that is."""
+    live, anchor = store.releases.live(policy), anchor_of(store, policy, against)
+    if live is None or live.id == anchor.id:
+        why = "nothing is live" if live is None else f"{live.id} is live, and its own anchor"
+        raise BadInput(f"policy {policy}", why=why, remedy="promote a version first, or name one by --against")
+    tests = [one for one in map(_charge_in, store.releases.charges(policy)) if one.about == CANDIDATE]
+    if not tests:
+        why, remedy = "no candidate of it was tested yet, so no held-out tasks are known", "holdfast prove run SUITE"
+        raise BadInput(f"policy {policy}", why=why, remedy=f"{remedy} --baseline {anchor.id} --candidate {live.id}")
+    made = _evaluation_like(store, store.runs.get(tests[-1].run), suites)
+    sides: dict[str, Any] = {"baseline": resolve(store, anchor.id), "candidate": resolve(store, live.id)}
+    return replace(made, **sides, continues=None, is_charged=True, anchor_of=policy, stop_early=True, is_null=False)
+
+
+def anchor_of(store: Store, policy: str, against: str | None = None) -> Release:
+    """The version that was named, or the first one that was live."""
+    if against is not None:
+        found = store.releases.get(against)
+        if found.policy != policy:
+            raise BadInput(f"--against {found.id}", why=f"is not one of {policy}")
+        return found
+    moves = (one.body for one in store.releases.history(policy))
+    first = next((body["move"] for body in moves if body.get("to") == Stage.LIVE and "move" in body), None)
+    if first is None:
+        raise BadInput(
+            f"policy {policy}", why="no version of it was ever live", remedy="holdfast release promote VERSION"
+        )
+    return store.releases.get(str(first))
+
+
+def _charge_in(entry: LedgerEntry) -> Charge:
+    return Charge.from_record(entry.body)
+
+
+def _evaluation_like(store: Store, run: RunRecord, suites: Suites) -> PairedEvaluation:
+    """With the tasks, the agent and the scorers of a run, whatever its versions were."""
+    if run.kind == KIND:
+        return evaluation_in(store, run.settings, suites)
+    if run.kind != IMPROVE or "api" in run.settings:
+        why = (
+            "was begun from Python, and its agent is not known here"
+            if "api" in run.settings
+            else f"is of the kind {run.kind}"
+        )
+        remedy = "hf.compare(anchor, live, tasks, …) measures them there"
+        raise BadInput(f"run {run.id}", why=why, remedy=remedy)
+    settings = _settings(store, run)
+    block, tasks = (settings.improve or ImproveBlock()).prove, held_out_of(settings)
+    suite = ("validate", "1", sha256_of([one.record() for one in tasks]))
+    seeds = tuple(range(block.seeds))
+    nobody = Version(name="", weights="", sha256="")
+    return PairedEvaluation(
+        tasks=tuple(tasks),
+        seeds=seeds,
+        suite=suite,
+        baseline=nobody,
+        candidate=replace(nobody, sha256="-"),
+        how=comparison_config(settings),
+        batch=block.batch,
+        seed=settings.seed,
+        workers=settings.worker_count,
+        timeout_s=settings.attempt_timeout_secs,
+        source=_source(run.id, tasks, seeds, suite),
+    )
 
 
 # The gate, once more -------------------------------------------------------------------------------------------------

@@ -21,13 +21,14 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import LEGACY_STEP, RunRecord, StepRecord
-from holdfast.pipeline.account import at_charge, charge_of, charged
+from holdfast.pipeline.account import at_charge, at_test, charge_of, charged
 from holdfast.pipeline.context import Runtime, StepContext
+from holdfast.pipeline.history import history_of, setup_of
 from holdfast.pipeline.promote import comparison_config_from
 from holdfast.pipeline.prove import ARMS, HeldOut, InterimAnalysis, ProveConfig, episodes_in, judged, looks_in, prove
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.versions import Version, policy_for, resolve
-from holdfast.promote.account import Charge
+from holdfast.promote.account import ANCHOR, CANDIDATE, Charge
 from holdfast.promote.gate import ACCOUNT, Criteria
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, pairs
 from holdfast.store.store import Store
@@ -69,6 +70,7 @@ class PairedEvaluation:
     source: Mapping[str, Any] = field(default_factory=dict)  # plain JSON: what finds tasks, agent and scorer again
     continues: Continued | None = None
     is_charged: bool = False  # where the baseline is live: to that policy's α-account
+    anchor_of: str | None = None  # the policy whose live version, the candidate, is measured against an earlier one
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -111,6 +113,7 @@ class PairedEvaluation:
             **({"least": self.least} if self.least else {}),  # without it, the settings of such a run stay the same
         }
         kept |= {"is_charged": True} if self.is_charged else {}
+        kept |= {"anchor_of": self.anchor_of} if self.anchor_of else {}
         return kept if self.continues is None else {**kept, "continues": asdict(self.continues)}
 
 
@@ -125,6 +128,7 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
         "least": settings.get("least", 0),
         "continues": None if continues is None else Continued(**continues),
         "is_charged": settings.get("is_charged", False),
+        "anchor_of": settings.get("anchor_of"),
     }
 
 
@@ -163,49 +167,59 @@ async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy],
     if lessons:
         planned = min(len(evaluation.tasks), done * evaluation.batch) * len(evaluation.seeds)
         earlier = Continued(run=run.id, planned=planned, looks=done)
+    config, kept = evaluation.config, dict[str, Any]()
     if evaluation.is_charged:
-        kept: Mapping[str, Any] = await run.step(ACCOUNT, partial(charge, evaluation), title="α-account")
+        kept = await run.step(ACCOUNT, partial(charge, evaluation, policies[0]), title="α-account")
         evaluation = replace(evaluation, how=comparison_config_from(kept["how"]))
+        config = at_test(evaluation.config, Charge.from_record(kept[ACCOUNT]) if ACCOUNT in kept else None)
     before = None
     if earlier is not None:
-        before = await run.step("earlier", gathered, asdict(earlier), evaluation.config, title="earlier episodes")
+        before = await run.step("earlier", gathered, asdict(earlier), config, title="earlier episodes")
     run.planned = 2 * len(evaluation.tasks) * len(evaluation.seeds)
     found = await prove(
         run,
         KIND,
         *policies,
         evaluation.tasks,
-        evaluation.config,
+        config,
         prefix=AGAIN if lessons else "",
         before=before,
         done=done,
+        history=kept.get("history"),
     )
     run.planned = 0  # those that an early verdict made needless are not waited for
     return found
 
 
-async def charge(evaluation: PairedEvaluation, *, ctx: StepContext) -> dict[str, Any]:
-    """What the test is charged, and how it is judged therefore; nothing where its baseline is not live anywhere."""
-    store, how, earlier = ctx.store, evaluation.how, evaluation.continues
+async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext) -> dict[str, Any]:
+    """What the test is charged, how it is judged therefore, and which earlier tries of the live version it uses;
+    nothing where its baseline is not live anywhere."""
+    store, how, goes_on = ctx.store, evaluation.how, evaluation.continues
     before = None
-    policy = await ctx.in_thread(served_by, store, evaluation.baseline)
-    if earlier is not None and not earlier.is_repeat:
-        before = charge_in(store, earlier.run, earlier.iteration)
+    policy = evaluation.anchor_of or await ctx.in_thread(served_by, store, evaluation.baseline)
+    if goes_on is not None and not goes_on.is_repeat:
+        before = charge_in(store, goes_on.run, goes_on.iteration)
         policy = policy if before is None else before.policy
     if policy is None:
         return {"how": how.record()}
+    setup = await ctx.in_thread(setup_of, ctx)
+    earlier = await ctx.in_thread(history_of, store, policy, live, evaluation.tasks, setup)
     found = await charged(
         store,
         policy,
-        [one.input for one in evaluation.tasks],
+        evaluation.tasks,
+        setup=setup,
         alpha=how.uncharged_alpha,
         run=ctx.run,
         versions=(source_named(store, evaluation.baseline), source_named(store, evaluation.candidate)),
         who=ctx.who,
         now=ctx.now(),
+        about=CANDIDATE if evaluation.anchor_of is None else ANCHOR,
         continues=before,
     )
-    return {"how": at_charge(how, found).record(), ACCOUNT: found.record()}
+    kept = {"history": await ctx.in_thread(ctx.save, earlier["tasks"])} if earlier["tasks"] else {}
+    kept |= {"unused": earlier["why"]} if earlier["why"] else {}
+    return {"how": at_charge(how, found).record(), ACCOUNT: found.record(), **kept}
 
 
 def charge_in(store: Store, run: str, iteration: int | None = None) -> Charge | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-HALF = 5  # candidates after which half of the α of a set is spent
+HALF = 10  # candidates after which half of the α of a set is spent
 CANDIDATE, ANCHOR = "candidate", "anchor"  # what a test is about: a candidate against live, or live against an anchor
 
 ReadTasks = Callable[[str], frozenset[str] | None]  # the tasks of a set by its hash; None: they cannot be read any more
@@ -50,6 +50,7 @@ class Charge:
     about: str = CANDIDATE
     iteration: int | None = None
     continues: str | None = None  # the key of the test that goes on here: no further one
+    setup: str | None = None  # hash of the agent and the scorer
 
     def record(self) -> dict[str, Any]:
         told = {name: value for name, value in asdict(self).items() if value is not None}
