@@ -112,6 +112,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         "cost": "harm", "budget": 0.1, "proportional": 0.5, "integral": 0.0, "derivative": 0.25, "smoothing": 0.0,
         "most": 3.0,
     },
+    "safety": [{"scorer": "secrets_told"}],
     "tool_reward": {"choice": 0.1, "structure": 0.0, "utility": 0.05, "error_handling": 0.02},
     "safety_reward": {
         "blocked_penalty": 2.0, "default_reason_code_penalty": 0.5, "prompt_injection_penalty": 0.75,
@@ -138,7 +139,7 @@ def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
     }
     for name, block in {**given, "improve.prove": EVERY["improve"]["prove"]}.items():
         assert set(block) == set(BLOCKS[name])
-    assert {*EVERY, "tasks"} == set(KEYS)  # which takes the place of the lists of tasks
+    assert {*EVERY, "tasks", "safety_waived"} == set(KEYS)  # which take the place of the lists and of safety scorers
     settings = load(json.dumps(EVERY))
     assert settings.record() == EVERY
     assert settings.lease_s == 2.5

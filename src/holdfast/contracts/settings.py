@@ -74,12 +74,12 @@ def _url(value: str, at: str = "base_url") -> str:
     return value
 
 
-def _scorers(value: Any) -> Any:
+def _scorers(value: Any, at: str = "scorers") -> Any:
     """One or several, each by its name alone or as an object with what it counts and its own options."""
     blocks = list(value) if isinstance(value, list | tuple) else [value]
     if not blocks:
-        raise _rule("is empty", "name a scorer, or leave it out", at="scorers")
-    return [_scorer(one, f"scorers[{place}]") for place, one in enumerate(blocks)]
+        raise _rule("is empty", "name a scorer, or leave it out", at=at)
+    return [_scorer(one, f"{at}[{place}]") for place, one in enumerate(blocks)]
 
 
 def _scorer(value: Any, at: str) -> dict[str, Any]:
@@ -478,6 +478,8 @@ class OptimizeSettings(BaseModel):
     train_on: Name | None = None  # a model's name or a tag: only such calls; None: those of the policy that learns
     safety_reward: SafetyReward | None = None
     tool_reward: ToolReward | None = None
+    safety: Annotated[Scorers, BeforeValidator(partial(_scorers, at="safety"))] | None = None  # costs; None: the usual
+    safety_waived: Name | None = None  # why no safety is measured; in the ledger and on every page
 
     @property
     def lease_s(self) -> float:
@@ -511,6 +513,8 @@ class OptimizeSettings(BaseModel):
 
     @model_validator(mode="after")
     def _together(self) -> OptimizeSettings:
+        if self.safety is not None and self.safety_waived is not None:
+            raise _rule("safety is measured by scorers, too", "keep one of the two", at="safety_waived")
         if self.tasks is not None and (self.train or self.val):
             raise _rule("is given beside tasks in this file", "keep one of the two", at="tasks")
         if self.tasks is None and not self.train and not self.val:
@@ -539,6 +543,8 @@ LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "train_on": None,
     "grpo": None,
     "tool_reward": None,
+    "safety": None,
+    "safety_waived": None,
     "thinking_allocation": "table",
     "improve.algorithm": None,
     "rl_optimizer.critic": CriticBlock().model_dump(),
