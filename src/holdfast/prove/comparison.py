@@ -15,8 +15,8 @@ from math import ceil, isfinite
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]  # its parts load when they are used, which takes a second
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Band, Episode, MetricComparison, Outcome, Scores, Verdict
@@ -297,7 +297,7 @@ def required_pairs(effect: float, deviation: float, alpha: float = 0.05, power: 
 
 def _power(effect: float, pairs: int, alpha: float) -> float:
     freedom = pairs - 1
-    return float(stats.nct.sf(stats.t.isf(alpha, freedom), freedom, effect * np.sqrt(pairs)))
+    return float(scipy.stats.nct.sf(scipy.stats.t.isf(alpha, freedom), freedom, effect * np.sqrt(pairs)))
 
 
 LATER = ("safety_alpha",)
