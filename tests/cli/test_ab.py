@@ -200,6 +200,7 @@ def looked_at_after_every_unit(rates: dict[str, float], n: int, seed: int) -> Ru
     return verdict(trial, exposures, served, compare=statistics.compare, guard=no_guard)
 
 
+@pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize("rate", [0.5, 0.9])
 def test_of_two_hundred_experiments_with_the_same_thing_twice_hardly_one_is_promoted(rate: float) -> None:
     calls = [looked_at_after_every_unit(dict.fromkeys(HALVES, rate), 300, seed).call for seed in range(200)]

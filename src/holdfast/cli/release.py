@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.operate.publication import RecomputedDecision
     from holdfast.pipeline.more import CandidateEvidence
     from holdfast.pipeline.promote import PromotionRequest
+    from holdfast.promote.account import Charge
     from holdfast.prove.comparison import ComparisonConfig
     from holdfast.store.store import Store
 
@@ -109,11 +110,11 @@ def _findings(store: Store, release: Release, audit: str | None, golden: str | N
 def _request(
     store: Store, release: Release, found: CandidateEvidence, findings: tuple[Any, Any], is_untrained: bool, to: Stage
 ) -> PromotionRequest:
-    from holdfast.pipeline.more import tries
+    from holdfast.pipeline.account import at_charge
     from holdfast.pipeline.promote import Candidate, PromotionRequest
 
     live = _live(store, release, found)
-    measured = found.measured
+    measured, charge = found.measured, found.charge or _charge(store, live, release, found)
     candidate = Candidate(
         run=found.run,
         policy=release.policy,
@@ -128,11 +129,12 @@ def _request(
         golden=findings[1],
         manifest=release.manifest,
         kind=release.kind,
+        charge=charge,
     )
-    how = _strict(found.how, tries(store, found, release))
+    how = at_charge(_strict(found.how), charge)
     criteria = Criteria(
         max_safety_regression=how.max_safety_regression,
-        max_p_value=how.alpha,
+        max_p_value=how.uncharged_alpha,
         require_audit=not is_untrained,
         max_seed_spread=SpreadLimits(p_value=how.seed_p_value_spread, delta=how.seed_delta_spread),
         max_sample_spread=SpreadLimits(p_value=how.sample_p_value_spread, delta=how.sample_delta_spread),
@@ -140,6 +142,16 @@ def _request(
     return PromotionRequest(
         candidate=candidate, how=how, criteria=criteria, reports=store.reports, now=time.time(), to=to
     )
+
+
+def _charge(store: Store, live: Release, release: Release, found: CandidateEvidence) -> Charge:
+    """Of a run that was charged nothing, as its baseline was not live, or nobody kept an account: it is charged now."""
+    from holdfast.pipeline.account import charged
+
+    told: dict[str, Any] = {"run": found.runs[0].id, "iteration": found.iteration, "who": who(), "now": time.time()}
+    versions = (live.source, release.source)
+    alpha = found.how.uncharged_alpha
+    return asyncio.run(charged(store, release.policy, found.tasks, alpha=alpha, versions=versions, **told))
 
 
 def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:
@@ -161,13 +173,13 @@ def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:
     return live
 
 
-def _strict(how: ComparisonConfig, tries: int) -> ComparisonConfig:
-    """As the run was weighed, but no looser than is documented; and with half the error rate at every further try."""
+def _strict(how: ComparisonConfig) -> ComparisonConfig:
+    """As the run was weighed, but no looser than is documented."""
     usual = type(how)()
     least = ["alpha", "max_safety_regression", "seed_p_value_spread", "seed_delta_spread"]
     least += ["sample_p_value_spread", "sample_delta_spread"]
     tight = {name: min(getattr(how, name), getattr(usual, name)) for name in least}
-    return replace(how, **{**tight, "alpha": tight["alpha"] / 2 ** (tries - 1)}, min_effect=max(how.min_effect, 0.0))
+    return replace(how, **tight, min_effect=max(how.min_effect, 0.0))
 
 
 def decision_view(found: dict[str, Any], now: Release, at: str) -> Output:
@@ -327,6 +339,48 @@ def history(at: StoreOptions, policy: PolicyText = None) -> Output:
         first, *more = folded(show.one_line(f"{show.local_time(one.at)[:16]} {what}, by {one.who}"), " " * 7)
         lines += [f"{one.seq:>5}  {first.lstrip()}", *more, *folded(show.one_line(why, LONGEST_WHY), " " * 9)]
     return Output(entries, "\n".join(lines))
+
+
+@app.command("account")
+def account(at: StoreOptions, policy: PolicyText = None) -> Output:
+    """Show a policy's α-account: which tests its candidates had, what is spent, and what the next one gets.
+
+    Candidates that are measured on the same held-out tasks share one α; fresh tasks begin anew, and promotions win
+    some of it back.
+    """
+    from holdfast.pipeline.account import account_record
+
+    with existing(at) as opened:
+        found = account_record(opened, _policy(opened, policy))
+    return Output(found, lambda: _print_account(found, str(at)))
+
+
+def _print_account(found: dict[str, Any], at: str) -> None:
+    tests = show.count(found["tests"], "candidate")
+    print(f"{found['policy']}: {tests} tested, {found['promoted']} promoted")
+    if found["sets"]:
+        bound = f"were none of them better, the chance of any promotion so far is at most {found['bound']:.3g}"
+        print("\n".join(folded(bound)))
+        rows = [
+            (
+                str(one["tasks"]),
+                str(one["tests"]),
+                f"{one['spent']:.0%}",
+                f"{one['left']:.0%}",
+                f"{one['next_alpha']:.2g}",
+            )
+            for one in found["sets"]
+        ]
+        show.print_table((">held-out tasks", ">tests", ">spent", ">left", ">α of the next"), rows)
+    anchor = found["anchor"]
+    if anchor is not None:
+        told = {"reject": "live is proved worse", "promote": "live is proved better"}.get(
+            anchor["outcome"], "undecided"
+        )
+        print(f"against its anchor {anchor['against']}: {told} ({anchor['run']})")
+    if found["anchor_due"] is not None:
+        print(f"{found['anchor_due']} promotions since live was measured against its anchor:")
+        print("\n".join(step(f"holdfast prove anchor {found['policy']}{at}")))
 
 
 @app.command()

@@ -26,6 +26,7 @@ from holdfast.operate.proof import split, thin
 from holdfast.operate.proof_view import MetricSequence
 from holdfast.operate.publication import sampled
 from holdfast.operate.service import trial_of
+from holdfast.pipeline.account import account_record
 from holdfast.pipeline.promote import comparison_config_from
 from holdfast.promote import experiment as design
 from holdfast.promote.release import next_step
@@ -51,7 +52,8 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
                "n", "e", "e_within", "needs", "live_told", "canary_told" (shares, or None where nobody needs to tell),
                "quantiles": [{"quantile", "live", "canary", "live_beyond", "canary_beyond", "e", "e_within"}]}]|None,
                "breaches": [{"code", "text"}], "is_clear", "lacks": [sentence], "note"}|None: nothing is compared,
-     "history": [decision + entry's "seq"], newest first, 100 at most, "is_whole"}
+     "history": [decision + entry's "seq"], newest first, 100 at most, "is_whole",
+     "account": see `pipeline.account.account_record`, or None}
 
     Without a policy it is the first. release, decision: see `briefs`.
     """
@@ -61,7 +63,7 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
     chosen = policy if policy is not None else next(iter(policies), None)
     told: Brief = {"policies": policies, "policy": chosen}
     if chosen is None:
-        nothing = dict.fromkeys(("live", "way_back", "decision", "guard"))
+        nothing = dict.fromkeys(("live", "way_back", "decision", "guard", "account"))
         return {**told, **nothing, "releases": [], "history": [], "is_whole": True}
     every = store.releases.of_policy(chosen)[:RELEASES]
     history, is_whole = store.figures.decisions(chosen)
@@ -74,6 +76,7 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
             for one in every
         ],
         "guard": _guard(store, every, now),
+        "account": account_record(store, chosen),
         "history": [decision_brief(one) for one in reversed(history[-HISTORY:])],
         "is_whole": is_whole,
     }

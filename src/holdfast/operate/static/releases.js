@@ -61,6 +61,15 @@ function guard(found, context, data) {
       && h("p", { class: "grey" }, `Not yet: ${found.lacks.join("; ")}.`)));
 }
 
+function account(found) {
+  const last = found.sets[found.sets.length - 1];
+  const anchor = found.anchor && { reject: "proved worse", promote: "proved better" }[found.anchor.outcome];
+  return [`${plain(found.tests)} candidates tested, ${plain(found.promoted)} promoted`,
+    last && `${pct(last.spent)} of α spent on the last ${plain(last.tasks)} held-out tasks, the next test has α ${num(last.next_alpha)}`,
+    found.anchor && `against ${found.anchor.against}: ${anchor ?? "undecided"}`,
+    found.anchor_due && `${plain(found.anchor_due)} promotions since the last test against an anchor`].filter(Boolean).join(" · ");
+}
+
 function draw(data, context) {
   if (!data.policy) return [head("Releases"), empty("No versions yet.", "holdfast release add sprout --policy tools")];
   const canary = data.releases.find(one => one.stage === "canary");
@@ -73,7 +82,8 @@ function draw(data, context) {
       h("section", { class: "card hero" }, h("div", { class: "live" },
         h("div", {}, h("h3", {}, data.live ? `${data.live.id} is live` : `${data.policy} has no live version`),
           data.decision && h("p", { class: "why" }, data.decision.sentence),
-          data.live && h("p", { class: "since" }, `since ${ago(data.live.changed_at)} · ${data.live.source}`)),
+          data.live && h("p", { class: "since" }, `since ${ago(data.live.changed_at)} · ${data.live.source}`),
+          data.account && data.account.tests > 0 && h("p", { class: "since" }, account(data.account))),
         h("div", { class: "row" },
           data.live && (canary || data.way_back)
           ? back(context, data.policy, { live: data.live, canary, target: data.way_back }) : data.live
