@@ -30,8 +30,8 @@ class Row:
         self.uniform = uniforms(request.key, self.limit)
         self.ids, self.logprobs, self._forced = list[int](), list[float](), list[int]()
         self.finish: Literal["stop", "length"] | None = None
-        self._left = sampling.thinking
-        self._inside = self._is_open(prompt)
+        self.left = sampling.thinking
+        self.is_inside = self._is_open(prompt)
         self._stops = [stop.encode() for stop in sampling.stop]
         self._written = b""
 
@@ -46,13 +46,13 @@ class Row:
 
     def take(self, token: int, logprob: float) -> int:
         """The token that comes next: the one that was drawn, or the end of a thought that has used up its budget."""
-        if self._inside and self._left == 0 and self._template.think:
+        if self.is_inside and self.left == 0 and self._template.think:
             token, logprob = self._template.think[1], 0.0
             self._forced.append(len(self.ids))
         if self._template.think and token in self._template.think:
-            self._inside = token == self._template.think[0]
-        elif self._inside and self._left:
-            self._left -= 1
+            self.is_inside = token == self._template.think[0]
+        elif self.is_inside and self.left:
+            self.left -= 1
         self.ids.append(token)
         self.logprobs.append(min(logprob, 0.0))
         if self._stops:
@@ -62,6 +62,20 @@ class Row:
         elif len(self.ids) == self.limit:
             self.finish = "length"
         return token
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether only an end or the limit can end it, and nothing is forced."""
+        return not self._stops and (self.left is None or self._template.think is None)
+
+    def extend(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Takes several tokens of a plain row at once, of which only the last may end it."""
+        self.ids += ids
+        self.logprobs += logprobs
+        if ids and ids[-1] in self._template.ends:
+            self.finish = "stop"
+        elif len(self.ids) == self.limit:
+            self.finish = "length"
 
     def completion(self) -> Completion:
         assert self.finish is not None
@@ -74,10 +88,16 @@ def drawn_by(rows: Sequence[Row], logits: Tensor) -> Tensor:
     device = logits.device
     how = [row.sampling for row in rows]
     temperature = torch.tensor([one.temperature for one in how], device=device)
-    top_k, top_p = (torch.tensor([getattr(one, name) for one in how], device=device) for name in ("top_k", "top_p"))
-    banned = torch.zeros_like(logits, dtype=torch.bool)
-    for place, row in enumerate(rows):
-        banned[place, row.banned] = True
+    top_k: Tensor | int = 0
+    top_p: Tensor | float = 1.0
+    if any(one.top_k > 0 or one.top_p < 1.0 for one in how):  # they take a sort
+        top_k = torch.tensor([one.top_k for one in how], device=device)
+        top_p = torch.tensor([one.top_p for one in how], device=device)
+    banned = None
+    if any(row.banned for row in rows):
+        banned = torch.zeros_like(logits, dtype=torch.bool)
+        for place, row in enumerate(rows):
+            banned[place, row.banned] = True
     logps = log_probs(logits, temperature, top_k, top_p, banned=banned)
     uniform = torch.tensor([float(row.uniform[len(row.ids)]) for row in rows], device=device)
     drawn = torch.where(temperature == 0, logps.argmax(dim=-1), draw(logps, uniform).clamp_max(logps.shape[-1] - 1))
