@@ -24,7 +24,7 @@ from holdfast.policies.lora import ALPHA, LoraLinear
 from holdfast.policies.paged import BLOCK, Cache, Seat, Span
 from holdfast.policies.sampling import draw, log_probs
 
-STRIDE = 8  # steps between two looks at what was drawn
+STRIDE = 16  # steps between two looks at what was drawn
 PART = 4096  # tokens of the vocabulary that one program looks at
 FEWEST = 8  # rows of the smallest graph; the next ones double
 LOGITS = 1 << 29  # scores that exist at once in training
@@ -50,39 +50,37 @@ def _add_norm(x, y, weight, out, width, epsilon, HAS_Y: tl.constexpr, SIZE: tl.c
 def _turn_and_keep(
     qkv, keys, values, cos, sin, places, rows, table, q_norm, k_norm, table_width, epsilon,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, HAS_NORM: tl.constexpr,
+    HEADS: tl.constexpr,
 ):  # fmt: skip
-    """One head of one token: queries are turned in place, keys turned into the cache, values copied there."""
-    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """The heads of one token: queries are turned in place, keys turned into the cache, values copied there."""
+    token = tl.program_id(0).to(tl.int64)
     place = tl.load(places + token)
-    row = tl.load(rows + token)
-    block = tl.load(table + row * table_width + place // BLOCK).to(tl.int64)
+    block = tl.load(table + tl.load(rows + token) * table_width + place // BLOCK).to(tl.int64)
     slot = (block * BLOCK + place % BLOCK) * K
-    half = tl.arange(0, D // 2)
-    source = qkv + token * (H + 2 * K) * D + head * D
-    x1 = tl.load(source + half).to(tl.float32)
-    x2 = tl.load(source + D // 2 + half).to(tl.float32)
-    if head < H + K:
-        if HAS_NORM:
-            scale = tl.rsqrt((tl.sum(x1 * x1, 0) + tl.sum(x2 * x2, 0)) / D + epsilon)
-            weight = k_norm
-            if head < H:
-                weight = q_norm
-            x1 = (x1 * scale * tl.load(weight + half).to(tl.float32)).to(qkv.dtype.element_ty).to(tl.float32)
-            x2 = (x2 * scale * tl.load(weight + D // 2 + half).to(tl.float32)).to(qkv.dtype.element_ty).to(tl.float32)
-        c = tl.load(cos + place * (D // 2) + half)
-        s = tl.load(sin + place * (D // 2) + half)
-        y1, y2 = x1 * c - x2 * s, x1 * s + x2 * c
-        if head < H:
-            tl.store(source + half, y1.to(qkv.dtype.element_ty))
-            tl.store(source + D // 2 + half, y2.to(qkv.dtype.element_ty))
-        else:
-            target = keys + (slot + head - H) * D
-            tl.store(target + half, y1.to(keys.dtype.element_ty))
-            tl.store(target + D // 2 + half, y2.to(keys.dtype.element_ty))
-    else:
-        target = values + (slot + head - H - K) * D
-        tl.store(target + half, x1.to(values.dtype.element_ty))
-        tl.store(target + D // 2 + half, x2.to(values.dtype.element_ty))
+    head, half = tl.arange(0, HEADS)[:, None], tl.arange(0, D // 2)[None, :]
+    source = qkv + token * (H + 2 * K) * D + head * D + half
+    x1 = tl.load(source, mask=head < H + 2 * K, other=0.0).to(tl.float32)
+    x2 = tl.load(source + D // 2, mask=head < H + 2 * K, other=0.0).to(tl.float32)
+    y1, y2 = x1, x2
+    if HAS_NORM:
+        scale = tl.rsqrt((tl.sum(x1 * x1, 1) + tl.sum(x2 * x2, 1)) / D + epsilon)[:, None]
+        w1 = tl.where(head < H, tl.load(q_norm + half), tl.load(k_norm + half)).to(tl.float32)
+        w2 = tl.where(head < H, tl.load(q_norm + D // 2 + half), tl.load(k_norm + D // 2 + half)).to(tl.float32)
+        y1 = (y1 * scale * w1).to(qkv.dtype.element_ty).to(tl.float32)
+        y2 = (y2 * scale * w2).to(qkv.dtype.element_ty).to(tl.float32)
+    c = tl.load(cos + place * (D // 2) + half)
+    s = tl.load(sin + place * (D // 2) + half)
+    z1, z2 = (y1 * c - y2 * s).to(qkv.dtype.element_ty), (y1 * s + y2 * c).to(qkv.dtype.element_ty)
+    tl.store(source, z1, mask=head < H)
+    tl.store(source + D // 2, z2, mask=head < H)
+    is_key = (head >= H) & (head < H + K)
+    target = keys + (slot + head - H) * D + half
+    tl.store(target, z1, mask=is_key)
+    tl.store(target + D // 2, z2, mask=is_key)
+    is_value = (head >= H + K) & (head < H + 2 * K)
+    target = values + (slot + head - H - K) * D + half
+    tl.store(target, x1.to(values.dtype.element_ty), mask=is_value)
+    tl.store(target + D // 2, x2.to(values.dtype.element_ty), mask=is_value)
 
 
 @triton.jit
@@ -237,9 +235,7 @@ def _choose(
 
 
 @triton.jit
-def _move_on(
-    drawn, logps, token, place, last, count, inside, left, out_ids, out_logps, opens, closes, slots
-):
+def _move_on(drawn, logps, token, place, last, count, inside, left, out_ids, out_logps, opens, closes, slots):
     """Rows take what was drawn: a thought whose budget is used up ends, and the next place is written."""
     row = tl.program_id(0)
     chosen, logp = tl.load(drawn + row), tl.load(logps + row)
@@ -369,7 +365,8 @@ class CudaSteps:
         self.out_logps = torch.zeros(STRIDE, slots, device=self.device)
         self.cos, self.sin = net.angles()
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
-        self._sitting: list[Any] = [None] * slots  # whose blocks the table holds
+        self._sitting: list[Seat | None] = [None] * slots  # whose blocks the table holds
+        self._uniform = np.zeros((slots, STRIDE), np.float32)
         self._pool: Any = None
 
     # Layers --------------------------------------------------------------------------------------------------------
@@ -381,15 +378,13 @@ class CudaSteps:
         y, h = x, torch.empty_like(x)
         size, warps = _power(c.width), 4 if c.width <= 2048 else 8
         for number, part in enumerate(self.parts):
-            _add_norm[(len(x),)](
-                x, y, part.norm1, h, c.width, c.epsilon, HAS_Y=number > 0, SIZE=size, num_warps=warps
-            )
+            _add_norm[(len(x),)](x, y, part.norm1, h, c.width, c.epsilon, HAS_Y=number > 0, SIZE=size, num_warps=warps)
             qkv = part.qkv(h)
             keys, values = self.cache.layers[number]
-            _turn_and_keep[(len(x), c.heads + 2 * c.kv_heads)](
+            _turn_and_keep[(len(x),)](
                 qkv, keys, values, self.cos, self.sin, places, rows, table, part.q_norm, part.k_norm, table.shape[1],
                 c.epsilon, H=c.heads, K=c.kv_heads, D=c.head, BLOCK=BLOCK, HAS_NORM=part.q_norm is not None,
-                num_warps=1,
+                HEADS=_power(c.heads + 2 * c.kv_heads), num_warps=4,
             )  # fmt: skip
             y = part.out(attend(qkv, keys, values, part.window))
             _add_norm[(len(x),)](x, y, part.norm2, h, c.width, c.epsilon, HAS_Y=True, SIZE=size, num_warps=warps)
@@ -400,20 +395,22 @@ class CudaSteps:
         _add_norm[(len(x),)](x, y, self.norm, h, c.width, c.epsilon, HAS_Y=True, SIZE=size, num_warps=warps)
         return h
 
-    def read(self, spans: Sequence[Span], ids: Sequence[int], places: Sequence[int], last: Sequence[int]) -> Tensor:
+    def read(self, spans: Sequence[Span], ids: Any, places: Any, last: Any) -> Tensor:
         """Reads prompts, whose tokens lie side by side; the scores after the last token of each."""
         device, c = self.device, self.c
         table = np.zeros((len(spans), max(len(span.blocks) for span in spans)), np.int32)
-        tiles, token, rows = list[tuple[int, int, int, int]](), 0, list[int]()
-        size = 64
+        tiles, token, size = list[tuple[int, int, int, int]](), 0, 64
         for row, span in enumerate(spans):
             table[row, : len(span.blocks)] = span.blocks
-            rows += [row] * span.count
             tiles += [
                 (token + at, min(size, span.count - at), span.start + at, row) for at in range(0, span.count, size)
             ]
             token += span.count
-        blocks, pieces = torch.from_numpy(table).to(device), torch.tensor(tiles, dtype=torch.int32).to(device)
+
+        def put(numbers: Any) -> Tensor:
+            return torch.from_numpy(np.asarray(numbers, np.int32)).to(device, non_blocking=True)
+
+        blocks, pieces = put(table), put(tiles)
 
         def attend(qkv: Tensor, keys: Tensor, values: Tensor, window: int) -> Tensor:
             out = torch.empty(len(qkv), c.heads * c.head, dtype=qkv.dtype, device=device)
@@ -423,11 +420,9 @@ class CudaSteps:
             )  # fmt: skip
             return out
 
-        def put(numbers: Sequence[int]) -> Tensor:
-            return torch.tensor(numbers, dtype=torch.int32).to(device)
-
+        rows = np.repeat(np.arange(len(spans)), [span.count for span in spans])
         hidden = self._through(put(ids), put(places), put(rows), blocks, attend)
-        return self._logits(hidden[torch.tensor(last, device=device)])
+        return self._logits(hidden[put(last)])
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return _scores(hidden, self.net.lm_head.weight.detach())
@@ -495,48 +490,50 @@ class CudaSteps:
         if not there:
             return
         size = min(max(_power(there[-1][0] + 1), FEWEST), self.slots)
-        left = max(seat.row.limit - len(seat.row.ids) for _, seat in there)
-        steps = min(STRIDE, left)
+        steps = min(STRIDE, max(seat.row.limit - len(seat.row.ids) for _, seat in there))
         filtered = any(seat.row.sampling.top_k > 0 or seat.row.sampling.top_p < 1.0 for _, seat in there)
-        self._put(seats, there, size)
+        if list(seats) != self._sitting:
+            self._put(seats, there)
+        self._feed(there, size)
         graph = self._graph(size, filtered)
         for _ in range(steps):
             graph.replay()
         ids, logps = self.out_ids[:steps].cpu().numpy(), self.out_logps[:steps].cpu().numpy()
         self._take(there, ids, logps)
 
-    def _put(self, seats: Sequence[Seat | None], there: Sequence[tuple[int, Seat]], size: int) -> None:
-        whole, real = np.zeros((9, size), np.int32), np.ones((2, size), np.float32)
+    def _feed(self, there: Sequence[tuple[int, Seat]], size: int) -> None:
+        """The uniforms of the next steps: rows go on by themselves from where they stand."""
+        slots = np.array([slot for slot, _ in there])
+        done = np.array([len(seat.row.ids) for _, seat in there])
+        columns = np.minimum(done + np.arange(STRIDE)[:, None], self._uniform.shape[1] - 1)
         uniform = np.zeros((STRIDE, size), np.float32)
-        whole[7] = -1
-        changed = []
+        uniform[:, slots] = self._uniform[slots, columns]
+        self.state.uniform[:, :size] = torch.from_numpy(uniform).to(self.device, non_blocking=True)
+        self.state.count.zero_()
+
+    def _put(self, seats: Sequence[Seat | None], there: Sequence[tuple[int, Seat]]) -> None:
+        """Writes where every row stands, after some have come or gone."""
+        whole, real = np.zeros((8, self.slots), np.int32), np.ones((2, self.slots), np.float32)
+        whole[6] = -1
+        width = max(seat.row.limit for _, seat in there)
+        if width > self._uniform.shape[1]:
+            self._uniform = np.pad(self._uniform, ((0, 0), (0, width - self._uniform.shape[1])))
         for slot, seat in there:
-            row = seat.row
-            place = len(seat.prompt) + len(row.ids) - 1
-            how = row.sampling
-            token = row.ids[-1]
-            budget = -1 if row.left is None else row.left
-            last = len(seat.prompt) + row.limit - 1
-            banned = row.banned[0] if row.banned else -1
-            whole[:, slot] = (token, place, last, 0, row.is_inside, budget, how.temperature == 0, banned, how.top_k)
+            row, how = seat.row, seat.row.sampling
+            place, last = len(seat.prompt) + len(row.ids) - 1, len(seat.prompt) + row.limit - 1
+            budget, banned = -1 if row.left is None else row.left, row.banned[0] if row.banned else -1
+            whole[:, slot] = row.ids[-1], place, last, row.is_inside, budget, how.temperature == 0, banned, how.top_k
             real[:, slot] = how.temperature or 1.0, how.top_p
-            some = row.uniform[len(row.ids) : len(row.ids) + STRIDE]
-            uniform[: len(some), slot] = some
             if self._sitting[slot] is not seat:
-                changed.append((slot, seat))
-        for slot in range(size):
-            if seats[slot] is None and self._sitting[slot] is not None:
-                changed.append((slot, None))
-        self._sit(changed)
-        s = self.state
-        given = torch.from_numpy(whole).to(self.device)
-        for target, source in zip(
-            (s.token, s.place, s.last, s.count, s.inside, s.left, s.greedy, s.banned, s.top_k), given, strict=True
-        ):
-            target[:size] = source
+                self._uniform[slot, : row.limit] = row.uniform[: row.limit]
+        self._sit([(slot, seat) for slot, seat in enumerate(seats) if self._sitting[slot] is not seat])
+        s, given = self.state, torch.from_numpy(whole).to(self.device)
+        named = (s.token, s.place, s.last, s.inside, s.left, s.greedy, s.banned, s.top_k)
+        for target, source in zip(named, given, strict=True):
+            target.copy_(source)
         heat = torch.from_numpy(real).to(self.device)
-        s.heat[:size], s.top_p[:size] = heat[0], heat[1]
-        s.uniform[:, :size] = torch.from_numpy(uniform).to(self.device)
+        s.heat.copy_(heat[0])
+        s.top_p.copy_(heat[1])
 
     def _sit(self, changed: Sequence[tuple[int, Any]]) -> None:
         """The blocks of rows that are new; those of rows that left become the idle one."""
@@ -649,8 +646,9 @@ class _HeadLogprobs(torch.autograd.Function):
         size = len(weight)
         by_logp, by_entropy = (torch.zeros_like(lse) if g is None else g.float().contiguous() for g in grads)
         by_hidden = torch.empty_like(hidden)
-        by_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
-        for part in _spans(len(hidden), size):
+        spans = _spans(len(hidden), size)
+        by_weight: Tensor | None = None
+        for part in spans:
             logits = _scores(hidden[part], weight)
             found = torch.empty_like(logits, dtype=weight.dtype)
             _head_backward[(len(logits), triton.cdiv(size, 4096))](
@@ -659,11 +657,12 @@ class _HeadLogprobs(torch.autograd.Function):
             )  # fmt: skip
             del logits
             torch.mm(found, weight, out=by_hidden[part])
-            if by_weight is not None:
-                if weight.dtype == torch.float32:
-                    by_weight.addmm_(found.t(), hidden[part])
-                else:
-                    by_weight += torch.mm(found.t(), hidden[part], out_dtype=torch.float32)
+            if ctx.needs_input_grad[1]:
+                if len(spans) == 1:
+                    by_weight = found.t() @ hidden
+                else:  # summed in 32 bits
+                    more = _scores(found.t(), hidden[part].t())
+                    by_weight = more if by_weight is None else by_weight.add_(more)
         return by_hidden, None if by_weight is None else by_weight.to(weight.dtype), None, None
 
 

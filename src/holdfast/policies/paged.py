@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 BLOCK = 16  # tokens
 READ = {"cpu": 1 << 12, "cuda": 1 << 14}  # tokens of prompts that are read at once
 SHARE = 0.6  # of the free memory of a GPU that the cache may take
+USUAL = 4096  # tokens of a row that the cache is made for; where rows are longer, fewer are written at a time
 ON_CPU = 4 << 30  # bytes of the cache; a page of it counts from when it is written
 Ints = NDArray[np.int64]
 
@@ -187,32 +188,30 @@ class PagedGenerator:
     def _read(self, waiting: Sequence[int]) -> None:
         """Reads prompts, from where they are not known, some thousand tokens at a time, and draws the first tokens."""
         limit = READ[self._net.device.type]
-        some: list[Seat] = []
-        count = 0
-        for seat in (seat for slot in waiting if (seat := self._seats[slot]) is not None):
-            if some and count + len(seat.prompt) - seat.known > limit:
-                self._read_some(some)
-                some, count = [], 0
-            some.append(seat)
+        seats = [seat for slot in waiting if (seat := self._seats[slot]) is not None]
+        parts: list[list[Seat]] = []
+        count = limit
+        for seat in seats:
             count += len(seat.prompt) - seat.known
-        self._read_some(some)
+            if count > limit or not parts:
+                parts.append([])
+                count = len(seat.prompt) - seat.known
+            parts[-1].append(seat)
+        drawn_by([seat.row for seat in seats], torch.cat([self._scores(part) for part in parts]))
 
-    def _read_some(self, seats: Sequence[Seat]) -> None:
-        spans, ids, places, last = list[Span](), list[int](), list[int](), list[int]()
-        for row, seat in enumerate(seats):
-            new = seat.prompt[seat.known :]
-            spans.append(Span(row, seat.known, len(new), seat.blocks))
-            ids += new
-            places += range(seat.known, len(seat.prompt))
-            last.append(len(ids) - 1)
+    def _scores(self, seats: Sequence[Seat]) -> Tensor:
+        """Of the tokens after these prompts, [rows, V]."""
+        spans = [Span(n, seat.known, len(seat.prompt) - seat.known, seat.blocks) for n, seat in enumerate(seats)]
+        ids = np.concatenate([np.asarray(seat.prompt[seat.known :], np.int64) for seat in seats])
+        places = np.concatenate([np.arange(span.start, span.start + span.count) for span in spans])
+        last = np.cumsum([span.count for span in spans]) - 1
         if self._device is not None:
-            logits = self._device.read(spans, ids, places, last)
-        else:
-            hidden = self._net.hidden_flat(
-                torch.tensor(ids), torch.tensor(places), lambda n, q, k, v: self.cache.attend(n, q, k, v, spans)
-            )
-            logits = self._net.logits(hidden[last])
-        drawn_by([seat.row for seat in seats], logits)
+            scores: Tensor = self._device.read(spans, ids, places, last)
+            return scores
+        hidden = self._net.hidden_flat(
+            torch.from_numpy(ids), torch.from_numpy(places), lambda n, q, k, v: self.cache.attend(n, q, k, v, spans)
+        )
+        return self._net.logits(hidden[torch.from_numpy(last)])
 
     def _finished(self) -> list[tuple[Any, Completion]]:
         done = []
@@ -262,7 +261,7 @@ class Cache:
         self.dtype = next(net.parameters()).dtype
         token = 2 * c.layers * c.kv_heads * c.head * self.dtype.itemsize
         room = ON_CPU if device.type == "cpu" else int(SHARE * torch.cuda.mem_get_info(device)[0])
-        most = slots * -(-c.context // BLOCK) + 1
+        most = max(slots * min(c.context, USUAL), c.context) // BLOCK + slots + 1
         self.count = max(min(most, room // (token * BLOCK)), 2)
         self.windows = c.windows
         size = (self.count * BLOCK, c.kv_heads, c.head)
