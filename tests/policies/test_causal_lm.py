@@ -129,11 +129,11 @@ def test_recomputing_layers_in_the_backward_pass_gives_the_same_gradients(tmp_pa
 
 
 def test_rows_come_and_go_and_share_what_begins_alike(tmp_path: Path) -> None:
-    """Answers are those of each request alone, though they begin at different times and lean on one another's blocks."""
+    """Answers are those of each request alone, though they begin at different times and lean on others' blocks."""
     write(tmp_path / "m", "Qwen2", {})
     model = hub.load(tmp_path / "m")
     begin = list(range(3 * BLOCK + 5))
-    prompts = [begin, begin, begin[: 2 * BLOCK] + [7, 8], [9] * 20, begin + [1, 2, 3]]
+    prompts = [begin, begin, [*begin[: 2 * BLOCK], 7, 8], [9] * 20, [*begin, 1, 2, 3]]
     hows = [Sampling(max_tokens=n) for n in (5, 9, 3, 12, 6)]
     requests = [DecodeRequest(n, p, how, n) for n, (p, how) in enumerate(zip(prompts, hows, strict=True))]
     alone = {}

@@ -208,7 +208,8 @@ def policy_for(settings: OptimizeSettings) -> Policy:
     needs_torch()
     from holdfast.policies.model import Model
 
-    return Model(name, resources=settings.resources)
+    asked = {"lora": settings.lora, "device": settings.device, "dtype": settings.dtype}
+    return Model(name, resources=settings.resources, **asked)
 
 
 def _spec(

@@ -11,7 +11,7 @@ random tokens that both layouts are the same function.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -138,20 +138,37 @@ def merge(hub: Hub) -> Hub:
 
 def save(hub: Hub, folder: str | Path) -> Path:
     """Writes a model without adapters, with its tokenizer, where nothing is yet; the folder appears whole or not."""
-    folder = Path(folder)
+
+    def write(aside: Path) -> None:
+        if isinstance(hub.net, CausalLM):
+            aside.mkdir()
+            causal_lm.save(hub.net, aside)
+        else:
+            with _quiet(imported("transformers")):
+                hub.net.save_pretrained(aside, safe_serialization=True)
+        hub.template.save(aside)
+
+    return _appear(Path(folder), write)
+
+
+def save_adapters(hub: Hub, folder: str | Path, *, base: str) -> Path:
+    """Writes the adapters alone, in the same way."""
+
+    def write(aside: Path) -> None:
+        aside.mkdir()
+        lora.save(hub.net, aside, base=base)
+
+    return _appear(Path(folder), write)
+
+
+def _appear(folder: Path, write: Callable[[Path], None]) -> Path:
     if folder.exists():
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside:
         aside = Path(beside) / "model"
         with boundary(BadInput, f"folder {folder}"):
-            if isinstance(hub.net, CausalLM):
-                aside.mkdir()
-                causal_lm.save(hub.net, aside)
-            else:
-                with _quiet(imported("transformers")):
-                    hub.net.save_pretrained(aside, safe_serialization=True)
-            hub.template.save(aside)
+            write(aside)
         for file in [*aside.iterdir(), aside]:
             sync(file)
         aside.rename(folder)

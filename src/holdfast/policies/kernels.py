@@ -25,6 +25,7 @@ from holdfast.policies.paged import BLOCK, Cache, Seat, Span
 from holdfast.policies.sampling import draw, log_probs
 
 STRIDE = 16  # steps between two looks at what was drawn
+MANY, SPLIT = (64, 2, 2), (128, 4, 3)  # tile, warps, stages of attention over whole texts and over parts of them
 PART = 4096  # tokens of the vocabulary that one program looks at
 FEWEST = 8  # rows of the smallest graph; the next ones double
 LOGITS = 1 << 29  # scores that exist at once in training
@@ -431,7 +432,8 @@ class CudaSteps:
         """One more token for the first rows."""
         c, s = self.c, self.state
         table, places = self.table[:size], s.place[:size]
-        splits = min(_power(max(1, 264 // (size * c.kv_heads))), 16)
+        splits = min(_power(max(1, 528 // (size * c.kv_heads))), 16)
+        tile, warps, stages = MANY if splits == 1 else SPLIT
         parts = None
         if splits > 1:
             shape = (size * c.heads * splits,)
@@ -446,7 +448,8 @@ class CudaSteps:
             given = parts or (out, out, out)
             _decode[(size, c.kv_heads, splits)](
                 qkv, keys, values, table, places, out, *given, table.shape[1], c.head**-0.5, window,
-                H=c.heads, K=c.kv_heads, D=c.head, BLOCK=BLOCK, TILE=64, SPLITS=splits, num_warps=4, num_stages=3,
+                H=c.heads, K=c.kv_heads, D=c.head, BLOCK=BLOCK, TILE=tile, SPLITS=splits, num_warps=warps,
+                num_stages=stages,
             )  # fmt: skip
             if parts:
                 _join[(size * c.heads,)](*parts, out, D=c.head, SPLITS=splits, num_warps=1)

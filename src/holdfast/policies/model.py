@@ -118,9 +118,11 @@ class Model:
         """Where its weights lie; Lost where its checkpoint is missing or damaged."""
         return folder_of(self.name) if self.checkpoint is None else files_of(self.checkpoint, files)
 
-    def export(self, folder: str | Path) -> Path:
-        """Write it where nothing is yet, as a whole model that transformers and vLLM read; adapters are merged."""
-        return export(self, self.artifacts, Path(folder))
+    def export(self, folder: str | Path, *, adapters: bool = False) -> Path:
+        """Write it where nothing is yet, as a whole model that transformers and vLLM read; adapters are merged.
+
+        `adapters`: they alone, a few MB that peft and vLLM put over the model that they were trained from."""
+        return export(self, self.artifacts, Path(folder), adapters=adapters)
 
     def open(self, engine: Engine) -> Actor:
         complete = engine.open_model(self)
@@ -208,13 +210,18 @@ def save(folder: Path, model: nn.Module, policy: Model, manifest: Manifest) -> M
     return weights.save(folder, _trained(model), replace(manifest, kind=HUB, shape=shape))
 
 
-def export(policy: Model, files: Artifacts | None, folder: Path) -> Path:
-    """A whole folder that transformers and vLLM read, adapters merged; our own transformer in the layout of Llama."""
+def export(policy: Model, files: Artifacts | None, folder: Path, *, adapters: bool = False) -> Path:
+    """A whole folder that transformers and vLLM read, adapters merged, or the adapters alone as peft reads them; our
+    own transformer in the layout of Llama."""
     if folder.exists():
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
+    if adapters and not policy.lora:
+        raise BadInput(f"model {policy.name}", why="has no adapters", remedy="export it whole, or train it with lora")
     model, _ = load(policy, files)
     if isinstance(model, Transformer):
         return hub.save_llama(model, folder)
+    if adapters:
+        return hub.save_adapters(model, folder, base=policy.name)
     return hub.save(hub.merge(model) if model.is_adapted else model, folder)
 
 

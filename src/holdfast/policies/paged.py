@@ -93,11 +93,12 @@ class Blocks:
                     self._free.append(block)
 
 
-def names_of(ids: Sequence[int]) -> list[bytes]:
-    """One for each full block of a text: equal where everything up to its end is equal."""
-    array, name, names = np.asarray(ids, np.int64), b"", []
-    for start in range(0, len(array) - BLOCK + 1, BLOCK):
-        name = hashlib.blake2b(name + array[start : start + BLOCK].tobytes(), digest_size=16).digest()
+def names_of(ids: Sequence[int], known: Sequence[bytes] = ()) -> list[bytes]:
+    """One for each full block of a text: equal where everything up to its end is equal. `known`: the first of them."""
+    names, start = list(known), len(known) * BLOCK
+    name, content = names[-1] if names else b"", np.asarray(ids[start:], np.int64).tobytes()
+    for at in range(0, len(content) - 8 * BLOCK + 1, 8 * BLOCK):
+        name = hashlib.blake2b(name + content[at : at + 8 * BLOCK], digest_size=16).digest()
         names.append(name)
     return names
 
@@ -109,6 +110,7 @@ class Seat:
     row: Row
     prompt: list[int]
     blocks: list[int]
+    names: list[bytes]  # of the full blocks of the prompt
     known: int  # tokens at the beginning whose keys and values are there already
     is_dropped: bool = False  # nobody waits for it any more
 
@@ -152,7 +154,7 @@ class PagedGenerator:
                 break
             own = held + self.blocks.take(need - len(held))
             self.blocks.name(own, names)  # rows that are admitted after it are read after it, or with it
-            self._seats[slot] = Seat(row, list(request.ids), own, len(held) * BLOCK)
+            self._seats[slot] = Seat(row, list(request.ids), own, names, len(held) * BLOCK)
             self._waiting.append(slot)
             begun += 1
         return list(requests[begun:])
@@ -223,7 +225,9 @@ class PagedGenerator:
         return done
 
     def _leave(self, slot: int, seat: Seat) -> None:
-        self.blocks.name(seat.blocks, names_of((seat.prompt + seat.row.ids)[:-1]))  # the last one was never read
+        self.blocks.name(
+            seat.blocks, names_of((seat.prompt + seat.row.ids)[:-1], seat.names)
+        )  # the last was never read
         self.blocks.give_back(seat.blocks)
         self._seats[slot] = None
 

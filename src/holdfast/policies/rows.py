@@ -31,7 +31,7 @@ class Row:
         self.ids, self.logprobs, self._forced = list[int](), list[float](), list[int]()
         self.finish: Literal["stop", "length"] | None = None
         self.left = sampling.thinking
-        self.is_inside = self._is_open(prompt)
+        self.is_inside = sampling.thinking is not None and self._is_open(prompt)
         self._stops = [stop.encode() for stop in sampling.stop]
         self._written = b""
 
