@@ -14,7 +14,8 @@ from holdfast.contracts.errors import BadInput
 from holdfast.policies import causal_lm, hub, lora, tokens
 from holdfast.policies.causal_lm import CausalLM
 from holdfast.policies.decoder import DecodeRequest
-from holdfast.policies.paged import BLOCK, PagedGenerator
+from holdfast.policies.kv_cache import BLOCK
+from holdfast.policies.paged import PagedGenerator
 from holdfast.policies.sampling import Sampling
 
 SHAPE: dict[str, Any] = {
@@ -152,8 +153,8 @@ def test_rows_come_and_go_and_share_what_begins_alike(tmp_path: Path) -> None:
     assert found == alone
     assert max(seen) == 3 and writer.blocks.room == writer.blocks.capacity
     writer.admit([DecodeRequest(9, begin, Sampling(max_tokens=5), 0)])
-    seat = next(seat for seat in writer._seats if seat is not None)
-    assert seat.known == 3 * BLOCK  # all full blocks but what holds the last token
+    begun = next(row for row in writer._rows if row is not None)
+    assert begun.known == 3 * BLOCK  # all full blocks but what holds the last token
     writer.drop([9])
     assert writer.step() == [] and writer.room == 3
 

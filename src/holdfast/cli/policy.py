@@ -643,8 +643,8 @@ def _placed(policy: Model, lora: int | None, device: str, dtype: str) -> Model:
     """The same with adapters, on a device and in a precision that were asked for."""
     from holdfast.policies.device import AUTO, placed
 
-    asked = {name: value for name, value in (("device", device), ("dtype", dtype)) if value != AUTO}
-    policy = replace(policy, **asked)
+    if (device, dtype) != (AUTO, AUTO):
+        policy = replace(policy, device=device, dtype=dtype)
     placed(policy.device, policy.dtype)  # refused before anything is written
     if lora is None or lora == policy.lora:
         return policy

@@ -139,7 +139,8 @@ class AdamW:
     @torch.no_grad()
     def length(self) -> Tensor:
         """Of all parameters as one vector."""
-        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(self.master.values()))))
+        length: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(self.master.values()))))
+        return length
 
     @torch.no_grad()
     def moved(self, before: Mapping[str, Tensor]) -> float:
@@ -191,13 +192,14 @@ class HostCopy:
             what, why = "training", f"{size / 1e9:.0f} GB of the host's memory hold what a step may be taken back to"
             raise BadInput(what, why=f"{why}, and {free / 1e9:.0f} GB are free", remedy="train adapters (lora=16)")
         self._kept = {name: torch.empty_like(one, device="cpu") for name, one in adam.all().items()}
+        self._cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         for one in self._kept.values():
-            torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(one.data_ptr(), one.nbytes, 0))
+            torch.cuda.check_error(self._cuda.cudaHostRegister(one.data_ptr(), one.nbytes, 0))
         adam.before_move = lambda: torch.cuda.current_stream(device).wait_stream(self._stream)
 
     def __del__(self) -> None:
         for one in getattr(self, "_kept", {}).values():
-            torch.cuda.cudart().cudaHostUnregister(one.data_ptr())
+            self._cuda.cudaHostUnregister(one.data_ptr())
 
     def take(self) -> dict[str, Tensor]:
         """Begins the copy; parameters do not move before it is complete."""
@@ -560,6 +562,13 @@ class Trainer:
             sums, loss = sums + tally.sums, loss + tally.loss.detach()
         return loss, sums
 
+    def _tried(self, batch: Samples, marks: NDArray[np.bool_]) -> tuple[Tensor, Tensor] | None:
+        """The same; None where memory ran out, when nothing holds on to the pieces any more."""
+        try:
+            return self._gradients(batch, marks)
+        except torch.OutOfMemoryError:
+            return None
+
     def _halved(self, batch: Samples) -> None:
         """Reads half as much at once from now on; Fault where a piece cannot be smaller."""
         self._adam.clear()
@@ -574,13 +583,9 @@ class Trainer:
     def _update(self, batch: Samples, account: StepMetrics) -> None:
         """One minibatch: gradients of its pieces, then, unless something forbids it, one move of the parameters."""
         marks = trained_mask(batch)
-        while True:
-            try:
-                loss, sums = self._gradients(batch, marks)
-                break
-            except torch.OutOfMemoryError:
-                pass  # the pieces are let go before they are cut anew
+        while (found := self._tried(batch, marks)) is None:
             self._halved(batch)
+        loss, sums = found
         told = 0 if batch.logprobs is None else int((marks & ~np.isnan(batch.logprobs)).sum())
         norm = self._adam.clip(self.settings.optimizer.max_grad_norm).to(loss)
         numbers = torch.cat((torch.stack((loss, norm)), sums)).tolist()  # the one wait for the device

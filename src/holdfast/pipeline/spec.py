@@ -208,8 +208,7 @@ def policy_for(settings: OptimizeSettings) -> Policy:
     needs_torch()
     from holdfast.policies.model import Model
 
-    asked = {"lora": settings.lora, "device": settings.device, "dtype": settings.dtype}
-    return Model(name, resources=settings.resources, **asked)
+    return Model(name, lora=settings.lora, device=settings.device, dtype=settings.dtype, resources=settings.resources)
 
 
 def _spec(

@@ -314,7 +314,9 @@ def head_logits(hidden: Tensor, weight: Tensor) -> Tensor:
         return F.linear(hidden, weight)
     flat = hidden.reshape(-1, hidden.shape[-1])
     if hidden.is_cuda:
-        return _WideProduct.apply(flat, weight).view(*hidden.shape[:-1], -1)  # type: ignore[no-any-return]
+        wide: Any = _WideProduct
+        product: Tensor = wide.apply(flat, weight)
+        return product.view(*hidden.shape[:-1], -1)
     return F.linear(hidden.float(), weight.float())
 
 

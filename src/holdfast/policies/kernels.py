@@ -20,8 +20,8 @@ from torch import Tensor
 
 from holdfast.policies.causal_lm import CausalLM, Layer
 from holdfast.policies.chat_template import ChatTemplate
+from holdfast.policies.kv_cache import BLOCK, Cache, PagedRow, TokenSpan
 from holdfast.policies.lora import ALPHA, LoraLinear
-from holdfast.policies.paged import BLOCK, Cache, Seat, Span
 from holdfast.policies.sampling import draw, log_probs
 
 STRIDE = 16  # steps between two looks at what was drawn
@@ -273,12 +273,14 @@ class Product:
         if isinstance(layers[0], LoraLinear):
             dtype = self.weight.dtype
             self.down = torch.cat([layer.lora_A for layer in layers]).detach().to(dtype).t().contiguous()
-            self.up = torch.block_diag(*(layer.lora_B.detach() for layer in layers)).to(dtype).t().contiguous()
+            stack: Any = torch.block_diag
+            self.up: Tensor = stack(*(layer.lora_B.detach() for layer in layers)).to(dtype).t().contiguous()
 
     def _joined(self, name: str) -> Tensor:
         parts = [getattr(layer, name) for layer in self.layers]
         if len(parts) == 1:
-            return parts[0].detach()
+            alone: Tensor = parts[0].detach()
+            return alone
         if getattr(self.layers[0], f"_joined_{name}", None) is not None:
             whole: Tensor = getattr(self.layers[0], f"_joined_{name}")
             step = 0
@@ -366,7 +368,7 @@ class CudaSteps:
         self.out_logps = torch.zeros(STRIDE, slots, device=self.device)
         self.cos, self.sin = net.angles()
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
-        self._sitting: list[Seat | None] = [None] * slots  # whose blocks the table holds
+        self._sitting: list[PagedRow | None] = [None] * slots  # whose blocks the table holds
         self._uniform = np.zeros((slots, STRIDE), np.float32)
         self._pool: Any = None
 
@@ -396,7 +398,7 @@ class CudaSteps:
         _add_norm[(len(x),)](x, y, self.norm, h, c.width, c.epsilon, HAS_Y=True, SIZE=size, num_warps=warps)
         return h
 
-    def read(self, spans: Sequence[Span], ids: Any, places: Any, last: Any) -> Tensor:
+    def read(self, spans: Sequence[TokenSpan], ids: Any, places: Any, last: Any) -> Tensor:
         """Reads prompts, whose tokens lie side by side; the scores after the last token of each."""
         device, c = self.device, self.c
         table = np.zeros((len(spans), max(len(span.blocks) for span in spans)), np.int32)
@@ -487,16 +489,16 @@ class CudaSteps:
 
     # Rows ----------------------------------------------------------------------------------------------------------
 
-    def advance(self, seats: Sequence[Seat | None]) -> None:
+    def advance(self, entries: Sequence[PagedRow | None]) -> None:
         """Some steps for all rows; each takes what it was given until it ends."""
-        there = [(slot, seat) for slot, seat in enumerate(seats) if seat is not None and seat.row.finish is None]
+        there = [(slot, entry) for slot, entry in enumerate(entries) if entry is not None and entry.row.finish is None]
         if not there:
             return
         size = min(max(_power(there[-1][0] + 1), FEWEST), self.slots)
-        steps = min(STRIDE, max(seat.row.limit - len(seat.row.ids) for _, seat in there))
-        filtered = any(seat.row.sampling.top_k > 0 or seat.row.sampling.top_p < 1.0 for _, seat in there)
-        if list(seats) != self._sitting:
-            self._put(seats, there)
+        steps = min(STRIDE, max(entry.row.limit - len(entry.row.ids) for _, entry in there))
+        filtered = any(entry.row.sampling.top_k > 0 or entry.row.sampling.top_p < 1.0 for _, entry in there)
+        if list(entries) != self._sitting:
+            self._put(entries, there)
         self._feed(there, size)
         graph = self._graph(size, filtered)
         for _ in range(steps):
@@ -504,32 +506,32 @@ class CudaSteps:
         ids, logps = self.out_ids[:steps].cpu().numpy(), self.out_logps[:steps].cpu().numpy()
         self._take(there, ids, logps)
 
-    def _feed(self, there: Sequence[tuple[int, Seat]], size: int) -> None:
+    def _feed(self, there: Sequence[tuple[int, PagedRow]], size: int) -> None:
         """The uniforms of the next steps: rows go on by themselves from where they stand."""
         slots = np.array([slot for slot, _ in there])
-        done = np.array([len(seat.row.ids) for _, seat in there])
+        done = np.array([len(entry.row.ids) for _, entry in there])
         columns = np.minimum(done + np.arange(STRIDE)[:, None], self._uniform.shape[1] - 1)
         uniform = np.zeros((STRIDE, size), np.float32)
         uniform[:, slots] = self._uniform[slots, columns]
         self.state.uniform[:, :size] = torch.from_numpy(uniform).to(self.device, non_blocking=True)
         self.state.count.zero_()
 
-    def _put(self, seats: Sequence[Seat | None], there: Sequence[tuple[int, Seat]]) -> None:
+    def _put(self, entries: Sequence[PagedRow | None], there: Sequence[tuple[int, PagedRow]]) -> None:
         """Writes where every row stands, after some have come or gone."""
         whole, real = np.zeros((8, self.slots), np.int32), np.ones((2, self.slots), np.float32)
         whole[6] = -1
-        width = max(seat.row.limit for _, seat in there)
+        width = max(entry.row.limit for _, entry in there)
         if width > self._uniform.shape[1]:
             self._uniform = np.pad(self._uniform, ((0, 0), (0, width - self._uniform.shape[1])))
-        for slot, seat in there:
-            row, how = seat.row, seat.row.sampling
-            place, last = len(seat.prompt) + len(row.ids) - 1, len(seat.prompt) + row.limit - 1
+        for slot, entry in there:
+            row, how = entry.row, entry.row.sampling
+            place, last = len(entry.prompt) + len(row.ids) - 1, len(entry.prompt) + row.limit - 1
             budget, banned = -1 if row.left is None else row.left, row.banned[0] if row.banned else -1
             whole[:, slot] = row.ids[-1], place, last, row.is_inside, budget, how.temperature == 0, banned, how.top_k
             real[:, slot] = how.temperature or 1.0, how.top_p
-            if self._sitting[slot] is not seat:
+            if self._sitting[slot] is not entry:
                 self._uniform[slot, : row.limit] = row.uniform[: row.limit]
-        self._sit([(slot, seat) for slot, seat in enumerate(seats) if self._sitting[slot] is not seat])
+        self._sit([(slot, entry) for slot, entry in enumerate(entries) if self._sitting[slot] is not entry])
         s, given = self.state, torch.from_numpy(whole).to(self.device)
         named = (s.token, s.place, s.last, s.inside, s.left, s.greedy, s.banned, s.top_k)
         for target, source in zip(named, given, strict=True):
@@ -542,12 +544,12 @@ class CudaSteps:
         """The blocks of rows that are new; those of rows that left become the idle one."""
         if not changed:
             return
-        width = max((len(seat.blocks) for _, seat in changed if seat is not None), default=1)
+        width = max((len(entry.blocks) for _, entry in changed if entry is not None), default=1)
         table = np.zeros((len(changed), width), np.int32)
-        for number, (slot, seat) in enumerate(changed):
-            self._sitting[slot] = seat
-            if seat is not None:
-                table[number, : len(seat.blocks)] = seat.blocks
+        for number, (slot, entry) in enumerate(changed):
+            self._sitting[slot] = entry
+            if entry is not None:
+                table[number, : len(entry.blocks)] = entry.blocks
         slots = torch.tensor([slot for slot, _ in changed], device=self.device)
         self.table[slots, :width] = torch.from_numpy(table).to(self.device)
 
@@ -566,16 +568,16 @@ class CudaSteps:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 self._step(size, filtered)
-            self._pool = graph.pool()  # type: ignore[no-untyped-call]
+            self._pool = graph.pool()
             self.graphs[which] = graph
         return self.graphs[which]
 
-    def _take(self, there: Sequence[tuple[int, Seat]], ids: Any, logps: Any) -> None:
+    def _take(self, there: Sequence[tuple[int, PagedRow]], ids: Any, logps: Any) -> None:
         is_end = np.isin(ids, self.ends)
         first = np.where(is_end.any(0), is_end.argmax(0) + 1, len(ids))
         tokens, chances = ids.T.tolist(), np.minimum(logps, 0.0).T.tolist()
-        for slot, seat in there:
-            row = seat.row
+        for slot, entry in there:
+            row = entry.row
             if row.is_plain:
                 count = min(int(first[slot]), row.limit - len(row.ids))
                 row.extend(tokens[slot][:count], chances[slot][:count])
@@ -682,7 +684,6 @@ def _scores(hidden: Tensor, weight: Tensor) -> Tensor:
 
 def head_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-prob of each target and entropy of each choice, [N], in 32 bits; the scores of all never exist at once."""
-    found: tuple[Tensor, Tensor] = _HeadLogprobs.apply(
-        hidden.to(weight.dtype).contiguous(), weight, targets, temperature
-    )
+    head: Any = _HeadLogprobs
+    found: tuple[Tensor, Tensor] = head.apply(hidden.to(weight.dtype).contiguous(), weight, targets, temperature)
     return found

@@ -57,7 +57,8 @@ def add(net: nn.Module, head: nn.Module, rank: int, *, seed: int) -> None:
 @torch.no_grad()
 def merge(net: nn.Module) -> None:
     """Adds the adapters to the weights, in place; the model is a plain one again, and trainable whole."""
-    for layer in layers_of(net).values():
+    layers: list[Any] = list(layers_of(net).values())
+    for layer in layers:
         change = ALPHA * (layer.lora_B.float() @ layer.lora_A.float())
         layer.weight.copy_(layer.weight.float() + change)
         del layer.lora_A, layer.lora_B

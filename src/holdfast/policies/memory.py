@@ -21,7 +21,7 @@ SLICE = 1 << 28  # bytes of gradients that are 32 bits wide at a time, three tim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingPlan:
+class MemoryPlan:
     """How training fits into a GPU."""
 
     is_checkpointed: bool  # whether layers are computed again in the backward pass
@@ -51,7 +51,7 @@ def fixed_bytes(parameters: int, trained: int, itemsize: int) -> int:
     return parameters * itemsize + trained * (own + 8 + (4 if own < 4 else 0)) + 3 * SLICE + HEAD
 
 
-def plan(c: CausalConfig, trained: int, itemsize: int, room: int, *, most: int = 0) -> TrainingPlan:
+def plan(c: CausalConfig, trained: int, itemsize: int, room: int, *, most: int = 0) -> MemoryPlan:
     """For so many bytes in all. BadInput where not even a few tokens fit."""
     fixed, options = fixed_bytes(c.parameters, trained, itemsize), []
     is_adapted = trained < c.parameters // 2
@@ -59,7 +59,7 @@ def plan(c: CausalConfig, trained: int, itemsize: int, room: int, *, most: int =
         each = token_bytes(c, itemsize, is_checkpointed=is_checkpointed, is_adapted=is_adapted)
         fits = max(int(RESERVE * room) - fixed, 0) // each
         wanted = most or max(min(AT_ONCE, PIECE // each), FEWEST)
-        options.append(TrainingPlan(is_checkpointed=is_checkpointed, tokens=min(fits, wanted), fixed=fixed, each=each))
+        options.append(MemoryPlan(is_checkpointed=is_checkpointed, tokens=min(fits, wanted), fixed=fixed, each=each))
     whole, again = options
     chosen = whole if whole.tokens >= min(most or FEWEST, FEWEST) else again
     if chosen.tokens < 256:
@@ -83,7 +83,7 @@ def _remedy(c: CausalConfig, trained: int, itemsize: int, room: int) -> str:
     return f"take a model of at most {most / 1e9:.1f} B parameters, or a larger GPU"
 
 
-def plan_training(net: CausalLM, trained: int, device: torch.device, *, most: int = 0) -> TrainingPlan:
+def plan_training(net: CausalLM, trained: int, device: torch.device, *, most: int = 0) -> MemoryPlan:
     """For a model that lies on this GPU already. `most`: tokens that are read at once where somebody said so."""
     itemsize = next(net.parameters()).dtype.itemsize
     held = sum(p.nbytes for p in net.parameters())

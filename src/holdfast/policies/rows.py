@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from holdfast.contracts.errors import BadInput
+from holdfast.policies.chat_template import ChatTemplate
 from holdfast.policies.decoder import DecodeRequest
 from holdfast.policies.sampling import Completion, draw, log_probs, uniforms
 
-if TYPE_CHECKING:
-    from holdfast.policies.hub import Hub
+
+class WritingModel(Protocol):
+    """What a row needs to know of the model that writes it."""
+
+    net: Any
+    template: ChatTemplate
+
+    @property
+    def context(self) -> int: ...
 
 
 class Row:
     """One answer being written."""
 
-    def __init__(self, hub: Hub, request: DecodeRequest) -> None:
+    def __init__(self, hub: WritingModel, request: DecodeRequest) -> None:
         prompt, sampling = request.ids, request.sampling
         if not 1 <= len(prompt) < hub.context:
             raise BadInput(f"{len(prompt)} tokens", why=f"the context is {hub.context}", remedy="shorten the text")
