@@ -13,7 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+<<<<<<< HEAD
 from holdfast.cli.options import CONFIG, Output, StoreOptions, check_torch, existing, needing, written_whole
+=======
+from holdfast.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    Output,
+    StoreOptions,
+    check_torch,
+    existing,
+    needing,
+    written_whole,
+)
+>>>>>>> i19models
 from holdfast.cli.release import decision_lines, headline, reason_lines
 from holdfast.cli.report import write_page
 from holdfast.cli.show import folded, left, near, one_line, print_table, step
@@ -334,6 +347,11 @@ class ImproveOptions:
     model: Annotated[
         str | None, Option(metavar="local/NAME", help="To begin with: a model, a checkpoint, a release.")
     ] = None
+    lora: Annotated[int | None, Option(metavar="RANK", min=0, help="Train adapters of this rank; 0: all weights.")] = (
+        None
+    )
+    device: DeviceOption = None
+    dtype: DtypeOption = None
     agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None
     policy: Annotated[str | None, Option(metavar="NAME", help="Which line of versions is improved.")] = None
     iterations: Annotated[int | None, Option(metavar="N", min=1, max=10_000, help="How many.")] = None
@@ -362,7 +380,11 @@ class ImproveOptions:
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
         if self.env is None and self.reward_range is not None:
             raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
+<<<<<<< HEAD
         for name in ("model", "agent", "follow", "train_on", "waive_safety"):
+=======
+        for name in ("model", "lora", "device", "dtype", "agent", "follow", "train_on"):
+>>>>>>> i19models
             if self.env is not None and getattr(self, name) is not None:
                 raise BadInput(
                     f"--{name.replace('_', '-')}",
@@ -377,6 +399,7 @@ class ImproveOptions:
         settings = load_settings(config)
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
         block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
+<<<<<<< HEAD
         named = {
             "model": self.model,
             "agent": self.agent,
@@ -384,6 +407,10 @@ class ImproveOptions:
             "safety_waived": self.waive_safety,
         }
         settings = override(settings, improve=block, **named)
+=======
+        names = ("model", "lora", "device", "dtype", "agent", "train_on")
+        settings = override(settings, improve=block, **{name: getattr(self, name) for name in names})
+>>>>>>> i19models
         return _found(settings, at.store, at.project)
 
     def in_env(self, env: str) -> RunSpec:

@@ -130,6 +130,10 @@ def _check_constant(block: str, aggregate: str, constant: float | None) -> None:
         raise _rule("goes with aggregate = sequence_norm_constant", "give both, or neither", at=at)
 
 
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")]
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+
 class GaeBlock(BaseModel):
     """How advantages are estimated from rewards and values, turn by turn."""
 
@@ -420,6 +424,8 @@ class TrainSettings(BaseModel):
     model_config = STRICT
 
     model: Name | None = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
     sft: SftBlock | None = None
     dpo: DpoBlock | None = None
     privacy: PrivacyBlock | None = None
@@ -450,6 +456,9 @@ class OptimizeSettings(BaseModel):
     agent: Annotated[str, AfterValidator(_agent)] | None = None
     scorers: Scorers | None = Field(default=None, validation_alias=AliasChoices("scorers", "scorer"))  # None: the usual
     model: Name | None = None
+    lora: Annotated[int, Field(ge=0)] = 0  # of a local model: rank of the adapters that learn; 0: all weights do
+    device: Device = "auto"  # of a local model: auto is the first GPU, or the CPU
+    dtype: Dtype = "auto"  # auto is bfloat16 on a GPU
     base_url: Annotated[str, AfterValidator(_url)] | None = None
     proxy_url: Annotated[str, AfterValidator(partial(_url, at="proxy_url"))] | None = None  # agents' calls go there
     worker_count: Count = 2
@@ -546,6 +555,9 @@ LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "safety": None,
     "safety_waived": None,
     "thinking_allocation": "table",
+    "lora": 0,
+    "device": "auto",
+    "dtype": "auto",
     "improve.algorithm": None,
     "rl_optimizer.critic": CriticBlock().model_dump(),
     "rl_optimizer.gae.turn_credit": 0.0,

@@ -225,7 +225,7 @@ def policy_for(settings: OptimizeSettings) -> Policy:
     needs_torch()
     from holdfast.policies.model import Model
 
-    return Model(name, resources=settings.resources)
+    return Model(name, lora=settings.lora, device=settings.device, dtype=settings.dtype, resources=settings.resources)
 
 
 def _spec(
