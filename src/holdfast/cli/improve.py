@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-<<<<<<< HEAD
-from holdfast.cli.options import CONFIG, Output, StoreOptions, check_torch, existing, needing, written_whole
-=======
 from holdfast.cli.options import (
+    CONFIG,
     DeviceOption,
     DtypeOption,
     Output,
@@ -26,7 +24,6 @@ from holdfast.cli.options import (
     needing,
     written_whole,
 )
->>>>>>> i19models
 from holdfast.cli.release import decision_lines, headline, reason_lines
 from holdfast.cli.report import write_page
 from holdfast.cli.show import folded, left, near, one_line, print_table, step
@@ -380,11 +377,7 @@ class ImproveOptions:
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
         if self.env is None and self.reward_range is not None:
             raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
-<<<<<<< HEAD
-        for name in ("model", "agent", "follow", "train_on", "waive_safety"):
-=======
-        for name in ("model", "lora", "device", "dtype", "agent", "follow", "train_on"):
->>>>>>> i19models
+        for name in ("model", "lora", "device", "dtype", "agent", "follow", "train_on", "waive_safety"):
             if self.env is not None and getattr(self, name) is not None:
                 raise BadInput(
                     f"--{name.replace('_', '-')}",
@@ -399,18 +392,9 @@ class ImproveOptions:
         settings = load_settings(config)
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
         block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
-<<<<<<< HEAD
-        named = {
-            "model": self.model,
-            "agent": self.agent,
-            "train_on": self.train_on,
-            "safety_waived": self.waive_safety,
-        }
-        settings = override(settings, improve=block, **named)
-=======
         names = ("model", "lora", "device", "dtype", "agent", "train_on")
-        settings = override(settings, improve=block, **{name: getattr(self, name) for name in names})
->>>>>>> i19models
+        named = {"safety_waived": self.waive_safety, **{name: getattr(self, name) for name in names}}
+        settings = override(settings, improve=block, **named)
         return _found(settings, at.store, at.project)
 
     def in_env(self, env: str) -> RunSpec:
