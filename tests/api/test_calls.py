@@ -11,7 +11,6 @@ from typing import Any
 
 import openai
 import pytest
-from holdfast.promote.account import level
 
 import holdfast as hf
 from holdfast.contracts.errors import BadInput
@@ -19,6 +18,7 @@ from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.settings import OptimizeSettings
 from holdfast.pipeline.spec import optimize_spec
+from holdfast.promote.account import level
 from holdfast.store.store import open_store
 from tests.api import scene
 from tests.api.conftest import Improved
