@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.inputs import TaskScore
 from holdfast.collect.agent import Context, OwnScore, Tracer, no_model
 from holdfast.collect.executors import InProcess, plainly, run_one
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
@@ -48,7 +49,9 @@ from holdfast.pipeline.spec import (
 )
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
+from holdfast.reward import ready
 from holdfast.reward.safety import SafetyPolicy
+from holdfast.reward.scorers import Scorer, combine
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.arithmetic import agent as arithmetic
@@ -245,6 +248,15 @@ def test_answers_are_scored_by_what_the_agent_brings_along_or_by_the_expected_te
     own = score_for(settings(agent=ARITHMETIC), tooluse)
     assert isinstance(own, OwnScore) and own.without(ALL_ON) is tooluse_score
     assert score_for(settings(agent=ARITHMETIC), arithmetic) is exact_match
+
+
+def test_judges_in_a_runs_reward_are_given_the_stores_calibrations_through_every_wrapper() -> None:
+    judge: Any = ready.judge(no_model)
+    known: Any = ["a calibration"]
+    score = SafeguardedScorer(TaskScore(combine([Scorer(judge, gate=True)])), SafetyPolicy())
+    Runtime(echo, score, Endpoints(lambda _: None)).calibrate_by(known)
+    assert judge.made.calibrations == ("a calibration",)
+    Runtime(echo, exact_match, Endpoints(lambda _: None)).calibrate_by(known)  # no judge: nothing to do
 
 
 @pytest.mark.parametrize("kind", ["tasks", "processes"])
