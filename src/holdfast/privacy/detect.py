@@ -1201,6 +1201,7 @@ PUBLIC = re.compile(  # long random letters that are no secret
 )
 
 
+_PASSWORD_SIGN = "senha"
 FOUR_DIGITS = re.compile(r"[0-9](?:[ ._/-]{0,2}[0-9]){3}")
 
 
@@ -1212,7 +1213,8 @@ class Search:
         for group in groups:
             for name, sign in group.items():
                 is_free = not (sign.hints or sign.words)
-                key = _common(sign), sign.trait, sign.any_case, is_free, sign.gate
+                is_password = _PASSWORD_SIGN in sign.words  # apart from the others: most texts have no such word
+                key = _common(sign), sign.trait, sign.any_case, is_free, sign.gate, is_password
                 alike.setdefault(key, []).append((name, sign))
         self._alike = [
             (
@@ -1221,7 +1223,7 @@ class Search:
                 frozenset(word for _, sign in signs for word in sign.words),
                 signs,
             )
-            for (letter, trait, any_case, is_free, gate), signs in alike.items()
+            for (letter, trait, any_case, is_free, gate, _), signs in alike.items()
         ]
 
     def find(self, text: str) -> list[Detection]:
@@ -1249,8 +1251,8 @@ class Search:
 
 def _fewest(hints: Iterable[str]) -> tuple[str, ...]:
     """The hints that contain no other one: a text with any of them has one of these."""
-    every = frozenset(hints)
-    return tuple(sorted(hint for hint in every if not any(other in hint for other in every - {hint})))
+    every = dict.fromkeys(hints)
+    return tuple(hint for hint in every if not any(other in hint for other in every if other != hint))
 
 
 def _common(sign: Sign) -> str:
