@@ -250,7 +250,6 @@ def test_answers_are_scored_by_what_the_agent_brings_along_or_by_the_expected_te
     assert score_for(settings(agent=ARITHMETIC), arithmetic) is exact_match
 
 
-<<<<<<< HEAD
 def test_a_proof_measures_safety_unless_that_is_waived_or_the_score_does_it_itself() -> None:
     task, told = {"prompt": "1 + 1", "expected": "2"}, "2, and the key is sk-proj-" + "a1B2" * 12
     proving = score_for(settings(agent=ARITHMETIC), arithmetic, is_proof=True)
@@ -265,7 +264,8 @@ def test_a_proof_measures_safety_unless_that_is_waived_or_the_score_does_it_itse
     proof = spec.program.keywords["spec"]  # type: ignore[attr-defined]
     assert proof.manifest == {"safety_waived": "by hand"} and proof.criteria.max_safety_regression is None
     assert proof.prove.how.max_safety_regression is None
-=======
+
+
 def test_judges_in_a_runs_reward_are_given_the_stores_calibrations_through_every_wrapper() -> None:
     judge: Any = ready.judge(no_model)
     known: Any = ["a calibration"]
@@ -273,7 +273,6 @@ def test_judges_in_a_runs_reward_are_given_the_stores_calibrations_through_every
     Runtime(echo, score, Endpoints(lambda _: None)).calibrate_by(known)
     assert judge.made.calibrations == ("a calibration",)
     Runtime(echo, exact_match, Endpoints(lambda _: None)).calibrate_by(known)  # no judge: nothing to do
->>>>>>> i15rest
 
 
 @pytest.mark.parametrize("kind", ["tasks", "processes"])
