@@ -170,9 +170,10 @@ def canary(metric: str, limit: float, how: Canary, rng: Rng, size: tuple[int, in
         return hit(rng, np.full(size, 0.02 + off)), hit(rng, np.full(live, 0.02)).mean(axis=-1)
     if metric == "reward":
         return (1.0 - off) * rng.beta(4.0, 2.0, size), rng.beta(4.0, 2.0, live).mean(axis=-1)
-    if metric == "latency":  # shares of a cap of ten medians
-        ours, theirs = (0.1 * rng.lognormal(sigma=0.6, size=one) for one in (size, live))
-        return np.minimum((1.0 + off) * ours, 1.0), np.minimum(theirs, 1.0).mean(axis=-1)
+    if metric == "latency":  # whether it is beyond live's 95th percentile, for the canary with the limit in it
+        ours, theirs = (rng.lognormal(sigma=0.6, size=one) for one in (size, live))
+        p95 = float(np.exp(0.6 * scipy.stats.norm.ppf(0.95)))
+        return ((1.0 + off) * ours > (1.0 + limit) * p95).astype(np.float64), (theirs > p95).mean(axis=-1)
     raise BadInput(f"metric {metric}", why="is none of the guard's")
 
 

@@ -6,7 +6,7 @@ same seed gives the same interval.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy  # type: ignore[import-untyped]  # its parts load when they are used, which takes a second
@@ -88,6 +88,22 @@ def difference(
         return interval(after - before, rng=rng, level=level)
     places = (_draw(before, rng) for _ in range(RESAMPLES))
     return _percentiles([statistic(after[at]) - statistic(before[at]) for at in places], len(before), level)
+
+
+def nested(
+    groups: Sequence[ArrayLike], statistic: Statistic, *, rng: np.random.Generator, level: float = 0.95
+) -> Interval:
+    """Bootstrap interval of a statistic of the mean row of several tables [rows, columns]: first tables are drawn, then
+    the rows of each; every table counts the same. For seeds and the tasks of each seed: the interval is about other
+    seeds and other tasks."""
+    tables = [np.asarray(one, np.float64) for one in groups]
+    if len(tables) < 2 or any(one.ndim != 2 or not one.size or not np.isfinite(one).all() for one in tables):
+        raise BadInput("groups of scores", why="must be two tables of finite numbers or more, none of them empty")
+    drawn = []
+    for _ in range(RESAMPLES):
+        chosen = [tables[place] for place in rng.integers(len(tables), size=len(tables))]
+        drawn.append(statistic(np.mean([one[_draw(one, rng)].mean(axis=0) for one in chosen], axis=0)))
+    return _percentiles(drawn, len(tables), level)
 
 
 def _matrix(scores: ArrayLike) -> Matrix:
