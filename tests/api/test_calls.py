@@ -13,6 +13,7 @@ import pytest
 import holdfast as hf
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.release import Stage
+from holdfast.promote.account import level
 from holdfast.store.store import open_store
 from tests.api import scene
 from tests.api.conftest import Improved
@@ -56,23 +57,25 @@ def test_an_agent_with_an_sdk_of_its_own_is_improved_as_it_is(endpoint: Endpoint
     assert any(row["feedback"] and row["feedback"].startswith("said") for row in rows)
 
 
-def test_the_same_call_once_more_is_another_try_and_is_believed_half_as_easily(endpoint: Endpoint, at: Path) -> None:
+@pytest.mark.usefixtures("untraced")
+def test_the_same_call_once_more_is_another_test_on_the_same_tasks_and_is_charged(endpoint: Endpoint, at: Path) -> None:
     """Or whoever repeats a call until the gate opens would get a bad candidate through, sooner or later."""
     call = short(endpoint, at)
     found = [hf.improve(scene.agent, scene.questions(90), **call) for _ in range(3)]
     assert [one.release for one in found] == ["support@2"] * 3 and len({one.run.id for one in found}) == 3
     with open_store(at, create=False) as store:
         kept = [json.loads(store.blobs.get(str(one.proof.evidence.samples))) for one in found if one.proof]
-    assert [one["weighing"]["alpha"] for one in kept] == [0.05, 0.025, 0.0125]
-    assert [one["criteria"]["max_p_value"] for one in kept] == [0.05, 0.025, 0.0125]
-    assert [one.proof.evidence.manifest.get("tries") for one in found if one.proof] == [None, 2, 3]
+    assert [one["weighing"]["alpha"] for one in kept] == [level(0.05, n) for n in (1, 2, 3)]
+    assert [one["weighing"]["safety_alpha"] for one in kept] == [0.05] * 3  # asked of each alone
+    assert [one.proof.evidence.manifest["account"]["number"] for one in found if one.proof] == [1, 2, 3]
     more = found[2].prove(scene.questions(230).select(ids=[f"t{n}" for n in range(90, 230)]))
     with open_store(at, create=False) as store:
         assert more.proof is not None
         last = json.loads(store.blobs.get(str(more.proof.evidence.samples)))
-    assert last["weighing"]["alpha"] == 0.0125  # further tasks are the same try
+    assert last["weighing"]["alpha"] == level(0.05, 3)  # further tasks are the same test
     other = hf.improve(scene.agent, scene.questions(90), **{**call, "policy": hf.Prompt(system=scene.POOR)})
-    assert other.proof is not None and "tries" not in other.proof.evidence.manifest  # against another base
+    assert other.proof is not None  # another candidate, or another base: one more on the same tasks
+    assert other.proof.evidence.manifest["account"]["number"] == 4
 
 
 def test_where_no_candidate_does_better_nothing_is_proved_and_the_reason_is_told(endpoint: Endpoint, at: Path) -> None:
@@ -98,6 +101,7 @@ def test_a_search_of_your_own_proposes_prompts_from_what_was_tried(endpoint: End
     assert result.candidate is not None and result.candidate.manifest["texts"] == {"system": scene.GOOD}
 
 
+@pytest.mark.usefixtures("untraced")
 def test_an_accepted_candidate_goes_where_the_call_says(endpoint: Endpoint, accepted: Improved, at: Path) -> None:
     call = accepted.call | {"store": at, "stage": "canary"}
     result = hf.improve(scene.agent, scene.questions(230), **call)
@@ -131,6 +135,7 @@ def test_an_attempt_that_failed_is_no_safer_for_that(endpoint: Endpoint, at: Pat
     assert any(row["status"] == "failed" for row in result.run.rollouts())
 
 
+@pytest.mark.usefixtures("untraced")
 def test_a_held_candidate_is_proved_on_further_tasks(endpoint: Endpoint, at: Path) -> None:
     few = hf.improve(scene.agent, scene.questions(90), **short(endpoint, at))
     assert not few.is_accepted and few.decision.needs and "result.prove(tasks)" in str(few)

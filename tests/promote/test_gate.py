@@ -545,3 +545,13 @@ def test_an_audit_record_that_contradicts_its_evidence_is_refused(wrong: dict[st
     given = {"checkpoint": "c", "at": 0.0, "criteria": Criteria(), **wrong}
     with pytest.raises(BadInput):
         audit_record(decide(good(), Criteria()), good(), **given)
+
+
+def test_what_is_held_says_which_alpha_its_test_had() -> None:
+    held = Verdict(outcome=Outcome.HOLD, reasons=("success undecided: evidence 3 of 1087",), needs=30)
+    text = "α of this test 0.00092 of 0.05: the 12th candidate on these tasks; fresh held-out tasks would start anew"
+    evidence = replace(good(), verdict=held, manifest={**good().manifest, "account": {"number": 12, "text": text}})
+    assert any(text in reason.text for reason in decide(evidence, Criteria()).reasons)
+    safe = replace(held, reasons=("success proved: all", "safety worse by at most 0.05 undecided: few"))
+    told = decide(replace(evidence, verdict=safe), Criteria()).reasons
+    assert not any(text in reason.text for reason in told)  # safety is asked of each alone

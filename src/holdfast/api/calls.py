@@ -47,7 +47,7 @@ from holdfast.pipeline import improve as loop
 from holdfast.pipeline.collect import collect as collect_step
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.more import candidate_of, end_of, samples_of, unfinished_after
-from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, measured, policies_of
+from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, charge_in, measured, policies_of
 from holdfast.pipeline.paired import compare as compare_step
 from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
 from holdfast.pipeline.prove import HeldOut, ProveConfig, prove
@@ -514,6 +514,7 @@ def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store
         timeout_s=options["timeout_s"],
         source=described(source),
         continues=Continued(run=last, iteration=iteration, planned=so_far.planned, looks=so_far.looks),
+        is_charged=charge_in(store, last, iteration) is not None,
     )
     if unfinished is not None and store.whole(unfinished.settings) != json.loads(json.dumps(made.settings)):
         raise unfinished_after(last, unfinished, "finish it first, by the same call that began it")
@@ -551,7 +552,8 @@ def _decided(
     last = loads(Evidence, store.blobs.get(str(result.details["evidence"])))
     release = store.releases.get(result.release)
     kept = samples_of(store, release) or {}
-    candidate = candidate_of(store, release, last, measured(store, run.id), run=run.id, suite=evaluation.suite)
+    so_far, charge = measured(store, run.id), charge_in(store, run.id)
+    candidate = candidate_of(store, release, last, so_far, run=run.id, suite=evaluation.suite, charge=charge)
     request = PromotionRequest(
         candidate=candidate,
         how=evaluation.how,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -215,13 +216,14 @@ def more(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, Option(metavar="N", min=1, max=100, help="The same tasks, N times more each; counts half.")
+        int | None, Option(metavar="N", min=1, max=100, help="The same tasks, N times more each; another test.")
     ] = None,
 ) -> Output:
     """Collect more evidence on the same two versions and ask the gate again.
 
-    On further tasks the test goes on where it stood. The same tasks with further seeds are another try, and are
-    believed half as easily. Without either option: as many generated tasks again, or else as many seeds again.
+    On further tasks the test goes on where it stood, with the same α. The same tasks with further seeds are another
+    test, with the α that the policy's account leaves. Without either option: as many generated tasks again, or else as
+    many seeds again.
     """
     from holdfast.cli.drive import drive
     from holdfast.cli.release import decision_view
@@ -382,10 +384,57 @@ def run(
         primary=primary, alpha=alpha, min_effect=min_effect, max_safety_regression=max_safety_regression
     )
     given = {"batch": batch, "stop_early": stop_early, "seed": seed, "workers": workers, "is_null": null, "how": how}
+    given["is_charged"] = not null
     cases = _suite(str(suite), seeds)
     with at.open() as opened:
         made = _evaluation_prove(opened, cases, str(suite), str(baseline), candidate, given)
         return _drive(opened, evaluation_spec(opened, made), None)
+
+
+@app.command("anchor")
+def anchor(
+    at: StoreOptions,
+    policy: Annotated[str | None, Argument(metavar="POLICY", help="Which line of versions; else the only one.")] = None,
+    against: Annotated[
+        str | None, Option(metavar="VERSION", help="The anchor; else the first version that was live.")
+    ] = None,
+) -> Output:
+    """Measure the live version against its anchor on the policy's held-out tasks.
+
+    Each promotion may lose a little that nobody can see; this sees the sum. Where live is proved worse, that is exit
+    code 1 and an alert. The test has an α of its own, and no release moves.
+    """
+    from holdfast.cli.drive import drive
+    from holdfast.cli.release import _policy as policy_named
+
+    with needing("learn"):
+        from holdfast.pipeline.more import anchor_evaluation
+    with at.existing() as opened:
+        name = policy_named(opened, policy)
+        whole = None if against is None else _whole(opened, against)
+        made = anchor_evaluation(opened, name, whole, _suites())
+        status, _, code = drive(opened, _spec(opened, made), None)
+        found = view_of(opened, opened.runs.get(status.run_id), code)
+        is_worse = _alert(opened, name, made, status.run_id)
+        return replace(found, code=code or int(is_worse))
+
+
+def _alert(store: Store, policy: str, made: PairedEvaluation, run: str) -> bool:
+    """Raises an alert where live is proved worse than its anchor, and clears it where it is proved better."""
+    from holdfast.contracts.commands import Alert, Severity
+    from holdfast.pipeline.paired import comparison_of
+
+    found, code = comparison_of(store, run), f"worse_than_anchor:{policy}"
+    outcome = None if found is None else found.verdict.outcome
+    if outcome is Outcome.REJECT:
+        remedy = f"holdfast release rollback {policy} --to {made.baseline.name}"
+        message = f"{made.candidate.name} is live, and proved worse than {made.baseline.name} ({run}); {remedy}"
+        alert = Alert(code=code, message=message, severity=Severity.CRITICAL, at=time.time())
+        store.alerts.raise_(alert, who=who()).result()
+        print("\n".join(folded(message)), file=sys.stderr)
+    elif outcome is Outcome.PROMOTE:
+        store.alerts.clear(code, at=time.time(), who=who()).result()
+    return outcome is Outcome.REJECT
 
 
 @app.command("show")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.operate.publication import RecomputedDecision
     from holdfast.pipeline.more import CandidateEvidence
     from holdfast.pipeline.promote import PromotionRequest
+    from holdfast.promote.account import Charge
     from holdfast.prove.comparison import ComparisonConfig
     from holdfast.store.store import Store
 
@@ -109,11 +110,11 @@ def _findings(store: Store, release: Release, audit: str | None, golden: str | N
 def _request(
     store: Store, release: Release, found: CandidateEvidence, findings: tuple[Any, Any], is_untrained: bool, to: Stage
 ) -> PromotionRequest:
-    from holdfast.pipeline.more import tries
+    from holdfast.pipeline.account import at_charge
     from holdfast.pipeline.promote import Candidate, PromotionRequest
 
     live = _live(store, release, found)
-    measured = found.measured
+    measured, charge = found.measured, found.charge or _charge(store, live, release, found)
     candidate = Candidate(
         run=found.run,
         policy=release.policy,
@@ -128,11 +129,12 @@ def _request(
         golden=findings[1],
         manifest=release.manifest,
         kind=release.kind,
+        charge=charge,
     )
-    how = _strict(found.how, tries(store, found, release))
+    how = at_charge(_strict(found.how), charge)
     criteria = Criteria(
         max_safety_regression=how.max_safety_regression,
-        max_p_value=how.alpha,
+        max_p_value=how.uncharged_alpha,
         require_audit=not is_untrained,
         max_seed_spread=SpreadLimits(p_value=how.seed_p_value_spread, delta=how.seed_delta_spread),
         max_sample_spread=SpreadLimits(p_value=how.sample_p_value_spread, delta=how.sample_delta_spread),
@@ -140,6 +142,16 @@ def _request(
     return PromotionRequest(
         candidate=candidate, how=how, criteria=criteria, reports=store.reports, now=time.time(), to=to
     )
+
+
+def _charge(store: Store, live: Release, release: Release, found: CandidateEvidence) -> Charge:
+    """Of a run that was charged nothing, as its baseline was not live, or nobody kept an account: it is charged now."""
+    from holdfast.pipeline.account import charged
+
+    told: dict[str, Any] = {"run": found.runs[0].id, "iteration": found.iteration, "who": who(), "now": time.time()}
+    versions = (live.source, release.source)
+    alpha = found.how.uncharged_alpha
+    return asyncio.run(charged(store, release.policy, found.tasks, alpha=alpha, versions=versions, **told))
 
 
 def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:
@@ -161,13 +173,13 @@ def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:
     return live
 
 
-def _strict(how: ComparisonConfig, tries: int) -> ComparisonConfig:
-    """As the run was weighed, but no looser than is documented; and with half the error rate at every further try."""
+def _strict(how: ComparisonConfig) -> ComparisonConfig:
+    """As the run was weighed, but no looser than is documented."""
     usual = type(how)()
     least = ["alpha", "max_safety_regression", "seed_p_value_spread", "seed_delta_spread"]
     least += ["sample_p_value_spread", "sample_delta_spread"]
     tight = {name: min(getattr(how, name), getattr(usual, name)) for name in least}
-    return replace(how, **{**tight, "alpha": tight["alpha"] / 2 ** (tries - 1)}, min_effect=max(how.min_effect, 0.0))
+    return replace(how, **tight, min_effect=max(how.min_effect, 0.0))
 
 
 def decision_view(found: dict[str, Any], now: Release, at: str) -> Output:
@@ -329,6 +341,48 @@ def history(at: StoreOptions, policy: PolicyText = None) -> Output:
     return Output(entries, "\n".join(lines))
 
 
+@app.command("account")
+def account(at: StoreOptions, policy: PolicyText = None) -> Output:
+    """Show a policy's α-account: which tests its candidates had, what is spent, and what the next one gets.
+
+    Candidates that are measured on the same held-out tasks share one α; fresh tasks begin anew, and promotions win
+    some of it back.
+    """
+    from holdfast.pipeline.account import account_record
+
+    with existing(at) as opened:
+        found = account_record(opened, _policy(opened, policy))
+    return Output(found, lambda: _print_account(found, str(at)))
+
+
+def _print_account(found: dict[str, Any], at: str) -> None:
+    tests = show.count(found["tests"], "candidate")
+    print(f"{found['policy']}: {tests} tested, {found['promoted']} promoted")
+    if found["sets"]:
+        bound = f"were none of them better, the chance of any promotion so far is at most {found['bound']:.3g}"
+        print("\n".join(folded(bound)))
+        rows = [
+            (
+                str(one["tasks"]),
+                str(one["tests"]),
+                f"{one['spent']:.0%}",
+                f"{one['left']:.0%}",
+                f"{one['next_alpha']:.2g}",
+            )
+            for one in found["sets"]
+        ]
+        show.print_table((">held-out tasks", ">tests", ">spent", ">left", ">α of the next"), rows)
+    anchor = found["anchor"]
+    if anchor is not None:
+        told = {"reject": "live is proved worse", "promote": "live is proved better"}.get(
+            anchor["outcome"], "undecided"
+        )
+        print(f"against its anchor {anchor['against']}: {told} ({anchor['run']})")
+    if found["anchor_due"] is not None:
+        print(f"{found['anchor_due']} promotions since live was measured against its anchor:")
+        print("\n".join(step(f"holdfast prove anchor {found['policy']}{at}")))
+
+
 @app.command()
 def explain(version: VersionText, at: StoreOptions) -> Output:
     """Explain why a version is at its stage, and recompute the decision.
@@ -431,6 +485,10 @@ def serve(
     guard: Annotated[
         bool, Option("--guard/--no-guard", help="Watch canaries here: take them further, or back.")
     ] = True,
+    holdback: Annotated[
+        bool,
+        Option("--holdback/--no-holdback", help="5 % of the callers stay with the version before, to compare with."),
+    ] = True,
     upstream: Annotated[
         str | None, Option(metavar="URL", help="Where models elsewhere answer, as in http://…/v1.")
     ] = None,
@@ -448,7 +506,7 @@ def serve(
     with existing(at) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
         how: dict[str, Any] = {"token": token, "is_recorded": record, "is_scrubbed": scrub, "is_guarded": guard}
-        how["upstream"] = upstream
+        how |= {"upstream": upstream, "keeps_holdback": holdback}
         key = os.environ.get("OPENAI_API_KEY") or None
         run(opened, name, listening, ServiceOptions(**how, key=key))
 
@@ -567,13 +625,13 @@ def evidence_of(store: Store, release: Release) -> Evidence | None:
 
 def guard_of(store: Store, release: Release) -> dict[str, Any] | None:
     """What its guard sees; None where nothing of it is watched."""
-    from holdfast.operate.canary_controller import judge
+    from holdfast.operate.canary_controller import compared, judge
     from holdfast.prove.guard import GuardLimits
 
-    live = store.releases.live(release.policy)
-    if live is None or release.stage not in (Stage.CANARY, Stage.SHADOW):
+    pair = compared(store.releases.of_policy(release.policy))
+    if pair is None or pair[0].id != release.id:
         return None
-    return asdict(judge(store, release, live, GuardLimits()))
+    return {"beside": pair[1].id, **asdict(judge(store, *pair, GuardLimits(), time.time()))}
 
 
 def last_decision(store: Store, release: Release) -> tuple[Decision, LedgerEntry] | None:
@@ -605,9 +663,25 @@ def version_lines(
     for line in _evidence_lines(evidence):
         yield f"  {line}"
     if guard is not None:
-        for metric, one in guard["readings"].items():
-            reading = f"live {_number(one['live'])}, this {_number(one['canary'])}, {one['n']} answers"
-            yield f"  guard    {metric_name(metric):<11} {STATES.get(one['state'], one['state']):<9} {reading}"
+        yield from _guard_lines(guard)
+    elif release.stage is Stage.LIVE:
+        yield from _line("guard", "compared with nothing: no version before it is held back")
+
+
+def _guard_lines(guard: dict[str, Any]) -> Iterator[str]:
+    """What is compared with what, how much of it was told, and the state of each metric."""
+    yield from _line("guard", f"compared with {guard['beside']}, on callers that could have met either")
+    for reason in guard["void"]:
+        yield from folded(reason["text"], "           ")
+    for metric, one in guard["readings"].items():
+        reading = f"that {_number(one['live'])}, this {_number(one['canary'])}, {one['n']} answers"
+        yield f"  guard    {metric_name(metric):<11} {STATES.get(one['state'], one['state']):<9} {reading}"
+        if one["canary_told"] is not None and (one["live_told"], one["canary_told"]) != (1.0, 1.0):
+            yield f"           told of that {one['live_told'] or 0.0:.0%}, of this {one['canary_told']:.0%}"
+        for at in one["quantiles"]:
+            figures = f"that {_number(at['live'])}, this {_number(at['canary'])}"
+            beyond = f"that {at['live_beyond']:.1%}, this {at['canary_beyond']:.1%}"
+            yield f"           p{100 * at['quantile']:<10g} {figures}; beyond the limit {beyond}"
 
 
 def explained(release: Release, found: RecomputedDecision, way_back: list[str]) -> Iterator[str]:

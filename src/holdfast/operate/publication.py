@@ -193,16 +193,17 @@ def _means(baseline: Sequence[Episode], candidate: Sequence[Episode], metric: st
 
 def metric_sequence(how: ComparisonConfig, metric: str, differences: Sequence[float], bar: float) -> MetricSequence:
     """The confidence sequence of the differences; each edge errs with probability α, as the verdict does."""
-    far, alpha = reach(how, metric), min(how.alpha, 0.49)
-    bounds = sequence(differences, low=-far, high=far, level=1.0 - 2.0 * alpha)
+    alpha = how.uncharged_alpha if metric == "safety" else how.alpha
+    far = reach(how, metric)
+    bounds = sequence(differences, low=-far, high=far, level=1.0 - 2.0 * min(alpha, 0.49))
     return MetricSequence(
         metric=metric,
         differences=tuple(differences),
         low=bounds.low,
         high=bounds.high,
         bar=bar,
-        proved_at=crossed_at(differences, low=-far, high=far, alpha=how.alpha, mean=bar),
-        refuted_at=crossed_at([-d for d in differences], low=-far, high=far, alpha=how.alpha, mean=-bar),
+        proved_at=crossed_at(differences, low=-far, high=far, alpha=alpha, mean=bar),
+        refuted_at=crossed_at([-d for d in differences], low=-far, high=far, alpha=alpha, mean=-bar),
         level=bounds.level,
     )
 

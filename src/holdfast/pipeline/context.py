@@ -84,7 +84,7 @@ class Runtime:
         player: EpisodePlayer | None = None,  # policies that act in environments play there
         turns: TurnRewards | None = None,  # what is paid for the use of tools; None: nothing
     ) -> None:
-        self.engine, self.score, self.player = engine, score, player
+        self.engine, self.agent, self.score, self.player = engine, agent, score, player
         scored = {"turn_rewards", *getattr(score, "uses", ())} if player is None else set[str]()
         scored |= {"tool_rewards"} if turns is not None and turns.weights else set()
         self.uses = frozenset(scored | ({"budgets", "adaptive"} if has_budgets else set()))  # features, by their names
@@ -217,6 +217,12 @@ class StepContext:
     def features(self) -> Features:
         """Of the run, as they are now; as they were, where a step that has learnt is computed again."""
         return ALL_ON if self._is_again else self._run.flags().features(run_unit(self.run))
+
+    @property
+    def setup(self) -> tuple[Any, ...]:
+        """What a try depends on besides its task and policy: the agent, the scorer, and where episodes are played."""
+        runtime = self._run.spec.runtime
+        return (runtime.agent, runtime.score, runtime.player)
 
     def now(self) -> float:
         return self._run.clock()

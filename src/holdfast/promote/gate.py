@@ -29,6 +29,7 @@ MEASURE = "'holdfast prove run' measures it"
 MORE = "more tasks may prove it"
 WORSE = "it has to get better first"
 NOT_BETTER = BLOCKED + "policy_improvement_not_significant"
+ACCOUNT = "account"  # of the manifest: what the test was charged in the policy's α-account
 HARMLESS = frozenset({"info", "warning"})
 
 
@@ -208,6 +209,10 @@ def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         return
     text = f"verdict {verdict.outcome}: {', '.join(verdict.reasons)}"
     remedy = WORSE if verdict.outcome is Outcome.REJECT else MORE
+    charge = evidence.manifest.get(ACCOUNT)
+    is_undecided = any(one.startswith(f"{evidence.primary} undecided") for one in verdict.reasons)
+    if isinstance(charge, Mapping) and is_undecided:
+        remedy = f"{remedy}; {charge.get('text')}"
     yield GateCheck(verdict.outcome is Outcome.PROMOTE, NOT_BETTER, text, remedy, verdict.needs)
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from math import ceil, isfinite
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]  # its parts load when they are used, which takes a second
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Band, Episode, MetricComparison, Outcome, Scores, Verdict
@@ -297,9 +297,10 @@ def required_pairs(effect: float, deviation: float, alpha: float = 0.05, power: 
 
 def _power(effect: float, pairs: int, alpha: float) -> float:
     freedom = pairs - 1
-    return float(stats.nct.sf(stats.t.isf(alpha, freedom), freedom, effect * np.sqrt(pairs)))
+    return float(scipy.stats.nct.sf(scipy.stats.t.isf(alpha, freedom), freedom, effect * np.sqrt(pairs)))
 
 
+LATER = ("safety_alpha",)
 PRIMARIES = ("success", "reward", "safety")  # those with a range, without which nothing can be proved while looking
 
 
@@ -322,6 +323,17 @@ class ComparisonConfig:
     sample_p_value_spread: float = SAMPLE_P_VALUE_SPREAD
     sample_delta_spread: float = SAMPLE_DELTA_SPREAD
     resample_seed: int = 0  # for whoever makes the generator, so that it is written down with the rest
+    safety_alpha: float | None = None  # of "safety is not worse by more than the margin"; None: alpha
+
+    @property
+    def uncharged_alpha(self) -> float:
+        """Of one test alone: of safety, and of what is looked at once."""
+        return self.alpha if self.safety_alpha is None else self.safety_alpha
+
+    def record(self) -> dict[str, Any]:
+        """Plain JSON. What came later is left out where it is not set: what was kept before stays the same."""
+        told = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {name: value for name, value in told.items() if value is not None or name not in LATER}
 
     def __post_init__(self) -> None:
         if self.primary not in PRIMARIES:
@@ -407,10 +419,12 @@ def compare_versions(
 
 def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
     """Promote when the gain is proved and also that safety is not worse by more than the margin; reject on the reverse.
-    Both must be proved, so each may use the whole α. `needs` is in episodes of each version: tasks × seeds."""
+    Both must be proved, so each may use the whole α; a margin of safety is asked of each candidate alone, so its α may
+    be another than that of the gain (`promote.account`). `needs` is in episodes of each version: tasks × seeds."""
     margin, least, worth = how.max_safety_regression, how.min_effect, how.worthwhile
     main = judge(gains, **_range(how, how.primary), alpha=how.alpha, min_effect=least, worthwhile=worth)
-    safe = judge(safety, **_range(how, "safety"), alpha=how.alpha, min_effect=-margin, worthwhile=margin or worth)
+    alone = how.uncharged_alpha
+    safe = judge(safety, **_range(how, "safety"), alpha=alone, min_effect=-margin, worthwhile=margin or worth)
     words = {Outcome.PROMOTE: "proved", Outcome.REJECT: "proved worse", Outcome.HOLD: "undecided"}
     kept = f"safety worse by at most {margin:g}"
     reasons = (

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]  # its parts load when they are used, which takes a second
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
@@ -51,7 +51,7 @@ def wilson(successes: float, trials: float, *, level: float = 0.95) -> Interval:
     if not 0 <= successes <= trials or trials < 1:
         raise BadInput(f"{successes} successes of {trials}", why="must be from 0 to the trials, of which one is needed")
     _check_level(level)
-    z, n, p = float(stats.norm.isf((1.0 - level) / 2.0)), trials, successes / trials
+    z, n, p = float(scipy.stats.norm.isf((1.0 - level) / 2.0)), trials, successes / trials
     centre = p + z * z / (2 * n)
     reach = z * np.sqrt(p * (1.0 - p) / n + z * z / (4.0 * n * n))
     low, high = (float((centre + sign * reach) / (1.0 + z * z / n)) for sign in (-1.0, 1.0))
@@ -136,7 +136,7 @@ def _drawn_means(matrix: Matrix, rng: np.random.Generator) -> list[float]:
 def _percentiles(drawn: list[float], n: int, level: float) -> Interval:
     _check_level(level)
     # A draw of n has only (n − 1)/n of the variance, and its tails are those of a normal where Student's are right.
-    tail = float(stats.norm.sf(np.sqrt(n / (n - 1)) * stats.t.isf((1.0 - level) / 2.0, n - 1)))
+    tail = float(scipy.stats.norm.sf(np.sqrt(n / (n - 1)) * scipy.stats.t.isf((1.0 - level) / 2.0, n - 1)))
     low, high = np.quantile(drawn, [tail, 1.0 - tail])
     return Interval(low=float(low), high=float(high), level=level)
 
