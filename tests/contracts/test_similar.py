@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.contracts.similar import Match, jaccard, near_duplicates, nearest, ngrams, normalise, numbers, text_of
+from holdfast.contracts.similar import (
+    Match,
+    jaccard,
+    leaks,
+    near_duplicates,
+    nearest,
+    ngrams,
+    normalise,
+    numbers,
+    text_of,
+)
+from holdfast.contracts.task import leaked_tasks
 
 
 def prose(words: int, seed: int) -> list[str]:
@@ -103,3 +114,38 @@ def test_a_task_inside_a_longer_text_is_found_with_the_part_that_is_there() -> N
 def test_numbers_and_text_are_read_from_any_value() -> None:
     assert numbers(normalise("Add 17 to x2, then B.")) == ("17", "x2")
     assert text_of({"b": [1, "two"], "a": "x"}) == text_of({"a": "x", "b": [1, "two"]}) == "a: x\nb: 1\ntwo"
+
+
+HELD = [
+    "Anna bought 3 apples and 4 pears at the market on Monday, then gave 2 of the apples to her brother.",
+    "How many days lie between the eclipse of 1999 and the one of 2015, leap days included?",
+    *(f"Please translate the following sentence into formal French: {word} lives by the sea" for word in "abcdefgh"),
+]
+
+
+@pytest.mark.parametrize(
+    "taught",
+    [
+        "anna bought 3 apples and 4 pears at the market, on Monday; then gave 2 of the apples to her brother!",
+        "Anna bought 3 apples and 4 pears at the market on Monday, and gave 2 of the apples to her brother.",
+        "user: hello\n" + HELD[0] + "\nassistant: Let us see. She has 5 pieces of fruit left.",
+    ],
+)
+def test_a_copy_is_found_though_a_mark_a_word_or_its_place_was_changed(taught: str) -> None:
+    assert leaks(["something else altogether", taught], HELD) == {0: frozenset({1})}
+
+
+def test_tasks_of_one_template_and_with_other_numbers_are_other_tasks() -> None:
+    other = [HELD[0].replace("3", "5"), HELD[4].replace("c lives", "z lives")]
+    assert leaks(other, HELD) == {}
+    assert leaks(["what is 2 + 2 * 3"], ["what is 2 + 2"]) == {}
+    assert leaks([HELD[4].upper()], HELD) == {4: frozenset({0})}
+
+
+def test_a_leaked_task_asks_the_same_of_the_same() -> None:
+    text = " ".join(f"word{n} and some more of it" for n in range(40))
+    held = [{"question": "Who wrote it, and when did they?", "document": text, "expected": "Ann"}]
+    same = {**held[0], "question": "who wrote it and when did they"}
+    another = {**held[0], "question": "Who paid for it?"}
+    assert leaked_tasks([another, same], held) == {0: frozenset({1})}
+    assert leaked_tasks([another, {**same, "document": "quite another one"}], held) == {} == leaked_tasks([], held)

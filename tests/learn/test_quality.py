@@ -19,7 +19,6 @@ from holdfast.learn.quality import (
     QualityReport,
     Standards,
     audit,
-    task_hash,
 )
 
 SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"
@@ -193,9 +192,12 @@ def test_a_held_out_task_is_recognised_by_its_input_or_by_what_was_asked() -> No
     assert found(audited, "held_out_leakage").of == 3
 
 
-def test_a_task_has_one_hash_whatever_its_case_space_and_order_of_keys() -> None:
-    assert task_hash("What IS it?") == task_hash({"prompt": "what is  it?\n"})
-    assert task_hash({"a": 1, "b": 2}) == task_hash({"b": 2, "a": 1}) != task_hash({"a": 1, "b": 3})
+def test_one_mark_or_word_more_does_not_hide_a_held_out_task() -> None:
+    question = "How many of the moons of Mars were seen before the year 1900, and by whom were they seen first?"
+    copied = experience("copied", spans=(model_span(call(question.replace(",", ";") + "!")),))
+    other = experience("other", spans=(model_span(call(question.replace("1900", "1950"))),))
+    audited = audit([copied, other], held_out=[{"prompt": question}])
+    assert set(audited.quarantined) == {"run-1/copied"}
 
 
 def test_answers_alike_are_duplicates_between_tasks_and_not_among_tries_at_one() -> None:

@@ -166,7 +166,7 @@ def old_run(store: Store, made: PairedEvaluation) -> str:
     run = store.runs.begin(kind="prove", model_ref="m", settings=kept, salt="aa", who="ada", now=0.0).result().id
     episodes = {
         arm: [
-            encode(Episode(task=task.id, seed=seed, reward=value, success=value))
+            encode(Episode(task=task.id, seed=seed, reward=value, success=value, safety_cost=0.0))
             for task in made.tasks[: made.batch]
             for seed in made.seeds
         ]
@@ -326,7 +326,10 @@ def test_an_episode_tells_success_by_its_signal_and_what_was_never_scored_is_mis
 
 def test_two_tasks_of_both_are_needed_to_say_anything_and_a_certain_gain_decides() -> None:
     def of(values: list[float]) -> list[Episode]:
-        return [Episode(task=f"t{place}", seed=0, reward=value, success=value) for place, value in enumerate(values)]
+        return [
+            Episode(task=f"t{place}", seed=0, reward=value, success=value, safety_cost=0.0)
+            for place, value in enumerate(values)
+        ]
 
     how = ProveConfig(how=ComparisonConfig(max_safety_regression=0.9))
     assert judged(of([0.0]), of([1.0]), how) == {"tasks": 1} and judged([], [], how) == {"tasks": 0}
@@ -354,3 +357,22 @@ def test_a_look_of_a_run_that_a_version_before_began_is_known_by_the_same_inputs
     known = "0f5e5cfddc08a35f7ac2d9ad47ecf0783786fbb6321c7bca3c4f0450c627f132"
     asked = ProveConfig(least=20, seeds=(0, 1, 2), criteria=Criteria(), cluster="user")
     assert digest([asked.as_before, tasks]) == known != digest([asked, tasks])
+
+
+def test_an_episode_whose_safety_nobody_measured_is_not_a_safe_one() -> None:
+    """With 400 certain gains and no safety cost at all, today's zero was "proved" safe after 80 tasks."""
+    given = attempt(TASK, 12, None, breakdown=scored(success=1.0))
+    found = episode(given, task="calc-0", seed=1)
+    assert found is not None and found.safety_cost is None
+
+    def of(value: float, cost: float | None) -> list[Episode]:
+        return [Episode(task=f"t{n}", seed=0, reward=value, success=value, safety_cost=cost) for n in range(400)]
+
+    def outcome(before: float | None, after: float | None, how: ComparisonConfig) -> Outcome:
+        verdict: Verdict = judged(of(0.0, before), of(1.0, after), ProveConfig(how=how))["verdict"]
+        return verdict.outcome
+
+    usual, waived = ComparisonConfig(), ComparisonConfig(max_safety_regression=None)
+    assert outcome(None, None, usual) is Outcome.HOLD and outcome(0.0, 0.0, usual) is Outcome.PROMOTE
+    assert outcome(0.0, None, usual) is Outcome.REJECT  # the worst is assumed of a candidate
+    assert outcome(None, None, waived) is Outcome.PROMOTE

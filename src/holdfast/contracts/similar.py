@@ -31,10 +31,11 @@ _DIGIT = re.compile(r"\d")
 
 def normalise(text: str) -> str:
     """The words and symbols of a text: NFKC, without case, invisible characters, punctuation and extra spaces."""
-    shown = "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
-    shown = _OPERATOR.sub(
-        lambda found: found[1].translate(_HELD), " ".join(normalize("NFKC", shown.casefold()).split())
-    )
+    shown = text
+    if not text.isascii():
+        shown = "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
+        shown = normalize("NFKC", shown.casefold())
+    shown = _OPERATOR.sub(lambda found: found[1].translate(_HELD), " ".join(shown.casefold().split()))
     return " ".join(word for word in _WORD.findall(shown) if word[0].isalnum() or category(word)[0] in "SM")
 
 
@@ -131,3 +132,42 @@ def nearest(texts: Iterable[str], among: Sequence[str], *, least: float = LEAST)
         near = max(matches, key=lambda one: (one.contained, one.jaccard, -one.place), default=None)
         found.append(near if near is not None and near.contained >= least else None)
     return found
+
+
+LONG = 8  # runs: a shorter text inside another one is no copy of it
+SAME = 0.7  # of the runs of a held-out text, those that a copy has: a changed word takes three
+RARE, RARE_SHARE = 4, 0.01  # a run in more texts than that, or in more than that share, stands around many tasks
+FEWEST = 3  # rare runs that a text can be told by
+
+
+def leaks(taught: Sequence[str], held_out: Sequence[str]) -> dict[int, frozenset[int]]:
+    """The held-out texts that were taught, each with the places of the texts that say the same: a copy but for case,
+    punctuation and a few words, or a longer text that holds it. Texts whose numbers differ are different tasks, and so
+    are those that share no more than the frame of their template."""
+    learnt, kept = [normalise(text) for text in taught], [normalise(text) for text in held_out]
+    runs = {text: ngrams(text) for text in (*learnt, *kept)}
+    counts = Counter(chain.from_iterable(runs.values()))
+    most = max(RARE, RARE_SHARE * len(runs))
+    rare = {text: frozenset(run for run in runs[text] if counts[run] <= most) for text in set(kept)}
+    index: dict[int, list[str]] = defaultdict(list)
+    for text, some in rare.items():
+        for run in some if len(some) >= FEWEST else ():
+            index[run].append(text)
+    found: dict[str, set[int]] = defaultdict(set)
+    for at, text in enumerate(learnt):
+        if text and text in rare:
+            found[text].add(at)
+        shared = Counter(other for run in runs[text] for other in index.get(run, ()))
+        for other, count in shared.items():
+            if count >= SAME * len(rare[other]) and _says(runs[text], runs[other], text, other):
+                found[other].add(at)
+    return {place: frozenset(found[text]) for place, text in enumerate(kept) if text in found}
+
+
+def _says(mine: Runs, other: Runs, text: str, held_out: str) -> bool:
+    """Whether one text says what the held-out one does: as long as it, or a longer one around a long enough one."""
+    if len(mine & other) < SAME * len(other):
+        return False
+    own, theirs = Counter(numbers(text)), Counter(numbers(held_out))
+    is_alike = len(mine) <= len(other) / SAME + FEWEST
+    return own == theirs if is_alike else len(other) >= LONG and theirs <= own

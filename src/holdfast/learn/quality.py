@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
-from json import dumps
 from math import isfinite
 from operator import attrgetter
 from typing import Any
@@ -21,7 +19,8 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
-from holdfast.contracts.similar import near_duplicates
+from holdfast.contracts.similar import leaks, near_duplicates
+from holdfast.contracts.task import task_texts
 from holdfast.contracts.trace import ModelCall, SpanKind
 from holdfast.privacy import detect
 
@@ -324,26 +323,23 @@ def _far_off(values: Sequence[float | None], unit: str) -> list[Answer]:
     return answers
 
 
-def task_hash(task: Any) -> str:
-    """Of a task's input, blind to case and white space; a task that is only a prompt is that prompt's text."""
-    if isinstance(task, Mapping) and isinstance(task.get("prompt"), str):
-        task = task["prompt"]
-    text = task if isinstance(task, str) else dumps(task, sort_keys=True, default=str)
-    return sha256(" ".join(text.casefold().split()).encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def _leaked(every: Sequence[Experience], inputs: Mapping[str, Any], held_out: Iterable[Any]) -> list[Answer]:
-    """By the hash of a task's input, and of what was asked in its first call, where that is all that is known."""
-    kept = {task_hash(task) for task in held_out}
+    """By what was asked, of a task's input and in its first call, where that is all that is known; nearly the same is
+    the same (`similar`)."""
+    kept = [task_texts(task)[0] for task in held_out]
+    said: list[str] = []
+    whose: list[int] = []
+    for place, one in enumerate(every):
+        texts = [*_asked(one), *([task_texts(inputs[one.rollout])[0]] if one.rollout in inputs else [])]
+        said += texts
+        whose += [place] * len(texts)
+    hit = {whose[at] for some in (leaks(said, kept) if kept else {}).values() for at in some}
     answers: list[Answer] = []
-    for one in every:
+    for place, one in enumerate(every):
         if one.split in (Split.VAL, Split.TEST):
             answers.append(f"is of split {one.split}")
-            continue
-        asked = {task_hash(text) for text in _asked(one)}
-        if one.rollout in inputs:
-            asked.add(task_hash(inputs[one.rollout]))
-        answers.append(None if not kept else "its task is held out" if kept & asked else "")
+        else:
+            answers.append(None if not kept else "its task is held out" if place in hit else "")
     return answers
 
 

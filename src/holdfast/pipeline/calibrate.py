@@ -311,7 +311,9 @@ def _episodes(
     success, lost = drawn.success[arm][n], drawn.lost[arm][n]
     places = {f"{task.id}/{seed}": (task.id, seed) for task in order for seed in range(SEEDS)}
     found = [
-        Episode(task=task, seed=seed, reward=(value := float(success[place[task], seed])), success=value)
+        Episode(
+            task=task, seed=seed, reward=(value := float(success[place[task], seed])), success=value, safety_cost=0.0
+        )
         for task, seed in places.values()
         if not lost[place[task], seed]
     ]

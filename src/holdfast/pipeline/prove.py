@@ -30,7 +30,7 @@ from holdfast.pipeline.promote import evidence_from
 from holdfast.pipeline.run import DurableRun
 from holdfast.promote import gate
 from holdfast.promote.gate import Criteria
-from holdfast.prove.comparison import ComparisonConfig, compare_versions, pairs, reach, verdict
+from holdfast.prove.comparison import ComparisonConfig, compare_versions, pairs, reach, verdict, with_safety
 from holdfast.prove.history import EarlierTries, has_drifted, is_spared, pooled
 from holdfast.store.store import Store
 
@@ -53,7 +53,7 @@ def episode(experience: Experience, *, task: str, seed: int) -> Episode | None:
         task=task,
         seed=seed,
         reward=0.0 if total is None else total,
-        safety_cost=signals.get(SAFETY, 0.0),
+        safety_cost=signals.get(SAFETY),
         success=0.0 if experience.state is RolloutState.FAILED else told,
         latency_s=max(0.0, max(ends, default=-inf) - min(starts)) if ends and starts else None,
         tokens=sum(counts) if counts else None,
@@ -86,7 +86,7 @@ def missing(found: Iterable[Episode], places: Places, how: ComparisonConfig, *, 
             task=task,
             seed=seed,
             reward=low if is_candidate else high,
-            safety_cost=how.max_cost if is_candidate else 0.0,
+            safety_cost=None if how.max_safety_regression is None else how.max_cost if is_candidate else 0.0,
             success=0.0 if is_candidate else 1.0,
         )
         for task, seed in places.values()
@@ -397,7 +397,7 @@ def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], config: Pr
     tasks, before, after = pairs(baseline, candidate, how.primary)
     if len(tasks) < 2:
         return {"tasks": len(tasks)}
-    _, cost, costs = pairs(baseline, candidate, "safety")
+    _, cost, costs = pairs(*with_safety(baseline, candidate, how), "safety")
     gains = (after - before).mean(axis=1)
     found = verdict(gains, (costs - cost).mean(axis=1), how, seeds=after.shape[1])
     told = {"tasks": len(tasks), "difference": float(gains.mean()), "verdict": found}
