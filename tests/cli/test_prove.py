@@ -314,6 +314,22 @@ def test_a_candidate_that_improve_left_held_goes_on_with_tasks_from_a_file(cli: 
     assert evidence(at)[0].episodes == 4
 
 
+def test_a_plan_says_before_the_run_what_the_tasks_can_prove(cli: Cli, at: At, tmp_path: Path) -> None:
+    plan = ("prove", "plan", *at)
+    few = cli(*plan, "--tasks", 60, "--json")
+    found = json.loads(few.out)
+    assert few.code == 1 and found["safety_tasks"] == 80 and not found["is_provable"]
+    assert found["alpha"] == pytest.approx(level(0.05, 1))  # what the account leaves to the first candidate
+    asked = ("--tasks", 60, "--waive-safety", "--gain", 0.3, "--base-rate", 0.4)
+    enough = json.loads(cli(*plan, *asked, "--json").out)
+    assert enough["is_provable"] and enough["margin"] is None and enough["needed"][0]["gain"] == 0.3
+    rows = [{"prompt": f"{n} + 1?", "expected": str(n + 1)} for n in range(90)]
+    (tmp_path / "c.json").write_text(json.dumps({"optimize": ["?"], "validate": rows, "improve": {"policy": "sums"}}))
+    told = cli(*plan, tmp_path / "c.json")
+    assert told.code == 0 and "90 tasks × 2 can prove" in told.out and "cannot" not in told.out
+    assert "--tasks: is missing" in cli(*plan).refusal
+
+
 # The account, and live against its anchor
 
 

@@ -22,7 +22,7 @@ from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding, Re
 from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.promote.alpha_account import Charge
-from holdfast.promote.gate import CHARGED, Criteria, KpiBand, SpreadLimits, decide
+from holdfast.promote.gate import CHARGED, JUDGED, Criteria, KpiBand, SpreadLimits, decide
 from holdfast.prove.comparison import ComparisonConfig, compare_versions, paired_cells
 from holdfast.prove.reports import document
 from holdfast.prove.reports.report import ProofCriteria, publish
@@ -132,7 +132,7 @@ class PromotionRequest:
             checkpoints=(case.baseline.partition(":")[2], case.candidate.partition(":")[2]),
             criteria=ProofCriteria(
                 min_reward_delta=criteria.min_reward_delta,
-                max_safety_regression=criteria.max_safety_regression,
+                max_safety_regression=criteria.max_safety_regression or ProofCriteria().max_safety_regression,
                 max_p_value=criteria.max_p_value,
             ),
             alpha=self.how.uncharged_alpha,
@@ -255,6 +255,10 @@ async def promote(
         who=who,
         now=clock(),
     )
+    if JUDGED in case.manifest:
+        from holdfast.pipeline.judges import with_calibrations  # slow to import: scipy
+
+        request = replace(request, candidate=replace(case, manifest=with_calibrations(store, case.manifest)))
     samples = await asyncio.to_thread(store.blobs.put, request.samples, now=clock())
     evidence = await asyncio.to_thread(request.weigh, baseline.id, candidate.id, samples)
     blob = await asyncio.to_thread(store.blobs.put, dumps(evidence).encode(), now=clock())
