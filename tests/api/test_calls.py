@@ -63,6 +63,7 @@ def test_an_agent_with_an_sdk_of_its_own_is_improved_as_it_is(endpoint: Endpoint
     assert any(row["feedback"] and row["feedback"].startswith("said") for row in rows)
 
 
+@pytest.mark.usefixtures("untraced")
 def test_the_same_call_once_more_is_another_test_on_the_same_tasks_and_is_charged(endpoint: Endpoint, at: Path) -> None:
     """Or whoever repeats a call until the gate opens would get a bad candidate through, sooner or later."""
     call = short(endpoint, at)
@@ -106,6 +107,7 @@ def test_a_search_of_your_own_proposes_prompts_from_what_was_tried(endpoint: End
     assert result.candidate is not None and result.candidate.manifest["texts"] == {"system": scene.GOOD}
 
 
+@pytest.mark.usefixtures("untraced")
 def test_an_accepted_candidate_goes_where_the_call_says(endpoint: Endpoint, accepted: Improved, at: Path) -> None:
     call = accepted.call | {"store": at, "stage": "canary"}
     result = hf.improve(scene.agent, scene.questions(230), **call)
@@ -139,6 +141,7 @@ def test_an_attempt_that_failed_is_no_safer_for_that(endpoint: Endpoint, at: Pat
     assert any(row["status"] == "failed" for row in result.run.rollouts())
 
 
+@pytest.mark.usefixtures("untraced")
 def test_a_held_candidate_is_proved_on_further_tasks(endpoint: Endpoint, at: Path) -> None:
     few = hf.improve(scene.agent, scene.questions(90), **short(endpoint, at))
     assert not few.is_accepted and few.decision.needs and "result.prove(tasks)" in str(few)

@@ -98,6 +98,16 @@ def test_the_import_is_quick_because_nothing_heavy_is_loaded() -> None:
     assert found.stdout.strip() == "[]"
 
 
+def test_who_improves_a_prompt_waits_for_nothing_that_models_need() -> None:
+    """And can do without it: torch is an extra, which `import holdfast.api.calls` needed."""
+    names = ("torch", "numba", "safetensors", "scipy.stats", "psycopg")
+    code = f"""import sys, holdfast as hf
+hf.improve, hf.collect, hf.compare, hf.Prompt, hf.Candidates, hf.live, hf.runs
+print([one for one in {names!r} if one in sys.modules])"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
 def test_every_name_is_there_documented_and_listed() -> None:
     for name in hf.__all__:
         found = getattr(hf, name)

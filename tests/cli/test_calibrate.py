@@ -22,6 +22,7 @@ from tests.cli.conftest import Cli, Group
 from tests.conftest import Clock, Files
 
 
+@pytest.mark.usefixtures("untraced")
 def test_a_calibration_is_printed_written_and_within(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     ran = cli("prove", "calibrate", "--experiments", 100, "--output", path).done()

@@ -172,6 +172,7 @@ def _has_learnt(store: Store, run: str) -> bool:
     return any("checkpoint" in one.body for one in store.steps.of_run(run))
 
 
+@pytest.mark.usefixtures("untraced")
 def test_a_network_in_an_environment_killed_while_it_learns_goes_on_where_it_was(cli: Cli, here: Path) -> None:
     with open_store(here / "s.db") as store:
         with running("improve", "--env", "CartPole-v1", *STORE) as child:
@@ -330,6 +331,7 @@ def ctrl_c(folder: Path, other: str) -> None:
         assert _unfinished(store, replace(QUICK, seed=1)) == store.runs.newest(most=1)[0].id
 
 
+@pytest.mark.usefixtures("untraced")
 def test_a_run_that_is_killed_goes_on_where_it_was_while_another_is_stopped_by_ctrl_c(cli: Cli, here: Path) -> None:
     path = here / "s.db"
     with open_store(path) as store:

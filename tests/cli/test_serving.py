@@ -261,6 +261,7 @@ def is_same(service: Served, request: Mapping[str, Any], call: ModelCall) -> Any
     return answer
 
 
+@pytest.mark.usefixtures("untraced")
 def test_a_promoted_version_answers_200_requests_as_the_model_itself_does(
     files: Files, direct: list[ModelCall]
 ) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from holdfast.cli import calibrate
+from holdfast.cli import calibrate, targets
 from holdfast.cli.options import CommandSet, Output, StoreOptions, check_torch, needing, store_flags, who
 from holdfast.cli.release import metric_name
 from holdfast.cli.show import count, folded, local_time, print_table, progress, step
@@ -351,6 +351,7 @@ app = CommandSet("Prove that a version is better than another, and measure how o
 app.command("calibrate")(calibrate.calibrate)
 app.command("null")(calibrate.null)
 app.command("more")(more)
+app.command("targets")(targets.targets)
 
 Name = Annotated[
     str | None, Option(metavar="VERSION", help="sprout, sprout-weak, a folder, a checkpoint, or policy@number.")

@@ -491,6 +491,10 @@ def serve(
     guard: Annotated[
         bool, Option("--guard/--no-guard", help="Watch canaries here: take them further, or back.")
     ] = True,
+    holdback: Annotated[
+        bool,
+        Option("--holdback/--no-holdback", help="5 % of the callers stay with the version before, to compare with."),
+    ] = True,
     upstream: Annotated[
         str | None, Option(metavar="URL", help="Where models elsewhere answer, as in http://…/v1.")
     ] = None,
@@ -508,7 +512,7 @@ def serve(
     with existing(at) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
         how: dict[str, Any] = {"token": token, "is_recorded": record, "is_scrubbed": scrub, "is_guarded": guard}
-        how["upstream"] = upstream
+        how |= {"upstream": upstream, "keeps_holdback": holdback}
         key = os.environ.get("OPENAI_API_KEY") or None
         run(opened, name, listening, ServiceOptions(**how, key=key))
 
@@ -630,13 +634,13 @@ def evidence_of(store: Store, release: Release) -> Evidence | None:
 
 def guard_of(store: Store, release: Release) -> dict[str, Any] | None:
     """What its guard sees; None where nothing of it is watched."""
-    from holdfast.operate.canary_controller import judge
+    from holdfast.operate.canary_controller import compared, judge
     from holdfast.prove.guard import GuardLimits
 
-    live = store.releases.live(release.policy)
-    if live is None or release.stage not in (Stage.CANARY, Stage.SHADOW):
+    pair = compared(store.releases.of_policy(release.policy))
+    if pair is None or pair[0].id != release.id:
         return None
-    return asdict(judge(store, release, live, GuardLimits()))
+    return {"beside": pair[1].id, **asdict(judge(store, *pair, GuardLimits(), time.time()))}
 
 
 def last_decision(store: Store, release: Release) -> tuple[Decision, LedgerEntry] | None:
@@ -668,9 +672,25 @@ def version_lines(
     for line in _evidence_lines(evidence):
         yield f"  {line}"
     if guard is not None:
-        for metric, one in guard["readings"].items():
-            reading = f"live {_number(one['live'])}, this {_number(one['canary'])}, {one['n']} answers"
-            yield f"  guard    {metric_name(metric):<11} {STATES.get(one['state'], one['state']):<9} {reading}"
+        yield from _guard_lines(guard)
+    elif release.stage is Stage.LIVE:
+        yield from _line("guard", "compared with nothing: no version before it is held back")
+
+
+def _guard_lines(guard: dict[str, Any]) -> Iterator[str]:
+    """What is compared with what, how much of it was told, and the state of each metric."""
+    yield from _line("guard", f"compared with {guard['beside']}, on callers that could have met either")
+    for reason in guard["void"]:
+        yield from folded(reason["text"], "           ")
+    for metric, one in guard["readings"].items():
+        reading = f"that {_number(one['live'])}, this {_number(one['canary'])}, {one['n']} answers"
+        yield f"  guard    {metric_name(metric):<11} {STATES.get(one['state'], one['state']):<9} {reading}"
+        if one["canary_told"] is not None and (one["live_told"], one["canary_told"]) != (1.0, 1.0):
+            yield f"           told of that {one['live_told'] or 0.0:.0%}, of this {one['canary_told']:.0%}"
+        for at in one["quantiles"]:
+            figures = f"that {_number(at['live'])}, this {_number(at['canary'])}"
+            beyond = f"that {at['live_beyond']:.1%}, this {at['canary_beyond']:.1%}"
+            yield f"           p{100 * at['quantile']:<10g} {figures}; beyond the limit {beyond}"
 
 
 def explained(release: Release, found: RecomputedDecision, way_back: list[str]) -> Iterator[str]:

@@ -17,8 +17,8 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]  # its parts load when they are used, which takes a second
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import Calibration, EvalItem, Judgement, JudgeStatus, Label, Maker
@@ -44,7 +44,7 @@ def isotonic(scores: ArrayLike, outcomes: ArrayLike) -> tuple[Array, Array]:
     values, place = np.unique(x, return_inverse=True)
     weight = np.bincount(place).astype(float)
     mean = np.bincount(place, y) / weight
-    fit = optimize.isotonic_regression(mean, weights=weight)
+    fit = scipy.optimize.isotonic_regression(mean, weights=weight)
     ends = np.unique([*fit.blocks[:-1], *(fit.blocks[1:] - 1)])  # the first and the last score of each step
     return values[ends], fit.x[ends]
 
@@ -112,7 +112,7 @@ def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float | None:
     ones, zeros = int(y.sum()), int((~y).sum())
     if not ones or not zeros:
         return None
-    return float((stats.rankdata(x)[y].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    return float((scipy.stats.rankdata(x)[y].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ def ppi(scores: Array, known: Array, rest: Array, *, noise: float = 0.0, level: 
     # One label of each kind that was not seen: a small or one-sided sample must not claim to be certain.
     var = (n * float(np.var(y - weight * scores, ddof=1)) + 0.5) / (n + 2.0) / n
     var += weight**2 * float(np.var(rest, ddof=1)) / others if others > 1 else 0.0
-    half = float(stats.t.ppf(0.5 + level / 2.0, n - 1)) * sqrt(var)
+    half = float(scipy.stats.t.ppf(0.5 + level / 2.0, n - 1)) * sqrt(var)
     raw = float(np.concatenate([scores, rest]).mean())
     ends = _clip(rate - half), _clip(rate + half)
     return Corrected(
@@ -360,8 +360,8 @@ def drift(then: Mapping[str, float], now: Mapping[str, float], *, alpha: float =
     to_yes = sum(then[one] < 0.5 <= now[one] for one in both)
     to_no = sum(now[one] < 0.5 <= then[one] for one in both)
     changed = to_yes + to_no
-    one_way = float(stats.binomtest(to_yes, changed).pvalue) if changed else 1.0
-    many = float(stats.binomtest(changed, len(both), MOST_CHANGED, alternative="greater").pvalue)
+    one_way = float(scipy.stats.binomtest(to_yes, changed).pvalue) if changed else 1.0
+    many = float(scipy.stats.binomtest(changed, len(both), MOST_CHANGED, alternative="greater").pvalue)
     reasons = [f"{changed} of {len(both)} verdicts changed"] if many < alpha else []
     if one_way < alpha:
         reasons.append(f"{max(to_yes, to_no)} of {changed} changes went to {'yes' if to_yes > to_no else 'no'}")
@@ -481,7 +481,7 @@ def effect(name: str, before: Sequence[float | None], after: Sequence[float | No
 
 def _interval(values: Any) -> tuple[float, float, float]:
     n, mean = len(values), float(values.mean())
-    half = float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / sqrt(n)) if n > 1 else 1.0
+    half = float(scipy.stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / sqrt(n)) if n > 1 else 1.0
     return mean, mean - half, mean + half
 
 
