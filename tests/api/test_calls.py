@@ -18,7 +18,7 @@ from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.settings import OptimizeSettings
 from holdfast.pipeline.spec import optimize_spec
-from holdfast.promote.account import level
+from holdfast.promote.alpha_account import level
 from holdfast.store.store import open_store
 from tests.api import scene
 from tests.api.conftest import Improved

@@ -18,7 +18,7 @@ from holdfast.contracts.records import loads
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.paired import episodes_of_run, shown_looks
 from holdfast.policies.model import folder_of
-from holdfast.promote.account import level
+from holdfast.promote.alpha_account import level
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store, open_store
 from tests.cli.conftest import Answer, At, Cli, ended, running, until
@@ -358,3 +358,14 @@ def test_live_is_measured_against_its_anchor_and_an_alert_says_where_it_is_prove
     with open_store(sprouts[1]) as store:
         (alert,) = store.alerts.standing()
         assert alert.code == "worse_than_anchor:tools"
+
+
+def test_both_versions_draw_with_the_same_chance_in_the_model_itself(held: tuple[At, str]) -> None:
+    """The first call of a task and a seed has the same random key in either arm, and another one elsewhere."""
+    at, run = held
+    with open_store(at[1]) as store:
+        ids = [one.id for one in store.views.rollouts(run, most=100)]
+        first = {one.rollout.partition("/")[2]: one.calls[0].sampling["seed"] for one in store.experiences.of(ids)}
+    keys = {name.partition("-")[2]: seed for name, seed in first.items() if name.startswith("baseline")}
+    assert keys == {name.partition("-")[2]: seed for name, seed in first.items() if name.startswith("candidate")}
+    assert len(keys) == len(set(keys.values())) == 8

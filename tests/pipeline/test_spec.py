@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.inputs import TaskScore
 from holdfast.collect.agent import Context, OwnScore, Tracer, no_model
 from holdfast.collect.executors import InProcess, plainly, run_one
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
@@ -48,7 +49,9 @@ from holdfast.pipeline.spec import (
 )
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
+from holdfast.reward import ready
 from holdfast.reward.safety import SafetyPolicy
+from holdfast.reward.scorers import Scorer, combine
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.arithmetic import agent as arithmetic
@@ -261,6 +264,15 @@ def test_a_proof_measures_safety_unless_that_is_waived_or_the_score_does_it_itse
     proof = spec.program.keywords["spec"]  # type: ignore[attr-defined]
     assert proof.manifest == {"safety_waived": "by hand"} and proof.criteria.max_safety_regression is None
     assert proof.prove.how.max_safety_regression is None
+
+
+def test_judges_in_a_runs_reward_are_given_the_stores_calibrations_through_every_wrapper() -> None:
+    judge: Any = ready.judge(no_model)
+    known: Any = ["a calibration"]
+    score = SafeguardedScorer(TaskScore(combine([Scorer(judge, gate=True)])), SafetyPolicy())
+    Runtime(echo, score, Endpoints(lambda _: None)).calibrate_by(known)
+    assert judge.made.calibrations == ("a calibration",)
+    Runtime(echo, exact_match, Endpoints(lambda _: None)).calibrate_by(known)  # no judge: nothing to do
 
 
 @pytest.mark.parametrize("kind", ["tasks", "processes"])

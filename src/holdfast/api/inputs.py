@@ -24,6 +24,7 @@ from holdfast.contracts.agent import Agent, is_async
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import Features
+from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.policy import Policy, policy_record
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.scorer import check_scorers, refuse_blocking
@@ -227,6 +228,9 @@ class TaskScore:
     @property
     def uses(self) -> frozenset[str]:
         return self.combined.uses
+
+    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
+        self.combined.calibrate_by(calibrations)
 
     def without(self, features: Features) -> TaskScore:
         return TaskScore(self.combined.without(features))

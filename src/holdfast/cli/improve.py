@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from holdfast.cli.options import Output, StoreOptions, check_torch, existing, needing, written_whole
+from holdfast.cli.options import (
+    CONFIG,
+    DeviceOption,
+    DtypeOption,
+    Output,
+    StoreOptions,
+    check_torch,
+    existing,
+    needing,
+    written_whole,
+)
 from holdfast.cli.release import decision_lines, headline, reason_lines
 from holdfast.cli.report import write_page
 from holdfast.cli.show import folded, left, near, one_line, print_table, step
@@ -35,7 +45,6 @@ if TYPE_CHECKING:
     from holdfast.workloads.tooluse.quickstart import Quickstart, Results, SuccessRate
 
 
-CONFIG = "holdfast.toml"
 AGENT_PY = '''"""The agent: what is to become better. Any client may be used: ctx.base_url and ctx.api_key answer."""
 
 
@@ -335,6 +344,11 @@ class ImproveOptions:
     model: Annotated[
         str | None, Option(metavar="local/NAME", help="To begin with: a model, a checkpoint, a release.")
     ] = None
+    lora: Annotated[int | None, Option(metavar="RANK", min=0, help="Train adapters of this rank; 0: all weights.")] = (
+        None
+    )
+    device: DeviceOption = None
+    dtype: DtypeOption = None
     agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None
     policy: Annotated[str | None, Option(metavar="NAME", help="Which line of versions is improved.")] = None
     iterations: Annotated[int | None, Option(metavar="N", min=1, max=10_000, help="How many.")] = None
@@ -363,7 +377,7 @@ class ImproveOptions:
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
         if self.env is None and self.reward_range is not None:
             raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
-        for name in ("model", "agent", "follow", "train_on", "waive_safety"):
+        for name in ("model", "lora", "device", "dtype", "agent", "follow", "train_on", "waive_safety"):
             if self.env is not None and getattr(self, name) is not None:
                 raise BadInput(
                     f"--{name.replace('_', '-')}",
@@ -378,12 +392,8 @@ class ImproveOptions:
         settings = load_settings(config)
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
         block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
-        named = {
-            "model": self.model,
-            "agent": self.agent,
-            "train_on": self.train_on,
-            "safety_waived": self.waive_safety,
-        }
+        names = ("model", "lora", "device", "dtype", "agent", "train_on")
+        named = {"safety_waived": self.waive_safety, **{name: getattr(self, name) for name in names}}
         settings = override(settings, improve=block, **named)
         return _found(settings, at.store, at.project)
 

@@ -26,7 +26,7 @@ from holdfast.contracts.evidence import Decision, Evidence, MetricComparison, Re
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.promote.gate import ALLOWED, NAMES, Criteria, SpreadLimits
-from holdfast.promote.release import UNDECIDED, rollback_target
+from holdfast.promote.release import HOLDBACK, UNDECIDED, rollback_target
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.operate.publication import RecomputedDecision
     from holdfast.pipeline.more import CandidateEvidence
     from holdfast.pipeline.promote import PromotionRequest
-    from holdfast.promote.account import Charge
+    from holdfast.promote.alpha_account import Charge
     from holdfast.prove.comparison import ComparisonConfig
     from holdfast.store.store import Store
 
@@ -116,7 +116,7 @@ def _findings(store: Store, release: Release, audit: str | None, golden: str | N
 def _request(
     store: Store, release: Release, found: CandidateEvidence, findings: tuple[Any, Any], is_untrained: bool, to: Stage
 ) -> PromotionRequest:
-    from holdfast.pipeline.account import at_charge
+    from holdfast.pipeline.alpha_account import at_charge
     from holdfast.pipeline.promote import Candidate, PromotionRequest
 
     live = _live(store, release, found)
@@ -152,7 +152,7 @@ def _request(
 
 def _charge(store: Store, live: Release, release: Release, found: CandidateEvidence) -> Charge:
     """Of a run that was charged nothing, as its baseline was not live, or nobody kept an account: it is charged now."""
-    from holdfast.pipeline.account import charged
+    from holdfast.pipeline.alpha_account import charged
 
     told: dict[str, Any] = {"run": found.runs[0].id, "iteration": found.iteration, "who": who(), "now": time.time()}
     versions = (live.source, release.source)
@@ -229,8 +229,8 @@ def _print_versions(found: list[Release], shares: dict[str, int]) -> None:
 
 
 def _row(release: Release, canary_share: int) -> tuple[str, ...]:
-    """The live one answers what its canary does not."""
-    share = release.share - canary_share if release.stage is Stage.LIVE else release.share
+    """The live one answers what its canary does not, its holdback at the least."""
+    share = max(release.share - canary_share, HOLDBACK) if release.stage is Stage.LIVE else release.share
     is_serving = release.stage in (Stage.LIVE, Stage.CANARY)
     good = "yes" if release.is_known_good else ""
     return release.id, str(release.stage), f"{share} %" if is_serving else "", good, _named(release.source)
@@ -348,13 +348,13 @@ def history(at: StoreOptions, policy: PolicyText = None) -> Output:
 
 
 @app.command("account")
-def account(at: StoreOptions, policy: PolicyText = None) -> Output:
+def alpha_account(at: StoreOptions, policy: PolicyText = None) -> Output:
     """Show a policy's α-account: which tests its candidates had, what is spent, and what the next one gets.
 
     Candidates that are measured on the same held-out tasks share one α; fresh tasks begin anew, and promotions win
     some of it back.
     """
-    from holdfast.pipeline.account import account_record
+    from holdfast.pipeline.alpha_account import account_record
 
     with existing(at) as opened:
         found = account_record(opened, _policy(opened, policy))

@@ -130,6 +130,10 @@ def _check_constant(block: str, aggregate: str, constant: float | None) -> None:
         raise _rule("goes with aggregate = sequence_norm_constant", "give both, or neither", at=at)
 
 
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")]
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+
 class GaeBlock(BaseModel):
     """How advantages are estimated from rewards and values, turn by turn."""
 
@@ -420,6 +424,8 @@ class TrainSettings(BaseModel):
     model_config = STRICT
 
     model: Name | None = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
     sft: SftBlock | None = None
     dpo: DpoBlock | None = None
     privacy: PrivacyBlock | None = None
@@ -450,6 +456,9 @@ class OptimizeSettings(BaseModel):
     agent: Annotated[str, AfterValidator(_agent)] | None = None
     scorers: Scorers | None = Field(default=None, validation_alias=AliasChoices("scorers", "scorer"))  # None: the usual
     model: Name | None = None
+    lora: Annotated[int, Field(ge=0)] = 0  # of a local model: rank of the adapters that learn; 0: all weights do
+    device: Device = "auto"  # of a local model: auto is the first GPU, or the CPU
+    dtype: Dtype = "auto"  # auto is bfloat16 on a GPU
     base_url: Annotated[str, AfterValidator(_url)] | None = None
     proxy_url: Annotated[str, AfterValidator(partial(_url, at="proxy_url"))] | None = None  # agents' calls go there
     worker_count: Count = 2
@@ -474,6 +483,7 @@ class OptimizeSettings(BaseModel):
     grpo: GrpoBlock | None = None
     improve: ImproveBlock | None = None
     constraint: ConstraintBlock | None = None  # of whatever learns in this run, unless its block has one of its own
+    leave: Annotated[tuple[Name, ...], Field(strict=False)] = ()  # classes that scrubbing leaves, of imported logs
     train_on: Name | None = None  # a model's name or a tag: only such calls; None: those of the policy that learns
     safety_reward: SafetyReward | None = None
     tool_reward: ToolReward | None = None
@@ -538,12 +548,16 @@ def _keys(block: type[BaseModel]) -> tuple[str, ...]:
 
 LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "tasks": None,
+    "leave": [],
     "train_on": None,
     "grpo": None,
     "tool_reward": None,
     "safety": None,
     "safety_waived": None,
     "thinking_allocation": "table",
+    "lora": 0,
+    "device": "auto",
+    "dtype": "auto",
     "improve.algorithm": None,
     "rl_optimizer.critic": CriticBlock().model_dump(),
     "rl_optimizer.gae.turn_credit": 0.0,
@@ -576,6 +590,15 @@ def load_settings(path: str | Path) -> OptimizeSettings:
 
     Files that it names are looked for beside it: the tasks always, agents and scorers where they are there."""
     return _beside(settings_from(_parse(Path(path)), str(path)), Path(path).parent)
+
+
+def left_by(path: Path) -> tuple[str, ...]:
+    """What a project's config says that scrubbing leaves as it is; nothing where there is no such file."""
+    data = _parse(path) if path.is_file() else {}
+    given = data.get("leave", ()) if isinstance(data, Mapping) else ()
+    if isinstance(given, str) or not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        raise BadInput(f"{path}: leave = {given!r}", why="is no list of names", remedy='give one, as in ["ip", "mac"]')
+    return tuple(given)
 
 
 def _beside(settings: OptimizeSettings, folder: Path) -> OptimizeSettings:

@@ -18,7 +18,7 @@ from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.rollout import DONE, Attempt, OutcomeKind, Rollout, RolloutState, outcome_kind
 from holdfast.contracts.run import LedgerEntry, RunRecord, RunState
 from holdfast.contracts.task import asked_of
-from holdfast.promote.account import Charge
+from holdfast.promote.alpha_account import Charge
 from holdfast.promote.gate import ALLOWED
 from holdfast.promote.release import rollback_target
 from holdfast.store.dashboard_queries import Moments, Totals

@@ -348,6 +348,8 @@ class Answering:
         version.busy += 1
         flight = self._begin(identity)
         try:
+            if self.table.experiment is not None and self.key.strip():  # off the event loop; a scrub remembers it
+                await asyncio.to_thread(service.as_stored, self.key)
             async with aclosing(version.model.stream(messages, **sampling) if is_streamed else once()) as pieces:
                 async for piece in pieces:
                     is_begun = True
@@ -512,7 +514,8 @@ class Capture:
 
     async def _claim(self, identity: str, last: AnsweredRequest, call: ModelCall) -> Claim:
         now, asked = self._clock(), opening(call.messages)
-        tools, user = call.sampling.get("tools"), last.user.strip() and self._as_stored(last.user)
+        tools, user = call.sampling.get("tools"), last.user.strip()
+        user = user and await asyncio.to_thread(self._as_stored, last.user)
         about = {"group": _chain(asked)[-1].hex()[:16], "release": last.release, "scrubbed": self._scrub is not None}
         task = Task(
             name=identity,

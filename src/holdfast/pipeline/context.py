@@ -36,6 +36,7 @@ from holdfast.contracts.flag import (
     run_unit,
     unit_of,
 )
+from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.policy import Actor, Checkpoint, Policy
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import RolloutState, Task
@@ -103,6 +104,11 @@ class Runtime:
     def allocate_by(self, allocation: Allocation) -> None:
         """Attempts from now on get their thinking budgets by it, and not by the table."""
         self._home.allocation = allocation
+
+    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
+        """Judges in the reward count as these calibrations have it."""
+        if (calibrate := getattr(self.score, "calibrate_by", None)) is not None:
+            calibrate(calibrations)
 
     def open(self, policy: Policy) -> Actor:
         """The policy, ready to act: attempts of its version find it from now on."""

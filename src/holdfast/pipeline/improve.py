@@ -24,7 +24,7 @@ from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import CHECKED
 from holdfast.contracts.run import LEGACY_STEP, StepRecord
-from holdfast.pipeline.account import at_charge, at_test, charged
+from holdfast.pipeline.alpha_account import at_charge, at_test, charged
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.history import history_of, setup_of
@@ -32,7 +32,7 @@ from holdfast.pipeline.leaks import refuse_taught
 from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed
 from holdfast.pipeline.prove import HeldOut, InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
 from holdfast.pipeline.run import DurableRun
-from holdfast.promote.account import Charge
+from holdfast.promote.alpha_account import Charge
 from holdfast.promote.gate import JUDGED, WAIVED, Criteria
 from holdfast.store.store import Store
 from holdfast.store.writer import WriteFuture

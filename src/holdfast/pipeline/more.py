@@ -20,7 +20,7 @@ from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.run import LedgerEntry, RunRecord, RunState
 from holdfast.contracts.settings import ImproveBlock, OptimizeSettings, settings_from
 from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
-from holdfast.pipeline.account import at_charge
+from holdfast.pipeline.alpha_account import at_charge
 from holdfast.pipeline.control import is_env_run
 from holdfast.pipeline.improve import sha256_of
 from holdfast.pipeline.paired import (
@@ -45,7 +45,7 @@ from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.spec import comparison_config, evaluation_spec, held_out_of
 from holdfast.pipeline.versions import Version, resolve
-from holdfast.promote.account import CANDIDATE, Charge
+from holdfast.promote.alpha_account import CANDIDATE, Charge
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 

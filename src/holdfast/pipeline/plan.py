@@ -14,8 +14,8 @@ import numpy as np
 
 from holdfast.contracts.evidence import Episode, Evidence
 from holdfast.contracts.records import decode, loads
-from holdfast.pipeline.account import at_charge, digest, promoted, reader
-from holdfast.promote.account import Charge, charge, level
+from holdfast.pipeline.alpha_account import at_charge, digest, promoted, reader
+from holdfast.promote.alpha_account import Charge, charge, level
 from holdfast.prove.comparison import METRICS, ComparisonConfig
 from holdfast.prove.plan import Forecast, forecast
 from holdfast.store.store import Store

@@ -21,8 +21,8 @@ from holdfast.contracts.errors import Conflict
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding, Reason
 from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import PolicyKind, Release, Stage
-from holdfast.promote.account import Charge
-from holdfast.promote.gate import ACCOUNT, JUDGED, Criteria, KpiBand, SpreadLimits, decide
+from holdfast.promote.alpha_account import Charge
+from holdfast.promote.gate import CHARGED, JUDGED, Criteria, KpiBand, SpreadLimits, decide
 from holdfast.prove.comparison import ComparisonConfig, compare_versions, paired_cells
 from holdfast.prove.reports import document
 from holdfast.prove.reports.report import ProofCriteria, publish
@@ -147,7 +147,7 @@ class PromotionRequest:
 def _account(case: Candidate) -> dict[str, Any]:
     """What the test was charged, without what names the run: runs that are alike have the same evidence."""
     told = ("number", "promoted", "of", "alpha", "text")
-    return {} if case.charge is None else {ACCOUNT: {name: getattr(case.charge, name) for name in told}}
+    return {} if case.charge is None else {CHARGED: {name: getattr(case.charge, name) for name in told}}
 
 
 def comparison_config_from(kept: Mapping[str, Any]) -> ComparisonConfig:

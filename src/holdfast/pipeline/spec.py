@@ -23,6 +23,7 @@ from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import Features
+from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.reward import RewardTerm
@@ -62,6 +63,10 @@ class SafeguardedScorer:
     @property
     def uses(self) -> frozenset[str]:
         return frozenset(getattr(self.score, "uses", ()))
+
+    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
+        if (calibrate := getattr(self.score, "calibrate_by", None)) is not None:
+            calibrate(calibrations)
 
     def without(self, features: Features) -> SafeguardedScorer:
         return replace(self, score=scored_without(self.score, features))
@@ -220,7 +225,7 @@ def policy_for(settings: OptimizeSettings) -> Policy:
     needs_torch()
     from holdfast.policies.model import Model
 
-    return Model(name, resources=settings.resources)
+    return Model(name, lora=settings.lora, device=settings.device, dtype=settings.dtype, resources=settings.resources)
 
 
 def _spec(

@@ -33,7 +33,7 @@ WAIVED = "safety_waived"  # in the manifest of evidence and of a release: why sa
 WAIVE = 'leave "safety" out of the settings, which measures the default terms, or waive it: --waive-safety WHY'
 TRUSTED = "trusted"  # the standing of a judge that counts
 NOT_BETTER = BLOCKED + "policy_improvement_not_significant"
-ACCOUNT = "account"  # of the manifest: what the test was charged in the policy's α-account
+CHARGED = "account"  # of the manifest: what the test was charged in the policy's α-account
 HARMLESS = frozenset({"info", "warning"})
 
 
@@ -214,7 +214,7 @@ def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         return
     text = f"verdict {verdict.outcome}: {', '.join(verdict.reasons)}"
     remedy = WORSE if verdict.outcome is Outcome.REJECT else MORE
-    charge = evidence.manifest.get(ACCOUNT)
+    charge = evidence.manifest.get(CHARGED)
     is_undecided = any(one.startswith(f"{evidence.primary} undecided") for one in verdict.reasons)
     if isinstance(charge, Mapping) and is_undecided:
         remedy = f"{remedy}; {charge.get('text')}"

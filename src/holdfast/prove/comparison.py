@@ -396,7 +396,7 @@ def compare_versions(
 def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
     """Promote when the gain is proved and also that safety is not worse by more than the margin; reject on the reverse.
     Both must be proved, so each may use the whole α; a margin of safety is asked of each candidate alone, so its α may
-    be another than that of the gain (`promote.account`). `needs` is in episodes of each version: tasks × seeds."""
+    be another than that of the gain. `needs` is in episodes of each version: tasks × seeds."""
     margin, least, worth = how.max_safety_regression, how.min_effect, how.worthwhile
     words = {Outcome.PROMOTE: "proved", Outcome.REJECT: "proved worse", Outcome.HOLD: "undecided"}
     main = judge(gains, **_range(how, how.primary), alpha=how.alpha, min_effect=least, worthwhile=worth)

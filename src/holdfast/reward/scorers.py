@@ -25,6 +25,7 @@ from holdfast.contracts.checks import GATED
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.flag import Features
+from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.reward import Reward, RewardBreakdown, RewardTerm
 from holdfast.contracts.scorer import RIGHT, Trace, check_scorers, refuse_blocking, resolve, told_error
 from holdfast.contracts.task import task_of
@@ -291,6 +292,12 @@ class Combined:
         """The features that decide what it measures."""
         found = {name for one in self.scorers for name in (one.feature, *_trait(one.function, "features", ())) if name}
         return frozenset(found | ({"combined"} if any(one.asks_model for one in self.scorers) else set()))
+
+    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
+        """Judges among the scorers count as their calibrations have it."""
+        for one in self.scorers:
+            if (calibrate := _trait(one.function, "calibrate_by", None)) is not None:
+                calibrate(calibrations)
 
     def without(self, features: Features) -> Combined:
         """The same without the scorers of features that a flag has switched off for a unit; BadInput where nobody could
