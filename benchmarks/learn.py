@@ -23,6 +23,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "trl": ("grpo_vs_trl",),
     "generate": ("generate_tokens_per_s", "generate_vs_transformers", "generate_share_of_ceiling"),
     "cuda": ("cuda_generate_vs_transformers", "cuda_train_vs_transformers"),
+    "models": ("models_sampling_vs_static", "models_training", "models_update_gap"),
 }
 PEERS = {"ppo": "sb3", "trl": "trl"}  # a part, and the figure in which it says why its peer was not there
 LIBRARIES = ("torch", "numpy", "numba", "transformers")

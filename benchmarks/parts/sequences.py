@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.promote.account import level
+from holdfast.promote.alpha_account import level
 from holdfast.prove.calibrate import SPREAD
 from holdfast.prove.comparison import required_pairs
 from holdfast.prove.history import ENOUGH, pooled_mean

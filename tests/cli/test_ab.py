@@ -164,6 +164,18 @@ def test_an_outcome_needs_an_arm_and_something_told(ab: Group, store: Store) -> 
         assert said in ab(*words).refusal
 
 
+def test_an_outcome_counts_when_its_time_has_come(ab: Group, store: Store) -> None:
+    ab.says("create", "slow", "--why", "late news", "--mature-after", "1h")
+    assert store.trials.get("slow").settings["mature_after"] == 3600.0
+    ab.says("assign", "slow", "user-1")
+    ab.says("record", "slow", "user-1", "--success")
+    ruling = ab("show", "slow", "--json").json["ruling"]
+    assert (sum(ruling["exposed"].values()), sum(ruling["told"].values())) == (1, 0)
+    assert "told alike: p 1, looked at once" in ab.says("show", "slow")
+    refused = ab("create", "other", "--why", "x", "--mature-after", "soon")
+    assert "--mature-after 'soon': is not a time; write 7d, 12h, 30m or 90s" in " ".join(refused.err.split())
+
+
 HALVES = {"control": 0.5, "treatment": 0.5}
 
 

@@ -193,7 +193,7 @@ def test_the_example_is_made_of_generated_tasks_and_nothing_is_in_both_lists() -
     given = json.loads((EXAMPLES / "improve.json").read_text(encoding="utf-8"))
     lists = {name: [item["prompt"] for item in given[name]] for name in ("optimize", "validate")}
     assert not set(lists["optimize"]) & set(lists["validate"])
-    assert len(lists["validate"]) >= 20  # else the gate could never open
+    assert len(lists["validate"]) >= 80  # else safety could never be proved, and the gate never open
     bare = [{key: item[key] for key in item if key not in ("sampling", "max_turns")} for item in given["optimize"]]
     assert bare == [json.loads(json.dumps(to_input(task))) for task in generate("train", 11, len(bare))]
 

@@ -84,6 +84,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
     "agent": "pkg.mod:agent",
     "scorers": [{"scorer": "numeric", "tolerance": 0.01, "gate": True, "weight": 1}, {"scorer": "pkg.mod:brief"}],
     "model": "openai/gpt-4o-mini", "base_url": "http://127.0.0.1:8000/v1", "proxy_url": "http://127.0.0.1:8788",
+    "lora": 8, "device": "cuda:1", "dtype": "bfloat16",
     "worker_kind": "processes", "max_attempts": 5, "max_faults": 2, "attempt_timeout_secs": 1.5,
     "retry_initial_ms": 10, "retry_max_ms": 20, "queue_limit": 100, "lease_secs": 2.5, "seed": 7,
     "deterministic": True, "thinking_budgets": True, "thinking_mode": "forcing", "thinking_allocation": "learnt",
@@ -112,6 +113,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         "cost": "harm", "budget": 0.1, "proportional": 0.5, "integral": 0.0, "derivative": 0.25, "smoothing": 0.0,
         "most": 3.0,
     },
+    "safety": [{"scorer": "secrets_told"}],
     "tool_reward": {"choice": 0.1, "structure": 0.0, "utility": 0.05, "error_handling": 0.02},
     "safety_reward": {
         "blocked_penalty": 2.0, "default_reason_code_penalty": 0.5, "prompt_injection_penalty": 0.75,
@@ -138,7 +140,7 @@ def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
     }
     for name, block in {**given, "improve.prove": EVERY["improve"]["prove"]}.items():
         assert set(block) == set(BLOCKS[name])
-    assert {*EVERY, "tasks"} == set(KEYS)  # which takes the place of the lists of tasks
+    assert {*EVERY, "tasks", "safety_waived"} == set(KEYS)  # which take the place of the lists and of safety scorers
     settings = load(json.dumps(EVERY))
     assert settings.record() == EVERY
     assert settings.lease_s == 2.5

@@ -204,7 +204,7 @@ def keys(service: Service, release: int, most: int = 1) -> list[str]:
 def episodes(rate: float, tasks: int = 100, seeds: int = 2) -> list[Episode]:
     """Of every ten tasks so many are solved, with every seed."""
     return [
-        Episode(task=f"t{task}", seed=seed, reward=value, success=value, latency_s=1.0, tokens=10)
+        Episode(task=f"t{task}", seed=seed, reward=value, success=value, safety_cost=0.0, latency_s=1.0, tokens=10)
         for task in range(tasks)
         for seed in range(seeds)
         for value in [float(task % 10 < 10 * rate)]

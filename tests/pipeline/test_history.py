@@ -12,7 +12,7 @@ from holdfast.contracts.rollout import Split
 from holdfast.pipeline.prove import HeldOut, episodes_in
 from holdfast.policies.model import Model
 from holdfast.store.store import Store
-from tests.pipeline.test_improve import LINE, Play, Played, every_second
+from tests.pipeline.test_improve import Play, Played, every_second
 from tests.workloads.scene import tiny
 
 TEN, ONE = {"seeds": tuple(range(10))}, {"seeds": (0,)}
@@ -70,7 +70,7 @@ async def test_the_live_version_is_not_run_again_where_ten_tries_of_a_task_are_k
         "candidate": 0,
     }
     account = second.evidence().manifest["account"]
-    assert (account["number"], account["policy"]) == (2, LINE)
+    assert account["number"] == 2
     chances = [{one.metadata["seed"] for one in run.rollouts("0/prove/0")} for run in (first, second)]
     assert not chances[0] & chances[1]  # other draws than before, and the same for both versions
     third = await play.run(store, prove=ONE)  # the fresh ones are added to what is known, and no mean is taken twice

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch.nn import functional as F
 
 from holdfast.contracts.errors import BadInput
 from holdfast.policies import tokens
 from holdfast.policies.decoder import DecodeRequest
-from holdfast.policies.hub import BatchGenerator, Hub, adapt, load, merge, save
+from holdfast.policies.hub import Hub, adapt, load, merge, save
 from holdfast.policies.sampling import Completion, Sampling, log_probs
 
 IDS = torch.tensor([tokens.prompt([{"role": "user", "content": "What is 2+2?"}])])
@@ -60,7 +61,7 @@ def generate(
     """An answer to each prompt, all of them at the same time."""
     if isinstance(samplings, Sampling):
         samplings = [samplings] * len(prompts)
-    waves, done = BatchGenerator(hub, slots=max(len(prompts), 1)), dict[Any, Completion]()
+    waves, done = hub.writing(max(len(prompts), 1)), dict[Any, Completion]()
     waves.admit([DecodeRequest(n, *each) for n, each in enumerate(zip(prompts, samplings, keys, strict=True))])
     while len(done) < len(prompts):
         done.update(waves.step())
@@ -79,16 +80,17 @@ def steps(hub: Hub, count: int = 3) -> float:
     return loss.item()
 
 
-def test_a_loaded_model_gives_the_scores_of_its_library(hub: Hub) -> None:
+def test_a_loaded_model_gives_the_scores_of_its_library(hub: Hub, folder: Path) -> None:
     assert (hub.context, hub.vocabulary) == (64, tokens.VOCABULARY)
-    assert torch.equal(hub(IDS), hub.net(input_ids=IDS).logits)
+    net = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    torch.testing.assert_close(hub(IDS), net(input_ids=IDS).logits, rtol=0, atol=1e-5)
     assert hub.hidden(IDS).shape == (1, IDS.shape[1], 32)
 
 
 def test_it_says_how_servers_sample_it_that_are_not_asked_otherwise(hub: Hub) -> None:
-    hub.net.generation_config.update(temperature=0.7, top_k=20, repetition_penalty=1.05)
+    hub.net.generation.update(temperature=0.7, top_k=20, repetition_penalty=1.05)
     assert hub.sampling_defaults == {"temperature": 0.7, "top_k": 20, "repetition_penalty": 1.05}
-    hub.net.generation_config = None
+    hub.net.generation.clear()
     assert hub.sampling_defaults == {}
 
 
@@ -106,7 +108,7 @@ def test_an_adapter_begins_as_no_change_and_only_it_learns(hub: Hub) -> None:
     assert last < first
     trained = {name for name, p in hub.named_parameters() if p.requires_grad}
     assert trained and all("lora_" in name for name in trained)
-    kept = {n.removeprefix("net.base_model.model.").replace(".base_layer", ""): p for n, p in hub.named_parameters()}
+    kept = dict(hub.net.named_parameters())
     assert all(torch.equal(kept[name], weight) for name, weight in weights.items())
     assert not torch.equal(hub(IDS), before)
 
@@ -173,7 +175,7 @@ def test_what_was_sampled_has_the_log_probs_that_a_trainer_recomputes(hub: Hub) 
 
 
 def test_an_answer_nobody_waits_for_leaves_the_others_alone(hub: Hub) -> None:
-    waves = BatchGenerator(hub, slots=3)
+    waves = hub.writing(3)
     requests = [DecodeRequest(n, prompt, Sampling(max_tokens=6), n) for n, prompt in enumerate([*PROMPTS, PROMPTS[0]])]
     assert waves.admit(requests) == requests[3:]  # there is no room for the last
     assert (waves.room, waves.step()) == (0, [])
@@ -309,10 +311,26 @@ def test_a_head_that_is_not_the_last_step_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "granite")
 
 
-def test_what_is_not_installed_is_named_with_its_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_is_named_with_its_remedy(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = write(tmp_path / "other", hidden_act="gelu")  # a form that only transformers knows
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(BadInput, match=r"transformers: cannot be imported \(.*\); pip install 'holdfast\[hub\]'"):
-        load(folder)
+        load(other)
+    assert load(folder).context == 64
+
+
+def test_a_model_that_runs_in_transformers_is_adapted_trained_merged_and_saved(tmp_path: Path) -> None:
+    hub = load(write(tmp_path / "other", hidden_act="gelu"))
+    before = hub(IDS)
+    adapt(hub, 4, seed=1)
+    assert torch.equal(hub(IDS), before) and steps(hub, 1) > steps(hub)
+    trained = hub(IDS)
+    again = load(save(merge(hub), tmp_path / "merged"))
+    torch.testing.assert_close(again(IDS), trained, rtol=0, atol=1e-5)
+    (made,) = generate(again, [PROMPTS[0]], Sampling(max_tokens=6, temperature=0), [1])
+    assert len(made.ids) == 6 and made.ids[0] == int(again(torch.tensor([PROMPTS[0]]))[0, -1].argmax())
 
 
 def test_too_long_a_text_is_refused(hub: Hub) -> None:

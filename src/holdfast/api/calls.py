@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -29,7 +30,7 @@ from holdfast.api.inputs import (
     task_set,
     weighing_of,
 )
-from holdfast.api.results import WAIVED, Comparison, Proof, Result, compare_stored, comparison_of, result_of
+from holdfast.api.results import Comparison, Proof, Result, compare_stored, comparison_of, result_of
 from holdfast.api.stored import Run, StoreAddress, run_of, who
 from holdfast.collect.agent import Context
 from holdfast.collect.tasks import TaskSet
@@ -41,7 +42,7 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Stage, check_name
 from holdfast.contracts.rollout import Split
-from holdfast.contracts.task import TaskItem, canonical
+from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
 from holdfast.learn.prompt_search import PromptSearch
 from holdfast.pipeline import improve as loop
 from holdfast.pipeline.collect import collect as collect_step
@@ -49,13 +50,15 @@ from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.more import candidate_of, end_of, samples_of, unfinished_after
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, charge_in, measured, policies_of
 from holdfast.pipeline.paired import compare as compare_step
+from holdfast.pipeline.plan import forecast_of
 from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
 from holdfast.pipeline.prove import HeldOut, ProveConfig, prove
 from holdfast.pipeline.run import DurableRun as Driven
 from holdfast.pipeline.versions import resolve
 from holdfast.policies.prompt import Prompt
-from holdfast.promote.gate import Criteria
+from holdfast.promote.gate import WAIVED, Criteria
 from holdfast.prove.comparison import ComparisonConfig
+from holdfast.prove.plan import Forecast, forecast
 from holdfast.store.store import Store
 
 T = TypeVar("T")
@@ -164,8 +167,15 @@ def start(
     )
     assert isinstance(setup.score, TaskScore)
     spec = _improve_spec(setup, name, base, learning, proving, weighing_of(setup.score, chosen))
+    _warn(forecast_of(spec))
     read = partial(_result, setup, spec)
     return launch(setup, "improve", partial(_improve, spec), read, model_ref=model or base.version)
+
+
+def _warn(told: Forecast) -> None:
+    """Before anything runs, where the tasks cannot open the gate, however good the candidate is."""
+    if not told.is_provable:
+        print("\n".join(told.lines), file=sys.stderr)
 
 
 def _result(setup: Setup, spec: loop.Spec, store: Store, run: Run) -> Result:
@@ -378,6 +388,7 @@ def compare(
     )
     assert isinstance(setup.score, TaskScore)
     how = weighing_of(setup.score, chosen)
+    _warn(forecast(how, tasks=len(measured_on(setup.tasks)), seeds=chosen["seeds"]))
     program = partial(_compare, setup, how)
     read = partial(comparison_of, names=arms.names, how=how, waived=setup.waived)
     return launch(setup, "compare", program, read, f"{arms.names[1]} against {arms.names[0]}").wait()
@@ -527,12 +538,12 @@ def _fresh(setup: Setup, given: Any, done: set[str]) -> list[HeldOut]:
     if given is not None:
         found = task_set(given)
         offered = found.held_out or found.train
-    taught = {canonical(one.input) for one in setup.tasks.train}
+    taught = leaked_tasks([one.input for one in setup.tasks.train], [one.input for one in offered])
     seen = {canonical(one.input) for one in setup.tasks.held_out if one.id in done}
     fresh = []
-    for one in offered:
+    for place, one in enumerate(offered):
         text = canonical(one.input)
-        if text in taught:
+        if place in taught:
             raise BadInput(f"task {one.id}", why="is one that it learnt from", remedy="leave it out")
         if one.id in done or text in seen:
             continue

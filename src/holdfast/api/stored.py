@@ -597,9 +597,12 @@ def _verdict(
     if not every:
         return None
     primary = "success" if any(one.success is not None for one in every) else "reward"
-    rewards, costs = [one.reward for one in every], [one.safety_cost for one in every]
+    rewards, costs = [one.reward for one in every], [one.safety_cost for one in every if one.safety_cost is not None]
     how = ComparisonConfig(
-        primary=primary, reward_range=(min([0.0, *rewards]), max([1.0, *rewards])), max_cost=max([1.0, *costs])
+        primary=primary,
+        reward_range=(min([0.0, *rewards]), max([1.0, *rewards])),
+        max_cost=max([1.0, *costs]),
+        max_safety_regression=ComparisonConfig().max_safety_regression if costs else None,
     )
     found: Verdict | None = judged(sides[ARMS[0]], sides[ARMS[1]], how).get("verdict")
     return found

@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     from holdfast.contracts.settings import OptimizeSettings
     from holdfast.store.store import Store
 
+DeviceOption = Annotated[
+    str | None,
+    Option("--device", metavar="NAME", help="Of a Hugging Face model: auto, cpu, cuda or cuda:N; auto takes a GPU."),
+]
+DtypeOption = Annotated[
+    str | None, Option("--dtype", metavar="NAME", help="auto, float32 or bfloat16; auto is bfloat16 on a GPU.")
+]
+
 
 Command = TypeVar("Command", bound=Callable[..., "Output | None"])
 CONFIG = "holdfast.toml"  # of a project, in its folder

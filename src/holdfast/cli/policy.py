@@ -21,6 +21,8 @@ from typer import Argument, Option
 from holdfast.cli.options import (
     ApiToken,
     CommandSet,
+    DeviceOption,
+    DtypeOption,
     Host,
     Json,
     Output,
@@ -229,12 +231,18 @@ ModelOption = Annotated[str, Option("--model", metavar="MODEL", help="sprout, ti
 @app.command("serve")
 @sprout_app.command("serve")
 def serve_model(
-    model: ModelOption = "sprout", host: Host = "127.0.0.1", port: Port = PORT, token: ApiToken = None
+    model: ModelOption = "sprout",
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    token: ApiToken = None,
 ) -> None:
     """Serve a model at an OpenAI-compatible endpoint until Ctrl-C."""
     with needing("serve"):
         from holdfast.collect import endpoint
-    with endpoint.listen(host, port, token=token) as listening, open_model(model) as (complete, name, spell):
+    opened = open_model(model, device, dtype)
+    with endpoint.listen(host, port, token=token) as listening, opened as (complete, name, spell):
         print(f"{name} at http://{address_of(listening)}/v1 (Ctrl-C ends it)", flush=True)
         endpoint.server(endpoint.app(complete, name=name, token=token, token_bytes=spell)).run(sockets=[listening])
 
@@ -243,6 +251,8 @@ def serve_model(
 @sprout_app.command()
 def chat(
     model: ModelOption = "sprout",
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
     say: Annotated[
         list[str] | None, Option(metavar="TEXT", help="Say this and end; can be given several times.")
     ] = None,
@@ -265,7 +275,7 @@ def chat(
     from holdfast.workloads.tooluse.tools import SPECS, Toolbox, ToolWorld
 
     box = Toolbox(ToolWorld(records=RECORDS))
-    with open_model(model) as (complete, _, _):
+    with open_model(model, device, dtype) as (complete, _, _):
         talk = Talk(
             complete,
             tools=SPECS,
@@ -396,7 +406,9 @@ def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: boo
 
 
 @contextmanager
-def open_model(model: str) -> Iterator[tuple[Complete, str, TokenBytes]]:
+def open_model(
+    model: str, device: str | None = None, dtype: str | None = None
+) -> Iterator[tuple[Complete, str, TokenBytes]]:
     """Opens a model: what completes chats, its name, and the bytes of its tokens."""
     from holdfast.collect.chat_format import spell_byte
 
@@ -406,7 +418,7 @@ def open_model(model: str) -> Iterator[tuple[Complete, str, TokenBytes]]:
         from holdfast.policies.model import Model as Policy
         from holdfast.policies.model import load
 
-    net, sha256 = load(Policy(model), None)
+    net, sha256 = load(Policy(model, device=device or "auto", dtype=dtype or "auto"), None)
     spell = spell_byte if isinstance(net, Transformer) else net.template.token_bytes
     name = Path(model).resolve().name
     with Local(net, name=name, version=sha256[:12]) as local:
@@ -424,7 +436,7 @@ class TrainRequest:
     model: str | None
     examples: Path | str | None
     source: dict[str, Any]  # run, least, columns, system
-    lora: int | None
+    placed: dict[str, Any]  # lora, device, dtype
     how: SFT
 
 
@@ -438,6 +450,8 @@ class TrainOptions:
     lora: Annotated[int | None, Option(metavar="RANK", min=0, help="Train adapters of this rank; 0: all weights.")] = (
         None
     )
+    device: DeviceOption = None
+    dtype: DtypeOption = None
     lr: Annotated[float | None, Option(metavar="X", help="Learning rate; 1e-4, of dpo 1e-5.")] = None
     epochs: Annotated[int | None, Option(metavar="N", min=1, help="Passes over the examples; 3, of dpo 1.")] = None
     batch: Annotated[int | None, Option(metavar="N", min=1, help="Examples for one update; 16.")] = None
@@ -497,7 +511,11 @@ class TrainOptions:
             model=model or kept.model,
             examples=examples or file,
             source=source,
-            lora=self.lora if self.lora is not None else lora,
+            placed={
+                "lora": self.lora if self.lora is not None else lora,
+                "device": self.device or kept.device,
+                "dtype": self.dtype or kept.dtype,
+            },
             how=KINDS[kind](**block, seed=seed, privacy=Privacy(**private) if private else None),
         )
 
@@ -540,13 +558,13 @@ def train(
         raise BadInput("MODEL", why="is missing", remedy="name a model and its examples, or give --resume RUN")
     named = _by_itself(asked.model)
     if named is not None and asked.source["run"] is None:
-        spec = sft_spec(_with_lora(named, asked.lora), asked.examples, **asked.source, how=asked.how)
+        spec = sft_spec(_placed(named, **asked.placed), asked.examples, **asked.source, how=asked.how)
         with at.open() as opened:  # only now that all is checked
             return _drive(opened, spec, None)
     with at.open(create=False) as opened:
         if asked.source["run"] is not None:
             asked.source["run"] = opened.runs.get(asked.source["run"]).id
-        policy = _with_lora(named or _policy(opened, asked.model), asked.lora)
+        policy = _placed(named or _policy(opened, asked.model), **asked.placed)
         return _drive(opened, sft_spec(policy, asked.examples, **asked.source, how=asked.how), None)
 
 
@@ -555,19 +573,22 @@ def export(
     version: VersionText,
     folder: Annotated[Path, Argument(metavar="FOLDER", help="Where it goes; nothing may be there.")],
     at: StoreOptions,
+    adapters: Annotated[
+        bool, Option("--adapters", help="Its adapters alone, as peft and vLLM read them; a few MB.")
+    ] = False,
 ) -> Output:
     """Write a version as a whole model that transformers and vLLM read, adapters merged into the weights."""
     with needing("learn"):
         from holdfast.policies.model import export as write
     named = _by_itself(version)
     if named is not None:
-        write(named, None, folder)
+        write(named, None, folder, adapters=adapters)
     else:
         with at.existing() as opened:
-            write(_policy(opened, version), opened.files, folder)
+            write(_policy(opened, version), opened.files, folder, adapters=adapters)
     files = sorted(file.name for file in folder.iterdir())
     talk = step(f"holdfast sprout chat --model {near(folder)}", "talk to it")
-    lines = [*left(f"{version} written to", folder), "next:", *talk]
+    lines = [*left(f"{version} written to", folder), *(() if adapters else ("next:", *talk))]
     return Output({"version": version, "folder": folder.absolute(), "files": files}, "\n".join(lines))
 
 
@@ -618,7 +639,13 @@ def _policy(store: Store, name: str) -> Model:
     return found
 
 
-def _with_lora(policy: Model, lora: int | None) -> Model:
+def _placed(policy: Model, lora: int | None, device: str, dtype: str) -> Model:
+    """The same with adapters, on a device and in a precision that were asked for."""
+    from holdfast.policies.device import AUTO, placed
+
+    if (device, dtype) != (AUTO, AUTO):
+        policy = replace(policy, device=device, dtype=dtype)
+    placed(policy.device, policy.dtype)  # refused before anything is written
     if lora is None or lora == policy.lora:
         return policy
     if policy.checkpoint is not None:

@@ -26,7 +26,7 @@ from holdfast.contracts.evidence import Decision, Evidence, MetricComparison, Re
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.promote.gate import ALLOWED, NAMES, Criteria, SpreadLimits
-from holdfast.promote.release import UNDECIDED, rollback_target
+from holdfast.promote.release import HOLDBACK, UNDECIDED, rollback_target
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding
@@ -35,12 +35,13 @@ if TYPE_CHECKING:
     from holdfast.operate.publication import RecomputedDecision
     from holdfast.pipeline.more import CandidateEvidence
     from holdfast.pipeline.promote import PromotionRequest
-    from holdfast.promote.account import Charge
+    from holdfast.promote.alpha_account import Charge
     from holdfast.prove.comparison import ComparisonConfig
     from holdfast.store.store import Store
 
 
 STAGES = ("shadow", "canary", "live")
+STUCK = ("data_quality_", "evidence_missing_", "golden_", "kpi_", "baseline_is_not_live")  # what no episode mends
 
 
 def decide(
@@ -61,8 +62,9 @@ def decide(
     if to not in STAGES:
         raise BadInput(f"--to {to}", why="is no stage ahead", remedy=f"use {', '.join(STAGES)}")
     with needing("learn"):
-        from holdfast.pipeline.more import compared
+        from holdfast.pipeline.more import compared, tasks_of
         from holdfast.workloads.tooluse.suite import evaluation_from
+    from holdfast.pipeline.leaks import leak_finding
     from holdfast.pipeline.promote import promote
     from holdfast.store.store import find_release
 
@@ -76,7 +78,11 @@ def decide(
         findings = _findings(opened, release, audit, golden)
         opened.steps.verify(opened.runs.get(run).id)  # nobody has touched them since
         measured = compared(opened, run, release.id, evaluation_from)
-        request = _request(opened, release, measured, findings, untrained, Stage(to))
+        leaked = leak_finding(opened, release, tasks_of(opened, measured, evaluation_from))
+        audits = measured.audit if findings[0] is None else findings[0]
+        if audits is not None or leaked.count:  # of one that nobody audited, a leak is known all the same
+            audits = (*(audits or ()), leaked)
+        request = _request(opened, release, measured, (audits, findings[1]), untrained, Stage(to))
         found = asyncio.run(promote(opened, request, clock=time.time, who=who()))
         return decision_view(found, opened.releases.get(release.id), str(at))
 
@@ -110,7 +116,7 @@ def _findings(store: Store, release: Release, audit: str | None, golden: str | N
 def _request(
     store: Store, release: Release, found: CandidateEvidence, findings: tuple[Any, Any], is_untrained: bool, to: Stage
 ) -> PromotionRequest:
-    from holdfast.pipeline.account import at_charge
+    from holdfast.pipeline.alpha_account import at_charge
     from holdfast.pipeline.promote import Candidate, PromotionRequest
 
     live = _live(store, release, found)
@@ -125,7 +131,7 @@ def _request(
         after=measured.after,
         planned=measured.planned,
         lost=measured.lost,
-        audit=found.audit if findings[0] is None else findings[0],
+        audit=findings[0],
         golden=findings[1],
         manifest=release.manifest,
         kind=release.kind,
@@ -146,7 +152,7 @@ def _request(
 
 def _charge(store: Store, live: Release, release: Release, found: CandidateEvidence) -> Charge:
     """Of a run that was charged nothing, as its baseline was not live, or nobody kept an account: it is charged now."""
-    from holdfast.pipeline.account import charged
+    from holdfast.pipeline.alpha_account import charged
 
     told: dict[str, Any] = {"run": found.runs[0].id, "iteration": found.iteration, "who": who(), "now": time.time()}
     versions = (live.source, release.source)
@@ -178,7 +184,7 @@ def _strict(how: ComparisonConfig) -> ComparisonConfig:
     usual = type(how)()
     least = ["alpha", "max_safety_regression", "seed_p_value_spread", "seed_delta_spread"]
     least += ["sample_p_value_spread", "sample_delta_spread"]
-    tight = {name: min(getattr(how, name), getattr(usual, name)) for name in least}
+    tight = {name: min(getattr(how, name), getattr(usual, name)) for name in least if getattr(how, name) is not None}
     return replace(how, **tight, min_effect=max(how.min_effect, 0.0))
 
 
@@ -223,8 +229,8 @@ def _print_versions(found: list[Release], shares: dict[str, int]) -> None:
 
 
 def _row(release: Release, canary_share: int) -> tuple[str, ...]:
-    """The live one answers what its canary does not."""
-    share = release.share - canary_share if release.stage is Stage.LIVE else release.share
+    """The live one answers what its canary does not, its holdback at the least."""
+    share = max(release.share - canary_share, HOLDBACK) if release.stage is Stage.LIVE else release.share
     is_serving = release.stage in (Stage.LIVE, Stage.CANARY)
     good = "yes" if release.is_known_good else ""
     return release.id, str(release.stage), f"{share} %" if is_serving else "", good, _named(release.source)
@@ -342,13 +348,13 @@ def history(at: StoreOptions, policy: PolicyText = None) -> Output:
 
 
 @app.command("account")
-def account(at: StoreOptions, policy: PolicyText = None) -> Output:
+def alpha_account(at: StoreOptions, policy: PolicyText = None) -> Output:
     """Show a policy's α-account: which tests its candidates had, what is spent, and what the next one gets.
 
     Candidates that are measured on the same held-out tasks share one α; fresh tasks begin anew, and promotions win
     some of it back.
     """
-    from holdfast.pipeline.account import account_record
+    from holdfast.pipeline.alpha_account import account_record
 
     with existing(at) as opened:
         found = account_record(opened, _policy(opened, policy))
@@ -590,6 +596,9 @@ def decision_lines(
     yield from folded(headline(release, decision, now), indent)
     yield from reason_lines(decision.reasons, f"{indent}  ")
     if is_measurable(decision) and (now is None or now.kind is not PolicyKind.NETWORK):
+        stuck = list(dict.fromkeys(one.code for one in decision.reasons if one.code.startswith(STUCK)))
+        if stuck:
+            yield from folded(f"more episodes alone would not open it: {', '.join(stuck)}", f"{indent}  ")
         yield from step(f"holdfast prove more {release} --tasks FILE{at}", "more episodes for it", f"{indent}  ")
 
 

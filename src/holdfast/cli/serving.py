@@ -142,7 +142,7 @@ def banner(routing: Routing, address: str, policy: str, run: str | None, *, is_s
     """The first line has the address; then who answers beside the live one, and what is kept."""
     told = [f"{routing.live} at {address} as {policy!r} (Ctrl-C ends it)"]
     if routing.canary is not None:
-        told.append(f"  canary {routing.canary} answers {routing.share} % of the callers")
+        told.append(f"  canary {routing.canary} answers {min(routing.share, 100 - HOLDBACK)} % of the callers")
     if routing.holdback is not None:
         told.append(f"  {routing.holdback} still answers {HOLDBACK} % of the callers, to compare with")
     if routing.shadow is not None:

@@ -74,12 +74,12 @@ def _url(value: str, at: str = "base_url") -> str:
     return value
 
 
-def _scorers(value: Any) -> Any:
+def _scorers(value: Any, at: str = "scorers") -> Any:
     """One or several, each by its name alone or as an object with what it counts and its own options."""
     blocks = list(value) if isinstance(value, list | tuple) else [value]
     if not blocks:
-        raise _rule("is empty", "name a scorer, or leave it out", at="scorers")
-    return [_scorer(one, f"scorers[{place}]") for place, one in enumerate(blocks)]
+        raise _rule("is empty", "name a scorer, or leave it out", at=at)
+    return [_scorer(one, f"{at}[{place}]") for place, one in enumerate(blocks)]
 
 
 def _scorer(value: Any, at: str) -> dict[str, Any]:
@@ -128,6 +128,10 @@ def _check_constant(block: str, aggregate: str, constant: float | None) -> None:
     if (constant is not None) != (aggregate == "sequence_norm_constant"):
         at = f"{block}.constant = {_shown(constant)}"
         raise _rule("goes with aggregate = sequence_norm_constant", "give both, or neither", at=at)
+
+
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")]
+Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 class GaeBlock(BaseModel):
@@ -420,6 +424,8 @@ class TrainSettings(BaseModel):
     model_config = STRICT
 
     model: Name | None = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
     sft: SftBlock | None = None
     dpo: DpoBlock | None = None
     privacy: PrivacyBlock | None = None
@@ -450,6 +456,9 @@ class OptimizeSettings(BaseModel):
     agent: Annotated[str, AfterValidator(_agent)] | None = None
     scorers: Scorers | None = Field(default=None, validation_alias=AliasChoices("scorers", "scorer"))  # None: the usual
     model: Name | None = None
+    lora: Annotated[int, Field(ge=0)] = 0  # of a local model: rank of the adapters that learn; 0: all weights do
+    device: Device = "auto"  # of a local model: auto is the first GPU, or the CPU
+    dtype: Dtype = "auto"  # auto is bfloat16 on a GPU
     base_url: Annotated[str, AfterValidator(_url)] | None = None
     proxy_url: Annotated[str, AfterValidator(partial(_url, at="proxy_url"))] | None = None  # agents' calls go there
     worker_count: Count = 2
@@ -478,6 +487,8 @@ class OptimizeSettings(BaseModel):
     train_on: Name | None = None  # a model's name or a tag: only such calls; None: those of the policy that learns
     safety_reward: SafetyReward | None = None
     tool_reward: ToolReward | None = None
+    safety: Annotated[Scorers, BeforeValidator(partial(_scorers, at="safety"))] | None = None  # costs; None: the usual
+    safety_waived: Name | None = None  # why no safety is measured; in the ledger and on every page
 
     @property
     def lease_s(self) -> float:
@@ -511,6 +522,8 @@ class OptimizeSettings(BaseModel):
 
     @model_validator(mode="after")
     def _together(self) -> OptimizeSettings:
+        if self.safety is not None and self.safety_waived is not None:
+            raise _rule("safety is measured by scorers, too", "keep one of the two", at="safety_waived")
         if self.tasks is not None and (self.train or self.val):
             raise _rule("is given beside tasks in this file", "keep one of the two", at="tasks")
         if self.tasks is None and not self.train and not self.val:
@@ -539,7 +552,12 @@ LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "train_on": None,
     "grpo": None,
     "tool_reward": None,
+    "safety": None,
+    "safety_waived": None,
     "thinking_allocation": "table",
+    "lora": 0,
+    "device": "auto",
+    "dtype": "auto",
     "improve.algorithm": None,
     "rl_optimizer.critic": CriticBlock().model_dump(),
     "rl_optimizer.gae.turn_credit": 0.0,

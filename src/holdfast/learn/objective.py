@@ -17,12 +17,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from holdfast.contracts.errors import BadInput
 from holdfast.learn import shared
 from holdfast.learn.batch import Padded, Samples, SamplingRule
+from holdfast.policies.causal_lm import CausalLM
+from holdfast.policies.hub import Hub
 from holdfast.policies.sampling import log_probs
 
+SCORES = 1 << 25  # scores of tokens that exist at once; more are worked through in parts
 FAR = 20.0  # e²⁰ ≈ 5·10⁸: a log-ratio beyond is cut there, because an infinite ratio times a zero gradient is NaN
 
 Kl = Literal["k2", "k3"]
@@ -264,10 +268,40 @@ def logprobs_at(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probs and entropies at the decided places, and all states [rows × width, W] for a critic.
 
-    The head is applied only where a token was decided."""
+    The head is applied only where a token was decided; of a large vocabulary to some thousand tokens at a time, whose
+    scores are computed again in the backward pass in place of being kept."""
     states = _states(model, part)
-    logits = model.logits(states.index_select(0, part.places))
-    return *choose(logits.float(), part.targets, rules, part.rule, is_spread=is_spread), states
+    decided = states.index_select(0, part.places)
+    if not isinstance(model, Hub) or len(decided) * model.vocabulary <= SCORES:
+        return *choose(model.logits(decided).float(), part.targets, rules, part.rule, is_spread=is_spread), states
+    if decided.is_cuda and _is_plain(rules) and isinstance(model.net, CausalLM):
+        from holdfast.policies.kernels import head_logprobs
+
+        heat = rules[0].temperature or 1.0
+        logp, entropy = head_logprobs(decided, model.net.lm_head.weight, part.targets, heat)
+        return logp, entropy if is_spread else entropy.detach(), states
+    return *_in_parts(model, part, decided, rules, is_spread), states
+
+
+def _is_plain(rules: Sequence[SamplingRule]) -> bool:
+    first = rules[0]
+    return len(rules) == 1 and not first.banned and not first.top_k and first.top_p >= 1.0
+
+
+def _in_parts(
+    model: Hub, part: Piece, decided: Tensor, rules: Sequence[SamplingRule], is_spread: bool
+) -> tuple[Tensor, Tensor]:
+    def read(hidden: Tensor, targets: Tensor, rule: Tensor | None) -> tuple[Tensor, Tensor]:
+        return choose(model.logits(hidden).float(), targets, rules, rule, is_spread=is_spread)
+
+    size = max(SCORES // model.vocabulary, 1)
+    found = []
+    for start in range(0, len(decided), size):
+        some = slice(start, start + size)
+        rule = None if part.rule is None else part.rule[some]
+        found.append(checkpoint(read, decided[some], part.targets[some], rule, use_reentrant=False))
+    logp, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return logp, entropy
 
 
 def _states(model: TrainableModel, part: Piece) -> Tensor:
@@ -320,5 +354,8 @@ def loss_of(
 
 def values_at(critic: nn.Module, states: Tensor, places: Tensor) -> Tensor:
     """The critic's values at these places, [N]."""
-    predicted: Tensor = critic(states.index_select(0, places)).squeeze(-1)
+    chosen = states.index_select(0, places)
+    if not torch.is_autocast_enabled(chosen.device.type):
+        chosen = chosen.to(next(critic.parameters()).dtype)  # its weights have 32 bits whatever the model's have
+    predicted: Tensor = critic(chosen).squeeze(-1)
     return predicted.float() if predicted.dtype == torch.bfloat16 else predicted

@@ -29,7 +29,7 @@ Must = Literal["breach", "no breach", "no clear", "no promotion", "promotion"]
 HOUR = 3600.0
 LEVEL = 0.99  # of the intervals of the rates
 MOSTLY = 0.9  # of what must happen
-DELAYS = 20  # experiments whose delay is measured: each takes a dozen looks
+DELAYS = 10  # experiments whose delay is measured: each takes a dozen looks
 LOOKS = 12  # at an attack that hangs on when one looks
 LIMITS = GuardLimits(reward=None, safety=None)
 LIVE, CANARY = "live", "canary"
@@ -49,7 +49,7 @@ class Traffic:
     slow: float = 0.0  # of the canary's calls, which take SLOW_S
     keyless: float = 0.0  # of the requests come without a key …
     keyless_rate: float = 0.8  # … and are answered rightly so often
-    told: float = 1.0  # of the canary's failures
+    observed: float = 1.0  # of the canary's failures
     late_s: float = 0.0  # the canary's failures are told so much later
     lost: float = 0.0  # of the canary's callers, never written down
     callers: int | None = None  # a few, who ask again and again, each with an easier or harder job; None: all differ
@@ -59,12 +59,12 @@ PATIENCE_S, SLOW_S = 30.0, 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arms:
+class SimulatedArms:
     """Units of an experiment with two equal arms, of which the control succeeds half of the time."""
 
     units: int = 2000
     gain: float = 0.0  # of the treatment
-    told: float = 1.0  # of the treatment's failures
+    observed: float = 1.0  # of the treatment's failures
     late: int = 0  # the treatment's failures are told after so many more units have come
     drift: float = 0.0  # of both, from the first unit to the last
     step: float = 0.0  # of both, in the middle
@@ -76,7 +76,7 @@ class Attack:
     about: str
     must: Must
     traffic: Traffic | None = None  # of a canary
-    arms: Arms | None = None  # of an experiment
+    arms: SimulatedArms | None = None  # of an experiment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ ATTACKS: tuple[Attack, ...] = (
         name="silence",
         about=f"{_WORSE}, half of its failures untold",
         must="no clear",
-        traffic=Traffic(worse=0.2, told=0.5, requests=4000),
+        traffic=Traffic(worse=0.2, observed=0.5, requests=4000),
     ),
     Attack(
         name="late bad news",
@@ -166,32 +166,32 @@ ATTACKS: tuple[Attack, ...] = (
         must="breach",
         traffic=Traffic(share=0, worse=0.4, worse_from=0.5, requests=24_000),
     ),
-    Attack(name="A/B equal", about="two equal arms", must="no promotion", arms=Arms()),
+    Attack(name="A/B equal", about="two equal arms", must="no promotion", arms=SimulatedArms()),
     Attack(
         name="A/B silence",
         about="equal, 70 % of the treatment's failures told",
         must="no promotion",
-        arms=Arms(told=0.7),
+        arms=SimulatedArms(observed=0.7),
     ),
     Attack(
         name="A/B worse and silent",
         about="5 points worse, 60 % of its failures told",
         must="no promotion",
-        arms=Arms(gain=-0.05, told=0.6),
+        arms=SimulatedArms(gain=-0.05, observed=0.6),
     ),
     Attack(
         name="A/B late bad news",
         about="equal, the treatment's failures told 500 units later; a dozen looks",
         must="no promotion",
-        arms=Arms(late=500),
+        arms=SimulatedArms(late=500),
     ),
     Attack(
         name="A/B hours",
         about="equal, success jumps from 0.1 to 0.9 in the middle",
         must="no promotion",
-        arms=Arms(step=0.8),
+        arms=SimulatedArms(step=0.8),
     ),
-    Attack(name="A/B gain", about="10 points better, all told", must="promotion", arms=Arms(gain=0.1)),
+    Attack(name="A/B gain", about="10 points better, all told", must="promotion", arms=SimulatedArms(gain=0.1)),
 )
 
 
@@ -213,7 +213,7 @@ def attack_rate(attack: Attack, *, experiments: int, alpha: float, rng: Rng) -> 
             promoted += is_promoted(attack.arms, alpha, f"{attack.name}-{number}", rng)
             continue
         assert attack.traffic is not None
-        served = Served.of(attack.traffic, f"{attack.name}-{number}", rng)
+        served = TrafficLog.of(attack.traffic, f"{attack.name}-{number}", rng)
         is_breached, is_cleared = served.looked_at(replace(LIMITS, alpha=alpha))
         breached, cleared = breached + is_breached, cleared + is_cleared
         if attack.must == "breach" and is_breached and number < DELAYS:
@@ -237,7 +237,7 @@ def attack_rate(attack: Attack, *, experiments: int, alpha: float, rng: Rng) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class TrafficLog:
     """What a service has written down, and when each outcome was told."""
 
     traffic: Traffic
@@ -245,7 +245,7 @@ class Served:
     told_at: NDArray[np.float64]
 
     @classmethod
-    def of(cls, traffic: Traffic, salt: str, rng: Rng) -> Served:
+    def of(cls, traffic: Traffic, salt: str, rng: Rng) -> TrafficLog:
         n = traffic.requests
         routing = Routing(live=LIVE, canary=CANARY, share=traffic.share, salt=salt)
         if not traffic.share:
@@ -272,7 +272,7 @@ class Served:
                 is_good, latency, error = False, PATIENCE_S, True
             elif is_canary and chances[1, number] < traffic.slow:
                 latency = SLOW_S
-            is_hidden = is_canary and not is_good and not error and chances[2, number] >= traffic.told
+            is_hidden = is_canary and not is_good and not error and chances[2, number] >= traffic.observed
             found.append(
                 ServedRequest(
                     id=str(number),
@@ -334,7 +334,7 @@ def _callers(traffic: Traffic, rng: Rng) -> tuple[list[str], NDArray[np.float64]
     return [f"caller-{one}" for one in who], rng.choice((-0.15, 0.15), size=traffic.callers)[who]
 
 
-def is_promoted(arms: Arms, alpha: float, salt: str, rng: Rng) -> bool:
+def is_promoted(arms: SimulatedArms, alpha: float, salt: str, rng: Rng) -> bool:
     """Whether a verdict promotes the treatment, at any of the looks."""
     trial = Experiment(
         name="t",
@@ -353,7 +353,7 @@ def is_promoted(arms: Arms, alpha: float, salt: str, rng: Rng) -> bool:
         rate = 0.5 + arms.drift * (part - 0.5) + arms.step * (0.5 if part >= 0.5 else -0.5) + arms.gain * is_treated
         is_good = bool(chances[0, number] < rate)
         exposures.append(Exposure(trial="t", unit=unit, arm=arm, at=float(number)))
-        if is_good or not is_treated or chances[1, number] < arms.told:
+        if is_good or not is_treated or chances[1, number] < arms.observed:
             value = float(is_good)
             served.append(ServedRequest(id=unit, trial="t", arm=arm, unit=unit, at=float(number), success=value))
             told_at.append(number + (arms.late if is_treated and not is_good else 0))

@@ -26,7 +26,7 @@ from holdfast.operate.proof import split, thin
 from holdfast.operate.proof_view import MetricSequence
 from holdfast.operate.publication import sampled
 from holdfast.operate.service import trial_of
-from holdfast.pipeline.account import account_record
+from holdfast.pipeline.alpha_account import account_record
 from holdfast.pipeline.promote import comparison_config_from
 from holdfast.promote import experiment as design
 from holdfast.promote.release import next_step
@@ -53,7 +53,7 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
                "quantiles": [{"quantile", "live", "canary", "live_beyond", "canary_beyond", "e", "e_within"}]}]|None,
                "breaches": [{"code", "text"}], "is_clear", "lacks": [sentence], "note"}|None: nothing is compared,
      "history": [decision + entry's "seq"], newest first, 100 at most, "is_whole",
-     "account": see `pipeline.account.account_record`, or None}
+     "account": see `pipeline.alpha_account.account_record`, or None}
 
     Without a policy it is the first. release, decision: see `briefs`.
     """

@@ -212,6 +212,10 @@ class StepContext:
         return self._run.spec.seed
 
     @property
+    def score(self) -> Score:
+        return self._run.spec.runtime.score
+
+    @property
     def who(self) -> str:
         return self._run.who
 

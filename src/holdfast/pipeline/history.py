@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import holdfast
 from holdfast.contracts.errors import Lost, NotFound, StoreCorrupt
 from holdfast.contracts.evidence import Episode
 from holdfast.contracts.policy import Policy
@@ -23,7 +22,7 @@ from holdfast.contracts.release import PolicyKind
 from holdfast.contracts.task import canonical
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.prove import HeldOut, looks_in, tried_in
-from holdfast.promote.account import Charge
+from holdfast.promote.alpha_account import Charge
 from holdfast.prove.history import earlier_tries
 from holdfast.store.store import Store
 
@@ -62,11 +61,8 @@ def _content(cell: Any) -> Any:
 
 
 def _named(value: Any) -> list[str]:
-    """Its name, and the hash of the file that it is written in: of ours, the version."""
-    module = str(getattr(value, "__module__", ""))
-    name = f"{module}.{getattr(value, '__qualname__', '')}"
-    if module.partition(".")[0] == "holdfast":
-        return [name, holdfast.__version__]
+    """Its name, and the hash of the file that it is written in."""
+    name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
     try:
         return [name, hashlib.sha256(Path(inspect.getfile(value)).read_bytes()).hexdigest()]
     except (OSError, TypeError):

@@ -24,16 +24,20 @@ from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import CHECKED
 from holdfast.contracts.run import LEGACY_STEP, StepRecord
-from holdfast.pipeline.account import at_charge, at_test, charged
+from holdfast.pipeline.alpha_account import at_charge, at_test, charged
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.history import history_of, setup_of
+from holdfast.pipeline.leaks import refuse_taught
 from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed
 from holdfast.pipeline.prove import HeldOut, InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
 from holdfast.pipeline.run import DurableRun
-from holdfast.promote.account import Charge
-from holdfast.promote.gate import Criteria
+from holdfast.promote.alpha_account import Charge
+from holdfast.promote.gate import JUDGED, WAIVED, Criteria
+from holdfast.store.store import Store
+from holdfast.store.writer import WriteFuture
 
+WAIVER = "waiver"  # the kind of the ledger's entry
 NOTHING = "nothing was learnt, so there is nothing to prove"
 
 
@@ -59,6 +63,12 @@ class Spec:
 async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
     """Collect, learn, prove, decide; again until the iterations are spent. The last decision."""
     decided: IterationResult | None = None
+    why = spec.manifest.get(WAIVED)
+    if why and (noted := note_waiver(run.store, run.id, why, who=run.who, now=run.clock())) is not None:
+        await noted
+    checkpoint = getattr(spec.policy, "checkpoint", None)
+    if checkpoint is not None:
+        await asyncio.to_thread(refuse_taught, run.store, checkpoint, spec.held_out)
     base: Version = await run.step("base", partial(current_version, spec))
     for n in range(finished(run.done), spec.iterations):
         state: AlgorithmState = await run.step(f"{n}/start", partial(start, spec, run.done), base, n)
@@ -74,6 +84,13 @@ async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
         decided = await run.step(f"{n}/decide", partial(decide, strict, run.done), live, state, found)
         base = Version(policy=state.candidate) if decided.is_accepted else base
     return decided
+
+
+def note_waiver(store: Store, run: str, why: str, *, who: str, now: float) -> WriteFuture[None] | None:
+    """That safety is not measured is in the ledger, once, before anything is decided; None: it is there."""
+    if any(one.kind == WAIVER for one in store.ledger.entries(run=run)):
+        return None
+    return store.ledger.append(WAIVER, {"safety": "waived", "why": why}, who=who, now=now, run=run)
 
 
 async def learn_all(run: DurableRun, name: str, spec: Spec, state: AlgorithmState) -> AlgorithmState:
@@ -310,7 +327,10 @@ def request_of(
     ctx: StepContext,
 ) -> PromotionRequest:
     assert state.candidate is not None
+    from holdfast.pipeline.judges import judged_by  # slow to import: scipy
+
     before, after = episodes_of(ctx.store, found)
+    judges = judged_by(ctx.score, spec.prove.how.primary)
     bodies = [one.body for one in done if one.body.get("iteration") == state.iteration and "quality" in one.body]
     candidate = Candidate(
         run=ctx.run,
@@ -329,6 +349,7 @@ def request_of(
             "checkpoint": getattr(state.candidate, "checkpoint", None),
             "grew_from": getattr(live.policy, "checkpoint", None),
             "steps": state.step,
+            **({JUDGED: judges} if judges else {}),
             **({} if found.history is None else {"history": dict(found.history)}),
             **spec.manifest,
         },

@@ -19,8 +19,8 @@ from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.run import LedgerEntry, RunRecord, RunState
 from holdfast.contracts.settings import ImproveBlock, OptimizeSettings, settings_from
-from holdfast.contracts.task import TaskItem, canonical
-from holdfast.pipeline.account import at_charge
+from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
+from holdfast.pipeline.alpha_account import at_charge
 from holdfast.pipeline.control import is_env_run
 from holdfast.pipeline.improve import sha256_of
 from holdfast.pipeline.paired import (
@@ -45,7 +45,7 @@ from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.spec import comparison_config, evaluation_spec, held_out_of
 from holdfast.pipeline.versions import Version, resolve
-from holdfast.promote.account import CANDIDATE, Charge
+from holdfast.promote.alpha_account import CANDIDATE, Charge
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 
@@ -103,7 +103,7 @@ def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> C
         baseline=resolve(store, evidence.baseline),
         candidate=resolve(store, evidence.candidate),
         suite=tuple(kept["suite"]),
-        how=comparison_config((settings.improve or ImproveBlock()).prove),
+        how=comparison_config(settings),
         measured=measured(store, runs[-1].id, iteration=iteration, planned=planned),
         audit=_audit(store, runs[0].id, iteration),
         tasks=held_out_of(settings),
@@ -131,7 +131,7 @@ def _by_prove(store: Store, runs: tuple[RunRecord, ...], suites: Suites) -> Cand
     first, iteration = runs[0], None
     if first.kind == IMPROVE:
         iteration = int(runs[1].settings["continues"]["iteration"])
-        how = comparison_config((_settings(store, first).improve or ImproveBlock()).prove)
+        how = comparison_config(_settings(store, first))
     else:
         how = comparison_config_from(first.settings["how"])
     return CandidateEvidence(
@@ -147,6 +147,16 @@ def _by_prove(store: Store, runs: tuple[RunRecord, ...], suites: Suites) -> Cand
         charge=_charge(store, runs, iteration),
         is_null=made.is_null,
     )
+
+
+def tasks_of(store: Store, found: CandidateEvidence, suites: Suites) -> dict[str, Any]:
+    """The tasks that the evidence rests on, by name."""
+    tasks: dict[str, Any] = {}
+    for run in found.runs:
+        is_proof = run.kind == KIND
+        held = evaluation_in(store, run.settings, suites).tasks if is_proof else held_out_of(_settings(store, run))
+        tasks |= {one.id: one.input for one in held}
+    return tasks
 
 
 def decided_in(store: Store, run: RunRecord, candidate: str | None) -> Mapping[str, Any]:
@@ -290,11 +300,11 @@ def _input(task: TaskItem, path: str) -> Any:
 def unmeasured(tasks: Sequence[HeldOut], known: Sequence[HeldOut], learnt: Sequence[Any], where: str) -> list[HeldOut]:
     """The tasks that nobody has measured yet, each under a name of its own. What was learnt from proves nothing."""
     seen, names = {canonical(one.input) for one in known}, {one.id for one in known}
-    taught = {canonical(one) for one in learnt}
+    taught = leaked_tasks(learnt, [one.input for one in tasks])
     found = []
-    for task in tasks:
+    for place, task in enumerate(tasks):
         text = canonical(task.input)
-        if text in taught:
+        if place in taught:
             raise BadInput(f"{where}: task {task.id}", why="is one that it learnt from", remedy="leave it out")
         if text in seen:
             continue
@@ -396,7 +406,7 @@ def _evaluation_like(store: Store, run: RunRecord, suites: Suites) -> PairedEval
         suite=suite,
         baseline=nobody,
         candidate=replace(nobody, sha256="-"),
-        how=comparison_config(block),
+        how=comparison_config(settings),
         batch=block.batch,
         seed=settings.seed,
         workers=settings.worker_count,

@@ -21,15 +21,15 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import LEGACY_STEP, RunRecord, StepRecord
-from holdfast.pipeline.account import at_charge, at_test, charge_of, charged
+from holdfast.pipeline.alpha_account import at_charge, at_test, charge_of, charged
 from holdfast.pipeline.context import Runtime, StepContext
 from holdfast.pipeline.history import history_of, setup_of
 from holdfast.pipeline.promote import comparison_config_from
 from holdfast.pipeline.prove import ARMS, HeldOut, InterimAnalysis, ProveConfig, episodes_in, judged, looks_in, prove
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.versions import Version, policy_for, resolve
-from holdfast.promote.account import ANCHOR, CANDIDATE, Charge
-from holdfast.promote.gate import ACCOUNT, Criteria
+from holdfast.promote.alpha_account import ANCHOR, CANDIDATE, Charge
+from holdfast.promote.gate import CHARGED, Criteria
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, pairs
 from holdfast.store.store import Store
 
@@ -169,9 +169,9 @@ async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy],
         earlier = Continued(run=run.id, planned=planned, looks=done)
     config, kept = evaluation.config, dict[str, Any]()
     if evaluation.is_charged:
-        kept = await run.step(ACCOUNT, partial(charge, evaluation, policies[0]), title="α-account")
+        kept = await run.step(CHARGED, partial(charge, evaluation, policies[0]), title="α-account")
         evaluation = replace(evaluation, how=comparison_config_from(kept["how"]))
-        config = at_test(evaluation.config, Charge.from_record(kept[ACCOUNT]) if ACCOUNT in kept else None)
+        config = at_test(evaluation.config, Charge.from_record(kept[CHARGED]) if CHARGED in kept else None)
     before = None
     if earlier is not None:
         before = await run.step("earlier", gathered, asdict(earlier), config, title="earlier episodes")
@@ -219,7 +219,7 @@ async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext
     )
     kept = {"history": await ctx.in_thread(ctx.save, earlier["tasks"])} if earlier["tasks"] else {}
     kept |= {"unused": earlier["why"]} if earlier["why"] else {}
-    return {"how": at_charge(how, found).record(), ACCOUNT: found.record(), **kept}
+    return {"how": at_charge(how, found).record(), CHARGED: found.record(), **kept}
 
 
 def charge_in(store: Store, run: str, iteration: int | None = None) -> Charge | None:
@@ -320,7 +320,7 @@ def of_kind(run: RunRecord, lacking: str) -> RunRecord:
 
 def how_of(store: Store, run: str) -> ComparisonConfig:
     """How a run is judged: as it was asked for, with the α that it was charged."""
-    step = store.steps.get(run, ACCOUNT)
+    step = store.steps.get(run, CHARGED)
     return comparison_config_from(store.runs.get(run).settings["how"] if step is None else step.body["how"])
 
 

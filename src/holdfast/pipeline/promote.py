@@ -21,8 +21,8 @@ from holdfast.contracts.errors import Conflict
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding, Reason
 from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import PolicyKind, Release, Stage
-from holdfast.promote.account import Charge
-from holdfast.promote.gate import ACCOUNT, Criteria, KpiBand, SpreadLimits, decide
+from holdfast.promote.alpha_account import Charge
+from holdfast.promote.gate import CHARGED, JUDGED, Criteria, KpiBand, SpreadLimits, decide
 from holdfast.prove.comparison import ComparisonConfig, compare_versions, paired_cells
 from holdfast.prove.reports import document
 from holdfast.prove.reports.report import ProofCriteria, publish
@@ -132,7 +132,7 @@ class PromotionRequest:
             checkpoints=(case.baseline.partition(":")[2], case.candidate.partition(":")[2]),
             criteria=ProofCriteria(
                 min_reward_delta=criteria.min_reward_delta,
-                max_safety_regression=criteria.max_safety_regression,
+                max_safety_regression=criteria.max_safety_regression or ProofCriteria().max_safety_regression,
                 max_p_value=criteria.max_p_value,
             ),
             alpha=self.how.uncharged_alpha,
@@ -145,8 +145,9 @@ class PromotionRequest:
 
 
 def _account(case: Candidate) -> dict[str, Any]:
-    charge = case.charge
-    return {} if charge is None else {ACCOUNT: {**charge.record(), "text": charge.text}}
+    """What the test was charged, without what names the run: runs that are alike have the same evidence."""
+    told = ("number", "promoted", "of", "alpha", "text")
+    return {} if case.charge is None else {CHARGED: {name: getattr(case.charge, name) for name in told}}
 
 
 def comparison_config_from(kept: Mapping[str, Any]) -> ComparisonConfig:
@@ -254,6 +255,10 @@ async def promote(
         who=who,
         now=clock(),
     )
+    if JUDGED in case.manifest:
+        from holdfast.pipeline.judges import with_calibrations  # slow to import: scipy
+
+        request = replace(request, candidate=replace(case, manifest=with_calibrations(store, case.manifest)))
     samples = await asyncio.to_thread(store.blobs.put, request.samples, now=clock())
     evidence = await asyncio.to_thread(request.weigh, baseline.id, candidate.id, samples)
     blob = await asyncio.to_thread(store.blobs.put, dumps(evidence).encode(), now=clock())

@@ -23,7 +23,7 @@ from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import StepRecord
 from holdfast.pipeline.context import SAFETY, StepContext
 from holdfast.pipeline.run import DurableRun
-from holdfast.prove.comparison import ComparisonConfig, pairs, reach, verdict
+from holdfast.prove.comparison import ComparisonConfig, pairs, reach, verdict, with_safety
 from holdfast.prove.history import EarlierTries, has_drifted, is_spared, pooled
 from holdfast.store.store import Store
 
@@ -46,7 +46,7 @@ def episode(experience: Experience, *, task: str, seed: int) -> Episode | None:
         task=task,
         seed=seed,
         reward=0.0 if total is None else total,
-        safety_cost=signals.get(SAFETY, 0.0),
+        safety_cost=signals.get(SAFETY),
         success=0.0 if experience.state is RolloutState.FAILED else told,
         latency_s=max(0.0, max(ends, default=-inf) - min(starts)) if ends and starts else None,
         tokens=sum(counts) if counts else None,
@@ -79,7 +79,7 @@ def missing(found: Iterable[Episode], places: Places, how: ComparisonConfig, *, 
             task=task,
             seed=seed,
             reward=low if is_candidate else high,
-            safety_cost=how.max_cost if is_candidate else 0.0,
+            safety_cost=None if how.max_safety_regression is None else how.max_cost if is_candidate else 0.0,
             success=0.0 if is_candidate else 1.0,
         )
         for task, seed in places.values()
@@ -349,7 +349,7 @@ def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], how: Compa
     tasks, before, after = pairs(baseline, candidate, how.primary)
     if len(tasks) < 2:
         return {"tasks": len(tasks)}
-    _, cost, costs = pairs(baseline, candidate, "safety")
+    _, cost, costs = pairs(*with_safety(baseline, candidate, how), "safety")
     gains = (after - before).mean(axis=1)
     found = verdict(gains, (costs - cost).mean(axis=1), how, seeds=after.shape[1])
     return {"tasks": len(tasks), "difference": float(gains.mean()), "verdict": found}

@@ -1,31 +1,35 @@
 """Causal language models in Hugging Face's format from a local folder, with the interface of our own transformer.
 
-`hidden` and `logits` are for training; `BatchGenerator` samples with the function that training recomputes with. A
-chat becomes ids by the tokenizer's template, or by our byte tokens where there is no tokenizer (`chat_template`).
-Nothing is downloaded, no code from the folder is run, and weights are read from safetensors only. transformers and peft
-are imported here and nowhere else, when a model is loaded or adapted. `save_llama` writes our own transformer in the
-layout of Llama, and checks on random tokens that both layouts are the same function.
+Llama, Mistral, Qwen2, Qwen2.5 and Qwen3 are `causal_lm`; other families run in transformers. `hidden` and `logits` are
+for training; `writing` samples with the function that training recomputes with. A chat becomes ids by the tokenizer's
+template, or by our byte tokens where there is no tokenizer (`chat_template`). Nothing is downloaded, no code from the
+folder is run, and weights are read from safetensors only. transformers is imported here and nowhere else, where a
+tokenizer or another family needs it. `save_llama` writes our own transformer in the layout of Llama, and checks on
+random tokens that both layouts are the same function.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from holdfast.contracts.errors import BadInput, boundary
-from holdfast.policies import tokens
+from holdfast.policies import causal_lm, lora, tokens
+from holdfast.policies.causal_lm import CausalLM
 from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, JinjaTemplate
 from holdfast.policies.decoder import DecodeRequest
 from holdfast.policies.lm import EPSILON, ROTARY_BASE, ModelShape, Transformer
-from holdfast.policies.sampling import Completion, draw, log_probs, uniforms
+from holdfast.policies.paged import PagedGenerator
+from holdfast.policies.rows import Row, drawn_by
+from holdfast.policies.sampling import Completion
 from holdfast.policies.weights import sync
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -39,13 +43,8 @@ class Hub(nn.Module):
         self.net, self.template = net, template
 
     @property
-    def bare(self) -> Any:
-        """The model itself, without the adapters' wrapping; the adapters are in its layers."""
-        return self.net.get_base_model() if self.is_adapted else self.net
-
-    @property
     def is_adapted(self) -> bool:
-        return hasattr(self.net, "peft_config")
+        return bool(lora.layers_of(self.net))
 
     @property
     def device(self) -> torch.device:
@@ -54,17 +53,26 @@ class Hub(nn.Module):
     @property
     def context(self) -> int:
         """Tokens, the prompt and the answer together."""
-        return int(self.bare.config.max_position_embeddings)
+        own = self.net.config
+        return own.context if isinstance(self.net, CausalLM) else int(own.max_position_embeddings)
 
     @property
     def vocabulary(self) -> int:
-        return int(self.bare.config.vocab_size)
+        own = self.net.config
+        return own.vocabulary if isinstance(self.net, CausalLM) else int(own.vocab_size)
+
+    @property
+    def head(self) -> nn.Module:
+        """The last layer, which gives the scores of the tokens."""
+        last: nn.Module = self.net.lm_head if isinstance(self.net, CausalLM) else self.net.get_output_embeddings()
+        return last
 
     @property
     def sampling_defaults(self) -> dict[str, Any]:
         """What servers draw these weights by where a request does not say, as vLLM reads it from the model's folder."""
-        config = self.bare.generation_config
-        found = {} if config is None else config.to_diff_dict()
+        found = self.net.generation if isinstance(self.net, CausalLM) else {}
+        if not isinstance(self.net, CausalLM) and self.net.generation_config is not None:
+            found = self.net.generation_config.to_diff_dict()
         names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
         return {name: found[name] for name in names if found.get(name) is not None}
 
@@ -72,46 +80,51 @@ class Hub(nn.Module):
         """[B, T] -> [B, T, W], each place seeing only what is left of it: padding on the right is harmless."""
         if ids.shape[1] > self.context:
             raise BadInput(f"{ids.shape[1]} tokens", why=f"the context is {self.context}", remedy="shorten the text")
-        states: Tensor = self.bare.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+        if isinstance(self.net, CausalLM):
+            return self.net.hidden(ids)
+        states: Tensor = self.net.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
         return states
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., W] -> [..., V]"""
-        scores: Tensor = self.bare.get_output_embeddings()(hidden)
+        if isinstance(self.net, CausalLM):
+            return self.net.logits(hidden)
+        scores: Tensor = self.head(hidden)
         return scores
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.logits(self.hidden(ids))
 
-    def writing(self, slots: int) -> BatchGenerator:
+    def writing(self, slots: int) -> BatchGenerator | PagedGenerator:
         """What answers many calls at a time. The weights are shared with this model, not copied."""
-        return BatchGenerator(self, slots=slots)
+        return (PagedGenerator if isinstance(self.net, CausalLM) else BatchGenerator)(self, slots=slots)
 
 
-def load(folder: str | Path) -> Hub:
-    """The model in the folder, in float32."""
+def load(folder: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Hub:
+    """The model in the folder, on this device and in this precision."""
     folder = _existing(folder, "config.json")
-    transformers = imported("transformers")
-    with boundary(BadInput, f"model {folder}"), _quiet(transformers):
-        net = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
-        )
-        hub = Hub(net.eval(), _template(transformers, folder, net))
-        _check_head(hub, folder)
+    config = causal_lm.read_config(folder)
+    with boundary(BadInput, f"model {folder}"):
+        if config is not None:
+            net = causal_lm.load(folder, config, device=torch.device(device), dtype=dtype)
+            ends = net.generation.get("eos_token_id", config.raw.get("eos_token_id"))
+            return Hub(net, _template(folder, config.vocabulary, ends))
+        transformers = imported("transformers")
+        with _quiet(transformers):
+            other = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
+            ).to(device)
+            ends = other.generation_config.eos_token_id if other.generation_config else None
+            hub = Hub(other.eval(), _template(folder, int(other.config.vocab_size), ends))
+            _check_head(hub, folder)
     return hub
 
 
 def adapt(hub: Hub, rank: int, *, seed: int) -> Hub:
-    """Adds adapters W + 2 · B A of this rank to all linear layers but the last (Hu et al. 2021, arXiv:2106.09685).
-
-    They begin as no change at all, and only they are trained from now on."""
+    """Adds adapters of this rank to all linear layers but the last; only they are trained from now on."""
     if hub.is_adapted:
         raise BadInput("model", why="has an adapter already", remedy="merge it first")
-    peft = imported("peft")
-    config = peft.LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=2.0 * rank, target_modules="all-linear")
-    with torch.random.fork_rng(devices=[]), boundary(BadInput, "lora"):  # peft draws from the one stream that all share
-        torch.manual_seed(seed)
-        hub.net = peft.get_peft_model(hub.net, config)
+    lora.add(hub.net, hub.head, rank, seed=seed)
     return hub
 
 
@@ -119,21 +132,43 @@ def merge(hub: Hub) -> Hub:
     """The adapters added to the weights, in place; the model is a plain one again, and trainable whole."""
     if not hub.is_adapted:
         raise BadInput("model", why="has no adapter to merge")
-    hub.net = hub.net.merge_and_unload().requires_grad_(True)
+    lora.merge(hub.net)
     return hub
 
 
 def save(hub: Hub, folder: str | Path) -> Path:
     """Writes a model without adapters, with its tokenizer, where nothing is yet; the folder appears whole or not."""
-    folder = Path(folder)
+
+    def write(aside: Path) -> None:
+        if isinstance(hub.net, CausalLM):
+            aside.mkdir()
+            causal_lm.save(hub.net, aside)
+        else:
+            with _quiet(imported("transformers")):
+                hub.net.save_pretrained(aside, safe_serialization=True)
+        hub.template.save(aside)
+
+    return _appear(Path(folder), write)
+
+
+def save_adapters(hub: Hub, folder: str | Path, *, base: str) -> Path:
+    """Writes the adapters alone, in the same way."""
+
+    def write(aside: Path) -> None:
+        aside.mkdir()
+        lora.save(hub.net, aside, base=base)
+
+    return _appear(Path(folder), write)
+
+
+def _appear(folder: Path, write: Callable[[Path], None]) -> Path:
     if folder.exists():
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside:
         aside = Path(beside) / "model"
-        with boundary(BadInput, f"folder {folder}"), _quiet(imported("transformers")):
-            hub.net.save_pretrained(aside, safe_serialization=True)
-            hub.template.save(aside)
+        with boundary(BadInput, f"folder {folder}"):
+            write(aside)
         for file in [*aside.iterdir(), aside]:
             sync(file)
         aside.rename(folder)
@@ -142,11 +177,11 @@ def save(hub: Hub, folder: str | Path) -> Path:
 
 
 class BatchGenerator:
-    """What `Decoder` is for our own model, simpler: answers begin together, and the next ones when all have ended."""
+    """Samples from models that run in transformers: answers begin together, the next ones when all have ended."""
 
     def __init__(self, hub: Hub, *, slots: int = 16) -> None:
         self._hub, self.capacity = hub, slots
-        self._rows: list[_Row] = []
+        self._rows: list[Row] = []
 
     @property
     def room(self) -> int:
@@ -156,7 +191,7 @@ class BatchGenerator:
         """Begins as many requests as there is room for, and gives back the rest."""
         room = self.room
         if room and requests:
-            self._rows = [_Row(self._hub, request) for request in requests[:room]]
+            self._rows = [Row(self._hub, request) for request in requests[:room]]
             self._ids, self._mask = _padded([request.ids for request in requests[:room]], self._hub.device)
             self._places, self._cache = (self._mask.cumsum(1) - 1).clamp_min(0), None
         return list(requests[room:])
@@ -167,14 +202,14 @@ class BatchGenerator:
         if not self._rows:
             return []
         with _resting(self._hub):
-            out = self._hub.bare.get_decoder()(
+            out = self._hub.net.get_decoder()(
                 input_ids=self._ids,
                 attention_mask=self._mask,
                 position_ids=self._places,
                 past_key_values=self._cache,
                 use_cache=True,
             )
-            chosen = _advance(self._rows, self._hub.logits(out.last_hidden_state[:, -1]))
+            chosen = drawn_by(self._rows, self._hub.logits(out.last_hidden_state[:, -1]))
         self._cache, self._ids, self._places = out.past_key_values, chosen[:, None], self._places[:, -1:] + 1
         self._mask = F.pad(self._mask, (0, 1), value=1)
         done = [(row.ticket, row.completion()) for row in self._rows if row.finish is not None]
@@ -211,82 +246,12 @@ def _resting(hub: Hub) -> Iterator[None]:
         hub.train(was_training)
 
 
-class _Row:
-    """One answer being written."""
-
-    def __init__(self, hub: Hub, request: DecodeRequest) -> None:
-        prompt, sampling = request.ids, request.sampling
-        if not 1 <= len(prompt) < hub.context:
-            raise BadInput(f"{len(prompt)} tokens", why=f"the context is {hub.context}", remedy="shorten the text")
-        if sampling.thinking is not None and hub.template.think is None:
-            raise BadInput("thinking", why="no token of this model begins or ends a thought", remedy="leave it out")
-        self.ticket, self.sampling, self._template = request.ticket, sampling, hub.template
-        self._limit = min(sampling.max_tokens, hub.context - len(prompt))
-        self.uniform = uniforms(request.key, self._limit)
-        self.ids, self.logprobs, self._forced = list[int](), list[float](), list[int]()
-        self.finish: Literal["stop", "length"] | None = None
-        self._left = sampling.thinking
-        self._inside = self._is_open(prompt)
-        self._stops = [stop.encode() for stop in sampling.stop]
-        self._written = b""
-
-    def _is_open(self, prompt: Sequence[int]) -> bool:
-        """Whether the template has begun the thought already."""
-        marks = [token for token in prompt if token in (self._template.think or ())]
-        return bool(marks) and marks[-1] == (self._template.think or (-1,))[0]
-
-    @property
-    def banned(self) -> list[int]:
-        return [self._template.think[0]] if self.sampling.thinking == 0 and self._template.think else []
-
-    def take(self, token: int, logprob: float) -> int:
-        """The token that comes next: the one that was drawn, or the end of a thought that has used up its budget."""
-        if self._inside and self._left == 0 and self._template.think:
-            token, logprob = self._template.think[1], 0.0
-            self._forced.append(len(self.ids))
-        if self._template.think and token in self._template.think:
-            self._inside = token == self._template.think[0]
-        elif self._inside and self._left:
-            self._left -= 1
-        self.ids.append(token)
-        self.logprobs.append(min(logprob, 0.0))
-        if self._stops:
-            self._written += self._template.token_bytes(token)
-        if token in self._template.ends or any(stop in self._written for stop in self._stops):
-            self.finish = "stop"
-        elif len(self.ids) == self._limit:
-            self.finish = "length"
-        return token
-
-    def completion(self) -> Completion:
-        assert self.finish is not None
-        logprobs, forced = tuple(self.logprobs), tuple(self._forced)
-        return Completion(ids=tuple(self.ids), logprobs=logprobs, forced=forced, finish=self.finish)
-
-
 def _padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Ids and mask, the prompts standing right: all their answers begin in the same column."""
     width = max(map(len, prompts), default=1)
     ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device).view(len(prompts), width)
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
     return ids, mask.view(len(prompts), width)
-
-
-def _advance(rows: Sequence[_Row], logits: Tensor) -> Tensor:
-    """One more token for each row."""
-    device = logits.device
-    how = [row.sampling for row in rows]
-    temperature = torch.tensor([one.temperature for one in how], device=device)
-    top_k, top_p = (torch.tensor([getattr(one, name) for one in how], device=device) for name in ("top_k", "top_p"))
-    banned = torch.zeros_like(logits, dtype=torch.bool)
-    for place, row in enumerate(rows):
-        banned[place, row.banned] = True
-    logps = log_probs(logits, temperature, top_k, top_p, banned=banned)
-    uniform = torch.tensor([float(row.uniform[len(row.ids)]) for row in rows], device=device)
-    drawn = torch.where(temperature == 0, logps.argmax(dim=-1), draw(logps, uniform).clamp_max(logps.shape[-1] - 1))
-    chances = logps.gather(-1, drawn[:, None])[:, 0].tolist()
-    taken = [row.take(*each) for row, *each in zip(rows, drawn.tolist(), chances, strict=True)]
-    return torch.tensor(taken, device=device)
 
 
 def imported(name: str) -> Any:
@@ -320,22 +285,25 @@ def _existing(folder: str | Path, file: str) -> Path:
     return folder
 
 
-def _template(transformers: Any, folder: Path, net: Any) -> ChatTemplate:
+def _template(folder: Path, vocabulary: int, ends: Any) -> ChatTemplate:
+    """`ends`: the tokens that the model's record says end an answer, one or several, or None."""
     if not any((folder / name).is_file() for name in TOKENIZERS):
-        if net.config.vocab_size != tokens.VOCABULARY:
-            why = f"has no tokenizer, and {net.config.vocab_size} tokens where bytes and marks are {tokens.VOCABULARY}"
+        if vocabulary != tokens.VOCABULARY:
+            why = f"has no tokenizer, and {vocabulary} tokens where bytes and marks are {tokens.VOCABULARY}"
             raise BadInput(f"model {folder}", why=why, remedy="put its tokenizer.json into the folder")
         return ByteTemplate()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    if is_bytes(tokenizer, net.config.vocab_size):
+    transformers = imported("transformers")
+    with _quiet(transformers):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if is_bytes(tokenizer, vocabulary):
         return ByteTemplate(tokenizer)
     if tokenizer.chat_template is None:
         raise BadInput(f"model {folder}", why="its tokenizer has no chat template", remedy="take one that can chat")
-    named = [tokenizer.eos_token_id, net.generation_config.eos_token_id if net.generation_config else None]
-    ends = {token for one in named if one is not None for token in (one if isinstance(one, list) else [one])}
-    if not ends:
+    named = [tokenizer.eos_token_id, ends]
+    known = {token for one in named if one is not None for token in (one if isinstance(one, list) else [one])}
+    if not known:
         raise BadInput(f"model {folder}", why="no token ends its answers", remedy="set eos_token_id")
-    return JinjaTemplate(tokenizer, frozenset(ends))
+    return JinjaTemplate(tokenizer, frozenset(known))
 
 
 def is_bytes(tokenizer: Any, vocabulary: int) -> bool:

@@ -21,7 +21,8 @@ from holdfast.contracts.engine import Engine
 from holdfast.contracts.errors import BadInput, Lost
 from holdfast.contracts.policy import Actor, files_of
 from holdfast.contracts.release import PolicyKind
-from holdfast.policies import hub, weights
+from holdfast.policies import hub, lora, weights
+from holdfast.policies.device import AUTO, check, placed
 from holdfast.policies.hub import Hub
 from holdfast.policies.lm import Transformer
 from holdfast.policies.weights import Manifest
@@ -61,6 +62,7 @@ def card(name: str = "sprout") -> str:
     return (own if own.is_file() else folder.parent / "card.md").read_text(encoding="utf-8")
 
 
+PLACED = ("device", "dtype")  # in the record of a policy only where they were asked for
 BASE = "0"  # the version of the weights that a model came with
 
 
@@ -73,19 +75,24 @@ class Model:
     name: str
     checkpoint: str | None = None  # id, in the store's folder; None: as the model came
     lora: int = 0  # rank of the adapters that are trained; 0: all weights are
+    device: str = field(default=AUTO, compare=False)  # "auto", "cpu", "cuda", "cuda:1"; for Hugging Face models
+    dtype: str = AUTO  # "auto", "float32", "bfloat16": auto is bfloat16 on a GPU
     resources: Mapping[str, Any] = field(default_factory=dict)  # named texts that go with it
     artifacts: Artifacts | None = field(default=None, compare=False, repr=False)  # with its checkpoint, if known
 
     def __post_init__(self) -> None:
         if self.lora < 0:
             raise BadInput(f"lora = {self.lora}", why="must not be negative", remedy="give a rank, as in lora=16")
+        check(self.device, self.dtype)
         if self.name not in NAMES and Path(self.name).is_dir():
             # The record of a policy outlives the folder that a process was started in.
             object.__setattr__(self, "name", str(Path(self.name).absolute()))
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return {"name": self.name, "checkpoint": self.checkpoint, "lora": self.lora, "resources": dict(self.resources)}
+        record = {"name": self.name, "checkpoint": self.checkpoint, "lora": self.lora}
+        asked = {name: value for name in PLACED if (value := getattr(self, name)) != AUTO}
+        return record | {"resources": dict(self.resources)} | asked
 
     @property
     def version(self) -> str:
@@ -100,9 +107,8 @@ class Model:
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> Model:
-        return cls(
-            manifest["name"], checkpoint=manifest["checkpoint"], lora=manifest["lora"], resources=manifest["resources"]
-        )
+        known = ("checkpoint", "lora", "resources", *(name for name in PLACED if name in manifest))
+        return cls(manifest["name"], **{name: manifest[name] for name in known})
 
     def at(self, checkpoint: str | None) -> Model:
         """The same model with other weights."""
@@ -112,9 +118,11 @@ class Model:
         """Where its weights lie; Lost where its checkpoint is missing or damaged."""
         return folder_of(self.name) if self.checkpoint is None else files_of(self.checkpoint, files)
 
-    def export(self, folder: str | Path) -> Path:
-        """Write it where nothing is yet, as a whole model that transformers and vLLM read; adapters are merged."""
-        return export(self, self.artifacts, Path(folder))
+    def export(self, folder: str | Path, *, adapters: bool = False) -> Path:
+        """Write it where nothing is yet, as a whole model that transformers and vLLM read; adapters are merged.
+
+        `adapters`: they alone, a few MB that peft and vLLM put over the model that they were trained from."""
+        return export(self, self.artifacts, Path(folder), adapters=adapters)
 
     def open(self, engine: Engine) -> Actor:
         complete = engine.open_model(self)
@@ -146,8 +154,8 @@ def load(policy: Model, files: Artifacts | None) -> tuple[Transformer | Hub, str
     if policy.checkpoint is not None:
         folder = policy.folder(files)
         with lost_if_damaged(policy.checkpoint):
-            return _over(policy.name, policy.lora, folder)
-    foreign, sha256 = _foreign(origin)
+            return _over(policy.name, policy.lora, folder, policy)
+    foreign, sha256 = _foreign(origin, policy)
     return hub.adapt(foreign, policy.lora, seed=LORA_SEED) if policy.lora else foreign, sha256
 
 
@@ -156,24 +164,25 @@ def is_foreign(folder: Path) -> bool:
     return is_hub(folder) or weights.read(folder).kind == HUB
 
 
-def _foreign(folder: Path) -> tuple[Hub, str]:
+def _foreign(folder: Path, policy: Model) -> tuple[Hub, str]:
     """The model in a Hugging Face folder; that of a checkpoint's folder is a plain one, its adapters merged."""
     if is_hub(folder):
-        return hub.load(folder), sha256_of(folder)
+        where, dtype = placed(policy.device, policy.dtype)
+        return hub.load(folder, device=where, dtype=dtype), sha256_of(folder)
     shape = weights.read(folder).shape
-    model, sha256 = _over(str(shape["base"]), int(shape["lora"]), folder)
+    model, sha256 = _over(str(shape["base"]), int(shape["lora"]), folder, policy)
     return hub.merge(model) if model.is_adapted else model, sha256
 
 
-def _over(name: str, lora: int, folder: Path) -> tuple[Hub, str]:
+def _over(name: str, rank: int, folder: Path, policy: Model) -> tuple[Hub, str]:
     """What a checkpoint's folder holds, over the model that it was trained from."""
     tensors, manifest = weights.load(folder)
-    model, base = _foreign(folder_of(name))
+    model, base = _foreign(folder_of(name), policy)
     if manifest.shape.get("base_sha256", base) != base:
         why = f"was trained from other files than those that lie in {folder_of(name)} now"
         raise BadInput(str(folder), why=why, remedy="restore the folder that it came from")
-    if lora:
-        model = hub.adapt(model, lora, seed=LORA_SEED)
+    if rank:
+        model = hub.adapt(model, rank, seed=LORA_SEED)
     _put(model, tensors, str(folder))
     return model, manifest.sha256
 
@@ -201,13 +210,18 @@ def save(folder: Path, model: nn.Module, policy: Model, manifest: Manifest) -> M
     return weights.save(folder, _trained(model), replace(manifest, kind=HUB, shape=shape))
 
 
-def export(policy: Model, files: Artifacts | None, folder: Path) -> Path:
-    """A whole folder that transformers and vLLM read, adapters merged; our own transformer in the layout of Llama."""
+def export(policy: Model, files: Artifacts | None, folder: Path, *, adapters: bool = False) -> Path:
+    """A whole folder that transformers and vLLM read, adapters merged, or the adapters alone as peft reads them; our
+    own transformer in the layout of Llama."""
     if folder.exists():
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
+    if adapters and not policy.lora:
+        raise BadInput(f"model {policy.name}", why="has no adapters", remedy="export it whole, or train it with lora")
     model, _ = load(policy, files)
     if isinstance(model, Transformer):
         return hub.save_llama(model, folder)
+    if adapters:
+        return hub.save_adapters(model, folder, base=policy.name)
     return hub.save(hub.merge(model) if model.is_adapted else model, folder)
 
 
@@ -225,7 +239,7 @@ def _trained(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _put(model: nn.Module, tensors: dict[str, Tensor], what: str) -> None:
-    wanted = _trained(model)
+    wanted, tensors = _trained(model), {lora.current_name(name): one for name, one in tensors.items()}
     if {name: one.shape for name, one in wanted.items()} != {name: one.shape for name, one in tensors.items()}:
         why = "does not fit the model that it was made from"
         raise BadInput(what, why=why, remedy="give the folder and the lora that it began with")

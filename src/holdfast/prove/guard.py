@@ -44,7 +44,7 @@ METRICS = ("success", "latency", "errors", "reward", "safety")
 FEEDBACK = ("success", "reward", "safety")  # what somebody has to tell; the service measures the others itself
 REPORTED = dict(zip(METRICS, map(attrgetter, ("success", "latency_s", "error", "reward", "safety_cost")), strict=True))
 FIRST_RESTART, RESTART_FACTOR = 32, 1.5  # blocks after which the alarm begins anew, and how much later the next time
-NEXT_QUANTILE = 1.25  # live's quantiles are taken anew when it has answered so many times as many requests
+NEXT_QUANTILE = 1.5  # live's quantiles are taken anew when it has answered so many times as many requests
 SLACK = 0.01  # of the canary's answers may lie beyond a quantile's limit before it is not clear: p99 rests on so few
 LARGEST_LOG = 690.0  # e to it is still a number
 
@@ -147,10 +147,13 @@ class _Arrivals:
     outcome: Places  # of each request, the number of its outcome, which is in the order of their first requests
     is_canary: Which  # of each outcome
     began: Stream  # of each outcome
+    columns: dict[str, Stream] = field(default_factory=dict)
 
     def reported(self, metric: str) -> Stream:
         """Of each request; what is not told is not a number."""
-        return np.array(list(map(REPORTED[metric], self.served)), np.float64)
+        if metric not in self.columns:
+            self.columns[metric] = np.array(list(map(REPORTED[metric], self.served)), np.float64)
+        return self.columns[metric]
 
     def mean(self, values: Stream, counts: Which) -> tuple[Stream, Which]:
         """Of each outcome, over those of its requests that count, and whether there are any."""
@@ -294,7 +297,7 @@ def _with_silence(
     failed = good_c - a * good_l + b * told_l
     passed = (1.0 - a + b) * told_c - (told_c - good_c) + a * (told_l - good_l)
     n = _seen(is_canary[told], of_told)
-    if told.size == is_told.size:
+    if told.size == is_told.size:  # all is told
         return plain, [within(failed, low, high)], n
     against = _mixed(plain, told[of_told[1]], alarm(failed, low, high), blocks[1])
     return against, [within(failed, low, high), within(passed, low, high)], n
@@ -342,9 +345,9 @@ def _read_latency(arrivals: _Arrivals, limits: GuardLimits) -> GuardReading:
     of_request[known] = step[of_block]
     theirs = latencies[is_live]
     quantiles, against, for_it = [], [], []
-    for quantile in limits.quantiles:
-        live_so_far = np.array([np.quantile(theirs[:n], quantile, method="higher") for n in grid])
-        threshold = live_so_far[of_request[arrivals.outcome]] * np.where(by_canary, 1.0 + limit, 1.0)
+    live_so_far = np.array([np.quantile(theirs[:n], limits.quantiles, method="higher") for n in grid])
+    for place, quantile in enumerate(limits.quantiles):
+        threshold = live_so_far[of_request[arrivals.outcome], place] * np.where(by_canary, 1.0 + limit, 1.0)
         # Where many take exactly as long, each test is held to the side that leaves the canary least to gain.
         beyond, at_least = (
             arrivals.mean(is_slow.astype(np.float64), counts)[0]

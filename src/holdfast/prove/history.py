@@ -3,8 +3,8 @@
 The mean of a task's fresh and earlier tries has the expectation of one fresh try, so the difference of a task is as it
 was without them, and only varies less. A version became live because it did well: its own proof makes its mean too
 high, if anything, which is against the candidate. Several candidates that are compared with the same tries depend on
-one another, which the account of errors allows (`promote.account`). Where enough earlier tries of a task are known,
-the live version is run on a few of the tasks only, to see whether it still does as it did.
+one another, which the account of errors allows (`promote.alpha_account`). Where enough earlier tries of a task are
+known, the live version is run on a few of the tasks only, to see whether it still does as it did.
 """
 
 from __future__ import annotations

@@ -354,7 +354,7 @@ def weigh(target: Target, found: Sequence[tuple[TargetTrial, Rows]], *, rng: np.
     means = np.mean([one.mean(axis=0) for one in tables], axis=0)
     reach, (before, after) = nested(tables, target.effect, rng=rng), target.rates(means)
     is_met = reach.low >= target.target
-    why = f"the lower end of its interval is {'not below' if is_met else 'below'} the target"
+    why = f"the lower end of its interval {'reaches' if is_met else 'does not reach'} the target"
     loss = None
     if target.loss is not None:
         lost = nested(tables, target.loss, rng=rng)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.promote.account import ANCHOR, Charge, account, charge, level, share
+from holdfast.promote.alpha_account import ANCHOR, Charge, account_from, charge, level, share
 
 SETS = {"a": frozenset("123"), "b": frozenset("456"), "ab": frozenset("16"), "c": frozenset("789")}
 
@@ -66,8 +66,8 @@ def test_the_account_tells_what_is_spent_and_what_the_next_one_gets() -> None:
     for tasks in ("a", "a", "b"):
         charged(known, tasks)
     anchor = charged(known, "a", about=ANCHOR)
-    found = account("p", known, {"c0"}, SETS.get)
-    assert [len(one.charges) for one in found.sets] == [2, 1] and found.anchors == (anchor,)
+    found = account_from("p", known, {"c0"}, SETS.get)
+    assert [len(one.charges) for one in found.sets] == [2, 1] and found.anchor_tests == (anchor,)
     assert found.sets[0].spent == pytest.approx(2 / 12) and found.sets[0].promoted == 1
     assert found.sets[0].next_alpha == pytest.approx(level(0.05, 3, promoted=1))
     assert found.bound == pytest.approx(0.05 * (2 / 12 + 1 / 11))

@@ -1,6 +1,6 @@
 """The α-account of a policy in its store: a test is charged once, before its first episode, and read from the ledger.
 
-What a test costs is `promote.account`'s. The same run, iteration and candidate is the same charge: a run that was
+What a test costs is `promote.alpha_account`'s. The same run, iteration and candidate is the same charge: a run that was
 killed between charging and measuring finds it again, and two runs at once never get the same place.
 """
 
@@ -19,7 +19,7 @@ from holdfast.contracts.run import LedgerEntry
 from holdfast.contracts.task import canonical
 from holdfast.pipeline.history import content
 from holdfast.pipeline.prove import HeldOut, ProveConfig
-from holdfast.promote.account import ANCHOR, CANDIDATE, Account, Charge, ReadTasks, account, charge
+from holdfast.promote.alpha_account import ANCHOR, CANDIDATE, Account, Charge, ReadTasks, account_from, charge
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 
@@ -93,7 +93,7 @@ def promoted(history: Iterable[LedgerEntry]) -> set[str]:
 
 def account_of(store: Store, policy: str) -> Account:
     known = [Charge.from_record(one.body) for one in store.releases.charges(policy)]
-    return account(policy, known, promoted(store.releases.history(policy)), reader(store))
+    return account_from(policy, known, promoted(store.releases.history(policy)), reader(store))
 
 
 def account_record(store: Store, policy: str) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def account_record(store: Store, policy: str) -> dict[str, Any]:
     ]
     tests, won = (sum(one[name] for one in sets) for name in ("tests", "promoted"))
     told: dict[str, Any] = {"policy": policy, "tests": tests, "promoted": won, "bound": found.bound, "sets": sets}
-    return {**told, **_anchor(store, policy, found.anchors)}
+    return {**told, **_anchor(store, policy, found.anchor_tests)}
 
 
 def _anchor(store: Store, policy: str, anchors: Sequence[Charge]) -> dict[str, Any]:

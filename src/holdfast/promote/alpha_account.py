@@ -100,7 +100,7 @@ class Account:
 
     policy: str
     sets: tuple[TaskSetUse, ...]
-    anchors: tuple[Charge, ...] = field(default=())
+    anchor_tests: tuple[Charge, ...] = field(default=())
 
     @property
     def bound(self) -> float:
@@ -133,7 +133,7 @@ def charge(
     return Charge(**given, number=number, promoted=won, of=alpha, alpha=level(alpha, number, won))
 
 
-def account(policy: str, known: Sequence[Charge], promoted: Collection[str], read: ReadTasks) -> Account:
+def account_from(policy: str, known: Sequence[Charge], promoted: Collection[str], read: ReadTasks) -> Account:
     """What the charges in the ledger come to."""
     left, sets = [one for one in known if one.about == CANDIDATE], []
     while left:
@@ -143,8 +143,8 @@ def account(policy: str, known: Sequence[Charge], promoted: Collection[str], rea
         won = len({one.candidate for one in tests} & set(promoted))
         alpha = level(max(one.of for one in same), len(tests) + 1, won)
         sets.append(TaskSetUse(charges=tests, promoted=won, next_alpha=alpha))
-    anchors = tuple(one for one in known if one.about == ANCHOR and one.continues is None)
-    return Account(policy=policy, sets=tuple(sets), anchors=anchors)
+    anchor_tests = tuple(one for one in known if one.about == ANCHOR and one.continues is None)
+    return Account(policy=policy, sets=tuple(sets), anchor_tests=anchor_tests)
 
 
 def _same_tasks(known: Sequence[Charge], tasks: str, read: ReadTasks) -> list[Charge]:

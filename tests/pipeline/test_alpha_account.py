@@ -13,9 +13,9 @@ import pytest
 
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.release import PolicyKind, Stage
-from holdfast.pipeline.account import account_of, at_charge, charge_of, charged, digest
+from holdfast.pipeline.alpha_account import account_of, at_charge, charge_of, charged, digest
 from holdfast.pipeline.prove import HeldOut
-from holdfast.promote.account import Charge, level
+from holdfast.promote.alpha_account import Charge, level
 from holdfast.prove.comparison import ComparisonConfig, verdict
 from holdfast.store.store import Store, open_store
 

@@ -1,0 +1,156 @@
+"""Training that fits a GPU and loses nothing, in the parts of it that a CPU can show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast.contracts.errors import BadInput, Fault
+from holdfast.learn import objective
+from holdfast.learn.batch import Samples
+from holdfast.learn.objective import Objective
+from holdfast.learn.train import AdamW, OptimizerConfig, Settings, Trainer
+from holdfast.policies import device, memory
+from holdfast.policies.causal_lm import CausalConfig
+from holdfast.policies.lora import current_name
+from holdfast.policies.model import Model, load
+
+QWEN_7B: dict[str, Any] = {
+    "model_type": "qwen2", "vocab_size": 152_064, "hidden_size": 3584, "intermediate_size": 18_944,
+    "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "max_position_embeddings": 32_768,
+}  # fmt: skip
+QWEN_HALF = QWEN_7B | {
+    "vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
+    "num_attention_heads": 14, "num_key_value_heads": 2, "tie_word_embeddings": True,
+}  # fmt: skip
+GB = 10**9
+
+
+def optimizer(dtype: torch.dtype) -> tuple[AdamW, nn.Parameter]:
+    drawn = torch.randn(40, 50, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    weight = nn.Parameter(drawn.to(dtype))
+    return AdamW({"model.w": weight}, betas=(0.9, 0.95), decay=0.0), weight
+
+
+def moved(adam: AdamW, weight: nn.Parameter, steps: int = 20) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(1)
+    before = adam.master["model.w"].detach().clone()
+    for _ in range(steps):
+        weight.grad = torch.randn(weight.shape, generator=rng).to(torch.bfloat16).to(weight.dtype)
+        adam.clip(1.0)
+        adam.descend(1e-6)
+    return adam.master["model.w"].detach() - before
+
+
+def test_weights_of_16_bits_lose_no_update_at_a_rate_of_a_millionth() -> None:
+    (narrow, small), (wide, large) = optimizer(torch.bfloat16), optimizer(torch.float32)
+    gap = moved(narrow, small) - (expected := moved(wide, large))
+    assert float(gap.norm()) < 0.05 * float(expected.norm())
+    assert torch.equal(small.detach(), narrow.master["model.w"].to(torch.bfloat16))  # what is computed with
+    assert {tensor.dtype for tensor in narrow.tensors().values()} == {torch.float32}
+
+
+def test_masters_come_back_with_the_state() -> None:
+    adam, weight = optimizer(torch.bfloat16)
+    moved(adam, weight)
+    kept = adam.tensors()
+    again, other = optimizer(torch.bfloat16)
+    again.put(kept, 20)
+    assert torch.equal(moved(again, other), moved(adam, weight))
+    assert torch.equal(weight, other)
+
+
+def batch(count: int = 6, length: int = 24) -> Samples:
+    rng = np.random.default_rng(0)
+    decided = np.tile(np.arange(length) > 4, count)
+    advantages = np.where(decided, np.repeat(rng.normal(size=count), length), 0.0).astype(np.float32)
+    ids = rng.integers(0, 1000, count * length)
+    return Samples(bounds=np.arange(count + 1) * length, ids=ids, action_mask=decided, advantages=advantages)
+
+
+def trainer(**settings: Any) -> Trainer:
+    model, _ = load(Model("tiny-tools"), None)
+    made = Settings(optimizer=OptimizerConfig(learning_rate=1e-3), **settings)
+    return Trainer(model, made, seed=0)
+
+
+@pytest.mark.parametrize("entropy", [0.0, 0.1])
+def test_a_head_in_parts_gives_the_same_update(monkeypatch: pytest.MonkeyPatch, entropy: float) -> None:
+    whole, parts = (trainer(objective=Objective(entropy=entropy)) for _ in range(2))
+    expected = whole.step(batch())
+    monkeypatch.setattr(objective, "SCORES", 7 * 1024)
+    found = parts.step(batch())
+    assert found.loss == pytest.approx(expected.loss, abs=1e-6)
+    assert found.entropy == pytest.approx(expected.entropy, rel=1e-5)
+    for name, tensor in whole.state().tensors.items():
+        torch.testing.assert_close(parts.state().tensors[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+def test_what_runs_out_of_memory_is_halved_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = (small := trainer(max_tokens_per_batch=48)).step(batch())
+    tight = trainer(max_tokens_per_batch=192)
+    plain, read = tight.model.hidden, list[int]()
+
+    def hidden(ids: torch.Tensor) -> torch.Tensor:
+        read.append(ids.numel())
+        if ids.numel() > 48:
+            raise torch.OutOfMemoryError("no room")
+        states: torch.Tensor = plain(ids)
+        return states
+
+    monkeypatch.setattr(tight.model, "hidden", hidden)
+    with pytest.warns(UserWarning, match="out of memory: from now on 48 tokens are read at once"):
+        found = tight.step(batch())
+    assert read == [138, 92, 46, 46, 46]  # the last token of a sequence is not read
+    assert replace(found, seconds=0) == replace(expected, seconds=0)
+    assert tight.digest() == small.digest()
+    with pytest.raises(Fault, match="one sequence of 59 tokens does not fit"):
+        tight.step(batch(1, 60))
+    assert tight.digest() == small.digest()  # all of a step, or nothing
+
+
+def test_memory_is_counted_before_anything_is_begun() -> None:
+    half, seven = CausalConfig.of(QWEN_HALF), CausalConfig.of(QWEN_7B)
+    assert half is not None and seven is not None
+    assert (half.parameters, seven.parameters) == (pytest.approx(0.494e9, rel=0.01), pytest.approx(7.6e9, rel=0.01))
+    plan = memory.plan(half, half.parameters, 2, 140 * GB)
+    assert not plan.is_checkpointed and plan.tokens == 8192 and plan.total < 30 * GB
+    adapters = memory.plan(seven, 40_000_000, 2, 140 * GB)
+    assert adapters.total < 45 * GB
+    whole = memory.plan(seven, seven.parameters, 2, 150 * GB)
+    assert whole.is_checkpointed and whole.tokens >= 2048 and whole.total < 150 * GB
+    with pytest.raises(BadInput, match=r"training 7.6 B .* and 80 GB are free; train adapters \(lora=16 takes about 2"):
+        memory.plan(seven, seven.parameters, 2, 80 * GB)
+    with pytest.raises(BadInput, match=r"take a model of at most [23]\.\d B parameters"):
+        memory.plan(seven, 40_000_000, 2, 12 * GB)
+
+
+def test_a_device_that_is_not_there_is_refused_by_name() -> None:
+    assert device.placed("cpu") == (torch.device("cpu"), torch.float32)
+    for asked, says in (
+        (("cuda:99", "auto"), "device cuda:99: torch finds .* CUDA device.* here; use --device auto or cpu"),
+        (("gpu", "auto"), "device 'gpu': is unknown; use auto, cpu, cuda or cuda:N"),
+        (("cpu", "float16"), "dtype 'float16': is unknown"),
+        (("cpu", "bfloat16"), "dtype bfloat16: is for GPUs"),
+    ):
+        with pytest.raises(BadInput, match=says):
+            device.placed(*asked)
+
+
+def test_the_record_of_a_policy_says_where_it_runs_only_if_somebody_did() -> None:
+    plain = Model("tiny-tools", lora=4)
+    assert set(plain.manifest) == {"name", "checkpoint", "lora", "resources"}
+    asked = Model("tiny-tools", lora=4, device="cuda:1", dtype="bfloat16")
+    assert Model.from_manifest(asked.manifest).device == "cuda:1"
+    assert Model.from_manifest(asked.manifest) == asked != plain == Model.from_manifest(plain.manifest)
+
+
+def test_adapters_of_older_checkpoints_are_known_by_their_names() -> None:
+    old = "mean.model.net.base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight"
+    assert current_name(old) == "mean.model.net.model.layers.0.self_attn.q_proj.lora_A"
+    assert current_name("model.net.lm_head.weight") == "model.net.lm_head.weight"
