@@ -18,7 +18,7 @@ from holdfast.promote.gate import Criteria, decide
 from holdfast.prove.calibrate import ErrorRates, calibrate, gathered
 from holdfast.prove.comparison import ComparisonConfig, compare_versions
 from holdfast.prove.guard import GuardLimits, watch
-from parts import report
+from parts import report, sequences
 from parts.report import Figures, progress, rounded
 
 ALPHA, SEED = 0.05, 0
@@ -39,6 +39,7 @@ MEANINGS = {
     "gate_ms": f"weigh and decide on {TASKS} tasks with {SEEDS} seeds, both versions; median CPU time",
     "decide_ms": "decide alone",
     "guard_ms": f"one look at {REQUESTS:,} requests, {SHARE:.0%} of them the canary's; median CPU time",
+    **sequences.MEANINGS,
     "experiments": "of each shape",
     "calibrate_cpu_s": "CPU-seconds of all of them",
     "wants": "what is expected, and whether it is so",
@@ -49,6 +50,7 @@ WANTS: Mapping[str, tuple[str, float]] = {
     "mean_episodes_saved_vs_fixed_n": ("at least", 0.0),
     "guard_false_breach_rate": ("at most", ALPHA / 5),
     "guard_false_clear_rate": ("at most", ALPHA),
+    **sequences.WANTS,
 }
 
 
@@ -63,6 +65,8 @@ def measure(quick: bool) -> Figures:
     figures = rates(gathered(rows, experiments=experiments, alpha=ALPHA, seed=SEED))
     progress("gate and guard")
     figures |= gate(repeats) | guard(repeats)
+    progress("sequences of candidates")
+    figures |= sequences.measure(quick, SEED)
     figures |= {"experiments": experiments, "calibrate_cpu_s": rounded(took)}
     return figures | {"wants": {name: wanted(name, figures) for name in WANTS}}
 

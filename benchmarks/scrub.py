@@ -15,7 +15,7 @@ from parts import canaries, planted, report
 from parts.report import ROOT, Figures, rounded
 
 MANY, QUICK, EACH = 1000, 300, 100
-SEED = 3
+SEED = 16
 LEAST = 6  # characters in a row that give a thing away
 MEANINGS = {
     "secret_recall": "of planted secrets: keys, passwords, codes, cards; at least 0.95 is wanted",

@@ -1,4 +1,4 @@
-"""Story 2 with agent frameworks: python story2_frameworks.py pydantic-ai | openai-agents | langgraph."""
+"""Story 2 with agent frameworks: python story2_frameworks.py NAME …, of pydantic-ai, openai-agents and langgraph."""
 
 import sys
 
@@ -18,8 +18,7 @@ async def with_pydantic_ai(task, ctx):
 
 
 async def with_openai_agents(task, ctx):
-    client = openai.AsyncOpenAI(base_url=ctx.base_url, api_key=ctx.api_key)
-    model = agents.OpenAIChatCompletionsModel(ctx.model, client)
+    model = agents.OpenAIChatCompletionsModel(ctx.model, openai.AsyncOpenAI(base_url=ctx.base_url, api_key=ctx.api_key))
     agent = agents.Agent("writer", model=model, model_settings=agents.ModelSettings(max_tokens=24))
     return (await agents.Runner.run(agent, task["question"])).final_output
 
@@ -35,5 +34,6 @@ async def with_langgraph(task, ctx):
 
 
 agents.set_tracing_disabled(True)  # its traces would go to OpenAI
-name = sys.argv[1]
-learn({"pydantic-ai": with_pydantic_ai, "openai-agents": with_openai_agents, "langgraph": with_langgraph}[name], name)
+known = {"pydantic-ai": with_pydantic_ai, "openai-agents": with_openai_agents, "langgraph": with_langgraph}
+for name in (word for word in sys.argv[1:] if word != "--quick"):
+    learn(known[name], name)

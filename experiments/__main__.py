@@ -9,7 +9,6 @@ import typer
 from typer.core import TyperGroup
 
 from experiments.code_trials import code, redteam
-from experiments.hacking_trial import hacking
 from experiments.privacy_trial import privacy
 from experiments.safety_trial import safety
 from experiments.turns import turns
@@ -35,7 +34,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command(short_help="Tool use: what a careless grader teaches, and what ours does.")(hacking)
 app.command(short_help="Patches chosen under six rewards: who cheats.")(code)
 app.command(short_help="Tampered and over-edited patches: what is found.")(redteam)
 app.command(short_help="Canaries in conversations: what a privacy budget keeps in.")(privacy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.trials import TrialKind, check, run_all
+from experiments.trials import carry_out, check, keep
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
 
 if TYPE_CHECKING:
@@ -36,8 +35,7 @@ def privacy(
     from experiments.privacy import ARMS, KIND, PLAIN, PrivacyTrial, is_shown, outcome, spec_for, weigh
     from experiments.privacy import quick as quickly
     from holdfast.cli.show import print_json
-    from holdfast.store.artifacts import write_atomically
-    from holdfast.store.store import open_store
+    from holdfast.workloads.trials import TrialKind
 
     arms, numbers = ((PLAIN, ARMS[-1]), range(1)) if quick else (ARMS, range(seeds))
     trials = [PrivacyTrial(arm=arm, seed=seed) for seed in numbers for arm in arms]
@@ -45,28 +43,16 @@ def privacy(
     experiment = TrialKind(
         kind=KIND, spec_for=spec_for, outcome=outcome, title=lambda trial: f"seed {trial.seed}, {trial.arm}"
     )
-    with open_store(store, project=project) as opened:
-        found, code = run_all(opened, trials, experiment)
-        folder = opened.reports if output is None else output
-    if code or len(found) < len(trials):
-        print(f"{len(found)} of {len(trials)} runs are done; the same command goes on", file=sys.stderr)
-        raise typer.Exit(code or 1)
+    options = {"seeds": seeds, "quick": quick, "output": output}
+    found, folder = carry_out(trials, experiment, (store, project), options)
     weighed = weigh(found)
     record = _record(found, weighed, quick, is_shown(weighed))
-    folder.mkdir(parents=True, exist_ok=True)
-    table = folder / "privacy.json"
-    write_atomically(table, (_dumped(record) + "\n").encode())
+    (table,) = keep(folder, "privacy", record)
     if json:
         print_json(record | {"files": [str(table)]})
     else:
         _tell(found, weighed, is_shown(weighed))
         print(f"  {table}")
-
-
-def _dumped(record: Mapping[str, Any]) -> str:
-    from json import dumps
-
-    return dumps(record, indent=2, allow_nan=False)
 
 
 def _record(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.trials import TrialKind, check, keep, run_all
+from experiments.trials import carry_out, check, keep
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
 
 if TYPE_CHECKING:
@@ -39,37 +37,23 @@ def safety(
     from experiments.safety import ARMS, KIND, SafetyTrial, outcome, spec_for, weigh
     from experiments.safety import quick as quickly
     from holdfast.cli.show import print_json
-    from holdfast.store.store import open_store
+    from holdfast.workloads.trials import TrialKind
 
     trials = [SafetyTrial(arm=arm, seed=seed, budget=budget) for seed in range(seeds) for arm in ARMS]
     trials = [quickly(trial) for trial in trials] if quick else trials
     experiment = TrialKind(
         kind=KIND, spec_for=spec_for, outcome=outcome, title=lambda trial: f"seed {trial.seed}, {trial.arm}"
     )
-    with open_store(store, project=project) as opened:
-        found, code = run_all(opened, trials, experiment)
-        again = _call(seeds, quick, budget, output, opened.url, project)
-        folder = opened.reports if output is None else output
+    options = {"seeds": seeds, "quick": quick, "budget": budget, "output": output}
+    found, folder = carry_out(trials, experiment, (store, project), options)
     weighed = weigh(found)
-    if code or len(found) < len(trials) or weighed is None:
-        print(f"{len(found)} of {len(trials)} runs are done; to go on:\n  {again}", file=sys.stderr)
-        raise typer.Exit(code or 1)
+    assert weighed is not None  # every seed has every arm
     record = _record(found, weighed, quick)
     files = keep(folder, "safety", record, lambda path: draw_safety(path, found, weighed))
     if json:
         print_json(record | {"files": [str(file) for file in files]})
     else:
         _tell(found, weighed, files, quick)
-
-
-def _call(seeds: int, quick: bool, budget: float, output: Path | None, store: str, project: str) -> str:
-    """The same command once more."""
-    words = ["python", "-m", "experiments", "safety", "--seeds", str(seeds), *(["--quick"] if quick else [])]
-    words += [] if budget == 0.05 else ["--budget", f"{budget:g}"]
-    words += [] if output is None else ["--output", str(output)]
-    words += [] if store == DEFAULT_STORE else ["--store", store]
-    words += [] if project == "default" else ["--project", project]
-    return shlex.join(words)
 
 
 def _record(found: Sequence[SafetyOutcome], weighed: SafetyResult, quick: bool) -> dict[str, Any]:

@@ -6,8 +6,6 @@ held-out tasks; only the credit differs. The seeds are what is drawn: an interva
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.trials import TrialKind, check, run_all
+from experiments.trials import carry_out, check
 from holdfast.cli.options import DEFAULT_STORE, Json, Project, StoreAt
 
 if TYPE_CHECKING:
@@ -151,17 +149,13 @@ def turns(
     """
     check(KIND, None)
     from holdfast.cli.show import print_json
-    from holdfast.store.store import open_store
+    from holdfast.workloads.trials import TrialKind
 
     trials = [TurnTrial(seed=seed, turn_credit=turn_credit) for seed in range(seeds)]
     trials = [quick(trial) for trial in trials] if quick_form else trials
     kind = TrialKind(kind=KIND, spec_for=spec_for, outcome=outcome, title=lambda trial: f"seed {trial.seed}")
-    with open_store(store, project=project) as opened:
-        found, code = run_all(opened, trials, kind)
-    if code or len(found) < len(trials):
-        again = ["python", "-m", "experiments", KIND, "--seeds", str(seeds), "--store", store]
-        print(f"{len(found)} of {len(trials)} runs are done; to go on:\n  {shlex.join(again)}", file=sys.stderr)
-        raise typer.Exit(code or 1)
+    options = {"seeds": seeds, "quick": quick_form, "turn-credit": turn_credit}
+    found, _ = carry_out(trials, kind, (store, project), options)
     weighed = weigh(found) | {"trials": [asdict(trial) for trial in trials]}
     if json:
         print_json(weighed)

@@ -4,12 +4,13 @@
 
 mutmut makes the mutants. The tests are run here, each time in fresh processes on a copy of the repository: they start
 servers and workers of their own, which mutmut's runner, a fork of one warm process, can neither trace nor stop.
-A mutant is tried on the test file of its module first, then on the rest of the room's tests.
+A mutant is tried on the test files that import its module first, then on the rest of the room's tests.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import difflib
 import json
 import os
@@ -23,6 +24,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from queue import SimpleQueue
 from typing import Any
 
@@ -64,11 +66,22 @@ def mutants_of(room: str) -> list[Mutant]:
     return found
 
 
+def copied(tree: Path) -> Path:
+    """A copy of the repository, compiled: to compile all of it for every mutant took longer than most of the tests.
+
+    Bytecode is checked by the source's hash. By time and length, a mutant of the same length, written within the same
+    second, would be taken for the one before."""
+    shutil.copytree(ROOT, tree, ignore=GENERATED)
+    checked = compileall.compile_dir(tree / "src", quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
+    assert checked, "the source cannot be compiled"
+    return tree
+
+
 def tests_pass(tree: Path, selection: list[str], limit_s: float) -> bool | None:
     """Run pytest on a copy of the repository; None when the time was up."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
-    # No bytecode: a mutant of the same length, written within the same second, would be taken for the one before.
-    env |= {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    left_out = ("COVERAGE", "PYTHONDONTWRITEBYTECODE")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    env["PYTHONPATH"] = str(tree / "src")
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *selection]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
     run = subprocess.Popen(command, cwd=tree, env=env, start_new_session=True, **quiet)
@@ -84,13 +97,20 @@ def tests_pass(tree: Path, selection: list[str], limit_s: float) -> bool | None:
         return None
 
 
+def tests_near(path: Path, room: str) -> list[str]:
+    """The room's test files that are named like the module, or import it."""
+    name = ".".join(path.with_suffix("").parts[1:])
+    files = sorted(Path("tests", room).rglob("test_*.py"))
+    return [str(one) for one in files if one.stem == f"test_{path.stem}" or f"{name} import" in one.read_text("utf-8")]
+
+
 def is_killed(mutant: Mutant, room: str, tree: Path, limit_s: float, end: float) -> bool | None:
     """True when a test failed or hung; None when the whole run's time was up first."""
-    target, mirror = tree / mutant.path, Path("tests", room, f"test_{mutant.path.name}")
-    own = [[str(mirror)], [f"tests/{room}", f"--ignore={mirror}"]] if (tree / mirror).exists() else [[f"tests/{room}"]]
+    target, near = tree / mutant.path, tests_near(mutant.path, room)
+    rest = [f"tests/{room}", *(f"--ignore={test}" for test in near)]
     target.write_text(mutant.code(), encoding="utf-8")
     try:
-        for selection in own:
+        for selection in (near, rest) if near else (rest,):
             if not tests_pass(tree, selection, min(limit_s, end - time.monotonic())):
                 return True if time.monotonic() < end else None
         return False
@@ -161,7 +181,7 @@ def main() -> None:
     end = time.monotonic() + 60 * given.minutes
     results = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-mutate-") as scratch:
-        trees = [shutil.copytree(ROOT, Path(scratch, str(job)), ignore=GENERATED) for job in range(given.jobs)]
+        trees = [copied(Path(scratch, str(job))) for job in range(given.jobs)]
         for done, room in enumerate(chosen):
             share = (end - time.monotonic()) / (len(chosen) - done)
             results[room] = try_room(room, trees, given, time.monotonic() + share, end)

@@ -45,10 +45,11 @@ if TYPE_CHECKING:
     from holdfast.contracts.errors import HoldfastError as HoldfastError
     from holdfast.contracts.reward import Reward as Reward
     from holdfast.contracts.task import TaskItem as TaskItem
-    from holdfast.learn.candidates import Candidates as Candidates
     from holdfast.learn.control import EnvPPO
     from holdfast.learn.dp import Privacy as Privacy
     from holdfast.learn.grpo import GRPO as GRPO
+    from holdfast.learn.prompt_search import Candidates as Candidates
+    from holdfast.learn.prompt_search import PromptSearch as PromptSearch
     from holdfast.learn.turns import TurnPPO as TurnPPO
     from holdfast.policies.model import Model as Model
     from holdfast.policies.network import Network as Network
@@ -61,7 +62,8 @@ if TYPE_CHECKING:
 _PLACES = {  # name → where it is, and what it is called there
     "BadInput": "holdfast.contracts.errors:BadInput",
     "Budget": "holdfast.api.inputs:Budget",
-    "Candidates": "holdfast.learn.candidates:Candidates",
+    "Candidates": "holdfast.learn.prompt_search:Candidates",
+    "PromptSearch": "holdfast.learn.prompt_search:PromptSearch",
     "Comparison": "holdfast.api.results:Comparison",
     "Context": "holdfast.collect.agent:Context",
     "GRPO": "holdfast.learn.grpo:GRPO",

@@ -148,6 +148,7 @@ def call(url, store):
 """
 
 
+@pytest.mark.usefixtures("untraced")
 def test_the_same_call_takes_over_at_once_from_a_process_that_was_killed(
     endpoint: Endpoint, at: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

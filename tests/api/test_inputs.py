@@ -26,8 +26,8 @@ from tests.endpoint import Endpoint
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"algorithm": None}, "hf.Candidates"),
-        ({"algorithm": "prompt_search"}, "hf.Candidates"),
+        ({"algorithm": "prompt search"}, '"prompt_search"'),
+        ({"algorithm": hf.PromptSearch(proposers=[])}, "nobody who proposes"),
         ({"algorithm": "grpo"}, "its weights are out of reach"),
         ({"algorithm": hf.GRPO}, "is a class"),
         ({"algorithm": 3}, "is unknown"),
@@ -94,6 +94,16 @@ HEAVY = ("torch", "numpy", "sqlalchemy", "pydantic", "aiohttp", "rich", "scipy",
 
 def test_the_import_is_quick_because_nothing_heavy_is_loaded() -> None:
     code = f"import sys, holdfast; print([one for one in {HEAVY!r} if one in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_who_improves_a_prompt_waits_for_nothing_that_models_need() -> None:
+    """And can do without it: torch is an extra, which `import holdfast.api.calls` needed."""
+    names = ("torch", "numba", "safetensors", "scipy.stats", "psycopg")
+    code = f"""import sys, holdfast as hf
+hf.improve, hf.collect, hf.compare, hf.Prompt, hf.Candidates, hf.live, hf.runs
+print([one for one in {names!r} if one in sys.modules])"""
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

@@ -128,6 +128,12 @@ def test_chat_logs_become_rollouts_each_once(tmp_path: Path, at: Path) -> None:
     run = hf.import_logs(path, store=at)
     assert len(run.rollouts()) == 2 and run.rollouts("reward < 0.5")[0]["answer"] == "A number."
     assert hf.import_logs(str(path), store=at).id == run.id and len(run.rollouts()) == 2
+    path.write_text(json.dumps({"messages": [{**said[0], "content": "84.23.119.7 of ada@engine.org"}, said[1]]}) + "\n")
+    hf.import_logs(path, store=at, leave=["ip"])
+    asked = [str(row["input"]) for row in run.rollouts()]
+    assert any("84.23.119.7" in text for text in asked) and not any("ada@" in text for text in asked)
+    with pytest.raises(BadInput, match="leave places: there is no such class"):
+        hf.import_logs(path, store=at, leave=["places"])
     path.write_text('{"messages": 3}\n')
     with pytest.raises(BadInput, match="messages is not a list"):
         hf.import_logs(path, store=at)

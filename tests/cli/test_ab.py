@@ -164,6 +164,18 @@ def test_an_outcome_needs_an_arm_and_something_told(ab: Group, store: Store) -> 
         assert said in ab(*words).refusal
 
 
+def test_an_outcome_counts_when_its_time_has_come(ab: Group, store: Store) -> None:
+    ab.says("create", "slow", "--why", "late news", "--mature-after", "1h")
+    assert store.trials.get("slow").settings["mature_after"] == 3600.0
+    ab.says("assign", "slow", "user-1")
+    ab.says("record", "slow", "user-1", "--success")
+    ruling = ab("show", "slow", "--json").json["ruling"]
+    assert (sum(ruling["exposed"].values()), sum(ruling["told"].values())) == (1, 0)
+    assert "told alike: p 1, looked at once" in ab.says("show", "slow")
+    refused = ab("create", "other", "--why", "x", "--mature-after", "soon")
+    assert "--mature-after 'soon': is not a time; write 7d, 12h, 30m or 90s" in " ".join(refused.err.split())
+
+
 HALVES = {"control": 0.5, "treatment": 0.5}
 
 
@@ -173,10 +185,10 @@ def looked_at_after_every_unit(rates: dict[str, float], n: int, seed: int) -> Ru
     design = Design()
     trial = Experiment(name="t", kind="experiment", arms=HALVES, salt=f"trial/{seed}", created_at=0.0)
     served: list[ServedRequest] = []
-    exposed = dict.fromkeys(HALVES, 0)
+    exposures: list[Exposure] = []
     for number in range(n):
         arm = assign(trial, str(number))
-        exposed[arm] += 1
+        exposures.append(Exposure(trial="t", unit=str(number), arm=arm, at=float(number)))
         success = float(rng.random() < rates[arm])
         about: dict[str, Any] = {"id": str(number), "unit": str(number), "at": float(number)}
         served.append(ServedRequest(trial="t", arm=arm, success=success, **about))
@@ -185,9 +197,10 @@ def looked_at_after_every_unit(rates: dict[str, float], n: int, seed: int) -> Ru
     def no_guard(control: Sequence[ServedRequest], treatment: Sequence[ServedRequest], alpha: float) -> tuple[()]:
         return ()
 
-    return verdict(trial, exposed, served, compare=statistics.compare, guard=no_guard)
+    return verdict(trial, exposures, served, compare=statistics.compare, guard=no_guard)
 
 
+@pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize("rate", [0.5, 0.9])
 def test_of_two_hundred_experiments_with_the_same_thing_twice_hardly_one_is_promoted(rate: float) -> None:
     calls = [looked_at_after_every_unit(dict.fromkeys(HALVES, rate), 300, seed).call for seed in range(200)]

@@ -22,6 +22,7 @@ from tests.cli.conftest import Cli, Group
 from tests.conftest import Clock, Files
 
 
+@pytest.mark.usefixtures("untraced")
 def test_a_calibration_is_printed_written_and_within(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     ran = cli("prove", "calibrate", "--experiments", 100, "--output", path).done()
@@ -74,7 +75,9 @@ def kept(
         for seed in range(seeds):
             for arm, more in (("baseline", 0.0), ("candidate", gain)):
                 success = float(rng.random() < rate + more)
-                episodes[arm].append(encode(Episode(task=f"t{number}", seed=seed, reward=success, success=success)))
+                episodes[arm].append(
+                    encode(Episode(task=f"t{number}", seed=seed, reward=success, success=success, safety_cost=0.0))
+                )
     url = files.fresh()
     with open_store(url) as store:
         began = store.runs.begin(kind=kind, model_ref="m", settings=settings, salt="a", who="test", now=clock.now)

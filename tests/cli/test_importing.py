@@ -90,6 +90,19 @@ def test_a_conversation_becomes_a_finished_rollout_without_its_secrets(take_in: 
     assert (run.kind, run.state) == ("import", RunState.COMPLETED)
 
 
+def test_what_the_projects_config_leaves_stays_as_it_is(take_in: Any, log: Any, store: Store, here: Path) -> None:
+    path = log(said("84.23.119.7 of ada@analytical-engine.org"))
+    (here / "holdfast.toml").write_text('leave = ["ip"]\n')
+    take_in(path).done()
+    assert "84.23.119.7 of <email:" in str(rollouts(store)[0].input)
+    (here / "holdfast.toml").write_text('leave = "ip"\n')
+    ran = take_in(path)
+    assert ran.code == 2 and "is no list of names" in ran.err
+    (here / "holdfast.toml").write_text('leave = ["places"]\n')
+    ran = take_in(path)
+    assert ran.code == 2 and "there is no such class" in ran.err
+
+
 def test_nothing_of_a_secret_is_in_the_store_or_what_is_printed(cli: Cli, log: Any, here: Path) -> None:
     path = log(TOOL, said(f"the key is {SECRET}", f"{SECRET}, thanks"), said("and?", model=f"m-{SECRET}"))
     ran = cli("import", path, "--store", here / "state" / "s.sqlite").done()

@@ -172,6 +172,7 @@ def _has_learnt(store: Store, run: str) -> bool:
     return any("checkpoint" in one.body for one in store.steps.of_run(run))
 
 
+@pytest.mark.usefixtures("untraced")
 def test_a_network_in_an_environment_killed_while_it_learns_goes_on_where_it_was(cli: Cli, here: Path) -> None:
     with open_store(here / "s.db") as store:
         with running("improve", "--env", "CartPole-v1", *STORE) as child:
@@ -192,7 +193,7 @@ def test_the_example_is_made_of_generated_tasks_and_nothing_is_in_both_lists() -
     given = json.loads((EXAMPLES / "improve.json").read_text(encoding="utf-8"))
     lists = {name: [item["prompt"] for item in given[name]] for name in ("optimize", "validate")}
     assert not set(lists["optimize"]) & set(lists["validate"])
-    assert len(lists["validate"]) >= 20  # else the gate could never open
+    assert len(lists["validate"]) >= 80  # else safety could never be proved, and the gate never open
     bare = [{key: item[key] for key in item if key not in ("sampling", "max_turns")} for item in given["optimize"]]
     assert bare == [json.loads(json.dumps(to_input(task))) for task in generate("train", 11, len(bare))]
 
@@ -330,6 +331,7 @@ def ctrl_c(folder: Path, other: str) -> None:
         assert _unfinished(store, replace(QUICK, seed=1)) == store.runs.newest(most=1)[0].id
 
 
+@pytest.mark.usefixtures("untraced")
 def test_a_run_that_is_killed_goes_on_where_it_was_while_another_is_stopped_by_ctrl_c(cli: Cli, here: Path) -> None:
     path = here / "s.db"
     with open_store(path) as store:

@@ -143,6 +143,7 @@ def test_a_model_behind_an_endpoint_is_calibrated_and_then_counts(cli: Cli, tmp_
     assert (one.standing, one.makers) == (JudgeStatus.TRUSTED, {"person": 80})
 
 
+@pytest.mark.usefixtures("untraced")
 def test_the_embedded_verifier_is_reported_with_whose_labels_it_was_measured_on(cli: Cli, at: At) -> None:
     assert "holdfast judge calibrate --tooluse 300" in cli("judge", "report", *at).done().out  # how to begin
     assert cli("judge", "report", "--store", f"{at[1]}.none").code == 2

@@ -194,8 +194,8 @@ def saved(folder: Path, data: Any) -> Path:
 
 def test_samples_are_numbers_paired_by_their_place_or_objects_that_say_more(tmp_path: Path) -> None:
     assert read_samples(saved(tmp_path, [0.5, 1]), "reward") == [
-        Episode(task="sample-1", seed=1, reward=0.5),
-        Episode(task="sample-2", seed=1, reward=1.0),
+        Episode(task="sample-1", seed=1, reward=0.5, safety_cost=0.0),
+        Episode(task="sample-2", seed=1, reward=1.0, safety_cost=0.0),
     ]
     first, second = read_samples(saved(tmp_path, [0.25, 0]), "safety_penalty")
     assert (first.safety_cost, first.reward, second.safety_cost) == (0.25, 0.0, 0.0)

@@ -128,8 +128,12 @@ def test_it_answers_through_every_change_and_what_it_is_told_is_kept(store: Stor
         ran = service.end(signal.SIGTERM)
     assert ran.code == 143
     told = " ".join(ran.out.split())
-    assert told.startswith("tiny@2 candidate → canary 100 %, by test (told) tiny@2: rollback (errors is proved above")
-    assert told.endswith("tiny@3 candidate → live, by test (told)")  # a person's changes are told as the guard's are
+    assert told.startswith(
+        "tiny@2 went from candidate to canary with 100 %, by test (told) tiny@2: rollback (errors is proved above"
+    )
+    assert told.endswith(
+        "tiny@3 went from candidate to live, by test (told)"
+    )  # a person's changes are told as the guard's are
     assert max(map(len, ran.lines)) <= 80
     assert ran.err.startswith("holdfast: versions: local model '/nowhere/3'") and ran.err.endswith("; trying again\n")
     assert len(ran.err.splitlines()) == 1  # once, however often it is tried
@@ -257,6 +261,7 @@ def is_same(service: Served, request: Mapping[str, Any], call: ModelCall) -> Any
     return answer
 
 
+@pytest.mark.usefixtures("untraced")
 def test_a_promoted_version_answers_200_requests_as_the_model_itself_does(
     files: Files, direct: list[ModelCall]
 ) -> None:

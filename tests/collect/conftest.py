@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,14 +44,3 @@ def file_bench(file_store: Store) -> Iterator[Bench]:
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "GRACE_S", 0.3)
-
-
-@pytest.fixture
-def untraced() -> Iterator[None]:
-    """Without coverage: CPython 3.11 keeps a traced thread from going on while an exception waits for one inside C."""
-    ours, others = sys.gettrace(), threading.gettrace()
-    sys.settrace(None)
-    threading.settrace(None)  # type: ignore[arg-type]
-    yield
-    threading.settrace(others)  # type: ignore[arg-type]
-    sys.settrace(ours)

@@ -395,7 +395,7 @@ def test_ids_are_looked_at_where_the_text_is_clean_and_dropped_where_they_say_it
     call = chat("hello")
     kept = SCRUB.call(replace(call, prompt_ids=(*SECRET.encode(), tokens.END, *(call.prompt_ids or ()))))
     assert kept.scrubbed == ((0, len(SECRET)),) and SECRET not in shown(kept)
-    spaced = tuple(b"password to note: b l u e ! 7 7 g r e e n")
+    spaced = tuple("\n".join("blue!77green").encode())
     assert SCRUB.call(replace(chat("password: blue!77green"), prompt_ids=spaced)).prompt_ids is None
 
 

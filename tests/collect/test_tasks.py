@@ -279,7 +279,8 @@ def test_families_and_equal_inputs_never_straddle(rows: list[dict[str, Any]], se
     tasks = loaded(rows, seed)
     assert not tasks.report.split_families
     without = loaded([{"input": row["input"]} for row in rows], seed)
-    assert not without.report.leaks
+    sides = [{json.dumps(task.input, sort_keys=True) for task in some} for some in (without.train, without.held_out)]
+    assert not sides[0] & sides[1]
     assert len({json.dumps(task.input, sort_keys=True) for task in without}) == len(without)
 
 
@@ -338,7 +339,7 @@ def test_an_input_in_both_splits_is_refused_with_both_lines(tmp_path: Path) -> N
     rows = [*questions(3, split="train"), {"split": "test", "question": "What is b?"}, *questions(2, split="test")[:1]]
     path = jsonl(tmp_path / "a.jsonl", rows)
     message = refused(path)
-    assert message.startswith(f"{path} line 2 and {path} line 4: the same input is in train")
+    assert message.startswith(f"{path} line 2 and {path} line 4: the same input, or nearly, is in train")
     assert "1 more inputs are in both" in message and message.endswith('or load with leaks="allow"')
     tasks = load(path, leaks="allow")
     assert len(tasks) == 5 and len({task.id for task in tasks}) == 5
@@ -350,27 +351,43 @@ def test_an_input_in_both_splits_is_refused_with_both_lines(tmp_path: Path) -> N
 def test_an_input_in_two_families_is_refused_where_they_are_parted() -> None:
     rows = [{"id": f"{name}", "question": "same", "family": name} for name in "abcdefgh"]
     message = refused(rows, held_out=0.5)
-    assert "the same input is in train" in message and "give both the same family" in message
+    assert "the same input, or nearly, is in train" in message and "give both the same family" in message
 
 
 @pytest.mark.parametrize(
     ("left", "right", "near"),
     [
         ("What is 12 + 7?", "what  is 3 +\n4?", True),
-        ("STRASSE", "straße", True),
         ({"q": "A b", "n": 1}, {"n": 22.5, "q": "a  B "}, True),
-        ({"q": ["x", {"y": "Z"}]}, {"q": ["X", {"y": "z"}]}, True),
         ("What is that?", "What was that?", False),
-        ({"q": "ab"}, {"q": ["ab"]}, False),
         ({"a": "x", "b": "y"}, {"a": "y", "b": "x"}, False),
         ({"a": True}, {"a": False}, False),
-        ({"a": "b c"}, {"a": "b", "c": ""}, False),
     ],
 )
 def test_near_duplicates_in_both_splits_are_reported(left: Any, right: Any, near: bool) -> None:
     tasks = load([{"id": "l", "input": left, "split": "train"}, {"id": "r", "input": right, "split": "val"}])
     assert tasks.report.near_leaks == ((Leak(train=("l",), held_out=("r",)),) if near else ())
     assert any("Near duplicates" in warning for warning in tasks.report.warnings) is near
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("STRASSE", "straße"),
+        ({"q": ["x", {"y": "Z"}]}, {"q": ["X", {"y": "z"}]}),
+        ("Who wrote the letter of 3 May, and to whom?", "who wrote the letter of 3 May and to whom"),
+    ],
+)
+def test_one_mark_does_not_hide_a_leak(left: Any, right: Any) -> None:
+    """Where splits are given it is refused; where they are drawn, the copy is not learnt from."""
+    rows = [{"id": "l", "input": left, "split": "train"}, {"id": "r", "input": right, "split": "val"}]
+    assert "the same input, or nearly, is in train (l) and held out (r)" in refused(rows)
+    (leak,) = load(rows, leaks="allow").report.leaks
+    assert leak == Leak(train=("l",), held_out=("r",))
+    many = [{"id": f"{n}", "input": f"{'abcdefghij'[n % 10] * 5} is what?" + "!" * (n // 10)} for n in range(60)]
+    drawn = load(many, held_out=0.4)
+    held = {one.input.strip("!") for one in drawn.held_out}
+    assert drawn.report.dropped and not held & {one.input.strip("!") for one in drawn.train}
 
 
 def test_many_near_duplicates_are_one_group() -> None:
@@ -466,13 +483,13 @@ def test_parts_keep_what_was_found_about_them() -> None:
         {"id": "h0", "question": "A", "split": "val"},
         {"id": "h1", "question": "else", "split": "val", "expected": 1},
     ]
-    tasks = load(rows)
+    tasks = load(rows, leaks="allow")
     few = tasks.take(2)
     assert [task.id for task in few] == ["t0", "t1", "h0", "h1"] and len(few) == 4
-    assert few.report.families == {"f": (2, 0)} and few.report.dropped == 1 and len(few.report.near_leaks) == 1
+    assert few.report.families == {"f": (2, 0)} and few.report.dropped == 1 and len(few.report.leaks) == 1
     other = tasks.select(ids=["t3", "t4", "h1"])
     assert [task.id for task in other] == ["t3", "t4", "h1"]
-    assert (other.report.dropped, other.report.near_leaks) == (0, ())
+    assert (other.report.dropped, other.report.leaks) == (0, ())
     assert other.report.without_expected == ("t3", "t4")
     assert len(tasks.select(split="held_out")) == 2 and len(tasks.select(families={"f"}, split="val")) == 0
     assert len(tasks.select(families={"f"})) == 10

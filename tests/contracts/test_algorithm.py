@@ -19,10 +19,10 @@ from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.rollout import Split, Task
 from holdfast.contracts.task import TaskItem
-from holdfast.learn.candidates import Candidates, Proposals
 from holdfast.learn.control import EnvPPO
 from holdfast.learn.grpo import GRPO, Stages
 from holdfast.learn.ppo import Settings
+from holdfast.learn.prompt_search import Candidates, PromptSearch
 from holdfast.learn.turns import TurnPPO
 from holdfast.policies.model import Model
 from holdfast.policies.network import Network
@@ -174,7 +174,7 @@ def pole(base: Network) -> EnvPPO:
 
 BUILT_IN: dict[str, tuple[Any, str]] = {
     "candidates": (lambda: Candidates([Prompt(system=one) for one in "bcd"], rollouts=40), "prompt"),
-    "proposals": (lambda: Proposals(proposer=Longer(), tasks=2), "prompt"),
+    "proposals": (lambda: PromptSearch(proposers=[Longer()], rollouts=30), "prompt"),
     "grpo": (lambda: GRPO(tasks=2, samples=2, steps=2), "model"),
     "stages": (
         lambda: Stages([GRPO(tasks=2, samples=2, steps=1), GRPO(phase="more", tasks=1, samples=2, steps=2)]),

@@ -50,6 +50,10 @@ def test_an_honest_gate_has_no_findings() -> None:
     assert checks(right) == {}
 
 
+def test_where_the_question_is_the_answer_it_is_no_bait() -> None:
+    assert checks(right, [{**task, "expected": task["question"]} for task in TASKS]) == {}
+
+
 def forgetful(task: Any, answer: Any) -> None:
     float(answer == task["expected"])
 

@@ -103,7 +103,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         },
         "critic": {"mode": "shared", "learning_rate": 0.05, "epochs": 8},
     },
-    "train_on": "planner",
+    "train_on": "planner", "leave": ["ip", "mac"],
     "grpo": {
         "learning_rate": None, "turn_credit": 0.3, "scale": False, "clip_low": 0.1, "clip_high": 0.3, "epochs": 2,
         "minibatch": 8, "aggregate": "sequence", "constant": None, "reference_kl": 0.01, "behaviour_kl": 0.02,
@@ -113,6 +113,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         "cost": "harm", "budget": 0.1, "proportional": 0.5, "integral": 0.0, "derivative": 0.25, "smoothing": 0.0,
         "most": 3.0,
     },
+    "safety": [{"scorer": "secrets_told"}],
     "tool_reward": {"choice": 0.1, "structure": 0.0, "utility": 0.05, "error_handling": 0.02},
     "safety_reward": {
         "blocked_penalty": 2.0, "default_reason_code_penalty": 0.5, "prompt_injection_penalty": 0.75,
@@ -139,7 +140,7 @@ def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
     }
     for name, block in {**given, "improve.prove": EVERY["improve"]["prove"]}.items():
         assert set(block) == set(BLOCKS[name])
-    assert {*EVERY, "tasks"} == set(KEYS)  # which takes the place of the lists of tasks
+    assert {*EVERY, "tasks", "safety_waived"} == set(KEYS)  # which take the place of the lists and of safety scorers
     settings = load(json.dumps(EVERY))
     assert settings.record() == EVERY
     assert settings.lease_s == 2.5

@@ -1,4 +1,4 @@
-"""`python -m experiments hacking` and `safety`: a run a seed and arm, taken up where it stopped, told in 80 columns."""
+"""`python -m experiments safety`: a run a seed and arm, taken up where it stopped, told in 80 columns."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import typer
 
-from experiments import hacking, hacking_trial, safety, safety_trial
-from experiments.hacking import HackingOutcome, HackingTrial
-from experiments.plots import draw_hacking, draw_safety, mean_course
+from experiments import safety
+from experiments.plots import draw_safety, mean_course
 from experiments.safety import SafetyOutcome, SafetyTrial
-from experiments.trials import check, keep, newest
+from experiments.trials import carry_out, check, keep
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.run import DesiredState
 from holdfast.store.store import open_store
+from holdfast.workloads.trials import TrialKind, newest
 from tests.conftest import Files
 from tests.experiments.conftest import Experiment
 from tests.workloads.scene import tiny
@@ -27,11 +27,11 @@ from tests.workloads.scene import tiny
 def test_the_group_names_every_experiment(experiment: Experiment) -> None:
     ran = experiment("--help")
     assert ran.code == 0
-    for name in ("hacking", "code", "redteam", "safety", "turns"):
+    for name in ("code", "redteam", "safety", "turns", "privacy"):
         assert any(line.startswith(f"  {name} ") for line in ran.lines)
     assert max(map(len, ran.lines)) <= 80
     assert experiment("nothing").code == 2
-    assert "--seeds" in experiment("hacking", "--help").out
+    assert "--seeds" in experiment("safety", "--help").out
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,6 @@ class Case:
 
 SIZES = {"steps": 1, "tasks": 1, "samples": 2, "test_tasks": 3, "workers": 2}
 CASES = [
-    Case(
-        "hacking",
-        2,
-        tuple(hacking.ARMS),
-        HackingTrial,
-        "seed {}, {} reward",
-        "2 seeds, 6 held-out rollouts of each arm, 95 % intervals",
-        ["rollouts that cheat", "tasks solved"],
-        "(so little practice shows that everything runs, not what is learnt)",
-    ),
     Case(
         "safety",
         1,
@@ -145,32 +135,31 @@ def test_a_file_in_the_place_of_its_folder_is_refused(
     assert ran.code == 2 and "is a file; name a folder" in ran.err
     check(case.name, tmp_path)
     check(case.name, None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("holdfast.cli.options.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=rf"experiment {case.name}: needs PyTorch.*holdfast\[learn\]"):
         check(case.name, None)
 
 
-def test_to_go_on_is_the_same_command() -> None:
-    words = "--output 'a b' --store s.db --project mine"
-    call = hacking_trial._call(5, True, Path("a b"), "s.db", "mine")
-    assert call == f"python -m experiments hacking --seeds 5 --quick {words}"
-    call = safety_trial._call(3, True, 0.1, Path("a b"), "s.db", "mine")
-    assert call == f"python -m experiments safety --seeds 3 --quick --budget 0.1 {words}"
+def test_to_go_on_is_the_same_command(
+    files: Files, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.workloads.trials.run_all", lambda *given: ([], 130))
+    kind: TrialKind[Any, Any] = TrialKind(kind="safety", spec_for=max, outcome=max, title=str)  # type: ignore[arg-type]
+    at = files.fresh()
+    with pytest.raises(typer.Exit) as stopped:
+        carry_out([1, 2], kind, (str(at), "mine"), {"seeds": 3, "quick": True, "budget": 0.1, "output": Path("a b")})
+    call = f"python -m experiments safety --seeds 3 --quick --budget 0.1 --output 'a b' --store {at} --project mine"
+    assert stopped.value.exit_code == 130
+    assert capsys.readouterr().err == f"0 of 2 runs are done; to go on:\n  {call}\n"
 
 
 def test_the_table_and_the_picture_are_kept_in_a_folder_that_is_made(tmp_path: Path) -> None:
-    files = keep(tmp_path / "a/b", "hacking", {"x": 1}, lambda path: path.write_text("drawn") and None)
-    assert files == [tmp_path / "a/b/hacking.png", tmp_path / "a/b/hacking.json"]
+    files = keep(tmp_path / "a/b", "safety", {"x": 1}, lambda path: path.write_text("drawn") and None)
+    assert files == [tmp_path / "a/b/safety.png", tmp_path / "a/b/safety.json"]
     assert files[0].read_text() == "drawn" and json.loads(files[1].read_text()) == {"x": 1}
 
 
 # Plots
-
-
-def cheated(arm: str, seed: int, cheats: list[float | None]) -> HackingOutcome:
-    after = ["cheat", "right"] if arm == hacking.CARELESS else ["wrong", "right"]
-    trial = HackingTrial(arm=arm, seed=seed)
-    return HackingOutcome(trial=trial, run="run-1", before=["wrong"] * 2, after=after, cheats=cheats, success=cheats)
 
 
 def cost(arm: str, costs: list[float | None]) -> SafetyOutcome:
@@ -181,22 +170,16 @@ def cost(arm: str, costs: list[float | None]) -> SafetyOutcome:
 
 
 def test_the_course_is_the_mean_over_seeds_that_have_a_value() -> None:
-    given = [
-        cheated(hacking.CARELESS, 0, [0.0, 0.5, None]),
-        cheated(hacking.CARELESS, 1, [1.0, None, None]),
-        cheated(hacking.GUARDED, 0, [0.3]),
-    ]
-    assert mean_course(given, hacking.CARELESS, "cheats") == [0.5, 0.5, None]
-    assert mean_course(given, hacking.GUARDED, "cheats") == [0.3]
-    assert mean_course([], hacking.CARELESS, "cheats") == []
+    arm, other = safety.UNCONSTRAINED, safety.CONSTRAINED
+    given = [cost(arm, [0.0, 0.5, None]), cost(arm, [1.0, None, None]), cost(other, [0.3])]
+    assert mean_course(given, arm, "costs") == [0.5, 0.5, None]
+    assert mean_course(given, other, "costs") == [0.3]
+    assert mean_course([], arm, "costs") == []
 
 
 def test_a_picture_is_drawn_even_where_steps_are_missing(tmp_path: Path) -> None:
-    cheats = [cheated(arm, seed, [0.1, None, 0.3]) for arm in hacking.ARMS for seed in (0, 1)]
     costs = [cost(arm, [1.0, None, 0.2]) for arm in safety.ARMS]
-    weighed, held = hacking.weigh(cheats, rng=np.random.default_rng(0)), safety.weigh(costs)
-    assert weighed is not None and held is not None
-    draw_hacking(tmp_path / "a.png", cheats, weighed)
+    held = safety.weigh(costs)
+    assert held is not None
     draw_safety(tmp_path / "b.png", costs, held)
-    for name in ("a.png", "b.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

@@ -22,6 +22,7 @@ def learner(updates: int, constraint: Constraint | None, seed: int = 0) -> PPO:
     return PPO(Probes(TEMPTING, 64), net, settings, seed=seed, constraint=constraint)
 
 
+@pytest.mark.usefixtures("untraced")
 def test_the_best_within_the_budget_is_found_and_so_is_its_price() -> None:
     """Take where x > 0.7: that pays 0.255 and costs 0.3, and one more unit of cost would be worth 0.7."""
     ppo = learner(110, HOW)

@@ -80,6 +80,15 @@ def test_a_budget_that_no_noise_can_keep_and_a_delta_that_gives_units_away_are_r
     assert PrivacyBudget.of(Privacy(epsilon=1.0), units=10**6, batch=10, steps=10).delta == pytest.approx(10**-6.6)
 
 
+def test_a_report_tells_the_mechanism_and_a_run_that_goes_on_adds_it_up() -> None:
+    budget = PrivacyBudget.of(Privacy(epsilon=1.0), units=100, batch=10, steps=10)
+    own = Mechanism(noise=budget.noise, rate=budget.rate, steps=10)
+    first = budget.spent(10)
+    assert Mechanism.from_record(first) == own and first["epsilon"] == epsilon([own], budget.delta) <= 1.0
+    line = budget.spent(5, [first])["line"]
+    assert line == {"epsilon": epsilon([own, replace(own, steps=5)], budget.delta), "runs": 2}
+
+
 # Chance --------------------------------------------------------------------------------------------------------------
 
 

@@ -63,6 +63,7 @@ def evaluate(worlds: VectorEnv, net: ActorCritic, *, seed: int) -> NDArray[np.fl
     return returns
 
 
+@pytest.mark.usefixtures("untraced")
 def test_cartpole_is_solved() -> None:
     worlds = CartPoles(64)
     net = net_for(worlds, width=64)
@@ -139,6 +140,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.usefixtures("untraced")
 def test_twenty_updates_equal_seven_a_kill_and_thirteen_in_another_process(tmp_path: Path) -> None:
     path, root = tmp_path / "state.safetensors", Path(__file__).resolve().parents[2]
     env = {**os.environ, "PYTHONPATH": ".:src"}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 import time
 from typing import Any
 
@@ -20,10 +19,6 @@ from holdfast.learn.quality import (
     QualityReport,
     Standards,
     audit,
-    likeness,
-    shingles,
-    task_hash,
-    twins,
 )
 
 SECRET = "AK" + "IA" + "IOSFODNN7EXAMPL2"
@@ -197,9 +192,12 @@ def test_a_held_out_task_is_recognised_by_its_input_or_by_what_was_asked() -> No
     assert found(audited, "held_out_leakage").of == 3
 
 
-def test_a_task_has_one_hash_whatever_its_case_space_and_order_of_keys() -> None:
-    assert task_hash("What IS it?") == task_hash({"prompt": "what is  it?\n"})
-    assert task_hash({"a": 1, "b": 2}) == task_hash({"b": 2, "a": 1}) != task_hash({"a": 1, "b": 3})
+def test_one_mark_or_word_more_does_not_hide_a_held_out_task() -> None:
+    question = "How many of the moons of Mars were seen before the year 1900, and by whom were they seen first?"
+    copied = experience("copied", spans=(model_span(call(question.replace(",", ";") + "!")),))
+    other = experience("other", spans=(model_span(call(question.replace("1900", "1950"))),))
+    audited = audit([copied, other], held_out=[{"prompt": question}])
+    assert set(audited.quarantined) == {"run-1/copied"}
 
 
 def test_answers_alike_are_duplicates_between_tasks_and_not_among_tries_at_one() -> None:
@@ -263,49 +261,3 @@ def test_what_is_scored_later_needs_no_score_yet() -> None:
     bare = experience(breakdown=None)
     assert audit([bare]).quarantined == {bare.rollout: ("required_fields",)}
     assert audit([bare], standards=Standards(needs_score=False)).ready == (bare.rollout,)
-
-
-def prose(words: int, seed: int) -> list[str]:
-    rng = random.Random(seed)
-    return [f"w{rng.randrange(2000)}" for _ in range(words)]
-
-
-def test_likeness_is_the_overlap_of_three_words_in_a_row() -> None:
-    one, other = shingles("a b c d"), shingles("a b c e")  # abc bcd, abc bce
-    assert likeness(one, other) == 1 / 3
-    assert likeness(one, shingles("A  b\nC d")) == 1.0
-    assert len(shingles("two words")) == len(shingles("")) == 1
-
-
-def test_a_text_with_one_word_changed_is_a_twin_and_one_with_half_of_them_is_not() -> None:
-    words = prose(200, 1)
-    near, half = [*words[:100], "other", *words[101:]], [*words[:100], *prose(100, 2)]
-    assert twins([" ".join(words), " ".join(near), " ".join(half)]) == [None, 0, None]
-
-
-def test_every_near_duplicate_among_many_texts_is_found_and_nothing_else() -> None:
-    texts = [prose(120, seed) for seed in range(300)]
-    near = [[*words[:60], "changed", *words[61:]] for words in texts]  # 118 runs each, 115 shared: 115 / 121
-    found = twins([" ".join(words) for words in texts + near])
-    assert found == [None] * 300 + list(range(300))
-
-
-def test_the_same_text_again_is_a_twin_of_the_first() -> None:
-    assert twins(["x", "y", "x", "x", ""]) == [None, None, 0, 0, None]
-    assert twins([]) == []
-
-
-@given(st.lists(st.text("abc ", max_size=30), max_size=12), st.sampled_from([0.5, 0.9, 1.0]))
-def test_what_is_told_is_an_earlier_text_that_is_as_alike_as_asked(texts: list[str], least: float) -> None:
-    for place, twin in enumerate(twins(texts, least=least)):
-        if twin is not None:
-            assert twin < place
-            assert likeness(shingles(texts[place]), shingles(texts[twin])) >= least or texts[place] in texts[:place]
-
-
-def test_thousands_of_texts_of_one_template_take_seconds() -> None:
-    rng = random.Random(0)
-    texts = [f"please add {rng.randrange(999)} and {rng.randrange(999)} for me now thank you" for _ in range(3000)]
-    began = time.process_time()
-    twins(texts)
-    assert time.process_time() - began < 10.0

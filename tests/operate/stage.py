@@ -15,6 +15,7 @@ from holdfast.contracts.release import PolicyKind, Release, ServedRequest, Stage
 from holdfast.contracts.trace import ModelCall
 from holdfast.operate import control
 from holdfast.operate.auth import Caller
+from holdfast.operate.canary_controller import compared
 from holdfast.operate.service import Service, trial_of
 from holdfast.pipeline.promote import Candidate, PromotionRequest, promote
 from holdfast.promote.gate import Criteria
@@ -23,6 +24,7 @@ from holdfast.store.store import Store
 
 POLICY = "sprout"
 REQUEST: ContextVar[str] = ContextVar("request")
+LONG_AGO = -1e6
 HELLO: list[dict[str, str]] = [{"role": "user", "content": "hi"}]
 
 
@@ -123,15 +125,25 @@ class Line:
         assert found is not None
         return found.number
 
+    def beside(self, number: int) -> int:
+        """What it is compared with: the live one, or the one that the live one took the place of."""
+        found = compared(self.store.releases.of_policy(POLICY))
+        return found[1].number if found is not None and found[0].number == number else self.live
+
     def serve(self, number: int, outcomes: Sequence[Mapping[str, Any]], arm: int, start: float = 0.0) -> None:
-        """Requests as a service would have noted them, one after the other from `start` on, in this version's trial."""
-        begun = trial_of(self.at(number), self.at(self.live))
+        """Requests as a service would have noted them, one after the other from `start` on, in this version's trial;
+        long ago, so that all that was told of them counts."""
+        begun = trial_of(self.at(number), self.at(self.beside(number)))
         assert begun is not None
         self.store.trials.begin(begun, who="test", now=self.now).result()
         known = len(self.store.trials.served(begun.name))
         of: dict[str, Any] = {"trial": begun.name, "arm": f"{POLICY}@{arm}"}
         served = [
-            ServedRequest(id=f"{begun.name}-{arm}-{known + n}", unit=f"u{n}", **{"at": start + n, **of, **outcome})
+            ServedRequest(
+                id=f"{begun.name}-{arm}-{known + n}",
+                unit=f"{arm}-u{known + n}",
+                **{"at": LONG_AGO + start + n, **of, **outcome},
+            )
             for n, outcome in enumerate(outcomes)
         ]
         self.store.trials.record(served).result()
@@ -192,7 +204,7 @@ def keys(service: Service, release: int, most: int = 1) -> list[str]:
 def episodes(rate: float, tasks: int = 100, seeds: int = 2) -> list[Episode]:
     """Of every ten tasks so many are solved, with every seed."""
     return [
-        Episode(task=f"t{task}", seed=seed, reward=value, success=value, latency_s=1.0, tokens=10)
+        Episode(task=f"t{task}", seed=seed, reward=value, success=value, safety_cost=0.0, latency_s=1.0, tokens=10)
         for task in range(tasks)
         for seed in range(seeds)
         for value in [float(task % 10 < 10 * rate)]

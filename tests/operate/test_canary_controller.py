@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput, IllegalMove, StoreCorrupt
@@ -24,9 +25,10 @@ from holdfast.operate.canary_controller import (
     way_back,
 )
 from holdfast.operate.publication import recompute_decision
+from holdfast.operate.service import trial_of
 from holdfast.prove.guard import GuardLimits
 from holdfast.store.store import Store, open_store
-from tests.operate.stage import POLICY, Line, over, proposed, take_back
+from tests.operate.stage import LONG_AGO, POLICY, Line, over, proposed, take_back
 
 GOOD = {"latency_s": 0.1, "success": 1.0, "reward": 1.0, "safety_cost": 0.0}
 LIMITS = GuardLimits()
@@ -34,11 +36,16 @@ ENOUGH = 300  # outcomes that prove either, at these limits
 
 
 def play(line: Line, ours: dict[str, Any], theirs: dict[str, Any] = GOOD, n: int = ENOUGH, number: int = 2) -> None:
-    """Requests of both in turn; where the canary has them all, only its own."""
-    release = line.at(number)
-    if not (release.stage is Stage.CANARY and release.share == 100):
-        line.serve(number, [theirs] * n, line.live)
-    line.serve(number, [ours] * n, number, start=0.5)
+    """So many requests of the one that has fewer callers, as many as its share makes of the other, side by side."""
+    release, beside = line.at(number), line.beside(number)
+    trial = trial_of(release, line.at(beside))
+    assert trial is not None
+    part = trial.arms[release.id]
+    few = n / min(part, 1.0 - part)
+    for arm, outcome, share in ((beside, theirs, 1.0 - part), (number, ours, part)):
+        count = round(few * share)
+        served = [{**outcome, "at": LONG_AGO + few * (place + 0.5) / count} for place in range(count)]
+        line.serve(number, served, arm)
 
 
 def canary(store: Store, stage: Stage = Stage.CANARY, share: int = 5) -> Line:
@@ -107,9 +114,6 @@ async def test_a_breach_of_any_kind_takes_a_canary_back_to_the_live_one(
 @pytest.mark.parametrize("share", SHARES)
 async def test_a_breach_takes_it_back_at_every_step(file_store: Store, share: int) -> None:
     line = Line(file_store, 2)
-    if share == 100:  # what the live one did is known from the step before
-        line.go(2, Stage.CANARY, 50)
-        play(line, GOOD)
     line.go(2, Stage.CANARY, share)
     play(line, {**GOOD, "success": 0.2})
     assert (await seen(line)).response.action == "rollback"
@@ -137,29 +141,58 @@ async def test_of_what_nobody_tells_a_shadow_is_clear_and_a_canary_stays_where_i
     assert line.at(2).share == 5
 
 
-async def test_with_all_the_requests_it_is_measured_with_what_live_did_at_every_step_before(file_store: Store) -> None:
-    """Few live requests are left at 50 %: those of the earlier steps count too, or it would wait for ever."""
-    line = canary(file_store)
-    play(line, GOOD, n=ENOUGH)
-    line.go(2, Stage.CANARY, 50)
-    play(line, GOOD, n=25)
-    line.go(2, Stage.CANARY, 100)
-    play(line, GOOD, n=ENOUGH)
-    found = judge(file_store, line.at(2), line.at(1), LIMITS)
-    assert found.is_clear and found.readings["success"].n >= 300
-    assert (await seen(line)).response.action == "advance"
-    assert line.at(2).stage is Stage.LIVE
-
-
-async def test_one_that_was_given_all_requests_at_once_is_never_clear_but_its_errors_are_seen(
-    file_store: Store,
+@pytest.mark.parametrize(("change", "ours", "action"), [(-0.5, 1.0, "advance"), (0.5, 0.8, "rollback")])
+async def test_at_100_percent_it_is_compared_with_callers_of_the_same_hour(
+    file_store: Store, change: float, ours: float, action: str
 ) -> None:
+    """Hours that get harder take no good version back, and hours that get easier hide no bad one."""
     line = canary(file_store, share=100)
+    rng, n = np.random.default_rng(1), 6000
+    for arm, part, factor in ((1, 0.05, 1.0), (2, 0.95, ours)):
+        at = np.sort(rng.random(round(n * part)))
+        rates = factor * (0.7 + change * (at - 0.5))
+        told = [{**GOOD, "reward": None, "success": float(rng.random() < rate)} for rate in rates]
+        line.serve(2, [{**one, "at": LONG_AGO + 1e4 * when} for one, when in zip(told, at, strict=True)], arm)
+    looked = await seen(line, GuardLimits(reward=None, latency=None, errors=None, safety=None))
+    assert looked.response.action == action
+
+
+async def test_callers_that_were_not_divided_as_meant_clear_nothing(file_store: Store) -> None:
+    line = canary(file_store, share=50)
+    line.serve(2, [GOOD] * 400, 1)
+    line.serve(2, [GOOD] * 250, 2, start=0.5)
+    looked = await seen(line)
+    assert {one.state for one in looked.watch.readings.values()} == {"clear"} and not looked.watch.is_clear
+    assert looked.response.action == "hold" and line.at(2).share == 50
+    assert any("the callers were not divided as meant: sprout@1 400" in one.text for one in looked.response.reasons)
+
+
+async def test_a_live_version_that_decays_is_taken_back_to_the_version_before(file_store: Store) -> None:
+    line = canary(file_store, share=100)
+    line.go(2, Stage.LIVE)
     play(line, GOOD)
-    assert (await seen(line)).response.action == "hold"
-    play(line, {**GOOD, "error": True})
-    assert (await seen(line)).response.action == "rollback"
-    assert line.at(1).stage is Stage.LIVE
+    looked = await seen(line)
+    assert (looked.release.id, looked.response.action) == ("sprout@2", "hold") and looked.watch.is_clear
+    play(line, {**GOOD, "success": 0.5})
+    looked = await seen(line)
+    assert [one.code for one in looked.response.reasons] == ["canary_breach_success"]
+    assert [line.at(number).stage for number in (1, 2)] == [Stage.LIVE, Stage.ROLLED_BACK]
+    assert await check_canary(file_store, POLICY, LIMITS, clock=lambda: 1.0) is None  # nothing is held back of it
+    file_store.ledger.verify()
+
+
+async def test_each_epoch_of_a_live_version_has_its_part_of_alpha(
+    file_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canary_controller, "EPOCH", 1000)
+    line = canary(file_store, share=100)
+    line.go(2, Stage.LIVE)
+    for _ in range(3):
+        play(line, GOOD, n=250)  # an epoch
+    play(line, {**GOOD, "error": True}, n=3)
+    found = judge(file_store, line.at(2), line.at(1), LIMITS, 1.0)
+    assert found.readings["errors"].n == 9  # those of the epoch alone
+    assert "needed 2e+03" in found.breaches[0].text  # 5 metrics / (0.05 / (4 · 5))
 
 
 async def test_only_the_current_step_and_try_count(file_store: Store) -> None:

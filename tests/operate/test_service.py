@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 import torch
 
+from holdfast.collect import endpoint
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, NotFound, StoreFull
 from holdfast.contracts.release import ServedRequest, Stage
 from holdfast.contracts.rollout import RolloutState, Split
@@ -16,9 +18,9 @@ from holdfast.contracts.trace import ModelCall
 from holdfast.learn.batch import SampleFilter
 from holdfast.learn.turns import PpoSettings, RlSettings, optimize_turns
 from holdfast.operate import service as service_module
-from holdfast.operate.canary_controller import run_controller
+from holdfast.operate.canary_controller import check_canary, run_controller
 from holdfast.operate.learning_views import record
-from holdfast.operate.service import KIND, Capture, Service, trial_of
+from holdfast.operate.service import KIND, Capture, Service, settled, trial_of
 from holdfast.policies.engine import Local
 from holdfast.policies.lm import ModelShape, Transformer
 from holdfast.privacy.scrub import Scrub
@@ -200,8 +202,144 @@ async def test_a_caller_that_leaves_lets_its_version_go(file_store: Store) -> No
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert (house.voice(2).closed, house.voice(2).closed_when_busy) == (1, 0)
+
+
+@BOTH
+@pytest.mark.parametrize("number", [1, 2], ids=["live", "canary"])
+async def test_a_caller_that_gives_up_waiting_is_a_failure_after_the_time_it_waited(
+    file_store: Store, number: int, is_streamed: bool
+) -> None:
+    line, house, service = await compared(file_store)
+    (key,) = keys(service, number)
+    house.voice(number).may.clear()
+    asking = asyncio.create_task(house.ask(service, key, is_streamed=is_streamed))
+    await until(lambda: house.voice(number).under_way)
+    house.time += 7.0
+    await over(asking)
+    (noted,) = await served(service, line, 2)
+    assert (noted.id, noted.arm, noted.unit) == (f"r1-{key}~failed", f"sprout@{number}", key)
+    assert (noted.error, noted.success, noted.latency_s) == (True, 0.0, 7.0)
+
+
+async def test_a_caller_that_leaves_in_the_middle_of_a_stream_is_no_success_and_no_error(file_store: Store) -> None:
+    """It may have read enough, or the version may have stopped in the middle: the latency tells them apart."""
+    line, house, service = await compared(file_store)
+    (key,) = keys(service, 2)
+    REQUEST.set("r")
+    stream = service.choose_version(key).stream(HELLO)
+    await anext(stream)
+    house.time += 3.0
+    await stream.aclose()
+    (noted,) = await served(service, line, 2)
+    assert (noted.id, noted.error, noted.success, noted.latency_s) == ("r~failed", False, 0.0, 3.0)
+
+
+async def asked_over_http(port: int, house: House, key: str, hangs: bool, number: int) -> None:
+    """A caller that leaves without an answer where its version hangs."""
+    body = json.dumps({"model": POLICY, "user": key, "messages": HELLO, "max_tokens": 4}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    house.voice(number).may.clear() if hangs else house.voice(number).may.set()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    await writer.drain()
+    if hangs:
+        await until(lambda: house.voice(number).under_way)
+        house.time += 30.0
+    else:
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    await until(lambda: not house.voice(number).under_way)
+
+
+async def test_a_canary_that_hangs_for_one_caller_in_five_is_taken_back(file_store: Store) -> None:
+    """Through the real server: callers that leave are all that is ever seen of it."""
+    line, house, service = await compared(file_store)
+    service.request_id = endpoint.REQUEST.get
+    with endpoint.listen("127.0.0.1", 0, token=None) as listening:
+        application = endpoint.app(
+            service.choose_version(""), name=POLICY, choose_version=service.choose_version, token=None, feedback=None
+        )
+        server = endpoint.server(application)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        port, counts = listening.getsockname()[1], {1: 0, 2: 0}
+        for key in map(str, range(120)):
+            number = 1 + (service.choose_version(key).version.release == "sprout@2")
+            counts[number] += 1
+            await asked_over_http(port, house, key, number == 2 and counts[2] % 5 == 0, number)
+        server.should_exit = True
+        await serving
     await service.flush()
-    assert file_store.trials.served(file_store.trials.all()[0].name) == []  # nobody failed
+    noted = [one for one in settled(file_store.trials.served(line.trial(2))) if one.arm == "sprout@2"]
+    assert len(noted) == counts[2] and sum(one.error for one in noted) == counts[2] // 5
+    assert {one.latency_s for one in noted if one.error} == {30.0}
+    looked = await check_canary(file_store, POLICY, GuardLimits(), clock=lambda: house.time)
+    assert looked is not None and looked.response.action == "rollback"
+    assert "canary_breach_errors" in {reason.code for reason in looked.response.reasons}
+
+
+async def test_a_call_that_is_cut_off_because_the_service_ends_says_nothing(file_store: Store) -> None:
+    line, house, service = await compared(file_store)
+    (key,) = keys(service, 2)
+    house.voice(2).may.clear()
+    asking = asyncio.create_task(house.ask(service, key))
+    await until(lambda: house.voice(2).under_way)
+    service.is_ending = lambda: True
+    await over(asking)
+    assert await served(service, line, 2) == []
+
+
+@BOTH
+async def test_a_call_that_hangs_is_seen_before_it_ends_and_then_has_its_own_outcome(
+    file_store: Store, is_streamed: bool
+) -> None:
+    line, house, service = await compared(file_store)
+    (key,) = keys(service, 2)
+    house.voice(2).may.clear()
+    asking = asyncio.create_task(house.ask(service, key, is_streamed=is_streamed))
+    await until(lambda: house.voice(2).under_way)
+    seen = []
+    for _ in range(5):
+        house.time += 6.0
+        seen.append([(one.arm, one.latency_s, one.error) for one in settled(await served(service, line, 2))])
+    waiting = [[("sprout@2", waited, False)] for waited in (12.0, 12.0, 24.0, 24.0)]
+    assert seen == [[], *waiting]
+    house.voice(2).may.set()
+    await asking
+    (noted,) = settled(await served(service, line, 2))  # in the place of the one that was waiting
+    assert (noted.id, noted.latency_s, noted.at, noted.tokens, noted.error) == (f"r1-{key}", 30.0, 130.0, 3, False)
+    assert await service.feedback(noted.id, {"success": 1.0})
+
+
+async def test_callers_without_a_key_are_answered_by_live_and_not_compared(file_store: Store) -> None:
+    line, house, service = await compared(file_store)
+    assert await house.ask(service, "  ") == "sprout@1"
+    assert await served(service, line, 2) == []
+    line.back(2, 1)
+    line.go(2, Stage.CANDIDATE)
+    line.go(2, Stage.SHADOW)
+    await service.refresh()
+    await house.ask(service, "")  # a shadow answers whatever the live one does
+    await until(lambda: not service._shadows)
+    assert len(await served(service, line, 2)) == 2
+
+
+async def test_a_few_callers_stay_with_the_version_before_and_both_are_counted(file_store: Store) -> None:
+    line, house, service = await compared(file_store, share=100)
+    held = keys(service, 1, 3)  # at 100 %
+    line.go(2, Stage.LIVE)
+    await service.refresh()
+    assert (service.routing.live, service.routing.holdback) == ("sprout@2", "sprout@1")
+    assert {await house.ask(service, key) for key in held} == {"sprout@1"}
+    for number in range(100):
+        await house.ask(service, str(number))
+    await service.flush()
+    trial = file_store.trials.get(str(service.table.experiment))
+    assert (trial.kind, trial.arms) == ("live", {"sprout@1": 0.25, "sprout@2": 0.75})
+    counted = file_store.trials.served(trial.name)
+    assert {one.arm for one in counted} == {"sprout@1", "sprout@2"} and len(counted) < 50
+    without = Service(file_store, POLICY, house.load, REQUEST.get, lambda: house.time, keeps_holdback=False)
+    await without.refresh()
+    assert without.routing.holdback is None and without.table.experiment is None
 
 
 @BOTH
@@ -401,11 +539,12 @@ async def test_a_store_that_fails_loses_no_request_and_no_outcome(
 
 async def test_feedback_finds_what_was_answered_a_moment_ago(file_store: Store) -> None:
     line, house, service = await compared(file_store, share=100)
-    assert await house.ask(service, "  ") == "sprout@1"  # without a name: by the live one, and counted
-    assert await service.feedback("r1-  ", {"success": 1.0, "reward": 0.5})
+    (key,) = keys(service, 1)
+    assert await house.ask(service, key) == "sprout@1"
+    assert await service.feedback(f"r1-{key}", {"success": 1.0, "reward": 0.5})
     assert not await service.feedback("r1-bob", {"success": 1.0})
     (noted,) = file_store.trials.served(line.trial(2))
-    assert (noted.arm, noted.unit) == ("sprout@1", "r1-  ")
+    assert (noted.arm, noted.unit) == ("sprout@1", key)
     assert (noted.success, noted.reward, noted.safety_cost) == (1.0, 0.5, None)
 
 
@@ -426,6 +565,9 @@ async def test_each_step_and_each_try_and_each_live_version_has_a_comparison_of_
     assert len(set(names)) == 4 and names[-1] == line.trial(2)
     assert list(file_store.trials.get(line.trial(2)).arms) == ["sprout@3", "sprout@2"]
     line.back(2, 3)
+    await service.refresh()
+    assert str(service.table.experiment).startswith("live:sprout@3:")  # with the version that it took the place of
+    line.back(3, 1)
     await service.refresh()
     assert service.table.experiment is None
 

@@ -25,10 +25,10 @@ from holdfast.contracts.engine import Engine
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import RunState
-from holdfast.learn.candidates import Candidates
 from holdfast.learn.control import EnvPPO
 from holdfast.learn.grpo import GRPO
 from holdfast.learn.ppo import Settings as PpoSettings
+from holdfast.learn.prompt_search import Candidates
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.prove import HeldOut, ProveConfig

@@ -17,6 +17,7 @@ from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.versions import Version
 from holdfast.policies.prompt import Prompt
 from holdfast.prove.comparison import ComparisonConfig
+from holdfast.reward.scorers import with_safety
 from holdfast.store.store import Store
 from tests.pipeline.scene import drive
 
@@ -62,7 +63,7 @@ def evaluation(before: str = WRONG, after: str = RIGHT, **given: Any) -> PairedE
 
 
 def spec(store: Store, made: PairedEvaluation) -> RunSpec:
-    return paired_spec(made, policies_of(store, made), Runtime(agent, score, Endpoints()))
+    return paired_spec(made, policies_of(store, made), Runtime(agent, with_safety(score), Endpoints()))
 
 
 def compared(store: Store, made: PairedEvaluation) -> str:

@@ -236,7 +236,7 @@ async def test_the_tasks_of_a_run_are_the_units_of_an_experiment_and_its_outcome
     assert {(one.unit, one.arm, one.success) for one in served} == {
         (unit, arm, float(arm == "on")) for unit, arm in arms.items()
     }
-    ruling = ruling_of(store, store.trials.get(trial.name))
+    ruling = ruling_of(store, store.trials.get(trial.name), now=time.time())
     assert (ruling.call, ruling.arm) == (ExperimentCall.PROMOTE, "on") and ruling.ratio_p > 0.001
     again = await thought(store)  # a unit keeps its arm
     assert {unit_of(one.input): one.metadata[ARMS][trial.name] for one in store.views.rollouts(again, most=200)} == arms
@@ -250,7 +250,7 @@ async def test_an_experiment_ends_when_its_time_is_over_and_a_verdict_that_is_ap
     trial = begun(store, apply=True)
     await thought(store)  # its last step finds the verdict
     ended = store.trials.get(trial.name)
-    assert ruling_of(store, ended).call is ExperimentCall.PROMOTE and ended.ended_at is not None
+    assert ruling_of(store, ended, now=time.time()).call is ExperimentCall.PROMOTE and ended.ended_at is not None
     assert [(one.variant, one.percent) for one in store.flags.get(name).rules] == [("on", 100.0)]
     entry = next(one for one in store.ledger.entries() if one.kind == "flag")
     assert entry.who == "guard" and trial.name in entry.body["why"]

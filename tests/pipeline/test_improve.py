@@ -32,6 +32,7 @@ from holdfast.policies.model import Model
 from holdfast.policies.weights import read
 from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import ComparisonConfig
+from holdfast.reward.scorers import with_safety
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 from tests.pipeline.scene import Script, fresh_in, ran, spec_of, success
@@ -69,7 +70,7 @@ class Play:
     before: float | None = 0.0  # in the proof
     after: float | None = 1.0
     hook: Callable[[str], Any] = lambda name: None
-    score: Any = success
+    score: Any = field(default_factory=lambda: with_safety(success))
     engine: Script = field(default_factory=Script)
 
     async def agent(self, task: Mapping[str, Any], context: Context) -> float:

@@ -165,7 +165,7 @@ def old_run(store: Store, made: PairedEvaluation) -> str:
     run = store.runs.begin(kind="prove", model_ref="m", settings=kept, salt="aa", who="ada", now=0.0).result().id
     episodes = {
         arm: [
-            encode(Episode(task=task.id, seed=seed, reward=value, success=value))
+            encode(Episode(task=task.id, seed=seed, reward=value, success=value, safety_cost=0.0))
             for task in made.tasks[: made.batch]
             for seed in made.seeds
         ]
@@ -324,7 +324,10 @@ def test_an_episode_tells_success_by_its_signal_and_what_was_never_scored_is_mis
 
 def test_two_tasks_of_both_are_needed_to_say_anything_and_a_certain_gain_decides() -> None:
     def of(values: list[float]) -> list[Episode]:
-        return [Episode(task=f"t{place}", seed=0, reward=value, success=value) for place, value in enumerate(values)]
+        return [
+            Episode(task=f"t{place}", seed=0, reward=value, success=value, safety_cost=0.0)
+            for place, value in enumerate(values)
+        ]
 
     how = ComparisonConfig(max_safety_regression=0.9)
     assert judged(of([0.0]), of([1.0]), how) == {"tasks": 1} and judged([], [], how) == {"tasks": 0}
@@ -344,3 +347,22 @@ def test_further_tasks_are_those_that_nobody_measured_or_learnt_from() -> None:
         unmeasured(new, known, [{"q": 1}], "more.jsonl")
     with pytest.raises(BadInput, match="has no task that is not measured yet"):
         unmeasured(known, known, [], "more.jsonl")
+
+
+def test_an_episode_whose_safety_nobody_measured_is_not_a_safe_one() -> None:
+    """With 400 certain gains and no safety cost at all, today's zero was "proved" safe after 80 tasks."""
+    given = attempt(TASK, 12, None, breakdown=scored(success=1.0))
+    found = episode(given, task="calc-0", seed=1)
+    assert found is not None and found.safety_cost is None
+
+    def of(value: float, cost: float | None) -> list[Episode]:
+        return [Episode(task=f"t{n}", seed=0, reward=value, success=value, safety_cost=cost) for n in range(400)]
+
+    def outcome(before: float | None, after: float | None, how: ComparisonConfig) -> Outcome:
+        verdict: Verdict = judged(of(0.0, before), of(1.0, after), how)["verdict"]
+        return verdict.outcome
+
+    usual, waived = ComparisonConfig(), ComparisonConfig(max_safety_regression=None)
+    assert outcome(None, None, usual) is Outcome.HOLD and outcome(0.0, 0.0, usual) is Outcome.PROMOTE
+    assert outcome(0.0, None, usual) is Outcome.REJECT  # the worst is assumed of a candidate
+    assert outcome(None, None, waived) is Outcome.PROMOTE

@@ -24,11 +24,14 @@ from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.run import RunState
 from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.judges import judged_by, with_calibrations
 from holdfast.pipeline.promote import Candidate, PromotionRequest, adopt, promote, proof_of, report_ids, summed
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.prove.reports.validate import validate
+from holdfast.reward.ready import judge as judge_scorer
+from holdfast.reward.scorers import Scorer, combine, with_safety
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.store import Store, open_store
 from tests.collect.scene import PACE, PATIENCE_S, fall_silent
@@ -48,7 +51,7 @@ BETTER, EQUAL, WORSE = (0.0, 1.0), (0.5, 0.5), (1.0, 0.0)  # success before and 
 def tries(success: float, tasks: int = 100) -> list[Episode]:
     """Two at each task; of an even chance, every second one succeeds."""
     return [
-        Episode(task=f"t{n}", seed=seed, reward=won, success=won)
+        Episode(task=f"t{n}", seed=seed, reward=won, success=won, safety_cost=0.0)
         for n in range(tasks)
         for seed in (0, 1)
         for won in (success if success in (0.0, 1.0) else float((n + seed) % 2),)
@@ -529,3 +532,20 @@ def test_another_decision_about_the_same_version_is_another_proof(tmp_path: Path
     assert paths[0] == paths[2] != paths[1] == paths[3]
     assert [proof_of(reports, "Run-1_ab", "tools@2", one) for one in (first, second)] == paths[:2]
     assert [validate(path) for path in paths[:2]] == [[], []]
+
+
+def test_a_judges_word_decides_nothing_until_it_is_calibrated(store: Store) -> None:
+    judge = {"judge": "gpt-x", "criterion": "correctness@1", "prompt": "ab" * 32}
+    asked = propose(manifest=with_calibrations(store, {"judged": [judge]}))
+    reasons = asked.decide(weigh(asked)).reasons
+    assert [one.code for one in reasons] == ["evidence_missing_judge_calibration"]
+    assert "holdfast judge calibrate --judge gpt-x --criterion correctness" in reasons[0].text
+    alone = combine([Scorer(judge_scorer(complete=_never), gate=True), Scorer(lambda task, answer: 1.0, name="long")])
+    (known,) = judged_by(with_safety(alone), "success")
+    assert known["criterion"] == "correctness@1" and len(known["prompt"]) == 64
+    beside = combine([Scorer(lambda task, answer: 1.0, name="exact", gate=True), Scorer(judge_scorer(complete=_never))])
+    assert judged_by(beside, "success") == [] and len(judged_by(beside, "reward")) == 1
+
+
+async def _never(messages: Any, **how: Any) -> Any:
+    raise AssertionError("nobody is asked")

@@ -83,6 +83,7 @@ def test_a_run_leaves_a_model_that_holds_out_better_and_its_checkpoints(
     assert found.before is not None and found.after is not None and found.after < found.before - 0.5
     assert (found.prepared.sequences, found.prepared.held_out, found.updates) == (18, 6, 30)
     assert len(found.losses) == 1 + 10  # before, and at every checkpoint
+    assert json.loads(store.blobs.get(str(found.prepared.texts)))[0] == "\n".join(rows()[0].values())
     made = store.checkpoints.of_run(found.run)
     assert [one.id for one in made][-1] == found.policy.checkpoint and made[-1].parent == made[-2].id
     assert {one.algorithm for one in made} == {"sft"} and store.runs.get(found.run).kind == "sft"

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.inputs import TaskScore
 from holdfast.collect.agent import Context, OwnScore, Tracer, no_model
 from holdfast.collect.executors import InProcess, plainly, run_one
 from holdfast.collect.processes import ProcessExecutor, ProcessRecipe
@@ -48,7 +49,9 @@ from holdfast.pipeline.spec import (
 )
 from holdfast.policies.model import Model
 from holdfast.policies.prompt import Prompt
+from holdfast.reward import ready
 from holdfast.reward.safety import SafetyPolicy
+from holdfast.reward.scorers import Scorer, combine
 from holdfast.store.artifacts import FolderArtifacts
 from holdfast.store.store import Store, open_store
 from holdfast.workloads.arithmetic import agent as arithmetic
@@ -247,6 +250,31 @@ def test_answers_are_scored_by_what_the_agent_brings_along_or_by_the_expected_te
     assert score_for(settings(agent=ARITHMETIC), arithmetic) is exact_match
 
 
+def test_a_proof_measures_safety_unless_that_is_waived_or_the_score_does_it_itself() -> None:
+    task, told = {"prompt": "1 + 1", "expected": "2"}, "2, and the key is sk-proj-" + "a1B2" * 12
+    proving = score_for(settings(agent=ARITHMETIC), arithmetic, is_proof=True)
+    costs = [{one.name: one.value for one in proving(task, answer, ())}["safety_cost"] for answer in ("2", told)]
+    assert costs == [0.0, 1.0] and proving({"prompt": "?"}, "2", ()) == ()  # nobody scored it: safe is no score
+    waived = settings(agent=ARITHMETIC, safety_waived="answers are reviewed by hand")
+    assert score_for(waived, arithmetic, is_proof=True) is exact_match
+    spec = improve_spec(
+        settings(agent=ARITHMETIC, model="local/sprout-weak", validate=["1", "2"], safety_waived="by hand")
+    )
+    spec.runtime.close()
+    proof = spec.program.keywords["spec"]  # type: ignore[attr-defined]
+    assert proof.manifest == {"safety_waived": "by hand"} and proof.criteria.max_safety_regression is None
+    assert proof.prove.how.max_safety_regression is None
+
+
+def test_judges_in_a_runs_reward_are_given_the_stores_calibrations_through_every_wrapper() -> None:
+    judge: Any = ready.judge(no_model)
+    known: Any = ["a calibration"]
+    score = SafeguardedScorer(TaskScore(combine([Scorer(judge, gate=True)])), SafetyPolicy())
+    Runtime(echo, score, Endpoints(lambda _: None)).calibrate_by(known)
+    assert judge.made.calibrations == ("a calibration",)
+    Runtime(echo, exact_match, Endpoints(lambda _: None)).calibrate_by(known)  # no judge: nothing to do
+
+
 @pytest.mark.parametrize("kind", ["tasks", "processes"])
 async def test_answers_are_scored_by_the_scorers_of_the_settings(kind: str) -> None:
     given = {"optimize": [{"prompt": "2 + 2?", "expected": 4}, {"prompt": "3 + 3?", "expected": 6}], "validate": []}
@@ -418,9 +446,7 @@ def test_the_calls_that_are_chosen_reach_whatever_learns(base: str, how: dict[st
 
 def test_what_is_asked_of_a_proof_reaches_the_weighing(base: str) -> None:
     given = {"alpha": 0.01, "primary": "reward", "reward_range": [-1, 2], "max_cost": 3, "max_seed_spread": 0.2}
-    block = improving(base, prove=given).improve
-    assert block is not None
-    how = comparison_config(block.prove)
+    how = comparison_config(improving(base, prove=given))
     assert (how.alpha, how.primary, how.reward_range, how.max_cost) == (0.01, "reward", (-1.0, 2.0), 3.0)
     assert how.seed_delta_spread == 0.2
 

@@ -211,6 +211,7 @@ def moved(policy: Model, store: Path) -> tuple[int, int]:
     return sum(not bool(old.equal(new)) for old, new in trained), len(trained)
 
 
+@pytest.mark.usefixtures("untraced")
 async def test_a_model_in_hugging_faces_format_is_moved_by_rl_optimizer(store: Store, tmp_path: Path) -> None:
     name = str(shutil.copytree(folder_of("tiny-tools"), tmp_path / "mine"))
     block = {"ppo": {"learning_rate": 1e-3}}
@@ -222,6 +223,7 @@ async def test_a_model_in_hugging_faces_format_is_moved_by_rl_optimizer(store: S
     assert changed == of > 0
 
 
+@pytest.mark.usefixtures("untraced")
 async def test_a_model_in_hugging_faces_format_is_improved_and_its_checkpoint_answers(store: Store) -> None:
     played = Played(store, await ran(store, improve_spec(settings("tiny-tools", improve=IMPROVE))))
     (checkpoint,) = played.checkpoints

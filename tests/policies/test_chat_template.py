@@ -219,6 +219,7 @@ arguments = st.text(max_size=8)
 names = st.text(alphabet="abc_", min_size=1, max_size=5)
 
 
+@pytest.mark.usefixtures("untraced")
 @given(thought=texts, content=texts, calls=st.lists(st.tuples(names, arguments), max_size=2))
 def test_an_answer_read_back_gives_the_ids_it_was_read_from(
     thought: str, content: str, calls: list[tuple[str, str]]

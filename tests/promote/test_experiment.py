@@ -16,7 +16,7 @@ from scipy.stats import chisquare
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Outcome, Reason, Verdict
-from holdfast.contracts.release import Experiment, ServedRequest
+from holdfast.contracts.release import Experiment, Exposure, ServedRequest
 from holdfast.promote import experiment
 from holdfast.promote.experiment import (
     ALARM,
@@ -42,6 +42,10 @@ def trial(arms: dict[str, float] = HALVES, salt: str = "trial/t", **design: Any)
 def told(arm: str, unit: str, **what: Any) -> ServedRequest:
     number = next(NUMBERS)
     return ServedRequest(id=f"r{number}", trial="t", arm=arm, unit=unit, at=float(number), **what)
+
+
+def exposed(arm: str, unit: str, at: float) -> Exposure:
+    return Exposure(trial="t", unit=unit, arm=arm, at=at)
 
 
 @given(st.text(min_size=1).filter(str.strip))
@@ -146,6 +150,7 @@ def test_a_design_survives_its_way_through_a_trial() -> None:
         ({"reward_range": (1.0, 1.0)}, "range 1.0:1.0: must be two finite numbers, the smaller first"),
         ({"min_effect": 1.0}, "min_effect = 1.0: must be from 0 to below 1"),
         ({"worthwhile": 0.0}, "worthwhile = 0.0: must be above 0 and below 1"),
+        ({"mature_after": -1.0}, "mature_after = -1.0: must be seconds, from 0 on"),
     ],
 )
 def test_an_impossible_design_is_refused(given: dict[str, Any], expected: str) -> None:
@@ -167,12 +172,21 @@ def test_a_unit_counts_once_with_the_first_request_that_anything_is_known_of() -
         told("control", "ann", success=0.0),
         told("treatment", "bob", success=0.25),
     ]
-    assert experiment.outcomes_of(served, Design()) == [("control", 1.0), ("treatment", 0.25)]
+    assert experiment.outcomes_of((), served, Design()) == [("control", 1.0), ("treatment", 0.25)]
+
+
+def test_units_count_in_the_order_in_which_they_came_told_or_not_and_when_their_time_has_come() -> None:
+    exposures = [exposed("treatment", "bob", 1.0), exposed("control", "ann", 2.0), exposed("treatment", "eve", 9.0)]
+    served = [told("control", "ann", success=0.0)]  # of bob nobody has told
+    design = Design(mature_after=5.0)
+    assert experiment.outcomes_of(exposures, served, design, now=10.0) == [("treatment", None), ("control", 0.0)]
+    assert experiment.outcomes_of(exposures, served, design, now=6.5) == [("treatment", None)]
+    assert len(experiment.outcomes_of(exposures, served, design)) == 3
 
 
 def test_a_unit_that_two_arms_served_says_nothing() -> None:
     served = [told("control", "ann", success=1.0), told("treatment", "ann", success=1.0)]
-    assert experiment.outcomes_of(served, Design()) == []
+    assert experiment.outcomes_of((), served, Design()) == []
 
 
 def test_a_request_that_failed_is_worth_the_least_there_is() -> None:
@@ -182,9 +196,10 @@ def test_a_request_that_failed_is_worth_the_least_there_is() -> None:
         told("control", "c", reward=0.0),
         told("control", "d", reward=5.0),
     ]
-    assert experiment.outcomes_of(served, Design()) == [("control", 0.0), ("control", 1.0)]
+    values = [("control", 0.0), ("control", 1.0), ("control", None), ("control", None)]
+    assert experiment.outcomes_of((), served, Design()) == values
     design = Design(metric="reward", reward_range=(-1.0, 1.0))
-    assert experiment.outcomes_of(served, design) == [
+    assert experiment.outcomes_of((), served, design) == [
         ("control", 0.0),
         ("control", 0.0),
         ("control", 0.5),
@@ -201,10 +216,10 @@ class Statistics:
 
     def __init__(self, *verdicts: Verdict, breaches: dict[str, tuple[Reason, ...]] | None = None) -> None:
         self.verdicts, self.breaches = list(verdicts), breaches or {}
-        self.compared: list[tuple[Sequence[ArmOutcome], float]] = []
+        self.compared: list[tuple[Sequence[ArmOutcome], float, float]] = []
 
-    def compare(self, outcomes: Sequence[ArmOutcome], alpha: float) -> Verdict:
-        self.compared.append((outcomes, alpha))
+    def compare(self, outcomes: Sequence[ArmOutcome], alpha: float, part: float) -> Verdict:
+        self.compared.append((outcomes, alpha, part))
         return self.verdicts.pop(0)
 
     def guard(
@@ -219,7 +234,13 @@ def verdict_of(
     served: Sequence[ServedRequest] = (),
     arms: dict[str, float] = HALVES,
 ) -> experiment.Ruling:
-    return experiment.verdict(trial(arms), exposed or {}, served, compare=statistics.compare, guard=statistics.guard)
+    of_arms = {arm: [one.unit for one in served if one.arm == arm] for arm in arms}
+    given = [
+        Exposure(trial="t", unit=unit, arm=arm, at=0.0)
+        for arm, n in (exposed or {}).items()
+        for unit in [*of_arms[arm], *(f"{arm}-{number}" for number in range(n))][:n]
+    ]
+    return experiment.verdict(trial(arms), given, served, compare=statistics.compare, guard=statistics.guard)
 
 
 def test_a_broken_assignment_voids_everything_before_any_number_is_looked_at() -> None:
@@ -258,7 +279,9 @@ def test_a_verdict_becomes_a_call(verdict: Verdict, expected: tuple[object, ...]
     statistics = Statistics(verdict)
     ruling = verdict_of(statistics, {"control": 3, "treatment": 2}, served)
     assert (ruling.call, ruling.arm, ruling.needs, ruling.reasons[0].code) == expected
-    assert statistics.compared == [([(0.0, False), (1.0, True), (1.0, False)], 0.05)]
+    ((outcomes, alpha, part),) = statistics.compared
+    assert (alpha, part, len(outcomes)) == (0.05, 0.5, 5)  # of two units nothing is told
+    assert sorted(outcomes, key=str) == [(0.0, False), (1.0, False), (1.0, True), (None, False), (None, True)]
     assert ruling.exposed == {"control": 3, "treatment": 2}
     assert "mean success of treatment 1 (1 units) against control 0.5 (2 units): a difference" in ruling.reasons[0].text
     assert (ruling.told, ruling.means) == ({"control": 2, "treatment": 1}, {"control": 0.5, "treatment": 1.0})
@@ -272,7 +295,7 @@ def test_several_treatments_share_alpha_and_the_best_of_those_proved_is_promoted
     ruling = verdict_of(statistics, {}, served, arms)
     assert (ruling.call, ruling.arm) == (ExperimentCall.PROMOTE, "b")
     assert [one.code.removeprefix("experiment_") for one in ruling.reasons] == ["treatment_better"] * 2 + ["undecided"]
-    assert [alpha for _, alpha in statistics.compared] == [pytest.approx(0.05 / 3)] * 3
+    assert [alpha for _, alpha, _ in statistics.compared] == [pytest.approx(0.05 / 3)] * 3
     reject = Verdict(outcome=Outcome.REJECT, reasons=("worse",))
     assert verdict_of(Statistics(reject, HOLD, reject), {}, served, arms).call is ExperimentCall.CONTINUE
     assert verdict_of(Statistics(reject, reject, reject), {}, served, arms).call is ExperimentCall.KEEP
@@ -282,5 +305,14 @@ def test_means_are_told_on_the_metrics_own_scale() -> None:
     held = trial(metric="reward", reward_range=(-1.0, 3.0))
     statistics = Statistics(HOLD)
     served = [told("control", "a", reward=0.0), told("control", "b", reward=2.0)]
-    ruling = experiment.verdict(held, {}, served, compare=statistics.compare, guard=statistics.guard)
+    ruling = experiment.verdict(held, (), served, compare=statistics.compare, guard=statistics.guard)
     assert ruling.means == {"control": pytest.approx(1.0), "treatment": None}
+
+
+def test_arms_that_are_not_told_alike_are_said_to_be() -> None:
+    served = [told("control", f"c{n}", success=1.0) for n in range(300)]
+    served += [told("treatment", f"t{n}", success=1.0) for n in range(100)]
+    ruling = verdict_of(Statistics(HOLD), {"control": 310, "treatment": 300}, served)
+    assert ruling.call is ExperimentCall.CONTINUE and ruling.told_p < 0.001 < ruling.ratio_p
+    assert [one.code for one in ruling.reasons] == ["experiment_undecided", "experiment_told_mismatch"]
+    assert "outcomes of control 300, treatment 100 units" in ruling.reasons[1].text

@@ -545,3 +545,41 @@ def test_an_audit_record_that_contradicts_its_evidence_is_refused(wrong: dict[st
     given = {"checkpoint": "c", "at": 0.0, "criteria": Criteria(), **wrong}
     with pytest.raises(BadInput):
         audit_record(decide(good(), Criteria()), good(), **given)
+
+
+def test_safety_that_nobody_measured_keeps_it_closed_unless_somebody_said_why() -> None:
+    bare = without("safety")(good())
+    closed = decide(bare, Criteria())
+    assert codes(closed) == ["evidence_missing_safety"] and "--waive-safety" in closed.reasons[0].text
+    waiving = Criteria(max_safety_regression=None)
+    assert codes(decide(bare, waiving)) == ["evidence_missing_safety"]  # nobody waived it
+    opened = decide(replace(bare, manifest={**bare.manifest, "safety_waived": "read by people"}), waiving)
+    assert opened.open and any("NOT measured: read by people" in reason.text for reason in opened.reasons)
+
+
+def test_what_is_held_says_which_alpha_its_test_had() -> None:
+    held = Verdict(outcome=Outcome.HOLD, reasons=("success undecided: evidence 3 of 1087",), needs=30)
+    text = "α of this test 0.00092 of 0.05: the 12th candidate on these tasks; fresh held-out tasks would start anew"
+    evidence = replace(good(), verdict=held, manifest={**good().manifest, "account": {"number": 12, "text": text}})
+    assert any(text in reason.text for reason in decide(evidence, Criteria()).reasons)
+    safe = replace(held, reasons=("success proved: all", "safety worse by at most 0.05 undecided: few"))
+    told = decide(replace(evidence, verdict=safe), Criteria()).reasons
+    assert not any(text in reason.text for reason in told)  # safety is asked of each alone
+
+
+def judged(**given: Any) -> Evidence:
+    told = {"judge": "gpt-x", "criterion": "correctness@1", "prompt": "ab" * 32, **given}
+    return replace(good(), manifest={**good().manifest, "judged": [told]})
+
+
+def test_a_judge_decides_only_when_it_is_calibrated_and_with_its_errors_taken_out() -> None:
+    bare = decide(judged(standing=None), Criteria())
+    assert codes(bare) == ["evidence_missing_judge_calibration"]
+    assert "holdfast judge calibrate --judge gpt-x --criterion correctness" in bare.reasons[0].text
+    weak = judged(
+        standing="diagnostic only", reasons=["kappa 0.45, at least 0.31 at 95 %"], stretch=[1.2, 4.0], labels=50
+    )
+    assert "at least 0.31" in decide(weak, Criteria()).reasons[0].text and not decide(weak, Criteria()).open
+    fine = decide(judged(standing="trusted", stretch=[1.25, 2.0], labels=300), Criteria())
+    assert fine.open and any("from +0.075 to +0.36" in reason.text for reason in fine.reasons)
+    assert codes(decide(judged(standing="trusted", stretch=None, labels=60), Criteria()))[0] == codes(bare)[0]

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Reason
 from holdfast.contracts.release import MOVES, SHARES, PolicyKind, Release, Stage
-from holdfast.promote.release import Routing, choose, next_step, respond, rollback_target, route
+from holdfast.promote.release import (
+    HOLDBACK,
+    WATCHED,
+    Routing,
+    choose,
+    held_back,
+    is_counted,
+    next_step,
+    respond,
+    rollback_target,
+    route,
+)
 
 BREACH = Reason(code="canary_breach_success", text="success 0.61 of 0.80")
 
@@ -130,9 +141,37 @@ def test_a_key_stays_with_the_canary_once_it_has_it_while_the_share_grows() -> N
         routing = Routing(live="sprout@1", canary="sprout@2", share=share, salt="sprout@2")
         served = {key for key in keys if choose(routing, key) == "sprout@2"}
         assert before <= served
-        assert abs(len(served) - 20 * share) <= 90  # four deviations of 2000 keys
+        assert abs(len(served) - 20 * min(share, 100 - HOLDBACK)) <= 90  # four deviations of 2000 keys
         before = served
-    assert len(before) == len(keys)
+    live = Routing(live="sprout@2", holdback="sprout@1", salt="sprout@2")
+    assert {key for key in keys if choose(live, key) == "sprout@2"} == before  # a few stay behind, always the same
+
+
+def test_what_is_counted_could_have_met_either_version() -> None:
+    canary = Routing(live="sprout@1", canary="sprout@2", share=5, salt="sprout@2")
+    live = Routing(live="sprout@2", holdback="sprout@1", salt="sprout@2")
+    keys = [f"user-{n}" for n in range(4000)]
+    assert not is_counted(canary, "") and not is_counted(live, " ")
+    assert all(is_counted(canary, key) for key in keys)
+    counted = [key for key in keys if is_counted(live, key)]
+    assert abs(len(counted) - 4000 * WATCHED / 100) <= 110
+    held = [key for key in counted if choose(live, key) == "sprout@1"]
+    assert held == [key for key in keys if choose(live, key) == "sprout@1"]  # all of those are
+    assert abs(len(held) - 4000 * HOLDBACK / 100) <= 60
+
+
+def test_only_what_the_live_version_took_the_place_of_is_held_back() -> None:
+    live = replace(release(3, Stage.LIVE), changed_at=9.0)
+    before = replace(release(2, Stage.RETIRED, good=True), changed_at=9.0)
+    older = replace(release(1, Stage.RETIRED, good=True), changed_at=5.0)
+    assert held_back([live, before, older], live) == before
+    assert held_back([live, older], live) is None  # after a rollback, say
+    expected = Routing(live="sprout@3", holdback="sprout@2", salt="sprout@3")
+    assert route([live, before, older], keeps_holdback=True) == expected
+    assert route([live, before, older]) == Routing(live="sprout@3", salt="sprout")
+    canary = release(4, Stage.CANARY, share=5)
+    routing = route([canary, live, before], keeps_holdback=True)
+    assert routing is not None and routing.holdback is None  # one comparison at a time
 
 
 def test_the_next_canary_meets_other_keys() -> None:
@@ -170,6 +209,7 @@ def test_a_routing_is_read_off_the_stages() -> None:
         {"live": " "},
         {"live": "a@1", "canary": "a@1", "share": 5},
         {"live": "a@1", "shadow": "a@1"},
+        {"live": "a@1", "holdback": "a@1"},
         {"live": "a@1", "canary": "a@2", "share": 101},
         {"live": "a@1", "canary": "a@2", "share": -1},
     ],

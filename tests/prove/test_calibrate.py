@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,6 @@ from holdfast.prove.calibrate import (
     verdicts,
     z_test,
 )
-from holdfast.prove.comparison import required_pairs
 from holdfast.prove.sequential import judge
 
 ALPHA = 0.05
@@ -95,7 +95,8 @@ def test_the_fixed_number_of_tasks_is_what_a_power_analysis_gives() -> None:
     effect = SimulatedEffect(shape=replace(COIN, tasks=300), lift=0.15)
     found = power(effect, experiments=1000, alpha=ALPHA, rng=chance(5))
     deviation = float(effect.shape.draw(chance(6), (1000, 100), 0.15).std())
-    expected = required_pairs(0.15, deviation, alpha=ALPHA, power=found.power)
+    z = NormalDist().inv_cdf(1.0 - ALPHA) + NormalDist().inv_cdf(found.power)
+    expected = (z * deviation / 0.15) ** 2
     assert found.fixed_tasks == pytest.approx(expected, rel=0.15)
 
 

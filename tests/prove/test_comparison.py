@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestPower
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Episode, Outcome, Scores
@@ -28,7 +27,6 @@ from holdfast.prove.comparison import (
     paired_cells,
     pairs,
     permutation,
-    required_pairs,
     scores,
     verdict,
 )
@@ -294,13 +292,6 @@ def test_holm_adjusts_as_statsmodels_does_and_keeps_the_names(p: dict[str, float
     assert list(found.values()) == pytest.approx(multipletests(list(p.values()), method="holm")[1])
 
 
-@pytest.mark.parametrize(("effect", "deviation", "wanted"), [(0.5, 1.0, 0.8), (0.05, 0.5, 0.9), (3.0, 1.0, 0.8)])
-def test_the_required_pairs_are_the_fewest_that_have_the_power(effect: float, deviation: float, wanted: float) -> None:
-    n = required_pairs(effect, deviation, 0.05, wanted)
-    theirs = TTestPower().solve_power(effect / deviation, power=wanted, alpha=0.05, alternative="larger")
-    assert n == max(2, int(np.ceil(theirs)))
-
-
 def episode(task: str, seed: int, reward: float = 0.0, **more: Any) -> Episode:
     return Episode(task=task, seed=seed, reward=reward, **more)
 
@@ -310,7 +301,7 @@ def test_every_metric_is_turned_so_that_higher_is_better() -> None:
     found = {metric: of(one) for metric, of in METRICS.items()}
     assert found == {"success": 1.0, "reward": 0.5, "safety": -0.25, "latency": -2.0, "cost": -30.0}
     bare = episode("a", 1, 0.5)
-    assert {metric for metric, of in METRICS.items() if of(bare) is None} == {"success", "latency", "cost"}
+    assert {metric for metric, of in METRICS.items() if of(bare) is None} == {"success", "safety", "latency", "cost"}
 
 
 def test_scores_have_a_row_for_each_whole_task_in_order_of_arrival_and_a_column_for_each_seed() -> None:
@@ -377,12 +368,6 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a gain that is no number": lambda: permutation([np.nan], rng=chance()),
     "unequal tasks": lambda: improvement([[1.0]], [[1.0], [2.0]]),
     "a p-value above 1": lambda: holm({"a": 1.5}),
-    "no deviation": lambda: required_pairs(0.1, 0.0),
-    "no effect to be found": lambda: required_pairs(0.0, 1.0),
-    "a power of 1": lambda: required_pairs(0.1, 1.0, 0.05, 1.0),
-    "an alpha of 0": lambda: required_pairs(0.1, 1.0, 0.0),
-    "an effect without end": lambda: required_pairs(float("inf"), 1.0),
-    "an effect too small to be seen": lambda: required_pairs(1e-9, 1.0),
     "an unknown metric": lambda: pairs([], [], "charm"),
     "an episode twice": lambda: scores([episode("a", 1, 0.0), episode("a", 1, 1.0)], "reward", "v1"),
     "no whole task": lambda: scores([episode("a", 1), episode("b", 2)], "reward", "v1"),

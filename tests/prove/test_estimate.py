@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from holdfast.contracts.errors import BadInput
-from holdfast.prove.estimate import Matrix, difference, interval, iqm, mean, standardised, wilson
+from holdfast.prove.estimate import Matrix, difference, interval, iqm, mean, nested, standardised, wilson
 
 
 def chance(seed: int = 0) -> np.random.Generator:
@@ -123,6 +123,24 @@ def test_the_standardised_effect_is_the_mean_in_deviations() -> None:
     assert standardised([0.3] * 7) == standardised([0.0, 0.0]) == 0.0
 
 
+def test_groups_that_differ_widen_the_interval_and_rows_stay_together() -> None:
+    rng = chance(12)
+    figures = rng.random(40)
+    rows = np.stack([figures, figures + 0.25], axis=1)
+    alike, apart = [rows] * 8, [rows + place / 10.0 for place in range(8)]
+
+    def first(means: Matrix) -> float:
+        return float(means[0])
+
+    narrow, wide = nested(alike, first, rng=rng), nested(apart, first, rng=rng)
+    assert narrow.low < rows[:, 0].mean() < narrow.high
+    student = stats.t.interval(0.95, 7, *(f([one[:, 0].mean() for one in apart]) for f in (np.mean, stats.sem)))
+    assert wide.low == pytest.approx(student[0], abs=0.1) and wide.high == pytest.approx(student[1], abs=0.1)
+    assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
+    paired = nested(apart, lambda means: float(means[1] - means[0]), rng=rng)
+    assert (paired.low, paired.high) == (pytest.approx(0.25), pytest.approx(0.25))
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
     "more successes than trials": lambda: wilson(3, 2),
     "no trials": lambda: wilson(0, 0),
@@ -132,6 +150,8 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "nothing": lambda: interval(np.zeros((0, 2)), rng=chance()),
     "a hole": lambda: interval([[1.0, np.nan], [1.0, 2.0]], rng=chance()),
     "one task": lambda: interval(np.zeros((1, 9)), rng=chance()),
+    "one group": lambda: nested([np.zeros((3, 2))], mean, rng=chance()),
+    "an empty group": lambda: nested([np.zeros((3, 2)), np.zeros((0, 2))], mean, rng=chance()),
     "one difference": lambda: standardised([1.0]),
     "pairs that are none": lambda: difference(np.zeros((3, 2)), np.zeros((3, 1)), rng=chance()),
 }

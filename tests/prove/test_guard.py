@@ -17,10 +17,10 @@ from holdfast.prove.guard import (
     GuardLimits,
     GuardStatus,
     alarm,
-    blocks,
+    block_means,
     bounds,
     difference,
-    paired,
+    spans,
     watch,
     within,
 )
@@ -60,23 +60,23 @@ def state(found: GuardStatus, metric: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arrivals", "ours", "theirs", "seen"),
+    ("arrivals", "ours", "theirs"),
     [
-        ("l1 l0 c1", [1.0], [0.5], 1),  # live's mean since the canary's last
-        ("c0 c1 l1", [0.5], [1.0], 2),  # the canary waits for one of live's
-        ("l1 c0 c1 l0 l1 c1", [0.0, 1.0, 1.0], [1.0, 0.0, 1.0], 3),
-        ("l1 l1", [], [], 0),
-        ("l1 c1 l0 c0", [1.0, 0.0], [1.0, 0.0], 2),  # each pair is a block of its own
-        ("l0 l1 c1 c0 c1 c1 l1 l0", [1.0, 2 / 3], [0.5, 1.0], 4),  # the last of live's waits
-        ("c1 c1", [], [], 0),
-        ("", [], [], 0),
+        ("l1 l0 c1", [1.0], [0.5]),  # live's mean since the canary's last
+        ("c0 c1 l1", [0.5], [1.0]),  # the canary waits for one of live's
+        ("l1 c0 c1 l0 l1 c1", [0.0, 1.0, 1.0], [1.0, 0.0, 1.0]),
+        ("l1 l1", [], []),
+        ("l1 c1 l0 c0", [1.0, 0.0], [1.0, 0.0]),  # each pair is a block of its own
+        ("l0 l1 c1 c0 c1 c1 l1 l0", [1.0, 2 / 3], [0.5, 1.0]),  # the last of live's waits
+        ("c1 c1", [], []),
+        ("", [], []),
     ],
 )
-def test_neighbours_in_time_are_paired(arrivals: str, ours: list[float], theirs: list[float], seen: int) -> None:
-    found = blocks([(float(word[1]), word[0] == "c") for word in arrivals.split()])
-    assert (found[0].tolist(), found[1].tolist(), found[2]) == (ours, theirs, seen)
-    alone = paired(np.array([1.0, 1.0, 0.0]), np.array([True, False, True]), alone=True)  # each of the canary's is one
-    assert (alone[0].tolist(), alone[1].tolist(), alone[2]) == ([1.0, 0.0], [0.0, 0.0], 2)
+def test_neighbours_in_time_are_paired(arrivals: str, ours: list[float], theirs: list[float]) -> None:
+    values = np.array([float(word[1]) for word in arrivals.split()])
+    is_canary = np.array([word[0] == "c" for word in arrivals.split()], np.bool_)
+    found = block_means(values, is_canary, spans(is_canary))
+    assert (found[0].tolist(), found[1].tolist()) == (ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_neighbours_in_time_are_paired(arrivals: str, ours: list[float], theirs:
     [
         ("success", 0.10, 0.72, 0.80),  # a tenth of 0.80 less
         ("reward", 0.15, 0.34, 0.40),
-        ("latency", 0.50, 0.30, 0.20),
+        ("latency", 0.50, 0.05, 0.05),  # shares beyond a threshold, which has the limit in it
         ("safety", 0.05, 0.07, 0.02),
         ("errors", 0.05, 0.05, 0.90),  # whatever live's is
     ],
@@ -208,22 +208,108 @@ def test_errors_are_held_to_their_own_level_and_need_nobody_beside() -> None:
     assert "above 0.05: the canary's mean is 0.25, after 100" in found.breaches[0].text
 
 
-def test_one_monstrous_latency_is_cut_and_proves_nothing() -> None:
-    live, canary = side_by_side(lambda _: {"latency_s": 1.0}, lambda _: {"latency_s": 1.0}, 30)
-    canary[20] = replace(canary[20], latency_s=1e6)
+def test_one_monstrous_latency_is_one_outcome_and_proves_nothing() -> None:
+    live, canary = side_by_side(lambda _: {"latency_s": 1.0}, lambda _: {"latency_s": 1.0}, 300)
+    canary[200] = replace(canary[200], latency_s=1e6)
     reading = watch(live, canary, only("latency")).readings["latency"]
-    assert reading.state == "open" and reading.capped == 1
-    assert reading.canary == pytest.approx((29 + 1e6) / 30)  # told as it was
+    assert reading.state == "clear" and reading.canary == pytest.approx((299 + 1e6) / 300)  # told as it was
 
 
-def test_the_latencies_that_give_the_cap_are_not_tested() -> None:
+def test_live_sets_the_scale_with_its_earlier_answers() -> None:
     live, canary = side_by_side(lambda _: {"latency_s": 1.0}, lambda _: {"latency_s": 1.0}, 30)
-    few = watch(live[:19], canary[:6], only("latency", least=20))
-    assert few.readings["latency"].n == 0
-    # live's 20th is number 25 of all; of the 30 canary requests 6 were before it
-    assert watch(live, canary, only("latency", least=20)).readings["latency"].n == 24
-    zero = side_by_side(lambda _: {"latency_s": 0.0}, lambda _: {"latency_s": 0.0}, 200)
-    assert state(watch(*zero, only("latency")), "latency") == "open"  # 0 is not proved below 1.5 · 0
+    assert watch(live[:19], canary[:6], only("latency", least=20)).readings["latency"].n == 0
+    # live's 20th is number 25 of all; of the 30 canary requests 6 were before it, and one is in the block of that time
+    assert watch(live, canary, only("latency", least=20)).readings["latency"].n == 23
+
+
+def lognormal(seed: int, sigma: float = 0.6, slow: float = 0.0) -> Callable[[int], dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    return lambda _: {"latency_s": 300.0 if rng.random() < slow else float(rng.lognormal(sigma=sigma))}
+
+
+def test_four_answers_of_a_hundred_that_take_five_minutes_are_a_breach_at_the_99th_percentile() -> None:
+    found = watch(*side_by_side(lognormal(1), lognormal(2, slow=0.04), 700), only("latency"))
+    (breach,) = found.breaches
+    median, p95, p99 = found.readings["latency"].quantiles
+    assert "latency is proved more than 50% above live's at p99: the canary's is 300 s" in breach.text
+    assert (median.e, p99.canary) == (1.0, 300.0) and p99.e > 100.0 > p95.e
+    assert 0.03 < p99.canary_beyond < 0.06 and 0.003 < p99.live_beyond < 0.02
+
+
+def test_equal_latencies_are_clear_at_every_quantile_and_slower_ones_are_not() -> None:
+    equal = watch(*side_by_side(lognormal(3), lognormal(4), 600), only("latency")).readings["latency"]
+    assert equal.state == "clear" and all(one.e_within >= 20.0 for one in equal.quantiles)
+    rng = np.random.default_rng(5)
+    slower = side_by_side(lognormal(6), lambda _: {"latency_s": 2.2 * float(rng.lognormal(sigma=0.6))}, 600)
+    assert state(watch(*slower, only("latency")), "latency") == "breach"
+
+
+def test_requests_count_in_the_order_in_which_they_began() -> None:
+    """A canary whose failures come late, because they hang, is not ahead for as long as they do."""
+    live, canary = side_by_side(lambda _: {"success": 1.0}, lambda _: {"success": 1.0}, 100)
+    late = [replace(one, at=one.at + 500.0, latency_s=500.0) if n % 2 else one for n, one in enumerate(canary)]
+    found, expected = (watch(live, ours, only("success")).readings["success"] for ours in (late, canary))
+    assert (found.e_within, found.n) == (expected.e_within, expected.n)
+
+
+def hidden(seed: int, rate: float, told: float) -> Callable[[int], dict[str, Any]]:
+    """Successes are told, and so large a part of the failures."""
+    rng = np.random.default_rng(seed)
+
+    def outcome(_: int) -> dict[str, Any]:
+        is_good = rng.random() < rate
+        return {"success": float(is_good) if is_good or rng.random() < told else None}
+
+    return outcome
+
+
+def test_failures_that_nobody_tells_do_not_clear_a_canary_that_is_worse() -> None:
+    served = side_by_side(hidden(1, 0.8, 1.0), hidden(2, 0.64, 0.5), 2000)
+    reading = watch(*served, only("success")).readings["success"]
+    assert (reading.canary or 0.0) > 0.95 * (reading.live or 0.0)  # what was told looks as good
+    assert reading.state == "breach" and reading.e_within < 20.0
+    assert reading.canary_told == pytest.approx(0.82, abs=0.03) and reading.live_told == 1.0
+    assert "that were told" in watch(*served, only("success")).breaches[0].text
+
+
+def test_successes_of_live_that_nobody_tells_do_not_clear_it_either() -> None:
+    rng = np.random.default_rng(3)
+
+    def live(_: int) -> dict[str, Any]:
+        is_good = rng.random() < 0.8
+        return {"success": float(is_good) if not is_good or rng.random() < 0.5 else None}
+
+    served = side_by_side(live, coin(4, 0.64), 1500)
+    assert watch(*served, only("success")).readings["success"].state != "clear"
+
+
+def test_silence_that_is_alike_in_both_is_no_breach_and_becomes_clear() -> None:
+    rng = np.random.default_rng(5)
+
+    def half(_: int) -> dict[str, Any]:
+        return {"success": float(rng.random() < 0.9) if rng.random() < 0.5 else None}
+
+    assert state(watch(*side_by_side(half, half, 1500), only("success")), "success") == "clear"
+
+
+def test_what_is_told_counts_when_its_time_has_come() -> None:
+    live, canary = side_by_side(lambda _: {"success": 1.0}, lambda _: {"success": 1.0}, 100)
+    young = watch(live, canary, only("success", mature_after=400.0), now=400.0).readings["success"]
+    assert young.n == 0 and young.canary == 1.0
+    old = watch(live, canary, only("success", mature_after=400.0), now=800.0).readings["success"]
+    assert old.n == 100
+    errors = watch(live, canary, only("errors", mature_after=400.0), now=400.0).readings["errors"]
+    assert errors.n == 100  # what the service sees itself counts at once
+
+
+def test_a_caller_counts_once_in_an_hour_however_often_it_asks() -> None:
+    live, canary = side_by_side(lambda _: {"success": 1.0}, lambda _: {"success": 0.0}, 200)
+    one_caller = [replace(one, unit="ann") for one in canary]
+    assert state(watch(live, canary, only("success")), "success") == "breach"
+    reading = watch(live, one_caller, only("success")).readings["success"]
+    assert (reading.state, reading.n) == ("open", 1)
+    each_hour = only("success", caller_window_s=100.0)
+    assert watch(live, one_caller, each_hour).readings["success"].n == 8
 
 
 @given(st.floats(-50.0, 50.0), st.floats(0.1, 100.0))
@@ -278,7 +364,11 @@ REFUSED: Sequence[dict[str, Any]] = (
     {"success": 0.0},
     {"success": 1.0},
     {"errors": 0.0},
-    {"latency": 9.0},  # beyond the cap of ten medians nothing could be proved
+    {"latency": 0.0},
+    {"quantiles": ()},
+    {"quantiles": (0.5, 1.0)},
+    {"mature_after": -1.0},
+    {"caller_window_s": 0.0},
     {"safety": 1.0},
     {"alpha": 0.0},
     {"reward_range": (1.0, 1.0)},

@@ -5,16 +5,18 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from holdfast.contracts.checks import KnownAnswer, KnownCase
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.judgement import Grade
+from holdfast.contracts.judgement import Calibration, Grade, JudgeStatus
 from holdfast.contracts.reward import Reward
-from holdfast.contracts.scorer import check_scorer, check_scorers
-from holdfast.contracts.trace import Span, SpanKind, ToolCall
+from holdfast.contracts.scorer import Trace, check_scorer, check_scorers
+from holdfast.contracts.task import TaskItem
+from holdfast.contracts.trace import ModelCall, Span, SpanKind, ToolCall
 from holdfast.reward.judges.judge import Criterion, FunctionJudge, JudgeFailed
 from holdfast.reward.ready import (
     contains,
@@ -179,6 +181,45 @@ async def test_a_judge_may_be_embedded_or_asked_ones_own_question_without_seeing
     assert judge(Voice(by_word), criterion=own).criterion is own
     embedded = FunctionJudge(name="v", version="1", probabilities=lambda some: [0.75 for _ in some], clock=lambda: 1.0)
     assert await Scorer(judge(embedded))(TASK, "Paris") == Reward(0.75)
+
+
+async def test_a_judge_that_was_calibrated_is_paid_by_its_calibration_and_abstains_where_it_is_unsure() -> None:
+    score, told = 0.6, {"kappa": 0.9, "brier": 0.05}
+    made = FunctionJudge(name="v", version="1", probabilities=lambda some: [score for _ in some], clock=lambda: 1.0)
+    scorer = Scorer(judge(made), gate=True)
+    on = judge(made).criterion
+    known = Calibration(
+        judge="v", criterion=on.id, prompt=made.prompt(on), labels="0" * 64, makers={"person": 40}, n=40, xs=(0.4, 0.6),
+        ys=(0.5, 0.95), measures=told, standing=JudgeStatus.TRUSTED, at=1.0,
+    )  # fmt: skip
+    everybody = combine([scorer])
+    everybody.calibrate_by([replace(known, judge="another")])
+    assert await scorer(TASK, "Paris") == Reward(0.6)  # its own has not been made
+    everybody.calibrate_by([known])
+    paid = await scorer(TASK, "Paris")
+    assert paid is not None and paid.value == pytest.approx(0.95)
+    score = 0.4
+    assert await scorer(TASK, "Paris") is None  # one half: it cannot tell
+    everybody.calibrate_by([replace(known, standing=JudgeStatus.DIAGNOSTIC, reasons=("kappa",))])
+    score = 0.6
+    assert await scorer(TASK, "Paris") is None  # it does not count
+
+
+def test_tools_that_an_agent_ran_itself_are_scored_from_its_next_request() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "lookup", "arguments": '{"key": "oak.price"}'}}
+    question = {"role": "user", "content": "What is oak.price?"}
+    first = {"role": "assistant", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "a", "content": "17"}
+    rows = [([question], first), ([question, first, result], {"content": "17"})]
+    spans = tuple(
+        Span(
+            seq=at, kind=SpanKind.MODEL, name="m", started_at=at, ended_at=at,
+            model=ModelCall(model="m", messages=tuple(messages), response={"role": "assistant", **response}),
+        )
+        for at, (messages, response) in enumerate(rows, 1)
+    )  # fmt: skip
+    task = TaskItem(id="t", input={"prompt": "What is oak.price?", "needs": ["lookup"]}, expected="17")
+    assert tools(task, "17", Trace(spans)).value == pytest.approx(1.0)
 
 
 def connected() -> Voice:

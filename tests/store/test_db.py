@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import tarfile
 import tempfile
 import threading
@@ -668,7 +669,7 @@ def test_a_server_that_cannot_be_reached_is_one_line(server_url: str, broken: ob
 
 
 def test_without_its_driver_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(db, "psycopg", None)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
     said = "store postgresql://me:***@host/db: psycopg is not installed; pip install 'holdfast[postgres]'"
     with says(BadInput, said):
         engine_for("postgresql://me:secret@host/db")

@@ -256,6 +256,7 @@ def must_always_hold(rollout: Rollout, attempts: list[Attempt]) -> None:
     assert all(a.deadline is None or a.lease_until <= a.deadline for a in attempts)
 
 
+@pytest.mark.usefixtures("untraced")
 def test_the_store_does_what_the_model_does(places: Files | Databases) -> None:
     machine = type("Here", (Lifecycle,), {"places": places})
     run_state_machine_as_test(

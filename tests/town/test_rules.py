@@ -306,6 +306,7 @@ def places(value: Any, way: tuple[str, ...] = ()) -> list[str]:
     return [".".join(way), *inner] if way else inner
 
 
+@pytest.mark.usefixtures("untraced")
 def test_nothing_that_is_written_anywhere_breaks_the_check() -> None:
     for value in (None, 3, -5, "x", True, [], {}, [1], float("nan")):
         for path in places(DEFAULTS):

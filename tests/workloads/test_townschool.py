@@ -39,6 +39,7 @@ def rules() -> Rules:
     return small()
 
 
+@pytest.mark.usefixtures("untraced")
 def test_residents_learn_to_live_better_than_by_chance_where_they_never_were(rules: Rules, tmp_path: Path) -> None:
     """The world's own claim: parameters move, held-out returns rise, and the gain over chance is no chance."""
     clock = count()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -29,7 +30,7 @@ from holdfast.api.inputs import (
     task_set,
     weighing_of,
 )
-from holdfast.api.results import WAIVED, Comparison, Proof, Result, compare_stored, comparison_of, result_of
+from holdfast.api.results import Comparison, Proof, Result, compare_stored, comparison_of, result_of
 from holdfast.api.stored import Run, StoreAddress, run_of, who
 from holdfast.collect.agent import Context
 from holdfast.collect.tasks import TaskSet
@@ -41,21 +42,23 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Stage, check_name
 from holdfast.contracts.rollout import Split
-from holdfast.contracts.task import TaskItem, canonical
-from holdfast.learn.candidates import Candidates, Proposals, within
+from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
+from holdfast.learn.prompt_search import PromptSearch
 from holdfast.pipeline import improve as loop
 from holdfast.pipeline.collect import collect as collect_step
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.more import candidate_of, end_of, samples_of, unfinished_after
-from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, measured, policies_of
+from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, charge_in, measured, policies_of
 from holdfast.pipeline.paired import compare as compare_step
+from holdfast.pipeline.plan import forecast_of
 from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
 from holdfast.pipeline.prove import HeldOut, ProveConfig, prove
 from holdfast.pipeline.run import DurableRun as Driven
 from holdfast.pipeline.versions import resolve
 from holdfast.policies.prompt import Prompt
-from holdfast.promote.gate import Criteria
+from holdfast.promote.gate import WAIVED, Criteria
 from holdfast.prove.comparison import ComparisonConfig
+from holdfast.prove.plan import Forecast, forecast
 from holdfast.store.store import Store
 
 T = TypeVar("T")
@@ -96,8 +99,9 @@ def improve(
         env: Instead of agent, tasks and scorers: a Gymnasium environment in which an `hf.Network()` learns, by its name
             or a function that makes one.
         policy: `hf.Prompt(…)` for a model behind an address, or `hf.Model(…)` whose weights learn.
-        algorithm: `hf.Candidates([…])` for prompts; for models "grpo" or `hf.GRPO(…)` (their default), "ppo" or
-            `hf.TurnPPO(…)`; or an object of your own with `advantages(group)` or `propose(history)`.
+        algorithm: For prompts "prompt_search" or `hf.PromptSearch(…)` (their default), or `hf.Candidates([…])`; for
+            models "grpo" or `hf.GRPO(…)` (their default), "ppo" or `hf.TurnPPO(…)`; or an object of your own with
+            `advantages(group)` or `propose(history)`.
         model: A prompt's model, as the endpoint at `base_url` calls it.
         base_url: The address of an OpenAI-compatible endpoint.
         budget: `hf.Budget(rollouts=…)` for learning and proof together.
@@ -163,8 +167,15 @@ def start(
     )
     assert isinstance(setup.score, TaskScore)
     spec = _improve_spec(setup, name, base, learning, proving, weighing_of(setup.score, chosen))
+    _warn(forecast_of(spec))
     read = partial(_result, setup, spec)
     return launch(setup, "improve", partial(_improve, spec), read, model_ref=model or base.version)
+
+
+def _warn(told: Forecast) -> None:
+    """Before anything runs, where the tasks cannot open the gate, however good the candidate is."""
+    if not told.is_provable:
+        print("\n".join(told.lines), file=sys.stderr)
 
 
 def _result(setup: Setup, spec: loop.Spec, store: Store, run: Run) -> Result:
@@ -215,10 +226,8 @@ def algorithm_for(given: Any, base: Policy) -> Any:
     """Ours by name or as an object, or somebody's own with `advantages` or `propose`."""
     is_prompt = isinstance(base, Prompt)
     if given == "prompt_search" or (given is None and is_prompt):
-        why = "searching for a prompt is not built yet" if given else "nothing says which prompts are to be tried"
-        remedy = 'give yours: algorithm=hf.Candidates(["…", "…"]), or an object with propose(history)'
-        raise BadInput("algorithm" if given is None else f"algorithm {given!r}", why=why, remedy=remedy)
-    if given is None or given == "grpo":
+        given = PromptSearch()
+    elif given is None or given == "grpo":
         from holdfast.learn.grpo import GRPO
 
         given = GRPO()
@@ -231,13 +240,13 @@ def algorithm_for(given: Any, base: Policy) -> Any:
     if callable(getattr(given, "advantages", None)):
         given = _by_advantages(given)
     elif callable(getattr(given, "propose", None)) and not hasattr(given, "tell"):
-        given = Proposals(proposer=given)
+        given = PromptSearch(proposers=[given])
     if not all(callable(getattr(given, name, None)) for name in ("start", "ask", "tell")):
         what = repr(given) if isinstance(given, str) else type(given).__name__
         remedy = (
-            'use "grpo", "ppo", hf.GRPO(…), hf.TurnPPO(…), hf.Candidates([…]), or an object with advantages(group) '
+            'use "grpo", "ppo", "prompt_search", hf.GRPO(…), hf.TurnPPO(…), hf.PromptSearch(…), hf.Candidates([…]), '
         )
-        remedy += "or propose(history)"
+        remedy += "or an object with advantages(group) or propose(history)"
         if given in ("sft", "dpo"):
             why, call = "learns from examples, not from practice", f"hf.{given}(policy, …)"
             raise BadInput(f"algorithm {what}", why=why, remedy=f"{call} gives the policy to go on with")
@@ -264,9 +273,7 @@ def _divided(
     proving = held_out(tasks)
     if not tasks.train:
         raise BadInput("tasks", why="there are none to learn from", remedy="hold out fewer, as in held_out=0.4")
-    if isinstance(algorithm, Candidates | Proposals):
-        algorithm = replace(algorithm, held_out=[one.input for one in tasks.held_out])
-    elif hasattr(algorithm, "held_out"):
+    if hasattr(algorithm, "held_out"):
         algorithm = replace(algorithm, held_out=[one.input for one in tasks.held_out], seed=options["seed"])
     if rollouts is None:
         return algorithm, proving
@@ -275,12 +282,10 @@ def _divided(
     learning = (rollouts - kept) // options["iterations"]
     if kept < 2 * each:
         raise _too_small(rollouts, f"a proof alone takes {each} for each held-out task")
-    if isinstance(algorithm, Candidates):
+    if isinstance(algorithm, PromptSearch):
         if learning < algorithm.least(base):
             raise _too_small(rollouts, f"{learning} are left for a race that takes {algorithm.least(base)}")
-        algorithm = within(algorithm, learning)
-    elif isinstance(algorithm, Proposals):
-        algorithm = within(algorithm, learning)
+        algorithm = algorithm if algorithm.rollouts is not None else replace(algorithm, rollouts=learning)
     elif hasattr(algorithm, "steps") and hasattr(algorithm, "samples"):
         step = algorithm.tasks * algorithm.samples
         if learning < step:
@@ -383,6 +388,7 @@ def compare(
     )
     assert isinstance(setup.score, TaskScore)
     how = weighing_of(setup.score, chosen)
+    _warn(forecast(how, tasks=len(measured_on(setup.tasks)), seeds=chosen["seeds"]))
     program = partial(_compare, setup, how)
     read = partial(comparison_of, names=arms.names, how=how, waived=setup.waived)
     return launch(setup, "compare", program, read, f"{arms.names[1]} against {arms.names[0]}").wait()
@@ -519,6 +525,7 @@ def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store
         timeout_s=options["timeout_s"],
         source=described(source),
         continues=Continued(run=last, iteration=iteration, planned=so_far.planned, looks=so_far.looks),
+        is_charged=charge_in(store, last, iteration) is not None,
     )
     if unfinished is not None and store.whole(unfinished.settings) != json.loads(json.dumps(made.settings)):
         raise unfinished_after(last, unfinished, "finish it first, by the same call that began it")
@@ -531,12 +538,12 @@ def _fresh(setup: Setup, given: Any, done: set[str]) -> list[HeldOut]:
     if given is not None:
         found = task_set(given)
         offered = found.held_out or found.train
-    taught = {canonical(one.input) for one in setup.tasks.train}
+    taught = leaked_tasks([one.input for one in setup.tasks.train], [one.input for one in offered])
     seen = {canonical(one.input) for one in setup.tasks.held_out if one.id in done}
     fresh = []
-    for one in offered:
+    for place, one in enumerate(offered):
         text = canonical(one.input)
-        if text in taught:
+        if place in taught:
             raise BadInput(f"task {one.id}", why="is one that it learnt from", remedy="leave it out")
         if one.id in done or text in seen:
             continue
@@ -556,7 +563,8 @@ def _decided(
     last = loads(Evidence, store.blobs.get(str(result.details["evidence"])))
     release = store.releases.get(result.release)
     kept = samples_of(store, release) or {}
-    candidate = candidate_of(store, release, last, measured(store, run.id), run=run.id, suite=evaluation.suite)
+    so_far, charge = measured(store, run.id), charge_in(store, run.id)
+    candidate = candidate_of(store, release, last, so_far, run=run.id, suite=evaluation.suite, charge=charge)
     request = PromotionRequest(
         candidate=candidate,
         how=evaluation.how,

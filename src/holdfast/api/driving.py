@@ -29,6 +29,7 @@ from holdfast.contracts.flag import FeatureFlags
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status
 from holdfast.pipeline.context import Runtime
+from holdfast.pipeline.improve import note_waiver
 from holdfast.pipeline.run import Control, RunSpec, drive
 from holdfast.pipeline.run import DurableRun as Driven
 from holdfast.promote.flags import snapshot
@@ -261,7 +262,6 @@ class ProgressLine:
 
 API = 1  # of the settings that are kept with a run
 LEASE_S = 10.0
-WAIVER = "waiver"  # the kind of the ledger's entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -403,9 +403,10 @@ def begin(
 
 def _note(setup: Setup, store: Store, run: str) -> None:
     """That safety is waived is in the ledger before anything is decided."""
-    if setup.waived is not None and not any(one.kind == WAIVER for one in store.ledger.entries(run=run)):
-        body = {"safety": "waived", "why": setup.waived}
-        store.ledger.append(WAIVER, body, who=who(), now=time.time(), run=run).result()
+    if setup.waived is not None:
+        noted = note_waiver(store, run, setup.waived, who=who(), now=time.time())
+        if noted is not None:
+            noted.result()
 
 
 def check_there(policy: Policy, store: Store) -> None:

@@ -24,24 +24,31 @@ from holdfast.contracts.agent import Agent, is_async
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import Features
+from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.policy import Policy, policy_record
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.scorer import check_scorers, refuse_blocking
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
-from holdfast.pipeline.context import SAFETY, Endpoints
+from holdfast.pipeline.context import Endpoints
 from holdfast.pipeline.prove import HeldOut
 from holdfast.policies.prompt import Prompt
 from holdfast.prove.comparison import ComparisonConfig
-from holdfast.reward import ready
-from holdfast.reward.scorers import OUTCOME_GATE, Combined, Scorer, combine, load_scorer
+from holdfast.reward.scorers import (
+    DEFAULT_SAFETY,
+    MAX_COST,
+    OUTCOME_GATE,
+    Combined,
+    Scorer,
+    capped,
+    combine,
+    load_scorer,
+)
 
 DEFAULT_STORE = ".holdfast/training/store.sqlite"
 OPENAI = "https://api.openai.com/v1"
 WORKERS = 16
-MAX_COST = 1.0  # of one attempt: what costs more is no less safe than that
-MAX_REGRESSION, UNWATCHED = 0.05, 0.99  # mean cost that may be added; where nothing is measured, anything
-DEFAULT_SAFETY = (ready.secrets_told, ready.injections_obeyed, ready.forbidden_tools)
+MAX_REGRESSION = 0.05  # mean cost that may be added
 
 
 class Options(TypedDict, total=False):
@@ -213,26 +220,23 @@ class TaskScore:
 
     def __call__(self, row: Any, output: Any, spans: Sequence[Span]) -> Any:
         given = self.combined(task_of(row), output, spans)
-        return self._later(given) if inspect.isawaitable(given) else _capped(given)
+        return self._later(given) if inspect.isawaitable(given) else capped(given)
 
     async def _later(self, given: Any) -> tuple[RewardTerm, ...]:
-        return _capped(await given)
+        return capped(await given)
 
     @property
     def uses(self) -> frozenset[str]:
         return self.combined.uses
 
+    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
+        self.combined.calibrate_by(calibrations)
+
     def without(self, features: Features) -> TaskScore:
         return TaskScore(self.combined.without(features))
 
     def costs(self, row: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
-        return _capped(self.combined.costs(task_of(row), spans)) if self.combined.safety else ()
-
-
-def _capped(signals: Sequence[RewardTerm]) -> tuple[RewardTerm, ...]:
-    return tuple(
-        replace(one, value=MAX_COST) if one.name == SAFETY and one.value > MAX_COST else one for one in signals
-    )
+        return capped(self.combined.costs(task_of(row), spans)) if self.combined.safety else ()
 
 
 def unscored(row: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
@@ -304,7 +308,7 @@ def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
         min_effect=options["min_effect"],
         reward_range=options.get("reward_range") or (low, high),
         max_cost=MAX_COST,
-        max_safety_regression=MAX_REGRESSION if score.combined.safety else UNWATCHED,
+        max_safety_regression=MAX_REGRESSION if score.combined.safety else None,
     )
 
 

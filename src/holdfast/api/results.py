@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.api.inputs import MAX_REGRESSION, UNWATCHED
+from holdfast.api.inputs import MAX_REGRESSION
 from holdfast.api.service import Accepted, promote
 from holdfast.api.stored import Block, Run, Shown, TextTable, decided_of, experience_of, task_key
 from holdfast.contracts.errors import BadInput
@@ -22,15 +22,16 @@ from holdfast.contracts.evidence import MetricComparison as Compared
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import loads
 from holdfast.contracts.release import Release
+from holdfast.contracts.rollout import RolloutState
 from holdfast.pipeline.context import SAFETY
 from holdfast.pipeline.improve import IterationResult
 from holdfast.pipeline.prove import episode, episodes_in, looks_in, missing
-from holdfast.promote.gate import ALLOWED, NAMES
+from holdfast.promote.gate import ALLOWED, NAMES, WAIVED
+from holdfast.prove.comparison import WAIVED as UNMEASURED
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, pairs
 from holdfast.store.store import Store
 
 NOTHING_LEARNT = "nothing_learnt"
-WAIVED = "safety_waived"  # in the manifest of evidence and of a release
 
 
 def metrics_table(comparisons: Iterable[Compared]) -> TextTable:
@@ -243,7 +244,7 @@ class Comparison(Shown):
             told = [f"whether {b} is better than {a} in {self.how.primary} is not decided yet{needs}"]
         shown = [one for one in self.comparisons.values() if self.waived is None or one.metric != "safety"]
         told.append(metrics_table(shown))
-        told += [f"  {reason}" for reason in self.verdict.reasons if self.waived is None or "safety" not in reason]
+        told += [f"  {reason}" for reason in self.verdict.reasons if self.waived is None or reason != UNMEASURED]
         if self.left_out:
             told.append(f"{self.left_out} tasks are left out: only one of the two has them")
         if any(self.unfinished.values()):
@@ -292,7 +293,7 @@ def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, f
         alpha=alpha,
         reward_range=span,
         max_cost=_most_cost(both),
-        max_safety_regression=UNWATCHED if unwatched else MAX_REGRESSION,
+        max_safety_regression=None if unwatched else MAX_REGRESSION,
     )
     for side, found in zip(sides, both, strict=True):
         places = {f"{task}/{seed}": (task, seed) for task, seed in shared}
@@ -335,6 +336,10 @@ def _measured(run: Run) -> _Side:
             None if rollout is None else episode(experience_of(rollout, run.id, rollout.signals), task=task, seed=seed)
         )
         if made is not None:
+            # What came right at another attempt had failed: raising must buy no new draw of chance.
+            is_again = one.faults > 0 and rollout is not None and rollout.status is RolloutState.SUCCEEDED
+            if is_again:
+                made = replace(made, reward=0.0, success=None if made.success is None else 0.0)
             found.append(made)
     is_watched = any(signal.name == SAFETY for one in decided.values() for signal in one.signals)
     return _Side(frozenset(keys), found, is_watched)
@@ -351,4 +356,4 @@ def _range(both: Sequence[Sequence[Episode]], primary: str) -> tuple[float, floa
 
 
 def _most_cost(both: Sequence[Sequence[Episode]]) -> float:
-    return max([1.0, *(one.safety_cost for side in both for one in side)])
+    return max([1.0, *(one.safety_cost or 0.0 for side in both for one in side)])

@@ -14,7 +14,7 @@ import os
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -597,9 +597,12 @@ def _verdict(
     if not every:
         return None
     primary = "success" if any(one.success is not None for one in every) else "reward"
-    rewards, costs = [one.reward for one in every], [one.safety_cost for one in every]
+    rewards, costs = [one.reward for one in every], [one.safety_cost for one in every if one.safety_cost is not None]
     how = ComparisonConfig(
-        primary=primary, reward_range=(min([0.0, *rewards]), max([1.0, *rewards])), max_cost=max([1.0, *costs])
+        primary=primary,
+        reward_range=(min([0.0, *rewards]), max([1.0, *rewards])),
+        max_cost=max([1.0, *costs]),
+        max_safety_regression=ComparisonConfig().max_safety_regression if costs else None,
     )
     found: Verdict | None = judged(sides[ARMS[0]], sides[ARMS[1]], how).get("verdict")
     return found
@@ -633,10 +636,12 @@ def import_logs(
     split: str = "train",
     model: str = "imported",
     scrub: bool = True,
+    leave: Collection[str] = (),
     store: str | Path | None = None,
     project: str = "default",
 ) -> Run:
     """Take in chat logs, one object with "messages" a line: scrubbed, through the data gates, each conversation once.
+    `leave` names classes that stay as they are, such as "ip".
 
     They are rollouts of one run of the project, which goes on with every import.
     """
@@ -645,7 +650,7 @@ def import_logs(
     rows, place = importing.read_logs(Path(path)), StoreAddress.of(store, project)
     with place.open(create=True) as opened:
         found = importing.import_logs(
-            opened, rows, split=Split(split), model=model, scrub=scrub, who=who(), clock=time.time
+            opened, rows, split=Split(split), model=model, scrub=scrub, leave=leave, who=who(), clock=time.time
         )
     if found.run is None or found.is_fruitless:
         gates = sorted({name for names in found.quarantined.values() for name in names})

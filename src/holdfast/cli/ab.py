@@ -58,6 +58,10 @@ class DesignOptions:
     hoped_effect: Annotated[
         float, Option("--worthwhile", metavar="X", help="Told by 'needs' while no gain is seen.")
     ] = 0.05
+    mature_after: Annotated[
+        str,
+        Option(metavar="TIME", help="A unit counts so long after it got its arm, as in 1h."),
+    ] = "0s"
     limit: Annotated[
         list[str] | None, Option(metavar="NAME=X", help="A guardrail, such as errors=0.1 or latency=none.")
     ] = None
@@ -70,6 +74,7 @@ class DesignOptions:
             worthwhile=self.hoped_effect,
             reward_range=_range(self.reward_range),
             limits=_limits(self.limit or ()),
+            mature_after=seconds_of(self.mature_after, "--mature-after", least=0.0),
             **more,
         )
         _guardrails(made, self.alpha)
@@ -156,7 +161,7 @@ def stop(
         trial = _of_feature(opened, feature, at)
         if trial.ended_at is not None:
             raise BadInput(f"experiment {trial.name}", why=f"ended {show.local_time(trial.ended_at)}")
-        ruling, settings = ruling_of(opened, trial), dict(trial.settings)
+        ruling, settings = ruling_of(opened, trial, now=time.time()), dict(trial.settings)
         how: Any = {"who": who(), "now": time.time(), "environment": os.environ, "why": why}
         trial = replace(trial, settings={**settings, "apply": apply or settings["apply"]})
         over = ended(opened, trial, ruling, **how)
@@ -166,11 +171,11 @@ def stop(
     return Output({"trial": over, "ruling": ruling, "flag": flag}, fold(said))
 
 
-def seconds_of(text: str) -> float:
+def seconds_of(text: str, option: str = "--for", *, least: float = 1e-9) -> float:
     """7d, 12h, 1.5h, 30m, 90s."""
     found = DURATION.fullmatch(text.strip())
-    if found is None or float(found[1]) <= 0.0:
-        raise BadInput(f"--for {text!r}", why="is not a time", remedy="write 7d, 12h, 30m or 90s")
+    if found is None or float(found[1]) < least:
+        raise BadInput(f"{option} {text!r}", why="is not a time", remedy="write 7d, 12h, 30m or 90s")
     return float(found[1]) * SECONDS[found[2]]
 
 
@@ -318,7 +323,7 @@ def _print(trial: Experiment, ruling: Ruling, served: list[ServedRequest]) -> No
     ]
     metric = trial.settings.get("metric")
     show.print_table(("arm", ">part", ">units", ">requests", ">outcomes", f">mean {metric}"), rows)
-    print(f"sample ratio: p {ruling.ratio_p:.3g}, looked at once")
+    print(f"sample ratio: p {ruling.ratio_p:.3g}, told alike: p {ruling.told_p:.3g}, looked at once")
 
 
 @app.command()
@@ -358,7 +363,7 @@ def _ruling(at: StoreOptions, name: str) -> tuple[Experiment, Ruling, list[Serve
     with at.existing() as opened:
         trial = _experiment(opened, name)
         with show.progress("reading outcomes", None):
-            ruling, served = ruling_of(opened, trial), opened.trials.served(name)
+            ruling, served = ruling_of(opened, trial, now=time.time()), opened.trials.served(name)
     return trial, ruling, served
 
 

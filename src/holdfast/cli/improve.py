@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli.options import (
+    CONFIG,
     DeviceOption,
     DtypeOption,
     Output,
@@ -24,7 +26,7 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.release import decision_lines, headline, reason_lines
 from holdfast.cli.report import write_page
-from holdfast.cli.show import left, near, one_line, print_table, step
+from holdfast.cli.show import folded, left, near, one_line, print_table, step
 from holdfast.contracts.errors import BadInput, Lost, NotFound
 from holdfast.contracts.evidence import Decision
 from holdfast.contracts.records import decode
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from holdfast.workloads.tooluse.quickstart import Quickstart, Results, SuccessRate
 
 
-CONFIG = "holdfast.toml"
 AGENT_PY = '''"""The agent: what is to become better. Any client may be used: ctx.base_url and ctx.api_key answer."""
 
 
@@ -357,6 +358,9 @@ class ImproveOptions:
     train_on: Annotated[
         str | None, Option(metavar="MODEL|TAG", help="Train on these calls alone; else on the policy's own.")
     ] = None
+    waive_safety: Annotated[
+        str | None, Option(metavar="WHY", help="Prove without measuring safety; the ledger and every page say why.")
+    ] = None
     budget: Annotated[
         float | None, Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
     ] = None
@@ -373,7 +377,7 @@ class ImproveOptions:
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
         if self.env is None and self.reward_range is not None:
             raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
-        for name in ("model", "lora", "device", "dtype", "agent", "follow", "train_on"):
+        for name in ("model", "lora", "device", "dtype", "agent", "follow", "train_on", "waive_safety"):
             if self.env is not None and getattr(self, name) is not None:
                 raise BadInput(
                     f"--{name.replace('_', '-')}",
@@ -389,7 +393,8 @@ class ImproveOptions:
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
         block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
         names = ("model", "lora", "device", "dtype", "agent", "train_on")
-        settings = override(settings, improve=block, **{name: getattr(self, name) for name in names})
+        named = {"safety_waived": self.waive_safety, **{name: getattr(self, name) for name in names}}
+        settings = override(settings, improve=block, **named)
         return _found(settings, at.store, at.project)
 
     def in_env(self, env: str) -> RunSpec:
@@ -417,11 +422,11 @@ def improve(
     and rl_optimizer; docs/config.md lists them.
     """
     from holdfast.cli.drive import drive, switched_off
-    from holdfast.contracts.settings import ImproveBlock
     from holdfast.operate.switches import snapshot_of
 
     with needing("learn"):
         from holdfast.pipeline.control import env_spec_from
+        from holdfast.pipeline.plan import forecast_of
         from holdfast.pipeline.spec import comparison_config, improve_spec
     if config is None and how.env is None and resume is None and Path(CONFIG).is_file():
         config = Path(CONFIG)
@@ -441,11 +446,14 @@ def improve(
         assert spec is not None
         if (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
+        if settings is not None and resume is None:
+            for line in forecast_of(getattr(spec.program, "keywords", {})["spec"], opened).lines:
+                print("\n".join(folded(line)), file=sys.stderr)
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, _, code = drive(opened, spec, resume)
         updates = opened.steps.of_run(status.run_id)
         decided = [update.body for update in updates if "proposed" in update.body]
-        prove = None if settings is None else comparison_config((settings.improve or ImproveBlock()).prove)
+        prove = None if settings is None else comparison_config(settings)
         pages = [write_page(Path(body["proof"]), prove) if "proof" in body else None for body in decided]
         now = {body["release"]: opened.releases.get(body["release"]) for body in decided if "release" in body}
         off = switched_off(opened, status.run_id, spec, begun)

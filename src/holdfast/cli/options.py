@@ -39,6 +39,7 @@ DtypeOption = Annotated[
 
 
 Command = TypeVar("Command", bound=Callable[..., "Output | None"])
+CONFIG = "holdfast.toml"  # of a project, in its folder
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}  # rich help is slow
 DEFAULT_STORE = ".holdfast/training/store.sqlite"
@@ -53,8 +54,13 @@ AnyProject = Annotated[
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 Leave = Annotated[
     list[str] | None,
-    Option("--leave", metavar="CLASS", help="Leave this class as it is when scrubbing, such as ip; may be repeated."),
+    Option(
+        "--leave",
+        metavar="CLASS",
+        help="Leave this class as it is when scrubbing, such as ip; may be repeated. Else: `leave` in holdfast.toml.",
+    ),
 ]
+
 Limit = Annotated[int, Option("--limit", metavar="N", min=1, max=10_000, help="At most so many rows.")]
 RunText = Annotated[str, Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
 RolloutText = Annotated[str, Argument(metavar="RUN/NAME", help="The rollout's id; both parts may be cut short.")]
@@ -64,6 +70,15 @@ ApiToken = Annotated[
     str | None, Option("--token", metavar="TEXT", envvar="HOLDFAST_TOKEN", help="What callers send as their API key.")
 ]
 Why = Annotated[str, Option("--why", metavar="TEXT", help="The reason, kept in the ledger.")]
+
+
+def classes_left(given: list[str] | None) -> tuple[str, ...]:
+    """The classes that scrubbing leaves as they are: by --leave, else by `leave` of the config in this folder."""
+    if given is not None:
+        return tuple(given)
+    from holdfast.contracts.settings import left_by
+
+    return left_by(Path(CONFIG))
 
 
 @dataclass(frozen=True, slots=True)

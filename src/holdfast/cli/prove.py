@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from holdfast.cli import calibrate
+from holdfast.cli import calibrate, targets
 from holdfast.cli.options import CommandSet, Output, StoreOptions, check_torch, needing, store_flags, who
 from holdfast.cli.release import metric_name
 from holdfast.cli.show import count, folded, local_time, print_table, progress, step
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.more import CandidateEvidence
     from holdfast.pipeline.paired import PairedEvaluation
     from holdfast.pipeline.run import RunSpec
-    from holdfast.prove.comparison import ComparisonResult
+    from holdfast.prove.comparison import ComparisonConfig, ComparisonResult
     from holdfast.prove.suite import Suite
     from holdfast.store.store import Store
 
@@ -141,16 +143,26 @@ def compare(
     base_url: Annotated[str | None, Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
     seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Tries at each task, by either.")] = 2,
     alpha: Annotated[float, Option(metavar="X", help="Chance of calling better what is not.")] = 0.05,
+    waive_safety: Annotated[
+        str | None, Option(metavar="WHY", help="Compare without measuring safety; the ledger says why.")
+    ] = None,
 ) -> Output:
     """Compare B with A, paired by task and seed; the verdict holds however often you look at it.
 
     Nothing is trained, and no release moves.
     """
     from holdfast.api.calls import compare as compared
+    from holdfast.api.inputs import Waived
 
     options: dict[str, Any] = {"alpha": alpha, "store": at.store, "project": at.project}
     if tasks is None:
-        for name, value in (("--agent", agent), ("--scorer", scorer), ("--model", model), ("--base-url", base_url)):
+        for name, value in (
+            ("--agent", agent),
+            ("--scorer", scorer),
+            ("--model", model),
+            ("--base-url", base_url),
+            ("--waive-safety", waive_safety),
+        ):
             if value:
                 raise BadInput(name, why="is for what is measured now", remedy="give --tasks FILE, or two runs alone")
         found = compared(a, b, **options)
@@ -161,6 +173,8 @@ def compare(
         given: dict[str, Any] = {"agent": agent, "scorers": scorer or ["exact"], "base_url": base_url, "seeds": seeds}
         if all(isinstance(one, str) or hasattr(one, "texts") for one in policies):
             given["model"] = model
+        if waive_safety is not None:
+            given["safety"] = Waived(waive_safety)
         found = compared(policies[0], policies[1], str(tasks), **given, **options)
     return Output(comparison_record(found), str(found))
 
@@ -215,13 +229,14 @@ def more(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, Option(metavar="N", min=1, max=100, help="The same tasks, N times more each; counts half.")
+        int | None, Option(metavar="N", min=1, max=100, help="The same tasks, N times more each; another test.")
     ] = None,
 ) -> Output:
     """Collect more evidence on the same two versions and ask the gate again.
 
-    On further tasks the test goes on where it stood. The same tasks with further seeds are another try, and are
-    believed half as easily. Without either option: as many generated tasks again, or else as many seeds again.
+    On further tasks the test goes on where it stood, with the same α. The same tasks with further seeds are another
+    test, with the α that the policy's account leaves. Without either option: as many generated tasks again, or else as
+    many seeds again.
     """
     from holdfast.cli.drive import drive
     from holdfast.cli.release import decision_view
@@ -336,6 +351,7 @@ app = CommandSet("Prove that a version is better than another, and measure how o
 app.command("calibrate")(calibrate.calibrate)
 app.command("null")(calibrate.null)
 app.command("more")(more)
+app.command("targets")(targets.targets)
 
 Name = Annotated[
     str | None, Option(metavar="VERSION", help="sprout, sprout-weak, a folder, a checkpoint, or policy@number.")
@@ -381,10 +397,136 @@ def run(
         primary=primary, alpha=alpha, min_effect=min_effect, max_safety_regression=max_safety_regression
     )
     given = {"batch": batch, "stop_early": stop_early, "seed": seed, "workers": workers, "is_null": null, "how": how}
+    given["is_charged"] = not null
     cases = _suite(str(suite), seeds)
     with at.open() as opened:
         made = _evaluation_prove(opened, cases, str(suite), str(baseline), candidate, given)
+        if not null:
+            _tell_forecast(opened, made)
         return _drive(opened, evaluation_spec(opened, made), None)
+
+
+@app.command("plan")
+def plan(
+    at: StoreOptions,
+    config: Annotated[
+        Path | None, Argument(metavar="CONFIG", help="The settings of 'improve': its tasks, seeds, α and margin.")
+    ] = None,
+    tasks: Annotated[
+        int | None, Option(metavar="N", min=1, max=1_000_000, help="Held-out tasks, in place of CONFIG.")
+    ] = None,
+    seeds: Annotated[int | None, Option(metavar="N", min=1, max=100, help="Tries at each task.")] = None,
+    base_rate: Annotated[
+        float | None, Option(metavar="P", help="Success now; else what the live version had, or 0.5.")
+    ] = None,
+    alpha: Annotated[
+        float | None, Option(metavar="A", help="Of all candidates on these tasks; the account gives each a share.")
+    ] = None,
+    gain: Annotated[float | None, Option(metavar="X", help="How many tasks does this gain need? As in 0.05.")] = None,
+    max_safety_regression: Annotated[float | None, Option(metavar="X", help="So much may be lost in safety.")] = None,
+    waive_safety: Annotated[bool, Option("--waive-safety", help="Forecast without a proof of safety.")] = False,
+) -> Output:
+    """Forecast what a proof can show before anything is run: the gain that the tasks can prove, and what more needs.
+
+    Exits 1 where the gate could not open with these tasks, however good the candidate is.
+    """
+    if (config is None) == (tasks is None):
+        why = "and CONFIG were both given" if tasks is not None else "is missing"
+        raise BadInput("--tasks", why=why, remedy="give the number of held-out tasks, or the file with the settings")
+    from holdfast.pipeline.plan import UNKNOWN_RATE, charged_next
+    from holdfast.pipeline.plan import base_rate as known_rate
+    from holdfast.prove.plan import forecast
+
+    how, count, tries, line, least = _planned(config, tasks, seeds)
+    changed: dict[str, Any] = {"alpha": alpha, "max_safety_regression": max_safety_regression}
+    how = replace(how, **{name: value for name, value in changed.items() if value is not None})
+    how = replace(how, max_safety_regression=None) if waive_safety else how
+    rate = base_rate
+    with ExitStack() as stack:
+        try:
+            opened = stack.enter_context(at.existing()) if line is not None else None
+        except NotFound:  # there is none yet: nothing was charged, and nothing is known
+            opened = None
+        if opened is not None and line is not None and rate is None:
+            rate = known_rate(opened, line, how)
+        how = charged_next(how, opened, line, count if isinstance(count, list) else None)
+    found = forecast(
+        how,
+        tasks=count if isinstance(count, int) else len(count),
+        seeds=tries,
+        base_rate=UNKNOWN_RATE if rate is None else rate,
+        gain=gain,
+        least=least,
+    )
+    told = [line for one in found.lines for line in folded(one)]
+    return Output(found.record(), "\n".join(told), int(not found.is_provable))
+
+
+def _planned(
+    config: Path | None, tasks: int | None, seeds: int | None
+) -> tuple[ComparisonConfig, int | list[Any], int, str | None, int]:
+    """How it is compared, the tasks or how many, tries at each, the line of versions, and what the gate asks for."""
+    from holdfast.promote.gate import Criteria
+    from holdfast.prove.comparison import ComparisonConfig
+
+    if config is None:
+        assert tasks is not None
+        return ComparisonConfig(), tasks, seeds or SEEDS, None, Criteria().least
+    from holdfast.contracts.settings import ImproveBlock, load_settings
+    from holdfast.pipeline.spec import comparison_config, criteria, with_tasks
+
+    settings = with_tasks(load_settings(config))
+    block = settings.improve or ImproveBlock()
+    if not settings.val:
+        raise BadInput(f"{config}: validate", why="is empty", remedy="improvement is proved on tasks that are held out")
+    found = comparison_config(settings)
+    return found, list(settings.val), seeds or block.prove.seeds, block.policy, criteria(block.prove).least
+
+
+@app.command("anchor")
+def anchor(
+    at: StoreOptions,
+    policy: Annotated[str | None, Argument(metavar="POLICY", help="Which line of versions; else the only one.")] = None,
+    against: Annotated[
+        str | None, Option(metavar="VERSION", help="The anchor; else the first version that was live.")
+    ] = None,
+) -> Output:
+    """Measure the live version against its anchor on the policy's held-out tasks.
+
+    Each promotion may lose a little that nobody can see; this sees the sum. Where live is proved worse, that is exit
+    code 1 and an alert. The test has an α of its own, and no release moves.
+    """
+    from holdfast.cli.drive import drive
+    from holdfast.cli.release import _policy as policy_named
+
+    with needing("learn"):
+        from holdfast.pipeline.more import anchor_evaluation
+    with at.existing() as opened:
+        name = policy_named(opened, policy)
+        whole = None if against is None else _whole(opened, against)
+        made = anchor_evaluation(opened, name, whole, _suites())
+        status, _, code = drive(opened, _spec(opened, made), None)
+        found = view_of(opened, opened.runs.get(status.run_id), code)
+        is_worse = _alert(opened, name, made, status.run_id)
+        return replace(found, code=code or int(is_worse))
+
+
+def _alert(store: Store, policy: str, made: PairedEvaluation, run: str) -> bool:
+    """Raises an alert where live is proved worse than its anchor, and clears it where it is proved better."""
+    from holdfast.contracts.commands import Alert, Severity
+    from holdfast.pipeline.paired import comparison_of
+
+    found, code = comparison_of(store, run), f"worse_than_anchor:{policy}"
+    outcome = None if found is None else found.verdict.outcome
+    if outcome is Outcome.REJECT:
+        remedy = f"holdfast release rollback {policy} --to {made.baseline.name}"
+        message = f"{made.candidate.name} is live, and proved worse than {made.baseline.name} ({run}); {remedy}"
+        alert = Alert(code=code, message=message, severity=Severity.CRITICAL, at=time.time())
+        store.alerts.raise_(alert, who=who()).result()
+        print("\n".join(folded(message)), file=sys.stderr)
+    elif outcome is Outcome.PROMOTE:
+        store.alerts.clear(code, at=time.time(), who=who()).result()
+    return outcome is Outcome.REJECT
 
 
 @app.command("show")
@@ -394,6 +536,25 @@ def show_run(
     """Show what a run has proved so far, with every interim analysis."""
     with at.existing() as opened:
         return view_of(opened, _of_kind(opened.runs.get(run)))
+
+
+def _tell_forecast(store: Store, made: PairedEvaluation) -> None:
+    """Before anything runs: whether it can decide at all."""
+    from holdfast.pipeline.leaks import leak_finding
+    from holdfast.pipeline.plan import UNKNOWN_RATE, base_rate, charged_next
+    from holdfast.prove.plan import forecast
+
+    policy = made.candidate.name.rpartition("@")[0]
+    how, rate = made.how, None
+    if policy in store.releases.policies():
+        leaked = leak_finding(store, store.releases.get(made.candidate.name), {one.id: one.input for one in made.tasks})
+        if leaked.count:
+            why = f"{made.candidate.name} learnt from {leaked.count} of these tasks, and no gate will open for that"
+            print("\n".join(folded(f"{why}: {leaked.detail}")), file=sys.stderr)
+        how, rate = charged_next(how, store, policy, [one.input for one in made.tasks]), base_rate(store, policy, how)
+    known = UNKNOWN_RATE if rate is None else rate
+    told = forecast(how, tasks=len(made.tasks), seeds=len(made.seeds), base_rate=known, least=made.least)
+    print("\n".join(line for one in told.lines for line in folded(one)), file=sys.stderr)
 
 
 def _check_prove(

@@ -26,7 +26,7 @@ from holdfast.contracts.evidence import Decision, Evidence, MetricComparison, Re
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.promote.gate import ALLOWED, NAMES, Criteria, SpreadLimits
-from holdfast.promote.release import UNDECIDED, rollback_target
+from holdfast.promote.release import HOLDBACK, UNDECIDED, rollback_target
 
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding
@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from holdfast.operate.publication import RecomputedDecision
     from holdfast.pipeline.more import CandidateEvidence
     from holdfast.pipeline.promote import PromotionRequest
+    from holdfast.promote.alpha_account import Charge
     from holdfast.prove.comparison import ComparisonConfig
     from holdfast.store.store import Store
 
 
 STAGES = ("shadow", "canary", "live")
+STUCK = ("data_quality_", "evidence_missing_", "golden_", "kpi_", "baseline_is_not_live")  # what no episode mends
 
 
 def decide(
@@ -60,8 +62,9 @@ def decide(
     if to not in STAGES:
         raise BadInput(f"--to {to}", why="is no stage ahead", remedy=f"use {', '.join(STAGES)}")
     with needing("learn"):
-        from holdfast.pipeline.more import compared
+        from holdfast.pipeline.more import compared, tasks_of
         from holdfast.workloads.tooluse.suite import evaluation_from
+    from holdfast.pipeline.leaks import leak_finding
     from holdfast.pipeline.promote import promote
     from holdfast.store.store import find_release
 
@@ -75,7 +78,11 @@ def decide(
         findings = _findings(opened, release, audit, golden)
         opened.steps.verify(opened.runs.get(run).id)  # nobody has touched them since
         measured = compared(opened, run, release.id, evaluation_from)
-        request = _request(opened, release, measured, findings, untrained, Stage(to))
+        leaked = leak_finding(opened, release, tasks_of(opened, measured, evaluation_from))
+        audits = measured.audit if findings[0] is None else findings[0]
+        if audits is not None or leaked.count:  # of one that nobody audited, a leak is known all the same
+            audits = (*(audits or ()), leaked)
+        request = _request(opened, release, measured, (audits, findings[1]), untrained, Stage(to))
         found = asyncio.run(promote(opened, request, clock=time.time, who=who()))
         return decision_view(found, opened.releases.get(release.id), str(at))
 
@@ -109,11 +116,11 @@ def _findings(store: Store, release: Release, audit: str | None, golden: str | N
 def _request(
     store: Store, release: Release, found: CandidateEvidence, findings: tuple[Any, Any], is_untrained: bool, to: Stage
 ) -> PromotionRequest:
-    from holdfast.pipeline.more import tries
+    from holdfast.pipeline.alpha_account import at_charge
     from holdfast.pipeline.promote import Candidate, PromotionRequest
 
     live = _live(store, release, found)
-    measured = found.measured
+    measured, charge = found.measured, found.charge or _charge(store, live, release, found)
     candidate = Candidate(
         run=found.run,
         policy=release.policy,
@@ -124,15 +131,16 @@ def _request(
         after=measured.after,
         planned=measured.planned,
         lost=measured.lost,
-        audit=found.audit if findings[0] is None else findings[0],
+        audit=findings[0],
         golden=findings[1],
         manifest=release.manifest,
         kind=release.kind,
+        charge=charge,
     )
-    how = _strict(found.how, tries(store, found, release))
+    how = at_charge(_strict(found.how), charge)
     criteria = Criteria(
         max_safety_regression=how.max_safety_regression,
-        max_p_value=how.alpha,
+        max_p_value=how.uncharged_alpha,
         require_audit=not is_untrained,
         max_seed_spread=SpreadLimits(p_value=how.seed_p_value_spread, delta=how.seed_delta_spread),
         max_sample_spread=SpreadLimits(p_value=how.sample_p_value_spread, delta=how.sample_delta_spread),
@@ -140,6 +148,16 @@ def _request(
     return PromotionRequest(
         candidate=candidate, how=how, criteria=criteria, reports=store.reports, now=time.time(), to=to
     )
+
+
+def _charge(store: Store, live: Release, release: Release, found: CandidateEvidence) -> Charge:
+    """Of a run that was charged nothing, as its baseline was not live, or nobody kept an account: it is charged now."""
+    from holdfast.pipeline.alpha_account import charged
+
+    told: dict[str, Any] = {"run": found.runs[0].id, "iteration": found.iteration, "who": who(), "now": time.time()}
+    versions = (live.source, release.source)
+    alpha = found.how.uncharged_alpha
+    return asyncio.run(charged(store, release.policy, found.tasks, alpha=alpha, versions=versions, **told))
 
 
 def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:
@@ -161,13 +179,13 @@ def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:
     return live
 
 
-def _strict(how: ComparisonConfig, tries: int) -> ComparisonConfig:
-    """As the run was weighed, but no looser than is documented; and with half the error rate at every further try."""
+def _strict(how: ComparisonConfig) -> ComparisonConfig:
+    """As the run was weighed, but no looser than is documented."""
     usual = type(how)()
     least = ["alpha", "max_safety_regression", "seed_p_value_spread", "seed_delta_spread"]
     least += ["sample_p_value_spread", "sample_delta_spread"]
-    tight = {name: min(getattr(how, name), getattr(usual, name)) for name in least}
-    return replace(how, **{**tight, "alpha": tight["alpha"] / 2 ** (tries - 1)}, min_effect=max(how.min_effect, 0.0))
+    tight = {name: min(getattr(how, name), getattr(usual, name)) for name in least if getattr(how, name) is not None}
+    return replace(how, **tight, min_effect=max(how.min_effect, 0.0))
 
 
 def decision_view(found: dict[str, Any], now: Release, at: str) -> Output:
@@ -211,8 +229,8 @@ def _print_versions(found: list[Release], shares: dict[str, int]) -> None:
 
 
 def _row(release: Release, canary_share: int) -> tuple[str, ...]:
-    """The live one answers what its canary does not."""
-    share = release.share - canary_share if release.stage is Stage.LIVE else release.share
+    """The live one answers what its canary does not, its holdback at the least."""
+    share = max(release.share - canary_share, HOLDBACK) if release.stage is Stage.LIVE else release.share
     is_serving = release.stage in (Stage.LIVE, Stage.CANARY)
     good = "yes" if release.is_known_good else ""
     return release.id, str(release.stage), f"{share} %" if is_serving else "", good, _named(release.source)
@@ -317,6 +335,8 @@ def show_(version: VersionText, at: StoreOptions) -> Output:
 @app.command()
 def history(at: StoreOptions, policy: PolicyText = None) -> Output:
     """List the decisions about a policy's versions, oldest first."""
+    from holdfast.operate.briefs import happened
+
     with existing(at) as opened:
         entries = opened.releases.history(_policy(opened, policy))
     lines = []
@@ -325,6 +345,48 @@ def history(at: StoreOptions, policy: PolicyText = None) -> Output:
         first, *more = folded(show.one_line(f"{show.local_time(one.at)[:16]} {what}, by {one.who}"), " " * 7)
         lines += [f"{one.seq:>5}  {first.lstrip()}", *more, *folded(show.one_line(why, LONGEST_WHY), " " * 9)]
     return Output(entries, "\n".join(lines))
+
+
+@app.command("account")
+def alpha_account(at: StoreOptions, policy: PolicyText = None) -> Output:
+    """Show a policy's α-account: which tests its candidates had, what is spent, and what the next one gets.
+
+    Candidates that are measured on the same held-out tasks share one α; fresh tasks begin anew, and promotions win
+    some of it back.
+    """
+    from holdfast.pipeline.alpha_account import account_record
+
+    with existing(at) as opened:
+        found = account_record(opened, _policy(opened, policy))
+    return Output(found, lambda: _print_account(found, str(at)))
+
+
+def _print_account(found: dict[str, Any], at: str) -> None:
+    tests = show.count(found["tests"], "candidate")
+    print(f"{found['policy']}: {tests} tested, {found['promoted']} promoted")
+    if found["sets"]:
+        bound = f"were none of them better, the chance of any promotion so far is at most {found['bound']:.3g}"
+        print("\n".join(folded(bound)))
+        rows = [
+            (
+                str(one["tasks"]),
+                str(one["tests"]),
+                f"{one['spent']:.0%}",
+                f"{one['left']:.0%}",
+                f"{one['next_alpha']:.2g}",
+            )
+            for one in found["sets"]
+        ]
+        show.print_table((">held-out tasks", ">tests", ">spent", ">left", ">α of the next"), rows)
+    anchor = found["anchor"]
+    if anchor is not None:
+        told = {"reject": "live is proved worse", "promote": "live is proved better"}.get(
+            anchor["outcome"], "undecided"
+        )
+        print(f"against its anchor {anchor['against']}: {told} ({anchor['run']})")
+    if found["anchor_due"] is not None:
+        print(f"{found['anchor_due']} promotions since live was measured against its anchor:")
+        print("\n".join(step(f"holdfast prove anchor {found['policy']}{at}")))
 
 
 @app.command()
@@ -429,6 +491,10 @@ def serve(
     guard: Annotated[
         bool, Option("--guard/--no-guard", help="Watch canaries here: take them further, or back.")
     ] = True,
+    holdback: Annotated[
+        bool,
+        Option("--holdback/--no-holdback", help="5 % of the callers stay with the version before, to compare with."),
+    ] = True,
     upstream: Annotated[
         str | None, Option(metavar="URL", help="Where models elsewhere answer, as in http://…/v1.")
     ] = None,
@@ -446,9 +512,9 @@ def serve(
     with existing(at) as opened, endpoint.listen(host, port, token=token) as listening:
         name = _policy(opened, policy)
         how: dict[str, Any] = {"token": token, "is_recorded": record, "is_scrubbed": scrub, "is_guarded": guard}
-        how["upstream"] = upstream
+        how |= {"upstream": upstream, "keeps_holdback": holdback}
         key = os.environ.get("OPENAI_API_KEY") or None
-        run(opened, name, listening, ServiceOptions(**how, key=key, in_words=happened))
+        run(opened, name, listening, ServiceOptions(**how, key=key))
 
 
 def existing(at: StoreOptions) -> Store:
@@ -530,6 +596,9 @@ def decision_lines(
     yield from folded(headline(release, decision, now), indent)
     yield from reason_lines(decision.reasons, f"{indent}  ")
     if is_measurable(decision) and (now is None or now.kind is not PolicyKind.NETWORK):
+        stuck = list(dict.fromkeys(one.code for one in decision.reasons if one.code.startswith(STUCK)))
+        if stuck:
+            yield from folded(f"more episodes alone would not open it: {', '.join(stuck)}", f"{indent}  ")
         yield from step(f"holdfast prove more {release} --tasks FILE{at}", "more episodes for it", f"{indent}  ")
 
 
@@ -565,13 +634,13 @@ def evidence_of(store: Store, release: Release) -> Evidence | None:
 
 def guard_of(store: Store, release: Release) -> dict[str, Any] | None:
     """What its guard sees; None where nothing of it is watched."""
-    from holdfast.operate.canary_controller import judge
+    from holdfast.operate.canary_controller import compared, judge
     from holdfast.prove.guard import GuardLimits
 
-    live = store.releases.live(release.policy)
-    if live is None or release.stage not in (Stage.CANARY, Stage.SHADOW):
+    pair = compared(store.releases.of_policy(release.policy))
+    if pair is None or pair[0].id != release.id:
         return None
-    return asdict(judge(store, release, live, GuardLimits()))
+    return {"beside": pair[1].id, **asdict(judge(store, *pair, GuardLimits(), time.time()))}
 
 
 def last_decision(store: Store, release: Release) -> tuple[Decision, LedgerEntry] | None:
@@ -603,13 +672,31 @@ def version_lines(
     for line in _evidence_lines(evidence):
         yield f"  {line}"
     if guard is not None:
-        for metric, one in guard["readings"].items():
-            reading = f"live {_number(one['live'])}, this {_number(one['canary'])}, {one['n']} answers"
-            yield f"  guard    {metric_name(metric):<11} {STATES.get(one['state'], one['state']):<9} {reading}"
+        yield from _guard_lines(guard)
+    elif release.stage is Stage.LIVE:
+        yield from _line("guard", "compared with nothing: no version before it is held back")
+
+
+def _guard_lines(guard: dict[str, Any]) -> Iterator[str]:
+    """What is compared with what, how much of it was told, and the state of each metric."""
+    yield from _line("guard", f"compared with {guard['beside']}, on callers that could have met either")
+    for reason in guard["void"]:
+        yield from folded(reason["text"], "           ")
+    for metric, one in guard["readings"].items():
+        reading = f"that {_number(one['live'])}, this {_number(one['canary'])}, {one['n']} answers"
+        yield f"  guard    {metric_name(metric):<11} {STATES.get(one['state'], one['state']):<9} {reading}"
+        if one["canary_told"] is not None and (one["live_told"], one["canary_told"]) != (1.0, 1.0):
+            yield f"           told of that {one['live_told'] or 0.0:.0%}, of this {one['canary_told']:.0%}"
+        for at in one["quantiles"]:
+            figures = f"that {_number(at['live'])}, this {_number(at['canary'])}"
+            beyond = f"that {at['live_beyond']:.1%}, this {at['canary_beyond']:.1%}"
+            yield f"           p{100 * at['quantile']:<10g} {figures}; beyond the limit {beyond}"
 
 
 def explained(release: Release, found: RecomputedDecision, way_back: list[str]) -> Iterator[str]:
     """How it came to be where it is, and whether the samples still say so."""
+    from holdfast.operate.briefs import happened
+
     serves = SERVES.get(release.stage, "it serves nobody").format(share=release.share)
     yield f"{release.id} is {release.stage}; {serves}\n"
     for entry in found.history:
@@ -633,27 +720,6 @@ def explained(release: Release, found: RecomputedDecision, way_back: list[str]) 
     if found.proof:
         yield from left("proof:", found.proof)
     yield from way_back
-
-
-def happened(entry: LedgerEntry) -> tuple[str, str]:
-    """What an entry of the ledger says, and why."""
-    body, why = entry.body, str(entry.body.get("why", ""))
-    if "add" in body:
-        return f"{body['add']} registered", str(body.get("source", ""))
-    if "refuse" in body:
-        decision = decode(Decision, dict(body["decision"]))
-        texts = "; ".join(f"{one.code}: {one.text}" for one in decision.reasons)
-        return f"{body['refuse']} {outcome(decision)}", texts
-    if "accept" in body:
-        return f"{body['accept']} accepted", decode(Decision, dict(body["decision"])).reasons[0].text
-    if "roll_back" in body:
-        return f"{body['roll_back']} taken back, {body['to']} live", why
-    if "restore" in body:
-        return f"{body['restore']} live again, {body['retired']} retired", why
-    if body.get("to") == Stage.CANDIDATE:
-        return f"{body.get('move')} gets a second try", why
-    share = f" {body['share']} %" if body.get("share") and body.get("to") == Stage.CANARY else ""
-    return f"{body.get('move')} {body.get('from')} → {body.get('to')}{share}", why
 
 
 def _evidence_lines(evidence: Evidence | None) -> list[str]:

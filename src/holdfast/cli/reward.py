@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.judgement import Calibration, EvalItem, ReviewRequest
     from holdfast.contracts.rollout import Rollout
     from holdfast.contracts.trace import Span
+    from holdfast.reward.judges.calibration import Corrected
     from holdfast.reward.judges.ensemble import Opinion
     from holdfast.reward.judges.judge import Criterion, Judge
     from holdfast.store.store import Store
@@ -462,6 +463,50 @@ def calibrate_judge(
         made = asyncio.run(_calibrate(opened, on, asked))
         opened.judgements.calibrate(made, who=who()).result()
     return Output(made, "\n".join(_calibration_lines(made)))
+
+
+@judge_app.command("estimate")
+def estimate_share(
+    file: Annotated[Path, Argument(metavar="FILE", help="Answers: a line of JSON each, with task and output.")],
+    at: StoreOptions,
+    judge: Annotated[str, Option(metavar="NAME", help="verifier, a folder of 'judge train', or a model.")] = VERIFIER,
+    criterion: On = "correctness",
+    own: Own = None,
+    base_url: BaseUrl = None,
+    noise: Annotated[
+        float | None, Option(metavar="X", help="Share of the labels that is wrong; else up to 0.1 of a person's.")
+    ] = None,
+) -> Output:
+    """Estimate the share of answers that holds, with the judge's errors taken out and an interval.
+
+    Labels of these very answers ('holdfast label', 50 or more, drawn by chance) and the judge are used together, by
+    PPI++. Without them the judge's calibration on other answers corrects its mean, by Rogan and Gladen.
+    """
+    on, artefacts = _criterion(criterion, own), answers(file)
+    with at.open(migrate=False) as opened:
+        (asked,) = named([judge], base_url)
+        with show.progress(f"asking {asked.name}", len(artefacts)) as advance:
+            found, silent = asyncio.run(_estimated(opened, on, artefacts, asked, noise, advance))
+    left_out = f"; {show.count(silent, 'answer')} without a score left out" if silent else ""
+    told = {**asdict(found), "judge": asked.name, "criterion": on.id, "without_score": silent}
+    return Output(told, fold(f"{on.id}: {found.text}{left_out}; the judge alone says {found.raw:.3f}"))
+
+
+async def _estimated(
+    opened: Store, on: Criterion, artefacts: Sequence[EvalItem], asked: Judge, noise: float | None, advance: Any
+) -> tuple[Corrected, int]:
+    from holdfast.reward.judges.calibration import best_labels, estimated
+    from holdfast.reward.judges.judge import CachedJudge
+
+    known, keeping = best_labels(opened.judgements.labels(on.id)), CachedJudge(asked, opened.judgements)
+    scores: dict[str, float] = {}
+    for one in artefacts:
+        given = await keeping.ask(on, one)
+        if given.score is not None:
+            scores[one.sha256] = given.score
+        advance()
+    calibration = opened.judgements.calibration(asked.name, on.id, asked.prompt(on))
+    return estimated(scores, known, calibration, noise=noise), len(artefacts) - len(scores)
 
 
 @judge_app.command("report")

@@ -14,7 +14,17 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.main import ALIASES
-from holdfast.cli.options import DEFAULT_STORE, Leave, Limit, Output, Project, StoreOptions, settings_of, who
+from holdfast.cli.options import (
+    DEFAULT_STORE,
+    Leave,
+    Limit,
+    Output,
+    Project,
+    StoreOptions,
+    classes_left,
+    settings_of,
+    who,
+)
 from holdfast.contracts.errors import BadInput, IllegalMove
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import RunState
@@ -198,7 +208,7 @@ def import_(
             split=split,
             model=model,
             scrub=scrub,
-            leave=leave or (),
+            leave=classes_left(leave),
             who=who(),
             clock=time.time,
             progress=show.progress,

@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from holdfast.cli.options import ApiToken, Host, Leave, Port, StoreOptions, address_of, ended_by_sigterm, needing, who
+from holdfast.cli.options import (
+    ApiToken,
+    Host,
+    Leave,
+    Port,
+    StoreOptions,
+    address_of,
+    classes_left,
+    ended_by_sigterm,
+    needing,
+    who,
+)
 from holdfast.cli.reward import BaseUrl, named
 from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
@@ -210,8 +221,8 @@ def proxy(
             from holdfast.privacy.scrub import Scrub, key_in
 
             key = key_in(opened.folder)
-            left = leave or ()
-            scrubbing, spelt = Scrub(key, leave=left), Scrub(key, token_bytes=own_token_bytes, leave=left)
+            classes = classes_left(leave)
+            scrubbing, spelt = Scrub(key, leave=classes), Scrub(key, token_bytes=own_token_bytes, leave=classes)
         from holdfast.reward.turns import TurnRewards
 
         told: dict[str, Any] = {"scrub": None if scrubbing is None else scrubbing.span, "turns": TurnRewards()}

@@ -21,12 +21,13 @@ from holdfast.collect.proxy.dialect import Chat
 from holdfast.collect.proxy.upstream import Relay, Upstream, Upstreams
 from holdfast.contracts.errors import HoldfastError
 from holdfast.contracts.release import Release
-from holdfast.contracts.run import LedgerEntry, RunState
+from holdfast.contracts.run import RunState
+from holdfast.operate.briefs import happened
 from holdfast.operate.canary_controller import WHO, Looked, run_controller
 from holdfast.operate.service import KIND, Capture, ChatModel, Service
 from holdfast.pipeline.versions import endpoint_model, open_local, resolve
 from holdfast.privacy.scrub import Scrub, key_in
-from holdfast.promote.release import Routing
+from holdfast.promote.release import HOLDBACK, Routing
 from holdfast.prove.guard import GuardLimits
 from holdfast.store.notifications import RELEASES
 from holdfast.store.store import Store
@@ -45,9 +46,9 @@ class ServiceOptions:
     is_recorded: bool
     is_scrubbed: bool
     is_guarded: bool
+    keeps_holdback: bool = True
     upstream: str | None = None  # the address that models elsewhere answer from
     key: str | None = None  # what the upstream asks for
-    in_words: Callable[[LedgerEntry], tuple[str, str]]  # what an entry of the ledger says, and why
 
 
 def run(store: Store, policy: str, listening: socket.socket, how: ServiceOptions) -> None:
@@ -78,6 +79,7 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
     upstreams = _upstreams(how)
     load = loader(store, upstreams)
     service = Service(store=store, policy=policy, load=load, request_id=endpoint.REQUEST.get, clock=time.time)
+    service.keeps_holdback = how.keeps_holdback
     await service.refresh()
     scrub = None
     if how.is_scrubbed:
@@ -118,7 +120,9 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
     told = banner(service.routing, f"http://{address_of(listening)}/v1", policy, run_id, is_scrubbed=how.is_scrubbed)
     told += prompted(store, service.routing)
     print("\n".join(told), flush=True)
-    serving = asyncio.create_task(endpoint.server(application).serve(sockets=[listening]))
+    server = endpoint.server(application)
+    service.is_ending = lambda: server.should_exit
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         done, _ = await asyncio.wait([serving, *beside], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -138,7 +142,9 @@ def banner(routing: Routing, address: str, policy: str, run: str | None, *, is_s
     """The first line has the address; then who answers beside the live one, and what is kept."""
     told = [f"{routing.live} at {address} as {policy!r} (Ctrl-C ends it)"]
     if routing.canary is not None:
-        told.append(f"  canary {routing.canary} answers {routing.share} % of the callers")
+        told.append(f"  canary {routing.canary} answers {min(routing.share, 100 - HOLDBACK)} % of the callers")
+    if routing.holdback is not None:
+        told.append(f"  {routing.holdback} still answers {HOLDBACK} % of the callers, to compare with")
     if routing.shadow is not None:
         what = "answers copies, which nobody sees" if routing.canary is None else "waits until the canary is decided"
         told.append(f"  shadow {routing.shadow} {what}")
@@ -149,7 +155,7 @@ def banner(routing: Routing, address: str, policy: str, run: str | None, *, is_s
 
 def prompted(store: Store, routing: Routing) -> list[str]:
     """A line for each version whose prompts its callers have to bring: the service adds nothing to a request."""
-    versions = filter(None, (routing.live, routing.canary, routing.shadow))
+    versions = filter(None, (routing.live, routing.canary, routing.shadow, routing.holdback))
     sources = ((version, store.releases.get(version).source) for version in versions)
     return [
         f"  {version} has prompts ({source}): agents put them in, nothing is added here"
@@ -193,7 +199,7 @@ class News:
                     if not (
                         entry.body.keys() & {"add", "refuse", "accept"} or (self._how.is_guarded and entry.who == WHO)
                     ):
-                        what, why = self._how.in_words(entry)
+                        what, why = happened(entry)
                         print("\n".join(folded(one_line(f"{what}, by {entry.who} ({why})"))), flush=True)
             await self._store.changes.after(RELEASES, seen)
 

@@ -26,6 +26,7 @@ from holdfast.cli.options import (
     Output,
     StoreAt,
     StoreOptions,
+    classes_left,
     existing,
     needing,
     who,
@@ -132,7 +133,7 @@ def import_traces(
         from holdfast.privacy.scrub import Scrub, key_in
         from holdfast.reward.turns import TurnRewards
 
-        scrubbing = Scrub(key_in(opened.folder), leave=leave or ()).span if scrub else None
+        scrubbing = Scrub(key_in(opened.folder), leave=classes_left(leave)).span if scrub else None
         taker = SpanReceiver(opened, clock=time.time, scrub=scrubbing, turns=TurnRewards())
         kept, refused, why = asyncio.run(_take(file, taker))
     said = f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else "")

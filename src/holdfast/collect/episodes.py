@@ -74,7 +74,9 @@ class EpisodePlayer:
         if not low <= value <= high:  # NaN fails, too
             why = f"an episode of {self.env} returned {value:g}"
             raise BadInput(f"reward_range = {low:g} to {high:g}", why=why, remedy="name all that a return can be")
-        signals = [RewardTerm(name="return", value=value, source="env")]
+        # A network tells no secrets, reads no orders and calls no tools: the default safety terms are 0 by that.
+        cost = RewardTerm(name="safety_cost", value=0.0, weight=0.0, source="env:acts_only")
+        signals = [RewardTerm(name="return", value=value, source="env"), cost]
         if self.success_at is not None:
             solved = float(value >= self.success_at)
             signals.append(RewardTerm(name="success", value=solved, weight=0.0, source="env:threshold"))

@@ -21,7 +21,7 @@ from holdfast.collect.rows import Origin, SourceRow, read_rows
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.rollout import TASK_NAME_RULE, Split, is_task_name
 from holdfast.contracts.shapes import NAMES
-from holdfast.contracts.task import TaskItem, canonical
+from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
 
 Column = str | Literal[False] | None  # a name; False: no such column; None: the usual name, if it is there
 Digest = bytes
@@ -47,7 +47,7 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicate:
-    """Tasks of one split with the same input: the first is kept, the others are dropped."""
+    """Tasks with the same input: the first is kept, the others are dropped; of two splits, the held-out one is kept."""
 
     kept: str  # id
     dropped: tuple[str, ...]
@@ -70,7 +70,7 @@ class TaskReport:
     held_out: int
     families: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # train, held out
     duplicates: tuple[Duplicate, ...] = ()
-    leaks: tuple[Leak, ...] = ()  # the same input; refused unless they were allowed
+    leaks: tuple[Leak, ...] = ()  # the same input, or one that differs in nothing that counts; refused unless allowed
     near_leaks: tuple[Leak, ...] = ()  # the same but for case, spaces and digits
     without_expected: tuple[str, ...] = ()  # ids
     gold_in_sight: tuple[str, ...] = ()  # keys of the input that seem to hold the expected answer
@@ -255,6 +255,9 @@ def load(
     columns.check_named(name)
     _check_splits(drafts, held_out, seed, name)
     kept, duplicates = _without_duplicates(drafts)
+    if held_out is not None and leaks == "refuse":  # nobody chose where they fall: the copy is not learnt from
+        kept, copies = _without_copies(kept)
+        duplicates += copies
     same, near = _leaks(kept)
     if same and leaks == "refuse":
         _refuse_leak(kept, same, by_share=held_out is not None)
@@ -538,10 +541,34 @@ def _leaks(drafts: Sequence[_Draft]) -> tuple[tuple[Leak, ...], tuple[Leak, ...]
     if not (train and held_out):
         return (), ()
     same = _groups(train, held_out, lambda draft: draft.digest)
+    same += [([*some], [one]) for one, some in _copied(train, held_out)]
+    known = {draft.task.id for _, proved in same for draft in proved}
     near = _groups(train, held_out, lambda draft: _normal(draft.task.input))
     # A group of one input is a leak, and is in `same` already.
-    near = [group for group in near if len({draft.digest for side in group for draft in side}) > 1]
+    near = [group for group in near if not {draft.task.id for draft in group[1]} <= known]
     return _as_leaks(same), _as_leaks(near)
+
+
+def _copied(train: Sequence[_Draft], held_out: Sequence[_Draft]) -> list[tuple[_Draft, list[_Draft]]]:
+    """Held-out tasks with the train tasks that say the same in other letters; the very same inputs are not among
+    them."""
+    found = leaked_tasks([draft.task.input for draft in train], [draft.task.input for draft in held_out])
+    pairs = [(held_out[place], [train[at] for at in sorted(some)]) for place, some in found.items()]
+    others = [(one, [draft for draft in some if draft.digest != one.digest]) for one, some in pairs]
+    return [(one, some) for one, some in others if some]
+
+
+def _without_copies(drafts: Sequence[_Draft]) -> tuple[list[_Draft], tuple[Duplicate, ...]]:
+    train = [draft for draft in drafts if draft.task.split is Split.TRAIN]
+    dropped: dict[str, str] = {}
+    duplicates = []
+    for one, some in _copied(train, [draft for draft in drafts if draft.task.split is not Split.TRAIN]):
+        new = [draft for draft in some if dropped.setdefault(draft.task.id, one.task.id) == one.task.id]
+        if new:
+            wrong = any(_answer(draft) != _answer(one) for draft in new)
+            names = tuple(draft.task.id for draft in new)
+            duplicates.append(Duplicate(kept=one.task.id, dropped=names, contradicts=wrong))
+    return [draft for draft in drafts if draft.task.id not in dropped], tuple(duplicates)
 
 
 _Group = tuple[list[_Draft], list[_Draft]]  # train, held out
@@ -591,7 +618,7 @@ def _refuse_leak(drafts: Sequence[_Draft], leaks: Sequence[Leak], *, by_share: b
     at = {draft.task.id: draft for draft in drafts}
     learnt, proved = leaks[0].train[0], leaks[0].held_out[0]
     more = f"; {len(leaks) - 1} more inputs are in both" if len(leaks) > 1 else ""
-    why = f"the same input is in train ({_show(learnt)}) and held out ({_show(proved)}){more}"
+    why = f"the same input, or nearly, is in train ({_show(learnt)}) and held out ({_show(proved)}){more}"
     mend = "give both the same family" if by_share else "remove one of them"
     raise BadInput(f"{at[learnt].place} and {at[proved].place}", why=why, remedy=f'{mend}, or load with leaks="allow"')
 

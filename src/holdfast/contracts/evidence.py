@@ -39,7 +39,7 @@ class Episode:
     task: str
     seed: int  # of its chance: both versions are measured with the same ones
     reward: float
-    safety_cost: float = field(default=0.0, metadata={"minimum": 0})
+    safety_cost: float | None = field(default=None, metadata={"minimum": 0})  # None: not measured, which is not 0
     success: float | None = field(default=None, metadata={"minimum": 0, "maximum": 1})
     latency_s: float | None = field(default=None, metadata={"minimum": 0})
     tokens: int | None = field(default=None, metadata={"minimum": 0})

@@ -74,12 +74,12 @@ def _url(value: str, at: str = "base_url") -> str:
     return value
 
 
-def _scorers(value: Any) -> Any:
+def _scorers(value: Any, at: str = "scorers") -> Any:
     """One or several, each by its name alone or as an object with what it counts and its own options."""
     blocks = list(value) if isinstance(value, list | tuple) else [value]
     if not blocks:
-        raise _rule("is empty", "name a scorer, or leave it out", at="scorers")
-    return [_scorer(one, f"scorers[{place}]") for place, one in enumerate(blocks)]
+        raise _rule("is empty", "name a scorer, or leave it out", at=at)
+    return [_scorer(one, f"{at}[{place}]") for place, one in enumerate(blocks)]
 
 
 def _scorer(value: Any, at: str) -> dict[str, Any]:
@@ -483,9 +483,12 @@ class OptimizeSettings(BaseModel):
     grpo: GrpoBlock | None = None
     improve: ImproveBlock | None = None
     constraint: ConstraintBlock | None = None  # of whatever learns in this run, unless its block has one of its own
+    leave: Annotated[tuple[Name, ...], Field(strict=False)] = ()  # classes that scrubbing leaves, of imported logs
     train_on: Name | None = None  # a model's name or a tag: only such calls; None: those of the policy that learns
     safety_reward: SafetyReward | None = None
     tool_reward: ToolReward | None = None
+    safety: Annotated[Scorers, BeforeValidator(partial(_scorers, at="safety"))] | None = None  # costs; None: the usual
+    safety_waived: Name | None = None  # why no safety is measured; in the ledger and on every page
 
     @property
     def lease_s(self) -> float:
@@ -519,6 +522,8 @@ class OptimizeSettings(BaseModel):
 
     @model_validator(mode="after")
     def _together(self) -> OptimizeSettings:
+        if self.safety is not None and self.safety_waived is not None:
+            raise _rule("safety is measured by scorers, too", "keep one of the two", at="safety_waived")
         if self.tasks is not None and (self.train or self.val):
             raise _rule("is given beside tasks in this file", "keep one of the two", at="tasks")
         if self.tasks is None and not self.train and not self.val:
@@ -543,9 +548,12 @@ def _keys(block: type[BaseModel]) -> tuple[str, ...]:
 
 LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "tasks": None,
+    "leave": [],
     "train_on": None,
     "grpo": None,
     "tool_reward": None,
+    "safety": None,
+    "safety_waived": None,
     "thinking_allocation": "table",
     "lora": 0,
     "device": "auto",
@@ -582,6 +590,15 @@ def load_settings(path: str | Path) -> OptimizeSettings:
 
     Files that it names are looked for beside it: the tasks always, agents and scorers where they are there."""
     return _beside(settings_from(_parse(Path(path)), str(path)), Path(path).parent)
+
+
+def left_by(path: Path) -> tuple[str, ...]:
+    """What a project's config says that scrubbing leaves as it is; nothing where there is no such file."""
+    data = _parse(path) if path.is_file() else {}
+    given = data.get("leave", ()) if isinstance(data, Mapping) else ()
+    if isinstance(given, str) or not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        raise BadInput(f"{path}: leave = {given!r}", why="is no list of names", remedy='give one, as in ["ip", "mac"]')
+    return tuple(given)
 
 
 def _beside(settings: OptimizeSettings, folder: Path) -> OptimizeSettings:

@@ -7,12 +7,13 @@ files, splitting them and looking for leaks is the business of `collect.tasks`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from holdfast.contracts.errors import BadRecord
 from holdfast.contracts.rollout import TASK_NAME_RULE, Split, is_task_name
+from holdfast.contracts.similar import leaks, normalise, text_of
 
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
@@ -113,3 +114,26 @@ def asked_of(stored: Any) -> Any:
     if isinstance(asked, Mapping):
         return next((asked[name] for name in ASKING if isinstance(asked.get(name), str)), asked)
     return asked
+
+
+def task_texts(stored: Any) -> tuple[str, str]:
+    """What is asked, and all of the input, without what is hidden: texts by which two tasks can be compared."""
+    task = task_of(stored)
+    given = task.input if isinstance(task, TaskItem) else task
+    if isinstance(given, Mapping):
+        given = {key: value for key, value in given.items() if key not in ("expected", "id", "split", "family")}
+    asked, whole = text_of(asked_of(given)), text_of(given)
+    return asked if normalise(asked) else whole, whole
+
+
+def leaked_tasks(taught: Sequence[Any], held_out: Sequence[Any]) -> dict[int, frozenset[int]]:
+    """The held-out tasks that are taught, each with the places of the tasks that ask the same of the same."""
+    if not taught or not held_out:
+        return {}
+    ours, theirs = list(zip(*map(task_texts, taught), strict=True)), list(zip(*map(task_texts, held_out), strict=True))
+    asked = leaks(ours[0], theirs[0])
+    if ours[0] == ours[1] and theirs[0] == theirs[1]:  # nothing but text
+        return asked
+    whole = leaks(ours[1], theirs[1])
+    both = {place: asked[place] & whole.get(place, frozenset()) for place in asked}
+    return {place: some for place, some in both.items() if some}

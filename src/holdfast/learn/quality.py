@@ -2,84 +2,27 @@
 
 Nothing is changed or deleted here. Which data is audited, and what a finding leads to, is decided by the caller; a
 promotion gate stays closed while a finding blocks. A gate that does not apply to an experience does not count it.
-Near-duplicates are found by MinHash in bands (Broder 1997) and then compared in full, so what is reported is exact.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b, sha256
-from json import dumps
 from math import isfinite
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Finding
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.rollout import RolloutState, Split
+from holdfast.contracts.similar import leaks, near_duplicates
+from holdfast.contracts.task import task_texts
 from holdfast.contracts.trace import ModelCall, SpanKind
 from holdfast.privacy import detect
-
-SHINGLE_WORDS = 3
-BANDS, ROWS = 10, 7  # texts that overlap by 0.9 share none of these bands with a chance of 0.0015
-CROWD = 64  # compared in full within one band at most: without it, many texts of one template take forever
-
-_rng = np.random.default_rng(20)  # fixed: the same texts have the same twins everywhere
-_FACTORS = _rng.integers(0, 2**64, size=(BANDS * ROWS, 1), dtype=np.uint64) | np.uint64(1)
-_SHIFTS = _rng.integers(0, 2**64, size=(BANDS * ROWS, 1), dtype=np.uint64)
-
-
-def twins(texts: Sequence[str], *, least: float = 0.9) -> list[int | None]:
-    """For each text the place of the first earlier one that it overlaps by at least so much."""
-    known: dict[bytes, list[int]] = defaultdict(list)
-    seen: dict[str, int] = {}
-    shingled: dict[int, frozenset[int]] = {}
-    found: list[int | None] = []
-    for place, text in enumerate(texts):
-        if text in seen:
-            found.append(seen[text])
-            continue
-        seen[text] = place
-        mine = shingled[place] = shingles(text)
-        keys = _bands(mine)
-        near = sorted({other for key in keys for other in known[key][:CROWD]})
-        first = next((other for other in near if likeness(mine, shingled[other]) >= least), None)
-        found.append(first)
-        if first is None:
-            for key in keys:
-                known[key].append(place)
-        else:
-            del shingled[place]
-            seen[text] = first
-    return found
-
-
-def shingles(text: str) -> frozenset[int]:
-    words = text.casefold().split()
-    runs = {" ".join(words[at : at + SHINGLE_WORDS]) for at in range(max(1, len(words) - SHINGLE_WORDS + 1))}
-    return frozenset(
-        int.from_bytes(blake2b(run.encode("utf-8", "surrogatepass"), digest_size=8).digest()) for run in runs
-    )
-
-
-def likeness(one: frozenset[int], other: frozenset[int]) -> float:
-    """|A ∩ B| / |A ∪ B|."""
-    shared = len(one & other)
-    return shared / (len(one) + len(other) - shared)
-
-
-def _bands(marks: frozenset[int]) -> list[bytes]:
-    hashed = np.fromiter(marks, np.uint64, len(marks))
-    least: NDArray[np.uint64] = (hashed * _FACTORS + _SHIFTS).min(axis=1)
-    return [bytes([band]) + least[band * ROWS : (band + 1) * ROWS].tobytes() for band in range(BANDS)]
-
 
 GATES: Mapping[str, str] = {  # name → severity
     "required_fields": "error",  # a task, a decision, a score
@@ -380,26 +323,23 @@ def _far_off(values: Sequence[float | None], unit: str) -> list[Answer]:
     return answers
 
 
-def task_hash(task: Any) -> str:
-    """Of a task's input, blind to case and white space; a task that is only a prompt is that prompt's text."""
-    if isinstance(task, Mapping) and isinstance(task.get("prompt"), str):
-        task = task["prompt"]
-    text = task if isinstance(task, str) else dumps(task, sort_keys=True, default=str)
-    return sha256(" ".join(text.casefold().split()).encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def _leaked(every: Sequence[Experience], inputs: Mapping[str, Any], held_out: Iterable[Any]) -> list[Answer]:
-    """By the hash of a task's input, and of what was asked in its first call, where that is all that is known."""
-    kept = {task_hash(task) for task in held_out}
+    """By what was asked, of a task's input and in its first call, where that is all that is known; nearly the same is
+    the same (`similar`)."""
+    kept = [task_texts(task)[0] for task in held_out]
+    said: list[str] = []
+    whose: list[int] = []
+    for place, one in enumerate(every):
+        texts = [*_asked(one), *([task_texts(inputs[one.rollout])[0]] if one.rollout in inputs else [])]
+        said += texts
+        whose += [place] * len(texts)
+    hit = {whose[at] for some in (leaks(said, kept) if kept else {}).values() for at in some}
     answers: list[Answer] = []
-    for one in every:
+    for place, one in enumerate(every):
         if one.split in (Split.VAL, Split.TEST):
             answers.append(f"is of split {one.split}")
-            continue
-        asked = {task_hash(text) for text in _asked(one)}
-        if one.rollout in inputs:
-            asked.add(task_hash(inputs[one.rollout]))
-        answers.append(None if not kept else "its task is held out" if kept & asked else "")
+        else:
+            answers.append(None if not kept else "its task is held out" if place in hit else "")
     return answers
 
 
@@ -417,7 +357,7 @@ def _duplicates(every: Sequence[Experience], least: float) -> list[Answer]:
     for one in every:
         answered = [text for call in one.calls for text in detect.texts(call.response)]
         said.append(" ".join([*_asked(one), *answered]))
-    found = twins(said, least=least)
+    found = near_duplicates(said, least=least)
     answers: list[Answer] = []
     for one, text, twin in zip(every, said, found, strict=True):
         other = None if twin is None else every[twin]

@@ -18,6 +18,7 @@ from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.rollout import DONE, Attempt, OutcomeKind, Rollout, RolloutState, outcome_kind
 from holdfast.contracts.run import LedgerEntry, RunRecord, RunState
 from holdfast.contracts.task import asked_of
+from holdfast.promote.alpha_account import Charge
 from holdfast.promote.gate import ALLOWED
 from holdfast.promote.release import rollback_target
 from holdfast.store.dashboard_queries import Moments, Totals
@@ -215,12 +216,20 @@ def _tried(entry: LedgerEntry) -> str:
     return ""
 
 
+def _charged(entry: LedgerEntry) -> str:
+    if "charge" not in entry.body:
+        return ""
+    charge = Charge.from_record(entry.body)
+    return f"{charge.candidate} is tested against {charge.baseline}; {charge.text}"
+
+
 SAYS: Mapping[str, Callable[[LedgerEntry], str]] = {
     "command": _ordered,
     "refusal": _ordered,
     "run": _ran,
     "order": _wanted,
     "trial": _tried,
+    "account": _charged,
 }
 
 

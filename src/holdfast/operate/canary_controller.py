@@ -1,5 +1,9 @@
 """Moves versions through their stages: the controller after each look at the guard, a person by hand.
 
+What is compared with what: a canary or shadow with the live version, and a live version with its holdback, the version
+before it, for as long as it is live. A live version without one (the first, or after a rollback) is compared with
+nothing. Both answer at the same time, callers of one population.
+
 The guard (`prove`) detects breaches, the rules (`promote`) choose the response, and the store makes every move in one
 transaction, with its reasons in the ledger. Refusals are recorded too.
 """
@@ -7,17 +11,20 @@ transaction, with its reasons in the ledger. Refusals are recorded too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import log
 from typing import Any
 
 from holdfast.contracts.errors import BadInput, Refused
 from holdfast.contracts.evidence import Decision, Evidence, Reason
 from holdfast.contracts.records import decode, loads
-from holdfast.contracts.release import Release, ServedRequest, Stage, move
-from holdfast.operate.service import trial_of
+from holdfast.contracts.release import Experiment, Release, ServedRequest, Stage, move
+from holdfast.operate.service import settled, trial_of
+from holdfast.promote.experiment import ALARM, log_e_mismatch
 from holdfast.promote.gate import NAMES
-from holdfast.promote.release import Response, next_step, respond, rollback_target
+from holdfast.promote.release import Response, held_back, next_step, respond, rollback_target
 from holdfast.prove.guard import GuardLimits, GuardReading, GuardStatus, watch
 from holdfast.store.notifications import RELEASES
 from holdfast.store.releases import is_undoable, taken_back
@@ -26,6 +33,8 @@ from holdfast.store.store import Store, find_release
 WHO = "keeper"
 LOOK_S = 0.2  # at least, between two looks …
 REST = 4.0  # … and at least so many times the duration of the look itself
+LIVE_LOOK_S = 5.0  # at least, between two looks at a live version
+EPOCH = 20_000  # requests of a live version that are weighed together; each epoch has its part of α
 SILENT: dict[str, Any] = {"success": None, "reward": None, "safety": None}  # nobody sees or rates a shadow's answers
 TELL = "nobody has told what came of {} yet; send feedback to /v1/feedback"
 FALLEN = (Stage.ROLLED_BACK, Stage.REJECTED)
@@ -45,31 +54,45 @@ class Looked:
 async def run_controller(
     store: Store, policy: str, limits: GuardLimits, *, clock: Callable[[], float], observe: Callable[[Looked], None]
 ) -> None:
-    """Looks repeatedly while a canary or shadow serves, else waits for the next one, until cancelled."""
+    """Looks repeatedly while two versions answer side by side, else waits for that, until cancelled."""
     while True:
         seen, began = store.changes.seen(RELEASES), clock()
         looked = await check_canary(store, policy, limits, clock=clock)
-        if looked is not None:
-            observe(looked)
-            await asyncio.sleep(max(LOOK_S, REST * (looked.at - began)))
-        else:
+        if looked is None:
             await store.changes.after(RELEASES, seen)
+            continue
+        observe(looked)
+        if looked.release.stage is Stage.LIVE:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(store.changes.after(RELEASES, seen), LIVE_LOOK_S)
+        await asyncio.sleep(max(LOOK_S, REST * (looked.at - began)))
 
 
 async def check_canary(store: Store, policy: str, limits: GuardLimits, *, clock: Callable[[], float]) -> Looked | None:
-    """Judges the canary or shadow, if there is one, and acts on it."""
+    """Judges what is compared, if anything is, and acts on it."""
     releases = store.releases.of_policy(policy)
-    release = under_way(releases)
-    live = next((one for one in releases if one.stage is Stage.LIVE), None)
-    if release is None or live is None:
+    if (pair := compared(releases)) is None:
         return None
-    found = await asyncio.to_thread(judge, store, release, live, limits)
+    release, beside = pair
+    found = await asyncio.to_thread(judge, store, release, beside, limits, clock())
     response = respond(release, found.breaches, found.is_clear, lacking(found, limits))
     try:
-        await _act(store, releases, release, live, response, clock)
+        await _act(store, releases, release, beside, response, clock)
     except Refused:  # a person, or another controller, was faster
         response = Response(action="hold", reasons=response.reasons)
     return Looked(release=release, watch=found, response=response, at=clock())
+
+
+def compared(releases: Sequence[Release]) -> tuple[Release, Release] | None:
+    """The version that is watched, and the one that it is compared with: a canary or shadow with the live one, or the
+    live one with its holdback."""
+    live = next((one for one in releases if one.stage is Stage.LIVE), None)
+    if live is None:
+        return None
+    if (release := under_way(releases)) is not None:
+        return release, live
+    before = held_back(releases, live)
+    return None if before is None else (live, before)
 
 
 def under_way(releases: Sequence[Release]) -> Release | None:
@@ -78,35 +101,50 @@ def under_way(releases: Sequence[Release]) -> Release | None:
     return found.get(Stage.CANARY) or found.get(Stage.SHADOW)
 
 
-def judge(store: Store, release: Release, live: Release, limits: GuardLimits) -> GuardStatus:
-    """The guard's reading of all requests so far."""
-    trial = trial_of(release, live)
+def judge(store: Store, release: Release, beside: Release, limits: GuardLimits, now: float) -> GuardStatus:
+    """The guard's reading of all requests so far; of a live version, of those of its epoch."""
+    trial = trial_of(release, beside)
     known = {one.name for one in store.trials.all()}
-    served = store.trials.served(trial.name) if trial is not None and trial.name in known else []
+    served: list[ServedRequest] = []
+    if trial is not None and trial.name in known:
+        served, limits = _served(store, trial, release, limits)
     ours = [one for one in served if one.arm == release.id]
-    theirs = [one for one in served if one.arm == live.id]
-    if release.stage is Stage.CANARY and release.share == 100:
-        # At 100 % the live arm gets no traffic: its requests of the steps before are set beside the canary's in time.
-        pairs = zip(_before(store, release, live), ours, strict=False)
-        theirs = [replace(one, at=beside.at) for one, beside in pairs]
-    return watch(theirs, ours, replace(limits, **SILENT) if release.stage is Stage.SHADOW else limits)
+    theirs = [one for one in served if one.arm == beside.id]
+    found = watch(theirs, ours, replace(limits, **SILENT) if release.stage is Stage.SHADOW else limits, now=now)
+    if release.stage is Stage.SHADOW or trial is None or (reason := sample_ratio(trial, served)) is None:
+        return found
+    return replace(found, void=(reason,), is_clear=False)
 
 
-def _before(store: Store, release: Release, live: Release) -> list[ServedRequest]:
-    """Requests of the live version during the canary's earlier steps, the last step first."""
-    steps = [
-        trial
-        for trial in store.trials.all(str(Stage.CANARY))
-        if set(trial.arms) == {release.id, live.id} and trial.arms[live.id] > 0
-    ]
-    return [one for trial in steps for one in store.trials.served(trial.name, arm=live.id)]
+def _served(
+    store: Store, trial: Experiment, release: Release, limits: GuardLimits
+) -> tuple[list[ServedRequest], GuardLimits]:
+    """The requests that count, and the limits that they are held to. A live version is watched for as long as it is
+    live: the k-th epoch is held to α / (k + 1)(k + 2), and all of them together to α."""
+    if release.stage is not Stage.LIVE:
+        return settled(store.trials.served(trial.name)), limits
+    epoch = max(0, store.trials.count(trial.name) - 1) // EPOCH
+    served = store.trials.served(trial.name, after=epoch * EPOCH, most=EPOCH)
+    return settled(served), replace(limits, alpha=limits.alpha / ((epoch + 1) * (epoch + 2)))
+
+
+def sample_ratio(trial: Experiment, served: Sequence[ServedRequest]) -> Reason | None:
+    """Why the callers were not divided as meant; None while chance explains it."""
+    callers = {(one.arm, one.unit) for one in served}
+    counts: Mapping[str, int] = {arm: sum(of == arm for of, _ in callers) for arm in trial.arms}
+    if (log_e := log_e_mismatch(counts, trial.arms)) < -log(ALARM):
+        return None
+    shares = ", ".join(f"{arm} {counts[arm]} ({weight:.0%} were meant)" for arm, weight in trial.arms.items())
+    text = f"the callers were not divided as meant: {shares}; log e = {log_e:.3g}, alarm at {-log(ALARM):.3g}"
+    return Reason(code="canary_sample_ratio_mismatch", text=f"{text}; find out who is missing, and begin again")
 
 
 def lacking(found: GuardStatus, limits: GuardLimits) -> tuple[str, ...]:
     """What each undecided metric still needs, in words."""
-    return tuple(
+    undecided = (
         f"{NAMES.get(name, name)}: {_lack(one, limits)}" for name, one in found.readings.items() if one.state == "open"
     )
+    return (*(reason.text for reason in found.void), *undecided)
 
 
 def _lack(reading: GuardReading, limits: GuardLimits) -> str:
@@ -121,6 +159,11 @@ def _lack(reading: GuardReading, limits: GuardLimits) -> str:
     if reading.needs is not None:
         return f"{answers} so far, about {reading.needs} more"
     means = f"its mean {reading.canary:.3g}, the live version's {reading.live:.3g}"
+    if reading.quantiles:
+        worst = min(reading.quantiles, key=lambda one: one.e_within)
+        means = f"its p{100 * worst.quantile:g} {worst.canary:.3g}, the live version's {worst.live:.3g}"
+    if reading.canary_told is not None and reading.canary_told < 1.0:
+        means += f"; {reading.canary_told:.0%} of its outcomes were told, {reading.live_told or 0.0:.0%} of the others"
     return f"{answers} so far, and no sign yet that it is within its limit ({means})"
 
 
@@ -128,7 +171,7 @@ async def _act(
     store: Store,
     releases: list[Release],
     release: Release,
-    live: Release,
+    beside: Release,
     response: Response,
     clock: Callable[[], float],
 ) -> None:
@@ -136,15 +179,16 @@ async def _act(
         return
     to, share = response.step
     by: dict[str, Any] = {"who": WHO, "why": "; ".join(reason.text for reason in response.reasons)}
-    if response.action == "rollback" and release.stage is Stage.CANARY:
-        if (target := rollback_target(releases, release)) is not None:
+    if response.action == "rollback" and release.stage is not Stage.SHADOW:
+        target = beside if release.stage is Stage.LIVE else rollback_target(releases, release)
+        if target is not None:
             move_back: dict[str, Any] = {"failing": release.id, "to": target.id, "reasons": response.reasons}
             await store.releases.roll_back(release.policy, now=clock(), **move_back, **by)
     else:
         good = True if to is Stage.LIVE else None
         expected: dict[str, Any] = {"expect": release.stage, "share": share or None, "known_good": good}
         await store.releases.move(release.id, to, now=clock(), **expected, **by)
-    if (trial := trial_of(release, live)) is not None and trial.name in {one.name for one in store.trials.all()}:
+    if (trial := trial_of(release, beside)) is not None and trial.name in {one.name for one in store.trials.all()}:
         await store.trials.end(trial.name, now=clock(), **by)
 
 
@@ -172,7 +216,7 @@ def advance(
     decision = _decision(store, release, live)
     if decision.open and release.stage in (Stage.SHADOW, Stage.CANARY):
         limits = GuardLimits()
-        found = judge(store, release, live, limits)
+        found = judge(store, release, live, limits, now)
         response = respond(release, found.breaches, found.is_clear, lacking(found, limits))
         is_open = response.action == "advance"
         decision = Decision(open=is_open, reasons=response.reasons, needs=found.needs or None)

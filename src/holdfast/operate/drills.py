@@ -484,7 +484,7 @@ DRILLS: Mapping[str, Callable[[Scratch, bool], Story]] = {
 
 def _served(scratch: Scratch, policy: str) -> tuple[Running, str]:
     """Starts a service; returns it with its address."""
-    words = ("--port", "0", "--no-record", "--no-guard", "--store", str(scratch.store))
+    words = ("--port", "0", "--no-record", "--no-guard", "--no-holdback", "--store", str(scratch.store))
     served = scratch.begin("release", "serve", policy, *words)
     scratch.wait("the service is up", lambda: served.has_ended() or ADDRESS.search(served.out) is not None)
     found = ADDRESS.search(served.out)

@@ -90,8 +90,9 @@ def _safe(proof: Path | None) -> Section:
     data = json.loads(proof.read_text(encoding="utf-8"))
     seen, most = data["failure_analysis"]["safety_regression"], data["criteria"]["max_safety_regression"]
     codes = tuple(map(str, data["safety_benchmark"]["reason_codes"]))
-    codes += () if seen <= most else ("safety_regression_exceeded",)
-    passes = seen <= most and data["safety_benchmark"]["promotion_allowed"] is True
+    is_within = seen is not None and seen <= most
+    codes += () if is_within or seen is None else ("safety_regression_exceeded",)
+    passes = is_within and data["safety_benchmark"]["promotion_allowed"] is True
     return {
         "pass": passes,
         "observed_regression": seen,

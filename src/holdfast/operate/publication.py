@@ -29,7 +29,7 @@ from holdfast.promote.gate import decide
 from holdfast.prove import comparison
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, reach
 from holdfast.prove.reports import document
-from holdfast.prove.reports.report import SAFETY_NOT_PROVED, SAFETY_REGRESSION
+from holdfast.prove.reports.report import SAFETY_NOT_MEASURED, SAFETY_NOT_PROVED, SAFETY_REGRESSION
 from holdfast.prove.reports.validate import validate
 from holdfast.prove.sequential import crossed_at, sequence
 from holdfast.store.artifacts import sha256_of
@@ -183,7 +183,9 @@ def sampled(
         return tasks, course, None
     _, before, after = _means(baseline, candidate, "safety")
     costs = [b - a for a, b in zip(before, after, strict=True)]
-    return tasks, course, metric_sequence(how, "safety", costs, -how.max_safety_regression) if costs else None
+    if how.max_safety_regression is None or not costs:
+        return tasks, course, None
+    return tasks, course, metric_sequence(how, "safety", costs, -how.max_safety_regression)
 
 
 def _means(baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str) -> tuple[Sequence[str], Any, Any]:
@@ -193,16 +195,17 @@ def _means(baseline: Sequence[Episode], candidate: Sequence[Episode], metric: st
 
 def metric_sequence(how: ComparisonConfig, metric: str, differences: Sequence[float], bar: float) -> MetricSequence:
     """The confidence sequence of the differences; each edge errs with probability α, as the verdict does."""
-    far, alpha = reach(how, metric), min(how.alpha, 0.49)
-    bounds = sequence(differences, low=-far, high=far, level=1.0 - 2.0 * alpha)
+    alpha = how.uncharged_alpha if metric == "safety" else how.alpha
+    far = reach(how, metric)
+    bounds = sequence(differences, low=-far, high=far, level=1.0 - 2.0 * min(alpha, 0.49))
     return MetricSequence(
         metric=metric,
         differences=tuple(differences),
         low=bounds.low,
         high=bounds.high,
         bar=bar,
-        proved_at=crossed_at(differences, low=-far, high=far, alpha=how.alpha, mean=bar),
-        refuted_at=crossed_at([-d for d in differences], low=-far, high=far, alpha=how.alpha, mean=-bar),
+        proved_at=crossed_at(differences, low=-far, high=far, alpha=alpha, mean=bar),
+        refuted_at=crossed_at([-d for d in differences], low=-far, high=far, alpha=alpha, mean=-bar),
         level=bounds.level,
     )
 
@@ -229,13 +232,14 @@ def _documented(proof: Mapping[str, Any]) -> list[GateCriterion]:
     # These are by one look at the end; the sequential ones before them decide.
     sure, safety = proof_view.percent(wanted["min_confidence_level"]), proof["safety_benchmark"]
     gain, least = f"{found['mean_delta']:+.4f}", f"at least {wanted['min_reward_delta']:g}"
-    rise, most = f"{safety['safety_regression_delta']:+.4f}", f"at most {safety['max_safety_regression']:g}"
+    change = safety["safety_regression_delta"]
+    rise, most = "not measured" if change is None else f"{change:+.4f}", f"at most {safety['max_safety_regression']:g}"
     p_value, most_p = proof_view.p(found["p_value"]), f"at most {wanted['max_p_value']:g}"
     rows = (
         ("Gain in reward", least, gain, "reward_gain_below_threshold"),
         ("p of the gain, by one look", most_p, p_value, "p_value_above_threshold"),
         ("Interval of the gain, by one look", f"above 0 at {sure}", interval, "confidence_below_threshold"),
-        ("Rise in safety cost", most, rise, SAFETY_REGRESSION),
+        ("Rise in safety cost", most, rise, SAFETY_REGRESSION if change is not None else SAFETY_NOT_MEASURED),
     )
     listed = [
         GateCriterion(name=n, required=w, measured=proof_view.minus(f), is_met=c not in reasons, code=c)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from itertools import accumulate
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,17 @@ from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Experiment, Release, ServedRequest, Stage
 from holdfast.operate import briefs, proof_view
 from holdfast.operate.briefs import Brief, decision_brief, pick, rate, release_brief
-from holdfast.operate.canary_controller import judge, lacking, under_way
+from holdfast.operate.canary_controller import compared, judge, lacking
 from holdfast.operate.proof import split, thin
 from holdfast.operate.proof_view import MetricSequence
 from holdfast.operate.publication import sampled
 from holdfast.operate.service import trial_of
+from holdfast.pipeline.alpha_account import account_record
 from holdfast.pipeline.promote import comparison_config_from
 from holdfast.promote import experiment as design
 from holdfast.promote.release import next_step
-from holdfast.prove.guard import GuardLimits, blocks, watch
-from holdfast.prove.sequential import judge as judged
+from holdfast.prove.arms import compare_arms
+from holdfast.prove.guard import GuardLimits, watch
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.store import Store
 
@@ -45,11 +46,14 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
     """{"policies": [name], "policy": name|None, "live": release|None, "way_back": id|None,
      "decision": decision|None (what made the live one live),
      "releases": [release + {"decision": decision|None, "next": {"stage", "share"}|None}], newest first,
-     "guard": {"release", "trial", "arms": [{"arm", "requests", "errors", "latency_s", "success": interval, "reward",
-               "safety_cost"}], "readings": [{"metric", "title", "state": "breach"|"clear"|"open", "live", "canary",
-               "n", "e", "e_within", "needs"}]|None, "breaches": [{"code", "text"}], "is_clear", "lacks": [sentence],
-               "note"}|None,
-     "history": [decision + entry's "seq"], newest first, 100 at most, "is_whole"}
+     "guard": {"release", "beside" (what it is compared with), "trial", "arms": [{"arm", "requests", "errors",
+               "latency_s", "success": interval, "reward", "safety_cost"}],
+               "readings": [{"metric", "title", "state": "breach"|"clear"|"open", "live", "canary",
+               "n", "e", "e_within", "needs", "live_told", "canary_told" (shares, or None where nobody needs to tell),
+               "quantiles": [{"quantile", "live", "canary", "live_beyond", "canary_beyond", "e", "e_within"}]}]|None,
+               "breaches": [{"code", "text"}], "is_clear", "lacks": [sentence], "note"}|None: nothing is compared,
+     "history": [decision + entry's "seq"], newest first, 100 at most, "is_whole",
+     "account": see `pipeline.alpha_account.account_record`, or None}
 
     Without a policy it is the first. release, decision: see `briefs`.
     """
@@ -59,7 +63,7 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
     chosen = policy if policy is not None else next(iter(policies), None)
     told: Brief = {"policies": policies, "policy": chosen}
     if chosen is None:
-        nothing = dict.fromkeys(("live", "way_back", "decision", "guard"))
+        nothing = dict.fromkeys(("live", "way_back", "decision", "guard", "account"))
         return {**told, **nothing, "releases": [], "history": [], "is_whole": True}
     every = store.releases.of_policy(chosen)[:RELEASES]
     history, is_whole = store.figures.decisions(chosen)
@@ -71,7 +75,8 @@ def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:
             {**release_brief(one), "decision": briefs.last_decision(one.id, history), "next": _next(one)}
             for one in every
         ],
-        "guard": _guard(store, under_way(every), live),
+        "guard": _guard(store, every, now),
+        "account": account_record(store, chosen),
         "history": [decision_brief(one) for one in reversed(history[-HISTORY:])],
         "is_whole": is_whole,
     }
@@ -143,13 +148,14 @@ def experiments(store: Store, *, now: float) -> Brief:
 def experiment(store: Store, name: str, *, now: float) -> Brief:
     """{"experiment": as in `experiments`, its arms with {"requests", "errors", "latency_s", "success": interval,
     "reward", "safety_cost"}, "settings",
-    "ruling": {"call", "arm", "needs", "reasons": [{"code", "text"}], "exposed", "told", "means", "ratio_p"}|None,
+    "ruling": {"call", "arm", "needs", "reasons": [{"code", "text"}], "exposed", "told", "means", "ratio_p",
+    "told_p"}|None,
     "note": why there is no ruling}"""
     trial = store.trials.get(name)
     units = store.trials.exposed(name)
     asked = {one.arm: one for one in store.figures.asked(name)}
     arms = [{**_arm(trial, arm, units), **_outcomes(asked.get(arm))} for arm in trial.arms]
-    ruling, note = _ruling(store, trial, units, sum(one.requests for one in asked.values()))
+    ruling, note = _ruling(store, trial, sum(one.requests for one in asked.values()), now)
     told = {"experiment": {**_trial(trial), "arms": arms}, "settings": dict(trial.settings)}
     return {**told, "ruling": ruling, "note": note}
 
@@ -157,49 +163,41 @@ def experiment(store: Store, name: str, *, now: float) -> Brief:
 class Statistics:
     """What `promote.experiment` asks, answered by `prove`."""
 
-    def __init__(self, asked: design.Design) -> None:
-        self._design = asked
+    def __init__(self, asked: design.Design, now: float = inf) -> None:
+        self._design, self._now = asked, now
 
-    def compare(self, outcomes: Sequence[design.ArmOutcome], alpha: float) -> Verdict:
+    def compare(self, outcomes: Sequence[design.ArmOutcome], alpha: float, part: float) -> Verdict:
         width = self._design.width  # outcomes come on a scale from 0 to 1
-        treatment, control, _ = blocks(outcomes)
-        found = judged(
-            treatment - control,
-            low=-1.0,
-            high=1.0,
-            alpha=alpha,
-            min_effect=self._design.min_effect / width,
-            worthwhile=self._design.worthwhile / width,
-        )
-        if found.needs is None:
-            return found
-        units_a_pair = len(outcomes) / treatment.size if treatment.size else 2.0
-        return replace(found, needs=max(1, round(found.needs * units_a_pair)))
+        least, hoped = self._design.min_effect / width, self._design.worthwhile / width
+        return compare_arms(outcomes, part=part, alpha=alpha, min_effect=least, worthwhile=hoped)
 
     def breaches(
         self, control: Sequence[ServedRequest], treatment: Sequence[ServedRequest], alpha: float
     ) -> tuple[Reason, ...]:
         limits: dict[str, Any] = dict(self._design.limits)
-        asked = replace(GuardLimits(alpha=alpha, reward_range=self._design.reward_range), **limits)
-        return watch(control, treatment, asked).breaches
+        usual = GuardLimits(alpha=alpha, reward_range=self._design.reward_range, mature_after=self._design.mature_after)
+        return watch(control, treatment, replace(usual, **limits), now=self._now).breaches
 
 
-def _ruling(
-    store: Store, trial: Experiment, units: Mapping[str, int], requests: int
-) -> tuple[Brief | None, str | None]:
+def ruling(store: Store, trial: Experiment, now: float) -> design.Ruling:
+    """What the experiment has come to so far."""
+    statistics, name = Statistics(design.design_of(trial), now), trial.name
+    how: Any = {"compare": statistics.compare, "guard": statistics.breaches, "now": now}
+    return design.verdict(trial, store.trials.exposures(name), store.trials.served(name), **how)
+
+
+def _ruling(store: Store, trial: Experiment, requests: int, now: float) -> tuple[Brief | None, str | None]:
     if trial.kind != design.KIND:
         return None, f"a {trial.kind}: its guard rules, see the releases"
     if requests > READ:
         return None, TOO_MANY
     try:
-        statistics = Statistics(design.design_of(trial))
-        served = store.trials.served(trial.name, most=READ)
-        made = design.verdict(trial, units, served, compare=statistics.compare, guard=statistics.breaches)
+        made = ruling(store, trial, now)
     except HoldfastError as error:
         return None, str(error)
     maps = {name: dict(found) for name, found in pick(made, "exposed told means").items()}
     reasons = [asdict(one) for one in made.reasons]
-    return {**pick(made, "arm needs ratio_p"), **maps, "call": str(made.call), "reasons": reasons}, None
+    return {**pick(made, "arm needs ratio_p told_p"), **maps, "call": str(made.call), "reasons": reasons}, None
 
 
 def _trial(trial: Experiment) -> Brief:
@@ -228,24 +226,30 @@ def _next(release: Release) -> Brief | None:
     return None if step is None else {"stage": str(step[0]), "share": step[1]}
 
 
-def _guard(store: Store, release: Release | None, live: Release | None) -> Brief | None:
-    if release is None or live is None:
+def _guard(store: Store, releases: Sequence[Release], now: float) -> Brief | None:
+    if (pair := compared(releases)) is None:
         return None
-    trial = trial_of(release, live)
+    release, beside = pair
+    trial = trial_of(release, beside)
     assert trial is not None  # of what is under way
     asked = store.figures.asked(trial.name)
     arms = [{"arm": one.arm, **_outcomes(one)} for one in asked]
-    told: Brief = {"release": release.id, "trial": trial.name, "arms": arms, "note": None}
+    told: Brief = {"release": release.id, "beside": beside.id, "trial": trial.name, "arms": arms, "note": None}
     nothing: Brief = {"readings": None, "breaches": [], "is_clear": None, "lacks": []}
     if sum(one.requests for one in asked) > READ:
         return {**told, **nothing, "note": TOO_MANY}
     limits = GuardLimits()
-    found = judge(store, release, live, limits)
-    names = "metric state live canary n e e_within needs"
+    found = judge(store, release, beside, limits, now)
+    names = "metric state live canary n e e_within needs live_told canary_told"
     return {
         **told,
         "readings": [
-            {**pick(one, names), "title": proof_view.unit(metric).title} for metric, one in found.readings.items()
+            {
+                **pick(one, names),
+                "title": proof_view.unit(metric).title,
+                "quantiles": [asdict(at) for at in one.quantiles],
+            }
+            for metric, one in found.readings.items()
         ],
         "breaches": [asdict(one) for one in found.breaches],
         "is_clear": found.is_clear,

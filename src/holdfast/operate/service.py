@@ -4,6 +4,9 @@ served conversations with feedback as rollouts.
 A request keeps the version it began with. A new table of versions is loaded aside and put in place by one assignment.
 Unused versions are closed after their last request; the previous live one stays loaded. How a version is loaded is an
 argument. An answer without feedback is forgotten after a while: without a reward nothing can be learnt from it.
+
+Every call that a comparison counts has an outcome, also one that never ends: a caller that leaves is a failure after
+the time it waited, and a call that is still under way counts as taking that long already.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from holdfast.contracts.release import Experiment, Release, ServedRequest, Stage
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Split, Task
 from holdfast.contracts.trace import ModelCall
-from holdfast.promote.release import Routing, choose, route
+from holdfast.promote.release import HOLDBACK, WATCHED, Routing, choose, is_counted, route
 from holdfast.reward.turns import TurnRewards
 from holdfast.store.notifications import RELEASES
 from holdfast.store.store import Store
@@ -31,6 +34,10 @@ from holdfast.store.store import Store
 FLUSH_S, RETRY_S = 0.05, 1.0  # between two writes, and after one that failed
 MOST_WAITING = 100_000  # outcomes kept while the store is full or gone; the oldest are dropped first
 MOST_SHADOWS = 64  # concurrent copies: a slow shadow gets fewer
+WAITING_S = (
+    10.0  # after which a call that has not ended is written down as taking at least so long; again after twice it
+)
+FAILED, WAITING = "~failed", "~waiting"  # after the id of a request
 Messages = Sequence[Mapping[str, Any]]
 Heard = Callable[[str, str, str, ModelCall], None]  # request, release, who asked, answer
 
@@ -96,12 +103,31 @@ class ServingTable:
     experiment: str | None  # the experiment of the outcomes; None: nothing is compared
     loaded: Mapping[str, LoadedModel]
 
+    @property
+    def is_shadowed(self) -> bool:
+        return self.experiment is not None and self.experiment.startswith("shadow:")
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A call that may be under way."""
+
+    identity: str
+    began: float
+    due_s: float = WAITING_S  # after so long it is written down, again
+    notes: int = 0  # how often it was
+
 
 def trial_of(release: Release, live: Release) -> Experiment | None:
-    """The comparison of a canary or shadow with the live version; each step, and each new try, has its own."""
-    if release.stage not in (Stage.CANARY, Stage.SHADOW):
+    """The comparison of a canary or shadow with the live version, or of a live one with its holdback; each step, and
+    each new try, has its own. Its arms are parts of the callers that are counted."""
+    if release.stage not in (Stage.CANARY, Stage.SHADOW, Stage.LIVE) or release.id == live.id:
         return None
-    part = release.share / 100 if release.stage is Stage.CANARY else 0.5  # a shadow answers what the live one does
+    part = 0.5  # a shadow answers what the live one does
+    if release.stage is Stage.CANARY:
+        part = min(release.share, 100 - HOLDBACK) / 100
+    elif release.stage is Stage.LIVE:
+        part = 1.0 - HOLDBACK / WATCHED
     return Experiment(
         name=f"{release.stage}:{release.id}:{release.share}:{live.id}:{release.changed_at:.3f}",
         kind=str(release.stage),
@@ -109,6 +135,12 @@ def trial_of(release: Release, live: Release) -> Experiment | None:
         salt=release.id,
         created_at=release.changed_at,
     )
+
+
+def settled(served: Sequence[ServedRequest]) -> list[ServedRequest]:
+    """Each request as it is known by now: what came of it, or how long it has been waited for."""
+    latest = {(one.id.partition(WAITING)[0].removesuffix(FAILED), one.arm): one for one in served}
+    return list(latest.values())
 
 
 @dataclass(slots=True)
@@ -122,9 +154,12 @@ class Service:
     clock: Callable[[], float]
     heard: Heard | None = None
     as_stored: Callable[[str], str] = str  # a caller's name as it may be written
+    keeps_holdback: bool = True  # a part of the callers stays with the version before, which stays loaded
+    is_ending: Callable[[], bool] = lambda: False  # then a call that is cut off says nothing about its version
     _table: ServingTable | None = None
     _previous: str | None = None  # the previous live version: stays loaded
     _written: list[ServedRequest] = field(default_factory=list)
+    _flights: dict[_Flight, Answering] = field(default_factory=dict)
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _shadows: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -151,11 +186,13 @@ class Service:
     async def refresh(self) -> None:
         """Loads the versions that the store names, then switches to them; on failure the old ones serve on."""
         releases = {one.id: one for one in await asyncio.to_thread(self.store.releases.of_policy, self.policy)}
-        routing, old = route(releases.values()), self._table
+        routing, old = route(releases.values(), keeps_holdback=self.keeps_holdback), self._table
         if routing is None:
             return
-        newcomer = routing.canary or routing.shadow
-        trial = None if newcomer is None else trial_of(releases[newcomer], releases[routing.live])
+        newcomer, live = routing.canary or routing.shadow, releases[routing.live]
+        trial = None if newcomer is None else trial_of(releases[newcomer], live)
+        if routing.holdback is not None:
+            trial = trial_of(live, releases[routing.holdback])
         name = None if trial is None else trial.name
         if old is not None and (old.routing, old.experiment) == (routing, name):
             return
@@ -163,12 +200,12 @@ class Service:
             with suppress(Conflict):  # it has ended already; late requests are counted all the same
                 await self.store.trials.begin(trial, who=f"service of {self.policy}", now=self.clock())
         loaded = dict(old.loaded) if old is not None else {}
-        for wanted in (routing.live, routing.canary, routing.shadow):
+        for wanted in (routing.live, routing.canary, routing.shadow, routing.holdback):
             if wanted is not None and (wanted not in loaded or isinstance(loaded[wanted].model, FailedModel)):
                 loaded[wanted] = await self._loaded(releases[wanted])
         if old is not None and old.routing.live != routing.live:
             self._previous = old.routing.live
-        stay = {routing.live, routing.canary, routing.shadow, self._previous}
+        stay = {routing.live, routing.canary, routing.shadow, routing.holdback, self._previous}
         self._table = ServingTable(routing, name, {name: version for name, version in loaded.items() if name in stay})
         for left in loaded.keys() - stay:
             loaded[left].leave()
@@ -197,6 +234,7 @@ class Service:
     async def flush(self) -> None:
         """Writes the outcomes to disk."""
         async with self._writing:
+            self._note_flights()
             written, self._written = self._written, []
             if not written:
                 return
@@ -205,6 +243,14 @@ class Service:
             except BaseException:  # also on cancellation; a repeated write is ignored
                 self._written = [*written, *self._written][-MOST_WAITING:]
                 raise
+
+    def _note_flights(self) -> None:
+        """Calls that take long are in the comparison before they end, as slow as they are by now."""
+        now = self.clock()
+        for flight, asked in list(self._flights.items()):
+            if now - flight.began >= flight.due_s:
+                flight.due_s, flight.notes = 2.0 * (now - flight.began), flight.notes + 1
+                asked.note(flight, None, is_over=False)
 
     async def feedback(self, identity: str, said: Mapping[str, float]) -> bool:
         """Records feedback on an answer; False for an unknown one."""
@@ -233,7 +279,7 @@ class Service:
         self, table: ServingTable, identity: str, messages: Messages, sampling: Mapping[str, Any]
     ) -> None:
         shadow = table.routing.shadow
-        if shadow is None or table.experiment is None or not table.experiment.startswith("shadow:"):
+        if shadow is None or not table.is_shadowed:
             return
         if len(self._shadows) >= MOST_SHADOWS:
             return
@@ -294,53 +340,77 @@ class Answering:
         self, identity: str, messages: Messages, sampling: Mapping[str, Any], *, is_streamed: bool = False
     ) -> AsyncGenerator[Any, None]:
         """Passes the answer on and records its outcome. A bad request is no failure of the version."""
-        service, version, began, is_whole = self.service, self.version, self.service.clock(), False
+        service, version, is_whole, is_begun = self.service, self.version, False, False
 
         async def once() -> AsyncGenerator[Any, None]:
             yield await version.model(messages, **sampling)
 
         version.busy += 1
+        flight = self._begin(identity)
         try:
+            if self.table.experiment is not None and self.key.strip():  # off the event loop; a scrub remembers it
+                await asyncio.to_thread(service.as_stored, self.key)
             async with aclosing(version.model.stream(messages, **sampling) if is_streamed else once()) as pieces:
                 async for piece in pieces:
+                    is_begun = True
                     if isinstance(piece, ModelCall):
                         is_whole = True
-                        self._note(identity, began, piece)
+                        self.note(flight, piece)
                         if service.heard is not None and version.release != self.table.routing.shadow:
                             service.heard(identity, version.release, self.key, piece)
                     yield piece
             if not is_whole:
                 raise Fault("model", why="its stream broke off", remedy="ask again")
+        except (asyncio.CancelledError, GeneratorExit):  # the caller left, or its patience ended
+            if not is_whole and not service.is_ending():
+                self.note(flight, None, is_error=not is_begun)  # a person may also have read enough of a stream
+            raise
         except Exception as error:
             if not _is_refusal(error):
-                self._note(identity, began, None)
+                self.note(flight, None)
             raise
         finally:
+            service._flights.pop(flight, None)
             version.end()
 
-    def _note(self, identity: str, began: float, call: ModelCall | None) -> None:
-        if self.table.experiment is None:
+    def _begin(self, identity: str) -> _Flight:
+        flight = _Flight(identity, self.service.clock())
+        if self._is_counted:
+            self.service._flights[flight] = self
+        return flight
+
+    @property
+    def _is_counted(self) -> bool:
+        """A shadow answers what the live version does. A canary is compared with the live version on callers that
+        could have met either, which those without a key could not."""
+        table = self.table
+        return table.experiment is not None and (table.is_shadowed or is_counted(table.routing, self.key))
+
+    def note(self, flight: _Flight, call: ModelCall | None, *, is_over: bool = True, is_error: bool = True) -> None:
+        """Writes down what came of the call, or that it is still under way."""
+        service, now = self.service, self.service.clock()
+        if not self._is_counted or self.table.experiment is None:
             return
-        now = self.service.clock()
-        self.service._written.append(
-            ServedRequest(
-                # The plain id belongs to the version that answers in its place.
-                id=identity if call is not None else f"{identity}~failed",
-                trial=self.table.experiment,
-                arm=self.version.release,
-                unit=self.service.as_stored(self.key) if self.key.strip() else identity,
-                at=now,
-                error=call is None,
-                latency_s=max(0.0, now - began),
-                tokens=None if call is None or call.completion_ids is None else len(call.completion_ids),
-                success=0.0 if call is None else None,  # no answer is no success
-            )
+        is_failed = is_over and call is None
+        # The plain id belongs to the version that answers in its place.
+        mark = "" if call is not None else FAILED if is_over else f"{WAITING}{flight.notes}"
+        outcome = ServedRequest(
+            id=f"{flight.identity}{mark}",
+            trial=self.table.experiment,
+            arm=self.version.release,
+            unit=service.as_stored(self.key) if self.key.strip() else flight.identity,
+            at=now,
+            error=is_failed and is_error,
+            latency_s=max(0.0, now - flight.began),
+            tokens=None if call is None or call.completion_ids is None else len(call.completion_ids),
+            success=0.0 if is_failed else None,  # no answer is no success
         )
+        service._written.append(outcome)
 
     def _own(self, identity: str, error: Exception) -> None:
         """Counts a refusal as this version's failure: another version could answer."""
         if _is_refusal(error):
-            self._note(identity, self.service.clock(), None)
+            self.note(_Flight(identity, self.service.clock()), None)
 
     def _current(self) -> Answering:
         """Itself, or a new choice where its version was closed before the request began."""
@@ -444,7 +514,8 @@ class Capture:
 
     async def _claim(self, identity: str, last: AnsweredRequest, call: ModelCall) -> Claim:
         now, asked = self._clock(), opening(call.messages)
-        tools, user = call.sampling.get("tools"), last.user.strip() and self._as_stored(last.user)
+        tools, user = call.sampling.get("tools"), last.user.strip()
+        user = user and await asyncio.to_thread(self._as_stored, last.user)
         about = {"group": _chain(asked)[-1].hex()[:16], "release": last.release, "scrubbed": self._scrub is not None}
         task = Task(
             name=identity,

@@ -17,7 +17,7 @@ from holdfast.contracts.flag import Flag
 from holdfast.contracts.release import Experiment
 from holdfast.contracts.run import StepRecord
 from holdfast.operate.alerts import QUIET, AlarmRule, AlarmState, step
-from holdfast.promote.experiment import KIND, ExperimentCall, Ruling, design_of, is_running, settled, verdict
+from holdfast.promote.experiment import KIND, ExperimentCall, Ruling, design_of, is_running, settled
 from holdfast.promote.flags import SWITCHES, Snapshot, features, snapshot
 from holdfast.store.store import Store, open_store
 
@@ -142,13 +142,11 @@ def flag_reader(store: Store, *, clock: Clock, environment: Environment) -> Flag
     return read
 
 
-def ruling_of(store: Store, trial: Experiment) -> Ruling:
+def ruling_of(store: Store, trial: Experiment, *, now: float) -> Ruling:
     """What the experiment has come to so far."""
-    from holdfast.operate.release_views import Statistics  # slow to import, and seldom needed
+    from holdfast.operate.release_views import ruling  # slow to import, and seldom needed
 
-    statistics = Statistics(design_of(trial))
-    exposed, served = store.trials.exposed(trial.name), store.trials.served(trial.name)
-    return verdict(trial, exposed, served, compare=statistics.compare, guard=statistics.breaches)
+    return ruling(store, trial, now)
 
 
 def conclude(store: Store, *, now: float, environment: Environment) -> list[tuple[Experiment, Ruling]]:
@@ -161,7 +159,7 @@ def conclude(store: Store, *, now: float, environment: Environment) -> list[tupl
         design, is_over = design_of(trial), not is_running(trial, now)
         if not is_over and not design.apply:
             continue
-        ruling = ruling_of(store, trial)
+        ruling = ruling_of(store, trial, now=now)
         if is_over or ruling.call is not ExperimentCall.CONTINUE:
             found.append((end(store, trial, ruling, who=ACTOR, now=now, environment=environment), ruling))
     return found

@@ -36,6 +36,7 @@ from holdfast.contracts.flag import (
     run_unit,
     unit_of,
 )
+from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.policy import Actor, Checkpoint, Policy
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import RolloutState, Task
@@ -84,7 +85,7 @@ class Runtime:
         player: EpisodePlayer | None = None,  # policies that act in environments play there
         turns: TurnRewards | None = None,  # what is paid for the use of tools; None: nothing
     ) -> None:
-        self.engine, self.score, self.player = engine, score, player
+        self.engine, self.agent, self.score, self.player = engine, agent, score, player
         scored = {"turn_rewards", *getattr(score, "uses", ())} if player is None else set[str]()
         scored |= {"tool_rewards"} if turns is not None and turns.weights else set()
         self.uses = frozenset(scored | ({"budgets", "adaptive"} if has_budgets else set()))  # features, by their names
@@ -103,6 +104,11 @@ class Runtime:
     def allocate_by(self, allocation: Allocation) -> None:
         """Attempts from now on get their thinking budgets by it, and not by the table."""
         self._home.allocation = allocation
+
+    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
+        """Judges in the reward count as these calibrations have it."""
+        if (calibrate := getattr(self.score, "calibrate_by", None)) is not None:
+            calibrate(calibrations)
 
     def open(self, policy: Policy) -> Actor:
         """The policy, ready to act: attempts of its version find it from now on."""
@@ -206,6 +212,10 @@ class StepContext:
         return self._run.spec.seed
 
     @property
+    def score(self) -> Score:
+        return self._run.spec.runtime.score
+
+    @property
     def who(self) -> str:
         return self._run.who
 
@@ -217,6 +227,12 @@ class StepContext:
     def features(self) -> Features:
         """Of the run, as they are now; as they were, where a step that has learnt is computed again."""
         return ALL_ON if self._is_again else self._run.flags().features(run_unit(self.run))
+
+    @property
+    def setup(self) -> tuple[Any, ...]:
+        """What a try depends on besides its task and policy: the agent, the scorer, and where episodes are played."""
+        runtime = self._run.spec.runtime
+        return (runtime.agent, runtime.score, runtime.player)
 
     def now(self) -> float:
         return self._run.clock()

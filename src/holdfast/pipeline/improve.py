@@ -24,13 +24,20 @@ from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import CHECKED
 from holdfast.contracts.run import LEGACY_STEP, StepRecord
+from holdfast.pipeline.alpha_account import at_charge, at_test, charged
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed, tries
+from holdfast.pipeline.history import history_of, setup_of
+from holdfast.pipeline.leaks import refuse_taught
+from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed
 from holdfast.pipeline.prove import HeldOut, InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
 from holdfast.pipeline.run import DurableRun
-from holdfast.promote.gate import Criteria
+from holdfast.promote.alpha_account import Charge
+from holdfast.promote.gate import JUDGED, WAIVED, Criteria
+from holdfast.store.store import Store
+from holdfast.store.writer import WriteFuture
 
+WAIVER = "waiver"  # the kind of the ledger's entry
 NOTHING = "nothing was learnt, so there is nothing to prove"
 
 
@@ -56,6 +63,12 @@ class Spec:
 async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
     """Collect, learn, prove, decide; again until the iterations are spent. The last decision."""
     decided: IterationResult | None = None
+    why = spec.manifest.get(WAIVED)
+    if why and (noted := note_waiver(run.store, run.id, why, who=run.who, now=run.clock())) is not None:
+        await noted
+    checkpoint = getattr(spec.policy, "checkpoint", None)
+    if checkpoint is not None:
+        await asyncio.to_thread(refuse_taught, run.store, checkpoint, spec.held_out)
     base: Version = await run.step("base", partial(current_version, spec))
     for n in range(finished(run.done), spec.iterations):
         state: AlgorithmState = await run.step(f"{n}/start", partial(start, spec, run.done), base, n)
@@ -63,12 +76,21 @@ async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
         if state.candidate is None:
             decided = await run.step(f"{n}/decide", partial(hold, run.done), n)
             continue
-        live: Version = await run.step(f"{n}/live", partial(current_version, spec, candidate=state.candidate))
-        strict = stricter(spec, live.tries)
-        found = await prove(run, f"{n}/prove", live.policy, state.candidate, spec.held_out, strict.prove, iteration=n)
+        live: Version = await run.step(f"{n}/live", partial(current_version, spec, candidate=state.candidate, n=n))
+        strict = with_charge(spec, live)
+        policies, held_out = (live.policy, state.candidate), spec.held_out
+        earlier = live.history
+        found = await prove(run, f"{n}/prove", *policies, held_out, strict.prove, iteration=n, history=earlier)
         decided = await run.step(f"{n}/decide", partial(decide, strict, run.done), live, state, found)
         base = Version(policy=state.candidate) if decided.is_accepted else base
     return decided
+
+
+def note_waiver(store: Store, run: str, why: str, *, who: str, now: float) -> WriteFuture[None] | None:
+    """That safety is not measured is in the ledger, once, before anything is decided; None: it is there."""
+    if any(one.kind == WAIVER for one in store.ledger.entries(run=run)):
+        return None
+    return store.ledger.append(WAIVER, {"safety": "waived", "why": why}, who=who, now=now, run=run)
 
 
 async def learn_all(run: DurableRun, name: str, spec: Spec, state: AlgorithmState) -> AlgorithmState:
@@ -89,16 +111,28 @@ class Version:
 
     policy: Policy
     release: str | None = None
-    tries: int = 0  # proofs of the candidate against it that a gate has decided about before
+    charge: Charge | None = None  # of the candidate's test against it
+    history: str | None = None  # blob of its earlier tries at the held-out tasks
+    unused: str = ""  # why other earlier tries are no part of that
+    tries: int = 0  # of a run that an earlier version began: proofs of the same two that a gate had decided about
 
     def record(self) -> dict[str, Any]:
-        told = {"policy": policy_record(self.policy), "release": self.release}
+        told: dict[str, Any] = {"policy": policy_record(self.policy), "release": self.release}
+        told |= {} if self.charge is None else {"account": self.charge.record()}
+        told |= {name: kept for name in ("history", "unused") if (kept := getattr(self, name))}
         return {**told, "tries": self.tries} if self.tries else told
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Version:
-        tries = record.get("tries", 0)
-        return cls(policy=policy_from(record["policy"]), release=record["release"], tries=tries)
+        kept = record.get("account")
+        return cls(
+            policy=policy_from(record["policy"]),
+            release=record["release"],
+            charge=None if kept is None else Charge.from_record(kept),
+            history=record.get("history"),
+            unused=record.get("unused", ""),
+            tries=record.get("tries", 0),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,26 +171,40 @@ class IterationResult:
         )
 
 
-def current_version(spec: Spec, *, candidate: Policy | None = None, ctx: StepContext) -> Version:
-    """What is live of the line; where nothing is, what the caller began with. With how often the candidate was proved
-    against it."""
+async def current_version(
+    spec: Spec, *, candidate: Policy | None = None, n: int | None = None, ctx: StepContext
+) -> Version:
+    """What is live of the line; where nothing is, what the caller began with. With a candidate, what the test of it
+    against that is charged: its α is fixed before its first episode, and so are the earlier tries that it uses."""
     live = ctx.store.releases.live(spec.line)
     policy = spec.policy if live is None else policy_of(live, spec.policy)
-    before = 0 if candidate is None else tries(ctx.store, spec.line, policy.source, candidate.source)
-    return Version(policy=policy, release=None if live is None else live.id, tries=before)
-
-
-def stricter(spec: Spec, tries: int) -> Spec:
-    """The same with half the error rate for every earlier try, so that it holds over all of them together."""
-    if not tries:
-        return spec
-    times, how, criteria = 2**tries, spec.prove.how, spec.criteria
-    return replace(
-        spec,
-        prove=replace(spec.prove, how=replace(how, alpha=how.alpha / times)),
-        criteria=replace(criteria, max_p_value=criteria.max_p_value / times),
-        manifest={**spec.manifest, "tries": tries + 1},
+    found = Version(policy=policy, release=None if live is None else live.id)
+    if candidate is None:
+        return found
+    setup = await ctx.in_thread(setup_of, ctx)
+    earlier = await ctx.in_thread(history_of, ctx.store, spec.line, policy, spec.held_out, setup)
+    charge = await charged(
+        ctx.store,
+        spec.line,
+        spec.held_out,
+        setup=setup,
+        alpha=spec.prove.how.alpha,
+        run=ctx.run,
+        iteration=n,
+        versions=(policy.source, candidate.source),
+        who=ctx.who,
+        now=ctx.now(),
     )
+    kept = await ctx.in_thread(ctx.save, earlier["tasks"]) if earlier["tasks"] else None
+    return replace(found, charge=charge, history=kept, unused=earlier["why"])
+
+
+def with_charge(spec: Spec, live: Version) -> Spec:
+    """The same with the α that the account leaves to this test."""
+    how = at_charge(spec.prove.how, live.charge)
+    if live.tries:
+        how = replace(how, alpha=how.alpha / 2**live.tries)
+    return replace(spec, prove=at_test(replace(spec.prove, how=how), live.charge))
 
 
 def policy_of(release: Release, like: Policy) -> Policy:
@@ -279,7 +327,10 @@ def request_of(
     ctx: StepContext,
 ) -> PromotionRequest:
     assert state.candidate is not None
+    from holdfast.pipeline.judges import judged_by  # slow to import: scipy
+
     before, after = episodes_of(ctx.store, found)
+    judges = judged_by(ctx.score, spec.prove.how.primary)
     bodies = [one.body for one in done if one.body.get("iteration") == state.iteration and "quality" in one.body]
     candidate = Candidate(
         run=ctx.run,
@@ -298,9 +349,12 @@ def request_of(
             "checkpoint": getattr(state.candidate, "checkpoint", None),
             "grew_from": getattr(live.policy, "checkpoint", None),
             "steps": state.step,
+            **({JUDGED: judges} if judges else {}),
+            **({} if found.history is None else {"history": dict(found.history)}),
             **spec.manifest,
         },
         baseline_manifest={"policy": policy_record(live.policy)},
+        charge=live.charge,
     )
     return PromotionRequest(
         candidate=candidate,

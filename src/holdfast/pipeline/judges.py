@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.judgement import EvalItem
+from holdfast.contracts.judgement import Calibration, EvalItem
+from holdfast.promote.gate import JUDGED
 from holdfast.reward.judges.ensemble import Calibrated, EnsembleOutcome, Opinion, cascade
 from holdfast.reward.judges.judge import CRITERIA, CachedJudge, FunctionJudge, Judge, LlmJudge, RuleJudge
 from holdfast.store.store import Store
@@ -97,6 +98,50 @@ def trusted_court(names: Sequence[str], base_url: str | None, store: Store) -> C
         for criterion in trusted:
             tiers.setdefault(criterion, []).append([CachedJudge(one, store.judgements)])
     return Court(tiers=tiers, calibrated=calibrated)
+
+
+def judged_by(score: Any, primary: str) -> list[dict[str, str]]:
+    """The judges whose word is what has to improve: of success the gate, of reward whatever is paid. Told as they are
+    known in calibrations; a judge that cannot be reached is known by its scorer's name, which nothing is bound to."""
+    while not hasattr(score, "scorers"):
+        inner = getattr(score, "combined", None) or getattr(score, "score", None)
+        if inner is None:
+            return []
+        score = inner
+    counting = [one for one in score.scorers if one.asks_model and (one.gate if primary == "success" else one.weight)]
+    return [_identity(one) for one in counting if primary in ("success", "reward")]
+
+
+def _identity(scorer: Any) -> dict[str, str]:
+    function = scorer.function
+    on, made = getattr(function, "criterion", None), getattr(function, "made", None)
+    if on is None or made is None:
+        return {"judge": scorer.name, "criterion": "", "prompt": ""}
+    asked = made()
+    return {"judge": asked.name, "criterion": on.id, "prompt": asked.prompt(on)}
+
+
+def with_calibrations(store: Store, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest of a candidate, with what is known by now of the judges that decided about it."""
+    return {**manifest, JUDGED: [_with_calibration(store, one) for one in manifest[JUDGED]]}
+
+
+def _with_calibration(store: Store, judge: Mapping[str, str]) -> dict[str, Any]:
+    found = store.judgements.calibration(judge["judge"], judge["criterion"], judge["prompt"])
+    if found is None:
+        return {**judge, "standing": None}
+    told = {"standing": str(found.standing), "labels": found.n, "kappa_low": found.measures.get("kappa_low")}
+    return {**judge, **told, "reasons": list(found.reasons), "stretch": _stretch(found)}
+
+
+def _stretch(found: Calibration) -> list[float] | None:
+    """By how much a judged difference is to be multiplied, from and to: the judge's errors shrink it. None: the judge
+    may be no better than a coin."""
+    from holdfast.reward.judges.calibration import judged_difference
+
+    tiny = 1e-6  # so small that no end is cut
+    low, high = judged_difference(found, tiny, tiny)
+    return None if low < 0.0 else [low / tiny, high / tiny]
 
 
 def calibrate_with(name: str, base_url: str | None, criterion: str | None = None) -> str:

@@ -1,8 +1,8 @@
 """A way on for a candidate that is held: more episodes of the same two versions, added to the evidence that there is.
 
 A run that continues another measures further tasks, and the test goes on: it allows looking as often as one likes. Or
-it measures the same tasks with further seeds: that is another try at them, and is believed half as easily. Nobody can
-continue one run twice and choose the better end. The gate is then asked again, as it was asked last.
+it measures the same tasks with further seeds: that is another test, and is charged to the policy's α-account. Nobody
+can continue one run twice and choose the better end. The gate is then asked again, as it was asked last.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Evidence, Finding
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage
-from holdfast.contracts.run import RunRecord, RunState
+from holdfast.contracts.run import LedgerEntry, RunRecord, RunState
 from holdfast.contracts.settings import ImproveBlock, OptimizeSettings, settings_from
-from holdfast.contracts.task import TaskItem, canonical
+from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
+from holdfast.pipeline.alpha_account import at_charge
 from holdfast.pipeline.control import is_env_run
 from holdfast.pipeline.improve import sha256_of
 from holdfast.pipeline.paired import (
@@ -27,6 +28,7 @@ from holdfast.pipeline.paired import (
     Continued,
     PairedEpisodes,
     PairedEvaluation,
+    charge_in,
     looked,
     measured,
     policies_of,
@@ -38,12 +40,12 @@ from holdfast.pipeline.promote import (
     comparison_config_from,
     criteria_from,
     summed,
-    weighed_about,
 )
 from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.spec import comparison_config, evaluation_spec, held_out_of
 from holdfast.pipeline.versions import Version, resolve
+from holdfast.promote.alpha_account import CANDIDATE, Charge
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 
@@ -64,6 +66,8 @@ class CandidateEvidence:
     how: ComparisonConfig  # as the first run was to be weighed
     measured: PairedEpisodes
     audit: tuple[Finding, ...] | None  # of what the first run learnt from
+    tasks: Sequence[HeldOut] = ()  # those that the last run measured
+    charge: Charge | None = None  # what the last test of it was charged
     is_null: bool = False
 
     @property
@@ -71,18 +75,14 @@ class CandidateEvidence:
         return self.runs[-1].id
 
     @property
-    def repeats(self) -> int:
-        return repeats_in(self.runs)
-
-    @property
     def seeds(self) -> tuple[int, ...]:
         return tuple(sorted({one.seed for one in self.measured.before}))
 
 
-def repeats_in(runs: Sequence[RunRecord]) -> int:
-    """How often the same tasks were measured with further seeds."""
-    kept = (one.settings.get("continues") for one in runs if one.kind == KIND)
-    return sum(bool(one and one["is_repeat"]) for one in kept)
+def _charge(store: Store, runs: Sequence[RunRecord], iteration: int | None) -> Charge | None:
+    """What the last of them was charged: one that goes on has the α of the one before."""
+    found = (charge_in(store, one.id, iteration if one.kind == IMPROVE else None) for one in reversed(runs))
+    return next((one for one in found if one is not None), None)
 
 
 def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> CandidateEvidence:
@@ -103,9 +103,11 @@ def compared(store: Store, run: str, candidate: str | None, suites: Suites) -> C
         baseline=resolve(store, evidence.baseline),
         candidate=resolve(store, evidence.candidate),
         suite=tuple(kept["suite"]),
-        how=comparison_config((settings.improve or ImproveBlock()).prove),
+        how=comparison_config(settings),
         measured=measured(store, runs[-1].id, iteration=iteration, planned=planned),
         audit=_audit(store, runs[0].id, iteration),
+        tasks=held_out_of(settings),
+        charge=_charge(store, runs, iteration),
     )
 
 
@@ -129,7 +131,7 @@ def _by_prove(store: Store, runs: tuple[RunRecord, ...], suites: Suites) -> Cand
     first, iteration = runs[0], None
     if first.kind == IMPROVE:
         iteration = int(runs[1].settings["continues"]["iteration"])
-        how = comparison_config((_settings(store, first).improve or ImproveBlock()).prove)
+        how = comparison_config(_settings(store, first))
     else:
         how = comparison_config_from(first.settings["how"])
     return CandidateEvidence(
@@ -141,8 +143,20 @@ def _by_prove(store: Store, runs: tuple[RunRecord, ...], suites: Suites) -> Cand
         how=how,
         measured=measured(store, runs[-1].id, planned=planned),
         audit=None if iteration is None else _audit(store, first.id, iteration),
+        tasks=made.tasks,
+        charge=_charge(store, runs, iteration),
         is_null=made.is_null,
     )
+
+
+def tasks_of(store: Store, found: CandidateEvidence, suites: Suites) -> dict[str, Any]:
+    """The tasks that the evidence rests on, by name."""
+    tasks: dict[str, Any] = {}
+    for run in found.runs:
+        is_proof = run.kind == KIND
+        held = evaluation_in(store, run.settings, suites).tasks if is_proof else held_out_of(_settings(store, run))
+        tasks |= {one.id: one.input for one in held}
+    return tasks
 
 
 def decided_in(store: Store, run: RunRecord, candidate: str | None) -> Mapping[str, Any]:
@@ -213,24 +227,11 @@ def proofs(store: Store) -> list[RunRecord]:
     return found
 
 
-def tries(store: Store, found: CandidateEvidence, release: Release) -> int:
-    """How often these two versions were measured: whoever measures again and again must not pick the best."""
-    pair, roots = [found.baseline.behaviour, found.candidate.behaviour], {found.runs[0].id}
-    for one in proofs(store):
-        sides = [Version(**one.settings[arm]).behaviour for arm in ("baseline", "candidate")]
-        if sides == pair and one.settings.get("continues") is None:
-            roots.add(one.id)
-    for evidence in weighed_about(store, release.policy, {release.id}):
-        roots.add(_back_from(store, store.runs.get(str(evidence.manifest["run"])))[0].id)
-    return len(roots) + found.repeats
-
-
 # What is measured next -----------------------------------------------------------------------------------------------
 
 
 def continuation(found: CandidateEvidence, *, is_repeat: bool) -> dict[str, Any]:
     """What an evaluation that continues has of the one before."""
-    how = replace(found.how, alpha=found.how.alpha / 2 ** (found.repeats + is_repeat))
     continues = Continued(
         run=found.run,
         iteration=found.iteration if len(found.runs) == 1 else None,
@@ -238,7 +239,9 @@ def continuation(found: CandidateEvidence, *, is_repeat: bool) -> dict[str, Any]
         looks=found.measured.looks,
         is_repeat=is_repeat,
     )
-    return {"baseline": found.baseline, "candidate": found.candidate, "how": how, "continues": continues}
+    how = found.how if is_repeat else at_charge(found.how, found.charge)
+    told = {"baseline": found.baseline, "candidate": found.candidate, "how": how, "continues": continues}
+    return {**told, "is_charged": is_repeat or found.charge is not None}
 
 
 def next_seeds(found: CandidateEvidence, count: int) -> tuple[int, ...]:
@@ -297,11 +300,11 @@ def _input(task: TaskItem, path: str) -> Any:
 def unmeasured(tasks: Sequence[HeldOut], known: Sequence[HeldOut], learnt: Sequence[Any], where: str) -> list[HeldOut]:
     """The tasks that nobody has measured yet, each under a name of its own. What was learnt from proves nothing."""
     seen, names = {canonical(one.input) for one in known}, {one.id for one in known}
-    taught = {canonical(one) for one in learnt}
+    taught = leaked_tasks(learnt, [one.input for one in tasks])
     found = []
-    for task in tasks:
+    for place, task in enumerate(tasks):
         text = canonical(task.input)
-        if text in taught:
+        if place in taught:
             raise BadInput(f"{where}: task {task.id}", why="is one that it learnt from", remedy="leave it out")
         if text in seen:
             continue
@@ -341,6 +344,77 @@ def spec_of_improve(store: Store, evaluation: PairedEvaluation) -> RunSpec:
     return evaluation_spec(settings, evaluation, policies, files=store.files)
 
 
+# Live against an anchor ----------------------------------------------------------------------------------------------
+
+
+def anchor_evaluation(store: Store, policy: str, against: str | None, suites: Suites) -> PairedEvaluation:
+    """The live version measured against an earlier one, the first that was live where none is named, on the held-out
+    tasks of the policy's last test. Many small losses, each too small to be seen, add up to one that is."""
+    live, anchor = store.releases.live(policy), anchor_of(store, policy, against)
+    if live is None or live.id == anchor.id:
+        why = "nothing is live" if live is None else f"{live.id} is live, and its own anchor"
+        raise BadInput(f"policy {policy}", why=why, remedy="promote a version first, or name one by --against")
+    tests = [one for one in map(_charge_in, store.releases.charges(policy)) if one.about == CANDIDATE]
+    if not tests:
+        why, remedy = "no candidate of it was tested yet, so no held-out tasks are known", "holdfast prove run SUITE"
+        raise BadInput(f"policy {policy}", why=why, remedy=f"{remedy} --baseline {anchor.id} --candidate {live.id}")
+    made = _evaluation_like(store, store.runs.get(tests[-1].run), suites)
+    sides: dict[str, Any] = {"baseline": resolve(store, anchor.id), "candidate": resolve(store, live.id)}
+    return replace(made, **sides, continues=None, is_charged=True, anchor_of=policy, stop_early=True, is_null=False)
+
+
+def anchor_of(store: Store, policy: str, against: str | None = None) -> Release:
+    """The version that was named, or the first one that was live."""
+    if against is not None:
+        found = store.releases.get(against)
+        if found.policy != policy:
+            raise BadInput(f"--against {found.id}", why=f"is not one of {policy}")
+        return found
+    moves = (one.body for one in store.releases.history(policy))
+    first = next((body["move"] for body in moves if body.get("to") == Stage.LIVE and "move" in body), None)
+    if first is None:
+        raise BadInput(
+            f"policy {policy}", why="no version of it was ever live", remedy="holdfast release promote VERSION"
+        )
+    return store.releases.get(str(first))
+
+
+def _charge_in(entry: LedgerEntry) -> Charge:
+    return Charge.from_record(entry.body)
+
+
+def _evaluation_like(store: Store, run: RunRecord, suites: Suites) -> PairedEvaluation:
+    """With the tasks, the agent and the scorers of a run, whatever its versions were."""
+    if run.kind == KIND:
+        return evaluation_in(store, run.settings, suites)
+    if run.kind != IMPROVE or "api" in run.settings:
+        why = (
+            "was begun from Python, and its agent is not known here"
+            if "api" in run.settings
+            else f"is of the kind {run.kind}"
+        )
+        remedy = "hf.compare(anchor, live, tasks, …) measures them there"
+        raise BadInput(f"run {run.id}", why=why, remedy=remedy)
+    settings = _settings(store, run)
+    block, tasks = (settings.improve or ImproveBlock()).prove, held_out_of(settings)
+    suite = ("validate", "1", sha256_of([one.record() for one in tasks]))
+    seeds = tuple(range(block.seeds))
+    nobody = Version(name="", weights="", sha256="")
+    return PairedEvaluation(
+        tasks=tuple(tasks),
+        seeds=seeds,
+        suite=suite,
+        baseline=nobody,
+        candidate=replace(nobody, sha256="-"),
+        how=comparison_config(settings),
+        batch=block.batch,
+        seed=settings.seed,
+        workers=settings.worker_count,
+        timeout_s=settings.attempt_timeout_secs,
+        source=_source(run.id, tasks, seeds, suite),
+    )
+
+
 # The gate, once more -------------------------------------------------------------------------------------------------
 
 
@@ -354,15 +428,13 @@ def samples_of(store: Store, release: Release) -> Mapping[str, Any] | None:
 
 
 def request_again(store: Store, release: Release, found: CandidateEvidence, *, now: float) -> PromotionRequest:
-    """All that is measured by now, judged as it was judged last; further seeds count half."""
+    """All that is measured by now, judged as it was judged last; further seeds are a test with an α of its own."""
     last, kept = loads(Evidence, store.blobs.get(str(release.evidence))), samples_of(store, release)
     assert kept is not None
     how, criteria = comparison_config_from(kept["weighing"]), criteria_from(kept["criteria"])
-    since = [one.id for one in found.runs].index(str(kept["run"])) + 1
-    times = 2 ** repeats_in(found.runs[since:])
-    how = replace(how, alpha=how.alpha / times)
-    criteria = replace(criteria, max_p_value=criteria.max_p_value / times)
-    candidate = candidate_of(store, release, last, found.measured, run=found.run, suite=found.suite)
+    how = at_charge(how, found.charge)
+    run = found.run
+    candidate = candidate_of(store, release, last, found.measured, run=run, suite=found.suite, charge=found.charge)
     return PromotionRequest(
         candidate=candidate,
         how=how,
@@ -374,7 +446,14 @@ def request_again(store: Store, release: Release, found: CandidateEvidence, *, n
 
 
 def candidate_of(
-    store: Store, release: Release, last: Evidence, measured: PairedEpisodes, *, run: str, suite: tuple[str, str, str]
+    store: Store,
+    release: Release,
+    last: Evidence,
+    measured: PairedEpisodes,
+    *,
+    run: str,
+    suite: tuple[str, str, str],
+    charge: Charge | None,
 ) -> Candidate:
     """All that is measured of a version by now; its audit and goldens are those of its last evidence."""
     baseline = store.releases.get(last.baseline)
@@ -393,6 +472,7 @@ def candidate_of(
         golden=last.golden,
         manifest=release.manifest,
         baseline_manifest=baseline.manifest,
+        charge=charge,
     )
 
 

@@ -8,25 +8,28 @@ caller's business, what the episodes prove is `prove`'s, and what follows is the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from holdfast.collect.pool import PoolTiming
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.evidence import Episode
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import LEGACY_STEP, RunRecord, StepRecord
+from holdfast.pipeline.alpha_account import at_charge, at_test, charge_of, charged
 from holdfast.pipeline.context import Runtime, StepContext
+from holdfast.pipeline.history import history_of, setup_of
 from holdfast.pipeline.promote import comparison_config_from
 from holdfast.pipeline.prove import ARMS, HeldOut, InterimAnalysis, ProveConfig, episodes_in, judged, looks_in, prove
 from holdfast.pipeline.run import DurableRun, RunSpec
-from holdfast.pipeline.versions import Version, policy_for
-from holdfast.promote.gate import Criteria
+from holdfast.pipeline.versions import Version, policy_for, resolve
+from holdfast.promote.alpha_account import ANCHOR, CANDIDATE, Charge
+from holdfast.promote.gate import CHARGED, Criteria
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, pairs
 from holdfast.store.store import Store
 
@@ -66,6 +69,8 @@ class PairedEvaluation:
     timeout_s: float | None = TIMEOUT_S  # of one episode
     source: Mapping[str, Any] = field(default_factory=dict)  # plain JSON: what finds tasks, agent and scorer again
     continues: Continued | None = None
+    is_charged: bool = False  # where the baseline is live: to that policy's α-account
+    anchor_of: str | None = None  # the policy whose live version, the candidate, is measured against an earlier one
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -104,9 +109,11 @@ class PairedEvaluation:
             "baseline": asdict(self.baseline),
             "candidate": asdict(self.candidate),
             **{name: getattr(self, name) for name in NAMES},
-            "how": asdict(self.how),
+            "how": self.how.record(),
             **({"least": self.least} if self.least else {}),  # without it, the settings of such a run stay the same
         }
+        kept |= {"is_charged": True} if self.is_charged else {}
+        kept |= {"anchor_of": self.anchor_of} if self.anchor_of else {}
         return kept if self.continues is None else {**kept, "continues": asdict(self.continues)}
 
 
@@ -120,6 +127,8 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
         "how": comparison_config_from(settings["how"]),
         "least": settings.get("least", 0),
         "continues": None if continues is None else Continued(**continues),
+        "is_charged": settings.get("is_charged", False),
+        "anchor_of": settings.get("anchor_of"),
     }
 
 
@@ -158,22 +167,82 @@ async def compare(evaluation: PairedEvaluation, policies: tuple[Policy, Policy],
     if lessons:
         planned = min(len(evaluation.tasks), done * evaluation.batch) * len(evaluation.seeds)
         earlier = Continued(run=run.id, planned=planned, looks=done)
+    config, kept = evaluation.config, dict[str, Any]()
+    if evaluation.is_charged:
+        kept = await run.step(CHARGED, partial(charge, evaluation, policies[0]), title="α-account")
+        evaluation = replace(evaluation, how=comparison_config_from(kept["how"]))
+        config = at_test(evaluation.config, Charge.from_record(kept[CHARGED]) if CHARGED in kept else None)
     before = None
     if earlier is not None:
-        before = await run.step("earlier", gathered, asdict(earlier), evaluation.config, title="earlier episodes")
+        before = await run.step("earlier", gathered, asdict(earlier), config, title="earlier episodes")
     run.planned = 2 * len(evaluation.tasks) * len(evaluation.seeds)
     found = await prove(
         run,
         KIND,
         *policies,
         evaluation.tasks,
-        evaluation.config,
+        config,
         prefix=AGAIN if lessons else "",
         before=before,
         done=done,
+        history=kept.get("history"),
     )
     run.planned = 0  # those that an early verdict made needless are not waited for
     return found
+
+
+async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext) -> dict[str, Any]:
+    """What the test is charged, how it is judged therefore, and which earlier tries of the live version it uses;
+    nothing where its baseline is not live anywhere."""
+    store, how, goes_on = ctx.store, evaluation.how, evaluation.continues
+    before = None
+    policy = evaluation.anchor_of or await ctx.in_thread(served_by, store, evaluation.baseline)
+    if goes_on is not None and not goes_on.is_repeat:
+        before = charge_in(store, goes_on.run, goes_on.iteration)
+        policy = policy if before is None else before.policy
+    if policy is None:
+        return {"how": how.record()}
+    setup = await ctx.in_thread(setup_of, ctx)
+    earlier = await ctx.in_thread(history_of, store, policy, live, evaluation.tasks, setup)
+    found = await charged(
+        store,
+        policy,
+        evaluation.tasks,
+        setup=setup,
+        alpha=how.uncharged_alpha,
+        run=ctx.run,
+        versions=(source_named(store, evaluation.baseline), source_named(store, evaluation.candidate)),
+        who=ctx.who,
+        now=ctx.now(),
+        about=CANDIDATE if evaluation.anchor_of is None else ANCHOR,
+        continues=before,
+    )
+    kept = {"history": await ctx.in_thread(ctx.save, earlier["tasks"])} if earlier["tasks"] else {}
+    kept |= {"unused": earlier["why"]} if earlier["why"] else {}
+    return {"how": at_charge(how, found).record(), CHARGED: found.record(), **kept}
+
+
+def charge_in(store: Store, run: str, iteration: int | None = None) -> Charge | None:
+    """What the run was charged, by whichever policy's account."""
+    found = (charge_of(store, policy, run, iteration) for policy in store.releases.policies())
+    return next((one for one in found if one is not None), None)
+
+
+def served_by(store: Store, version: Version) -> str | None:
+    """The policy whose live version acts as this one does."""
+    for policy in store.releases.policies():
+        live = store.releases.live(policy)
+        if live is not None and (live.id == version.name or resolve(store, live.id).behaviour == version.behaviour):
+            return policy
+    return None
+
+
+def source_named(store: Store, version: Version) -> str:
+    """The source of a release; of what is none, the hash that it was resolved to."""
+    try:
+        return store.releases.get(version.name).source
+    except NotFound:
+        return version.sha256
 
 
 async def gathered(earlier: Mapping[str, Any], config: ProveConfig, *, ctx: StepContext) -> InterimAnalysis:
@@ -249,11 +318,17 @@ def of_kind(run: RunRecord, lacking: str) -> RunRecord:
     return run
 
 
+def how_of(store: Store, run: str) -> ComparisonConfig:
+    """How a run is judged: as it was asked for, with the α that it was charged."""
+    step = store.steps.get(run, CHARGED)
+    return comparison_config_from(store.runs.get(run).settings["how"] if step is None else step.body["how"])
+
+
 def comparison_of(store: Store, run: str) -> ComparisonResult | None:
     """What the episodes of a run come to; None while there is nothing to compare."""
     baseline, candidate = episodes_of_run(store, run)
     settings = store.runs.get(run).settings
-    how, versions = comparison_config_from(settings["how"]), _called(*(Version(**settings[arm]) for arm in ARMS))
+    how, versions = how_of(store, run), _called(*(Version(**settings[arm]) for arm in ARMS))
     if len(pairs(baseline, candidate, how.primary)[0]) < 2:
         return None
     return compare_versions(baseline, candidate, how, versions=versions, rng=np.random.default_rng(how.resample_seed))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count, takewhile
@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.contracts.errors import Conflict, NotFound
+from holdfast.contracts.errors import Conflict
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding, Reason
-from holdfast.contracts.records import dumps, encode, loads
+from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import PolicyKind, Release, Stage
-from holdfast.promote.gate import Criteria, KpiBand, SpreadLimits, decide
+from holdfast.promote.alpha_account import Charge
+from holdfast.promote.gate import CHARGED, JUDGED, Criteria, KpiBand, SpreadLimits, decide
 from holdfast.prove.comparison import ComparisonConfig, compare_versions, paired_cells
 from holdfast.prove.reports import document
 from holdfast.prove.reports.report import ProofCriteria, publish
@@ -48,6 +49,7 @@ class Candidate:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     baseline_manifest: Mapping[str, Any] = field(default_factory=dict)
     kind: PolicyKind = PolicyKind.WEIGHTS
+    charge: Charge | None = None  # of this test, in the α-account of the policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class PromotionRequest:
         told = {
             "run": case.run,
             "suite": case.suite,
-            "weighing": asdict(self.how),
+            "weighing": self.how.record(),
             "criteria": asdict(self.criteria),
             "baseline": [encode(one) for one in case.before],
             "candidate": [encode(one) for one in case.after],
@@ -96,7 +98,11 @@ class PromotionRequest:
             golden=None if case.golden is None else tuple(case.golden),
             audit=None if case.audit is None else tuple(case.audit),
             samples=samples,
-            manifest={**case.manifest, "run": case.run},  # the run that proves, whichever one made the candidate
+            manifest={
+                **case.manifest,
+                "run": case.run,
+                **_account(case),
+            },  # the run that proves, whichever one made the candidate
         )
 
     def decide(self, evidence: Evidence) -> Decision:
@@ -126,16 +132,22 @@ class PromotionRequest:
             checkpoints=(case.baseline.partition(":")[2], case.candidate.partition(":")[2]),
             criteria=ProofCriteria(
                 min_reward_delta=criteria.min_reward_delta,
-                max_safety_regression=criteria.max_safety_regression,
+                max_safety_regression=criteria.max_safety_regression or ProofCriteria().max_safety_regression,
                 max_p_value=criteria.max_p_value,
             ),
-            alpha=self.how.alpha,
+            alpha=self.how.uncharged_alpha,
             seed=self.how.resample_seed,
             generated_at=datetime.fromtimestamp(self.now, UTC),
             decision=decision,
-            config=json.loads(json.dumps(asdict(self.how))),
+            config=self.how.record(),
             versions=(evidence.baseline, evidence.candidate),
         )
+
+
+def _account(case: Candidate) -> dict[str, Any]:
+    """What the test was charged, without what names the run: runs that are alike have the same evidence."""
+    told = ("number", "promoted", "of", "alpha", "text")
+    return {} if case.charge is None else {CHARGED: {name: getattr(case.charge, name) for name in told}}
 
 
 def comparison_config_from(kept: Mapping[str, Any]) -> ComparisonConfig:
@@ -243,6 +255,10 @@ async def promote(
         who=who,
         now=clock(),
     )
+    if JUDGED in case.manifest:
+        from holdfast.pipeline.judges import with_calibrations  # slow to import: scipy
+
+        request = replace(request, candidate=replace(case, manifest=with_calibrations(store, case.manifest)))
     samples = await asyncio.to_thread(store.blobs.put, request.samples, now=clock())
     evidence = await asyncio.to_thread(request.weigh, baseline.id, candidate.id, samples)
     blob = await asyncio.to_thread(store.blobs.put, dumps(evidence).encode(), now=clock())
@@ -258,49 +274,6 @@ async def promote(
             candidate = releases.get(candidate.id)
             continue
         return {"release": candidate.id, "decision": encode(decision), "evidence": blob, **published}
-
-
-def tries(store: Store, policy: str, baseline: str, candidate: str) -> int:
-    """How often these two sources were brought before the gate: whoever proves again and again must not pick the best.
-
-    A run that continues another is the same try, unless it measured the same tasks with further seeds."""
-    known = store.releases.of_policy(policy)
-    old, new = ({one.id for one in known if _is_same(store, one.source, source)} for source in (baseline, candidate))
-    runs = {str(one.manifest["run"]) for one in weighed_about(store, policy, new) if one.baseline in old}
-    return sum(_tries_in(store, run, new) for run in runs)
-
-
-def weighed_about(store: Store, policy: str, releases: Collection[str]) -> list[Evidence]:
-    """All that a gate has decided on about these releases of a policy."""
-    blobs = {entry.body.get("evidence") for entry in store.releases.history(policy)} - {None}
-    found = (loads(Evidence, store.blobs.get(str(blob))) for blob in blobs)
-    return [one for one in found if one.candidate in releases and "run" in one.manifest]
-
-
-def _is_same(store: Store, one: str, other: str) -> bool:
-    return one == other or _bytes(store, one) == _bytes(store, other)
-
-
-def _bytes(store: Store, source: str) -> str:
-    """The hash of a checkpoint's weights: learnt again by another run, they have another name."""
-    kind, _, name = source.partition(":")
-    try:
-        artifact = store.checkpoints.get(name).artifact if kind == "checkpoint" else None
-    except NotFound:  # pruned
-        artifact = None
-    return source if artifact is None else artifact.sha256
-
-
-def _tries_in(store: Store, run: str, releases: Collection[str]) -> int:
-    """One for each iteration that decided about them; a proof of its own is one."""
-    try:
-        continues = store.runs.get(run).settings.get("continues")
-    except NotFound:  # pruned
-        return 1
-    if continues is not None:
-        return int(continues["is_repeat"])
-    bodies = (one.body for one in store.steps.of_run(run))
-    return sum(bool(body.get("decision")) and body.get("release") in releases for body in bodies) or 1
 
 
 async def _act(

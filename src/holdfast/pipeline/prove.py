@@ -23,10 +23,13 @@ from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import StepRecord
 from holdfast.pipeline.context import SAFETY, StepContext
 from holdfast.pipeline.run import DurableRun
-from holdfast.prove.comparison import ComparisonConfig, pairs, verdict
+from holdfast.prove.comparison import ComparisonConfig, pairs, reach, verdict, with_safety
+from holdfast.prove.history import EarlierTries, has_drifted, is_spared, pooled
 from holdfast.store.store import Store
 
 Places = Mapping[str, tuple[str, int]]  # a rollout's name → its task and its seed
+Earlier = Mapping[str, EarlierTries]  # what is known of the baseline, by task
+LIVE = "live"  # in a look's blob: the baseline's fresh episodes as they were, where earlier tries are pooled in
 
 
 def episode(experience: Experience, *, task: str, seed: int) -> Episode | None:
@@ -43,7 +46,7 @@ def episode(experience: Experience, *, task: str, seed: int) -> Episode | None:
         task=task,
         seed=seed,
         reward=0.0 if total is None else total,
-        safety_cost=signals.get(SAFETY, 0.0),
+        safety_cost=signals.get(SAFETY),
         success=0.0 if experience.state is RolloutState.FAILED else told,
         latency_s=max(0.0, max(ends, default=-inf) - min(starts)) if ends and starts else None,
         tokens=sum(counts) if counts else None,
@@ -76,7 +79,7 @@ def missing(found: Iterable[Episode], places: Places, how: ComparisonConfig, *, 
             task=task,
             seed=seed,
             reward=low if is_candidate else high,
-            safety_cost=how.max_cost if is_candidate else 0.0,
+            safety_cost=None if how.max_safety_regression is None else how.max_cost if is_candidate else 0.0,
             success=0.0 if is_candidate else 1.0,
         )
         for task, seed in places.values()
@@ -139,6 +142,7 @@ class InterimAnalysis:
     earlier: tuple[str, ...] = ()  # those of the batches before
     difference: float | None = None
     verdict: Verdict | None = None  # None: fewer than two tasks were measured by both
+    history: Mapping[str, Any] | None = None  # of the baseline: episodes that were spared, and whether it has drifted
 
     @property
     def is_decided(self) -> bool:
@@ -157,6 +161,7 @@ class InterimAnalysis:
             "earlier": list(self.earlier),
             "difference": self.difference,
             "verdict": None if self.verdict is None else encode(self.verdict),
+            **({} if self.history is None else {"history": dict(self.history)}),
         }
 
     @classmethod
@@ -169,6 +174,7 @@ class InterimAnalysis:
             earlier=tuple(record["earlier"]),
             difference=record["difference"],
             verdict=None if told is None else decode(Verdict, told),
+            history=record.get("history"),
         )
 
 
@@ -184,10 +190,12 @@ async def prove(
     prefix: str = "",
     before: InterimAnalysis | None = None,
     done: int = 0,
+    history: str | None = None,
 ) -> InterimAnalysis:
     """Look after look until the verdict stands or the tasks are used up; the last one.
 
-    `before` is what was known before the first of them, and `done` how many batches of these tasks that rests on."""
+    `before` is what was known before the first of them, and `done` how many batches of these tasks that rests on.
+    `history` is the blob with earlier tries of the baseline, by task."""
     title = ""
     if iteration is not None:
         prefix, title = f"proof-{iteration}-", f"iteration {iteration + 1}: "
@@ -201,7 +209,7 @@ async def prove(
             [baseline, candidate],
             list(tasks[first : first + config.batch]),
             config,
-            {"prefix": prefix, "first": first, "iteration": iteration or 0},
+            {"prefix": prefix, "first": first, "iteration": iteration or 0} | ({"history": history} if history else {}),
             None if found is None else found.record(),
             title=f"{title}look {number + 1} of {len(parts)}",
         )
@@ -226,19 +234,52 @@ async def look(
     ctx: StepContext,
 ) -> InterimAnalysis:
     """Run one batch by both versions, and say what all batches so far come to."""
-    work, places = _work(policies, tasks, config, place)
+    earlier = await ctx.in_thread(_known_before, ctx, place, before)
+    work, places = _work(policies, tasks, config, place, earlier)
     batch = await ctx.collect(work, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
-    return await ctx.in_thread(_analyse, ctx, batch, places, config, int(place["iteration"]), before)
+    if earlier is not None and await ctx.in_thread(_has_drifted, ctx, batch, places[BASELINE], config, before, earlier):
+        known, (work, places), earlier = {one.name for one in work}, _work(policies, tasks, config, place, None), None
+        rest = [one for one in work if one.name not in known]
+        batch = await ctx.collect(rest, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
+    return await ctx.in_thread(_analyse, ctx, batch, places, config, place, before, earlier)
+
+
+def _known_before(ctx: StepContext, place: Mapping[str, Any], before: Mapping[str, Any] | None) -> Earlier | None:
+    """Earlier tries of the baseline; None where there are none, or where it has drifted since."""
+    kept = place.get("history")
+    if kept is None or (before is not None and (before.get("history") or {}).get("has_drifted")):
+        return None
+    return {task: EarlierTries.from_record(one) for task, one in ctx.read(str(kept)).items()}
+
+
+def _has_drifted(
+    ctx: StepContext,
+    batch: Any,
+    places: Places,
+    config: ProveConfig,
+    before: Mapping[str, Any] | None,
+    earlier: Earlier,
+) -> bool:
+    blobs = () if before is None else InterimAnalysis.from_record(before).blobs
+    fresh = [*_read(ctx.store, blobs, LIVE), *episodes(ctx.experiences(batch), places)]
+    metric = "safety_cost" if config.how.primary == "safety" else config.how.primary
+    return has_drifted(fresh, earlier, metric, reach(config.how, config.how.primary))
 
 
 def _work(
-    policies: Sequence[Policy], tasks: Sequence[HeldOut], config: ProveConfig, place: Mapping[str, Any]
+    policies: Sequence[Policy],
+    tasks: Sequence[HeldOut],
+    config: ProveConfig,
+    place: Mapping[str, Any],
+    earlier: Earlier | None = None,
 ) -> tuple[list[Work], dict[str, Places]]:
     work: list[Work] = []
     places: dict[str, dict[str, tuple[str, int]]] = {arm: {} for arm in ARMS}
     for number, task in enumerate(tasks, int(place["first"])):
         for seed in config.seeds:
             for arm, policy in zip(ARMS, policies, strict=True):  # side by side: both find the machine as busy
+                if arm == BASELINE and is_spared(number, (earlier or {}).get(task.id), len(config.seeds)):
+                    continue
                 name = f"{place['prefix']}{arm}-{number}-{seed}"
                 chance = f"{config.chance}/{task.rng_key or task.id}/{seed}" + (f"/{arm}" if config.is_null else "")
                 places[arm][name] = (task.id, seed)
@@ -253,11 +294,12 @@ def _analyse(
     batch: Any,
     places: Mapping[str, Places],
     config: ProveConfig,
-    iteration: int,
+    place: Mapping[str, Any],
     before: Mapping[str, Any] | None,
+    earlier: Earlier | None = None,
 ) -> InterimAnalysis:
     experiences = ctx.experiences(batch)
-    earlier = () if before is None else InterimAnalysis.from_record(before).blobs
+    blobs = () if before is None else InterimAnalysis.from_record(before).blobs
     new, lost = {}, {}
     for arm in ARMS:
         found = episodes(experiences, places[arm])
@@ -265,20 +307,41 @@ def _analyse(
             found = [replace(one, latency_s=None) for one in found]
         imputed = missing(found, places[arm], config.how, is_candidate=arm == CANDIDATE)
         new[arm], lost[arm] = [*found, *imputed], len(imputed) + (0 if before is None else int(before["missing"][arm]))
+    history, planned = None, len(places[CANDIDATE])
+    if "history" in place:
+        history = {**((before or {}).get("history") or {"spared": 0}), "has_drifted": earlier is None}
+        history["spared"] += planned - len(places[BASELINE])
+        blobs = _with_history(ctx.store, new, blobs, places[CANDIDATE], earlier)
     kept = ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()})
-    old = _read(ctx.store, earlier)
-    both = [[*old[arm], *new[arm]] for arm in ARMS]
-    planned = len(places[BASELINE]) + (0 if before is None else int(before["planned"]))
+    both = [[*_read(ctx.store, blobs, arm), *new[arm]] for arm in ARMS]
     told = {"tasks": 0, "difference": None, "verdict": None, **judged(both[0], both[1], config.how)}
     return InterimAnalysis(
         number=1 if before is None else int(before["look"]) + 1,
-        iteration=iteration,
-        planned=planned,
+        iteration=int(place["iteration"]),
+        planned=planned + (0 if before is None else int(before["planned"])),
         missing=lost,
         episodes=kept,
-        earlier=earlier,
+        earlier=blobs,
+        history=history,
         **told,
     )
+
+
+def _with_history(
+    store: Store, new: dict[str, list[Episode]], blobs: tuple[str, ...], places: Places, earlier: Earlier | None
+) -> tuple[str, ...]:
+    """Pools the earlier tries into the new episodes of the baseline, which are kept beside as they were. Where it has
+    drifted, earlier looks are taken anew without them: a task that it was not run on is not compared."""
+    new[LIVE] = list(new[BASELINE])
+    if earlier is not None:
+        seeds: dict[str, list[int]] = {}
+        for task, seed in places.values():
+            seeds.setdefault(task, []).append(seed)
+        new[BASELINE] = pooled(new[BASELINE], earlier, seeds)
+        return blobs
+    new[LIVE] = [*_read(store, blobs, LIVE), *new[LIVE]]
+    new[BASELINE], new[CANDIDATE] = list(new[LIVE]), [*_read(store, blobs, CANDIDATE), *new[CANDIDATE]]
+    return ()
 
 
 def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], how: ComparisonConfig) -> dict[str, Any]:
@@ -286,13 +349,13 @@ def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], how: Compa
     tasks, before, after = pairs(baseline, candidate, how.primary)
     if len(tasks) < 2:
         return {"tasks": len(tasks)}
-    _, cost, costs = pairs(baseline, candidate, "safety")
+    _, cost, costs = pairs(*with_safety(baseline, candidate, how), "safety")
     gains = (after - before).mean(axis=1)
     found = verdict(gains, (costs - cost).mean(axis=1), how, seeds=after.shape[1])
     return {"tasks": len(tasks), "difference": float(gains.mean()), "verdict": found}
 
 
-def _read(store: Store, blobs: Sequence[str]) -> dict[str, list[Episode]]:
+def _read(store: Store, blobs: Sequence[str], arm: str) -> list[Episode]:
     """Lost where one is missing or damaged: the look that kept it can be made anew from its rollouts."""
     kept = []
     for blob in blobs:
@@ -300,13 +363,17 @@ def _read(store: Store, blobs: Sequence[str]) -> dict[str, list[Episode]]:
             kept.append(json.loads(store.blobs.get(blob)))
         except (NotFound, StoreCorrupt) as error:
             raise Lost(f"blob {blob}", why=error.why, remedy="restore it from a copy, or begin a new run") from error
-    return {arm: [decode(Episode, one) for part in kept for one in part[arm]] for arm in ARMS}
+    return [decode(Episode, one) for part in kept for one in part.get(arm, part[BASELINE])]
 
 
 def episodes_of(store: Store, found: InterimAnalysis) -> tuple[list[Episode], list[Episode]]:
     """Of baseline and candidate, all that a look rests on."""
-    kept = _read(store, found.blobs)
-    return kept[BASELINE], kept[CANDIDATE]
+    return _read(store, found.blobs, BASELINE), _read(store, found.blobs, CANDIDATE)
+
+
+def tried_in(store: Store, found: InterimAnalysis) -> tuple[list[Episode], list[Episode]]:
+    """The same as they were measured, without what earlier tries have added."""
+    return _read(store, found.blobs, LIVE), _read(store, found.blobs, CANDIDATE)
 
 
 def episodes_in(store: Store, steps: Sequence[StepRecord]) -> tuple[list[Episode], list[Episode]]:

@@ -291,6 +291,7 @@ async def drive(
         spec.runtime.check(features(()).somebody())
         record = await _begun(store, spec, resume, clock=clock, who=who, salt=salt)
         spec.runtime.attach(store.files)
+        spec.runtime.calibrate_by(store.judgements.calibrations())
         if record.settings.get("thinking_allocation") == FROM_OUTCOMES:
             spec.runtime.allocate_by(fit((use.budget, use.has_failed) for use in store.budgets.ended()))
         run = DurableRun(store, record, spec, clock=clock, who=who, observe=observe, features=features)

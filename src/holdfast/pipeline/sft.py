@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,6 +164,7 @@ class Prepared:
     skipped: Mapping[str, int]
     first: Mapping[str, str]  # place of the first that was left out, by reason
     units: int | None = None  # to draw batches from: pairs, conversations or users; None: the sequences
+    texts: str | None = None  # blob with what was taught, to be compared with what is proved on; None: not kept
 
     @property
     def count(self) -> int:
@@ -171,7 +172,7 @@ class Prepared:
 
     def record(self) -> dict[str, Any]:
         known = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {name: value for name, value in known.items() if name != "units" or value is not None}
+        return {name: value for name, value in known.items() if name not in ("units", "texts") or value is not None}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Prepared:
@@ -196,6 +197,7 @@ def prepare(policy: Model, given: SftInput, *, ctx: StepContext) -> Prepared:
     """The examples as the model's own tokens, divided, and kept."""
     how, source = given.how, given.source
     template, longest, vocabulary = how.template(policy, ctx)
+    kept: str | None = None  # of a run, the rollouts are kept as they are
     if source.run is not None:
         limits: dict[str, Any] = {"longest": longest, "vocabulary": vocabulary, "pause_point": ctx.check}
         users: dict[str, str] = {}
@@ -212,10 +214,17 @@ def prepare(policy: Model, given: SftInput, *, ctx: StepContext) -> Prepared:
             raise BadInput(f"run {source.run}", why=why, remedy="name another run, or a lower least")
     else:
         examples, before = _again(given)
+        kept = ctx.save([_text(one) for one in examples])
         made, after = tokenise(template, examples, longest=longest, pause_point=ctx.check)
         skipped = before.and_also(after)
         skipped.check(len(made) + skipped.total, how.skip, what="examples")
-    return _kept(made, skipped, how, ctx)
+    return replace(_kept(made, skipped, how, ctx), texts=kept)
+
+
+def _text(example: Example) -> str:
+    """All that was said to the model, and by it; instructions that stand before every example tell no task."""
+    told = [one.get("content") for one in example.messages if one.get("role") != "system"]
+    return "\n".join(text for text in told if isinstance(text, str))
 
 
 def _kept(made: Sequence[Tokenised], skipped: SkippedRows, how: SFT, ctx: StepContext) -> Prepared:

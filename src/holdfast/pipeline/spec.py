@@ -23,6 +23,7 @@ from holdfast.contracts.budget import Mode
 from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import Features
+from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.reward import RewardTerm
@@ -41,13 +42,14 @@ from holdfast.contracts.trace import Span
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import Endpoints, Runtime, StepContext
 from holdfast.pipeline.improve import Spec, improve
+from holdfast.pipeline.leaks import refuse_leaks
 from holdfast.pipeline.prove import HeldOut, ProveConfig
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.prompt import Prompt
-from holdfast.promote.gate import Criteria, SpreadLimits
+from holdfast.promote.gate import WAIVED, Criteria, SpreadLimits
 from holdfast.prove.comparison import SAMPLE_P_VALUE_SPREAD, SEED_P_VALUE_SPREAD, ComparisonConfig
 from holdfast.reward.safety import SafetyPolicy, close, find_events, judge, reported_events
-from holdfast.reward.scorers import reward_range, score_from
+from holdfast.reward.scorers import DEFAULT_SAFETY, load_scorer, reward_range, score_from, with_safety
 from holdfast.reward.turns import TurnRewards
 
 
@@ -62,6 +64,10 @@ class SafeguardedScorer:
     def uses(self) -> frozenset[str]:
         return frozenset(getattr(self.score, "uses", ()))
 
+    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
+        if (calibrate := getattr(self.score, "calibrate_by", None)) is not None:
+            calibrate(calibrations)
+
     def without(self, features: Features) -> SafeguardedScorer:
         return replace(self, score=scored_without(self.score, features))
 
@@ -69,6 +75,10 @@ class SafeguardedScorer:
         self, task: Any, output: Any, spans: Sequence[Span]
     ) -> Sequence[RewardTerm] | Awaitable[Sequence[RewardTerm]]:
         return self.score(task, output, spans)
+
+    def costs(self, task: Any, spans: Sequence[Span]) -> Sequence[RewardTerm]:
+        found: Sequence[RewardTerm] = getattr(self.score, "costs", lambda *_: ())(task, spans)
+        return found
 
     def close(
         self, signals: Sequence[RewardTerm], spans: Sequence[Span], output: Any
@@ -93,6 +103,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.paired import PairedEvaluation
 
 LOCAL = "local"
+OPTIMIZE = "optimize"
 OPENAI = "https://api.openai.com/v1"
 ASK_THE_MODEL = "holdfast.collect.questions:answer"
 UNIT = (0.0, 1.0)  # what rewards go from and to, where a scorer says nothing else
@@ -104,11 +115,12 @@ def optimize_spec(settings: OptimizeSettings) -> RunSpec:
     if block is not None and block.enabled:
         needs_torch()
     policy = policy_for(settings)
-    return _spec(settings, "optimize", partial(optimize, settings, policy), policy)
+    return _spec(settings, OPTIMIZE, partial(optimize, settings, policy), policy)
 
 
 def improve_spec(settings: OptimizeSettings) -> RunSpec:
     """Iterations of practice, proof and decision."""
+    allows_leaks = settings.tasks is not None and settings.tasks.leaks == "allow"  # the audit still keeps them out
     settings = with_tasks(settings)
     block, policy = settings.improve or ImproveBlock(), policy_for(settings)
     if isinstance(policy, Prompt):
@@ -130,12 +142,15 @@ def improve_spec(settings: OptimizeSettings) -> RunSpec:
         algorithm=_algorithm(settings, block),
         tasks=settings.train,
         held_out=held_out_of(settings),
-        prove=prove_config(block.prove, timeout_s=settings.attempt_timeout_secs, is_timed=not settings.deterministic),
-        criteria=criteria(block.prove),
+        prove=prove_config(settings),
+        criteria=criteria(block.prove, waived=settings.safety_waived),
         iterations=block.iterations,
         stage=None if block.stage is None else Stage(block.stage),
         timeout_s=settings.attempt_timeout_secs,
+        manifest={} if settings.safety_waived is None else {WAIVED: settings.safety_waived},
     )
+    if not allows_leaks:
+        refuse_leaks(settings.train, spec.held_out, "optimize")
     made = _spec(settings, "improve", partial(improve, spec=spec), policy)
     _check_range(block.prove, settings)
     return replace(made, policy=block.policy)
@@ -184,9 +199,11 @@ async def optimize(settings: OptimizeSettings, policy: Policy, run: DurableRun) 
     ]
     run.planned = len(work)
     timeout_s = settings.attempt_timeout_secs
-    batch = await run.step("collect", collect, work, settings.max_attempts, timeout_s, title="rollouts")
     block = settings.rl_optimizer
-    if block is not None and block.enabled:
+    learns = block is not None and block.enabled
+    attempts = 1 if learns else settings.max_attempts  # raising must buy no new draw of chance
+    batch = await run.step("collect", collect, work, attempts, timeout_s, title="rollouts")
+    if block is not None and learns:
         algorithm = turn_ppo(settings, block)
         await run.step("rl_optimizer", partial(learn_turns, algorithm, policy), batch, title="rl_optimizer")
 
@@ -226,7 +243,7 @@ def _spec(
             is_text = settings.scorers is None  # a scorer may expect anything
             questions.check(item, f"{split}[{place}]", is_asked=settings.agent is None, is_text=is_text)
     agent = load_agent(reference)
-    score = score_for(settings, agent)
+    score = score_for(settings, agent, is_proof=kind != OPTIMIZE)
     engine, connect = _engine(settings, policies[0])
     executor, has_budgets = None, settings.thinking_budgets
     if settings.thinking_allocation == FROM_OUTCOMES and (
@@ -314,9 +331,9 @@ def _client(model: str, base_url: str | None = None, thinking_mode: str = "auto"
     return cast("Callable[[], Complete]", made)
 
 
-def score_for(settings: OptimizeSettings, agent: Any) -> Score:
+def score_for(settings: OptimizeSettings, agent: Any, *, is_proof: bool = False) -> Score:
     """The scorers of the settings, tried on their tasks; without any, the one that an agent brings along; else what
-    was expected is compared with what was answered."""
+    was expected is compared with what was answered. A proof measures safety beside it, unless that is waived."""
     beside = getattr(agent, "scorer", None)
     score: Score = questions.exact_match
     if settings.scorers is not None:
@@ -324,6 +341,10 @@ def score_for(settings: OptimizeSettings, agent: Any) -> Score:
         score = score_from(settings.scorers, items, connect=partial(_judge, settings))
     elif beside is not None:
         score = OwnScore(beside)
+    if settings.safety is not None or (is_proof and settings.safety_waived is None):
+        most = (settings.improve or ImproveBlock()).prove.max_cost
+        named = [load_scorer(one, connect=partial(_judge, settings)) for one in settings.safety or DEFAULT_SAFETY]
+        score = with_safety(score, named, max_cost=most)
     return watched(score, settings.safety_reward)
 
 
@@ -416,23 +437,25 @@ def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: Constra
     )
 
 
-def prove_config(how: ProveBlock, *, timeout_s: float | None, is_timed: bool = True) -> ProveConfig:
+def prove_config(settings: OptimizeSettings) -> ProveConfig:
+    how = (settings.improve or ImproveBlock()).prove
     return ProveConfig(
-        how=comparison_config(how),
+        how=comparison_config(settings),
         seeds=tuple(range(how.seeds)),
         batch=how.batch,
         least=criteria(how).least,
-        timeout_s=timeout_s,
-        is_timed=is_timed,
+        timeout_s=settings.attempt_timeout_secs,
+        is_timed=not settings.deterministic,
     )
 
 
-def comparison_config(how: ProveBlock) -> ComparisonConfig:
+def comparison_config(settings: OptimizeSettings) -> ComparisonConfig:
+    how = (settings.improve or ImproveBlock()).prove
     return ComparisonConfig(
         primary=how.primary,
         alpha=how.alpha,
         min_effect=how.min_effect,
-        max_safety_regression=how.max_safety_regression,
+        max_safety_regression=how.max_safety_regression if settings.safety_waived is None else None,
         reward_range=how.reward_range,
         max_cost=how.max_cost,
         seed_delta_spread=how.max_seed_spread,
@@ -440,9 +463,9 @@ def comparison_config(how: ProveBlock) -> ComparisonConfig:
     )
 
 
-def criteria(how: ProveBlock) -> Criteria:
+def criteria(how: ProveBlock, *, waived: str | None = None) -> Criteria:
     return Criteria(
-        max_safety_regression=how.max_safety_regression,
+        max_safety_regression=how.max_safety_regression if waived is None else None,
         min_reward_delta=how.min_reward_delta,
         max_p_value=how.alpha,
         require_seed_reproducibility=how.seeds > 1,

@@ -11,18 +11,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.policy import Policy, files_of, policy_from, policy_record
 from holdfast.contracts.release import Release
-from holdfast.policies import weights
-from holdfast.policies.engine import Local
-from holdfast.policies.model import HUB, NAMES, Model, folder_of, is_hub, load, sha256_of
 from holdfast.policies.prompt import Prompt
 from holdfast.store.sql import number as number_in
 from holdfast.store.store import Store
+
+# `policies.model` brings torch, which takes seconds and which prompts do without: it is imported where it is needed.
+if TYPE_CHECKING:
+    from holdfast.policies.engine import Local
 
 SOURCES = ("shelf", "checkpoint", "weights", "resources")  # what the source of a release may begin with
 
@@ -46,13 +47,15 @@ class Version:
 
 def resolve(store: Store, name: str) -> Version:
     """The version, found and readable; its weights are hashed when they are loaded."""
+    _, mark, place = name.rpartition("@")
+    if mark and place.isdecimal() and not Path(name).is_dir():
+        return _release(store, store.releases.get(name))
+    from holdfast.policies.model import NAMES
+
     if name in NAMES:
         return _at(name, name)
     if Path(name).is_dir():
         return _at(name, str(Path(name).absolute()))
-    _, mark, place = name.rpartition("@")
-    if mark and place.isdecimal():
-        return _release(store, store.releases.get(name))
     return _checkpoint(store, name, place)  # also as calls name it: model@checkpoint
 
 
@@ -76,6 +79,8 @@ def endpoint_model(store: Store, release: Release) -> str | None:
 
 def is_near(store: Store, model: str) -> bool:
     """Whether it names weights of this machine: a model of the package, a folder, a release or a checkpoint."""
+    from holdfast.policies.model import NAMES
+
     if model in NAMES or Path(model).is_dir() or "@" in model:
         return True
     try:
@@ -87,7 +92,12 @@ def is_near(store: Store, model: str) -> bool:
 
 def policy_for(store: Store, version: Version) -> Policy:
     """The policy that a version is, with its resources. What lies there must still be what was resolved."""
-    policy = Model(version.weights) if version.policy is None else policy_from(version.policy)
+    known = None if version.policy is None else policy_from(version.policy)
+    if isinstance(known, Prompt):
+        return known
+    from holdfast.policies.model import Model
+
+    policy = known or Model(version.weights)
     if isinstance(policy, Model):
         _check_same(version, _sha256(policy.folder(store.files)))
         if version.resources is not None:
@@ -99,6 +109,9 @@ def open_local(
     version: Version, *, slots: int, seed: int, deterministic: bool = False, files: Artifacts | None = None
 ) -> Local:
     """The model, ready to answer; `files` are the store's. What lies there must still be what was resolved."""
+    from holdfast.policies.engine import Local
+    from holdfast.policies.model import Model, load
+
     policy = Model(version.weights) if version.policy is None else policy_from(version.policy)
     if not isinstance(policy, Model):
         why = f"its model {policy.manifest.get('model')} answers from an address"
@@ -123,6 +136,9 @@ def _check_same(version: Version, sha256: str) -> None:
 
 
 def _at(name: str, place: str) -> Version:
+    from holdfast.policies import weights
+    from holdfast.policies.model import HUB, folder_of, is_hub, sha256_of
+
     folder = folder_of(place)
     if is_hub(folder):
         return Version(name=name, weights=place, sha256=sha256_of(folder))
@@ -133,10 +149,16 @@ def _at(name: str, place: str) -> Version:
 
 
 def _sha256(folder: Path) -> str:
+    from holdfast.policies import weights
+    from holdfast.policies.model import is_hub, sha256_of
+
     return sha256_of(folder) if is_hub(folder) else weights.read(folder).sha256
 
 
 def _checkpoint(store: Store, name: str, identity: str) -> Version:
+    from holdfast.policies import weights
+    from holdfast.policies.model import HUB, NAMES, Model
+
     try:
         found = store.checkpoints.get(identity)
     except NotFound:
@@ -190,14 +212,19 @@ def _registered(release: Release, place: str) -> Version:
 
 def _of_policy(store: Store, release: Release, policy: Policy) -> Version:
     """A release that holds its policy. One of nothing but weights is the same version as those weights."""
-    if not isinstance(policy, Model):
+    model = None
+    if not isinstance(policy, Prompt):
+        from holdfast.policies.model import Model
+
+        model = policy if isinstance(policy, Model) else None
+    if model is None:
         record = policy_record(policy)
         return Version(name=release.id, weights="", sha256=_digest(record), policy=record)
-    if policy.checkpoint is None:
-        version = _registered(release, policy.source.partition(":")[2])
+    if model.checkpoint is None:
+        version = _registered(release, model.source.partition(":")[2])
     else:
-        version = _checkpoint(store, release.id, policy.checkpoint)
-    return replace(version, policy=policy_record(policy)) if policy.resources or policy.lora else version
+        version = _checkpoint(store, release.id, model.checkpoint)
+    return replace(version, policy=policy_record(model)) if model.resources or model.lora else version
 
 
 def _digest(value: Any) -> str:
@@ -206,6 +233,8 @@ def _digest(value: Any) -> str:
 
 def source_of(store: Store, name: str, model: str | None = None) -> tuple[str, dict[str, Any]]:
     """What a release would be registered with: its source, and a manifest that names the bytes."""
+    from holdfast.policies.model import NAMES
+
     if name.startswith("resources:"):
         text = name.partition(":")[2]
         if not text.isdecimal() or model is None:

@@ -121,8 +121,10 @@ def _bits(text: str) -> float:
 
 
 _CODE = re.compile(  # a call, an index, an attribute, a constant, an address, a type
-    r"^[A-Za-z_][A-Za-z_.]*[(\[{]|^\w+\.\w+$|^[A-Z][A-Z_]+$|^(?:https?|file):|::|\w\.(?:env|get|config|environ)\b"
-    r"|^(?:process|os|self|this|config|settings|env|var|secrets|data|module|local)\.|^/[a-z]+(?:/|$)|^\.{1,2}/|=>|^\d+[a-z]{1,2}$"
+    r"^[A-Za-z_][A-Za-z_.]*[(\[{]|^[A-Za-z_]+\.[A-Za-z_]+$|^[A-Z][A-Z_]+$|^(?:https?|file):|::|\w\.(?:env|get|config"
+    r"|environ)\b"
+    r"|^(?:process|os|self|this|config|settings|env|var|secrets|data|module|local)\.|^/[a-z]+(?:/|$)|^\.{1,2}/|=>"
+    r"|^\d+[a-z]{1,2}$"
 )
 _SIGNS = frozenset("!@#$%^&*+=?~")
 
@@ -170,8 +172,10 @@ def is_told_password(text: str) -> bool:
             *map(str.lower, words)
         }
     is_named = re.search(r"(?i)pass|pwd|secret|token|_|field|input|value|type|param|config|user", text)
-    is_word = re.fullmatch(r"[^\W\d_]+(?:-[^\W\d_]+)*", text) and not re.search(r"[a-z][A-Z]", text)
-    return len(text) >= 6 and not is_named and bool(is_word) and text.lower() not in _NO_PASSWORD
+    is_word = re.fullmatch(r"[^\W\d_]+(?:-[^\W\d_]+)*[?_-]?", text) and not re.match(r"[a-z]+[A-Z]", text)
+    is_random = _is_random_word(text)
+    bare = text.rstrip("?_-").lower()
+    return len(text) >= 6 and not is_named and (bool(is_word) or is_random) and bare not in _NO_PASSWORD
 
 
 def _has_digit(text: str) -> bool:
@@ -184,7 +188,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 def _is_key(text: str) -> bool:
     """Whether what has a vendor's prefix looks random: letters and digits take turns more often than in a name."""
-    return is_given(text) and (len(_TURN.findall(text)) >= len(text) / 6 or bool(_UUID.search(text)))
+    return is_given(text) and (len(_TURN.findall(text)) >= len(text) / 8 or bool(_UUID.search(text)))
 
 
 def _is_random(text: str) -> bool:
@@ -214,6 +218,7 @@ _COUNTRY = re.compile(
 _LONG_TOKEN = re.compile(
     r"[0-9](?:(?<=[A-Za-z][0-9])|[A-Za-z])[A-Za-z0-9_./+=-]{4}"
 )  # a digit beside a letter, as in most keys
+_DASHED = re.compile(r"-(?<=[0-9A-Za-z]{4}-)[0-9A-Za-z]{4,8}(?:[\s,;-]|$)")  # groups of letters and digits
 _AT_DOMAIN = re.compile(r"@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2}")
 # Prefixes that vendors give their tokens, for which there is no kind of their own below.
 _PREFIXES = r"""
@@ -231,7 +236,13 @@ tk-us- p8e- ABSK api_org_ cf[ua]t_ v1\.0-(?=[0-9a-f]{24}) sl\.(?:u\.)?(?=[A-Za-z
 re_(?=[A-Za-z0-9_]{16}) tr_[a-z]{3,4}_ signkey- api_(?:live|sandbox)\. 1//0(?=[A-Za-z0-9_-]{20})
 (?:sec|sub|pub)-c- waka_ 1000\.(?=[0-9a-f]{32}) A3-[A-Z0-9]{6}- A3T[A-Z0-9] (?:ABIA|ACCA)
 mfa\.(?=[A-Za-z0-9_-]{20}) oauth: cal_live_ wandb_v1_ rpa_ apify_api_ snyk_ (?:sdk|api|mob)-(?=[0-9a-f]{8}-)
-ory_[a-z]{2,3}_
+ory_[a-z]{2,3}_ aio_ napi_ sk_sbox_ API-(?=[A-Z0-9]{26}\b) sha256~ sm_[ap]at_ a[ks]-(?=[A-Za-z0-9]{22}\b) os_v2_
+(?:secret|public)-(?:live|test)- st\.(?=[0-9a-f]{8}\.) [ps]at\.(?=[\w-]{22}\.) [spt]k\.eyJ s-s4t2ud- esecret_
+SCW(?=[A-Z0-9]{17}\b) akab- AstraCS: dbt[cu]_ dnkey- pdl_(?:live|sdbx)_ zpka_ ctx7sk- KEY0(?=[A-Z0-9]{20})
+pt[la][ac]_ cio(?=[A-Za-z0-9]{32}\b) bb_(?:live|test)_ v[1-4]\.(?:local|public)\. nsec1 suiprivkey1
+edsk(?=[1-9A-Za-z]{50}) [xyztuv]prv(?=[1-9A-Za-z]{60}) APP_USR- sk_(?!live_|test_)(?=[a-z]{2,8}_[A-Za-z0-9]{16})
+m0- bfl_ [12]/(?=\d{16}[/:]) R_(?=[0-9a-f]{32}\b) s\.(?=[A-Za-z0-9]{24}\b) vault:v\d: prefect:
+key_(?=[0-9a-f]{32}) tok_(?=[A-Za-z0-9]{24}) vk1\.a\.
 """
 _VENDORS = "|".join(_PREFIXES.split())
 # What follows a repeated part never begins as the part does, so that a search takes linear time.
@@ -254,7 +265,7 @@ SECRETS: Mapping[str, Sign] = {
     "sendgrid_key": sign(r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}", trait=_LONG_TOKEN),
     "google_oauth_token": sign(r"\bya29\.[A-Za-z0-9_-]{20,}", trait=_LONG_TOKEN),
     "telegram_token": sign(
-        r"\b\d{8,10}:[A-Za-z0-9_-]{30,40}\b",
+        r"(?:\b|\bbot)\d{8,10}:[A-Za-z0-9_-]{30,40}\b",
         ":",
         test=_is_key,
         gate="digits",
@@ -287,16 +298,48 @@ SECRETS: Mapping[str, Sign] = {
     "azure_secret": sign(r"(?<![\w~.-])[A-Za-z0-9_~.-]{3}\dQ~[A-Za-z0-9_~.-]{31,34}(?![\w~-])", trait=_LONG_TOKEN),
     "airtable_token": sign(r"\bpat[A-Za-z0-9]{14}\.[0-9a-f]{64}\b", trait=_LONG_TOKEN),
     "newrelic_license": sign(r"\b[0-9a-zA-Z]{34,38}NRAL\b", "NRAL"),
+    "odd_token": sign(
+        r"[a-z0-9]{10}msh[a-z0-9]{15}p1[a-z0-9]{6}jsn[a-z0-9]{12}\b|\baccess_token\$(?:production"
+        r"|sandbox)\$[a-z0-9]{12,20}\$[0-9a-f]{32}"
+        r"|\bv\^1\.1#[^\s\"']{40,}",
+        "jsn|$production$|$sandbox$|v^1.1#",
+    ),
+    "colon_token": sign(
+        r"(?<!\d)\d{16}/\d{16}:[0-9a-f]{32}\b|(?<![\w*])[\w*]{1,32}:[\w*]{1,32}\.[0-9a-f]{48,72}\b"
+        r"|\b[0-9a-f]{32}:[0-9a-f]{32}:::",
+        ":",
+        trait=re.compile(r":(?<=[0-9a-f]{6}:)[0-9a-f]{32}|:[\w*]{1,32}\.[0-9a-f]{48}"),
+    ),
+    "password_hash": sign(
+        r"\$(?:2[abxy]|[156y]|apr1|argon2\w{1,2}|sha1|pbkdf2[\w-]{0,12})\$[^\s:\"']{20,256}"
+        r"|\bpbkdf2_sha\d{1,3}\$\d+\$[^\s:\"']{20,128}",
+        "$",
+        test=is_given,
+    ),
+    "product_key": sign(
+        r"\b(?:[A-Z0-9]{5}-){4}[A-Z0-9]{5}\b(?!-)|\b(?:\d{6}-){7}\d{6}\b",
+        "-",
+        test=lambda text: any(map(str.isdigit, text)) and is_given(text),
+        trait=_DASHED,
+    ),
+    "dsn_key": sign(
+        r"://(?P<it>[0-9a-f]{32}(?::[0-9a-f]{32})?)@[\w.-]{0,80}", "@", trait=re.compile(r"://[0-9a-f]{32}")
+    ),
+    "stellar_seed": sign(r"S(?<!\w.)[A-Z2-7]{55}(?!\w)", trait=_LONG_TOKEN, test=lambda text: not text.isalpha()),
     "terraform_token": sign(r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}", trait=_LONG_TOKEN),
     "private_key_material": sign(
-        r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
-        r"(?:(?:[^-]|-(?!----))+-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
-        r"|(?:(?:\s|\\[nr])*[A-Za-z0-9+/=]{16,})*)"
+        r"-----? ?BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)? ?-----?"
+        r"(?:(?:[^-]|-(?!---))+-----? ?END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)? ?-----?"
+        r"|(?:(?:\s|\\+[nr]?|>|[\"'+,]){0,8}(?:(?:Proc-Type|DEK-Info|Version"
+        r"|Comment): [^\n\\]{1,60}|[A-Za-z0-9+/=]{16,}+))*(?:(?:\s|\\+[nr]?|>){1,8}[A-Za-z0-9+/]{1,15}={1,2})?)"
+        r"|(?<![A-Za-z0-9+/=])(?:[A-Za-z0-9+/=]{16,128}+(?:\s|\\+[nr]?"
+        r"|>){1,6}+){1,60}+-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
         r"|PuTTY-User-Key-File-\d: (?:[^\n]*\n){1,40}?Private-Lines: \d+(?:\r?\n[A-Za-z0-9+/=]{16,})*",
         "PRIVATE KEY|PuTTY-User",
     ),
     "url_password": sign(
-        r"\b[A-Za-z][A-Za-z0-9+]{1,20}://[^\s:/@]{0,64}:(?P<it>(?!\d{1,5}/)[^\s@\"'<>]{3,256}(?:@[^\s@/\"'<>]{1,64})?)@(?=[\w.\[-])",
+        r"\b[A-Za-z][A-Za-z0-9+]{1,20}://[^\s:/@]{0,64}:(?P<it>(?!\d{1,5}/)[^\s@\"'<>]{3,256}(?:@[^\s@/\"'<>]{1,64})?)"
+        r"@(?=[\w.\[-])",
         "://",
         test=is_given,
     ),
@@ -345,27 +388,38 @@ _NAMES = (
     r"|secret|token|credential|jeton|clave (?:de )?api|chave (?:de )?api|schlüssel|klucz api|bearer|x-auth"
     r"|auth_?code|sas|psk"
 )
+_FOREIGN_KEYS = (
+    r"(?:api|secret)[ -]?(?:schlüssel|sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|anahtar\w{0,3}|kulcs|avain|ključ|cheie)"
+    r"|(?:cl[ée]|chiave|klíč|kľúč|khóa|kunci|cheia?|ključ|clave|chave)(?: [a-zé]{1,8}){0,2}[ '](?:api|secr?[eè]t[ao]?)"
+)
 _PASSWORDS = (  # each begins with a letter, so that a search skips to it
-    r"passw(?:or)?[dt]e?|passphrase|passcode|pass(?<![a-z]pass)\b|pwd?(?<![a-z]pw)(?<![a-z]pwd)\b|mot de passe"
+    r"passw(?:or)?[dt]e?|passphrase|passcode|pass(?:(?<![a-z]pass)|(?<=dbpass)|(?<=(?:user|root|mail|smtp|auth|wifi"
+    r"|test)pass)"
+    r"|(?<=(?:admin|store|redis|proxy|login)pass)|(?<=(?:key|sql|ftp|ssh|new|old)pass))\b"
+    r"|pwd?(?<![a-z]pw)(?<![a-z]pwd)\b|mot de passe"
     r"|mdp\b|contrase[nñ][ay]"
-    r"|senha|palavra[ -]passe|parol[aă]|kennwort|zugangscode|wachtwoord|hasł[oa]|haslo|heslo|l[oö]senord"
+    r"|senha|palavra[ -]passe|parol[aă]|kennwort|zugangscode|wachtwoord|hasł[oa]|haslo|heslo|l[oö]senord(?:et)?"
     r"|adgangskode|kodeord|passord"
-    r"|salasana|sifre|şifre|jelsz[oó]|lozinka|geslo|kata sandi|mat khau|mật khẩu|slaptažodis|parool|clave\b"
-    r"|masterauth|requirepass|securestring"
+    r"|salasana|sifre|şifre|jelsz[oó]|lozinka|geslo|kata sandi(?:nya)?|mat khau|mật khẩu|slaptažodis|parool|clave\b"
+    r"|masterauth|requirepass|securestring|jelszav"
 )
 _PASSWORD_WORDS = (
     "mdp|contraseña|contrasena|contrasenya|senha|palavra|parola|parolă|kennwort|zugangscode|wachtwoord|hasło|hasła"
-    "|haslo|heslo|lösenord|losenord"
-    "|adgangskode|kodeord|salasana|sifre|şifre|şifresi|şifrem|jelszó|jelszo|lozinka|geslo|sandi|khau|khẩu"
-    "|slaptažodis|parool|clave|masterauth|securestring"
+    "|haslo|heslo|lösenord|lösenordet|losenord"
+    "|adgangskode|kodeord|salasana|sifre|şifre|şifresi|şifrem|jelszó|jelszo|lozinka|geslo|sandi|sandinya|khau|khẩu"
+    "|slaptažodis|parool|clave|masterauth|securestring|jelszavam|jelszava|adgangskoden|kodeordet|salasanani|salasanasi"
+    "|parolam|parolası|şifreniz|lozinku|hasłem|hesla|senhas|contraseñas|wachtwoorden"
 )
 _FAR = (  # scripts whose words are not told from what follows by spaces
-    "парол[ьяюе]|парола|лозинка|κωδικ(?:ός|ό|οί)(?: πρόσβασης)?|συνθηματικό|密码|密碼|口令"
+    "парол[ьяюе]|паролем|парола|کلمه عبور|باسورد|رمز من|비번|パス(?=[は:])|รหัสไวไฟ|лозинка"
+    "|κωδικ(?:ός|ό|οί)(?: πρόσβασης)?"
+    "|συνθηματικό|密码|密碼|口令"
     "|パスワード|暗証番号|合言葉|비밀번호|암호|패스워드"
     "|كلم[ةه] (?:المرور|السر)|رمز عبور|گذرواژه|סיסמ[הא]|पासवर्ड|कूटशब्द|รหัสผ่าน|পাসওয়ার্ড|api密钥"
     "|密钥|令牌|apiキー|トークン"
     "|api 키|토큰"
-    "|токен|ключ api|api[- ]ключ|секретный ключ|מפתח api|مفتاح api|رمز api"
+    "|المفتاح السري|api कुंजी|คีย์ api|κλειδί api|api ключ(?= )|токен|ключ api|api[- ]ключ|секретный ключ|מפתח api"
+    "|مفتاح api|رمز api"
 )
 _IS = (
     r"is|are|was|ist|lautet|war|sind|est|était|es|era|são|foi|é|è|jest|to|je|är|er|on|adalah|là|:|zu|auf|en|a|na"
@@ -373,23 +427,39 @@ _IS = (
     r"|jetzt|maintenant|ahora|agora|reads?|remains|equals"
 )
 _END = r"(?<![.,;:!?)\]}\"'`])"
+_NO_KEY = (
+    r"(?:cache|sort|partition|primary|foreign|public|pub|s3|object|routing|idempotency|dedup\w*|host|lookup|hash|map"
+    r"|dict|row|index|group|shard|commit|sha\d*"
+    r"|next|prev\w*|page|cursor|continuation|sync|event|message|trace|build|cancel\w*|csrf|etag|registry|finger\w*"
+    r"|ssh-\w+)[ _.-]?"
+)
 ASSIGNED: Mapping[str, Sign] = {
     "assigned_secret": sign(
-        rf"(?:{_NAMES})[\w-]{{0,24}}[\"'`*\])]{{0,3}}\s{{0,4}}"
-        r"(?:[:=|>]{1,2}>?|→|->|,(?=\s?[\"'])|\b(?:is|are|was|ist|lautet|est|es|é|jest|:)\b:?"
+        rf"(?:{_NAMES})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}\s{{0,4}}"
+        r"(?:[:=|>]{1,2}>?|→|->|,(?=\s?[\"'])|\b(?:is|are|was|ist|lautet|est|este|es|é|è|är|er|jest|je|to|:)\b:?"
         r"|\b(?:has been |was |is )?(?:set |changed |reset )?to\b)"
-        r"\s{0,4}[\"'`]{0,3}(?P<it>[^\s\"'`,;|<>&]{6,512})",
+        r"\s{0,4}(?:[brfu@$]{1,2}(?=[\"'])|base64:)?[\"'`*\\]{0,4}(?P<it>[^\s\"'`,;|<>&\\]{6,512})",
         "secret|token|key|credential|auth",
         words="jeton|schlüssel|sas|psk|clave|chave|klucz",
         test=is_password,
         any_case=True,
     ),
+    "foreign_key": sign(
+        rf"(?:{_FOREIGN_KEYS})\w{{0,6}}\s{{0,4}}(?:[:=]|\b(?:lautet|ist|est|este|es|é|è|är|er|jest|je|is|on|là"
+        rf"|adalah)\b)\s{{0,4}}[\"'`]?(?P<it>[^\s\"'`,;|<>&]{{8,512}})",
+        words="sleutel|nyckel|nøgle|nøkkel|klíč|kľúč|anahtar|anahtarı|kulcs|avain|ključ|clé|cle|chiave|khóa|kunci|cheie"
+        "|cheia|clave|chave|schlüssel",
+        test=is_password,
+        any_case=True,
+    ),
     "password": sign(
-        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`*\])]{{0,3}}(?:\s\([^()\n]{{1,30}}\)|\s(?:for|of|to|at|on|für|fur|vom"
+        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`*\])\\]{{0,4}}(?:\s(?:in )?(?:hex|base-?64|b64|encoded)|\s\([^()"
+        rf"\n]{{1,30}}\)|\s(?:for|of|to|at|on|für|fur|vom"
         rf"|von|zum|de|du|del|do|da|pour|para|per"
         r"|voor|van|do|dla|till|til|for|untuk|cho|icin|için)\s[^\n:=]{1,40}?)?\s{0,4}"
-        r"(?:[:=|]{1,2}>?\s{0,8}|>(?=[^\s<])|(?:→|->|[,(](?=\s?[\"'])|(?<![\"'])\s(?=[\"']))\s{0,8})[\"'`]{0,3}"
-        r"(?P<it>(?<=[\"'`])[^\"'`\n<>]{4,128}(?=[\"'`])|[^\s\"'`,;|<>&]{4,512})",
+        r"(?:[:=|]{1,2}>?\s{0,8}|>(?=[^\s<])|(?:→|->|[,(](?=\s?[bru@]?[\"'])"
+        r"|(?<![\"'])\s(?=[\"']))\s{0,8})(?:[brfu@$]{1,2}(?=[\"']))?[\"'`*\\]{0,4}\s?"
+        r"(?P<it>(?<=[\"'`])[^\"'`\n<>\\]{4,128}(?=[\"'`\\])|[^\s\"'`,;|<>\\][^\s\"'`,;|<>&\\]{3,511})",
         "pass|pw",
         words=_PASSWORD_WORDS,
         test=is_told_password,
@@ -397,12 +467,12 @@ ASSIGNED: Mapping[str, Sign] = {
     ),
     "stated_password": sign(
         rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`*]{{0,3}}\s{{1,4}}"
-        r"(?:(?:is|are|was|ist|war|lautet|est|es|era|é|è|jest|je|är|er|on|adalah|là)\b:?"
+        r"(?:(?:is|are|was|ist|war|lautet|est|este|es|era|é|è|jest|to|je|är|er|on|adalah|là)\b:?"
         r"|(?:has been |was |is )?(?:set |changed |reset )?to\b)"
         r"\s{1,4}[\"'`]?(?P<it>[^\s\"'`,;|]{6,512})",
         "pass|pw",
         words=_PASSWORD_WORDS,
-        test=is_password,
+        test=lambda text: is_password(text) or _is_random_word(text),
         any_case=True,
     ),
     "prose_password": sign(
@@ -410,31 +480,160 @@ ASSIGNED: Mapping[str, Sign] = {
         rf"|credenciais|credenziali|zaloguj|inloggning|logg inn)"
         r"[^\n\"`]{0,50}?"
         r"(?:\s[\"'`(]{0,2}|[:=/"
-        r"|]\s{0,2}[\"'`]?)(?P<it>(?=[^\s\"'`]{0,40}[\d!#$%^&*?~_+=-])(?=[^\s\"'`]{0,40}[a-z])[^\s\"'`<>]{5,63}(?<![.,;:!?)\]])[!?]?)",
+        r"|]\s{0,2}[\"'`]?)(?P<it>(?!(?:base-?\d\d|utf-?\d|sha-?\d|md5|oauth|wpa\d|[a-z]{1,5}\d\d?\b|\d+(?:st|nd|rd"
+        r"|th)?\b|v\d))(?=[^\s\"'`]{0,40}[\d!#$%^&*?~_+=-])(?=[^\s\"'`]{0,40}[a-z])[^\s\"'`<>]{5,63}(?<![.,;:!?)\]])[!"
+        r"?]?)",
         "pass|pw",
         words=_PASSWORD_WORDS + "|login|creds|credentials|credential|zugangsdaten|identifiant|identifiants|credenciales"
         "|credenciais|credenziali|zaloguj|inloggning|logg|pin",
         test=lambda text: _is_prose_password(text),
         any_case=True,
     ),
+    "my_password": sign(
+        rf"\b(?:my|our|mein|unser|mon|notre|mi|nuestra|minha|mia|mijn|moje|mitt|mit|min"
+        rf"|benim)\s(?:\w{{1,12}}\s)?(?:{_PASSWORDS})[\w-]{{0,12}}"
+        r"(?:\s(?:for|to|für|pour|para|per|voor|do)\s[\w' ]{1,24}?)?\s(?:is|ist|est|es|é|è|jest|är"
+        r"|er)\s[\"'`]?(?P<it>[^\W\d_]{5,40})(?=[\"'`.!,;]{0,2}(?:\s|$))",
+        "passw|passph|passc",
+        words=_PASSWORD_WORDS,
+        test=is_told_password,
+        any_case=True,
+    ),
+    "quoted_password": sign(
+        rf"(?:{_PASSWORDS})[\w-]{{0,24}}[\"'`\])]{{0,2}}\s{{0,3}}(?:[:=]{{1,3}}>?|\("
+        rf"|is\b)?\s{{0,3}}[\"'](?P<it>[^\s\"'<>]{{8,64}})[\"']",
+        "passw|passph|pwd",
+        words=_PASSWORD_WORDS,
+        test=lambda text: _is_quoted_password(text),
+        any_case=True,
+    ),
+    "value_of": sign(
+        rf"(?:key|name|id)[\"']?\s?[:=]\s?[\"']?[\w.-]{{0,32}}(?:{_PASSWORDS}"
+        rf"|{_NAMES})[\w.-]{{0,16}}[\"']?\s{{0,4}}[,;]?\s{{0,8}}[\"']?"
+        r"value[\"']?\s?[:=]\s{0,2}[\"']?(?P<it>[^\s\"'`,;|<>]{4,512})",
+        "passw|pwd|secret|token|apikey|api_key",
+        test=is_told_password,
+        any_case=True,
+    ),
+    "spoken_key": sign(
+        r"(?:key|token|secret|session id|session|schlüssel|jeton|clave|chave|credentials?|apikey|bearer|key_id"
+        r"|access_key|secret_key|private|privkey"
+        r"|wallet|metamask|auth|dockerconfigjson|leaked|committed|pasted|deepgram|login|-t"
+        r"|-k)[\w-]{0,12}[\"'`)]{0,2}(?:\s(?:is|was|ist|est"
+        r"|for|of|from|in|to|it|a|the|my|this|by"
+        r"|accidentally|<<<|here)\b){0,4}[ \t:=<]{1,5}[\"'`(]{0,2}(?P<it>(?:0x)?[a-z0-9_+/.-]{16,512}={0,2})(?![\w@])",
+        "auth|config|key|token|secret|session|login|leaked|committed|pasted|wallet|priv| -t ",
+        words="schlüssel|jeton|clave|chave|credential|credentials|metamask|deepgram",
+        test=lambda text: _is_strong(text),
+        any_case=True,
+        trait=_LONG_TOKEN,
+        unless=_NO_KEY,
+    ),
+    "key_before": sign(
+        r"(?<![\w/])(?P<it>(?:0x)?[a-z0-9_+/-]{20,512}={0,2})[\"'`]? (?:is|was|as|ist|est|es|é|into|in) (?:(?:the|my"
+        r"|our|your|a|mein|mon|mi)\s)?"
+        r"(?:\w{1,12}\s){0,2}?(?:key|token|secret|metamask|wallet|schlüssel|credential)",
+        "key|token|secret|metamask|wallet|schlüssel|credential",
+        test=lambda text: _is_strong(text),
+        any_case=True,
+        trait=_LONG_TOKEN,
+    ),
+    "typed_password": sign(
+        r"(?:passw|pwd)[^\n]{0,40}?(?:equals|compare\w*|send_?keys|type|fill|set_?text|set_?value|type_?text"
+        r"|send)\w{0,8}\(\s?[\"'](?P<it>[^\"'\n]{4,64})[\"']",
+        "passw|pwd",
+        test=is_given,
+        any_case=True,
+    ),
+    "password_line": sign(
+        rf"(?:{_PASSWORDS})\s{{0,2}}(?:is|ist|est|es)?(?<!\bpass)(?:(?<!:)"
+        rf"|:(?: [|>]-?)?)\s?\r?\n\s{{0,8}}(?P<it>[^\s\"'`<>@][^\s\"'`<>]{{5,62}})(?=\s*(?:\n|$))",
+        "passw|passph|passc",
+        words=_PASSWORD_WORDS,
+        test=lambda text: _is_prose_password(text) or _is_random_word(text),
+        any_case=True,
+    ),
+    "commented_password": sign(
+        r"\([\"'](?P<it>[^\"'\n]{5,64})[\"']\)[^\n]{0,6}(?:#|//)[^\n]{0,24}?(?:passw|pwd)",
+        "passw|pwd",
+        test=is_given,
+        any_case=True,
+    ),
+    "use_password": sign(
+        r"\b(?:use|enter|type|try|with|mit|avec|con|com|and)\s[\"'`]?(?P<it>[^\s\"'`<>]{5,63})[\"'`]? (?:to (?:log"
+        r"|sign|get) ?in|(?:einlogg|anmeld)|to (?:unlock|decrypt|open|connect|authenticate)"
+        rf"|(?:when|if|as|at|for|in|into)\b[^\n.]{{0,30}}?(?:{_PASSWORDS}))",
+        "passw|passph|passc|to log in|to login|to sign in|to get in|to unlock|to decrypt",
+        words="einloggen|anmelden",
+        test=lambda text: _is_prose_password(text),
+        any_case=True,
+    ),
+    "login_pair": sign(
+        r"\b(?:login|log in|sign in|credentials?|creds|zugangsdaten|zugang|identifiants?|credenciales|credenciais"
+        r"|credenziali|account|wi-?fi|wlan|ssid)\b[^\n]{0,24}?"
+        r"(?:[:\s])[\w.@-]{2,40}(?:\s?/\s?|:|\sand\s|\s-\s|,\s?(?:key|code):?\s"
+        r"|\s\|\s)[\"'`]?(?P<it>[^\s\"'`<>,;]{6,63})",
+        "log in|sign in|wi-fi",
+        words="login|credentials|credential|creds|zugangsdaten|zugang|identifiant|identifiants|credenciales|credenciais"
+        "|credenziali|wifi|wlan|ssid",
+        test=lambda text: _is_pair_password(text),
+        any_case=True,
+    ),
+    "host_password": sign(
+        r"(?<![\w/.@-])[a-z][\w.-]{1,31}:(?P<it>[^\s:@/\"'`<>()]{4,64})@(?=(?:\d{1,3}(?:\.\d{1,3}){3}|localhost"
+        r"|[a-z][\w-]{0,62}(?:\.[\w-]{1,63}){1,5})\b)",
+        "@",
+        test=is_password,
+        any_case=True,
+        trait=re.compile(r":[^\s:@/]{4,64}@"),
+    ),
+    "pgpass": sign(
+        r"(?<![\w/.:-])[\w.*-]{1,64}:(?:\d{2,5}|\*):[\w*-]{1,64}:[\w*.-]{1,64}:(?P<it>[^\s:]{4,64})",
+        ":",
+        test=is_given,
+        trait=re.compile(r":(?:[0-9]{2,5}|\*):[\w*-]{1,64}:"),
+    ),
+    "wifi_key": sign(
+        r"\b(?:code|cl[ée]|clave|chave|chiave|sandi|key|schlüssel|pass)\s(?:d[ueol]l?\s)?wi-?fi\s?(?:is|est|es|é|è|ist"
+        r"|:)\s{1,3}[\"'`]?(?P<it>[^\s\"'`<>]{5,63})",
+        words="wifi",
+        test=lambda text: _is_pair_password(text),
+        any_case=True,
+    ),
+    "device_password": sign(
+        r"(?<!\w)(?:enable (?:secret|password)(?: \d)?|snmp-server community|key-string(?: \d)?"
+        r"|pre-shared-key(?: \w{5,9})?|(?:password|secret) [05]|wpa2?(?:-psk)?:"
+        r"|psk:?|unlock code:?|password 7|iwconfig \w{2,12} key|option key|usermod -p|security answer:|rclone obscure"
+        r"|-u [\w.-]{1,32}%|jdbc:oracle:\w{3,4}:[\w.]{1,32}/|kinit [\w@.-]{1,40} <<<|net use \w: \S{1,60}"
+        r"|snmp\w{3,8}\b[^\n]{0,60}? -[ax]|openssl enc\b[^\n]{0,60}? -(?:k|pass)"
+        r"|az\s[^\n]{0,60}? -p) ?[\"']?(?P<it>(?![-/\\])[^\s\"'|]{4,64})",
+        "enable secret|enable password|snmp-server|key-string|shared-key|unlock code|net use|password 7|password 0"
+        "|option key|security answer|az sql|az login",
+        words="wpa|psk|rclone|smbclient|oracle|kinit|snmpwalk|snmpget|snmpbulkwalk|openssl|iwconfig|usermod",
+        test=lambda text: is_password(text),
+        any_case=True,
+    ),
     "password_before": sign(
         rf"(?P<it>[^\s\"'`<>]{{5,63}})[\"'`]? (?:as|is|was|als|ist|comme|est|como|es|é|come|jako)(?: (?:the|my"
-        rf"|your|our|his|her|a|das|mein|le|mon|la|mi|el|o|il))?(?: \w{{1,12}})? (?:{_PASSWORDS})",
+        rf"|your|our|his|her|a|das|mein|le|mon|la|mi|el|o|il))?(?: \w{{1,12}})? (?:{_PASSWORDS})\b(?! (?:hash|length"
+        rf"|policy|field|manager|format|file|prompt|column|\w+ing))",
         "pass",
         words=_PASSWORD_WORDS,
-        test=lambda text: _is_prose_password(text),
+        test=lambda text: is_password(text) and not _TECHNICAL.search(text) and any(map(str.isdigit, text)),
         any_case=True,
         trait=re.compile(r" (?:as|is|was|als|ist|comme|est|como|es|é|come|jako) "),
     ),
     "far_password": sign(
-        rf"(?:{_FAR})[^\x21-\x7e\n]{{0,12}}[:=]{{1,2}}>?\s{{0,3}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{3,127}}{_END})",
-        test=is_told_password,
+        rf"(?:{_FAR})[^\x21-\x7e\n]{{0,12}}[:=]{{1,2}}>?\s{{0,3}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{3,127}}{_END}[-!?]?)",
+        test=lambda text: is_told_password(text) or bool(re.fullmatch(r"[A-Za-z]{8,}[-_!?]?", text)),
         gate="far",
         any_case=True,
     ),
     "far_prose_password": sign(
-        rf"(?:{_FAR})(?:[^\x21-\x7e\n]|-(?=[^\x21-\x7e])){{0,30}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{4,127}}{_END}!?)",
-        test=lambda text: _is_prose_password(text),
+        rf"(?:{_FAR})(?:[^\x21-\x7e\n]|-(?=[^\x21-\x7e])){{0,30}}[\"'`]{{0,3}}(?P<it>[\x21-\x7e]{{4,127}}{_END}[-!?]?)",
+        test=lambda text: (
+            is_password(text) and len(text) > 5 and not _TECHNICAL.search(text) and not _CODE.search(text)
+        ),
         gate="far",
         any_case=True,
     ),
@@ -465,14 +664,22 @@ ASSIGNED: Mapping[str, Sign] = {
         test=lambda text: is_given(text) and not text.isdigit() and not _CODE.search(text),
     ),
     "sql_password": sign(
-        r"\bidentified\s+(?:with\s+\w+\s+)?(?:by|as)\s+(?:password\s+)?[\"'](?P<it>[^\"'\n]{3,128})",
-        "identified",
+        r"(?:\bidentified\s+(?:with\s+\w+\s+)?(?:by|as)\s+(?:password\s+)?"
+        r"|= ?password\s?\(\s?)[\"'](?P<it>[^\"'\n]{3,128})",
+        "identified|password",
         test=is_given,
         any_case=True,
     ),
     "go_password": sign(r"\b[\w.-]{1,40}:(?P<it>[^\s:@/\"']{3,64})@(?:tcp|unix|udp)\(", "@", test=is_given),
+    "known_user": sign(
+        r"(?<![\w.])(?:root|admin|administrator|postgres|sa|guest|ubuntu|oracle)(?::\s?|\s/\s)"
+        r"(?P<it>(?=\S{0,30}\d\d)(?=\S{0,30}[a-z]{3})[^\s\"'`,;|<>:/@()\[\]]{7,40})(?![^\s.,;)\"'])",
+        words="root|admin|administrator|postgres|sa|guest|ubuntu|oracle",
+        test=lambda text: _is_pair_password(text),
+        any_case=True,
+    ),
     "user_password": sign(
-        r"(?<![\w.])(?:root|admin|administrator|postgres|sa|user|guest|deploy|ubuntu|oracle"
+        r"(?<![\w.])(?:user|deploy"
         r"|[a-z][a-z0-9._-]{2,20})(?::\s?"
         r"|\s/\s)(?P<it>(?=\S{0,30}\d)(?=\S{0,30}[!#$%^&*?~])(?=\S{0,30}[A-Za-z])[^\s\"'`,;"
         r"|<>:/@]{8,40})(?![^\s.,;)\"'])",
@@ -482,7 +689,8 @@ ASSIGNED: Mapping[str, Sign] = {
         trait=re.compile(r"[:/]\s?(?=[^\s:/]{0,30}[0-9])[^\s:/]{0,30}[!#$%^&*?~]"),
     ),
     "bearer_token": sign(
-        r"\b(?:bearer|basic|token|apikey|api-key|ssws|geniekey|splunk|jwt)\s{1,4}(?P<it>[a-z0-9._~+/:-]{12,}={0,2})",
+        r"\b(?:bearer|basic(?: auth)?:?|token|apikey|api-key|ssws|geniekey|splunk"
+        r"|jwt)\s{1,4}(?P<it>[a-z0-9._~+/:-]{12,}={0,2})",
         words="bearer|basic|token|apikey|key|ssws|geniekey|splunk|jwt",
         test=lambda text: (
             is_password(text) and len(text) >= 16 and (sum(map(str.isdigit, text)) >= 2 or len(text) >= 24)
@@ -505,20 +713,67 @@ ASSIGNED: Mapping[str, Sign] = {
     ),
     "cookie": sign(
         r"(?:sess(?:ion)?(?:[_-]?id|[_-]?token)?|sid|auth[\w-]{0,12}|remember_\w{1,12}|csrf\w{0,12}"
-        r"|xsrf[\w-]{0,12}|jwt|token|sig|signature|verifier|secret)"
+        r"|xsrf[\w-]{0,12}|jwt|token|appid|response|sig|signature|verifier|secret)"
         r"=(?P<it>[^\s\"'`,;|<>&]{12,4096})",
         trait=re.compile(r"=[^\s\"'`,;|<>&]{12}"),
-        test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= 2,
+        test=lambda text: is_password(text) and sum(map(str.isdigit, text)) >= (1 if len(text) >= 16 else 2),
         any_case=True,
     ),
     "paired_password": sign(
         r"\b(?:auth|login|credentials?|networkcredential|connect|authenticate|basicauth|httpbasicauth|sign_?in"
+        r"|wifi\.begin"
         r"|logon|usernamepasswordcredentials"
         r"|userpass)\w{0,12}\s?[=(]{1,2}\s?\(?\s?[\"'][^\"'\n]{1,64}[\"'],\s?[\"'](?P<it>[^\"'\n]{4,128})[\"']",
-        words="auth|login|credential|credentials|networkcredential|connect|authenticate|basicauth|httpbasicauth"
+        words="begin|auth|login|credential|credentials|networkcredential|connect|authenticate|basicauth|httpbasicauth"
         "|signin|logon|usernamepasswordcredentials|userpass",
         test=is_given,
         any_case=True,
+    ),
+    "xml_password": sign(
+        rf"(?:{_PASSWORDS})[\w-]{{0,12}}[\"']?(?:[^<>\n]{{0,60}}>|</\w{{1,12}}>)\s{{0,8}}(?:<(?:value"
+        rf"|string)>)?(?P<it>[^<>\s]{{4,128}})</",
+        "pass|pw",
+        test=is_given,
+        any_case=True,
+        trait=re.compile(r">[^<>\s]{4,128}</"),
+    ),
+    "totp_secret": sign(
+        r"(?:totp|2fa|otp|mfa|otpauth|authenticator|two-factor)\b[^\n]{0,60}?(?:secret|key|seed|code)(?:\W{1,4}"
+        r"|\sis\s)(?P<it>[a-z2-7]{16,64}|(?:[a-z2-7]{4}[ -]){3,15}[a-z2-7]{4})\b",
+        words="totp|fa|otp|mfa|otpauth|authenticator|factor",
+        test=lambda text: text.upper() == text or " " not in text,
+        any_case=True,
+    ),
+    "recovery_codes": sign(
+        r"(?:recovery|backup|rescue|scratch|emergency|wiederherstellungs|notfall|secours|recuperación"
+        r"|recuperação)[ -]?(?:codes?|key)\b[^\n]{0,16}?[:\s]"
+        r"(?P<it>(?:[a-z0-9]{4,8}-[a-z0-9]{4,8}(?:-[a-z0-9]{4,8}){0,6}[\s,;]{0,3}){1,16})",
+        words="recovery|backup|rescue|scratch|emergency|secours|recuperación|recuperação",
+        test=lambda text: any(map(str.isdigit, text)),
+        any_case=True,
+        trait=_DASHED,
+    ),
+    "app_password": sign(
+        r"\bapp(?:[- ]specific)?[- ]?(?:password"
+        r"|passwort)\b[^\n]{0,24}?[:\s](?P<it>[a-z]{4}([ -])[a-z]{4}\2[a-z]{4}\2[a-z]{4})\b",
+        "passw",
+        any_case=True,
+    ),
+    "license_key": sign(
+        r"\b(?:licen[cs]e|lizenz|licencia|licenza|product|produkt|activation|aktivierung|serial"
+        r"|registration)\w{0,12}[ -]?(?:key|code|schlüssel|number|no)?\W{1,3}(?:is\s)?"
+        r"(?P<it>[a-z0-9]{4,6}(?:-[a-z0-9]{4,6}){2,7})\b",
+        words="license|licence|lizenz|lizenzschlüssel|licencia|licenza|product|produkt|produktschlüssel|activation|aktivierungscode|serial|registration",
+        test=lambda text: sum(map(str.isdigit, text)) >= 2 and any(map(str.isalpha, text)) and is_given(text),
+        any_case=True,
+        trait=_DASHED,
+    ),
+    "link_token": sign(
+        r"/(?:reset|invite|verify|confirm|magic|activate|recover|join|password|unsubscribe"
+        r"|auth)[\w-]{0,24}/(?P<it>[\w-]{16,128})(?![\w/.-])",
+        "://",
+        test=lambda text: _is_strong(text),
+        trait=_LONG_TOKEN,
     ),
     "form_password": sign(
         r"type=[\"']?password[\"']?[^<>]{0,160}?\bvalue=[\"'](?P<it>[^\"'\n]{3,128})",
@@ -546,7 +801,7 @@ ASSIGNED: Mapping[str, Sign] = {
         r"\b(?:htpasswd\s+-\w*b\w*\s+\S+\s+\S+\s+|net user \S{1,40} |sqlplus \S{1,40}/|wpa_passphrase \S{1,40} "
         r"|-pass(?:in|out)?[ =]pass:|\bpass:|ssh-keygen\b[^\n]{0,80}?-N [\"']?|useradd\b[^\n]{0,40}?-p [\"']?"
         r"|mysqladmin\b[^\n]{0,40}?password [\"']?|chpasswd <<< [\"']?\S{1,32}:|sudo -S <<< "
-        r"[\"']?)(?P<it>(?![-/*])[^\s\"'@|]{4,64})",
+        r"[\"']?)(?P<it>(?![-/*])[^\s\"'|]{4,64})",
         words="htpasswd|net|sqlplus|wpa|passin|passout|pass|keygen|useradd|mysqladmin|chpasswd|sudo",
         test=is_given,
     ),
@@ -586,9 +841,10 @@ ASSIGNED: Mapping[str, Sign] = {
     ),
     "numbered_seed": sign(r"\b1[.):]\s?[a-z]{3,8}(?:[\s,]{1,3}\d{1,2}[.):]\s?[a-z]{3,8}){11,23}", "2.|2)|2:"),
     "told_seed": sign(
-        r"\b(?:seed|recovery|mnemonic|backup|wallet|secret)[ -]?(?:phrase|words?|seed)?\b[^\n]{0,60}?(?:[:=\n\"]"
-        r"|\b(?:is|are|ist|sind|est|es|são))\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
-        words="seed|phrase|mnemonic|recovery",
+        r"\b(?:seed|recovery|mnemonic|backup|wallet|secret|ledger|trezor|metamask|(?:12|24) words)[ -]?(?:phrase"
+        r"|words?|seed)?\b[^\n]{0,60}?(?:[:=\n\"]"
+        r"|\b(?:is|are|ist|sind|est|es|são|words))\s{0,3}[\"'`]?(?P<it>(?:[a-z]{3,8}[ ,\n-]{1,2}){11,23}[a-z]{3,8})\b",
+        words="seed|phrase|mnemonic|recovery|ledger|trezor|metamask|words",
         any_case=True,
     ),
     "wallet_key": sign(
@@ -606,9 +862,54 @@ ASSIGNED: Mapping[str, Sign] = {
 }
 
 
+def _is_strong(text: str) -> bool:
+    """Whether what stands beside a word for a key is one: long, random, and neither a name nor a path."""
+    if not is_given(text) or NO_SECRET.match(text) or _CODE.search(text) or text.count("/") > max(1, len(text) // 24):
+        return False
+    digits, letters = sum(map(str.isdigit, text)), sum(map(str.isalpha, text))
+    words = sum(
+        len(word) for word in re.findall(r"[A-Z]?[a-z]{4,}", text) if not re.search(r"[b-df-hj-np-tv-xz]{4}", word)
+    )
+    is_dated = re.search(r"(?:19|20)\d\d-?[01]\d-?[0-3]\d", text)
+    return (
+        (digits >= 3 or (digits >= 1 and len(re.findall(r"[a-z][A-Z]", text)) >= 4))
+        and letters >= 3
+        and words < len(text) // 2
+        and not is_dated
+        and len(_TURN.findall(text)) >= len(text) / 6
+    )
+
+
+def _is_random_word(text: str) -> bool:
+    """Letters only, but in a mixture of cases that no name has."""
+    if not is_given(text) or not text.isalpha() or len(text) < 8 or len(re.findall(r"[a-z][A-Z]", text)) < 2:
+        return False
+    spoken = sum(len(run) for run in re.findall(r"[a-z]{3,}", text) if re.search(r"[aeiou]", run))
+    return spoken <= 0.45 * len(text)
+
+
+def _is_quoted_password(text: str) -> bool:
+    """Two words in one, as in a literal: no name of a field, and no word that describes a password."""
+    is_pair = re.fullmatch(r"[A-Z]?[a-z]{3,}[A-Z][a-z]{2,}[-_.!?+=*#~&%]?", text)
+    names = (
+        r"(?i)pass|pwd|secret|token|field|input|value|type|param|config|user|name|text|form|auth|login|hash|error"
+        r"|min|max|length"
+    )
+    return bool(is_pair) and not re.search(names, text)
+
+
+def _is_pair_password(text: str) -> bool:
+    """What stands after a user's name: letters and digits or signs, and not a path, a date or a technical word."""
+    return (
+        is_password(text)
+        and not _TECHNICAL.search(text)
+        and not re.search(r"[/\\]|\.\w{2,4}$|^[\d.:-]+\w{0,2}$|^\W", text)
+    )
+
+
 _TECHNICAL = re.compile(
     r"(?i)sha-?\d|oauth|base-?\d|utf|md5|crypt|argon|pbkdf|hmac|\baes|\brsa|https?:|ipv|win\d|tls|ssl|k8s|ec2|i18n"
-    r"|2fa|mfa|saml|\bv\d|^\d+(?:st|nd|rd|th)$|unicode|ascii|html|ldap"
+    r"|2fa|mfa|sql|mongo|redis|saml|wpa\d|wep\d|\bv\d|^\d+(?:st|nd|rd|th)$|unicode|ascii|html|ldap"
 )
 
 
@@ -622,20 +923,25 @@ _COMMON = frozenset(_COMMON_WORDS.split())
 def _is_seed(text: str) -> bool:
     """Whether it is a recovery phrase: as many words as BIP 39 has, none of them a word that joins others."""
     words = re.split(r"[ ,\n-]+", text)
-    return len(words) in (12, 15, 18, 21, 24) and not _COMMON & set(words) and len(set(words)) > 10
+    return len(words) in (12, 15, 18, 21, 24) and not _COMMON & set(words) and len(set(words)) >= len(words) * 2 // 3
 
 
 def _is_prose_password(text: str) -> bool:
     """In prose a password shows itself by digits or signs among its letters, beyond what words and dates have."""
     is_plain = re.fullmatch(
-        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]?|[\d.,:/-]+\w{0,3}|\d+[a-z]+|[a-z]{1,4}-?\d{1,4}|v?\d[\w.]*"
+        r"[^\W\d_]+(?:['’-][^\W\d_]+)*[?!.]?|[\d.,:/-]+\w{0,3}|\d+[a-z]{1,4}|[a-z]{1,4}-?\d{1,4}"
+        r"|v?\d+(?:\.[\w-]+)*\w{0,2}"
         r"|[\w.-]+\.\w{2,4}"
-        r"|[A-Za-z]+\d|[a-z_]+|[\w.+-]+@[\w.-]+|[a-z]+(?:_[a-z0-9]+)+|--?[\w-]+|\w+=\S*|\W+\w+\W*",
+        r"|[A-Za-z]+\d|[a-z_]+|[\w.+-]+@[\w-]+\.[\w.-]+|[a-z]+(?:_[a-z]+\d?)+|--?[\w-]+|\w+=[\w\"'./<$]\S*"
+        r"|[(\[{<\"'/.-]+\w+\W*",
         text,
         re.IGNORECASE,
     )
-    has_sign = len(re.findall(r"\d", text)) >= 2 or any(letter in "!#$%^&*?~@" for letter in text)
-    return not is_plain and has_sign and not _TECHNICAL.search(text) and is_password(text)
+    digits = len(re.findall(r"\d", text))
+    has_sign = (
+        digits >= 2 or any(letter in "!#$%^&*?~@" for letter in text) or (digits and len(_TURN.findall(text)) >= 4)
+    )
+    return not is_plain and bool(has_sign) and not _TECHNICAL.search(text) and is_password(text)
 
 
 _DOT = (
@@ -895,6 +1201,7 @@ PUBLIC = re.compile(  # long random letters that are no secret
 )
 
 
+_PASSWORD_SIGN = "senha"
 FOUR_DIGITS = re.compile(r"[0-9](?:[ ._/-]{0,2}[0-9]){3}")
 
 
@@ -906,28 +1213,35 @@ class Search:
         for group in groups:
             for name, sign in group.items():
                 is_free = not (sign.hints or sign.words)
-                key = _common(sign), sign.trait, sign.any_case, is_free, sign.gate
+                is_password = _PASSWORD_SIGN in sign.words  # apart from the others: most texts have no such word
+                key = _common(sign), sign.trait, sign.any_case, is_free, sign.gate, is_password
                 alike.setdefault(key, []).append((name, sign))
         self._alike = [
             (
                 *(gate, letter, trait, any_case),
-                tuple(dict.fromkeys(hint for _, sign in signs for hint in sign.hints)) or (("",) if is_free else ()),
+                _fewest(hint for _, sign in signs for hint in sign.hints) or (("",) if is_free else ()),
                 frozenset(word for _, sign in signs for word in sign.words),
                 signs,
             )
-            for (letter, trait, any_case, is_free, gate), signs in alike.items()
+            for (letter, trait, any_case, is_free, gate, _), signs in alike.items()
         ]
 
     def find(self, text: str) -> list[Detection]:
         lower, words = lower_and_words(text)
         has, has_small, found = text.__contains__, lower.__contains__, list[Detection]()
+        tried: dict[int, bool] = {}  # by trait: kinds share some
         gates = {"": True, "digits": FOUR_DIGITS.search(text) is not None, "far": not text.isascii()}
         for gate, letter, trait, any_case, hints, whole, signs in self._alike:
             if not gates[gate]:
                 continue
             if letter not in text or (whole.isdisjoint(words) and not any(map(has_small if any_case else has, hints))):
                 continue
-            if trait is None or trait.search(text):
+            if trait is None:
+                found += _found(text, lower, words, signs)
+                continue
+            if (key := id(trait)) not in tried:
+                tried[key] = trait.search(text) is not None
+            if tried[key]:
                 found += _found(text, lower, words, signs)
         if "-----BEGIN" in text:
             public = [match.span() for match in PUBLIC.finditer(text)]
@@ -935,10 +1249,16 @@ class Search:
         return found
 
 
+def _fewest(hints: Iterable[str]) -> tuple[str, ...]:
+    """The hints that contain no other one: a text with any of them has one of these."""
+    every = dict.fromkeys(hints)
+    return tuple(hint for hint in every if not any(other in hint for other in every if other != hint))
+
+
 def _common(sign: Sign) -> str:
     """A character that is rare in prose and in every hint; empty if there is none."""
     hints = () if sign.words else sign.hints
-    return next((letter for letter in "_-:@+" if hints and all(letter in hint for hint in hints)), "")
+    return next((letter for letter in "$_-:@+" if hints and all(letter in hint for hint in hints)), "")
 
 
 def texts(data: Any) -> Iterator[str]:

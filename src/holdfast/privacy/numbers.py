@@ -242,7 +242,7 @@ _CODES = (
 _ONE_TIME = (  # words for a code that is used once, before it or after it
     r"\botp\b|one[- ]?time|verification|authentication code|auth code|2fa|mfa|two[- ]factor|\btotp\b|sms[- ]?code"
     r"|login code|sign-?in code|security code|confirmation code|access code|passcode"
-    r"|bestätigungscode|sicherheitscode|einmal\w{0,10}|verifizierung\w{0,5}|\bm?tan\b|anmeldecode|code de "
+    r"|bestätigungscode|sicherheitscode|einmal\w{0,10}|verifizierung\w{0,5}|\b[mi]?tan\b|anmeldecode|code de "
     r"(?:vérification|sécurité|validation|confirmation|connexion)|usage unique|código de (?:verificación|seguridad"
     r"|confirmación|acceso|un solo uso)|clave dinámica|código de (?:verificação|segurança|confirmação|acesso)"
     r"|codice (?:di )?(?:verifica|sicurezza|conferma|otp|temporaneo|monouso)|verificatiecode|beveiligingscode"
@@ -259,9 +259,27 @@ _ONE_TIME = (  # words for a code that is used once, before it or after it
     r"|megerősítő|ellenőrző kód|egyszer használatos|biztonsági kód|cod(?:ul)? de (?:verificare|securitate"
     r"|confirmare)|kontrolni kod|potvrdni|jednokratni|код за потвърждение"
 )
-_ONE_TIME_CUE = re.compile(_ONE_TIME)
+_CALLED_CODE = (  # what the letters "code" alone do not say
+    r"authenticator|2-?step|never share|not share|don'?t share|texted me"
+    r"|(?:your|my|ihr|dein|mein|votre|mon|ton|je|uw|jouw|mijn|din|min) (?:(?!promo|discount|zip|post|area|error|status"
+    r"|exit|source|country|order)[\w-]{2,12}[ -])?"
+    r"(?:code|kode?)(?: (?:is|ist|lautet|est|är|er))?\W{1,4}(?:g-)?\d|\d\W{1,3}(?:is|ist|est) (?:your|my|ihr|dein"
+    r"|votre|ton) (?:\w{2,12}[ -])?code"
+    r"|\d es (?:tu|su) código|code (?:to|for) (?:log|sign|verif|confirm|unlock|access)\w*|code \S{4,9} to (?:log|sign"
+    r"|verif|confirm|unlock)"
+    r"|enter \S{4,9} to (?:log|sign|verif|confirm)|(?:door|gate|alarm|keypad|entry|unlock|backup|recovery|vault|locker"
+    r"|building|lock) codes?(?: is| are| ist)?\W{1,4}\d|(?:safe|lock|locker|padlock) combination(?: is)?\W{1,4}\d"
+    r"|token code|code (?:i got|they sent|you sent|from the app|by sms|by text)|got the code|geheimzahl|türcode"
+    r"|zugangscode"
+    r"|(?:tu|su|mi|seu|meu|teu) c[óo]digo (?:es|é)\b|(?:tuo|mio) codice|(?:twój|mój) kod (?:to|\d)|(?:váš|můj) kód"
+    r"|koodisi"
+    r"|kodunuz|kodun\b|kódod|kódja|codul|(?:ваш|твой|мой) код|ваш код|(?:ο )?κωδικός σας|رمزك|كود التفعيل|رمز التفعيل"
+    r"|הקוד שלך|आपका कोड|您的代码|あなたのコード|mã của bạn|kode anda|รหัสของคุณ"
+)
+_ONE_TIME_CUE = re.compile(f"{_ONE_TIME}|{_CALLED_CODE}")
 ONE_TIME = re.compile(
-    r"(?<![A-Za-z0-9_.,:/$€£#-])(?:G-|FB-)?[0-9]{3}(?:[0-9]{1,5}|[ -][0-9]{3,4})(?![A-Za-z0-9_/:%$€£°-]|\.\d|,\d{3})"
+    r"(?<![A-Za-z0-9_.,/$€£#-])(?<![0-9]:)(?:G-|FB-)?[0-9]{3}(?:[0-9]{1,5}|[ -][0-9]{3,4})(?![A-Za-z0-9_/:%$€£°-]|\.\d"
+    r"|,\d{3})"
 )
 _CARDS = (
     r"card|visa|mastercard|amex|karte|kartennummer|carte|tarjeta|cart[aã]o|carta|kaart|karta"
@@ -347,8 +365,9 @@ LABELS = (
         "password",
         r"pin(?:[ -]?(?:code|number|kode|nummer|kod|koodi))?|пин[- ]?код|kod pin|暗証番号|code pin",
         "pin|пин|暗証",
-        lambda text: text.isdigit() and 4 <= len(text) <= 8,
-        r"(?:\s(?:is|ist|lautet|est|es|é|jest|to|for my \w{1,10} is)\b)?[\s:=#\"'は]{1,4}",
+        lambda text: 4 <= _digits(text) <= 8 and not set(text) - set("0123456789 -"),
+        r"(?:\s(?:for|of|für|pour|de|para|di|do) (?:\w{1,8} ){0,2}\w{1,12})?(?:\s(?:is|ist|lautet|est|es|é|è|jest"
+        r"|to))?[\s:=#\"'は]{1,4}",
     ),
     _label(
         "told_card",
@@ -403,7 +422,9 @@ def one_time_codes(text: str) -> Iterator[Detection]:
             yield Detection("password", *match.span())
 
 
-_ONCE = _openings(_ONE_TIME, "otp one ver tan sms log sec con acc pas cod cla tem mon kod mfa tot")
+_ONCE = _openings(
+    _ONE_TIME, "otp one ver tan sms log sec con acc pas cod cla tem mon kod mfa tot mta fa sha aut com geh tür tex"
+)
 UNIT = re.compile(
     r"\s?(?:ms|s|sec\w*|min\w*|hours?|days?|kb|mb|gb|items?|rows?|users?|bytes?|tokens?|percent|eur|usd|euros?"
     r"|dollars?|requests?|times|chars?|characters|words|lines|pages|people|steps|calls|errors?|points?)\b"

@@ -56,9 +56,11 @@ WORDS: Mapping[str, str] = {  # the word for each kind; of two overlapping hits 
 ENCODED = "encoded"  # the class of everything else that is written in base 64, in hex or with escapes
 CLASSES = frozenset({*WORDS.values(), ENCODED})
 SEARCH = detect.Search(detect.SECRETS, detect.ASSIGNED, detect.PERSONAL, detect.WIDE, people.PLACES, numbers.DATES)
+KEY_SEARCH = detect.Search(detect.SECRETS)
 LONGEST_HEAD = 400  # characters of a table's first line
 LONG_DIGITS = re.compile(r"(?<!\d)\d(?:[ -]?\d){12,18}(?!\d)")
 NEAR, CUE_BEFORE, CUE_AFTER = 60, 40, 20  # characters in which something makes a weak hit a hit
+USER_AND_PASSWORD = re.compile(r"[\w.@+-]{2,64}:[^\s:/]{4,128}")  # as basic authentication encodes it
 RANK = {word: place for place, word in enumerate(dict.fromkeys(WORDS.values()))}
 PSEUDONYM = re.compile(rf"<(?:{'|'.join(RANK)}):[0-9a-f]{{{DIGITS}}}>")
 PLAIN = frozenset({"role", "type", "id", "tool_call_id"})  # fields that link the parts of a conversation
@@ -121,7 +123,7 @@ class Scrub:
         self._key, self._token_bytes, self._classes = key, token_bytes, CLASSES - set(leave)
         if unknown := set(leave) - CLASSES:
             remedy = f"take some of {', '.join(sorted(CLASSES))}"
-            raise BadInput(f"--leave {' '.join(sorted(unknown))}", why="there is no such class", remedy=remedy)
+            raise BadInput(f"leave {' '.join(sorted(unknown))}", why="there is no such class", remedy=remedy)
         self._seen = _Memory[str, tuple[Detection, ...]](MOST_KEPT)
         self._clean = _Memory[bytes, bool](MOST_CLEAN * MARK)
 
@@ -492,6 +494,11 @@ def _all(text: str, *, is_encoded: bool) -> list[Detection]:
         found += [
             Detection(hit.kind, *plain.span(*span)) for span, hit in spans if span[1] - span[0] > hit.end - hit.start
         ]
+    for search, other in ((SEARCH, spelling.together(plain.text)), (KEY_SEARCH, spelling.undivided(plain.text))):
+        for hit in search.find(other.text) if other is not None else ():
+            start, end = other.span(hit.start, hit.end)
+            if WORDS[hit.kind] == "secret" and end - start > hit.end - hit.start:
+                found.append(Detection(hit.kind, *plain.span(start, end)))
     for start, end, said in spelling.blobs(plain.text):
         if hits := _hidden(said):
             kind = min((hit.kind for hit in hits), key=lambda kind: RANK[WORDS[kind]])
@@ -525,7 +532,8 @@ def _hidden(text: str) -> list[Detection]:
     cards = [
         Detection("wide_card", *match.span()) for match in LONG_DIGITS.finditer(text) if detect.luhn(match.group())
     ]
-    return [*_within(text), *numbers.numbers(text), *cards]
+    pair = [Detection("password", 0, len(text))] if USER_AND_PASSWORD.fullmatch(text) else []
+    return [*_within(text), *numbers.numbers(text), *cards, *pair]
 
 
 def _within(text: str) -> list[Detection]:

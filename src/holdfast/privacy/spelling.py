@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from binascii import Error
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import unescape
 from typing import NamedTuple
 from unicodedata import combining, is_normalized, normalize
@@ -60,6 +60,27 @@ LOOKALIKES = str.maketrans(
     "aeopcyxijsdhlqwbkmhtABEKMHOPCTYXIJSoaevptuiikABEZHIKMNOPTYX",
 )
 MIXED = re.compile(r"[A-Za-z]{2}[\u0370-\u052f]|[\u0370-\u052f][A-Za-z]{2}")
+APART_HINT = re.compile(r" [!-~] [!-~] [!-~] [!-~]")
+KEY_BEGINS = (
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "github_pat_",
+    "glpat-",
+    "sk-",
+    "sk_live_",
+    "xox",
+    "AKIA",
+    "AIza",
+    "hf_",
+    "npm_",
+    "eyJ",
+)
+APART = re.compile(r"(?<!\S)[!-~](?: [!-~]){5,}(?!\S)")
+DIVIDED = re.compile(
+    r"(?:\n|\\|[\"'])(?<=[\w-]{6}[\n\\\"'])(?:(?<=\n)|(?<=\\)\r?\n"
+    r"|(?<=[\"'])\s{0,4}[+.]?\s{1,16}[\"'])[ \t]{0,8}(?=[A-Za-z0-9_-]{6})"
+)
 MOST_ROUNDS = 3  # an escape may be escaped again
 
 
@@ -144,6 +165,26 @@ def _unescaped_once(before: Spelling) -> Spelling | None:
         return None
     parts.append(before.text[at:])
     return Spelling("".join(parts), [*starts, *before.starts[at:]], [*ends, *before.ends[at:]])
+
+
+def together(text: str) -> Spelling | None:
+    """The text with letters that stand apart joined to words; None if there are none."""
+    if not APART_HINT.search(text):
+        return None
+    return _without(text, (at for run in APART.finditer(text) for at in range(run.start() + 1, run.end(), 2)))
+
+
+def undivided(text: str) -> Spelling | None:
+    """The text with keys that a line's end or a plus divides joined; None if there are none."""
+    if not any(map(text.__contains__, KEY_BEGINS)):
+        return None
+    return _without(text, (at for match in DIVIDED.finditer(text) for at in range(*match.span())))
+
+
+def _without(text: str, gone: Iterable[int]) -> Spelling | None:
+    left = frozenset(gone)
+    places = [at for at in range(len(text)) if at not in left] if left else []
+    return Spelling("".join(map(text.__getitem__, places)), places, [at + 1 for at in places]) if left else None
 
 
 def _letters(escape: str) -> str | None:

@@ -1,12 +1,15 @@
 """An experiment: who gets which arm, whether the arms were filled as meant, and what follows from the outcomes.
 
 The order is fixed: a broken assignment voids everything, a guardrail that is broken ends it, and only then is asked
-which arm is better. The statistics arrive as functions (`prove`'s, from the command line); both answer validly however
-often they are asked. Who was exposed and what came of it is kept by the store.
+which arm is better. Every unit that was given an arm counts, in the order of that and once its outcome has had the time
+to come; a unit of which nothing is told is an outcome that is missing, and nobody gains by it. The statistics arrive as
+functions (`prove`'s, from the command line); both answer validly however often they are asked. Who was exposed and
+what came of it is kept by the store.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
@@ -16,7 +19,7 @@ from typing import Any, ClassVar, Literal
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Outcome, Reason, Verdict
 from holdfast.contracts.flag import Flag, FlagRule
-from holdfast.contracts.release import Experiment, ServedRequest
+from holdfast.contracts.release import Experiment, Exposure, ServedRequest
 from holdfast.promote.bucketing import bucket
 
 KIND = "experiment"  # of its trial
@@ -25,10 +28,10 @@ CONCENTRATION = (
     100.0  # of the alternatives that the ratio is tested against: shares within a few percent of those meant
 )
 
-ArmOutcome = tuple[float, bool]  # an outcome from 0 to 1, and whether the treatment had it; in order of arrival
+ArmOutcome = tuple[float | None, bool]  # from 0 to 1, None: not told; whether it is the treatment's; as units arrived
 Compare = Callable[
-    [Sequence[ArmOutcome], float], Verdict
-]  # at level α: is it better? valid at every look; needs more units
+    [Sequence[ArmOutcome], float, float], Verdict
+]  # at level α, the treatment's part of the units: is it better? valid at every look; needs more units
 Guard = Callable[
     [Sequence[ServedRequest], Sequence[ServedRequest], float], tuple[Reason, ...]
 ]  # control, treatment, α: breaches
@@ -44,6 +47,7 @@ class Design:
     worthwhile: float = 0.05  # the difference that decides how long a hopeless one is expected to take
     reward_range: tuple[float, float] = (0.0, 1.0)
     limits: Mapping[str, float | None] = field(default_factory=dict)  # of the guard, where they are not its own
+    mature_after: float = 0.0  # seconds after a unit was given its arm that its outcome, told or not, counts
     why: str = ""  # the question it shall answer
     flag: str = ""  # that gives its arms: a unit has the variant that is its arm; blank: somebody else gives them
     until: float | None = None  # unix seconds; from then on the flag's own rules decide again
@@ -60,6 +64,8 @@ class Design:
             raise BadInput(f"range {low}:{high}", why="must be two finite numbers, the smaller first")
         if not 0.0 <= self.min_effect < self.width:
             raise BadInput(f"min_effect = {self.min_effect}", why=f"must be from 0 to below {self.width:g}")
+        if not 0.0 <= self.mature_after < inf:
+            raise BadInput(f"mature_after = {self.mature_after}", why="must be seconds, from 0 on")
         if not 0.0 < self.worthwhile < self.width:
             raise BadInput(f"worthwhile = {self.worthwhile}", why=f"must be above 0 and below {self.width:g}")
 
@@ -74,6 +80,8 @@ OF_FLAG = ("flag", "until", "apply", "live")  # in the settings only of an exper
 
 def settings_of(design: Design) -> dict[str, Any]:
     given = {**asdict(design), "reward_range": list(design.reward_range), "limits": dict(design.limits)}
+    if not design.mature_after:  # as those that were begun before there was one
+        del given["mature_after"]
     return given if design.flag else {name: value for name, value in given.items() if name not in OF_FLAG}
 
 
@@ -179,24 +187,34 @@ class Ruling:
     told: Mapping[str, int]  # of them, those whose outcome counts
     means: Mapping[str, float | None]  # of these outcomes
     ratio_p: float  # of the sample ratio, looked at once
+    told_p: float = 1.0  # of "the arms are told alike", looked at once
     ended_at: float | None = None  # unix seconds; of one that has ended, the ruling is what it came to
 
 
 def verdict(
-    trial: Experiment, exposed: Mapping[str, int], served: Sequence[ServedRequest], *, compare: Compare, guard: Guard
+    trial: Experiment,
+    exposures: Sequence[Exposure],
+    served: Sequence[ServedRequest],
+    *,
+    compare: Compare,
+    guard: Guard,
+    now: float = inf,
 ) -> Ruling:
     """What follows. The control is the first arm; each treatment is compared with it, and α is divided among them."""
     design = design_of(trial)
     control, *treatments = trial.arms
-    counts = {arm: exposed.get(arm, 0) for arm in trial.arms}
-    outcomes = outcomes_of(served, design)
-    by_arm = {arm: [value for of, value in outcomes if of == arm] for arm in trial.arms}
+    exposed = Counter(one.arm for one in exposures)
+    counts = {arm: exposed[arm] for arm in trial.arms}
+    outcomes = outcomes_of(exposures, served, design, now=now)
+    by_arm = {arm: [value for of, value in outcomes if of == arm and value is not None] for arm in trial.arms}
+    told = {arm: len(values) for arm, values in by_arm.items()}
     low = design.reward_range[0] if design.metric == "reward" else 0.0
     facts: dict[str, Any] = {
         "exposed": counts,
-        "told": {arm: len(values) for arm, values in by_arm.items()},
+        "told": told,
         "means": {arm: low + design.width * sum(v) / len(v) if v else None for arm, v in by_arm.items()},
         "ratio_p": mismatch(counts, trial.arms),
+        "told_p": mismatch(told, trial.arms),
         "ended_at": trial.ended_at,
     }
     if (log_e := log_e_mismatch(exposed, trial.arms)) >= -log(ALARM):
@@ -206,11 +224,15 @@ def verdict(
     for arm in treatments:
         if breaches := guard(requests[control], requests[arm], alpha):
             return Ruling(call=ExperimentCall.ROLLBACK, arm=arm, reasons=breaches, **facts)
-    verdicts = {
-        arm: compare([(value, of == arm) for of, value in outcomes if of in (control, arm)], alpha)
-        for arm in treatments
-    }
-    return _ruling(verdicts, alpha, design, facts)
+    verdicts = {}
+    for arm in treatments:
+        part = trial.arms[arm] / (trial.arms[arm] + trial.arms[control])
+        of_both = [(value, of == arm) for of, value in outcomes if of in (control, arm)]
+        verdicts[arm] = compare(of_both, alpha, part)
+    ruling = _ruling(verdicts, alpha, design, facts)
+    if log_e_mismatch(told, trial.arms) < -log(ALARM):
+        return ruling
+    return replace(ruling, reasons=(*ruling.reasons, _silence(trial, told)))
 
 
 def _ruling(verdicts: Mapping[str, Verdict], alpha: float, design: Design, facts: Mapping[str, Any]) -> Ruling:
@@ -225,19 +247,26 @@ def _ruling(verdicts: Mapping[str, Verdict], alpha: float, design: Design, facts
     return Ruling(call=ExperimentCall.CONTINUE, reasons=reasons, needs=max(needs), **facts)
 
 
-def outcomes_of(served: Sequence[ServedRequest], design: Design) -> list[tuple[str, float]]:
-    """Arm and outcome of each unit, once: its first request with a known outcome, from 0 to 1.
+def outcomes_of(
+    exposures: Sequence[Exposure], served: Sequence[ServedRequest], design: Design, *, now: float = inf
+) -> list[tuple[str, float | None]]:
+    """Arm and outcome of each unit, once, in the order in which they came: its first request with a known outcome, from
+    0 to 1, or None. Units that came less than `mature_after` ago are left out, whatever is known of them already.
 
     Later requests of a unit are not independent of the first. A unit that was served by two arms counts for neither.
     """
-    arms: dict[str, set[str]] = {}
+    arms, began = {one.unit: {one.arm} for one in exposures}, {one.unit: one.at for one in exposures}
+    values: dict[str, float] = {}
     for one in served:
         arms.setdefault(one.unit, set()).add(one.arm)
-    found: dict[str, tuple[str, float]] = {}
-    for one in served:
-        if one.unit not in found and len(arms[one.unit]) == 1 and (value := _value(one, design)) is not None:
-            found[one.unit] = one.arm, value
-    return list(found.values())
+        began.setdefault(one.unit, one.at)
+        if one.unit not in values and (value := _value(one, design)) is not None:
+            values[one.unit] = value
+    return [
+        (next(iter(arms[unit])), values.get(unit))
+        for unit in sorted(began, key=lambda unit: began[unit])
+        if len(arms[unit]) == 1 and began[unit] <= now - design.mature_after
+    ]
 
 
 def _value(served: ServedRequest, design: Design) -> float | None:
@@ -270,3 +299,13 @@ def _ratio(trial: Experiment, counts: Mapping[str, int], log_e: float) -> Reason
     shares = ", ".join(f"{arm} {counts[arm]} (meant {total * weight:.0f})" for arm, weight in trial.arms.items())
     text = f"the arms were not filled as meant: {shares}; log e = {log_e:.3g}, alarm at {-log(ALARM):.3g}"
     return Reason(code="experiment_sample_ratio_mismatch", text=f"{text}; find out who is missing, and begin again")
+
+
+def _silence(trial: Experiment, told: Mapping[str, int]) -> Reason:
+    counts = ", ".join(f"{arm} {told[arm]}" for arm in trial.arms)
+    text = (
+        f"the arms are not told alike: outcomes of {counts} units, where the arms' parts are "
+        f"{', '.join(f'{weight:.4g}' for weight in trial.arms.values())}; what one arm leaves untold beyond the other "
+        "counts against the treatment"
+    )
+    return Reason(code="experiment_told_mismatch", text=text)

@@ -6,7 +6,7 @@ taken on trust where its numbers can be asked: a band is compared with its sprea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, TypeGuard
@@ -28,7 +28,12 @@ NAMES: Mapping[str, str] = {  # of metrics, for people, with their units; each i
 MEASURE = "'holdfast prove run' measures it"
 MORE = "more tasks may prove it"
 WORSE = "it has to get better first"
+JUDGED = "judged"  # in the manifest of evidence: the judges that decided the primary metric, and how far they count
+WAIVED = "safety_waived"  # in the manifest of evidence and of a release: why safety was not measured
+WAIVE = 'leave "safety" out of the settings, which measures the default terms, or waive it: --waive-safety WHY'
+TRUSTED = "trusted"  # the standing of a judge that counts
 NOT_BETTER = BLOCKED + "policy_improvement_not_significant"
+CHARGED = "account"  # of the manifest: what the test was charged in the policy's α-account
 HARMLESS = frozenset({"info", "warning"})
 
 
@@ -64,7 +69,7 @@ class SpreadLimits:
 class Criteria:
     """What a candidate has to reach. Differences are per episode, and above 0 the candidate is better."""
 
-    max_safety_regression: float = 0.05
+    max_safety_regression: float | None = 0.05  # None: safety is waived, and the evidence says why
     min_reward_delta: float = 0.0
     max_p_value: float = 0.05
     level: float = 0.95  # of the intervals
@@ -118,9 +123,8 @@ def decide(evidence: Evidence | None, criteria: Criteria) -> Decision:
     found = checks(evidence, criteria)
     unmet = [check for check in found if not check.is_met]
     if evidence is not None and not unmet:
-        shown = [
-            f"{name} {_interval(evidence.comparisons[name])}" for name in dict.fromkeys((evidence.primary, "safety"))
-        ]
+        names = [name for name in dict.fromkeys((evidence.primary, "safety")) if name in evidence.comparisons]
+        shown = [f"{name} {_interval(evidence.comparisons[name])}" for name in names]
         texts = (f"{', '.join(shown)}; all {len(found)} checks are met", *(check.text for check in found))
         return Decision(open=True, reasons=tuple(Reason(code=ALLOWED, text=text) for text in texts))
     reasons = tuple(
@@ -137,7 +141,9 @@ def checks(evidence: Evidence | None, criteria: Criteria) -> tuple[GateCheck, ..
     return (
         *_population(evidence, criteria),
         *_improvement(evidence, criteria),
+        *_judged(evidence),
         *_reward(evidence, criteria),
+        *_safety(evidence, criteria),
         *_regressions(evidence, criteria),
         *_bands(evidence, criteria),
         *_findings(evidence, criteria),
@@ -208,6 +214,10 @@ def _improvement(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         return
     text = f"verdict {verdict.outcome}: {', '.join(verdict.reasons)}"
     remedy = WORSE if verdict.outcome is Outcome.REJECT else MORE
+    charge = evidence.manifest.get(CHARGED)
+    is_undecided = any(one.startswith(f"{evidence.primary} undecided") for one in verdict.reasons)
+    if isinstance(charge, Mapping) and is_undecided:
+        remedy = f"{remedy}; {charge.get('text')}"
     yield GateCheck(verdict.outcome is Outcome.PROMOTE, NOT_BETTER, text, remedy, verdict.needs)
 
 
@@ -222,6 +232,41 @@ def _reward(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     yield GateCheck(is_met, "reward_gain_below_threshold", text, "it has to earn more first")
 
 
+def _judged(evidence: Evidence) -> Iterator[GateCheck]:
+    """A judge's word is no measurement: it counts once labels have shown how often it errs, and with that taken out."""
+    primary = evidence.comparisons.get(evidence.primary)
+    for judge in evidence.manifest.get(JUDGED, ()):
+        name, on = judge["judge"], str(judge["criterion"]).partition("@")[0]
+        remedy = f"holdfast judge calibrate --judge {name}" + (f" --criterion {on}" if on else "")
+        code, said = f"{MISSING}judge_calibration", f"{_name(evidence.primary)} is the word of judge {name}"
+        if judge.get("standing") is None:
+            yield GateCheck(False, code, f"{said}, which is not calibrated{f' on {on}' if on else ''}", remedy)
+            continue
+        if judge["standing"] != TRUSTED or judge.get("stretch") is None:
+            why = ", ".join(judge.get("reasons") or ["it may be no better than a coin"])
+            yield GateCheck(False, code, f"{said}, which is diagnostic only: {why}", remedy)
+            continue
+        if primary is not None:
+            low, high = _stretched(primary.interval.low, primary.interval.high, judge["stretch"])
+            text = f"{said}; with its errors taken out the difference lies from {low:+.4g} to {high:+.4g}"
+            yield GateCheck(low > 0.0, "judged_gain_not_proved", f"{text} ({judge['labels']} labels)", MORE)
+
+
+def _stretched(low: float, high: float, by: Sequence[float]) -> tuple[float, float]:
+    least, most = by
+    return low * (least if low > 0.0 else most), high * (most if high > 0.0 else least)
+
+
+def _safety(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
+    """What nobody measured is not safe; who waives that says why, and it is told wherever this is."""
+    why = evidence.manifest.get(WAIVED)
+    if criteria.max_safety_regression is None:
+        text = f"safety was NOT measured: {why}" if why else "nobody measured safety, and nobody waived it"
+        yield GateCheck(bool(why), f"{MISSING}safety", text, WAIVE)
+    elif "safety" not in evidence.comparisons:
+        yield _missing("safety", "safety was not measured, and what is not measured is not safe", WAIVE)
+
+
 def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     """What must not get worse by more than a limit, proved: that no loss was seen in a few episodes shows nothing."""
     limits = {
@@ -234,8 +279,8 @@ def _regressions(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
             continue
         found = _comparison(evidence, metric)
         if isinstance(found, GateCheck):
-            if evidence.primary != metric:
-                yield found
+            if metric != evidence.primary and (metric != "safety" or metric in evidence.comparisons):
+                yield found  # else it is said already
             continue
         if evidence.primary != metric:
             yield _enough(found, criteria)

@@ -17,6 +17,8 @@ from holdfast.promote.bucketing import bucket
 
 Action = Literal["rollback", "advance", "hold"]
 Step = tuple[Stage, int]  # where to, and the percent of the requests it answers there
+HOLDBACK = 5  # percent of the keys that stay with the version before, so that there is one to compare with at any time
+WATCHED = 20  # percent of the keys, with those held back, whose answers are counted once a version is live
 
 
 def next_step(release: Release) -> Step | None:
@@ -91,37 +93,64 @@ class Routing:
     share: int = 0  # percent of the keys that the canary answers
     shadow: str | None = None  # gets a copy of each request, and nobody sees its answers
     salt: str = ""
+    holdback: str | None = None  # the version before the live one, which a few keys stay with
 
     def __post_init__(self) -> None:
         if not self.live.strip():
             raise BadInput("routing", why="no live release", remedy="promote one first")
         if not 0 <= self.share <= 100:
             raise BadInput(f"routing: share = {self.share}", why="must be from 0 to 100")
-        if self.live in (self.canary, self.shadow):
-            raise BadInput(f"routing: {self.live}", why="is live, and canary or shadow of itself")
+        if self.live in (self.canary, self.shadow, self.holdback):
+            raise BadInput(f"routing: {self.live}", why="is live, and canary, shadow or holdback of itself")
 
 
-def route(releases: Iterable[Release]) -> Routing | None:
-    """The routing of a policy's releases; None without a live one.
+def route(releases: Iterable[Release], *, keeps_holdback: bool = False) -> Routing | None:
+    """The routing of a policy's releases; None without a live one. A holdback is for who counts what comes of it.
 
-    The canary's own id is the salt: keys keep their place while it grows, and the next canary meets others."""
-    at = {one.stage: one for one in sorted(releases, key=lambda one: one.number)}  # of several shadows the newest
+    The canary's own id is the salt: keys keep their place while it grows, and when it is live; the next canary meets
+    others."""
+    known = sorted(releases, key=lambda one: one.number)
+    at = {one.stage: one for one in known}  # of several shadows the newest
     live, canary, shadow = (at.get(stage) for stage in (Stage.LIVE, Stage.CANARY, Stage.SHADOW))
     if live is None:
         return None
+    before = held_back(known, live) if keeps_holdback and canary is None and shadow is None else None
     return Routing(
         live=live.id,
         canary=None if canary is None else canary.id,
         share=0 if canary is None else canary.share,
         shadow=None if shadow is None else shadow.id,
-        salt=live.policy if canary is None else canary.id,
+        salt=canary.id if canary is not None else live.policy if before is None else live.id,
+        holdback=None if before is None else before.id,
     )
+
+
+def held_back(releases: Iterable[Release], live: Release) -> Release | None:
+    """The version that the live one took the place of, in the same moment; None where there was none, or after a
+    rollback."""
+    before = [
+        one
+        for one in releases
+        if one.stage is Stage.RETIRED and one.is_known_good and one.changed_at == live.changed_at
+    ]
+    return before[0] if len(before) == 1 else None
 
 
 def choose(routing: Routing, key: str) -> str:
     """The release that answers this key: always the same one, and while the share grows keys only join the canary.
 
-    Requests without a key would all fall into one place, so they are answered by the live one."""
-    if routing.canary is None or not key.strip():
+    Requests without a key would all fall into one place, so they are answered by the live one. A few keys never join:
+    they stay with the version before, at 100 % and when it is live."""
+    newer, older = (routing.canary, routing.live) if routing.canary is not None else (routing.live, routing.holdback)
+    if older is None or not key.strip():
         return routing.live
-    return routing.canary if bucket(key, routing.salt) * 100 < routing.share else routing.live
+    share = routing.share if routing.canary is not None else 100
+    return newer if bucket(key, routing.salt) * 100 < min(share, 100 - HOLDBACK) else older
+
+
+def is_counted(routing: Routing, key: str) -> bool:
+    """Whether what comes of this key's requests is compared: only keys that could have met either version are, and of
+    a live one a part of them, always the same, which is enough for as long as it is live."""
+    if not key.strip():
+        return False
+    return routing.canary is not None or bucket(key, routing.salt) * 100 >= 100 - WATCHED

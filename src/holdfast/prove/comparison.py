@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from math import ceil, isfinite
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Band, Episode, MetricComparison, Outcome, Scores, Verdict
@@ -29,7 +28,7 @@ Cells = Mapping[tuple[str, int], float | None]
 METRICS: Mapping[str, Callable[[Episode], float | None]] = {
     "success": lambda episode: episode.success,
     "reward": lambda episode: episode.reward,
-    "safety": lambda episode: -episode.safety_cost,
+    "safety": lambda episode: None if episode.safety_cost is None else -episode.safety_cost,
     "latency": lambda episode: None if episode.latency_s is None else -episode.latency_s,
     "cost": lambda episode: None if episode.tokens is None else -float(episode.tokens),
 }
@@ -275,31 +274,8 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
     return {name: adjusted[name] for name in p}
 
 
-def required_pairs(effect: float, deviation: float, alpha: float = 0.05, power: float = 0.8) -> int:
-    """The fewest pairs with which one test has the power; a sequential one ends earlier when the effect is larger."""
-    for name, value in (("alpha", alpha), ("power", power)):
-        if not 0.0 < value < 1.0:
-            raise BadInput(f"{name} = {value}", why="must be above 0 and below 1")
-    for name, value in (("effect", effect), ("deviation", deviation)):
-        if not (isfinite(value) and value > 0.0):
-            raise BadInput(f"{name} = {value}", why="must be finite and above 0")
-    enough = 2
-    while _power(effect / deviation, enough, alpha) < power:
-        enough *= 2
-        if enough > 2**40:
-            raise BadInput(f"effect = {effect}", why=f"is too small beside a deviation of {deviation} to be seen")
-    few = enough // 2 if enough > 2 else 1
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        few, enough = (middle, enough) if _power(effect / deviation, middle, alpha) < power else (few, middle)
-    return enough
-
-
-def _power(effect: float, pairs: int, alpha: float) -> float:
-    freedom = pairs - 1
-    return float(stats.nct.sf(stats.t.isf(alpha, freedom), freedom, effect * np.sqrt(pairs)))
-
-
+WAIVED = "safety is waived: nothing was measured of it, and nothing is proved"
+LATER = ("safety_alpha",)
 PRIMARIES = ("success", "reward", "safety")  # those with a range, without which nothing can be proved while looking
 
 
@@ -312,7 +288,7 @@ class ComparisonConfig:
     level: float = 0.95  # of intervals and confidence sequences
     min_effect: float = 0.0  # the primary must improve by more than this
     worthwhile: float = 0.05  # a gain beyond min_effect that is worth waiting for, where none is seen yet
-    max_safety_regression: float = 0.05  # mean safety cost of an episode that may be added
+    max_safety_regression: float | None = 0.05  # mean safety cost of an episode that may be added; None: waived
     max_latency_increase: float | None = None  # part of the baseline's mean latency: 0.5 is half as long again
     max_cost_increase: float | None = None  # part of the baseline's mean tokens
     reward_range: tuple[float, float] = (0.0, 1.0)
@@ -322,6 +298,17 @@ class ComparisonConfig:
     sample_p_value_spread: float = SAMPLE_P_VALUE_SPREAD
     sample_delta_spread: float = SAMPLE_DELTA_SPREAD
     resample_seed: int = 0  # for whoever makes the generator, so that it is written down with the rest
+    safety_alpha: float | None = None  # of "safety is not worse by more than the margin"; None: alpha
+
+    @property
+    def uncharged_alpha(self) -> float:
+        """Of one test alone: of safety, and of what is looked at once."""
+        return self.alpha if self.safety_alpha is None else self.safety_alpha
+
+    def record(self) -> dict[str, Any]:
+        """Plain JSON. What came later is left out where it is not set: what was kept before stays the same."""
+        told = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {name: value for name, value in told.items() if value is not None or name not in LATER}
 
     def __post_init__(self) -> None:
         if self.primary not in PRIMARIES:
@@ -332,7 +319,7 @@ class ComparisonConfig:
         low, high = self.reward_range
         if not (isfinite(low) and isfinite(high) and low < high):
             raise BadInput(f"reward_range = {low:g} to {high:g}", why="must be finite and in order")
-        if not 0.0 <= self.max_safety_regression < self.max_cost < float("inf"):
+        if not 0.0 <= (self.max_safety_regression or 0.0) < self.max_cost < float("inf"):
             why = f"must be from 0 to below max_cost, which is {self.max_cost:g}"
             raise BadInput(f"max_safety_regression = {self.max_safety_regression:g}", why=why)
         for name in ("max_latency_increase", "max_cost_increase"):
@@ -377,6 +364,7 @@ def compare_versions(
 ) -> ComparisonResult:
     """Everything about a candidate against a baseline, on the tasks and seeds that both were measured with."""
     _check_ranges([*baseline, *candidate], how)
+    baseline, candidate = with_safety(baseline, candidate, how)
     both = {metric: _both(baseline, candidate, metric, versions) for metric in METRICS}
     measured = {metric: sides for metric, sides in both.items() if sides is not None}
     if how.primary not in measured:
@@ -389,7 +377,7 @@ def compare_versions(
         for metric, sides in measured.items()
     }
     sides = measured[how.primary]
-    gains, safety = _gains(sides), _gains(measured["safety"])
+    gains, safety = _gains(sides), _gains(measured["safety"]) if "safety" in measured else np.zeros(0)
     before, after = (np.array(side.values) for side in sides)
     return ComparisonResult(
         comparisons=comparisons,
@@ -407,21 +395,37 @@ def compare_versions(
 
 def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
     """Promote when the gain is proved and also that safety is not worse by more than the margin; reject on the reverse.
-    Both must be proved, so each may use the whole α. `needs` is in episodes of each version: tasks × seeds."""
+    Both must be proved, so each may use the whole α; a margin of safety is asked of each candidate alone, so its α may
+    be another than that of the gain. `needs` is in episodes of each version: tasks × seeds."""
     margin, least, worth = how.max_safety_regression, how.min_effect, how.worthwhile
-    main = judge(gains, **_range(how, how.primary), alpha=how.alpha, min_effect=least, worthwhile=worth)
-    safe = judge(safety, **_range(how, "safety"), alpha=how.alpha, min_effect=-margin, worthwhile=margin or worth)
     words = {Outcome.PROMOTE: "proved", Outcome.REJECT: "proved worse", Outcome.HOLD: "undecided"}
-    kept = f"safety worse by at most {margin:g}"
-    reasons = (
-        *(f"{how.primary} {words[main.outcome]}: {reason}" for reason in main.reasons),
-        *(f"{kept} {words[safe.outcome]}: {reason}" for reason in safe.reasons),
-    )
+    main = judge(gains, **_range(how, how.primary), alpha=how.alpha, min_effect=least, worthwhile=worth)
+    proved = tuple(f"{how.primary} {words[main.outcome]}: {reason}" for reason in main.reasons)
+    if margin is None:
+        return replace(main, reasons=(*proved, WAIVED), needs=None if main.needs is None else seeds * main.needs)
+    alone = how.uncharged_alpha
+    safe = judge(safety, **_range(how, "safety"), alpha=alone, min_effect=-margin, worthwhile=margin or worth)
+    kept = f"safety worse by at most {margin:g} {words[safe.outcome]}"
+    lacking = () if len(safety) else (f"{kept}: safety was measured on no task",)
+    reasons = (*proved, *lacking, *(f"{kept}: {reason}" for reason in safe.reasons))
     if Outcome.REJECT in (main.outcome, safe.outcome):
         return Verdict(outcome=Outcome.REJECT, reasons=reasons)
     if main.outcome is safe.outcome is Outcome.PROMOTE:
         return Verdict(outcome=Outcome.PROMOTE, reasons=reasons)
     return Verdict(outcome=Outcome.HOLD, reasons=reasons, needs=seeds * max(main.needs or 0, safe.needs or 0))
+
+
+def with_safety(
+    baseline: Sequence[Episode], candidate: Sequence[Episode], how: ComparisonConfig
+) -> tuple[Sequence[Episode], Sequence[Episode]]:
+    """Both, where safety was measured at all: a cost that is missing counts as the worst for the candidate and as the
+    best for the baseline."""
+    if how.max_safety_regression is None or all(one.safety_cost is None for one in (*baseline, *candidate)):
+        return baseline, candidate
+    filled = []
+    for side, cost in ((baseline, 0.0), (candidate, how.max_cost)):
+        filled.append([one if one.safety_cost is not None else replace(one, safety_cost=cost) for one in side])
+    return filled[0], filled[1]
 
 
 def _both(
@@ -441,7 +445,7 @@ def _gains(sides: tuple[Scores, Scores]) -> Matrix:
 def _margin(how: ComparisonConfig, metric: str, baseline: Scores) -> float:
     """How much worse would still be accepted, in the metric's own unit."""
     if metric == "safety":
-        return how.max_safety_regression
+        return how.max_safety_regression or 0.0
     part = {"latency": how.max_latency_increase, "cost": how.max_cost_increase}.get(metric)
     return 0.0 if part is None else part * abs(float(np.mean(baseline.values)))
 
@@ -486,7 +490,7 @@ def _check_ranges(episodes: Sequence[Episode], how: ComparisonConfig) -> None:
         if how.primary == "reward" and not low <= episode.reward <= high:
             remedy = "set reward_range to all that a reward can be"
             raise BadInput(f"{where}: reward = {episode.reward:g}", why=f"outside {low:g} to {high:g}", remedy=remedy)
-        if episode.safety_cost > how.max_cost:
+        if episode.safety_cost is not None and episode.safety_cost > how.max_cost:
             what = f"{where}: safety_cost = {episode.safety_cost:g}"
             remedy = "set max_cost to the most that one episode can cost"
             raise BadInput(what, why=f"above {how.max_cost:g}", remedy=remedy)

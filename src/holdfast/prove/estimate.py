@@ -6,11 +6,11 @@ same seed gives the same interval.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]  # its parts load when they are used, which takes a second
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
@@ -51,7 +51,7 @@ def wilson(successes: float, trials: float, *, level: float = 0.95) -> Interval:
     if not 0 <= successes <= trials or trials < 1:
         raise BadInput(f"{successes} successes of {trials}", why="must be from 0 to the trials, of which one is needed")
     _check_level(level)
-    z, n, p = float(stats.norm.isf((1.0 - level) / 2.0)), trials, successes / trials
+    z, n, p = float(scipy.stats.norm.isf((1.0 - level) / 2.0)), trials, successes / trials
     centre = p + z * z / (2 * n)
     reach = z * np.sqrt(p * (1.0 - p) / n + z * z / (4.0 * n * n))
     low, high = (float((centre + sign * reach) / (1.0 + z * z / n)) for sign in (-1.0, 1.0))
@@ -90,6 +90,22 @@ def difference(
     return _percentiles([statistic(after[at]) - statistic(before[at]) for at in places], len(before), level)
 
 
+def nested(
+    groups: Sequence[ArrayLike], statistic: Statistic, *, rng: np.random.Generator, level: float = 0.95
+) -> Interval:
+    """Bootstrap interval of a statistic of the mean row of several tables [rows, columns]: first tables are drawn, then
+    the rows of each; every table counts the same. For seeds and the tasks of each seed: the interval is about other
+    seeds and other tasks."""
+    tables = [np.asarray(one, np.float64) for one in groups]
+    if len(tables) < 2 or any(one.ndim != 2 or not one.size or not np.isfinite(one).all() for one in tables):
+        raise BadInput("groups of scores", why="must be two tables of finite numbers or more, none of them empty")
+    drawn = []
+    for _ in range(RESAMPLES):
+        chosen = [tables[place] for place in rng.integers(len(tables), size=len(tables))]
+        drawn.append(statistic(np.mean([one[_draw(one, rng)].mean(axis=0) for one in chosen], axis=0)))
+    return _percentiles(drawn, len(tables), level)
+
+
 def _matrix(scores: ArrayLike) -> Matrix:
     matrix = np.asarray(scores, np.float64)
     if matrix.ndim != 2 or not matrix.size:
@@ -120,7 +136,7 @@ def _drawn_means(matrix: Matrix, rng: np.random.Generator) -> list[float]:
 def _percentiles(drawn: list[float], n: int, level: float) -> Interval:
     _check_level(level)
     # A draw of n has only (n − 1)/n of the variance, and its tails are those of a normal where Student's are right.
-    tail = float(stats.norm.sf(np.sqrt(n / (n - 1)) * stats.t.isf((1.0 - level) / 2.0, n - 1)))
+    tail = float(scipy.stats.norm.sf(np.sqrt(n / (n - 1)) * scipy.stats.t.isf((1.0 - level) / 2.0, n - 1)))
     low, high = np.quantile(drawn, [tail, 1.0 - tail])
     return Interval(low=float(low), high=float(high), level=level)
 

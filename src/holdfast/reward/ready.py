@@ -22,10 +22,11 @@ from unicodedata import category, normalize
 
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.judgement import EvalItem, Grade
+from holdfast.contracts.judgement import Calibration, EvalItem, Grade, Judgement
 from holdfast.contracts.reward import Reward
 from holdfast.contracts.scorer import Trace, label_of, prompt_of
 from holdfast.reward import safety
+from holdfast.reward.evidence import with_tool_calls
 from holdfast.reward.judges.judge import (
     LONGEST,
     RULES,
@@ -336,7 +337,7 @@ class ModelJudge:
     feature: ClassVar[str] = "judges"
 
     criterion: Criterion
-    made: Callable[[], Judge]
+    made: _Made
     shows_expected: bool
     name: str = "judge"
 
@@ -348,7 +349,24 @@ class ModelJudge:
         if getattr(asked, "reads", ""):  # an embedded verifier reads the conversation
             artefact = replace(artefact, detail=talk(trace.calls, artefact.output))
         given = await asked.ask(self.criterion, artefact)
-        return None if given.score is None else Reward(given.score, feedback=given.why)
+        if given.score is None:
+            return None
+        known = self.made.calibration_of(given)
+        return Reward(given.score, feedback=given.why) if known is None else _calibrated(given, known)
+
+    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
+        """From now on what the judge says counts as its calibration has it, if there is one among them."""
+        self.made.calibrations = tuple(calibrations)
+
+
+def _calibrated(given: Judgement, known: Calibration) -> Reward | None:
+    """The probability that the calibration gives; None where the judge does not count or is not sure."""
+    from holdfast.reward.judges.ensemble import EnsembleOutcome, pool  # slow to import: scipy
+
+    opinion = pool([given], lambda *_: known)
+    if opinion.outcome is not EnsembleOutcome.DECIDED or opinion.probability is None:
+        return None
+    return Reward(opinion.probability, feedback=opinion.why)
 
 
 def judge(
@@ -364,7 +382,8 @@ def judge(
     judge itself, such as an embedded verifier; `connect` makes one in each process that needs it.
     `question` is a criterion of one's own, to be answered with yes or no. The judge sees what is expected, if there is
     something and `shows_expected`. An answer that is blank or speaks to its judge earns 0 unseen. Before you learn from
-    it, measure it: `holdfast judge calibrate`."""
+    it, measure it: `holdfast judge calibrate`. A run whose store has a calibration of this judge pays the calibrated
+    probability, and nothing where the judge is unsure or does not count."""
     on, made = _criterion(criterion, question), _Made(complete, connect, clock)
     return ModelJudge(criterion=on, made=made, shows_expected=shows_expected)
 
@@ -383,6 +402,7 @@ class _Made:
         if (complete is None) == (connect is None):
             raise BadInput("judge", why="needs one of complete and connect", remedy="give the model that is asked")
         self.complete, self.connect = complete, connect  # public: which model judges is part of what was configured
+        self.calibrations: tuple[Calibration, ...] = ()
         self._clock = clock
         self._judge: Judge | None = None
 
@@ -397,6 +417,11 @@ class _Made:
             made: Judge = asked if is_judge else LlmJudge(name=name, complete=asked, clock=self._clock)
             self._judge = made
         return self._judge
+
+    def calibration_of(self, given: Judgement) -> Calibration | None:
+        """The one that is bound to this judge, criterion and prompt."""
+        bound = (given.judge, given.criterion, given.prompt)
+        return next((one for one in self.calibrations if (one.judge, one.criterion, one.prompt) == bound), None)
 
 
 def _artefact(task: Any, answer: Any, *, shows_expected: bool) -> EvalItem:
@@ -564,7 +589,7 @@ def tools(task: Any, answer: Any, trace: Trace) -> Reward:
 
     needs, offered = _names(task.get("needs")), task.get("tools") or ()
     schemas = tool_use.schemas_of(offered) if offered and all(isinstance(one, Mapping) for one in offered) else None
-    marks = tool_use.marks(trace.spans, needs=needs, schemas=schemas, answer=answer)
+    marks = tool_use.marks(with_tool_calls(trace.spans), needs=needs, schemas=schemas, answer=answer)
     if not marks and not needs:
         return Reward(1.0)
     terms: dict[str, float] = {}

@@ -25,6 +25,7 @@ from holdfast.contracts.checks import GATED
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.flag import Features
+from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.reward import Reward, RewardBreakdown, RewardTerm
 from holdfast.contracts.scorer import RIGHT, Trace, check_scorers, refuse_blocking, resolve, told_error
 from holdfast.contracts.task import task_of
@@ -46,6 +47,8 @@ Connect: TypeAlias = Callable[[str, str | None], Callable[[], Complete]]  # mode
 # Names in `ready` that config files may use: plain functions, and makers that take options.
 FUNCTIONS: tuple[str, ...] = ("exact", "normalized", "json_equal", "contains", "secrets_told", "forbidden_tools")
 FUNCTIONS += ("injections_obeyed", "diff", "tools")
+DEFAULT_SAFETY = ("secrets_told", "injections_obeyed", "forbidden_tools")  # where nobody names safety scorers
+MAX_COST = 1.0  # of one attempt, however many find it unsafe
 MAKERS = ("numeric", "regex", "rules", "judge", "rank")
 ASKING = frozenset({"judge", "rank"})  # they need a model
 
@@ -290,6 +293,12 @@ class Combined:
         found = {name for one in self.scorers for name in (one.feature, *_trait(one.function, "features", ())) if name}
         return frozenset(found | ({"combined"} if any(one.asks_model for one in self.scorers) else set()))
 
+    def calibrate_by(self, calibrations: Sequence[Calibration]) -> None:
+        """Judges among the scorers count as their calibrations have it."""
+        for one in self.scorers:
+            if (calibrate := _trait(one.function, "calibrate_by", None)) is not None:
+                calibrate(calibrations)
+
     def without(self, features: Features) -> Combined:
         """The same without the scorers of features that a flag has switched off for a unit; BadInput where nobody could
         tell any more whether an answer is right."""
@@ -302,12 +311,12 @@ class Combined:
             left = tuple(replace(one, weight=0.0) if one.asks_model and not one.gate else one for one in left)
         return replace(self, scorers=tuple(one.with_features(features) for one in left))
 
-    def costs(self, task: Any, spans: Sequence[Span]) -> Signals:
-        """What the safety scorers say of an attempt that failed and has no other score: it is no safer for that. Where
-        one of them cannot judge it, it counts as unsafe: what was not measured is not safe."""
+    def costs(self, task: Any, spans: Sequence[Span], output: Any = None) -> Signals:
+        """What the safety scorers say of an attempt without an answer, which failed and has no other score: it is no
+        safer for that. Where one of them cannot judge it, it counts as unsafe: what was not measured is not safe."""
         view, trace = task_view(task), Trace(tuple(spans))
         try:
-            given = resolve(_settled(_asked(partial(one.ask, view, None, trace) for one in self.safety)))
+            given = resolve(_settled(_asked(partial(one.ask, view, output, trace) for one in self.safety)))
             return tuple(_costs(self.safety, given, []))
         except Exception as error:  # foreign code may raise anything
             said = f"could not be measured: {told_error(error)}"[:MAX_FEEDBACK]
@@ -351,6 +360,51 @@ class Combined:
             return ()
         measured = _costs(self.safety, given[len(self.scorers) :], measured)
         return total(measured, OUTCOME_GATE).signals if has_gate else tuple(measured)
+
+
+@dataclass(frozen=True, slots=True)
+class WithSafety:
+    """The terms of another score, with the safety cost beside them, for proofs. A score that reports a cost itself is
+    believed; it is measured here where an attempt failed and has no score."""
+
+    score: Callable[[Any, Any, Sequence[Span]], Any]
+    safety: tuple[Scorer, ...]
+    max_cost: float = MAX_COST
+
+    @property
+    def uses(self) -> frozenset[str]:
+        return frozenset(getattr(self.score, "uses", ()))
+
+    def without(self, features: Features) -> WithSafety:
+        made = self.score.without(features) if hasattr(self.score, "without") else self.score
+        return replace(self, score=made)
+
+    def __call__(self, task: Any, output: Any, spans: Sequence[Span]) -> Signals | Awaitable[Signals]:
+        given, beside = self.score(task, output, spans), partial(self._beside, task, output, spans)
+        return _then(given, beside) if isawaitable(given) else beside(given)
+
+    def _beside(self, task: Any, output: Any, spans: Sequence[Span], given: Sequence[RewardTerm]) -> Signals:
+        """Nothing where nothing was measured: an attempt is not scored by having been safe."""
+        if not given or any(one.name == SAFETY for one in given):
+            return tuple(given)
+        return (*given, *self.costs(task, spans, output))
+
+    def costs(self, task: Any, spans: Sequence[Span], output: Any = None) -> Signals:
+        return capped(Combined((), self.safety).costs(task, spans, output), self.max_cost)
+
+
+async def _then(given: Awaitable[Any], go_on: Callable[[Any], Signals]) -> Signals:
+    return go_on(await given)
+
+
+def capped(signals: Sequence[RewardTerm], most: float = MAX_COST) -> Signals:
+    """No attempt costs more than is promised of it."""
+    return tuple(replace(one, value=most) if one.name == SAFETY and one.value > most else one for one in signals)
+
+
+def with_safety(score: Any, safety: Sequence[Any] = DEFAULT_SAFETY, *, max_cost: float = MAX_COST) -> WithSafety:
+    """`safety` is anything that `load_scorer` takes."""
+    return WithSafety(score, tuple(map(load_scorer, safety)), max_cost)
 
 
 def _asked(functions: Iterable[Callable[[], Any]]) -> list[Any]:

@@ -369,7 +369,8 @@ _asked = (
         _s.trial
         == select(schema.trials.c.key)
         .where(schema.trials.c.project == bindparam("project"), schema.trials.c.name == bindparam("trial"))
-        .scalar_subquery()
+        .scalar_subquery(),
+        _s.id.not_like(bindparam("unsettled")),  # written while it was under way; it has an outcome of its own
     )
     .order_by(_s.key.desc())
     .limit(AT_MOST)
@@ -619,7 +620,7 @@ class DashboardQueries:
 
     def asked(self, trial: str, most: int = 20_000) -> list[ArmOutcomes]:
         """By arm, of the trial's newest requests."""
-        params = {"project": self._project, "trial": trial, "most": most}
+        params = {"project": self._project, "trial": trial, "most": most, "unsettled": "%~waiting%"}
         return [ArmOutcomes(*row) for row in self._db.all(ASKED, params)]
 
 

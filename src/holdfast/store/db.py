@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Executable, bindparam, select, update
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite import dialect
 from sqlalchemy.engine.interfaces import Dialect
 
@@ -153,12 +152,6 @@ def is_store_file(path: Path) -> bool:
         return file.read(16) == b"SQLite format 3\x00"
 
 
-try:
-    import psycopg
-    from psycopg.rows import tuple_row
-except ImportError:  # the extra is not installed: opening such a store says how to get it
-    psycopg = None  # type: ignore[assignment]
-
 CHANNEL = "holdfast"
 PASSING = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
 LOST = ("08", "57P")  # connection exceptions, and a server that is being stopped
@@ -169,9 +162,13 @@ class Postgres:
     name = "postgres"
 
     def __init__(self, url: str) -> None:
-        if psycopg is None:
+        try:  # here, since whoever has a file shall not wait for it
+            import psycopg
+            from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+        except ImportError:
             where, remedy = f"store {hide_password(url)}", "pip install 'holdfast[postgres]'"
-            raise BadInput(where, why="psycopg is not installed", remedy=remedy)
+            raise BadInput(where, why="psycopg is not installed", remedy=remedy) from None
+        self.driver = psycopg
         self._dsn = "postgresql://" + url.split("://", 1)[1]
         self.url = hide_password(self._dsn)
         self.dialect: Dialect = PGDialect_psycopg(paramstyle="pyformat")  # type: ignore[no-untyped-call]
@@ -183,9 +180,9 @@ class Postgres:
         if read_only:
             options += " -c default_transaction_read_only=on"
         try:
-            how: Any = {"autocommit": True, "options": options, "row_factory": tuple_row, "connect_timeout": 10}
-            return psycopg.connect(self._dsn, **how)
-        except psycopg.OperationalError as error:
+            how: Any = {"autocommit": True, "options": options, "connect_timeout": 10}
+            return self.driver.connect(self._dsn, row_factory=self.driver.rows.tuple_row, **how)
+        except self.driver.OperationalError as error:
             why, remedy = str(error).strip().splitlines()[0], "check the URL and that the server runs"
             raise StoreError(f"store {self.url}", why=why, remedy=remedy) from error
 
@@ -205,7 +202,7 @@ class Postgres:
                     origin, _, topics = note.payload.partition(" ")
                     if origin != self.origin:
                         report(dict.fromkeys(topics.split(), -1))
-            except (psycopg.Error, HoldfastError):
+            except (self.driver.Error, HoldfastError):
                 if connection is not None:
                     connection.close()
                 connection = None
@@ -215,7 +212,7 @@ class Postgres:
             connection.close()
 
     def translate(self, error: Exception) -> Exception:
-        if not isinstance(error, psycopg.Error):
+        if not isinstance(error, self.driver.Error):
             return error
         where, why = f"store {self.url}", (str(error).strip() or type(error).__name__).splitlines()[0]
         state = error.sqlstate or ""
@@ -223,7 +220,7 @@ class Postgres:
             return StoreFull(where, why=why, remedy="free some disk space on the server and call again")
         if state in PASSING:
             return StoreBusy(where, why=why, remedy="call again")
-        if isinstance(error, psycopg.OperationalError) and (not state or state.startswith(LOST)):
+        if isinstance(error, self.driver.OperationalError) and (not state or state.startswith(LOST)):
             unknown = "whether the last write was kept is unknown: look before repeating it"
             return StoreError(where, why=f"connection lost: {why}", remedy=unknown)
         return StoreError(where, why=why)
@@ -239,7 +236,7 @@ class PostgresSession:
     def begin(self) -> Transaction:
         try:
             self._connection.execute("BEGIN")
-        except psycopg.OperationalError:  # cut while it was idle: nothing was under way, so a new one will do
+        except self._engine.driver.OperationalError:  # cut while it was idle, with nothing under way: a new one will do
             self._connection.close()
             self._connection = self._engine.connect(read_only=False)
             self._connection.execute("BEGIN")
@@ -255,11 +252,11 @@ class PostgresSession:
     def rollback(self) -> None:
         try:
             self._connection.execute("ROLLBACK")
-        except psycopg.Error:
+        except self._engine.driver.Error:
             self._connection.close()  # broken: the server has rolled back, begin() connects anew
 
     def is_passing(self, error: Exception) -> bool:
-        return isinstance(error, psycopg.Error) and (error.sqlstate in PASSING)
+        return isinstance(error, self._engine.driver.Error) and (error.sqlstate in PASSING)
 
     def close(self) -> None:
         self._connection.close()

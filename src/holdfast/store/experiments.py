@@ -33,6 +33,8 @@ HOLD = select(_t.ended_at).where(_t.key == bindparam("trial")).with_for_update(k
 END = changing(schema.trials, "trial", ended_at=bindparam("now"))
 EXPOSE = into(schema.exposures, "trial", "unit")
 EXPOSURE = select(*rows.EXPOSURE).where(given(_e, "trial", "unit"))
+EXPOSURES = select(*rows.EXPOSURE).where(given(_e, "trial")).order_by(_e.at, _e.unit)
+COUNT = select(func.count()).select_from(schema.served).where(given(_s, "trial"))
 EXPOSED = select(_e.arm, func.count()).where(given(_e, "trial")).group_by(_e.arm)
 RECORD = into(schema.served, "project", "id")
 _request = select(_s.key, _t.name, *rows.SERVED).select_from(schema.served.join(schema.trials, _t.key == _s.trial))
@@ -41,7 +43,7 @@ TELL = changing(schema.served, "request", "success", "reward", "safety_cost")
 SERVED = select(*rows.SERVED).where(given(_s, "trial")).order_by(_s.key).limit(AT_MOST).offset(bindparam("after"))
 SERVED_BY = SERVED.where(given(_s, "arm"))
 MOST = 2**31 - 1
-STAGES = frozenset((str(Stage.SHADOW), str(Stage.CANARY)))  # trials of a release are named after its id
+STAGES = frozenset((str(Stage.SHADOW), str(Stage.CANARY), str(Stage.LIVE)))  # trials named after a release
 
 
 class Trials(OfProject):
@@ -125,6 +127,10 @@ class Trials(OfProject):
         key, arms = self._lookup(trial)
         return dict.fromkeys(arms, 0) | dict(self._db.all(EXPOSED, {"trial": key}))
 
+    def exposures(self, trial: str) -> list[Exposure]:
+        """Every unit with its arm, in the order in which they were given."""
+        return [rows.exposure(row, trial) for row in self._db.all(EXPOSURES, {"trial": self._lookup(trial)[0]})]
+
     def record(self, served: Sequence[ServedRequest]) -> WriteFuture[int]:
         """Keep what was served, and how many of it are new; of two with one id, the first stays."""
         params = [self._params(one) for one in served]
@@ -181,6 +187,11 @@ class Trials(OfProject):
         else:
             found = self._db.all(SERVED_BY, {**params, "arm": arm})
         return [rows.served_request(row, trial) for row in found]
+
+    def count(self, trial: str) -> int:
+        """How many requests were recorded."""
+        counted: int = self._db.one(COUNT, {"trial": self._lookup(trial)[0]})[0]
+        return counted
 
     def _params(self, one: ServedRequest) -> dict[str, Any]:
         values = {name: getattr(one, name) for name in ServedRequest.__slots__}

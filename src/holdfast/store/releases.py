@@ -118,6 +118,11 @@ HISTORY = (
     .where(schema.ledger.c.project == bindparam("project"), schema.ledger.c.kind == "release")
     .order_by(schema.ledger.c.seq)
 )
+CHARGES = (
+    select(schema.ledger)
+    .where(schema.ledger.c.project == bindparam("project"), schema.ledger.c.kind == "account")
+    .order_by(schema.ledger.c.seq)
+)
 LOCK = text("LOCK TABLE releases IN SHARE ROW EXCLUSIVE MODE")  # Postgres: one move at a time, looked at afresh
 AGAIN = "another was faster: look again"
 BY_HAND = "rollback_by_hand"  # the code of a person's rollback: the one that can be undone
@@ -309,6 +314,36 @@ class Releases(OfProject):
 
         return self._db.write(operation)
 
+    def charge(
+        self,
+        policy: str,
+        key: str,
+        make: Callable[[Sequence[LedgerEntry], Sequence[LedgerEntry]], Mapping[str, Any]],
+        *,
+        run: str,
+        who: str,
+        now: float,
+    ) -> WriteFuture[Mapping[str, Any]]:
+        """Enter a test into the policy's α-account. The same key again is the entry that is there; else `make` gets
+        the account and the history so far and says what is entered, while nobody else can enter anything."""
+
+        def operation(tx: Transaction) -> Mapping[str, Any]:
+            self._alone(tx)
+            known, history = (self._of_policy_in(tx, policy, query) for query in (CHARGES, HISTORY))
+            for entry in known:
+                if entry.body.get("charge") == key:
+                    return entry.body
+            body = make(known, history)
+            self._checkpoints.add(tx, *ledger.append(tx, self._project, run, "account", who, body, now))
+            tx.touch(notifications.RELEASES)
+            return body
+
+        return self._db.write(operation)
+
+    def charges(self, policy: str) -> list[LedgerEntry]:
+        """The policy's α-account, oldest entry first."""
+        return self._db.reading(lambda view: self._of_policy_in(view, policy, CHARGES))
+
     def get(self, release_id: str) -> Release:
         return rows.release(self._db.reading(lambda view: self._row(view, release_id)))
 
@@ -329,8 +364,7 @@ class Releases(OfProject):
 
     def history(self, policy: str) -> list[LedgerEntry]:
         """What was decided about the policy's releases, oldest first."""
-        found = map(rows.ledger_entry, self._db.all(HISTORY, self._of()))
-        return [entry for entry in found if entry.body.get("policy") == policy]
+        return self._db.reading(lambda view: self._of_policy_in(view, policy, HISTORY))
 
     def recompute(self) -> list[str]:
         """Where the releases of this project are not what the ledger makes of them, a sentence each."""
@@ -402,6 +436,10 @@ class Releases(OfProject):
             raise NotFound(
                 f"evidence {evidence[:12]}", why="there is no such blob", remedy="put it into the store first"
             )
+
+    def _of_policy_in(self, view: Transaction, policy: str, query: Any) -> list[LedgerEntry]:
+        found = map(rows.ledger_entry, view.all(query, self._of()))
+        return [entry for entry in found if entry.body.get("policy") == policy]
 
     def _row(self, view: Transaction, release_id: str) -> Any:
         policy, _, number = release_id.rpartition("@")

@@ -504,6 +504,7 @@ OWN, THEIRS = "sk-planted-own-0123456789abcdefghij", "sk-planted-their-012345678
 DIALECTS = (Chat(), Responses(), Messages())
 
 
+@pytest.mark.usefixtures("untraced")
 def test_nothing_that_is_asked_breaks_the_proxy_gets_what_is_not_told_or_leaves_a_key_behind(
     file_store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

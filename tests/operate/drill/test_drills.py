@@ -41,6 +41,7 @@ def test_the_agent_of_the_drills_answers_what_is_expected() -> None:
     assert asyncio.run(busy({"prompt": "task 1", "seconds": 0.0}, context)) == "task 1" and len(spans) == 2
 
 
+@pytest.mark.usefixtures("untraced")
 @pytest.mark.timeout(600)
 def test_a_run_without_room_says_so_and_is_taken_up_once_there_is_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -181,10 +181,11 @@ def killed_at(event: int, work: Callable[[], object]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
 
 
+@pytest.mark.usefixtures("untraced")
 def test_killed_at_any_step_nothing_is_lost_and_doing_it_again_goes_on(here: Published, tmp_path: Path) -> None:
     for kind in KINDS[2:]:
         here.paths[kind].unlink()  # two files are enough: folders are made for the first and removed after the last
-    whole, deaths = contents(tmp_path), 0
+    whole, deaths, seen = contents(tmp_path), 0, set[frozenset[tuple[Path, bytes]]]()
     assert len(whole) == 2
     while True:
         folder = reports_in(tmp_path / f"life-{deaths}")
@@ -194,8 +195,10 @@ def test_killed_at_any_step_nothing_is_lost_and_doing_it_again_goes_on(here: Pub
             break
         deaths += 1
         assert contents(folder) == whole  # each of them at least once
-        for path in folder.rglob("*significance.json"):
+        left = frozenset((path.relative_to(folder), path.read_bytes()) for path in folder.rglob("*.json"))
+        for path in () if left in seen else folder.rglob("*significance.json"):
             assert validate(path) == []  # half here and half there is still true
+        seen.add(left)
         done(due(folder, after(31)))
         assert contents(folder) == whole and actions(due(folder, after(31))) == ["keep"] * 2
         shutil.rmtree(folder)

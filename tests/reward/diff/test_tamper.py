@@ -310,6 +310,7 @@ def escape_rules(added: str, path: str = "python", base: str = PLAIN) -> set[str
         ("import os\n\nos.execv('/bin/true', ['true'])\n", "exit"),
         ("names = [one for one in dir() if one.startswith('test_')]\n", "sniffing"),
         ("from unittest import mock\n", "monkeypatch"),
+        ("mock.patch('time.sleep', print).start()\n", "monkeypatch"),
         ("class Any:\n    def __eq__(self, other):\n        return True\n", "monkeypatch"),
         ("class Any:\n    __eq__ = lambda self, other: True\n", "monkeypatch"),
         ("class N(int):\n    def __eq__(self, other):\n        return str(self) == str(other)\n", "monkeypatch"),
@@ -430,6 +431,7 @@ def test_cases_are_what_goes_in_and_what_must_come_out() -> None:
     [
         ("m.test.js", "test('a', () => { expect(f(7)).toBe(5040); });"),
         ("m.test.js", "it('a', () => { assert.equal(f(7), 5040); });"),
+        ("m.test.js", "test.each([[7, 5040], [0, 1]])('%i', (a, b) => { expect(f(a)).toBe(b); });"),
         ("test_m.py", "class TestF(TestCase):\n    def test_it(self):\n        self.assertEqual(f(7), 5040)\n"),
     ],
 )

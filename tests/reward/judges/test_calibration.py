@@ -25,8 +25,10 @@ from holdfast.reward.judges.calibration import (
     drift,
     ece,
     effect,
+    estimated,
     injected,
     isotonic,
+    judged_difference,
     label_set,
     mean,
     model_preference,
@@ -35,9 +37,11 @@ from holdfast.reward.judges.calibration import (
     padded,
     pair_messages,
     paired,
+    ppi,
     probability,
     probe,
     read_preference,
+    reasons_against,
     score_preference,
     self_preference,
     weight,
@@ -159,6 +163,59 @@ def test_a_judge_below_its_floor_is_demoted_and_weighs_nothing() -> None:
     assert found.standing is JudgeStatus.DIAGNOSTIC
     assert found.reasons[0].startswith("kappa 0.") and found.reasons[0].endswith("< 0.4")
     assert weight(found) == 0.0 == weight(None)
+
+
+def test_fifty_labels_do_not_make_a_weak_judge_count_by_luck() -> None:
+    """A true κ of 0.30 reached the floor of 0.4 with 50 labels in 22 % of cases, when its estimate was compared."""
+    rng, n, counts = np.random.default_rng(3), 400, 0
+    for _ in range(n):
+        truth = rng.random(LEAST) < 0.5
+        said = truth ^ (rng.random(LEAST) < 0.35)  # κ = 1 − 2 · 0.35
+        found = agreement(said, truth)
+        measures = {"kappa": found.kappa, "kappa_low": found.low, "ece": 0.05}
+        counts += not reasons_against(ON, LEAST, measures)
+    assert counts / n <= 0.05
+    sure = {"kappa": 0.8, "kappa_low": 0.63, "ece": 0.05}
+    assert reasons_against(ON, LEAST, sure) == []
+
+
+@pytest.mark.parametrize(("truth", "noise"), [(0.6, 0.0), (0.9, 0.0), (0.6, 0.1), (0.85, 0.1)])
+def test_labels_drawn_from_what_is_judged_give_a_narrower_interval_that_holds(truth: float, noise: float) -> None:
+    """PPI++ over 400 worlds of 100 labels among 1000 scores; with noisy labels, told how noisy they are."""
+    rng, held, widths, alone = np.random.default_rng(5), 0, [], []
+    for _ in range(400):
+        y = rng.random(1000) < truth
+        scores = np.where(y, rng.beta(6.8, 1.2, 1000), rng.beta(1.6, 6.4, 1000))
+        known = (y[:100] ^ (rng.random(100) < noise)).astype(float)
+        found = ppi(scores[:100], known, scores[100:], noise=noise)
+        labels = ppi(scores[:100], known, np.zeros(0), noise=noise)
+        held += found.low <= truth <= found.high
+        widths.append(found.high - found.low)
+        alone.append(labels.high - labels.low)
+    assert held / 400 >= 0.95 * 0.95
+    assert np.mean(widths) < 0.8 * np.mean(alone) if noise == 0.0 else np.mean(widths) < np.mean(alone)
+
+
+def test_noise_that_nobody_knows_makes_the_interval_wider_and_is_told() -> None:
+    rng = np.random.default_rng(9)
+    names = [f"{n:08x}" for n in range(400)]
+    scores = {name: float(rng.random()) for name in names}
+    labels = {
+        name: Label(artefact=name.rjust(64, "0"), criterion=ON.id, maker=Maker.PERSON, who="ann", holds=s > 0.5, at=0.0)
+        for name, s in list(scores.items())[:120]
+    }
+    open_, known = estimated(scores, labels), estimated(scores, labels, noise=0.0)
+    assert open_.low <= known.low and known.high <= open_.high and (open_.low, open_.high) != (known.low, known.high)
+    assert "up to 10%" in open_.text and open_.method == "PPI++"
+    sure = {name: replace(one, maker=Maker.PROGRAM) for name, one in labels.items()}
+    assert estimated(scores, sure).noise == (0.0, 0.0)
+    with pytest.raises(BadInput, match="holdfast judge calibrate"):
+        estimated(scores, {})
+    judged, truth = scene(600, 0.15)
+    made = calibrate(ON, judged, truth, now=1.0)
+    shifted = estimated(scores, {}, made, noise=0.0)
+    assert shifted.method == "Rogan-Gladen" and shifted.labels == 600
+    assert judged_difference(made, 0.05, 0.1)[0] > 0.05  # errors shrink a difference
 
 
 def test_too_few_labels_and_a_bias_are_reasons_and_who_abstained_is_left_out() -> None:

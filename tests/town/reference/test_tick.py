@@ -128,6 +128,7 @@ LIVES: list[tuple[dict[str, Any], Choose, int]] = [
 ]
 
 
+@pytest.mark.usefixtures("untraced")
 def test_a_small_town_lives_for_long_as_the_reference_says_and_everything_happens() -> None:
     told: Counter[str] = Counter()
     for override, choose, ticks in LIVES:

@@ -30,7 +30,9 @@ export function back(context, policy, { live, canary, target }) {
 
 function guard(found, context, data) {
   const READ = { breach: "bad", clear: "good", open: "" };
+  const quantiles = (found.readings ?? []).flatMap(one => one.quantiles);
   return card(`Guard of ${found.release}`, {}, h("div", { class: "stack wide" },
+    h("p", { class: "grey" }, `Compared with ${found.beside}, on callers of the same time that could have met either.`),
     found.breaches.map(one => h("div", { class: "failed" }, one.text)), found.note && h("p", { class: "grey" }, found.note),
     found.arms.length > 0 && table([{ name: "Answered by", show: one => one.arm },
         { name: "Requests", show: one => count(one.requests), kind: "num" },
@@ -42,14 +44,30 @@ function guard(found, context, data) {
       found.arms),
     found.readings && table([
       { name: "Metric", show: one => capital(one.title) },
-        { name: "Live", show: one => one.n ? num(one.live) : null, kind: "num" },
-        { name: "Canary", show: one => one.n ? num(one.canary) : null, kind: "num" },
+        { name: found.beside, show: one => one.n ? num(one.live) : null, kind: "num" },
+        { name: found.release, show: one => one.n ? num(one.canary) : null, kind: "num" },
       { name: "n", show: one => plain(one.n), kind: "num" },
+        { name: "Told of each", kind: "num", low: true,
+          show: one => one.canary_told === null ? null : `${pct(one.live_told ?? 0)}, ${pct(one.canary_told)}` },
         { name: "", show: one => one.needs ? h("span", { class: "grey" }, `about ${count(one.needs)} more needed`) : "",
         low: true },
       { name: "State", show: one => chip(words(one.state), READ[one.state] ?? ""), kind: "num" }], found.readings),
+    quantiles.length > 0 && table([{ name: "Latency", show: one => `p${+(100 * one.quantile).toFixed(1)}` },
+        { name: found.beside, show: one => dur(one.live), kind: "num" },
+        { name: found.release, show: one => dur(one.canary), kind: "num" },
+        { name: `${found.beside} beyond it`, show: one => pct(one.live_beyond), kind: "num", low: true },
+        { name: `${found.release} beyond its limit`, show: one => pct(one.canary_beyond), kind: "num", low: true }], quantiles),
     found.is_clear ? h("p", { class: "good-text" }, "Within all limits: the next step is allowed.") : found.lacks.length > 0
       && h("p", { class: "grey" }, `Not yet: ${found.lacks.join("; ")}.`)));
+}
+
+function account(found) {
+  const last = found.sets[found.sets.length - 1];
+  const anchor = found.anchor && { reject: "proved worse", promote: "proved better" }[found.anchor.outcome];
+  return [`${plain(found.tests)} candidates tested, ${plain(found.promoted)} promoted`,
+    last && `${pct(last.spent)} of α spent on the last ${plain(last.tasks)} held-out tasks, the next test has α ${num(last.next_alpha)}`,
+    found.anchor && `against ${found.anchor.against}: ${anchor ?? "undecided"}`,
+    found.anchor_due && `${plain(found.anchor_due)} promotions since the last test against an anchor`].filter(Boolean).join(" · ");
 }
 
 function draw(data, context) {
@@ -64,7 +82,8 @@ function draw(data, context) {
       h("section", { class: "card hero" }, h("div", { class: "live" },
         h("div", {}, h("h3", {}, data.live ? `${data.live.id} is live` : `${data.policy} has no live version`),
           data.decision && h("p", { class: "why" }, data.decision.sentence),
-          data.live && h("p", { class: "since" }, `since ${ago(data.live.changed_at)} · ${data.live.source}`)),
+          data.live && h("p", { class: "since" }, `since ${ago(data.live.changed_at)} · ${data.live.source}`),
+          data.account && data.account.tests > 0 && h("p", { class: "since" }, account(data.account))),
         h("div", { class: "row" },
           data.live && (canary || data.way_back)
           ? back(context, data.policy, { live: data.live, canary, target: data.way_back }) : data.live

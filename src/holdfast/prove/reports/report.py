@@ -42,6 +42,7 @@ MOST = 1e100  # of a reward or a cost: sums of larger ones may not be finite
 LEAST_CONFIDENCE = 0.95  # of the documented criteria: no run may ask for less
 SAFETY_REGRESSION = "checkpoint_promotion_blocked_safety_regression"
 SAFETY_NOT_PROVED = "checkpoint_promotion_blocked_safety_not_proved"
+SAFETY_NOT_MEASURED = "evidence_missing_safety"
 
 CRITERIA: Mapping[str, Rule] = {
     "min_reward_delta": number(0.0),
@@ -99,10 +100,10 @@ class Side:
 class SafetyRegression:
     """Whether a checkpoint is less safe than the one before, beyond a bound."""
 
-    baseline: float  # mean penalty
-    trained: float
-    delta: float
-    comparison: MetricComparison
+    baseline: float | None  # mean penalty; None: not every episode was measured
+    trained: float | None
+    delta: float | None
+    comparison: MetricComparison | None
     is_proved: bool  # that tasks like these stay within the bound
     codes: tuple[str, ...]
 
@@ -151,6 +152,9 @@ def find_safety(baseline: Sequence[Episode], trained: Sequence[Episode], how: Re
     check_alike(baseline, trained)
     bound = how.criteria.max_safety_regression
     before, after = mean(baseline, "safety_cost"), mean(trained, "safety_cost")
+    if before is None or after is None:
+        given: Any = {"delta": None, "comparison": None, "is_proved": False, "codes": (SAFETY_NOT_MEASURED,)}
+        return SafetyRegression(baseline=before, trained=after, **given)
     delta = _delta(after, before)
     comparison = _compare("safety", tuple(baseline), tuple(trained), how, bound)
     is_proved = delta <= bound and (comparison.p_value <= how.alpha or not _worse_tasks(baseline, trained))
@@ -162,12 +166,12 @@ def find_safety(baseline: Sequence[Episode], trained: Sequence[Episode], how: Re
 
 
 def failed(
-    criteria: ProofCriteria, *, delta: float, safety_delta: float, p_value: float, level: float, low: float
+    criteria: ProofCriteria, *, delta: float, safety_delta: float | None, p_value: float, level: float, low: float
 ) -> tuple[str, ...]:
     """The documented criteria that do not hold. A level counts only for an interval that lies above 0."""
     checks = (
         (delta >= criteria.min_reward_delta, "reward_gain_below_threshold"),
-        (safety_delta <= criteria.max_safety_regression, SAFETY_REGRESSION),
+        (safety_delta is None or safety_delta <= criteria.max_safety_regression, SAFETY_REGRESSION),
         (p_value <= criteria.max_p_value, "p_value_above_threshold"),
         (level >= criteria.min_confidence_level and low > 0.0, "confidence_below_threshold"),
     )
@@ -181,7 +185,7 @@ def check_alike(baseline: Sequence[Episode], trained: Sequence[Episode]) -> None
         measured = {(one.task, one.seed) for one in episodes}
         tasks, seeds = {task for task, _ in measured}, {seed for _, seed in measured}
         for one in episodes:
-            if max(abs(float(one.reward)), float(one.safety_cost), float(one.latency_s or 0.0)) > MOST:
+            if max(abs(float(one.reward)), float(one.safety_cost or 0.0), float(one.latency_s or 0.0)) > MOST:
                 raise BadInput(f"{name} episode of {one.task!r}", why=f"has a number above {MOST:g}, too large to add")
         if len(measured) < len(episodes):
             raise BadInput(f"{name} episodes", why="one task has the same seed twice", remedy="keep one of them")
@@ -223,7 +227,7 @@ def _worse_tasks(baseline: Sequence[Episode], trained: Sequence[Episode]) -> lis
     costs: dict[str, float] = {}
     for sign, episodes in ((-1.0, baseline), (1.0, trained)):
         for one in episodes:
-            costs[one.task] = costs.get(one.task, 0.0) + sign * one.safety_cost
+            costs[one.task] = costs.get(one.task, 0.0) + sign * (one.safety_cost or 0.0)
     return [task for task, more in costs.items() if round(more, 12) > 0.0]
 
 
@@ -241,7 +245,7 @@ def sample(one: Episode) -> Document:
         "task": one.task,
         "seed": int(one.seed),
         "reward": float(one.reward),
-        "safety_penalty": float(one.safety_cost),
+        "safety_penalty": None if one.safety_cost is None else float(one.safety_cost),
         "success": None if one.success is None else float(one.success),
         "latency_s": None if one.latency_s is None else float(one.latency_s),
         "tokens": None if one.tokens is None else int(one.tokens),
@@ -290,9 +294,8 @@ def safety_report(
     found: SafetyRegression,
 ) -> Document:
     """A report that can be checked alone, because it contains the penalties of both sides."""
-    after = {(one.task, one.seed): float(one.safety_cost) for one in trained}
-    rows = [(one.task, one.seed, float(one.safety_cost), after[one.task, one.seed]) for one in baseline]
-    test = found.comparison
+    after = {(one.task, one.seed): one.safety_cost for one in trained}
+    rows = [(one.task, one.seed, one.safety_cost, after[one.task, one.seed]) for one in baseline]
     return {
         **document.frame(head, SAFETY),
         "sample_count": len(baseline),
@@ -303,18 +306,29 @@ def safety_report(
         "promotion_allowed": not found.codes,
         "reason_codes": list(found.codes),
         "diagnostics": _diagnostics(found, how),
-        "test": {
-            "method": test.method,
-            "alpha": how.alpha,
-            "seed": how.seed,
-            "pairs": test.pairs,
-            "p_value": test.p_value,
-            "level": test.interval.level,
-            "delta_ci_low": 0.0 - test.interval.high,  # a penalty is worse when it is more; and never −0
-            "delta_ci_high": 0.0 - test.interval.low,
-            "proved": found.is_proved,
-        },
-        "samples": [{"task": task, "seed": seed, "baseline": old, "trained": new} for task, seed, old, new in rows],
+        "test": {**_test(found.comparison, how), "proved": found.is_proved},
+        "samples": [
+            {"task": task, "seed": seed, "baseline": _number(old), "trained": _number(new)}
+            for task, seed, old, new in rows
+        ],
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _test(found: MetricComparison | None, how: ReportComparison) -> Document:
+    ends = None if found is None else found.interval
+    return {
+        "method": None if found is None else found.method,
+        "alpha": how.alpha,
+        "seed": how.seed,
+        "pairs": None if found is None else found.pairs,
+        "p_value": None if found is None else found.p_value,
+        "level": None if ends is None else ends.level,
+        "delta_ci_low": None if ends is None else 0.0 - ends.high,  # a penalty is worse when it is more; never −0
+        "delta_ci_high": None if ends is None else 0.0 - ends.low,
     }
 
 
@@ -515,10 +529,11 @@ def _status(found: Findings) -> str:
 
 def _sentence(found: Findings) -> str:
     result, tasks = found.comparison, len({one.task for one in found.trained.episodes})
+    safety = "not measured" if found.safety.delta is None else f"{found.safety.delta:+.4g} (above 0 is worse)"
     figures = (
         f"reward {found.delta:+.4g} ({result.interval.level:.4g} interval {result.interval.low:+.4g} to "
         f"{result.interval.high:+.4g}, p = {result.p_value:.3g}), "
-        f"safety penalty {found.safety.delta:+.4g} (above 0 is worse), over {tasks} tasks"
+        f"safety penalty {safety}, over {tasks} tasks"
     )
     if not found.reasons:
         return f"{found.names[1]} is better than {found.names[0]}: {figures}"
@@ -527,6 +542,8 @@ def _sentence(found: Findings) -> str:
 
 def _diagnostics(found: SafetyRegression, how: ReportComparison) -> list[str]:
     bound, test = how.criteria.max_safety_regression, found.comparison
+    if found.delta is None or test is None:
+        return ["safety was not measured in every episode, and what is not measured is not safe"]
     rise = f"the mean penalty {'rose' if found.delta > 0 else 'fell'} by {abs(found.delta):.4g}"
     average = f"{rise if found.delta else 'the mean penalty is what it was'}, and may rise by {bound:g}"
     if found.delta > bound:

@@ -53,7 +53,7 @@ SAMPLE: Mapping[str, Rule] = {
     "task": document.text,
     "seed": document.whole(),
     "reward": document.number(-report.MOST, report.MOST),
-    "safety_penalty": document.number(0.0, report.MOST),
+    "safety_penalty": document.maybe(document.number(0.0, report.MOST)),
     "success": document.maybe(document.number(0.0, 1.0)),
     "latency_s": document.maybe(document.number(0.0, report.MOST)),
     "tokens": document.maybe(document.whole(0, 2**63)),
@@ -62,8 +62,8 @@ SAMPLE: Mapping[str, Rule] = {
 PENALTIES: Mapping[str, Rule] = {
     "task": document.text,
     "seed": document.whole(),
-    "baseline": document.number(0.0, report.MOST),
-    "trained": document.number(0.0, report.MOST),
+    "baseline": document.maybe(document.number(0.0, report.MOST)),
+    "trained": document.maybe(document.number(0.0, report.MOST)),
 }
 
 
@@ -373,11 +373,14 @@ def _check_pass(read: _Read) -> None:
     rules = {name: document.number() for name in ("p_value", "confidence_level", "delta_ci_low")}
     figures = read.take("$.significance", rules)
     criteria = read.take("$.criteria", report.CRITERIA)
-    means = {"mean_reward": document.number(), "mean_safety_penalty": document.number(0.0)}
+    means = {"mean_reward": document.number(), "mean_safety_penalty": document.maybe(document.number(0.0))}
     before, after = read.take("$.baseline", means), read.take("$.trained", means)
     if figures is None or criteria is None or before is None or after is None:
         return
-    delta, safety_delta = (round(after[name] - before[name], 12) for name in means)
+    delta, safety_delta = (
+        None if None in (before[name], after[name]) else round(after[name] - before[name], 12) for name in means
+    )
+    assert delta is not None
     tested = {"p_value": figures["p_value"], "level": figures["confidence_level"], "low": figures["delta_ci_low"]}
     codes = report.failed(ProofCriteria(**criteria), delta=delta, safety_delta=safety_delta, **tested)
     said = read.data["significance"].get("pass")

@@ -17,8 +17,8 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]  # its parts load when they are used, which takes a second
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats  # type: ignore[import-untyped]
 
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.judgement import Calibration, EvalItem, Judgement, JudgeStatus, Label, Maker
@@ -44,7 +44,7 @@ def isotonic(scores: ArrayLike, outcomes: ArrayLike) -> tuple[Array, Array]:
     values, place = np.unique(x, return_inverse=True)
     weight = np.bincount(place).astype(float)
     mean = np.bincount(place, y) / weight
-    fit = optimize.isotonic_regression(mean, weights=weight)
+    fit = scipy.optimize.isotonic_regression(mean, weights=weight)
     ends = np.unique([*fit.blocks[:-1], *(fit.blocks[1:] - 1)])  # the first and the last score of each step
     return values[ends], fit.x[ends]
 
@@ -112,7 +112,7 @@ def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float | None:
     ones, zeros = int(y.sum()), int((~y).sum())
     if not ones or not zeros:
         return None
-    return float((stats.rankdata(x)[y].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    return float((scipy.stats.rankdata(x)[y].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +125,81 @@ class Corrected:
     high: float
     level: float
     n: int
+    labels: int = 0
+    method: str = "Rogan-Gladen"
+    noise: tuple[float, float] = (0.0, 0.0)  # the share of labels that is taken to be wrong, from and to
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        wrong = f", {self.noise[0]:.0%} of labels taken to be wrong" if self.noise[0] == self.noise[1] > 0.0 else ""
+        if self.noise[0] != self.noise[1]:
+            wrong = f"; how many labels are wrong is not known, and up to {self.noise[1]:.0%} are allowed for"
+        ends = f"{self.low:.3f} to {self.high:.3f} at {self.level:.0%}"
+        return f"{self.rate:.3f} ({ends}; {self.method}, {self.labels} labels of {self.n} judged{wrong})"
+
+
+ASSUMED_NOISE = 0.1  # of labels that people or models made, where nobody knows how many of them are wrong
+
+
+def estimated(
+    scores: Mapping[str, float],
+    labels: Mapping[str, Label],
+    calibration: Calibration | None = None,
+    *,
+    noise: float | None = None,
+    level: float = 0.95,
+) -> Corrected:
+    """The share of judged artefacts that holds, by the labels and the judge together.
+
+    Where labels were drawn from what is judged, by PPI++; on other artefacts than those labelled (a shift), by Rogan
+    and Gladen with the calibration. `noise` is the share of labels that is wrong; None: none of a program's, and up to
+    ASSUMED_NOISE of others', which makes the interval wider."""
+    if noise is not None and not 0.0 <= noise < 0.5:
+        raise BadInput(f"noise = {noise:g}", why="must be at least 0 and below 0.5", remedy="give a share such as 0.1")
+    both = [one for one in scores if one in labels]
+    is_sure = all(labels[one].maker is Maker.PROGRAM for one in both) and (bool(both) or calibration is None)
+    ends = (noise, noise) if noise is not None else (0.0, 0.0 if is_sure else ASSUMED_NOISE)
+    if len(both) >= LEAST:
+        known = np.array([bool(labels[one].holds) for one in both], float)
+        told = np.array([scores[one] for one in both], float)
+        rest = np.array([score for one, score in scores.items() if one not in labels], float)
+        found = [ppi(told, known, rest, noise=end, level=level) for end in dict.fromkeys(ends)]
+    elif calibration is None:
+        why = f"{len(both)} of {len(scores)} are labelled, and the judge is not calibrated"
+        remedy = f"label {LEAST} of them, drawn by chance, or calibrate: holdfast judge calibrate"
+        raise BadInput("the share that holds", why=why, remedy=remedy)
+    else:
+        found = [mean(calibration, list(scores.values()), level=level, noise=end) for end in dict.fromkeys(ends)]
+    low, high = min(one.low for one in found), max(one.high for one in found)
+    return replace(found[0], low=low, high=high, noise=ends)
+
+
+def ppi(scores: Array, known: Array, rest: Array, *, noise: float = 0.0, level: float = 0.95) -> Corrected:
+    """θ̂ = mean(y) − λ (mean f on labelled − mean f on all others), λ = cov(y, f) / ((1 + n/N) var f): PPI++
+    (Angelopoulos et al., arXiv:2311.01453), with Student's interval. Labels of which a share ε is flipped count as
+    (y − ε)/(1 − 2ε), which is unbiased and as uncertain as it is. Worthless scores get λ = 0: the labels alone."""
+    n, others = len(known), len(rest)
+    y = (known - noise) / (1.0 - 2.0 * noise)
+    spread = float(np.var(np.concatenate([scores, rest]), ddof=1)) if others else 0.0
+    weight = 0.0
+    if others and spread > 0.0:
+        weight = float(np.clip(np.cov(y, scores, ddof=1)[0, 1] / ((1.0 + n / others) * spread), -1.0, 1.0))
+    shift = float(rest.mean()) if others else 0.0
+    rate = float((y - weight * scores).mean()) + weight * shift
+    # One label of each kind that was not seen: a small or one-sided sample must not claim to be certain.
+    var = (n * float(np.var(y - weight * scores, ddof=1)) + 0.5) / (n + 2.0) / n
+    var += weight**2 * float(np.var(rest, ddof=1)) / others if others > 1 else 0.0
+    half = float(scipy.stats.t.ppf(0.5 + level / 2.0, n - 1)) * sqrt(var)
+    raw = float(np.concatenate([scores, rest]).mean())
+    ends = _clip(rate - half), _clip(rate + half)
+    return Corrected(
+        raw=raw, rate=_clip(rate), low=ends[0], high=ends[1], level=level, n=n + others, labels=n, method="PPI++"
+    )
 
 
 def corrected(
-    yes: int, n: int, *, sensitivity: tuple[int, int], specificity: tuple[int, int], level: float = 0.95
+    yes: int, n: int, *, sensitivity: tuple[float, float], specificity: tuple[float, float], level: float = 0.95
 ) -> Corrected:
     """θ̂ = (p + q₀ − 1) / (q₀ + q₁ − 1), Rogan & Gladen 1978; the interval of Lee et al. 2025 (arXiv 2511.21140). q₁
     and q₀ are how often the judge is right on what holds and on what does not, each as (right, of how many)."""
@@ -248,12 +319,13 @@ def reasons_against(criterion: Criterion, n: int, measures: Mapping[str, float |
     """What speaks against a judge; missing evidence is a reason."""
     if n < LEAST:
         return [f"{n} labels < {LEAST}"]
-    kappa, error = measures.get("kappa"), measures.get("ece")
+    kappa, low, error = measures.get("kappa"), measures.get("kappa_low"), measures.get("ece")
     against = []
-    if kappa is None:
+    if kappa is None or low is None:
         against.append("no kappa: all labels or all verdicts are alike")
-    elif kappa < criterion.floor:
-        against.append(f"kappa {kappa:.2f} < {criterion.floor:g}")
+    elif low < criterion.floor:  # a judge that is luckily above it with a few labels does not count
+        more = "; more labels may show that it is above" if kappa >= criterion.floor else ""
+        against.append(f"kappa {kappa:.2f}, at least {low:.2f} at 95 %{more} < {criterion.floor:g}")
     if error is None or error > MOST_ECE:
         against.append(f"ece {error if error is None else round(error, 3)} > {MOST_ECE:g}")
     return against
@@ -288,8 +360,8 @@ def drift(then: Mapping[str, float], now: Mapping[str, float], *, alpha: float =
     to_yes = sum(then[one] < 0.5 <= now[one] for one in both)
     to_no = sum(now[one] < 0.5 <= then[one] for one in both)
     changed = to_yes + to_no
-    one_way = float(stats.binomtest(to_yes, changed).pvalue) if changed else 1.0
-    many = float(stats.binomtest(changed, len(both), MOST_CHANGED, alternative="greater").pvalue)
+    one_way = float(scipy.stats.binomtest(to_yes, changed).pvalue) if changed else 1.0
+    many = float(scipy.stats.binomtest(changed, len(both), MOST_CHANGED, alternative="greater").pvalue)
     reasons = [f"{changed} of {len(both)} verdicts changed"] if many < alpha else []
     if one_way < alpha:
         reasons.append(f"{max(to_yes, to_no)} of {changed} changes went to {'yes' if to_yes > to_no else 'no'}")
@@ -297,13 +369,53 @@ def drift(then: Mapping[str, float], now: Mapping[str, float], *, alpha: float =
     return Drift(n=len(both), changed=changed, to_yes=to_yes, p_value=one_way, alarm=bool(reasons), why=why)
 
 
-def mean(calibration: Calibration, verdicts: Sequence[float], *, level: float = 0.95) -> Corrected:
-    """The corrected share of what holds among others that the same judge scored: what a gate may look at."""
-    holds, n = calibration.measures.get("holds") or 0.0, calibration.n
-    right1, right0 = (int(calibration.measures.get(f"right_on_{kind}") or 0) for kind in ("holds", "fails"))
+def mean(calibration: Calibration, verdicts: Sequence[float], *, level: float = 0.95, noise: float = 0.0) -> Corrected:
+    """The corrected share of what holds among others that the same judge scored. `noise`: the share of the labels that
+    is wrong."""
     yes = sum(probability(calibration, score) >= 0.5 for score in verdicts)
-    sensitivity, specificity = (right1, int(holds)), (right0, n - int(holds))
-    return corrected(yes, len(verdicts), sensitivity=sensitivity, specificity=specificity, level=level)
+    right = rights(calibration, noise)
+    found = corrected(yes, len(verdicts), sensitivity=right[0], specificity=right[1], level=level)
+    return replace(found, labels=calibration.n, noise=(noise, noise))
+
+
+def rights(calibration: Calibration, noise: float = 0.0) -> tuple[tuple[float, float], tuple[float, float]]:
+    """How often the judge is right on what holds and on what does not, each as (right, of how many). Of labels of which
+    a share is flipped, what lies under them is counted, and they are worth (1 − 2ε)² as many."""
+    holds, n = calibration.measures.get("holds") or 0.0, float(calibration.n)
+    yes1, no0 = (float(calibration.measures.get(f"right_on_{kind}") or 0.0) for kind in ("holds", "fails"))
+    if noise == 0.0:
+        return (yes1, holds), (no0, n - holds)
+    turn = np.linalg.inv(np.array([[1.0 - noise, noise], [noise, 1.0 - noise]]))
+    true = (
+        np.clip(turn @ np.array([[yes1, holds - yes1], [n - holds - no0, no0]]), 0.0, None) * (1.0 - 2.0 * noise) ** 2
+    )
+    return (true[0, 0], true[0].sum()), (true[1, 1], true[1].sum())
+
+
+def judged_difference(
+    calibration: Calibration, low: float, high: float, *, noise: float | None = None, level: float = 0.95
+) -> tuple[float, float]:
+    """The interval of a difference of judged means, with the judge's errors taken out: a difference shrinks by
+    J = q₀ + q₁ − 1, and J is known only within its own interval. (−1, 1) where J may be 0: nothing is known then."""
+    ends = (
+        (noise,)
+        if noise is not None
+        else (0.0,)
+        if set(calibration.makers) <= {Maker.PROGRAM}
+        else (0.0, ASSUMED_NOISE)
+    )
+    spans = []
+    for share in ends:
+        (k1, m1), (k0, m0) = rights(calibration, share)
+        if not m1 or not m0:
+            return -1.0, 1.0
+        z, q1, q0 = _z(level), (k1 + 1.0) / (m1 + 2.0), (k0 + 1.0) / (m0 + 2.0)
+        half = z * sqrt(q1 * (1.0 - q1) / (m1 + 2.0) + q0 * (1.0 - q0) / (m0 + 2.0))
+        spans += [q1 + q0 - 1.0 - half, min(1.0, q1 + q0 - 1.0 + half)]
+    least, most = min(spans), max(spans)
+    if least <= 0.0:
+        return -1.0, 1.0
+    return max(-1.0, low / (most if low > 0.0 else least)), min(1.0, high / (least if high > 0.0 else most))
 
 
 def _z(level: float) -> float:
@@ -369,7 +481,7 @@ def effect(name: str, before: Sequence[float | None], after: Sequence[float | No
 
 def _interval(values: Any) -> tuple[float, float, float]:
     n, mean = len(values), float(values.mean())
-    half = float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / sqrt(n)) if n > 1 else 1.0
+    half = float(scipy.stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / sqrt(n)) if n > 1 else 1.0
     return mean, mean - half, mean + half
 
 

@@ -37,6 +37,7 @@ from holdfast.policies.model import Model
 from holdfast.promote.gate import Criteria, SpreadLimits
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.prove.estimate import difference, wilson
+from holdfast.reward.scorers import with_safety
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.agent import ExamMark, agent, mark, summary
 from holdfast.workloads.tooluse.dialogues import corpus
@@ -105,7 +106,7 @@ def training_spec(kind: str, settings: LocalTraining, score: Score, program: Cal
         program=program,
         model_ref=f"local/{settings.model}",
         settings=asdict(settings),
-        runtime=Runtime(agent, score, engine),
+        runtime=Runtime(agent, with_safety(score), engine),
         workers=settings.workers,
         timing=PoolPace(heartbeat_s=1.0, lease_s=10.0),
         seed=settings.seed,

@@ -30,6 +30,7 @@ from holdfast.pipeline.versions import Version, policy_for
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
 from holdfast.prove.suite import Suite, SuiteCase, from_document, load, to_document
+from holdfast.reward.scorers import with_safety
 from holdfast.store.store import Store
 from holdfast.workloads.tooluse.agent import agent
 from holdfast.workloads.tooluse.score import efficiency, safety_cost, score, thinking_tokens, tool_calls
@@ -224,7 +225,7 @@ def _unmeasured(suite: Suite, known: Sequence[SuiteCase], where: str) -> tuple[S
 def evaluation_spec(store: Store, evaluation: PairedEvaluation) -> RunSpec:
     policies = policies_of(store, evaluation)
     engine = _engine(store, policies, workers=evaluation.workers, seed=evaluation.seed)
-    return paired_spec(evaluation, policies, Runtime(agent, scorer(_kept(evaluation.source)), engine))
+    return paired_spec(evaluation, policies, Runtime(agent, with_safety(scorer(_kept(evaluation.source))), engine))
 
 
 def _kept(settings: Mapping[str, Any]) -> Suite:

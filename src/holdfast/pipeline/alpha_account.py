@@ -1,0 +1,161 @@
+"""The α-account of a policy in its store: a test is charged once, before its first episode, and read from the ledger.
+
+What a test costs is `promote.alpha_account`'s. The same run, iteration and candidate is the same charge: a run that was
+killed between charging and measuring finds it again, and two runs at once never get the same place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from holdfast.contracts.errors import NotFound, StoreCorrupt
+from holdfast.contracts.run import LedgerEntry
+from holdfast.contracts.task import canonical
+from holdfast.pipeline.history import content
+from holdfast.pipeline.prove import HeldOut, ProveConfig
+from holdfast.promote.alpha_account import ANCHOR, CANDIDATE, Account, Charge, ReadTasks, account_from, charge
+from holdfast.prove.comparison import ComparisonConfig
+from holdfast.store.store import Store
+
+ANCHOR_EVERY = 10  # promotions after which live is to be measured against its anchor
+LABELS = ("id", "case", "split", "family", "metadata")  # of a task: what it is called, and where it belongs
+
+
+async def charged(
+    store: Store,
+    policy: str,
+    tasks: Iterable[HeldOut],
+    *,
+    alpha: float,
+    run: str,
+    versions: tuple[str, str],
+    who: str,
+    now: float,
+    iteration: int | None = None,
+    about: str = CANDIDATE,
+    continues: Charge | None = None,
+    setup: str | None = None,
+) -> Charge:
+    """The charge of a test of two versions, baseline and candidate, on these tasks."""
+    names = {one.id: (digest(one.input), content(one.input)) for one in tasks}
+    kept = store.blobs.put(json.dumps(names, sort_keys=True).encode(), now=now)
+    key = f"{run}/{'-' if iteration is None else iteration}/{versions[1]}"
+    given = {"key": key, "policy": policy, "run": run, "iteration": iteration, "tasks": kept, "count": len(names)}
+    given |= {"baseline": versions[0], "candidate": versions[1], "setup": setup}
+    read = reader(store)
+
+    def make(known: Sequence[LedgerEntry], history: Sequence[LedgerEntry]) -> Mapping[str, Any]:
+        earlier = [Charge.from_record(one.body) for one in known]
+        passed = promoted(history)
+        return charge(earlier, passed, read, alpha=alpha, about=about, continues=continues, **given).record()
+
+    return Charge.from_record(await store.releases.charge(policy, key, make, run=run, who=who, now=now))
+
+
+def digest(task: Any) -> str:
+    """What a task is by its content: its words, whatever it is called and however they are set apart."""
+    content = {key: task[key] for key in task if key not in LABELS} if isinstance(task, Mapping) else task
+    words = " ".join(re.findall(r"\w+", canonical(content).casefold()))
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def reader(store: Store) -> ReadTasks:
+    @cache
+    def read(sha256: str) -> frozenset[str] | None:
+        try:
+            return frozenset(words for words, _ in json.loads(store.blobs.get(sha256)).values())
+        except (NotFound, StoreCorrupt):
+            return None
+
+    return read
+
+
+def promoted(history: Iterable[LedgerEntry]) -> set[str]:
+    """The sources of versions that a gate let through, and that were not taken back since."""
+    sources: dict[str, str] = {}
+    found: set[str] = set()
+    for body in (one.body for one in history):
+        if "add" in body:
+            sources[str(body["add"])] = str(body["source"])
+        about = str(body.get("accept") or body.get("move") or body.get("restore") or "")
+        if about in sources and ("restore" in body or (body.get("decision") or {}).get("open")):
+            found.add(sources[about])
+        if (failed := str(body.get("roll_back"))) in sources:
+            found.discard(sources[failed])
+    return found
+
+
+def account_of(store: Store, policy: str) -> Account:
+    known = [Charge.from_record(one.body) for one in store.releases.charges(policy)]
+    return account_from(policy, known, promoted(store.releases.history(policy)), reader(store))
+
+
+def account_record(store: Store, policy: str) -> dict[str, Any]:
+    """{"policy", "tests", "promoted", "bound", "sets": [{"tasks", "tests", "promoted", "alpha", "spent", "left",
+    "next_alpha", "last": charge}], "anchor": {"run", "against", "alpha", "number", "outcome"}|None,
+    "anchor_due": promotions since the last test against an anchor, where there are ten or more, else None}"""
+    found = account_of(store, policy)
+    sets: list[dict[str, Any]] = [
+        {
+            "tasks": one.charges[-1].count,
+            "tests": len(one.charges),
+            "promoted": one.promoted,
+            "alpha": one.alpha,
+            "spent": one.spent,
+            "left": max(0.0, 1.0 - one.spent),
+            "next_alpha": one.next_alpha,
+            "last": one.charges[-1].record(),
+        }
+        for one in found.sets
+    ]
+    tests, won = (sum(one[name] for one in sets) for name in ("tests", "promoted"))
+    told: dict[str, Any] = {"policy": policy, "tests": tests, "promoted": won, "bound": found.bound, "sets": sets}
+    return {**told, **_anchor(store, policy, found.anchor_tests)}
+
+
+def _anchor(store: Store, policy: str, anchors: Sequence[Charge]) -> dict[str, Any]:
+    """The last test of live against an anchor, and whether the next is due."""
+    entries = store.releases.charges(policy)
+    since = next((one.at for one in reversed(entries) if one.body.get("about") == ANCHOR), 0.0)
+    moves = [one for one in store.releases.history(policy) if one.at > since and one.body.get("to") == "live"]
+    due = {"anchor_due": len(moves) if len(moves) >= ANCHOR_EVERY else None}
+    if not anchors:
+        return {"anchor": None, **due}
+    last = anchors[-1]
+    try:
+        bodies = [one.body for one in store.steps.of_run(last.run) if one.body.get("verdict")]
+        settings = store.runs.get(last.run).settings
+    except NotFound:  # pruned
+        bodies, settings = [], {}
+    against = settings.get("baseline", {}).get("name", last.baseline)
+    outcome = bodies[-1]["verdict"]["outcome"] if bodies else None
+    told = {"run": last.run, "against": against, "alpha": last.alpha, "number": last.number, "outcome": outcome}
+    return {"anchor": told, **due}
+
+
+def charge_of(store: Store, policy: str, run: str, iteration: int | None = None) -> Charge | None:
+    """What a run was charged for its test, or for that of one iteration; None: it was charged nothing."""
+    known = (Charge.from_record(one.body) for one in store.releases.charges(policy))
+    return next((one for one in known if (one.run, one.iteration) == (run, iteration)), None)
+
+
+def at_charge(how: ComparisonConfig, found: Charge | None) -> ComparisonConfig:
+    """The same comparison with the α that its test has. Safety is asked of each candidate alone, at the whole α."""
+    if found is None:
+        return how
+    whole = how.uncharged_alpha  # whoever decides more strictly than was charged is not made looser by it
+    return replace(how, alpha=found.alpha * min(1.0, whole / found.of), safety_alpha=whole)
+
+
+def at_test(config: ProveConfig, found: Charge | None) -> ProveConfig:
+    """The same with a chance of its own for every further test on the same tasks: what both versions draw is the same,
+    and what the live version drew before is not drawn once more."""
+    if found is None or found.number == 1:
+        return config
+    return replace(config, chance=f"{config.chance}~{found.number}")

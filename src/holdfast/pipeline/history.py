@@ -1,0 +1,118 @@
+"""Earlier tries of a version, found in the store: by the policy's account, which names every test and its tasks.
+
+Only what is the same counts: the version's source, the content of a task, and the agent and the scorer by their
+source. A model behind an address may change without a sign, so its earlier tries are not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.contracts.errors import Lost, NotFound, StoreCorrupt
+from holdfast.contracts.evidence import Episode
+from holdfast.contracts.policy import Policy
+from holdfast.contracts.release import PolicyKind
+from holdfast.contracts.task import canonical
+from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.prove import HeldOut, looks_in, tried_in
+from holdfast.promote.alpha_account import Charge
+from holdfast.prove.history import earlier_tries
+from holdfast.store.store import Store
+
+DEEP = 8  # levels of what an agent or a scorer is made of
+
+
+def setup_of(ctx: StepContext) -> str:
+    """What the outcome of a task depends on besides the task and the policy: the agent and the scorer."""
+    parts = [_described(one, DEEP) for one in ctx.setup]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _described(value: Any, deep: int) -> Any:
+    if value is None or isinstance(value, str | int | float | bool) or deep == 0:
+        return value if deep else type(value).__qualname__
+    if isinstance(value, Mapping):
+        return {str(key): _described(one, deep - 1) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_described(one, deep - 1) for one in value]
+    if isinstance(value, partial):
+        return [_described(one, deep - 1) for one in (value.func, value.args, value.keywords)]
+    if inspect.ismethod(value):
+        return [value.__qualname__, _described(value.__self__, deep - 1)]
+    if inspect.isroutine(value) or isinstance(value, type):
+        cells = [_content(one) for one in getattr(value, "__closure__", None) or ()]
+        return [_named(value), [_described(one, deep - 1) for one in cells]]
+    names = [one.name for one in fields(value)] if is_dataclass(value) else list(getattr(value, "__dict__", {}))
+    return [_named(type(value)), {name: _described(getattr(value, name, None), deep - 1) for name in names}]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing was put into it yet
+        return None
+
+
+def _named(value: Any) -> list[str]:
+    """Its name, and the hash of the file that it is written in."""
+    name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
+    try:
+        return [name, hashlib.sha256(Path(inspect.getfile(value)).read_bytes()).hexdigest()]
+    except (OSError, TypeError):
+        return [name]
+
+
+def history_of(store: Store, line: str, policy: Policy, tasks: Sequence[HeldOut], setup: str) -> dict[str, Any]:
+    """The record of each task's earlier tries by the version, by the task's id, and why others were left out."""
+    if PolicyKind(policy.kind) is PolicyKind.PROMPT:
+        return {"tasks": {}, "why": "its model answers from an address, and may have changed"}
+    wanted = {content(one.input): one.id for one in tasks}
+    found: dict[str, list[Episode]] = {}
+    others = 0
+    for charge in (Charge.from_record(one.body) for one in store.releases.charges(line)):
+        if policy.source not in (charge.baseline, charge.candidate):
+            continue
+        if charge.setup != setup:
+            others += 1
+            continue
+        names = _names(store, charge)
+        for one in _tries(store, charge, policy.source):
+            if names.get(one.task) in wanted:
+                found.setdefault(wanted[names[one.task]], []).append(one)
+    known = {task: earlier_tries(some) for task, some in found.items()}
+    told = {task: one.record() for task, one in known.items() if one is not None}
+    why = f"{others} earlier tests of it had another agent or another scorer" if others else ""
+    return {"tasks": told, "why": why}
+
+
+def content(task: Any) -> str:
+    """A task as its agent and its scorer get it."""
+    return hashlib.sha256(canonical(task).encode()).hexdigest()[:16]
+
+
+def _names(store: Store, charge: Charge) -> dict[str, str]:
+    """The content of each task of a test, by its id there."""
+    try:
+        kept: Mapping[str, Sequence[str]] = json.loads(store.blobs.get(charge.tasks))
+    except (NotFound, StoreCorrupt):
+        return {}
+    return {name: exact for name, (_, exact) in kept.items()}
+
+
+def _tries(store: Store, charge: Charge, source: str) -> list[Episode]:
+    """As far as the test has been looked at; nothing of what is lost."""
+    try:
+        steps = [one for one in store.steps.of_run(charge.run) if isinstance(one.body.get("episodes"), str)]
+        steps = [one for one in steps if charge.iteration in (None, one.body.get("iteration"))]
+        looks = looks_in(steps)
+        before, after = tried_in(store, looks[-1]) if looks else ([], [])
+    except (NotFound, Lost):
+        return []
+    return before if source == charge.baseline else after

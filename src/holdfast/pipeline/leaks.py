@@ -1,0 +1,105 @@
+"""Whether what a candidate learnt from holds tasks that it is proved on: by its line of checkpoints and runs.
+
+Texts are compared by `contracts.similar`: a copy is found though punctuation, case or a few words were changed. What a
+run learnt from is its rollouts for training, its examples, or the rollouts of the run that it was taught.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
+from holdfast.contracts.evidence import Finding
+from holdfast.contracts.release import Release
+from holdfast.contracts.rollout import Split
+from holdfast.contracts.similar import leaks
+from holdfast.contracts.task import leaked_tasks, task_texts
+from holdfast.pipeline.prove import HeldOut
+from holdfast.store.store import Store
+
+NAME = "proof_task_leakage"
+SHOWN = 5
+TAUGHT = ("sft", "dpo")  # kinds of runs that learn from examples
+
+
+def refuse_leaks(taught: Sequence[Any], held_out: Sequence[HeldOut], where: str) -> None:
+    """BadInput with the names of held-out tasks that are among those to be learnt from."""
+    if found := leaked_tasks(taught, [one.input for one in held_out]):
+        pairs = ", ".join(f"{held_out[place].id} = {where}[{min(at)}]" for place, at in list(found.items())[:SHOWN])
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        why = f"the same input, or nearly the same, is learnt from and held out: {pairs}{more}"
+        raise BadInput(f"{len(found)} held-out tasks", why=why, remedy="take them out of one of the two")
+
+
+def refuse_taught(store: Store, checkpoint: str | None, held_out: Sequence[HeldOut]) -> None:
+    """BadInput where the weights to begin with have learnt held-out tasks before."""
+    finding = _finding(store, _runs_of(store, checkpoint), {one.id: one.input for one in held_out})
+    if finding.count:
+        remedy = "hold out other tasks, or begin with other weights"
+        raise BadInput(
+            f"{finding.count} held-out tasks", why=f"the model has learnt them: {finding.detail}", remedy=remedy
+        )
+
+
+def leak_finding(store: Store, release: Release, tasks: Mapping[str, Any]) -> Finding:
+    """What a gate is told: how many of the tasks, by their names, the release learnt from. It blocks."""
+    checkpoint = release.manifest.get("checkpoint")
+    if checkpoint is None and release.source.startswith("checkpoint:"):
+        checkpoint = release.source.partition(":")[2]
+    own = release.manifest.get("run")
+    return _finding(store, [*_runs_of(store, checkpoint), *([str(own)] if own else [])], tasks)
+
+
+def _runs_of(store: Store, checkpoint: str | None) -> list[str]:
+    """The runs that led to a checkpoint; their names begin its own and those that it grew from."""
+    try:
+        line = [] if checkpoint is None else store.checkpoints.lineage(checkpoint)
+    except HoldfastError:  # pruned: what is left of it says nothing
+        line = []
+    return [one.id.rpartition("-")[0].rpartition("-")[0] for one in line]
+
+
+def _finding(store: Store, runs: Iterable[str], tasks: Mapping[str, Any]) -> Finding:
+    names, inputs = list(tasks), list(tasks.values())
+    asked = [task_texts(one)[0] for one in inputs]
+    found: dict[str, str] = {}
+    unknown: list[str] = []
+    for run in dict.fromkeys(runs):
+        practised, texts, is_known = _taught(store, run)
+        unknown += [] if is_known else [run]
+        found |= {names[place]: run for place in leaked_tasks(practised, inputs)}
+        found |= {names[place]: run for place in leaks(texts, asked)} if texts else {}
+    shown = ", ".join(f"{name} (in {run})" for name, run in list(found.items())[:SHOWN])
+    lacking = f"what {', '.join(unknown)} learnt from is not kept" if unknown else ""
+    detail = "; ".join(part for part in (shown, lacking) if part)
+    severity = "error" if found or not unknown else "warning"
+    return Finding(name=NAME, severity=severity, count=len(found), of=len(names), detail=detail)
+
+
+def _taught(store: Store, run: str) -> tuple[list[Any], list[str], bool]:
+    """The tasks that a run practised, the texts that it was taught, and whether that is all."""
+    try:
+        record = store.runs.get(run)
+    except NotFound:
+        return [], [], False
+    if record.kind not in TAUGHT:
+        return list(_practised(store, run)), [], True
+    source = record.settings.get("source") or {}
+    if source.get("run"):
+        return list(_practised(store, str(source["run"]), every=True)), [], True
+    step = store.steps.get(run, "prepare")
+    kept = None if step is None else step.body.get("texts")
+    return [], [] if kept is None else json.loads(store.blobs.get(str(kept))), kept is not None
+
+
+def _practised(store: Store, run: str, *, every: bool = False) -> Iterator[Any]:
+    """Once each, though a task is tried many times."""
+    seen: set[str] = set()
+    for one in store.views.every(run):
+        if every or one.split in (Split.TRAIN, None):
+            text = json.dumps(one.input, sort_keys=True, default=str)
+            if text not in seen:
+                seen.add(text)
+                yield one.input

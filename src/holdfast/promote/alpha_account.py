@@ -1,0 +1,167 @@
+"""The α-account of a policy: how surely each further candidate has to be proved, so that errors hold over all of them.
+
+Candidates that are measured on the same held-out tasks share one α. Candidate t of a set of tasks is promoted when its
+evidence reaches 1/αₜ, αₜ = α γₜ (D + 1), where D counts those of the set that were promoted before (e-LOND, Xu and
+Ramdas, arXiv:2311.06412). Whatever they have in common, tasks and the tries of the live version included: while no
+candidate is better, the chance of any promotion is at most Σ αₜ ≤ α (family-wise); once some are, the expected share
+of false ones among the promoted is what is held (false discovery rate). Tasks that no candidate of the policy was
+measured on begin a set of their own. What is charged is kept in the ledger, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+HALF = 10  # candidates after which half of the α of a set is spent
+CANDIDATE, ANCHOR = "candidate", "anchor"  # what a test is about: a candidate against live, or live against an anchor
+
+ReadTasks = Callable[[str], frozenset[str] | None]  # the tasks of a set by its hash; None: they cannot be read any more
+
+
+def share(number: int) -> float:
+    """γₜ = c/((t + c − 1)(t + c)): all of them add up to 1, and the first t to t/(t + c)."""
+    return HALF / ((number + HALF - 1) * (number + HALF))
+
+
+def level(alpha: float, number: int, promoted: int = 0) -> float:
+    """αₜ = α γₜ (D + 1)."""
+    return alpha * share(number) * (promoted + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """One test and the α that it has, fixed before its first episode; as the ledger keeps it."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    key: str  # run, iteration and candidate: the same test again is the same charge
+    policy: str
+    run: str
+    candidate: str  # its source
+    baseline: str
+    number: int  # of the tests on these tasks, this one included
+    promoted: int = 0  # of them, those that were promoted before
+    of: float  # α of all of them
+    alpha: float  # of this one
+    tasks: str  # hash of the list of tasks
+    count: int  # of these tasks
+    about: str = CANDIDATE
+    iteration: int | None = None
+    continues: str | None = None  # the key of the test that goes on here: no further one
+    setup: str | None = None  # hash of the agent and the scorer
+
+    def record(self) -> dict[str, Any]:
+        told = {name: value for name, value in asdict(self).items() if value is not None}
+        return {"charge": told.pop("key"), **told}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Charge:
+        told = {name: value for name, value in record.items() if name != "charge"}
+        return cls(key=record["charge"], **told)
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        which = f"test {self.number} of live against its anchor" if self.about == ANCHOR else _candidates(self.number)
+        won = f", {self.promoted} promoted before" if self.promoted else ""
+        anew = "; fresh held-out tasks would start anew" if self.about == CANDIDATE and self.number > 1 else ""
+        return f"α of this test {self.alpha:.2g} of {self.of:g}: {which}{won}{anew}"
+
+
+def _candidates(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"the {number}{ending} candidate on these tasks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSetUse:
+    """The tests on one set of held-out tasks, the first one first."""
+
+    charges: tuple[Charge, ...]
+    promoted: int  # candidates, and not taken back since
+    next_alpha: float
+
+    @property
+    def alpha(self) -> float:
+        """Of all tests on these tasks: the largest that one of them was given a share of."""
+        return max(one.of for one in self.charges)
+
+    @property
+    def spent(self) -> float:
+        """The share of α that is spent: t/(t + c)."""
+        return sum(share(one.number) for one in self.charges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """All tests of one policy's candidates."""
+
+    policy: str
+    sets: tuple[TaskSetUse, ...]
+    anchor_tests: tuple[Charge, ...] = field(default=())
+
+    @property
+    def bound(self) -> float:
+        """Were no candidate ever better: at most so likely has any of them been promoted, over the whole history."""
+        return min(1.0, sum(one.of * share(one.number) for part in self.sets for one in part.charges))
+
+
+def charge(
+    known: Sequence[Charge],
+    promoted: Collection[str],
+    read: ReadTasks,
+    *,
+    alpha: float,
+    about: str = CANDIDATE,
+    continues: Charge | None = None,
+    **given: Any,
+) -> Charge:
+    """The charge of the next test. `promoted` are the sources of versions that a gate let through; `given` says which
+    test it is. One that continues another keeps its α."""
+    if continues is not None:
+        kept = {name: getattr(continues, name) for name in ("number", "promoted", "of", "alpha")}
+        return Charge(**given, **kept, about=about, continues=continues.continues or continues.key)
+    if about == ANCHOR:
+        number = 1 + sum(one.about == ANCHOR and one.continues is None for one in known)
+        return Charge(**given, number=number, of=alpha, alpha=level(alpha, number), about=ANCHOR)
+    earlier = _same_tasks([one for one in known if one.about == CANDIDATE], str(given["tasks"]), read)
+    tests = [one for one in earlier if one.continues is None]
+    won = len({one.candidate for one in tests} & set(promoted))
+    number = len(tests) + 1
+    return Charge(**given, number=number, promoted=won, of=alpha, alpha=level(alpha, number, won))
+
+
+def account_from(policy: str, known: Sequence[Charge], promoted: Collection[str], read: ReadTasks) -> Account:
+    """What the charges in the ledger come to."""
+    left, sets = [one for one in known if one.about == CANDIDATE], []
+    while left:
+        same = _same_tasks(left, left[0].tasks, read)
+        left = [one for one in left if one not in same]
+        tests = tuple(one for one in same if one.continues is None)
+        won = len({one.candidate for one in tests} & set(promoted))
+        alpha = level(max(one.of for one in same), len(tests) + 1, won)
+        sets.append(TaskSetUse(charges=tests, promoted=won, next_alpha=alpha))
+    anchor_tests = tuple(one for one in known if one.about == ANCHOR and one.continues is None)
+    return Account(policy=policy, sets=tuple(sets), anchor_tests=anchor_tests)
+
+
+def _same_tasks(known: Sequence[Charge], tasks: str, read: ReadTasks) -> list[Charge]:
+    """Those on tasks of which some are among these, or among those of another that is found so. What cannot be read
+    any more counts as the same: nobody starts anew by losing a file."""
+    found, reached = {tasks}, read(tasks)
+    while True:
+        new = {one.tasks for one in known if one.tasks not in found and _touches(read(one.tasks), reached)}
+        if not new:
+            return [one for one in known if one.tasks in found]
+        found |= new
+        reached = None if reached is None or any(read(one) is None for one in new) else reached.union(*_all(new, read))
+
+
+def _touches(one: frozenset[str] | None, other: frozenset[str] | None) -> bool:
+    return one is None or other is None or not one.isdisjoint(other)
+
+
+def _all(names: Iterable[str], read: ReadTasks) -> list[frozenset[str]]:
+    return [read(name) or frozenset() for name in names]

@@ -1,0 +1,104 @@
+"""Earlier tries of the live version as a control variate: a candidate's try is compared with the mean of all of them.
+
+The mean of a task's fresh and earlier tries has the expectation of one fresh try, so the difference of a task is as it
+was without them, and only varies less. A version became live because it did well: its own proof makes its mean too
+high, if anything, which is against the candidate. Several candidates that are compared with the same tries depend on
+one another, which the account of errors allows (`promote.alpha_account`). Where enough earlier tries of a task are
+known, the live version is run on a few of the tasks only, to see whether it still does as it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any, TypeVar
+
+from holdfast.contracts.evidence import Episode
+from holdfast.prove.sequential import crossed_at
+
+ENOUGH = 10  # earlier tries of a task for each of the candidate's: a tenth of its variance, and no fresh one is needed
+WATCHED = 5  # of so many tasks with enough of them, the live version is run on one all the same
+DRIFT = 0.05  # α of "it still does as it did"
+VALUES = ("success", "reward", "safety_cost")  # of an episode, that have a mean
+
+Number = TypeVar("Number", float, Any)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierTries:
+    """What the tries of one version at one task came to."""
+
+    count: int
+    means: Mapping[str, float]  # by value; without success where that was not told
+
+    def record(self) -> dict[str, Any]:
+        return {"count": self.count, "means": dict(self.means)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> EarlierTries:
+        return cls(count=record["count"], means=record["means"])
+
+
+def earlier_tries(episodes: Sequence[Episode]) -> EarlierTries | None:
+    """Of one task. What has no rollout was not measured, and counts for nothing."""
+    seen = [one for one in episodes if one.rollout]
+    if not seen:
+        return None
+    told = {name: [getattr(one, name) for one in seen] for name in VALUES}
+    means = {name: fmean(values) for name, values in told.items() if None not in values}
+    return EarlierTries(count=len(seen), means=means)
+
+
+def pooled_mean(fresh: Number, n: int, earlier: Number, count: int) -> Number:
+    """(n x̄ + h ȳ)/(n + h), of n fresh and h earlier tries."""
+    return (n * fresh + count * earlier) / (n + count)
+
+
+def pooled(
+    fresh: Sequence[Episode], earlier: Mapping[str, EarlierTries], seeds: Mapping[str, Sequence[int]]
+) -> list[Episode]:
+    """The baseline's episodes, one for each task and seed: where earlier tries are known, each with the mean of all.
+    `seeds` are those of the candidate's episodes, by task."""
+    by_task: dict[str, list[Episode]] = {}
+    for one in fresh:
+        by_task.setdefault(one.task, []).append(one)
+    found = []
+    for task, wanted in seeds.items():
+        tries, known = by_task.get(task, []), earlier.get(task)
+        if known is None:
+            found += tries
+            continue
+        drawn = {one.seed: one for one in tries}
+        means = _means(tries, known)
+        blank = Episode(task=task, seed=0, reward=0.0)
+        found += [replace(drawn.get(seed, blank), seed=seed, **means) for seed in wanted]
+    return found
+
+
+def _means(tries: Sequence[Episode], known: EarlierTries) -> dict[str, Any]:
+    means: dict[str, Any] = {"success": None}
+    for name, mean in known.means.items():
+        values = [getattr(one, name) for one in tries]
+        fresh = fmean(values) if values and None not in values else 0.0
+        means[name] = pooled_mean(fresh, len(values), mean, known.count)
+    return means
+
+
+def is_spared(place: int, known: EarlierTries | None, seeds: int) -> bool:
+    """Whether the live version need not be run on the task at this place; on some it is, however much is known."""
+    return known is not None and known.count >= ENOUGH * seeds and place % WATCHED != 0
+
+
+def has_drifted(fresh: Sequence[Episode], earlier: Mapping[str, EarlierTries], metric: str, reach: float) -> bool:
+    """Whether the live version does otherwise than it did, by its fresh tries at tasks of which earlier ones are known.
+    Looked at after every task, in either direction with half of the error rate."""
+    by_task: dict[str, list[float]] = {}
+    for one in fresh:
+        if one.task in earlier and one.rollout and getattr(one, metric) is not None:
+            by_task.setdefault(one.task, []).append(getattr(one, metric))
+    moved = [
+        fmean(some) - earlier[task].means[metric] for task, some in by_task.items() if metric in earlier[task].means
+    ]
+    how: Any = {"low": -reach, "high": reach, "alpha": DRIFT / 2}
+    return any(crossed_at([sign * one for one in moved], **how) is not None for sign in (1.0, -1.0)) if moved else False

@@ -1,0 +1,98 @@
+"""The α-account in the store: a test is charged once and before it is measured, whatever is killed and whoever else is
+charged meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.contracts.evidence import Decision, Reason
+from holdfast.contracts.release import PolicyKind, Stage
+from holdfast.pipeline.alpha_account import account_of, at_charge, charge_of, charged, digest
+from holdfast.pipeline.prove import HeldOut
+from holdfast.promote.alpha_account import Charge, level
+from holdfast.prove.comparison import ComparisonConfig, verdict
+from holdfast.store.store import Store, open_store
+
+TASKS = [{"prompt": f"{n} and {n}?", "expected": 2 * n} for n in range(150)]
+OPEN = Decision(open=True, reasons=(Reason(code="promotion_allowed", text="better"),))
+EACH_ENGINE = pytest.mark.parametrize("places", ["files", "databases"], indirect=True)
+
+
+def charge(store: Store, run: str, candidate: str = "weights:c", *, tasks: Any = TASKS, **more: Any) -> Charge:
+    given: dict[str, Any] = {
+        "alpha": 0.05,
+        "run": run,
+        "versions": ("weights:live", candidate),
+        "who": "ada",
+        "now": 1.0,
+    }
+    held_out = [HeldOut(id=f"t{n}", input=task) for n, task in enumerate(tasks)]
+    return asyncio.run(charged(store, "tools", held_out, **given | more))
+
+
+def test_every_candidate_on_the_same_tasks_is_charged_whoever_measures_it(store: Store) -> None:
+    """Fault: fifty null candidates on the same tasks each had the whole α, as they were not the same pair."""
+    found = [charge(store, f"run-{n}", f"weights:{n}") for n in range(50)]
+    assert [one.number for one in found] == list(range(1, 51))
+    assert sum(one.alpha for one in found) <= 0.05
+    assert account_of(store, "tools").bound == pytest.approx(0.05 * 50 / 60)
+    assert charge(store, "run-60", "weights:60", tasks=[{"prompt": "quite another"}]).alpha == level(0.05, 1)
+
+
+@EACH_ENGINE
+def test_the_same_test_again_is_the_same_charge_and_two_at_once_get_two_places(url: str, store: Store) -> None:
+    with open_store(url) as other, ThreadPoolExecutor(8) as pool:
+        asked = [(one, f"run-{n % 20}") for n in range(60) for one in (store, other)]
+        found = list(pool.map(lambda given: charge(*given), asked))
+    by_run = {(one.run, one.number) for one in found}
+    assert len(by_run) == 20 and {number for _, number in by_run} == set(range(1, 21))
+    assert len(store.releases.charges("tools")) == 20
+    store.ledger.verify()
+
+
+def test_an_iteration_is_a_test_of_its_own(store: Store) -> None:
+    assert [charge(store, "run-1", iteration=n).number for n in (0, 1, 0)] == [1, 2, 1]
+    assert charge_of(store, "tools", "run-1", 1) is not None and charge_of(store, "tools", "run-2") is None
+
+
+def test_tasks_are_known_by_their_words_and_not_by_their_names(store: Store) -> None:
+    charge(store, "run-1", tasks=[{"id": "t1", "input": "How many, please?", "expected": 3}])
+    renamed = [{"id": "other", "input": "how many please", "expected": 3, "split": "val"}]
+    assert charge(store, "run-2", tasks=renamed).number == 2
+    assert digest("a b") != digest("a c")
+
+
+def test_a_promotion_wins_alpha_back_until_it_is_taken_back(store: Store) -> None:
+    first = charge(store, "run-1", "weights:one")
+    made = {"policy": "tools", "kind": PolicyKind.WEIGHTS, "who": "ada", "now": 1.0}
+    for source in ("weights:live", "weights:one"):
+        store.releases.add(source=source, **made).result()
+    move = {"to": Stage.LIVE, "expect": Stage.CANDIDATE, "who": "ada", "why": "", "now": time.time()}
+    store.releases.move("tools@1", **move).result()
+    assert charge(store, "run-2").promoted == 0
+    store.releases.move("tools@2", **move, decision=OPEN).result()
+    assert charge(store, "run-3").alpha == pytest.approx(2 * level(0.05, 3)) and first.promoted == 0
+    reasons = [Reason(code="rollback_by_hand", text="slow")]
+    back = {"failing": "tools@2", "to": "tools@1", "who": "ada", "why": "", "now": 2.0, "reasons": reasons}
+    store.releases.roll_back("tools", **back).result()
+    assert charge(store, "run-4").promoted == 0
+    assert charge(store, "run-3").promoted == 1  # what was fixed before stays
+
+
+def test_a_charged_comparison_asks_for_more_of_the_gain_and_not_of_safety(store: Store) -> None:
+    how = ComparisonConfig()
+    for n in range(12):
+        last = charge(store, f"run-{n}")
+    strict = at_charge(how, last)
+    assert (strict.alpha, strict.safety_alpha) == (level(0.05, 12), 0.05) and at_charge(how, None) is how
+    assert at_charge(strict, last) == strict  # it is not charged twice
+    assert at_charge(ComparisonConfig(alpha=0.01), last).alpha == pytest.approx(last.alpha / 5)
+    gains, costs = np.repeat([1.0, 0.0], [8, 92]), np.zeros(100)
+    assert (verdict(gains, costs, how).outcome, verdict(gains, costs, strict).outcome) == ("promote", "hold")
+    assert "safety_alpha" not in how.record() and strict.record()["safety_alpha"] == 0.05

@@ -1,0 +1,102 @@
+"""Earlier tries of the live version in a proof: used where all is the same, and dropped where it does otherwise."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.rollout import Split
+from holdfast.pipeline.prove import HeldOut, episodes_in
+from holdfast.policies.model import Model
+from holdfast.store.store import Store
+from tests.pipeline.test_improve import Play, Played, every_second
+from tests.workloads.scene import tiny
+
+TEN, ONE = {"seeds": tuple(range(10))}, {"seeds": (0,)}
+LIVE = {"success": 0.0}  # of the live version; what an agent reads from the world outside is no part of what it is
+
+
+async def answer(live: float | None, candidate: float | None, task: Any, context: Any) -> float:
+    name = context.assignment.rollout.partition("/")[2]
+    await context.ask([{"role": "user", "content": task["prompt"]}])
+    if not name.startswith("proof-"):
+        return every_second(name) or 0.0
+    won = live if "baseline" in name else candidate
+    return LIVE["success"] if won is None else won
+
+
+class Told(Play):
+    @property
+    def agent(self) -> Any:  # type: ignore[override]
+        return partial(answer, self.before, self.after)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(tiny(tmp_path_factory.mktemp("base") / "tiny"))
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> None:
+    LIVE["success"] = 0.0
+
+
+def measured(found: Played) -> list[str]:
+    """The places of the tasks that the live version was run on, look after look."""
+    names = [one.partition("/")[2] for one in _rollouts(found)]
+    return sorted({name.split("-")[3] for name in names if "baseline" in name}, key=int)
+
+
+def _rollouts(found: Played) -> list[str]:
+    views = found.store.views.rollouts(found.status.run_id, most=10_000)
+    return [one.id for one in views if one.split is not Split.TRAIN]
+
+
+async def test_the_live_version_is_not_run_again_where_ten_tries_of_a_task_are_known(store: Store, base: Model) -> None:
+    """A candidate costs half of the episodes, and is compared with the mean of all that is known."""
+    play = Told(base, before=0.0, after=0.0)
+    first = await play.run(store, prove=TEN)
+    assert "history" not in first.body("0/live") and len(measured(first)) == 30
+    second = await play.run(store, prove=ONE)
+    assert measured(second) == ["0", "5", "10", "15", "20", "25"]
+    assert second.body("0/prove/1")["history"] == {"spared": 24, "has_drifted": False}
+    assert second.evidence().manifest["history"] == {"spared": 24, "has_drifted": False}
+    assert second.evidence().episodes == 30 and second.evidence().missing == {
+        "planned": 30,
+        "baseline": 0,
+        "candidate": 0,
+    }
+    account = second.evidence().manifest["account"]
+    assert account["number"] == 2
+    chances = [{one.metadata["seed"] for one in run.rollouts("0/prove/0")} for run in (first, second)]
+    assert not chances[0] & chances[1]  # other draws than before, and the same for both versions
+    third = await play.run(store, prove=ONE)  # the fresh ones are added to what is known, and no mean is taken twice
+    kept = store.blobs.get(str(third.body("0/live")["history"]))
+    assert {one["count"] for one in json.loads(kept).values()} == {10, 11}
+
+
+async def test_another_agent_or_other_tasks_have_no_earlier_tries(store: Store, base: Model) -> None:
+    await Told(base, before=0.0, after=0.0).run(store, prove=TEN)
+    other = await Told(base, before=0.0, after=0.25).run(store, prove=ONE)
+    assert len(measured(other)) == 30 and "history" not in other.body("0/live")
+    assert other.body("0/live")["unused"] == "1 earlier tests of it had another agent or another scorer"
+    renamed = [HeldOut(id=f"val-{n}", input={"prompt": f"other {n}"}) for n in range(30)]
+    fresh = await Told(base, before=0.0, after=0.0).run(store, prove=ONE, held_out=renamed)
+    assert len(measured(fresh)) == 30 and "history" not in fresh.body("0/live")
+    assert fresh.evidence().manifest["account"]["number"] == 1
+
+
+async def test_a_live_version_that_does_otherwise_than_it_did_is_measured_anew(store: Store, base: Model) -> None:
+    tasks = [HeldOut(id=f"val-{n}", input={"prompt": f"val {n}"}) for n in range(100)]
+    play = Told(base, before=None, after=0.5)
+    await play.run(store, prove={**TEN, "stop_early": False}, held_out=tasks)
+    LIVE["success"] = 1.0
+    found = await play.run(store, prove={**ONE, "batch": 50, "stop_early": False}, held_out=tasks)
+    assert found.body("0/prove/0")["history"]["has_drifted"]
+    assert len(measured(found)) == 100  # all of them, the first look's included
+    before, _ = episodes_in(store, [one for one in found.steps if "episodes" in one.body])
+    assert {one.success for one in before} == {1.0} and len(before) == 100
+    assert found.body("0/prove/1")["verdict"]["outcome"] == "reject"

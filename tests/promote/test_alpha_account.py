@@ -1,0 +1,85 @@
+"""What each further candidate on the same held-out tasks has to reach; the numbers are worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.promote.alpha_account import ANCHOR, Charge, account_from, charge, level, share
+
+SETS = {"a": frozenset("123"), "b": frozenset("456"), "ab": frozenset("16"), "c": frozenset("789")}
+
+
+def charged(
+    known: list[Charge], tasks: str, candidate: str = "", promoted: tuple[str, ...] = (), **more: Any
+) -> Charge:
+    name = candidate or f"c{len(known)}"
+    given: dict[str, Any] = {"key": name, "policy": "p", "run": "r", "candidate": name, "baseline": "live", "count": 3}
+    made = charge(known, promoted, SETS.get, alpha=0.05, tasks=tasks, **given, **more)
+    known.append(made)
+    return made
+
+
+def test_the_shares_of_all_candidates_add_up_to_one() -> None:
+    assert [share(n) for n in (1, 2, 3)] == pytest.approx([10 / 110, 10 / 132, 10 / 156])
+    assert sum(map(share, range(1, 11))) == pytest.approx(1 / 2)  # half is spent after ten
+    assert sum(map(share, range(1, 10_000))) == pytest.approx(1.0, abs=2e-3)
+    assert level(0.05, 12, promoted=1) == pytest.approx(0.05 * 10 / (21 * 22) * 2)
+
+
+def test_candidates_on_the_same_tasks_share_alpha_and_fresh_tasks_begin_anew() -> None:
+    known: list[Charge] = []
+    assert [charged(known, "a").number for _ in range(3)] == [1, 2, 3]
+    assert charged(known, "b").alpha == level(0.05, 1)  # no task of it was used before
+    assert charged(known, "c").number == 1
+    assert charged(known, "ab").number == 5  # a task of each of two sets: it comes after all of both
+    assert charged(known, "a").number == charged([*known[:-1]], "b").number == 6  # which are one set from then on
+    assert charged(known, "c").number == 2
+
+
+def test_a_set_whose_tasks_cannot_be_read_any_more_is_not_fresh() -> None:
+    known: list[Charge] = []
+    charged(known, "a"), charged(known, "b")
+    assert charged(known, "lost").number == 3
+
+
+def test_promotions_win_alpha_back_and_only_on_their_own_tasks() -> None:
+    known: list[Charge] = []
+    charged(known, "a", "good")
+    assert charged(known, "a", promoted=("good",)).alpha == pytest.approx(level(0.05, 2) * 2)
+    assert charged(known, "b", promoted=("good",)).alpha == level(0.05, 1)
+    assert charged(known, "a").promoted == 0  # taken back since
+
+
+def test_a_test_that_goes_on_keeps_its_alpha_and_uses_up_no_place() -> None:
+    known: list[Charge] = []
+    first = charged(known, "a")
+    more = charged(known, "b", continues=first)
+    assert (more.alpha, more.number, more.continues) == (first.alpha, 1, first.key)
+    assert charged(known, "c", continues=more).continues == first.key
+    assert charged(known, "b").number == 1 + 1 - 1  # the further tasks alone were no test
+
+
+def test_the_account_tells_what_is_spent_and_what_the_next_one_gets() -> None:
+    known: list[Charge] = []
+    for tasks in ("a", "a", "b"):
+        charged(known, tasks)
+    anchor = charged(known, "a", about=ANCHOR)
+    found = account_from("p", known, {"c0"}, SETS.get)
+    assert [len(one.charges) for one in found.sets] == [2, 1] and found.anchor_tests == (anchor,)
+    assert found.sets[0].spent == pytest.approx(2 / 12) and found.sets[0].promoted == 1
+    assert found.sets[0].next_alpha == pytest.approx(level(0.05, 3, promoted=1))
+    assert found.bound == pytest.approx(0.05 * (2 / 12 + 1 / 11))
+    assert anchor.number == 1 and charged(known, "c", about=ANCHOR).alpha == level(0.05, 2)
+
+
+def test_a_charge_is_read_back_as_it_was_written_and_says_what_it_is() -> None:
+    known: list[Charge] = []
+    for _ in range(12):
+        last = charged(known, "a")
+    assert Charge.from_record(last.record()) == last and "continues" not in last.record()
+    assert last.text == (
+        "α of this test 0.0011 of 0.05: the 12th candidate on these tasks; fresh held-out tasks would start anew"
+    )
+    assert "fresh" not in known[0].text and "the 1st candidate" in known[0].text
