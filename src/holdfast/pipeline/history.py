@@ -21,7 +21,8 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import PolicyKind
 from holdfast.contracts.task import canonical
 from holdfast.pipeline.context import StepContext
-from holdfast.pipeline.prove import HeldOut, looks_in, tried_in
+from holdfast.pipeline.held_out import HeldOut
+from holdfast.pipeline.prove import looks_in, tried_in
 from holdfast.promote.alpha_account import Charge
 from holdfast.prove.history import earlier_tries
 from holdfast.store.store import Store

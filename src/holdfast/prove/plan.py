@@ -207,7 +207,7 @@ def _provable_margin(how: ComparisonConfig, tasks: int) -> float | None:
 
 
 def _is_safe(how: ComparisonConfig, margin: float, tasks: int) -> bool:
-    ends = {"low": -how.max_cost, "high": how.max_cost, "mean": -margin}
+    ends: Any = {"low": -how.max_cost, "high": how.max_cost, "mean": -margin}
     return bool(log_e(np.zeros(tasks), **ends)[-1] >= -log(how.uncharged_alpha))
 
 
