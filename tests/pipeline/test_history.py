@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.rollout import Split
-from holdfast.pipeline.prove import HeldOut, episodes_in
+from holdfast.pipeline.held_out import HeldOut
+from holdfast.pipeline.prove import episodes_in
 from holdfast.policies.model import Model
 from holdfast.store.store import Store
 from tests.pipeline.test_improve import Play, Played, every_second
