@@ -162,6 +162,7 @@ def episodes(rate: float, seed: int) -> list[Episode]:
             seed=column,
             reward=float(hits[task, column]),
             success=float(hits[task, column]),
+            safety_cost=0.0,
             latency_s=float(rng.lognormal()),
             tokens=int(rng.integers(50, 500)),
         )

@@ -14,7 +14,7 @@ import pytest
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.pipeline.alpha_account import account_of, at_charge, charge_of, charged, digest
-from holdfast.pipeline.prove import HeldOut
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.promote.alpha_account import Charge, level
 from holdfast.prove.comparison import ComparisonConfig, verdict
 from holdfast.store.store import Store, open_store

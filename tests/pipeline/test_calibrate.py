@@ -25,7 +25,7 @@ def rated(name: str, experiments: int, **given: float) -> GateRate:
 def drawn(rate: float, rng: np.random.Generator, *, tasks: int = 200) -> list[Episode]:
     hits = (rng.random((tasks, 2)) < rate).astype(float)
     return [
-        Episode(task=f"t{task}", seed=seed, reward=float(hits[task, seed]), success=float(hits[task, seed]))
+        Episode(task=f"t{task}", seed=seed, reward=(hit := float(hits[task, seed])), success=hit, safety_cost=0.0)
         for task in range(tasks)
         for seed in (0, 1)
     ]

@@ -179,9 +179,9 @@ async def test_an_iteration_practises_and_proves_on_other_tasks_in_batches_by_bo
 async def test_a_better_candidate_is_measured_on_as_many_tasks_as_the_gate_asks_for_and_accepted(
     base: Model, store: Store
 ) -> None:
-    played = await Play(base).run(store, prove={"batch": 10})
+    played = await Play(base).run(store, prove={"batch": 15})
     looks = [played.body(name) for name in played.names if name.startswith("0/prove/") and name != "0/prove/order"]
-    assert [(one["tasks"], one["verdict"]["outcome"]) for one in looks] == [(10, "promote"), (20, "promote")]
+    assert [(one["tasks"], one["verdict"]["outcome"]) for one in looks] == [(15, "promote"), (30, "promote")]
     assert played.decided().is_accepted
     assert store.releases.live(LINE) is None  # without a stage nothing moves
     assert {one.stage for one in (store.releases.get(f"{LINE}@{n}") for n in (1, 2))} == {Stage.CANDIDATE}
@@ -201,8 +201,8 @@ async def test_an_agent_that_fails_in_a_proof_was_wrong_is_not_tried_again_and_t
         if name.startswith("proof-0-candidate"):
             raise ValueError("no idea")
 
-    played = await Play(base, before=1.0, hook=raise_odd).run(store, prove={"batch": 10})
-    assert [name for name in played.names if name.startswith("0/prove/")] == ["0/prove/order", "0/prove/0"]  # of three
+    played = await Play(base, before=1.0, hook=raise_odd).run(store, prove={"batch": 15})
+    assert [name for name in played.names if name.startswith("0/prove/")] == ["0/prove/order", "0/prove/0"]  # of two
     assert played.body("0/prove/0")["verdict"]["outcome"] == "reject"
     evidence = played.evidence()
     assert (evidence.missing or {})["candidate"] == 0 and evidence.comparisons["success"].difference == -1.0

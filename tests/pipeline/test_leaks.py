@@ -11,8 +11,8 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Checkpoint
 from holdfast.contracts.release import PolicyKind
 from holdfast.contracts.rollout import Split, Task
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.leaks import leak_finding, refuse_leaks, refuse_taught
-from holdfast.pipeline.prove import HeldOut
 from holdfast.store.store import Store
 
 NOW = 1_700_000_000.0

@@ -137,7 +137,9 @@ ATTACKS = (
     Scenario(
         name="gains first", about="100 tasks of +15 points, then 300 of −10", rates=blocks((100, 0.15), (300, -0.1))
     ),
-    Scenario(name="easy first", about="+15 points on the easy half, which comes first, −15 after", rates=easy_first),
+    Scenario(
+        name="easy tasks first", about="+15 points on the easy half, which comes first, −15 after", rates=easy_first
+    ),
     Scenario(
         name="copies",
         about="15 tasks, 10 copies of each",
