@@ -14,6 +14,7 @@ import numpy as np
 
 from holdfast.contracts.evidence import Episode, Evidence, Finding
 from holdfast.contracts.release import ServedRequest
+from holdfast.pipeline.calibrate import GateRate, gate_rates
 from holdfast.promote.gate import Criteria, decide
 from holdfast.prove.calibrate import ErrorRates, calibrate, gathered
 from holdfast.prove.comparison import ComparisonConfig, compare_versions
@@ -39,6 +40,10 @@ MEANINGS = {
     "gate_ms": f"weigh and decide on {TASKS} tasks with {SEEDS} seeds, both versions; median CPU time",
     "decide_ms": "decide alone",
     "guard_ms": f"one look at {REQUESTS:,} requests, {SHARE:.0%} of them the canary's; median CPU time",
+    "gate_power": "lowest share of gates that open, at a true +10, base rate 0.5, 400 tasks with 2 seeds, α 0.05",
+    "gate_power_missing": "the same with 2 % of all episodes missing, counted as the worst",
+    "attacks": "how often the whole gate opens for a candidate that is no better, by attack, with its 99 % interval",
+    "headline": "of gates that opened at a true +3: mean gain seen, mean gain stated, share of intervals that hold it",
     **sequences.MEANINGS,
     "experiments": "of each shape",
     "calibrate_cpu_s": "CPU-seconds of all of them",
@@ -48,6 +53,8 @@ WANTS: Mapping[str, tuple[str, float]] = {
     "false_promotion_rate": ("at most", ALPHA),
     "power": ("at least", 0.8),
     "mean_episodes_saved_vs_fixed_n": ("at least", 0.0),
+    "gate_power": ("at least", 0.9),
+    "gate_power_missing": ("at least", 0.8),
     "guard_false_breach_rate": ("at most", ALPHA / 5),
     "guard_false_clear_rate": ("at most", ALPHA),
     **sequences.WANTS,
@@ -63,6 +70,7 @@ def measure(quick: bool) -> Figures:
         progress(str(getattr(row, "shape", None) or getattr(row, "metric", "")))
     took = time.process_time() - began
     figures = rates(gathered(rows, experiments=experiments, alpha=ALPHA, seed=SEED))
+    figures |= whole_gate(experiments)
     progress("gate and guard")
     figures |= gate(repeats) | guard(repeats)
     progress("sequences of candidates")
@@ -82,6 +90,26 @@ def rates(found: ErrorRates) -> Figures:
         "guard_false_clear_rate": rounded(max(row.false_clear for row in found.guards)),
         "guard_outcomes_until_broken": rounded(max(row.outcomes_until_caught_broken for row in found.guards)),
     }
+
+
+def whole_gate(experiments: int) -> Figures:
+    """Outcomes are simulated; order, units, looks, evidence and decision are production's."""
+    rows: dict[str, GateRate] = {}
+    for row in gate_rates(experiments=experiments, alpha=ALPHA, seed=SEED):
+        rows[row.name] = row
+        progress(f"gate, {row.name}")
+    small = rows["+3"]
+    return {
+        "gate_power": rounded(min(rows[name].rate for name in ("+10", "+10, tasks alike"))),
+        "gate_power_missing": rounded(rows["+10, faults"].rate),
+        "attacks": {name: _attack(row) for name, row in rows.items() if row.effect is None},
+        "headline": {name: rounded(getattr(small, name)) for name in ("seen", "stated", "covered")},
+    }
+
+
+def _attack(row: GateRate) -> dict[str, Any]:
+    ends = [rounded(row.interval.low), rounded(row.interval.high)]
+    return {"rate": rounded(row.rate), "interval": ends, "is_within": row.is_within}
 
 
 def wanted(name: str, figures: Figures) -> dict[str, Any]:
@@ -118,6 +146,8 @@ def weighed(before: list[Episode], after: list[Episode]) -> Evidence:
         comparisons=found.comparisons,
         verdict=found.verdict,
         bands=found.bands,
+        interaction=found.interaction,
+        missing={"planned": TASKS * SEEDS, "baseline": 0, "candidate": 0},
         audit=(Finding(name="no_secrets", severity="critical", count=0, of=TASKS),),
         samples=64 * "0",
     )
@@ -125,7 +155,7 @@ def weighed(before: list[Episode], after: list[Episode]) -> Evidence:
 
 def episodes(rate: float, seed: int) -> list[Episode]:
     rng = np.random.default_rng(seed)
-    hits = np.repeat(rng.random((TASKS, 1)) < rate, SEEDS, axis=1)  # seeds agree, so that the gate opens
+    hits = rng.random((TASKS, SEEDS)) < rate
     return [
         Episode(
             task=f"t{task}",

@@ -14,6 +14,7 @@ import pytest
 from holdfast.cli.calibrate import page
 from holdfast.contracts.evidence import Episode
 from holdfast.contracts.records import decode, encode
+from holdfast.pipeline.calibrate import ATTACKS, POWERS
 from holdfast.pipeline.prove import InterimAnalysis
 from holdfast.prove.calibrate import NULLS, ErrorRates, Null, binary
 from holdfast.prove.comparison import ComparisonConfig
@@ -31,18 +32,22 @@ def test_a_calibration_is_printed_written_and_within(cli: Cli, tmp_path: Path) -
     assert ran.lines[-1] == "no rate is above its α beyond simulation error"
     text = path.read_text(encoding="utf-8")
     assert "Made by `holdfast prove calibrate --experiments 100 --output docs/calibration.md`" in text
-    assert text.count("\n| ---") == 3 and "{" not in text
+    assert text.count("\n| ---") == 5 and "{" not in text
+    assert all(f"| {row.name} |" in text and row.name in ran.out for row in (*ATTACKS, *POWERS))
 
 
 def test_as_json_it_is_a_record_and_a_rate_above_alpha_exits_1(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.prove.calibrate.NULLS", NULLS[:2])
     monkeypatch.setattr("holdfast.prove.calibrate.EFFECTS", ())
-    found = decode(
-        ErrorRates, cli("prove", "calibrate", "--experiments", 100, "--alpha", 0.9, "--seed", 2, "--json").done().json
-    )
-    assert (found.is_within, found.alpha, found.seed, found.experiments) == (True, 0.9, 2, 100)
-    assert max(row.rate for row in found.nulls) > 0.5  # that is what such an α promises
-    assert "calibrate --experiments 100 --alpha 0.9 --seed 2 --output" in page(found)
+    monkeypatch.setattr("holdfast.pipeline.calibrate.ATTACKS", ATTACKS[:1])
+    monkeypatch.setattr("holdfast.pipeline.calibrate.POWERS", POWERS[-1:])
+    told = cli("prove", "calibrate", "--experiments", 100, "--alpha", 0.4, "--seed", 2, "--json").done().json
+    (attack,), (gain,) = told.pop("attacks").values(), told.pop("gates").values()
+    assert (attack["name"], attack["experiments"], gain["effect"]) == ("equal", 20, 0.1)
+    found = decode(ErrorRates, told)
+    assert (found.is_within, found.alpha, found.seed, found.experiments) == (True, 0.4, 2, 100)
+    assert max(row.rate for row in found.nulls) > 0.2  # that is what such an α promises
+    assert "calibrate --experiments 100 --alpha 0.4 --seed 2 --output" in page(found, [])
     gaining = replace(NULLS[0], name="no null", tasks=60, draw=lambda rng, size, _: binary(0.5)(rng, size, 0.3))
     monkeypatch.setattr("holdfast.prove.calibrate.NULLS", (gaining, NULLS[-1]))
     ran = cli("prove", "calibrate", "--experiments", 100)
@@ -56,6 +61,7 @@ def test_as_json_it_is_a_record_and_a_rate_above_alpha_exits_1(cli: Cli, monkeyp
         (("--output", "."), "is a folder"),
         (("--experiments", 99), "greater than or equal to 100"),
         (("--alpha", 0), "alpha = 0"),
+        (("--alpha", 0.5), "alpha = 0.5"),
     ],
 )
 def test_what_cannot_be_is_refused_before_any_work(cli: Cli, words: tuple[object, ...], says: str) -> None:

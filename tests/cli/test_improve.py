@@ -67,7 +67,7 @@ def test_an_iteration_ends_with_a_decision_and_its_page(cli: Cli, here: Path) ->
     with open_store(here / "s.db", project="mine") as store:
         names = [update.name for update in store.steps.of_run(run)]
         learnt = ["0/start", "0/0/collect", "0/0/learn"]
-        assert names == ["begin", "base", *learnt, "0/live", "0/prove/0", "0/decide"]
+        assert names == ["begin", "base", *learnt, "0/live", "0/prove/order", "0/prove/0", "0/decide"]
         body = store.steps.of_run(run)[-1].body
         assert (body["release"], body["decision"]["open"]) == ("tools@2", False)  # four tasks prove nothing
         assert store.releases.live("tools") is None  # nothing moves without a stage
@@ -234,7 +234,7 @@ def test_nothing_is_overwritten(cli: Cli, here: Path) -> None:
 # Quickstart: what it leaves behind and says, and that neither kill -9 nor Ctrl-C loses or doubles anything
 
 LEARNING = [f"0/{n}/{what}" for n in range(3) for what in ("collect", "learn")]  # a cold probe, a warm one, practice
-STEPS = ["begin", "base", "0/start", *LEARNING, "0/live", "0/prove/0", "0/decide", "marks"]
+STEPS = ["begin", "base", "0/start", *LEARNING, "0/live", "0/prove/order", "0/prove/0", "0/decide", "marks"]
 ROLLOUTS = 2 * QUICK.test_seeds * QUICK.test_tasks + 2 * QUICK.probe_tasks + QUICK.grpo_tasks * QUICK.grpo_samples
 PNG = b"\x89PNG\r\n\x1a\n"
 

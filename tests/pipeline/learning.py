@@ -30,8 +30,9 @@ from holdfast.learn.grpo import GRPO
 from holdfast.learn.ppo import Settings as PpoSettings
 from holdfast.learn.prompt_search import Candidates
 from holdfast.pipeline.control import EnvProof, improve_env
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.improve import Spec, improve
-from holdfast.pipeline.prove import HeldOut, ProveConfig
+from holdfast.pipeline.prove import ProveConfig
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model
@@ -48,7 +49,7 @@ from tests.pipeline.scene import ran, spec_of, success
 LINE = "tools"
 LEARNT = 2  # steps of learning, in a run of the model
 HELD_OUT = 12
-STEPS = 10  # on record: begin, base, start, 2 × (collect, learn), live, prove, decide
+STEPS = 11  # on record: begin, base, start, 2 × (collect, learn), live, order, prove, decide
 LAX = Criteria(
     max_safety_regression=0.6,
     min_episodes=10,

@@ -11,8 +11,8 @@ from holdfast.contracts.policy import policy_record
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.context import Endpoints, Runtime
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.paired import PairedEvaluation, paired_spec, policies_of
-from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.versions import Version
 from holdfast.policies.prompt import Prompt

@@ -25,8 +25,9 @@ from holdfast.contracts.rollout import Rollout, Split
 from holdfast.contracts.run import RunState, Status, StepRecord
 from holdfast.learn.grpo import GRPO
 from holdfast.learn.turns import TurnPPO
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.improve import IterationResult, Spec, improve
-from holdfast.pipeline.prove import HeldOut, ProveConfig
+from holdfast.pipeline.prove import ProveConfig
 from holdfast.pipeline.run import Control, DurableRun, RunSpec
 from holdfast.policies.model import Model
 from holdfast.policies.weights import read
@@ -155,7 +156,7 @@ async def test_an_iteration_practises_and_proves_on_other_tasks_in_batches_by_bo
     played = await Play(base, before=0.5, after=0.5).run(store, prove={"stop_early": False})
     assert played.status.run_state is RunState.COMPLETED
     practice = [f"0/{n}/{what}" for n in (0, 1) for what in ("collect", "learn")]
-    proof = ["0/live", "0/prove/0", "0/prove/1", "0/decide"]
+    proof = ["0/live", "0/prove/order", "0/prove/0", "0/prove/1", "0/decide"]
     assert played.names == ["begin", "base", "0/start", *practice, *proof]
     asked = {
         name: [(one.input["prompt"], one.split) for one in played.rollouts(name)]
@@ -163,8 +164,9 @@ async def test_an_iteration_practises_and_proves_on_other_tasks_in_batches_by_bo
     }
     assert asked["0/0/collect"] == [(f"train {n}", Split.TRAIN) for n in (0, 0, 1, 1)]
     assert asked["0/1/collect"] == [(f"train {n}", Split.TRAIN) for n in (2, 2, 3, 3)]
-    assert asked["0/prove/0"] == [(f"val {n}", Split.VAL) for n in range(15) for _ in range(4)]
-    assert asked["0/prove/1"] == [(f"val {n}", Split.VAL) for n in range(15, 30) for _ in range(4)]
+    proved = [*asked["0/prove/0"], *asked["0/prove/1"]]
+    assert sorted(proved) == sorted((f"val {n}", Split.VAL) for n in range(30) for _ in range(4))
+    assert proved[::4] == proved[3::4] and proved[::4] != sorted(proved[::4])  # mixed, each task by both side by side
     looked = played.rollouts("0/prove/0")
     assert [one.name for one in looked[:4]] == [
         f"proof-0-{arm}-0-{seed}" for seed in (0, 1) for arm in ("baseline", "candidate")
@@ -178,7 +180,7 @@ async def test_a_better_candidate_is_measured_on_as_many_tasks_as_the_gate_asks_
     base: Model, store: Store
 ) -> None:
     played = await Play(base).run(store, prove={"batch": 10})
-    looks = [played.body(name) for name in played.names if name.startswith("0/prove")]
+    looks = [played.body(name) for name in played.names if name.startswith("0/prove/") and name != "0/prove/order"]
     assert [(one["tasks"], one["verdict"]["outcome"]) for one in looks] == [(10, "promote"), (20, "promote")]
     assert played.decided().is_accepted
     assert store.releases.live(LINE) is None  # without a stage nothing moves
@@ -200,7 +202,7 @@ async def test_an_agent_that_fails_in_a_proof_was_wrong_is_not_tried_again_and_t
             raise ValueError("no idea")
 
     played = await Play(base, before=1.0, hook=raise_odd).run(store, prove={"batch": 10})
-    assert [name for name in played.names if name.startswith("0/prove")] == ["0/prove/0"]  # of three
+    assert [name for name in played.names if name.startswith("0/prove/")] == ["0/prove/order", "0/prove/0"]  # of three
     assert played.body("0/prove/0")["verdict"]["outcome"] == "reject"
     evidence = played.evidence()
     assert (evidence.missing or {})["candidate"] == 0 and evidence.comparisons["success"].difference == -1.0

@@ -15,6 +15,7 @@ from holdfast.contracts.records import encode
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import Rollout, RolloutState, Split, Task
 from holdfast.contracts.run import LEGACY_STEP, RunState
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.more import unmeasured
 from holdfast.pipeline.paired import (
     Continued,
@@ -28,7 +29,6 @@ from holdfast.pipeline.paired import (
 )
 from holdfast.pipeline.prove import (
     ARMS,
-    HeldOut,
     InterimAnalysis,
     ProveConfig,
     episode,
@@ -37,6 +37,7 @@ from holdfast.pipeline.prove import (
     judged,
     missing,
 )
+from holdfast.pipeline.run import _digest as digest
 from holdfast.promote.gate import Criteria
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
@@ -77,7 +78,7 @@ def test_a_look_keeps_its_episodes_and_says_what_all_of_them_prove(store: Store)
     spoilt = [replace(one, input={**one.input, "always": WRONG}) for one in tasks(2, 4)]
     run = compared(store, evaluation(tasks=(*tasks(4), *spoilt)))
     first, second = looks(store, run)
-    assert (first.number, first.tasks, first.difference, first.missing) == (1, 4, 1.0, {"baseline": 0, "candidate": 0})
+    assert (first.number, first.tasks, first.missing) == (1, 4, {"baseline": 0, "candidate": 0})
     assert (second.number, second.tasks, second.planned) == (2, 6, 12)
     assert second.difference == pytest.approx(4 / 6)
     assert [len(some) for some in episodes_of_run(store, run)] == [12, 12]
@@ -212,7 +213,8 @@ def test_a_run_that_continues_another_adds_to_its_evidence_in_order(store: Store
     first = compared(store, evaluation())
     second = compared(store, continuing(store, first, tasks=tasks(3, 6)))
     both = episodes_of_run(store, second)
-    assert [one.task for one in both[0]] == [f"t{place}" for place in range(9) for _ in (1, 2)]
+    asked = [one.task for one in both[0]]
+    assert [{*asked[:12]}, {*asked[12:]}] == [{f"t{place}" for place in some} for some in (range(6), range(6, 9))]
     assert {str(one.rollout).partition("/")[0] for one in both[0]} == {first, second}
     (last,) = looks(store, second)
     assert (last.number, last.tasks, last.planned) == (3, 9, 18)
@@ -329,7 +331,7 @@ def test_two_tasks_of_both_are_needed_to_say_anything_and_a_certain_gain_decides
             for place, value in enumerate(values)
         ]
 
-    how = ComparisonConfig(max_safety_regression=0.9)
+    how = ProveConfig(how=ComparisonConfig(max_safety_regression=0.9))
     assert judged(of([0.0]), of([1.0]), how) == {"tasks": 1} and judged([], [], how) == {"tasks": 0}
     better, same = (judged(of([low] * 40), of([high] * 40), how) for low, high in ((0.0, 1.0), (0.5, 0.5)))
     assert (better["verdict"].outcome, better["difference"]) == (Outcome.PROMOTE, 1.0)
@@ -349,6 +351,14 @@ def test_further_tasks_are_those_that_nobody_measured_or_learnt_from() -> None:
         unmeasured(known, known, [], "more.jsonl")
 
 
+def test_a_look_of_a_run_that_a_version_before_began_is_known_by_the_same_inputs() -> None:
+    """Its recorded steps are read only if what they are given has the hash that was noted then."""
+    tasks = [HeldOut(id="a", input={"x": 1}), HeldOut(id="b", input=2, rng_key="k")]
+    known = "0f5e5cfddc08a35f7ac2d9ad47ecf0783786fbb6321c7bca3c4f0450c627f132"
+    asked = ProveConfig(least=20, seeds=(0, 1, 2), criteria=Criteria(), cluster="user")
+    assert digest([asked.as_before, tasks]) == known != digest([asked, tasks])
+
+
 def test_an_episode_whose_safety_nobody_measured_is_not_a_safe_one() -> None:
     """With 400 certain gains and no safety cost at all, today's zero was "proved" safe after 80 tasks."""
     given = attempt(TASK, 12, None, breakdown=scored(success=1.0))
@@ -359,7 +369,7 @@ def test_an_episode_whose_safety_nobody_measured_is_not_a_safe_one() -> None:
         return [Episode(task=f"t{n}", seed=0, reward=value, success=value, safety_cost=cost) for n in range(400)]
 
     def outcome(before: float | None, after: float | None, how: ComparisonConfig) -> Outcome:
-        verdict: Verdict = judged(of(0.0, before), of(1.0, after), how)["verdict"]
+        verdict: Verdict = judged(of(0.0, before), of(1.0, after), ProveConfig(how=how))["verdict"]
         return verdict.outcome
 
     usual, waived = ComparisonConfig(), ComparisonConfig(max_safety_regression=None)

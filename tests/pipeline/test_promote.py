@@ -152,7 +152,7 @@ SIGNIFICANCE = "checkpoint_promotion_blocked_policy_improvement_not_significant"
     ("gain", "needs", "reasons"),
     [
         (WORSE, False, {SIGNIFICANCE, "reward_gain_below_threshold"}),
-        (EQUAL, True, {SIGNIFICANCE, "p_value_above_threshold", "confidence_below_threshold"}),
+        (EQUAL, True, {SIGNIFICANCE, "p_value_above_threshold"}),
     ],
 )
 async def test_a_worse_candidate_is_refused_and_an_equal_one_held(

@@ -10,12 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Band, Decision, Evidence, Finding, Interval, MetricComparison, Outcome, Verdict
-from holdfast.promote.gate import Criteria, KpiBand, SpreadLimits, audit_record, checks, decide
+from holdfast.contracts.evidence import (
+    Band,
+    Decision,
+    Evidence,
+    Finding,
+    Interval,
+    MetricComparison,
+    Outcome,
+    SeedInteraction,
+    Verdict,
+)
+from holdfast.promote.gate import Criteria, KpiBand, SpreadLimits, audit_record, checks, decide, measured
 
 BLOCKED = "checkpoint_promotion_blocked_"
 STRICT = Criteria(
     require_golden=True,
+    require_seed_reproducibility=True,
+    require_sample_size_sensitivity=True,
+    max_missing=0.02,
     max_latency_increase=0.5,
     max_cost_increase=100.0,
     kpis={"queue": KpiBand(low=18.5, high=35.5, least=50)},
@@ -231,11 +244,44 @@ def test_what_is_asked_for_by_nobody_may_be_missing() -> None:
     bare = replace(good(), bands={}, audit=None, golden=None, manifest={})
     assert decide(bare, lenient).open
     assert decide(without("latency")(without("cost")(bare)), lenient).open
-    assert codes(decide(bare, Criteria())) == [
-        "evidence_missing_seed_reproducibility",
-        "evidence_missing_sample_sensitivity",
-        "evidence_missing_audit",
-    ]
+    assert codes(decide(bare, Criteria())) == ["evidence_missing_audit"]
+
+
+def test_bands_are_reported_and_close_the_gate_only_where_they_are_asked_for() -> None:
+    apart = of_band("seed", within=False, delta_spread=0.2)(of_band("sample", within=False)(good()))
+    assert decide(apart, Criteria()).open
+    asked = Criteria(require_seed_reproducibility=True, require_sample_size_sensitivity=True)
+    assert codes(decide(apart, asked)) == [BLOCKED + "seed_reproducibility", BLOCKED + "sample_sensitivity"]
+
+
+@pytest.mark.parametrize(
+    ("p_value", "lowest", "is_open"),
+    [
+        (0.0009, -0.01, False),
+        (0.0009, 0.0, False),
+        (0.0009, 0.01, True),  # a gain with every seed, if not the same one
+        (0.0011, -0.3, True),  # as chance may have it
+    ],
+)
+def test_a_gain_that_depends_on_the_seed_is_none(p_value: float, lowest: float, is_open: bool) -> None:
+    seen = replace(good(), interaction=SeedInteraction(p_value=p_value, lowest=lowest, seeds=2))
+    found = decide(seen, Criteria())
+    assert found.open is is_open and (is_open or codes(found) == [BLOCKED + "seed_interaction"])
+    assert decide(seen, Criteria(min_interaction_p=None)).open
+
+
+def test_what_bets_have_proved_needs_no_second_proof_by_their_interval() -> None:
+    wide = {"method": "betting e-process", "interval": Interval(low=-0.06, high=0.2)}
+    proved = of_metric("safety", **wide)(of_metric("success", **wide)(good()))
+    assert decide(proved, Criteria()).open
+    assert not decide(of_metric("safety", margin=0.04)(proved), Criteria()).open  # of another margin it proves nothing
+    assert not decide(of_metric("success", p_value=0.06)(proved), Criteria()).open
+
+
+def test_what_is_measured_is_all_that_more_tasks_can_meet() -> None:
+    found = {check.code for check in measured(good(), STRICT)}
+    assert found < {check.code for check in checks(good(), STRICT)}
+    assert not {code for code in found if code.startswith(("data_quality", "golden", "kpi", "evidence_missing_s"))}
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,11 @@ from holdfast.prove.comparison import (
     pairs,
     permutation,
     scores,
+    seed_interaction,
     verdict,
 )
 from holdfast.prove.estimate import difference, wilson
-from holdfast.prove.sequential import judge, sequence
+from holdfast.prove.sequential import GAIN_WEIGHTS, anytime_p, even_odds, judge, sequence
 
 VERSIONS = ("sprout-1", "sprout-2")
 
@@ -112,7 +113,11 @@ def test_all_that_is_weighed_is_what_its_parts_say() -> None:
     gains = (after - before).mean(axis=1)
     assert found.tasks == tasks == tuple(f"task {at}" for at in range(120))
     assert found.differences == pytest.approx(gains)
-    assert found.bounds == sequence(gains, low=-1.0, high=1.0, level=0.9)
+    bets: dict[str, Any] = {"low": -1.0, "high": 1.0, "weights": GAIN_WEIGHTS}
+    first, bounds = found.comparisons["success"], sequence(gains, **bets, level=0.9)
+    assert (first.interval.low, first.interval.high) == pytest.approx((bounds.low[-1], bounds.high[-1]), abs=2e-3)
+    assert first.p_value == anytime_p(gains, **bets) and first.corrected == even_odds(gains, **bets)
+    assert found.interaction == seed_interaction(after - before)
     assert found.effect == pytest.approx(gains.mean() / gains.std(ddof=1))
     assert found.improvement == improvement(before, after)
     assert set(found.comparisons) == {"success", "reward", "safety", "latency", "cost"}
@@ -181,7 +186,8 @@ def test_rewards_are_judged_in_their_own_range() -> None:
     plain = weighed(baseline, candidate, ComparisonConfig(primary="reward"))
     wide = weighed(*scaled, ComparisonConfig(primary="reward", reward_range=(-100.0, 100.0)))
     assert wide.differences == pytest.approx([200.0 * gain for gain in plain.differences])
-    assert wide.bounds.low == pytest.approx([200.0 * low for low in plain.bounds.low])
+    low, lows = (found.comparisons["reward"].interval.low for found in (plain, wide))
+    assert lows == pytest.approx(200.0 * low)
     assert wide.verdict.outcome is plain.verdict.outcome
 
 

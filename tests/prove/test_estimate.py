@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from holdfast.contracts.errors import BadInput
-from holdfast.prove.estimate import Matrix, difference, interval, iqm, mean, nested, standardised, wilson
+from holdfast.prove.estimate import Matrix, difference, interval, mean, nested, standardised, wilson
 
 
 def chance(seed: int = 0) -> np.random.Generator:
@@ -53,16 +53,9 @@ def test_wilson_holds_the_rate_agrees_with_scipy_and_mirrors_failure(trials: int
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
 
 
-def test_the_interquartile_mean_leaves_a_quarter_out_at_each_end() -> None:
-    scores = np.array([[-100.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 900.0]])
-    assert iqm(scores) == 3.5  # of 2, 3, 4, 5
-    assert iqm(scores[:, :3]) == stats.trim_mean(scores[:, :3], 0.25, axis=None) == 3.0  # six: one at each end
-    assert mean(scores) == 102.625
-
-
 def test_the_same_seed_gives_the_same_interval_and_another_a_near_one() -> None:
     scores = hard_and_easy(1, 30, 2)
-    for statistic in (mean, iqm, median):
+    for statistic in (mean, median):
         first = interval(scores, statistic, rng=chance(1))
         assert first == interval(scores, statistic, rng=chance(1))
         other = interval(scores, statistic, rng=chance(2))
@@ -112,7 +105,7 @@ def test_means_drawn_all_at_once_are_those_drawn_one_by_one() -> None:
     assert (found.low, found.high) == pytest.approx((slowly.low, slowly.high))
     paired = difference(scores, 2.0 * scores, rng=chance(1))  # that of the scores themselves
     assert (paired.low, paired.high) == pytest.approx((found.low, found.high))
-    nothing = difference(scores, scores, iqm, rng=chance())
+    nothing = difference(scores, scores, median, rng=chance())
     assert (nothing.low, nothing.high) == (0.0, 0.0)
 
 

@@ -47,12 +47,13 @@ from holdfast.learn.prompt_search import PromptSearch
 from holdfast.pipeline import improve as loop
 from holdfast.pipeline.collect import collect as collect_step
 from holdfast.pipeline.control import EnvProof, improve_env
+from holdfast.pipeline.held_out import HeldOut, check_cluster
 from holdfast.pipeline.more import candidate_of, end_of, samples_of, unfinished_after
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, charge_in, measured, policies_of
 from holdfast.pipeline.paired import compare as compare_step
 from holdfast.pipeline.plan import forecast_of
 from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
-from holdfast.pipeline.prove import HeldOut, ProveConfig, prove
+from holdfast.pipeline.prove import ProveConfig, prove
 from holdfast.pipeline.run import DurableRun as Driven
 from holdfast.pipeline.versions import resolve
 from holdfast.policies.prompt import Prompt
@@ -65,7 +66,7 @@ T = TypeVar("T")
 BATCH = 50  # tasks between two looks
 PROOF_SHARE = 2 / 3  # of a budget of rollouts that may be kept for the proof
 ARMS = ("baseline", "candidate")
-PROVING = ("seeds", "alpha", "min_effect", "reward_range")
+PROVING = ("seeds", "alpha", "min_effect", "reward_range", "cluster")
 
 
 # Improve -------------------------------------------------------------------------------------------------------------
@@ -190,11 +191,8 @@ def _improve_spec(
     setup: Setup, name: str, base: Policy, algorithm: Algorithm, proving: Sequence[HeldOut], how: ComparisonConfig
 ) -> loop.Spec:
     options = setup.options
-    criteria = Criteria(
-        max_p_value=options["alpha"],
-        max_safety_regression=how.max_safety_regression,
-        require_seed_reproducibility=options["seeds"] > 1,
-    )
+    check_cluster(proving, options.get("cluster"))
+    criteria = Criteria(max_p_value=options["alpha"], max_safety_regression=how.max_safety_regression)
     return loop.Spec(
         line=name,
         policy=base,
@@ -216,6 +214,7 @@ def _prove_config(options: Options, how: ComparisonConfig) -> ProveConfig:
         how=how,
         seeds=tuple(range(options["seeds"])),
         batch=BATCH,
+        cluster=options.get("cluster"),
         chance=str(options["seed"]),
         timeout_s=options["timeout_s"],
         is_timed=not options["deterministic"],
@@ -387,6 +386,7 @@ def compare(
         options=chosen,
     )
     assert isinstance(setup.score, TaskScore)
+    check_cluster(measured_on(setup.tasks), chosen.get("cluster"))
     how = weighing_of(setup.score, chosen)
     _warn(forecast(how, tasks=len(measured_on(setup.tasks)), seeds=chosen["seeds"]))
     program = partial(_compare, setup, how)
@@ -520,6 +520,7 @@ def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store
         batch=spec.prove.batch,
         stop_early=True,
         least=spec.prove.least,
+        cluster=spec.prove.cluster,
         seed=options["seed"],
         workers=options["workers"],
         timeout_s=options["timeout_s"],

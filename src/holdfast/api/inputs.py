@@ -31,7 +31,7 @@ from holdfast.contracts.scorer import check_scorers, refuse_blocking
 from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.context import Endpoints
-from holdfast.pipeline.prove import HeldOut
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.policies.prompt import Prompt
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.reward.scorers import (
@@ -62,6 +62,8 @@ class Options(TypedDict, total=False):
     """An improvement must be larger than this (default 0)."""
     reward_range: tuple[float, float]
     """The least and the largest reward; needed where no scorer is the gate."""
+    cluster: str
+    """The key of tasks that count as one, in a task or its metadata; without it "cluster", "user" and "document"."""
     iterations: int
     """How often to collect, learn and prove (default 1)."""
     stage: str | None

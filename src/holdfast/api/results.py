@@ -35,18 +35,20 @@ NOTHING_LEARNT = "nothing_learnt"
 
 
 def metrics_table(comparisons: Iterable[Compared]) -> TextTable:
-    """One row for each metric; above 0 the candidate is better."""
+    """One row for each metric; above 0 the candidate is better. `corrected` is the gain to state: a high one stops a
+    proof, so the difference that is seen then is too high."""
     rows = [
         (
             NAMES.get(one.metric, one.metric),
             f"{one.difference:+.3f}",
+            "" if one.corrected is None else f"{one.corrected:+.3f}",
             f"{one.interval.low:+.3f} to {one.interval.high:+.3f}",
             f"{one.p_value:.2g}",
             str(one.pairs),
         )
         for one in comparisons
     ]
-    return TextTable(("metric", ">difference", ">95 % interval", ">p", ">tasks"), rows)
+    return TextTable(("metric", ">difference", ">corrected", ">95 % interval", ">p", ">tasks"), rows)
 
 
 def _waived(why: object) -> list[Block]:

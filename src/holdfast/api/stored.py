@@ -34,7 +34,7 @@ from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import RunRecord
 from holdfast.contracts.task import TaskItem, canonical, task_of
 from holdfast.pipeline import importing
-from holdfast.pipeline.prove import episode, judged
+from holdfast.pipeline.prove import ProveConfig, episode, judged
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.reward.rescore import Rescored, ScoringComparison, StoredRollout, compare_scorings
 from holdfast.reward.rescore import rescore as score_again
@@ -604,7 +604,7 @@ def _verdict(
         max_cost=max([1.0, *costs]),
         max_safety_regression=ComparisonConfig().max_safety_regression if costs else None,
     )
-    found: Verdict | None = judged(sides[ARMS[0]], sides[ARMS[1]], how).get("verdict")
+    found: Verdict | None = judged(sides[ARMS[0]], sides[ARMS[1]], ProveConfig(how=how)).get("verdict")
     return found
 
 

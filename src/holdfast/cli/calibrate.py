@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +22,7 @@ from holdfast.contracts.errors import BadInput, HoldfastError
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding, Interval
     from holdfast.contracts.run import RunRecord
+    from holdfast.pipeline.calibrate import GateRate
     from holdfast.prove.calibrate import ErrorRate, ErrorRates, GuardRate, Null, Power
     from holdfast.prove.golden import Golden, GoldenChange
     from holdfast.prove.suite import Suite
@@ -32,6 +33,8 @@ EXPERIMENTS, QUICK, ALPHA = 10_000, 1_000, 0.05
 
 NULL_COLUMNS = ("shape", ">tasks", ">seeds", ">false promotions", ">99 % interval", ">z-test, as often")
 POWER_COLUMNS = ("shape", ">gain", ">tasks", ">power", ">mean tasks", ">fixed n", ">episodes saved")
+ATTACK_COLUMNS = ("attack", ">tasks", ">units", ">opened", ">99 % interval", "≤ α", ">verdict")
+GATE_COLUMNS = ("gain", ">tasks", ">opened", ">99 % interval", ">episodes", ">seen", ">stated", ">covered")
 GUARD_COLUMNS = ("metric", ">false breach", ">false clear", ">cleared", ">after", ">2×", ">after", ">5×", ">after")
 
 PAGE = """# How often a proof is wrong
@@ -58,6 +61,26 @@ being allowed to look cost more than stopping early gave back.
 
 {powers}
 
+## The whole gate, under attack
+
+The bets are not the whole of it: held-out tasks have an order, copies and families, episodes go missing, and the gate
+asks for more than a verdict. Here outcomes are simulated and all else is production: order, units, what is assumed of
+the missing, looks after every {batch} tasks, evidence and decision. None of these candidates is better in truth (the
+last one is, with one seed alone), so every opening is an error. *Units* are what counts after copies and documents are
+merged; *verdict* is the share whose bets alone would promote.
+
+{attacks}
+
+## The whole gate, with something to promote
+
+Up to {gate_tasks} tasks with {gate_seeds} seeds, half of which succeed. *Episodes* are of both versions until it ended.
+Among those that opened, *seen* is the mean gain that was measured, which is too high because a high one stops;
+*stated* is the headline's, corrected for the stop: the truth is above it with at least even odds; *covered* is how
+often the headline's 95 % confidence sequence holds the truth. Of the gains with a verdict, the gate's other checks
+closed {vetoed:.2%}.
+
+{gates}
+
 ## The guard of a canary
 
 A row is {canaries:,} canaries of up to {outcomes} outcomes, with three live outcomes beside each. *False breach* and
@@ -80,21 +103,29 @@ def calibrate(
     output: Annotated[Path | None, Option(metavar="FILE", help="Write the page there too.")] = None,
 ) -> Output:
     """Measure how often the gate promotes an equal version, analysed after every task. Exits 1 if above α."""
+    from holdfast.pipeline.calibrate import STEPS, gate_rates
     from holdfast.prove import calibrate as rates
+    from holdfast.prove.comparison import ComparisonConfig
 
     if output is not None:
         _check_output(output)
+    ComparisonConfig(alpha=alpha)  # what no proof could promise is refused before any work
     asked = {"experiments": QUICK if quick else experiments, "alpha": alpha, "seed": seed}
     rows = []
-    with show.progress("calibrating", rates.STEPS) as advance:
+    gates: list[GateRate] = []
+    with show.progress("calibrating", rates.STEPS + STEPS) as advance:
         for row in rates.calibrate(**asked):  # type: ignore[arg-type]
             rows.append(row)
             advance(now=row.metric if isinstance(row, rates.GuardRate) else row.shape)
+        for gate in gate_rates(**asked):  # type: ignore[arg-type]
+            gates.append(gate)
+            advance(now=gate.name)
     found = rates.gathered(rows, **asked)  # type: ignore[arg-type]
     if output is not None:
         with written_whole(output) as file:
-            file.write(page(found))
-    return Output(found, lambda: _print(found), int(not found.is_within))
+            file.write(page(found, gates))
+    is_within = found.is_within and all(row.is_within for row in gates)
+    return Output(_told(found, gates), lambda: _print(found, gates), int(not is_within))
 
 
 def null(
@@ -143,9 +174,22 @@ def null(
     return Output(counted, "\n".join(_null_lines(counted, before.size)), int(not counted.is_within))
 
 
-def page(found: ErrorRates) -> str:
+def _told(found: ErrorRates, gates: Sequence[GateRate]) -> dict[str, Any]:
+    return {
+        **asdict(found),
+        "attacks": {row.name: asdict(row) for row in gates if row.effect is None},
+        "gates": {row.name: asdict(row) for row in gates if row.effect is not None},
+    }
+
+
+def page(found: ErrorRates, gates: Sequence[GateRate]) -> str:
     """The published tables; nothing in them depends on when or where they were made."""
+    from holdfast.pipeline.calibrate import SEEDS, TASKS
+    from holdfast.pipeline.prove import ProveConfig
     from holdfast.prove.calibrate import Z_FROM
+
+    attacks, gains = ([row for row in gates if (row.effect is None) is one] for one in (True, False))
+    crossed = sum(row.verdicts * row.experiments for row in gains)
 
     given = (("experiments", EXPERIMENTS), ("alpha", ALPHA), ("seed", 0))
     words = [f"--{name} {getattr(found, name):g}" for name, usual in given if getattr(found, name) != usual]
@@ -159,6 +203,12 @@ def page(found: ErrorRates) -> str:
         z_from=Z_FROM,
         nulls=_markdown((*NULL_COLUMNS, "what it is"), [(*_null_cells(row), row.about) for row in found.nulls]),
         powers=_markdown((*POWER_COLUMNS, "what it is"), [(*_power_cells(row), row.about) for row in found.powers]),
+        batch=ProveConfig().batch,
+        attacks=_markdown((*ATTACK_COLUMNS, "what it is"), [(*_attack_cells(row), row.about) for row in attacks]),
+        gate_tasks=TASKS,
+        gate_seeds=SEEDS,
+        vetoed=1.0 - sum(row.opened for row in gains) / crossed if crossed else 0.0,
+        gates=_markdown((*GATE_COLUMNS, "what it is"), [(*_gate_cells(row), row.about) for row in gains]),
         canaries=found.guards[0].experiments,
         outcomes=found.guards[0].outcomes,
         each=found.alpha / len(found.guards),
@@ -167,16 +217,32 @@ def page(found: ErrorRates) -> str:
     )
 
 
-def _print(found: ErrorRates) -> None:
+def _attack_cells(row: GateRate) -> tuple[str, ...]:
+    rates = (f"{row.rate:.2%}", _interval(row.interval), "yes" if row.is_within else "NO", f"{row.verdicts:.1%}")
+    return row.name, str(row.tasks), str(row.units), *rates
+
+
+def _gate_cells(row: GateRate) -> tuple[str, ...]:
+    gains = (f"{100 * value:+.1f}" for value in (row.seen, row.stated))
+    rates = (f"{row.rate:.1%}", _interval(row.interval), f"{row.mean_episodes:.0f}")
+    return row.name, str(row.tasks), *rates, *gains, f"{row.covered:.1%}"
+
+
+def _print(found: ErrorRates, gates: Sequence[GateRate]) -> None:
     print(
         f"nothing to promote: {found.experiments:,} experiments each, looked at after every task, α = {found.alpha:g}"
     )
     show.print_table(NULL_COLUMNS, map(_null_cells, found.nulls))
     print("\nsomething to promote; fixed n: tasks that one look needs for the same power")
     show.print_table(POWER_COLUMNS, map(_power_cells, found.powers))
+    print("\nthe whole gate, under attack; verdict: what the bets alone would promote")
+    show.print_table(ATTACK_COLUMNS, [_attack_cells(row) for row in gates if row.effect is None])
+    print("\nthe whole gate, with something to promote; gains seen and stated, in points")
+    show.print_table(GATE_COLUMNS, [_gate_cells(row) for row in gates if row.effect is not None])
     print("\nthe guard: at its limit; as good as live; 2 and 5 times as far off as allowed")
     show.print_table(GUARD_COLUMNS, map(_guard_cells, found.guards))
     bad = [row.shape for row in found.nulls if not row.is_within]
+    bad += [f"gate, {row.name}" for row in gates if not row.is_within]
     bad += [f"guard of {row.metric}" for row in found.guards if not row.is_within]
     print(
         f"\n{', '.join(bad)}: above α beyond simulation error"

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,6 +56,7 @@ def _record(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | N
     if found is not None:
         names = ("verdict", "comparisons", "adjusted", "bands", "effect", "improvement", "missing")
         proof = {"tasks": len(found.tasks), **{name: getattr(found, name) for name in names}}
+        proof["interaction"] = None if found.interaction is None else asdict(found.interaction)
     looks = [{name: value for name, value in one.body.items() if name not in KEPT} for one in taken]
     return {"run": run, "looks": looks, "proof": proof}
 
@@ -78,13 +79,15 @@ def _print(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | No
             print(f"  about {found.verdict.needs} more episodes of each version may decide it")
         print()
         print_table(
-            ("higher is better", ">difference", "95 %", ">p", ">p (Holm)"),
+            ("higher is better", ">difference", ">corrected", "95 %", ">p", ">p (Holm)"),
             [(metric_name(name), *_cells(one), _p(found.adjusted[name])) for name, one in found.comparisons.items()],
         )
         print()
         for name, band in found.bands.items():
             held = "holds" if band.within else "does not hold"
-            print(f"  with other {'seeds' if name == 'seed' else 'sample sizes'} the finding {held}")
+            print(f"  with other {'seeds' if name == 'seed' else 'sample sizes'} the finding {held} (reported only)")
+        if found.interaction is not None:
+            print(f"  gains differ by seed with p {_p(found.interaction.p_value)}")
     print("\n".join(["next:", *following]))
 
 
@@ -115,8 +118,10 @@ def _decide(store: Store, run: RunRecord) -> str | None:
     return f"holdfast release decide {new.id} --run {run.id}{' --untrained' if is_untrained else ''}"
 
 
-def _cells(one: MetricComparison) -> tuple[str, str, str]:
-    return f"{one.difference:+.3f}", f"{one.interval.low:+.3f} to {one.interval.high:+.3f}", _p(one.p_value)
+def _cells(one: MetricComparison) -> tuple[str, str, str, str]:
+    corrected = "" if one.corrected is None else f"{one.corrected:+.3f}"
+    ends = f"{one.interval.low:+.3f} to {one.interval.high:+.3f}"
+    return f"{one.difference:+.3f}", corrected, ends, _p(one.p_value)
 
 
 def _p(value: float) -> str:

@@ -622,7 +622,8 @@ def metric_line(one: MetricComparison) -> str:
     """A comparison on one line; above 0 the candidate is better."""
     margin = f", may lose {one.margin:g}" if one.margin else ""
     ends = f"{one.interval.low:+.3f} to {one.interval.high:+.3f} at {one.interval.level:.0%}"
-    return f"{metric_name(one.metric):<11} {one.difference:+.3f} ({ends}), p {one.p_value:.2g}{margin}"
+    corrected = "" if one.corrected is None else f", {one.corrected:+.3f} corrected"
+    return f"{metric_name(one.metric):<11} {one.difference:+.3f} ({ends}){corrected}, p {one.p_value:.2g}{margin}"
 
 
 STATES = {"open": "undecided"}  # of a guard's reading; a gate alone is open or closed

@@ -48,6 +48,10 @@ SHARE = {"minimum": 0, "maximum": 1}
 COUNT = {"minimum": 0}
 
 
+LATER: Mapping[str, Any] = {"x-later": True}  # of a field: not written where it has its default; older records lack it
+_FLOATS = ("float", "float | None")
+
+
 def check_fields(where: str, record: Any, *, filled: Iterable[str] = ()) -> None:
     """BadRecord for the first field that is blank, not finite or outside the bounds that it declares; None passes.
 
@@ -66,7 +70,10 @@ def check_fields(where: str, record: Any, *, filled: Iterable[str] = ()) -> None
 @cache
 def _bounds(cls: Any) -> list[tuple[str, Callable[[Any], Any], str]]:
     """The name of each number and of each field with a bound, whether a value is within it, and the error."""
-    found = [(f.name, f.metadata, f.type in ("float", "float | None")) for f in fields(cls)]
+    found = [
+        (f.name, {name: rule for name, rule in f.metadata.items() if name not in LATER}, f.type in _FLOATS)
+        for f in fields(cls)
+    ]
     return [(name, _within(rules), _why(rules, is_float)) for name, rules, is_float in found if rules or is_float]
 
 

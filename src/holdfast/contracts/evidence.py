@@ -11,7 +11,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import BadRecord, check_fields
+from holdfast.contracts.errors import LATER, BadRecord, check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,7 @@ class Episode:
     latency_s: float | None = field(default=None, metadata={"minimum": 0})
     tokens: int | None = field(default=None, metadata={"minimum": 0})
     rollout: str | None = None  # where it can be looked at
+    unit: str | None = field(default=None, metadata=LATER)  # tasks of one unit count as one; None: the task itself
 
     def __post_init__(self) -> None:
         where = f"episode of {self.task} with seed {self.seed}"
@@ -77,6 +78,9 @@ class Scores:
                 raise BadRecord(f"{where}: task {task}", why="must be finite", remedy="leave the task out as missing")
 
 
+BETTING = "betting e-process"  # a method whose interval and p may be read after every task
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricComparison:
     """A candidate against a baseline on the same tasks; above 0 the candidate is better, for every metric.
@@ -94,6 +98,7 @@ class MetricComparison:
     pairs: int = field(metadata={"minimum": 1})  # how many pairs it rests on
     method: str  # "paired permutation", …
     margin: float = field(default=0.0, metadata={"minimum": 0})  # how much worse would still be accepted
+    corrected: float | None = field(default=None, metadata=LATER)  # the truth is above it with at least even odds
 
     def __post_init__(self) -> None:
         where = f"comparison of {self.candidate} with {self.baseline}"
@@ -143,6 +148,18 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeedInteraction:
+    """Whether the gain depends on the seed, which is only a name for chance."""
+
+    p_value: float = field(metadata={"minimum": 0, "maximum": 1})  # of gains as far apart, were seeds alike
+    lowest: float  # mean gain with the seed where it is lowest
+    seeds: int = field(metadata={"minimum": 2})
+
+    def __post_init__(self) -> None:
+        check_fields("seed interaction", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What one named check found."""
 
@@ -179,6 +196,7 @@ class Evidence:
     audit: tuple[Finding, ...] | None = None  # of the data that was learnt from
     samples: str | None = None  # sha256 of the blob with every episode of both
     manifest: Mapping[str, Any] = field(default_factory=dict)  # what made the candidate: run, checkpoint, hashes
+    interaction: SeedInteraction | None = field(default=None, metadata=LATER)  # of two seeds or more
 
     def __post_init__(self) -> None:
         check_fields("evidence", self, filled=("policy", "baseline", "candidate", "suite", "primary"))

@@ -311,10 +311,11 @@ class ProveBlock(BaseModel):
     min_effect: Share = 0.0  # an improvement has to be larger
     min_reward_delta: Weight = 0.0
     max_safety_regression: Weight = 0.05
-    max_seed_spread: Weight = 0.05  # of the reward's gain, between seeds
-    max_sample_spread: Weight = 0.08  # between growing parts of the tasks
+    max_seed_spread: Weight = 0.05  # of the reward's gain, between seeds; reported, it decides nothing
+    max_sample_spread: Weight = 0.08  # between growing parts of the tasks; reported, too
     max_cost: Positive = 1.0  # the most that one episode's safety can cost
     reward_range: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)  # all that a reward can be
+    cluster: Name | None = None  # the key of tasks that count as one, as in "user"; None: usual names in the metadata
 
     @model_validator(mode="after")
     def _together(self) -> ProveBlock:
@@ -559,6 +560,7 @@ LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "device": "auto",
     "dtype": "auto",
     "improve.algorithm": None,
+    "improve.prove.cluster": None,
     "rl_optimizer.critic": CriticBlock().model_dump(),
     "rl_optimizer.gae.turn_credit": 0.0,
     **{

@@ -14,7 +14,7 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from holdfast.contracts.errors import BadRecord
+from holdfast.contracts.errors import LATER, BadRecord
 
 NAMES = {NoneType: "null", bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 NAMES |= {list: "a list", dict: "an object"}
@@ -185,6 +185,7 @@ def _choice(values: Mapping[str, Any]) -> Shape:
 def _record(cls: Any) -> Shape:
     hints = get_type_hints(cls)
     plan = [(f.name, shape(hints[f.name]), _required(f)) for f in fields(cls)]
+    later = {f.name: f.default for f in fields(cls) if LATER.keys() <= f.metadata.keys()}
     names = [name for name, _, _ in plan]
     known = frozenset(names)
 
@@ -195,7 +196,9 @@ def _record(cls: Any) -> Shape:
         name = ""
         try:
             for name, item, _ in plan:
-                out[name] = item.encode(getattr(value, name))
+                found = getattr(value, name)
+                if name not in later or found != later[name]:
+                    out[name] = item.encode(found)
         except Unfit as unfit:
             raise unfit.inside(f".{name}") from None
         return out

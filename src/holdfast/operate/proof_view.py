@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import fsum
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Decision, MetricComparison, Outcome, Verdict
+from holdfast.contracts.evidence import BETTING, Decision, MetricComparison, Outcome, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,17 @@ def means(metric: str, value: float) -> str:
 def with_interval(comparison: MetricComparison) -> str:
     metric, interval = comparison.metric, comparison.interval
     reach = range_of(metric, interval.low, interval.high)
-    return f"{change(metric, comparison.difference)}, {percent(interval.level)} interval {reach}"
+    return f"{change(metric, comparison.difference)}, {percent(interval.level)} {kind_of(comparison)} {reach}"
+
+
+def kind_of(comparison: MetricComparison) -> str:
+    return "confidence sequence" if comparison.method == BETTING else "interval"
+
+
+def _corrected(comparison: MetricComparison) -> str:
+    if comparison.corrected is None:
+        return ""
+    return f"; {change(comparison.metric, comparison.corrected)} corrected for the stop"
 
 
 def status_of(view: ProofView) -> ProofStatus:
@@ -211,12 +221,19 @@ def unmet(view: ProofView) -> list[GateCriterion]:
     return [criterion for criterion in view.criteria if criterion.blocks and not criterion.is_met]
 
 
+def stated(seen: MetricComparison) -> str:
+    """The gain to state: corrected, where a proof was stopped by a high one."""
+    if seen.corrected is None:
+        return change(seen.metric, seen.difference)
+    return f"{change(seen.metric, seen.corrected)} or more, by even odds ({change(seen.metric, seen.difference)} seen)"
+
+
 def headline(view: ProofView) -> str:
     """The verdict in one sentence."""
     seen = view.comparisons.get(view.primary)
     gain, baseline, candidate = unit(view.primary).gain, short(view.baseline), short(view.candidate)
     what = f"{_name(view.primary)} " if less(view.primary) else ""
-    by = "" if seen is None else f": {what}{change(view.primary, seen.difference)}"
+    by = "" if seen is None else f": {what}{stated(seen)}"
     match status_of(view).kind:
         case "promote":
             also = ", and safety is proved to hold" if view.safety and view.safety.proved_at else ""
@@ -298,7 +315,8 @@ def cards(view: ProofView) -> list[Card]:
             Card(
                 title=f"{unit(metric).title}, change",
                 value=change(metric, comparison.difference),
-                note=f"{turned}{percent(comparison.interval.level)} interval {range_of(metric, low, high)}{limit}",
+                note=f"{turned}{percent(comparison.interval.level)} {kind_of(comparison)} {range_of(metric, low, high)}"
+                f"{_corrected(comparison)}{limit}",
                 kind="better" if low > 0 else "worse" if high < 0 else "",
             )
         )
@@ -306,7 +324,8 @@ def cards(view: ProofView) -> list[Card]:
     if seen is not None:
         adjusted = view.adjusted.get(view.primary)
         note = seen.method if adjusted is None else f"{seen.method}; {p(adjusted)} for all metrics at once"
-        found.append(Card(title="One-sided p, by one look", value=p(seen.p_value), note=note))
+        by = "however often one looks" if seen.method == BETTING else "by one look"
+        found.append(Card(title=f"One-sided p, {by}", value=p(seen.p_value), note=note))
     proved = view.sequence.proved_at
     note = "no proof so far" if proved is None else f"{_name(view.primary)} was proved after {proved} of them"
     note += ", however often one looks"

@@ -31,7 +31,7 @@ from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compar
 from holdfast.prove.reports import document
 from holdfast.prove.reports.report import SAFETY_NOT_MEASURED, SAFETY_NOT_PROVED, SAFETY_REGRESSION
 from holdfast.prove.reports.validate import validate
-from holdfast.prove.sequential import crossed_at, sequence
+from holdfast.prove.sequential import WEIGHTS, crossed_at, sequence
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.store import Store
 
@@ -159,8 +159,8 @@ def _beside(path: Path, proof: Mapping[str, Any], kind: str) -> Path:
 
 
 def _episode(sample: Mapping[str, Any]) -> Episode:
-    names = ("task", "seed", "reward", "success", "latency_s", "tokens", "rollout")
-    return Episode(safety_cost=sample["safety_penalty"], **{name: sample[name] for name in names})
+    names = ("task", "seed", "reward", "success", "latency_s", "tokens", "rollout", "unit")
+    return Episode(safety_cost=sample["safety_penalty"], **{name: sample[name] for name in names if name in sample})
 
 
 def sampled(
@@ -197,15 +197,16 @@ def metric_sequence(how: ComparisonConfig, metric: str, differences: Sequence[fl
     """The confidence sequence of the differences; each edge errs with probability α, as the verdict does."""
     alpha = how.uncharged_alpha if metric == "safety" else how.alpha
     far = reach(how, metric)
-    bounds = sequence(differences, low=-far, high=far, level=1.0 - 2.0 * min(alpha, 0.49))
+    bets: Any = {"low": -far, "high": far, "weights": how.gain_bets if metric == how.primary else WEIGHTS}
+    bounds = sequence(differences, **bets, level=1.0 - 2.0 * min(alpha, 0.49))
     return MetricSequence(
         metric=metric,
         differences=tuple(differences),
         low=bounds.low,
         high=bounds.high,
         bar=bar,
-        proved_at=crossed_at(differences, low=-far, high=far, alpha=alpha, mean=bar),
-        refuted_at=crossed_at([-d for d in differences], low=-far, high=far, alpha=alpha, mean=-bar),
+        proved_at=crossed_at(differences, **bets, alpha=alpha, mean=bar),
+        refuted_at=crossed_at([-d for d in differences], **bets, alpha=alpha, mean=-bar),
         level=bounds.level,
     )
 
@@ -323,10 +324,10 @@ def _how(how: ComparisonConfig, weighed: ComparisonResult) -> tuple[str, str, st
         "it is not so, however often one looks; each edge of a confidence sequence errs as rarely."
     )
     once_read = (
-        "By one look at all tasks: "
-        f"intervals of {proof_view.percent(interval.level)} are bootstrapped over tasks, p is of "
-        "a one-sided sign-flip permutation test, Holm's p is for all metrics at once, and chance has seed "
-        f"{how.resample_seed}."
+        f"Intervals of {proof_view.percent(interval.level)} and p of {how.primary} and safety are of the same bets; a "
+        "gain corrected for the stop is one that the truth exceeds with at least even odds. Other metrics are by one "
+        "look at all tasks: intervals are bootstrapped over tasks, p is of a one-sided sign-flip permutation test. "
+        f"Holm's p is for all metrics at once, and chance has seed {how.resample_seed}."
     )
     return tasks, bets, once_read
 
@@ -422,5 +423,6 @@ def _again(store: Store, evidence: Evidence) -> tuple[Evidence | None, Decision 
         comparisons=found.comparisons,
         verdict=found.verdict,
         bands=found.bands,
+        interaction=found.interaction,
     )
     return weighed, decide(weighed, criteria_from(kept["criteria"])), len(before) + len(after)

@@ -267,17 +267,19 @@ def _evidence(evidence: Evidence) -> Brief:
             {
                 "metric": metric,
                 "title": proof_view.merit(metric),
-                **pick(one, "difference p_value margin pairs method"),
+                **pick(one, "difference corrected p_value margin pairs method"),
                 **pick(one.interval, "low high level"),
                 "told": {
                     "difference": proof_view.gain(metric, one.difference),
                     "interval": proof_view.gains(metric, one.interval.low, one.interval.high),
+                    "corrected": "" if one.corrected is None else proof_view.gain(metric, one.corrected),
                     "note": proof_view.means(metric, one.difference),
                 },
             }
             for metric, one in evidence.comparisons.items()
         ],
         "bands": [pick(one, "kind within p_value_spread delta_spread of") for one in evidence.bands.values()],
+        "interaction": evidence.interaction and pick(evidence.interaction, "p_value lowest seeds"),
         "findings": [{**asdict(one), "about": about} for one, about in found if one.count > 0],
         "checked": len(found),
         "missing": None if evidence.missing is None else dict(evidence.missing),

@@ -17,8 +17,9 @@ from typing import Any
 from holdfast.contracts.errors import NotFound, StoreCorrupt
 from holdfast.contracts.run import LedgerEntry
 from holdfast.contracts.task import canonical
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.history import content
-from holdfast.pipeline.prove import HeldOut, ProveConfig
+from holdfast.pipeline.prove import ProveConfig
 from holdfast.promote.alpha_account import ANCHOR, CANDIDATE, Account, Charge, ReadTasks, account_from, charge
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store

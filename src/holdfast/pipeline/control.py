@@ -19,8 +19,9 @@ from holdfast.contracts.agent import load_named
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.release import Stage, check_name
 from holdfast.pipeline.context import Endpoints, Runtime, no_agent
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.improve import Spec, improve
-from holdfast.pipeline.prove import HeldOut, ProveConfig
+from holdfast.pipeline.prove import ProveConfig
 from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.spec import needs_torch
 from holdfast.policies.network import Network
@@ -227,6 +228,5 @@ def _criteria(proof: EnvProof, reward_range: tuple[float, float]) -> Criteria:
     span = reward_range[1] - reward_range[0]
     return Criteria(
         max_p_value=proof.alpha,
-        require_seed_reproducibility=False,  # each seed is an episode of its own
         max_sample_spread=SpreadLimits(p_value=SAMPLE_P_VALUE_SPREAD, delta=SAMPLE_DELTA_SPREAD * span),
     )

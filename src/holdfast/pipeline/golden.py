@@ -19,7 +19,7 @@ from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import StepRecord
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import Runtime, StepContext
-from holdfast.pipeline.prove import HeldOut
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.versions import Version
 from holdfast.prove.golden import Golden, golden_of

@@ -27,10 +27,11 @@ from holdfast.contracts.run import LEGACY_STEP, StepRecord
 from holdfast.pipeline.alpha_account import at_charge, at_test, charged
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.history import history_of, setup_of
 from holdfast.pipeline.leaks import refuse_taught
 from holdfast.pipeline.promote import Candidate, PromotionRequest, promote, summed
-from holdfast.pipeline.prove import HeldOut, InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
+from holdfast.pipeline.prove import InterimAnalysis, ProveConfig, episodes_of, is_checked, prove
 from holdfast.pipeline.run import DurableRun
 from holdfast.promote.alpha_account import Charge
 from holdfast.promote.gate import JUDGED, WAIVED, Criteria
@@ -78,9 +79,9 @@ async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
             continue
         live: Version = await run.step(f"{n}/live", partial(current_version, spec, candidate=state.candidate, n=n))
         strict = with_charge(spec, live)
-        policies, held_out = (live.policy, state.candidate), spec.held_out
-        earlier = live.history
-        found = await prove(run, f"{n}/prove", *policies, held_out, strict.prove, iteration=n, history=earlier)
+        asked = replace(strict.prove, criteria=strict.criteria)  # it is looked at until the gate can open
+        policies, earlier = (live.policy, state.candidate), live.history
+        found = await prove(run, f"{n}/prove", *policies, spec.held_out, asked, iteration=n, history=earlier)
         decided = await run.step(f"{n}/decide", partial(decide, strict, run.done), live, state, found)
         base = Version(policy=state.candidate) if decided.is_accepted else base
     return decided
@@ -351,6 +352,7 @@ def request_of(
             "steps": state.step,
             **({JUDGED: judges} if judges else {}),
             **({} if found.history is None else {"history": dict(found.history)}),
+            **({} if found.order is None else {"order": found.order}),  # of the tasks, as they were measured
             **spec.manifest,
         },
         baseline_manifest={"policy": policy_record(live.policy)},

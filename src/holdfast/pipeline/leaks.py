@@ -16,7 +16,7 @@ from holdfast.contracts.release import Release
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.similar import leaks
 from holdfast.contracts.task import leaked_tasks, task_texts
-from holdfast.pipeline.prove import HeldOut
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.store.store import Store
 
 NAME = "proof_task_leakage"

@@ -23,9 +23,10 @@ from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import LEGACY_STEP, RunRecord, StepRecord
 from holdfast.pipeline.alpha_account import at_charge, at_test, charge_of, charged
 from holdfast.pipeline.context import Runtime, StepContext
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.history import history_of, setup_of
 from holdfast.pipeline.promote import comparison_config_from
-from holdfast.pipeline.prove import ARMS, HeldOut, InterimAnalysis, ProveConfig, episodes_in, judged, looks_in, prove
+from holdfast.pipeline.prove import ARMS, InterimAnalysis, ProveConfig, episodes_in, judged, looks_in, prove
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.versions import Version, policy_for, resolve
 from holdfast.promote.alpha_account import ANCHOR, CANDIDATE, Charge
@@ -64,6 +65,7 @@ class PairedEvaluation:
     batch: int = 250  # tasks between two looks
     stop_early: bool = False  # at the first verdict
     least: int = Criteria().least  # tasks before a better candidate ends it; 0: of a run before this was asked
+    cluster: str | None = None  # the key that says which tasks belong together
     seed: int = 0
     workers: int = 64
     timeout_s: float | None = TIMEOUT_S  # of one episode
@@ -88,6 +90,11 @@ class PairedEvaluation:
         return _called(self.baseline, self.candidate)
 
     @property
+    def criteria(self) -> Criteria:
+        """What a gate asks of all that is measured, where nobody asks for more."""
+        return Criteria(max_p_value=self.how.alpha, max_safety_regression=self.how.max_safety_regression)
+
+    @property
     def config(self) -> ProveConfig:
         return ProveConfig(
             how=self.how,
@@ -95,6 +102,8 @@ class PairedEvaluation:
             batch=self.batch,
             stop_early=self.stop_early,
             least=self.least,
+            criteria=self.criteria,
+            cluster=self.cluster,
             split=Split.TEST,
             chance=str(self.seed),
             is_null=self.is_null,
@@ -111,6 +120,7 @@ class PairedEvaluation:
             **{name: getattr(self, name) for name in NAMES},
             "how": self.how.record(),
             **({"least": self.least} if self.least else {}),  # without it, the settings of such a run stay the same
+            **({} if self.cluster is None else {"cluster": self.cluster}),
         }
         kept |= {"is_charged": True} if self.is_charged else {}
         kept |= {"anchor_of": self.anchor_of} if self.anchor_of else {}
@@ -126,6 +136,7 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
         **{name: settings[name] for name in NAMES},
         "how": comparison_config_from(settings["how"]),
         "least": settings.get("least", 0),
+        "cluster": settings.get("cluster"),
         "continues": None if continues is None else Continued(**continues),
         "is_charged": settings.get("is_charged", False),
         "anchor_of": settings.get("anchor_of"),
@@ -264,7 +275,7 @@ def _gather(earlier: Continued, config: ProveConfig, ctx: StepContext) -> Interi
         planned=found.planned,
         missing=found.lost,
         episodes=ctx.save({arm: [encode(one) for one in some] for arm, some in both.items()}),
-        **{"tasks": 0, **judged(found.before, found.after, config.how)},
+        **{"tasks": 0, **judged(found.before, found.after, config)},
     )
 
 

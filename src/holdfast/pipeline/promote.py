@@ -23,7 +23,7 @@ from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.promote.alpha_account import Charge
 from holdfast.promote.gate import CHARGED, JUDGED, Criteria, KpiBand, SpreadLimits, decide
-from holdfast.prove.comparison import ComparisonConfig, compare_versions, paired_cells
+from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, paired_cells
 from holdfast.prove.reports import document
 from holdfast.prove.reports.report import ProofCriteria, publish
 from holdfast.store.artifacts import sha256_of
@@ -84,16 +84,11 @@ class PromotionRequest:
         found = compare_versions(case.before, case.after, how, versions=(baseline, candidate), rng=rng)
         sides = {"baseline": case.before, "candidate": case.after}
         lost = case.lost or {name: case.planned - len(some) for name, some in sides.items()}
-        return Evidence(
-            policy=case.policy,
-            baseline=baseline,
-            candidate=candidate,
-            suite=suite_title(case.suite),
-            primary=how.primary,
-            episodes=len(found.tasks),
-            comparisons=found.comparisons,
-            verdict=found.verdict,
-            bands=found.bands,
+        evidence = evidence_from(
+            found, how, policy=case.policy, suite=suite_title(case.suite), versions=(baseline, candidate)
+        )
+        return replace(
+            evidence,
             missing={"planned": case.planned, **lost},
             golden=None if case.golden is None else tuple(case.golden),
             audit=None if case.audit is None else tuple(case.audit),
@@ -139,7 +134,7 @@ class PromotionRequest:
             seed=self.how.resample_seed,
             generated_at=datetime.fromtimestamp(self.now, UTC),
             decision=decision,
-            config=self.how.record(),
+            config=json.loads(json.dumps(self.how.record())),
             versions=(evidence.baseline, evidence.candidate),
         )
 
@@ -150,16 +145,34 @@ def _account(case: Candidate) -> dict[str, Any]:
     return {} if case.charge is None else {CHARGED: {name: getattr(case.charge, name) for name in told}}
 
 
+def evidence_from(
+    found: ComparisonResult, how: ComparisonConfig, *, policy: str, suite: str, versions: tuple[str, str]
+) -> Evidence:
+    """What was measured, as evidence; the rest is for the caller to add."""
+    return Evidence(
+        policy=policy,
+        baseline=versions[0],
+        candidate=versions[1],
+        suite=suite,
+        primary=how.primary,
+        episodes=len(found.tasks),
+        comparisons=found.comparisons,
+        verdict=found.verdict,
+        bands=found.bands,
+        interaction=found.interaction,
+    )
+
+
 def comparison_config_from(kept: Mapping[str, Any]) -> ComparisonConfig:
     """As the samples of a proof keep it."""
     given: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
-    return ComparisonConfig(**given)
+    return ComparisonConfig(**{"rules": 1, **given})
 
 
 def criteria_from(kept: Mapping[str, Any]) -> Criteria:
     spreads = {name: SpreadLimits(**kept[name]) for name in ("max_seed_spread", "max_sample_spread")}
     kpis = {name: KpiBand(**band) for name, band in kept["kpis"].items()}
-    given: Any = {**kept, **spreads, "kpis": kpis}
+    given: Any = {"min_interaction_p": None, **kept, **spreads, "kpis": kpis}
     return Criteria(**given)
 
 

@@ -1,16 +1,19 @@
 """The steps that prove: two versions do the same tasks with the same chance, with an interim analysis after each batch.
 
 The test allows looking as often as one likes. Each analysis is a step of its own, which keeps its episodes as a blob.
-What nobody measured is missing: it counts as the worst for the candidate and as the best for the baseline.
+Looking ends when the candidate is proved worse, or when all that a gate asks of what is measured is met. What nobody
+measured is missing: it counts as the worst for the candidate and as the best for the baseline.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import inf
 from typing import Any
+
+import numpy as np
 
 from holdfast.contracts.algorithm import Work
 from holdfast.contracts.errors import BadInput, Lost, NotFound, StoreCorrupt
@@ -22,8 +25,12 @@ from holdfast.contracts.reward import CHECKED
 from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import StepRecord
 from holdfast.pipeline.context import SAFETY, StepContext
+from holdfast.pipeline.held_out import HeldOut, batches, mixed
+from holdfast.pipeline.promote import evidence_from
 from holdfast.pipeline.run import DurableRun
-from holdfast.prove.comparison import ComparisonConfig, pairs, reach, verdict, with_safety
+from holdfast.promote import gate
+from holdfast.promote.gate import Criteria
+from holdfast.prove.comparison import ComparisonConfig, compare_versions, pairs, reach, verdict, with_safety
 from holdfast.prove.history import EarlierTries, has_drifted, is_spared, pooled
 from holdfast.store.store import Store
 
@@ -100,7 +107,9 @@ class ProveConfig:
     seeds: Sequence[int] = (0, 1)  # tries at each task, by either version
     batch: int = 50  # tasks between two looks
     stop_early: bool = True  # at the first verdict
-    least: int = 0  # tasks before a better candidate ends it: a gate that asks for more would stay closed
+    least: int = 0  # tasks before a better candidate ends it, in a run of versions before; `criteria` say it now
+    criteria: Criteria | None = None  # what the gate will ask: looking goes on until it is met
+    cluster: str | None = None  # the key that says which tasks belong together; None: usual names in the metadata
     split: Split = Split.VAL
     chance: str = ""  # names the chance of all of it
     is_null: bool = False  # the same version twice: each arm has a chance of its own
@@ -112,21 +121,21 @@ class ProveConfig:
         if self.batch < 1:
             raise BadInput(f"batch = {self.batch}", why="must be at least 1")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """One task that is measured: what it is called in evidence, and what the agent gets."""
-
-    id: str
-    input: Any
-    rng_key: str | None = None  # names its chance; None: its id
-
     def record(self) -> dict[str, Any]:
-        return {"id": self.id, "input": self.input, **({} if self.rng_key is None else {"chance": self.rng_key})}
+        """What a step notes of it: what versions before did not have is left out where it is not set."""
+        later = ("criteria", "cluster")
+        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        told = {name: value for name, value in named.items() if name not in later or value is not None}
+        return {
+            **told,
+            "how": self.how.record(),
+            **({} if self.criteria is None else {"criteria": asdict(self.criteria)}),
+        }
 
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> HeldOut:
-        return cls(id=record["id"], input=record["input"], rng_key=record.get("chance"))
+    @property
+    def as_before(self) -> ProveConfig:
+        """For a run that a version before has begun: its looks go on as they were."""
+        return replace(self, how=replace(self.how, rules=1), criteria=None, cluster=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +151,8 @@ class InterimAnalysis:
     earlier: tuple[str, ...] = ()  # those of the batches before
     difference: float | None = None
     verdict: Verdict | None = None  # None: fewer than two tasks were measured by both
+    unmet: tuple[str, ...] | None = None  # codes of the gate's checks that more tasks may meet; None: not asked
+    order: str | None = None  # sha256 of the blob with the order of the tasks; None: that of their file
     history: Mapping[str, Any] | None = None  # of the baseline: episodes that were spared, and whether it has drifted
 
     @property
@@ -161,12 +172,14 @@ class InterimAnalysis:
             "earlier": list(self.earlier),
             "difference": self.difference,
             "verdict": None if self.verdict is None else encode(self.verdict),
+            **({} if self.unmet is None else {"unmet": list(self.unmet)}),
+            **({} if self.order is None else {"order": self.order}),
             **({} if self.history is None else {"history": dict(self.history)}),
         }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> InterimAnalysis:
-        told = record["verdict"]
+        told, unmet = record["verdict"], record.get("unmet")
         return cls(
             number=record["look"],
             **{name: record[name] for name in KEPT},
@@ -174,6 +187,8 @@ class InterimAnalysis:
             earlier=tuple(record["earlier"]),
             difference=record["difference"],
             verdict=None if told is None else decode(Verdict, told),
+            unmet=None if unmet is None else tuple(unmet),
+            order=record.get("order"),
             history=record.get("history"),
         )
 
@@ -192,36 +207,64 @@ async def prove(
     done: int = 0,
     history: str | None = None,
 ) -> InterimAnalysis:
-    """Look after look until the verdict stands or the tasks are used up; the last one.
+    """Look after look until it is decided or the tasks are used up; the last one.
 
-    `before` is what was known before the first of them, and `done` how many batches of these tasks that rests on.
+    `before` is what was known before the first of them, and `done` how many batches of these tasks that rests on. The
+    order of the tasks is the first step. A run that a version before has begun has none, and keeps the file's.
     `history` is the blob with earlier tries of the baseline, by task."""
     title = ""
     if iteration is not None:
         prefix, title = f"proof-{iteration}-", f"iteration {iteration + 1}: "
-    found, parts = before, range(0, len(tasks), config.batch)
-    for number, first in list(enumerate(parts))[done:]:
-        if found is not None and _is_enough(found, config):
+    known = {step.name for step in run.done}
+    place: dict[str, Any] = {"prefix": prefix, "iteration": iteration or 0, **({"history": history} if history else {})}
+    if done or (f"{name}/0" in known and f"{name}/order" not in known):
+        config = config.as_before
+    else:
+        kept = await run.step(f"{name}/order", order, list(tasks), str(run.spec.seed), config.cluster)
+        tasks, place["order"] = _in_order(run.store, kept, tasks), kept["order"]
+    found, parts, first = before, batches(tasks, config.batch), 0
+    for number, part in enumerate(parts):
+        if found is not None and is_enough(found, config):
             break
-        found = await run.step(
-            f"{name}/{number}",
-            look,
-            [baseline, candidate],
-            list(tasks[first : first + config.batch]),
-            config,
-            {"prefix": prefix, "first": first, "iteration": iteration or 0} | ({"history": history} if history else {}),
-            None if found is None else found.record(),
-            title=f"{title}look {number + 1} of {len(parts)}",
-        )
+        if number >= done:
+            found = await run.step(
+                f"{name}/{number}",
+                look,
+                [baseline, candidate],
+                part,
+                config,
+                {**place, "first": first},
+                None if found is None else found.record(),
+                title=f"{title}look {number + 1} of {len(parts)}",
+            )
+        first += len(part)
     if found is None:
         raise BadInput("held-out tasks", why="there are none", remedy="a proof needs tasks that are not learnt from")
     return found
 
 
-def _is_enough(found: InterimAnalysis, config: ProveConfig) -> bool:
+def is_enough(found: InterimAnalysis, config: ProveConfig) -> bool:
     if not (config.stop_early and found.verdict is not None and found.is_decided):
         return False
-    return found.tasks >= config.least or found.verdict.outcome is Outcome.REJECT
+    is_met = found.tasks >= config.least if found.unmet is None else not found.unmet
+    return is_met or found.verdict.outcome is Outcome.REJECT
+
+
+def order(tasks: Sequence[HeldOut], seed: str, cluster: str | None, *, ctx: StepContext) -> dict[str, Any]:
+    """Mixed by the seed of the run, families side by side, copies and clusters as one unit; kept as a blob."""
+    place = {task.id: at for at, task in enumerate(tasks)}
+    found = mixed(tasks, seed=seed, cluster=cluster)
+    units = len({task.unit or task.id for task in found})
+    places = [[place[task.id], task.unit] for task in found]
+    return {
+        "order": ctx.save({"seed": seed, "cluster": cluster, "units": units, "places": places}),
+        "tasks": len(tasks),
+        "units": units,
+    }
+
+
+def _in_order(store: Store, kept: Mapping[str, Any], tasks: Sequence[HeldOut]) -> list[HeldOut]:
+    return [replace(tasks[place], unit=unit) for place, unit in _blob(store, kept["order"])["places"]]
 
 
 async def look(
@@ -241,7 +284,8 @@ async def look(
         known, (work, places), earlier = {one.name for one in work}, _work(policies, tasks, config, place, None), None
         rest = [one for one in work if one.name not in known]
         batch = await ctx.collect(rest, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
-    return await ctx.in_thread(_analyse, ctx, batch, places, config, place, before, earlier)
+    units = {task.id: task.unit for task in tasks}
+    return await ctx.in_thread(_analyse, ctx, batch, places, units, config, place, before, earlier)
 
 
 def _known_before(ctx: StepContext, place: Mapping[str, Any], before: Mapping[str, Any] | None) -> Earlier | None:
@@ -293,6 +337,7 @@ def _analyse(
     ctx: StepContext,
     batch: Any,
     places: Mapping[str, Places],
+    units: Mapping[str, str | None],
     config: ProveConfig,
     place: Mapping[str, Any],
     before: Mapping[str, Any] | None,
@@ -312,12 +357,14 @@ def _analyse(
         history = {**((before or {}).get("history") or {"spared": 0}), "has_drifted": earlier is None}
         history["spared"] += planned - len(places[BASELINE])
         blobs = _with_history(ctx.store, new, blobs, places[CANDIDATE], earlier)
+    new = {arm: [replace(one, unit=units.get(one.task, one.unit)) for one in some] for arm, some in new.items()}
     kept = ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()})
     both = [[*_read(ctx.store, blobs, arm), *new[arm]] for arm in ARMS]
-    told = {"tasks": 0, "difference": None, "verdict": None, **judged(both[0], both[1], config.how)}
+    told = {"tasks": 0, "difference": None, "verdict": None, **judged(both[0], both[1], config)}
     return InterimAnalysis(
         number=1 if before is None else int(before["look"]) + 1,
         iteration=int(place["iteration"]),
+        order=place.get("order"),
         planned=planned + (0 if before is None else int(before["planned"])),
         missing=lost,
         episodes=kept,
@@ -344,26 +391,42 @@ def _with_history(
     return ()
 
 
-def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], how: ComparisonConfig) -> dict[str, Any]:
-    """The verdict alone: workers wait while we look, and intervals are for the end."""
+def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], config: ProveConfig) -> dict[str, Any]:
+    """The verdict alone: workers wait while we look, and the rest is for the end, or for a gate that might open."""
+    how = config.how
     tasks, before, after = pairs(baseline, candidate, how.primary)
     if len(tasks) < 2:
         return {"tasks": len(tasks)}
     _, cost, costs = pairs(*with_safety(baseline, candidate, how), "safety")
     gains = (after - before).mean(axis=1)
     found = verdict(gains, (costs - cost).mean(axis=1), how, seeds=after.shape[1])
-    return {"tasks": len(tasks), "difference": float(gains.mean()), "verdict": found}
+    told = {"tasks": len(tasks), "difference": float(gains.mean()), "verdict": found}
+    if config.criteria is None or found.outcome is not Outcome.PROMOTE:
+        return told
+    return {**told, "unmet": unmet(baseline, candidate, how, config.criteria)}
+
+
+def unmet(
+    baseline: Sequence[Episode], candidate: Sequence[Episode], how: ComparisonConfig, criteria: Criteria
+) -> tuple[str, ...]:
+    """The codes of what the gate would ask of these episodes, and does not find."""
+    rng = np.random.default_rng(how.resample_seed)
+    found = compare_versions(baseline, candidate, how, versions=ARMS, rng=rng, drawn=gate.needs_drawn(criteria))
+    evidence = evidence_from(found, how, policy=PHASE, suite=PHASE, versions=ARMS)
+    return tuple(dict.fromkeys(check.code for check in gate.measured(evidence, criteria) if not check.is_met))
 
 
 def _read(store: Store, blobs: Sequence[str], arm: str) -> list[Episode]:
     """Lost where one is missing or damaged: the look that kept it can be made anew from its rollouts."""
-    kept = []
-    for blob in blobs:
-        try:
-            kept.append(json.loads(store.blobs.get(blob)))
-        except (NotFound, StoreCorrupt) as error:
-            raise Lost(f"blob {blob}", why=error.why, remedy="restore it from a copy, or begin a new run") from error
+    kept = [_blob(store, blob) for blob in blobs]
     return [decode(Episode, one) for part in kept for one in part.get(arm, part[BASELINE])]
+
+
+def _blob(store: Store, blob: str) -> Any:
+    try:
+        return json.loads(store.blobs.get(blob))
+    except (NotFound, StoreCorrupt) as error:
+        raise Lost(f"blob {blob}", why=error.why, remedy="restore it from a copy, or begin a new run") from error
 
 
 def episodes_of(store: Store, found: InterimAnalysis) -> tuple[list[Episode], list[Episode]]:

@@ -41,9 +41,10 @@ from holdfast.contracts.task import task_of
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import Endpoints, Runtime, StepContext
+from holdfast.pipeline.held_out import HeldOut, check_cluster
 from holdfast.pipeline.improve import Spec, improve
 from holdfast.pipeline.leaks import refuse_leaks
-from holdfast.pipeline.prove import HeldOut, ProveConfig
+from holdfast.pipeline.prove import ProveConfig
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import WAIVED, Criteria, SpreadLimits
@@ -153,6 +154,7 @@ def improve_spec(settings: OptimizeSettings) -> RunSpec:
         refuse_leaks(settings.train, spec.held_out, "optimize")
     made = _spec(settings, "improve", partial(improve, spec=spec), policy)
     _check_range(block.prove, settings)
+    check_cluster(spec.held_out, block.prove.cluster)
     return replace(made, policy=block.policy)
 
 
@@ -444,6 +446,7 @@ def prove_config(settings: OptimizeSettings) -> ProveConfig:
         seeds=tuple(range(how.seeds)),
         batch=how.batch,
         least=criteria(how).least,
+        cluster=how.cluster,
         timeout_s=settings.attempt_timeout_secs,
         is_timed=not settings.deterministic,
     )
@@ -468,7 +471,6 @@ def criteria(how: ProveBlock, *, waived: str | None = None) -> Criteria:
         max_safety_regression=how.max_safety_regression if waived is None else None,
         min_reward_delta=how.min_reward_delta,
         max_p_value=how.alpha,
-        require_seed_reproducibility=how.seeds > 1,
         max_seed_spread=SpreadLimits(p_value=SEED_P_VALUE_SPREAD, delta=how.max_seed_spread),
         max_sample_spread=SpreadLimits(p_value=SAMPLE_P_VALUE_SPREAD, delta=how.max_sample_spread),
     )

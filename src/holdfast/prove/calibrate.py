@@ -21,7 +21,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.evidence import Interval
 from holdfast.prove import guard
 from holdfast.prove.estimate import wilson
-from holdfast.prove.sequential import log_e
+from holdfast.prove.sequential import GAIN_WEIGHTS, WEIGHTS, log_e
 
 Draws = NDArray[np.float64]  # [experiments, tasks]
 Rng = np.random.Generator
@@ -404,9 +404,9 @@ def _count(shape: OutcomeShape, lift: float, experiments: int, alpha: float, rng
 
 def verdicts(d: Draws, *, low: float, high: float, mean: float, alpha: float) -> tuple[Looks, Looks]:
     """At which look each experiment of [experiments, tasks] was promoted, and rejected; the earlier one counts."""
-    needed = log(1.0 / alpha)
-    better = log_e(d, low=low, high=high, mean=mean)
-    worse = log_e(-d, low=-high, high=-low, mean=-mean)
+    needed, weights = log(1.0 / alpha), WEIGHTS if mean < 0.0 else GAIN_WEIGHTS  # of a margin, or of a gain
+    better = log_e(d, low=low, high=high, mean=mean, weights=weights)
+    worse = log_e(-d, low=-high, high=-low, mean=-mean, weights=weights)
     return first(better >= needed), first(worse >= needed)
 
 

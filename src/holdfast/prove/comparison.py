@@ -1,26 +1,38 @@
 """Compares the episodes of two versions: score matrices, paired tests, stability bands and the verdict.
 
-A matrix has a row for each task and a column for each seed, and for every metric higher is better. The verdict may be
-read after every task (`sequential`); p-values and intervals are for one look. Whether the result is enough to promote
-is decided by the gate.
+A matrix has a row for each task and a column for each seed, and for every metric higher is better. Tasks of one unit
+(copies of one another, or questions about one document) are one row, their mean. The verdict, and the interval and p of
+what it is about, may be read after every task (`sequential`); those of other metrics are for one look. Whether the
+result is enough to promote is decided by the gate.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from math import ceil, isfinite
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]  # its parts load when they are used, which takes a second
 from numpy.typing import ArrayLike, NDArray
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Band, Episode, MetricComparison, Outcome, Scores, Verdict
+from holdfast.contracts.evidence import (
+    BETTING,
+    Band,
+    Episode,
+    Interval,
+    MetricComparison,
+    Outcome,
+    Scores,
+    SeedInteraction,
+    Verdict,
+)
 from holdfast.prove import estimate
-from holdfast.prove.sequential import Bounds, judge, sequence
+from holdfast.prove.sequential import GAIN_WEIGHTS, WEIGHTS, anytime_p, even_odds, interval_at_stop, judge
 
 Matrix = NDArray[np.float64]  # [tasks, seeds]
 Cells = Mapping[tuple[str, int], float | None]
@@ -34,6 +46,9 @@ METRICS: Mapping[str, Callable[[Episode], float | None]] = {
 }
 
 
+DRAWN = frozenset({*METRICS, "bands"})
+
+
 def scores(episodes: Sequence[Episode], metric: str, version: str) -> Scores:
     """The metric on every task that was measured with every seed, in order of arrival; `missing` names the others."""
     cells = _cells(episodes, metric)
@@ -41,7 +56,8 @@ def scores(episodes: Sequence[Episode], metric: str, version: str) -> Scores:
     whole = [task for task in tasks if all(cells.get((task, seed)) is not None for seed in seeds)]
     if not whole:
         raise BadInput(f"{metric} of {version}", why="no task was measured with every seed", remedy="measure more")
-    return _scores(version, metric, tuple(whole), tuple(seeds), _table(cells, whole, seeds))
+    names, table = _by_unit(whole, _units(episodes), _table(cells, whole, seeds))
+    return _scores(version, metric, names, tuple(seeds), table)
 
 
 def _scores(version: str, metric: str, tasks: tuple[str, ...], seeds: tuple[int, ...], values: Matrix) -> Scores:
@@ -67,7 +83,7 @@ def missing(baseline: Sequence[Episode], candidate: Sequence[Episode], metric: s
 def pairs(
     baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str
 ) -> tuple[tuple[str, ...], Matrix, Matrix]:
-    """The tasks that both have with every shared seed, in the baseline's order of arrival, and both matrices."""
+    """The tasks, one of each unit, that both have with every shared seed, in the baseline's order; both matrices."""
     tasks, _, before, after = paired_cells(baseline, candidate, metric)
     return tasks, before, after
 
@@ -83,7 +99,25 @@ def paired_cells(
         for task in _axes(before)[0]
         if seeds and all(side.get((task, seed)) is not None for side in (before, after) for seed in seeds)
     )
-    return whole, seeds, _table(before, whole, seeds), _table(after, whole, seeds)
+    units = _units([*baseline, *candidate])
+    names, old = _by_unit(whole, units, _table(before, whole, seeds))
+    return names, seeds, old, _by_unit(whole, units, _table(after, whole, seeds))[1]
+
+
+def _units(episodes: Sequence[Episode]) -> dict[str, str]:
+    """The unit of each task that is not one by itself."""
+    return {episode.task: episode.unit for episode in episodes if episode.unit is not None}
+
+
+def _by_unit(tasks: Sequence[str], units: Mapping[str, str], table: Matrix) -> tuple[tuple[str, ...], Matrix]:
+    """A row for each unit, the mean of its tasks, called as the first of them; units in the order of that one."""
+    if not units:
+        return tuple(tasks), table
+    rows: dict[tuple[bool, str], list[int]] = defaultdict(list)
+    for place, task in enumerate(tasks):
+        rows[(True, units[task]) if task in units else (False, task)].append(place)
+    names = tuple(tasks[places[0]] for places in rows.values())
+    return names, np.array([table[places].mean(axis=0) for places in rows.values()]).reshape(len(names), table.shape[1])
 
 
 def _cells(episodes: Sequence[Episode], metric: str) -> dict[tuple[str, int], float | None]:
@@ -191,6 +225,22 @@ def _band(kind: str, spreads: Sequence[float], most: tuple[float, float], of: in
     )
 
 
+def seed_interaction(gains: Matrix) -> SeedInteraction | None:
+    """χ² = Σₛ (Σᵢ aᵢₛ)² (S − 1) / Σᵢₛ aᵢₛ²,  aᵢₛ = gᵢₛ − ḡᵢ, of gains [tasks, seeds]; None with one seed.
+
+    Were seeds alike, any order of a task's gains would have been as likely: that gives the variance of the means of the
+    seeds exactly, and their squares over it follow χ² with S − 1 degrees of freedom (Friedman 1937, of values instead
+    of ranks)."""
+    tasks, seeds = gains.shape
+    if seeds < 2 or not tasks:
+        return None
+    apart = gains - gains.mean(axis=1, keepdims=True)
+    variance = float(np.sum(apart * apart)) / (seeds - 1)
+    statistic = float(np.sum(apart.sum(axis=0) ** 2)) / variance if variance > 1e-12 else 0.0
+    p_value = float(scipy.stats.chi2.sf(statistic, seeds - 1))
+    return SeedInteraction(p_value=p_value, lowest=float(gains.mean(axis=0).min()), seeds=seeds)
+
+
 EXACT = 14  # tasks: up to here every one of the 2ⁿ ways to turn the signs is counted
 FLIPS = 9_999  # drawn beyond that; with the one that was seen, 10,000
 
@@ -205,7 +255,13 @@ def metric_streams(rng: np.random.Generator) -> dict[str, np.random.Generator]:
 
 
 def paired(
-    baseline: Scores, candidate: Scores, *, rng: np.random.Generator, margin: float = 0.0, level: float = 0.95
+    baseline: Scores,
+    candidate: Scores,
+    *,
+    rng: np.random.Generator,
+    margin: float = 0.0,
+    level: float = 0.95,
+    is_drawn: bool = True,
 ) -> MetricComparison:
     """Sign-flip permutation test of the task means, one-sided, with a bootstrap interval that draws whole tasks. p is
     the chance of a mean difference as high as this one, were the candidate worse by the margin on average and a task as
@@ -216,15 +272,26 @@ def paired(
             raise BadInput(what, why=f"the {name} differ", remedy="use pairs()")
     before, after = np.array(baseline.values), np.array(candidate.values)
     gains = after.mean(axis=1) - before.mean(axis=1)
+    if is_drawn:
+        interval, p_value = (
+            estimate.difference(before, after, rng=rng, level=level),
+            permutation(gains + margin, rng=rng),
+        )
+        method = f"{_METHOD}, {'exact' if len(gains) <= EXACT else f'{FLIPS} flips'}"
+    else:
+        error = max(float(gains.std(ddof=1)) / np.sqrt(len(gains)), 1e-12)
+        far, mean = float(scipy.stats.norm.isf((1.0 - level) / 2.0)) * error, float(gains.mean())
+        interval, method = Interval(low=mean - far, high=mean + far, level=level), "paired normal"
+        p_value = float(scipy.stats.norm.sf((mean + margin) / error))
     return MetricComparison(
         metric=baseline.metric,
         baseline=baseline.version,
         candidate=candidate.version,
         difference=float(gains.mean()),
-        interval=estimate.difference(before, after, rng=rng, level=level),
-        p_value=permutation(gains + margin, rng=rng),
+        interval=interval,
+        p_value=p_value,
         pairs=len(gains),
-        method=f"{_METHOD}, {'exact' if len(gains) <= EXACT else f'{FLIPS} flips'}",
+        method=method,
         margin=margin,
     )
 
@@ -275,7 +342,8 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
 
 
 WAIVED = "safety is waived: nothing was measured of it, and nothing is proved"
-LATER = ("safety_alpha",)
+LATER: Mapping[str, Any] = {"rules": 1, "safety_alpha": None}  # keys, and what they were in versions before
+RULES = 2
 PRIMARIES = ("success", "reward", "safety")  # those with a range, without which nothing can be proved while looking
 
 
@@ -298,17 +366,13 @@ class ComparisonConfig:
     sample_p_value_spread: float = SAMPLE_P_VALUE_SPREAD
     sample_delta_spread: float = SAMPLE_DELTA_SPREAD
     resample_seed: int = 0  # for whoever makes the generator, so that it is written down with the rest
+    rules: int = RULES  # 1: bets and intervals of versions before; what they weighed comes out the same again
     safety_alpha: float | None = None  # of "safety is not worse by more than the margin"; None: alpha
 
     @property
     def uncharged_alpha(self) -> float:
         """Of one test alone: of safety, and of what is looked at once."""
         return self.alpha if self.safety_alpha is None else self.safety_alpha
-
-    def record(self) -> dict[str, Any]:
-        """Plain JSON. What came later is left out where it is not set: what was kept before stays the same."""
-        told = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return {name: value for name, value in told.items() if value is not None or name not in LATER}
 
     def __post_init__(self) -> None:
         if self.primary not in PRIMARIES:
@@ -330,6 +394,17 @@ class ComparisonConfig:
             raise BadInput(f"min_effect = {self.min_effect:g}", why="is more than the primary metric can differ by")
         if not (isfinite(self.worthwhile) and self.worthwhile > 0.0):
             raise BadInput(f"worthwhile = {self.worthwhile}", why="must be above 0")
+        if not 1 <= self.rules <= RULES:
+            raise BadInput(f"rules = {self.rules}", why="is unknown", remedy=f"use {RULES}")
+
+    def record(self) -> dict[str, Any]:
+        """As it is written down; rules are left out where they are those of versions before."""
+        return {name: value for name, value in asdict(self).items() if name not in LATER or value != LATER[name]}
+
+    @property
+    def gain_bets(self) -> Matrix:
+        """How the bets on a gain are weighed; those on a margin are weighed as ever."""
+        return WEIGHTS if self.rules == 1 else GAIN_WEIGHTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,10 +417,10 @@ class ComparisonResult:
     bands: Mapping[str, Band]  # "seed" (of two seeds or more), "sample"
     tasks: tuple[str, ...]  # in order of arrival
     differences: tuple[float, ...]  # of each task, candidate minus baseline, seeds averaged
-    bounds: Bounds  # of the mean difference, after every task
     effect: float  # mean difference in its own standard deviations
     improvement: float  # the chance that the candidate does better on a task
     missing: Mapping[str, str]  # tasks left out, and why
+    interaction: SeedInteraction | None = None  # of two seeds or more
 
 
 def reach(how: ComparisonConfig, metric: str) -> float:
@@ -361,8 +436,12 @@ def compare_versions(
     *,
     versions: tuple[str, str],
     rng: np.random.Generator,
+    drawn: Collection[str] = DRAWN,
 ) -> ComparisonResult:
-    """Everything about a candidate against a baseline, on the tasks and seeds that both were measured with."""
+    """Everything about a candidate against a baseline, on the tasks and seeds that both were measured with.
+
+    What is not to be `drawn`, of bands and of metrics that the verdict is not about, is left out or approximate: that
+    takes most of the time, and a look in the midst of a run has no use for it."""
     _check_ranges([*baseline, *candidate], how)
     baseline, candidate = with_safety(baseline, candidate, how)
     both = {metric: _both(baseline, candidate, metric, versions) for metric in METRICS}
@@ -372,25 +451,57 @@ def compare_versions(
         remedy = "measure more, with seeds that are the same for every task"
         raise BadInput(f"{how.primary} of {versions[1]} against {versions[0]}", why=why, remedy=remedy)
     chance = metric_streams(rng)
-    comparisons = {
-        metric: paired(*sides, rng=chance[metric], margin=_margin(how, metric, sides[0]), level=how.level)
-        for metric, sides in measured.items()
-    }
     sides = measured[how.primary]
+    comparisons = {
+        metric: _compared(how, metric, found, chance[metric], is_drawn=metric in drawn)
+        for metric, found in measured.items()
+    }
     gains, safety = _gains(sides), _gains(measured["safety"]) if "safety" in measured else np.zeros(0)
     before, after = (np.array(side.values) for side in sides)
+    bands = {}
+    if "bands" in drawn:
+        once = _one_look_p(comparisons[how.primary], gains, rng)
+        bands = _bands(after - before, sides[0].seeds, once, how, chance["bands"])
     return ComparisonResult(
         comparisons=comparisons,
         adjusted=holm({metric: found.p_value for metric, found in comparisons.items()}),
         verdict=verdict(gains, safety, how, seeds=len(sides[0].seeds)),
-        bands=_bands(after - before, sides[0].seeds, comparisons[how.primary].p_value, how, chance["bands"]),
+        bands=bands,
         tasks=sides[0].tasks,
         differences=tuple(gains.tolist()),
-        bounds=sequence(gains, **_range(how, how.primary), level=how.level),
         effect=estimate.standardised(gains),
         improvement=improvement(before, after),
         missing=missing(baseline, candidate, how.primary),
+        interaction=None if how.rules == 1 else seed_interaction(after - before),
     )
+
+
+def _compared(
+    how: ComparisonConfig, metric: str, sides: tuple[Scores, Scores], rng: np.random.Generator, *, is_drawn: bool
+) -> MetricComparison:
+    """What the verdict is about, by its bets: they may be looked at after every task. Other metrics by one look."""
+    margin = _margin(how, metric, sides[0])
+    if how.rules == 1 or metric not in (how.primary, "safety"):
+        return paired(*sides, rng=rng, margin=margin, level=how.level, is_drawn=is_drawn)
+    gains, weights = _gains(sides), how.gain_bets if metric == how.primary else WEIGHTS
+    bar = how.min_effect if metric == how.primary else -margin
+    return MetricComparison(
+        metric=metric,
+        baseline=sides[0].version,
+        candidate=sides[1].version,
+        difference=float(gains.mean()),
+        interval=interval_at_stop(gains, **_range(how, metric), level=how.level, weights=weights),
+        p_value=anytime_p(gains, **_range(how, metric), mean=bar, weights=weights),
+        pairs=len(gains),
+        method=BETTING,
+        margin=0.0 if metric == how.primary else margin,
+        corrected=even_odds(gains, **_range(how, metric), weights=weights) if metric == how.primary else None,
+    )
+
+
+def _one_look_p(found: MetricComparison, gains: Matrix, rng: np.random.Generator) -> float:
+    """The p that the documented bands are about."""
+    return permutation(gains, rng=rng) if found.method == BETTING else found.p_value
 
 
 def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int = 1) -> Verdict:
@@ -399,7 +510,8 @@ def verdict(gains: Matrix, safety: Matrix, how: ComparisonConfig, *, seeds: int 
     be another than that of the gain. `needs` is in episodes of each version: tasks × seeds."""
     margin, least, worth = how.max_safety_regression, how.min_effect, how.worthwhile
     words = {Outcome.PROMOTE: "proved", Outcome.REJECT: "proved worse", Outcome.HOLD: "undecided"}
-    main = judge(gains, **_range(how, how.primary), alpha=how.alpha, min_effect=least, worthwhile=worth)
+    bets = {**_range(how, how.primary), "weights": how.gain_bets}
+    main = judge(gains, **bets, alpha=how.alpha, min_effect=least, worthwhile=worth)
     proved = tuple(f"{how.primary} {words[main.outcome]}: {reason}" for reason in main.reasons)
     if margin is None:
         return replace(main, reasons=(*proved, WAIVED), needs=None if main.needs is None else seeds * main.needs)
@@ -478,7 +590,7 @@ def _observed(gains: Matrix, seed: int, rng: np.random.Generator) -> SeedFinding
     )
 
 
-def _range(how: ComparisonConfig, metric: str) -> dict[str, float]:
+def _range(how: ComparisonConfig, metric: str) -> dict[str, Any]:
     return {"low": -reach(how, metric), "high": reach(how, metric)}
 
 

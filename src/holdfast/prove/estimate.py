@@ -25,13 +25,6 @@ def mean(scores: Matrix) -> float:
     return float(scores.mean())
 
 
-def iqm(scores: Matrix) -> float:
-    """The mean of the middle half of all runs, a quarter is cut at each end; Agarwal et al. 2021, arXiv:2108.13264."""
-    runs = np.sort(scores, axis=None)
-    quarter = runs.size // 4
-    return float(runs[quarter : runs.size - quarter].mean())
-
-
 def standardised(gains: ArrayLike) -> float:
     """d_z = mean / standard deviation of paired differences; Cohen 1988. 0 when all are alike: no scale to judge by."""
     d = np.asarray(gains, np.float64)

@@ -30,9 +30,10 @@ from holdfast.contracts.trace import Span
 from holdfast.learn.grpo import GRPO, Stages
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import Runtime, StepContext
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.improve import Spec, improve, learn_all
 from holdfast.pipeline.judges import VERIFIER, Court, connect_verifier
-from holdfast.pipeline.prove import BASELINE, CANDIDATE, HeldOut, ProveConfig, prove
+from holdfast.pipeline.prove import BASELINE, CANDIDATE, ProveConfig, prove
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.model import Model
 from holdfast.prove.estimate import nested

@@ -168,7 +168,17 @@ def asked_of(played: Played, step: str) -> list[str]:
 def test_it_warms_up_practises_proves_decides_and_marks(played: Played) -> None:
     assert played.status.run_state is RunState.COMPLETED
     learning = [f"0/{n}/{what}" for n in range(4) for what in ("collect", "learn")]
-    assert played.names == ["begin", "base", "0/start", *learning, "0/live", "0/prove/0", "0/decide", "marks"]
+    assert played.names == [
+        "begin",
+        "base",
+        "0/start",
+        *learning,
+        "0/live",
+        "0/prove/order",
+        "0/prove/0",
+        "0/decide",
+        "marks",
+    ]
     bodies = [played.body(f"0/{n}/learn") for n in range(4)]
     assert [one["phase"] for one in bodies] == ["warm-up", "warm-up", "grpo 1", "grpo 1"]
     made = played.store.checkpoints.of_run(played.status.run_id)

@@ -80,7 +80,8 @@ function findings({ findings: found, checked }) {
 
 function one(data) {
   const compared = data.comparisons.map(each => ({ name: each.title, value: each.difference, low: each.low, high: each.high,
-        note: each.told.interval + (each.told.note ? ` · ${each.told.note}` : ""),
+        note: each.told.interval + (each.told.corrected ? ` · ${each.told.corrected} corrected for the stop` : "")
+          + (each.told.note ? ` · ${each.told.note}` : ""),
         kind: each.high < 0 ? "bad" : each.low > 0 ? "" : "warn", told: each.told.difference }));
   return [head([data.candidate, h("span", { class: "grey" }, " against "), data.baseline],
       { crumb: link(["proof"], "Proof"), says: data.headline,

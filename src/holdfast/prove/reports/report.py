@@ -250,7 +250,13 @@ def sample(one: Episode) -> Document:
         "latency_s": None if one.latency_s is None else float(one.latency_s),
         "tokens": None if one.tokens is None else int(one.tokens),
         "rollout": one.rollout,
+        **_unit(one),
     }
+
+
+def _unit(one: Episode) -> Document:
+    """Only where it has one: most tasks are a unit of their own."""
+    return {} if one.unit is None else {"unit": one.unit}
 
 
 def metrics(episodes: Sequence[Episode]) -> Document:
@@ -295,7 +301,16 @@ def safety_report(
 ) -> Document:
     """A report that can be checked alone, because it contains the penalties of both sides."""
     after = {(one.task, one.seed): one.safety_cost for one in trained}
-    rows = [(one.task, one.seed, one.safety_cost, after[one.task, one.seed]) for one in baseline]
+    rows = [
+        {
+            "task": one.task,
+            "seed": one.seed,
+            "baseline": _number(one.safety_cost),
+            "trained": _number(after[one.task, one.seed]),
+            **_unit(one),
+        }
+        for one in baseline
+    ]
     return {
         **document.frame(head, SAFETY),
         "sample_count": len(baseline),
@@ -307,10 +322,7 @@ def safety_report(
         "reason_codes": list(found.codes),
         "diagnostics": _diagnostics(found, how),
         "test": {**_test(found.comparison, how), "proved": found.is_proved},
-        "samples": [
-            {"task": task, "seed": seed, "baseline": _number(old), "trained": _number(new)}
-            for task, seed, old, new in rows
-        ],
+        "samples": rows,
     }
 
 

@@ -290,8 +290,13 @@ def _read_rows(read: _Read, rules: Mapping[str, Rule]) -> list[dict[str, Any]] |
         read.say("$.samples", "must be a list, and not empty: nothing can be recomputed without samples")
         return None
     taken = [read.read(row, f"$.samples[{place}]", rules) for place, row in enumerate(rows)]
-    whole = [row for row in taken if row is not None]
+    whole = [{**row, **_unit(given)} for row, given in zip(taken, rows, strict=True) if row is not None]
     return whole if len(whole) == len(taken) else None
+
+
+def _unit(row: Mapping[str, Any]) -> dict[str, str]:
+    """Later than the rest, and only where a task counts together with others."""
+    return {"unit": row["unit"]} if isinstance(row.get("unit"), str) and row["unit"] else {}
 
 
 def _are_alike(read: _Read, baseline: Sequence[Episode], trained: Sequence[Episode]) -> bool:
@@ -343,7 +348,10 @@ def _check_safety_alone(read: _Read, head: ReportHead) -> None:
     if bound is None or chance is None or rows is None:
         return
     baseline, trained = (
-        [Episode(task=row["task"], seed=row["seed"], reward=0.0, safety_cost=row[side]) for row in rows]
+        [
+            Episode(task=row["task"], seed=row["seed"], reward=0.0, safety_cost=row[side], unit=row.get("unit"))
+            for row in rows
+        ]
         for side in ("baseline", "trained")
     )
     how = ReportComparison(criteria=ProofCriteria(**bound), **chance)

@@ -29,8 +29,9 @@ from holdfast.learn.grpo import BEGAN, GRPO, Stages, mean_reward
 from holdfast.learn.sft import portions, sequences
 from holdfast.learn.train import OptimizerConfig, Settings, Trainer
 from holdfast.pipeline.context import Runtime, StepContext
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.improve import Spec, improve
-from holdfast.pipeline.prove import ARMS, PHASE, HeldOut, ProveConfig
+from holdfast.pipeline.prove import ARMS, PHASE, ProveConfig
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.policies.engine import LocalEngine
 from holdfast.policies.model import Model

@@ -20,10 +20,10 @@ from holdfast.contracts.task import canonical
 from holdfast.contracts.trace import Span, ToolCall
 from holdfast.pipeline.context import Endpoints, Runtime
 from holdfast.pipeline.golden import GREEDY, Replay, golden_spec
+from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.improve import sha256_of
 from holdfast.pipeline.more import CandidateEvidence, continuation, next_seeds, unmeasured
 from holdfast.pipeline.paired import PairedEvaluation, paired_spec, policies_of, settled
-from holdfast.pipeline.prove import HeldOut
 from holdfast.pipeline.run import RunSpec
 from holdfast.pipeline.spec import connect_to
 from holdfast.pipeline.versions import Version, policy_for

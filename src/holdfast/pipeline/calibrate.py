@@ -1,0 +1,323 @@
+"""How often the whole gate opens, where it should and where it should not: outcomes are simulated, all else is real.
+
+The order of the tasks, what counts as one, what is assumed of the missing, the looks, when they end, the evidence and
+the decision are those of production. Experiments whose bets never cross are left out of the slow part: without a
+verdict the gate is closed. How the bets alone err is `prove.calibrate`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding, Interval
+from holdfast.contracts.task import TaskItem
+from holdfast.pipeline.held_out import HeldOut, batches, shuffled, united
+from holdfast.pipeline.promote import evidence_from
+from holdfast.pipeline.prove import ARMS, InterimAnalysis, ProveConfig, is_enough, judged, missing
+from holdfast.promote.gate import Criteria, decide, needs_drawn
+from holdfast.prove.calibrate import LEVEL, verdicts
+from holdfast.prove.comparison import ComparisonConfig, compare_versions
+from holdfast.prove.estimate import wilson
+
+Rates = NDArray[np.float64]  # [experiments, tasks, seeds]: the chance of success
+Lost = NDArray[np.bool_]  # the same: never came back
+Rng = np.random.Generator
+Draw = Callable[[Rng, tuple[int, int, int]], tuple[Rates, Rates]]
+
+TASKS, SEEDS, GAIN, FAULTS = 400, 2, 0.1, 0.02
+ATTACK_SHARE, POWER_SHARE = 5, 25  # one gate for so many experiments with the bets alone; those that open take time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Two versions on held-out tasks, and what goes wrong while they are measured."""
+
+    name: str
+    about: str
+    rates: Draw
+    effect: float | None = None  # a gain that the gate should find; None: an attack, which it should not fall for
+    tasks: Callable[[], Sequence[HeldOut]] = field(default=lambda: plain(TASKS))
+    faults: float = 0.0  # share of episodes of either version that never came back, whatever they were
+    hides: float = 0.0  # share of the candidate's failures on hard tasks that never came back
+    most: int = 1_000_000  # experiments; fewer where almost all cross, and are then looked at to the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRate:
+    """How often the gate opened, and what its headlines said then."""
+
+    name: str
+    about: str
+    effect: float | None
+    tasks: int
+    units: int  # that count
+    seeds: int
+    experiments: int
+    opened: int
+    rate: float
+    interval: Interval  # Wilson's, of the rate
+    verdicts: float  # share with a verdict to promote: what the gate's other checks let through of it is the rate
+    mean_episodes: float  # of both versions, until it ended
+    seen: float  # mean gain that was seen, among those that opened it
+    stated: float  # the same, corrected for the stop
+    covered: float  # share of them whose interval holds the true gain
+    is_within: bool  # an attack: not above α beyond simulation error
+
+
+def plain(count: int) -> list[HeldOut]:
+    return [_task(f"t{n}", f"question {n}") for n in range(count)]
+
+
+def _task(name: str, asked: str, **given: str) -> HeldOut:
+    return HeldOut(id=name, input=TaskItem(id=name, input=asked, metadata=given).row())
+
+
+def copies(tasks: int, times: int) -> list[HeldOut]:
+    """Copy after copy, with another number of marks at the end."""
+    return [_task(f"t{n}", f"question {n % tasks}{'!' * (n // tasks)}") for n in range(tasks * times)]
+
+
+def documents(count: int, questions: int) -> list[HeldOut]:
+    return [_task(f"t{n}", f"question {n}", document=f"d{n % count}") for n in range(count * questions)]
+
+
+def alike(gain: float) -> Draw:
+    """Every task is as hard as any other."""
+    return lambda rng, size: (np.full(size, 0.5), np.full(size, 0.5 + gain))
+
+
+def unlike(gain: float) -> Draw:
+    """Tasks differ, half of them succeed on average: Beta(2, 2), narrowed so that the gain has room everywhere."""
+
+    def draw(rng: Rng, size: tuple[int, int, int]) -> tuple[Rates, Rates]:
+        base = 0.5 + (rng.beta(2.0, 2.0, (size[0], size[1], 1)) - 0.5) * (1.0 - 2.0 * gain)
+        before = np.broadcast_to(base, size)
+        return before, before + gain
+
+    return draw
+
+
+def blocks(*parts: tuple[int, float]) -> Draw:
+    """So many tasks of one gain after another, as they lie in the file."""
+    gains = np.concatenate([np.full(count, gain) for count, gain in parts])[None, :, None]
+    return lambda rng, size: (np.full(size, 0.5), 0.5 + np.broadcast_to(gains, size))
+
+
+def easy_first(rng: Rng, size: tuple[int, int, int]) -> tuple[Rates, Rates]:
+    """The first half is easy and the candidate gains there; on the hard half it loses as much."""
+    easy = (np.arange(size[1]) < size[1] // 2)[None, :, None]
+    before = np.broadcast_to(np.where(easy, 0.8, 0.3), size)
+    return before, before + np.where(easy, 0.15, -0.15)
+
+
+def grouped(count: int) -> Draw:
+    """Tasks of a group share what each version makes of them; neither is better on average."""
+
+    def draw(rng: Rng, size: tuple[int, int, int]) -> tuple[Rates, Rates]:
+        of = np.arange(size[1]) % count
+        before, after = (rng.beta(0.5, 0.5, (size[0], count, 1))[:, of] for _ in range(2))
+        return np.broadcast_to(before, size), np.broadcast_to(after, size)
+
+    return draw
+
+
+def by_seed(*gains: float) -> Draw:
+    """Gains that depend on the seed."""
+    return lambda rng, size: (np.full(size, 0.5), 0.5 + np.broadcast_to(np.array(gains), size))
+
+
+ATTACKS = (
+    Scenario(name="equal", about="the same version twice, tasks differ", rates=unlike(0.0)),
+    Scenario(name="equal, tasks alike", about="the same version twice", rates=alike(0.0)),
+    Scenario(
+        name="gains first", about="100 tasks of +15 points, then 300 of −10", rates=blocks((100, 0.15), (300, -0.1))
+    ),
+    Scenario(name="easy first", about="+15 points on the easy half, which comes first, −15 after", rates=easy_first),
+    Scenario(
+        name="copies",
+        about="15 tasks, 10 copies of each",
+        rates=grouped(15),
+        tasks=lambda: copies(15, 10),
+    ),
+    Scenario(
+        name="more copies",
+        about="100 tasks, 10 copies of each",
+        rates=grouped(100),
+        tasks=lambda: copies(100, 10),
+    ),
+    Scenario(
+        name="documents",
+        about="100 documents, 4 questions to each",
+        rates=grouped(100),
+        tasks=lambda: documents(100, 4),
+    ),
+    Scenario(
+        name="hides failures",
+        about="equal; half of what the candidate fails at on hard tasks never comes back",
+        rates=unlike(0.0),
+        hides=0.5,
+    ),
+    Scenario(name="faults", about="equal; 10 % of all episodes never come back", rates=unlike(0.0), faults=0.1),
+    Scenario(
+        name="one lucky seed",
+        about="+45 points with one seed, −25 with the other",
+        rates=by_seed(0.45, -0.25),
+        most=100,
+    ),
+)
+POWERS = (
+    *(
+        Scenario(name=f"{100 * gain:+.0f}", about="tasks differ", rates=unlike(gain), effect=gain)
+        for gain in (0.03, 0.05, GAIN, 0.2, 0.3)
+    ),
+    Scenario(name="+10, tasks alike", about="every task as hard as any other", rates=alike(GAIN), effect=GAIN),
+    Scenario(
+        name="+10, faults",
+        about="2 % of all episodes never come back",
+        rates=unlike(GAIN),
+        effect=GAIN,
+        faults=FAULTS,
+    ),
+)
+STEPS = len(ATTACKS) + len(POWERS)
+
+
+def gate_rates(*, experiments: int, alpha: float, seed: int) -> Iterator[GateRate]:
+    """Row by row: first the attacks, then the gains."""
+    streams = iter(np.random.default_rng([seed, 16]).spawn(STEPS))
+    for scenario in (*ATTACKS, *POWERS):
+        share = ATTACK_SHARE if scenario.effect is None else POWER_SHARE
+        count = min(scenario.most, max(1, experiments // share))
+        yield gate_rate(scenario, experiments=count, alpha=alpha, rng=next(streams))
+
+
+def gate_rate(scenario: Scenario, *, experiments: int, alpha: float, rng: Rng) -> GateRate:
+    """What came of so many experiments: of those with a crossing by the real looks, evidence and gate."""
+    tasks = list(scenario.tasks())
+    units = united(tasks)
+    drawn = _Drawn.of(scenario, experiments, len(tasks), rng)
+    orders = [shuffled(tasks, units, seed=f"{scenario.name}/{n}") for n in range(experiments)]
+    place = {task.id: at for at, task in enumerate(tasks)}
+    gains = np.array([_unit_gains(drawn, n, order, place) for n, order in enumerate(orders)])
+    promote, reject = verdicts(gains, low=-1.0, high=1.0, mean=0.0, alpha=alpha)
+    config = ProveConfig(how=ComparisonConfig(alpha=alpha), criteria=Criteria(max_p_value=alpha, require_audit=False))
+    counted, found = 2 * SEEDS * experiments * len(tasks), []
+    for n in np.flatnonzero(promote < reject):
+        ended, evidence, decision = _decided(drawn, int(n), orders[n], place, config, int(promote[n]))
+        counted -= 2 * SEEDS * (len(tasks) - ended)
+        if decision.open:
+            found.append(evidence.comparisons["success"])
+    # Those that are proved worse end early, too; their gate is closed, so only their length is of interest.
+    for n in np.flatnonzero(reject < promote):
+        counted -= 2 * SEEDS * (len(tasks) - _end(orders[n], config.batch, int(reject[n]))[0])
+    interval, true = wilson(len(found), experiments, level=LEVEL), scenario.effect or 0.0
+    inside = [one.interval.low <= true <= one.interval.high for one in found]
+    return GateRate(
+        name=scenario.name,
+        about=scenario.about,
+        effect=scenario.effect,
+        tasks=len(tasks),
+        units=len(set(units)),
+        seeds=SEEDS,
+        experiments=experiments,
+        opened=len(found),
+        rate=len(found) / experiments,
+        interval=interval,
+        verdicts=float((promote < reject).mean()),
+        mean_episodes=counted / experiments,
+        seen=_mean([one.difference for one in found]),
+        stated=_mean([nan if one.corrected is None else one.corrected for one in found]),
+        covered=_mean(inside),
+        is_within=scenario.effect is not None or interval.low <= alpha,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """Outcomes of both versions as [experiments, tasks, seeds], and which of them never came back."""
+
+    success: tuple[Rates, Rates]
+    lost: tuple[Lost, Lost]
+    assumed: tuple[Rates, Rates]  # of the missing, as production does: worst for the candidate, best for the baseline
+
+    @classmethod
+    def of(cls, scenario: Scenario, experiments: int, tasks: int, rng: Rng) -> _Drawn:
+        size = (experiments, tasks, SEEDS)
+        rates = scenario.rates(rng, size)
+        before, after = ((rng.random(size) < rate).astype(np.float64) for rate in rates)
+        gone, hidden = (rng.random(size) < scenario.faults for _ in range(2))
+        if scenario.hides:
+            hidden = hidden | ((rates[0] < 0.4) & (after == 0.0) & (rng.random(size) < scenario.hides))
+        assumed = np.where(gone, 1.0, before), np.where(hidden, 0.0, after)
+        return cls((before, after), (gone, hidden), assumed)
+
+
+def _unit_gains(drawn: _Drawn, n: int, order: Sequence[HeldOut], place: dict[str, int]) -> Rates:
+    places = [place[task.id] for task in order]
+    before, after = (side[n, places].mean(axis=1) for side in drawn.assumed)
+    starts = [at for at, task in enumerate(order) if at == 0 or task.unit is None or task.unit != order[at - 1].unit]
+    sizes = np.diff([*starts, len(order)])
+    return np.asarray(np.add.reduceat(after - before, starts) / sizes)
+
+
+def _end(order: Sequence[HeldOut], batch: int, crossing: int) -> tuple[int, list[int]]:
+    """After how many tasks the first look ends that has so many units; and all ends from there on."""
+    ends, tasks, seen = [], 0, set[str]()
+    for part in batches(order, batch):
+        tasks += len(part)
+        seen |= {task.unit or task.id for task in part}
+        if len(seen) >= crossing:
+            ends.append(tasks)
+    return (ends[0] if ends else tasks), ends or [tasks]
+
+
+def _decided(
+    drawn: _Drawn, n: int, order: Sequence[HeldOut], place: dict[str, int], config: ProveConfig, crossing: int
+) -> tuple[int, Evidence, Decision]:
+    """Look after look from the crossing on, as `prove` takes them, and then the gate."""
+    assert config.criteria is not None
+    ended, sides = 0, list[list[Episode]]()
+    for ended in _end(order, config.batch, crossing)[1]:
+        sides = [_episodes(drawn, n, order[:ended], place, config.how, arm) for arm in (0, 1)]
+        told = judged(sides[0], sides[1], config)
+        look = InterimAnalysis(number=1, iteration=0, planned=SEEDS * ended, missing={}, episodes="", **told)
+        if is_enough(look, config):
+            break
+    rng = np.random.default_rng(config.how.resample_seed)
+    drawing = needs_drawn(config.criteria)
+    found = compare_versions(sides[0], sides[1], config.how, versions=ARMS, rng=rng, drawn=drawing)
+    lost = {arm: int(drawn.lost[at][n, [place[one.id] for one in order[:ended]]].sum()) for at, arm in enumerate(ARMS)}
+    evidence = replace(
+        evidence_from(found, config.how, policy="simulated", suite="simulated", versions=ARMS),
+        missing={"planned": SEEDS * ended, **lost},
+        audit=(Finding(name="no_secrets", severity="critical", count=0, of=1),),
+        samples=64 * "0",
+    )
+    return ended, evidence, decide(evidence, config.criteria)
+
+
+def _episodes(
+    drawn: _Drawn, n: int, order: Sequence[HeldOut], place: dict[str, int], how: ComparisonConfig, arm: int
+) -> list[Episode]:
+    success, lost = drawn.success[arm][n], drawn.lost[arm][n]
+    places = {f"{task.id}/{seed}": (task.id, seed) for task in order for seed in range(SEEDS)}
+    found = [
+        Episode(
+            task=task, seed=seed, reward=(value := float(success[place[task], seed])), success=value, safety_cost=0.0
+        )
+        for task, seed in places.values()
+        if not lost[place[task], seed]
+    ]
+    whole = {(one.task, one.seed): one for one in (*found, *missing(found, places, how, is_candidate=arm == 1))}
+    units = {task.id: task.unit for task in order if task.unit is not None}
+    counted = (whole[key] for key in places.values())
+    return [replace(one, unit=units[one.task]) if one.task in units else one for one in counted]
