@@ -22,6 +22,7 @@ from holdfast.contracts.errors import BadInput, HoldfastError
 if TYPE_CHECKING:
     from holdfast.contracts.evidence import Finding, Interval
     from holdfast.contracts.run import RunRecord
+    from holdfast.operate.guard_attacks import AttackRate
     from holdfast.pipeline.calibrate import GateRate
     from holdfast.prove.calibrate import ErrorRate, ErrorRates, GuardRate, Null, Power
     from holdfast.prove.golden import Golden, GoldenChange
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
 
 
 EXPERIMENTS, QUICK, ALPHA = 10_000, 1_000, 0.05
+PER_TRAFFIC, LEAST_TRAFFIC = 100, 20  # of so many experiments one is made of whole traffic; fewer than 20 tell nothing
 
 NULL_COLUMNS = ("shape", ">tasks", ">seeds", ">false promotions", ">99 % interval", ">z-test, as often")
 POWER_COLUMNS = ("shape", ">gain", ">tasks", ">power", ">mean tasks", ">fixed n", ">episodes saved")
 ATTACK_COLUMNS = ("attack", ">tasks", ">units", ">opened", ">99 % interval", "≤ α", ">verdict")
+TRAFFIC_COLUMNS = ("attack", "must", ">breach", ">clear", ">promoted", ">outcomes", "as it must")
 GATE_COLUMNS = ("gain", ">tasks", ">opened", ">99 % interval", ">episodes", ">seen", ">stated", ">covered")
 GUARD_COLUMNS = ("metric", ">false breach", ">false clear", ">cleared", ">after", ">2×", ">after", ">5×", ">after")
 
@@ -92,6 +95,15 @@ number of the canary's outcomes until then. These three rest on a quarter as man
 {guards}
 """
 
+TRAFFIC = """
+## The guard and experiments, under attack
+
+A row is {experiments} simulated services, routed, counted and judged by the functions that do so in production. *Must*
+says what has to happen: *breach* and *promotion* mostly, *no breach*, *no clear* and *no promotion* in all but α of them.
+
+{rows}
+"""
+
 Seed = Annotated[int, Option("--seed", metavar="N", min=0, help="Of the chance; the same seed, the same figures.")]
 
 
@@ -102,7 +114,11 @@ def calibrate(
     seed: Seed = 0,
     output: Annotated[Path | None, Option(metavar="FILE", help="Write the page there too.")] = None,
 ) -> Output:
-    """Measure how often the gate promotes an equal version, analysed after every task. Exits 1 if above α."""
+    """Measure how often the gate promotes an equal version, analysed after every task. Exits 1 if above α.
+
+    The whole form also sends traffic at the guard and at experiments, which takes minutes; --quick leaves that out.
+    """
+    from holdfast.operate.guard_attacks import ATTACKS, attack_rates
     from holdfast.pipeline.calibrate import STEPS, gate_rates
     from holdfast.prove import calibrate as rates
     from holdfast.prove.comparison import ComparisonConfig
@@ -113,19 +129,25 @@ def calibrate(
     asked = {"experiments": QUICK if quick else experiments, "alpha": alpha, "seed": seed}
     rows = []
     gates: list[GateRate] = []
-    with show.progress("calibrating", rates.STEPS + STEPS) as advance:
+    served: list[AttackRate] = []
+    many = int(asked["experiments"]) // PER_TRAFFIC
+    attacks = len(ATTACKS) if many >= LEAST_TRAFFIC else 0
+    with show.progress("calibrating", rates.STEPS + STEPS + attacks) as advance:
         for row in rates.calibrate(**asked):  # type: ignore[arg-type]
             rows.append(row)
             advance(now=row.metric if isinstance(row, rates.GuardRate) else row.shape)
         for gate in gate_rates(**asked):  # type: ignore[arg-type]
             gates.append(gate)
             advance(now=gate.name)
+        for attack in attack_rates(experiments=many, alpha=alpha, seed=seed) if attacks else ():
+            served.append(attack)
+            advance(now=attack.name)
     found = rates.gathered(rows, **asked)  # type: ignore[arg-type]
     if output is not None:
         with written_whole(output) as file:
-            file.write(page(found, gates))
-    is_within = found.is_within and all(row.is_within for row in gates)
-    return Output(_told(found, gates), lambda: _print(found, gates), int(not is_within))
+            file.write(page(found, gates, served))
+    is_within = found.is_within and all([*(row.is_within for row in gates), *(row.is_within for row in served)])
+    return Output(_told(found, gates, served), lambda: _print(found, gates, served), int(not is_within))
 
 
 def null(
@@ -174,16 +196,18 @@ def null(
     return Output(counted, "\n".join(_null_lines(counted, before.size)), int(not counted.is_within))
 
 
-def _told(found: ErrorRates, gates: Sequence[GateRate]) -> dict[str, Any]:
+def _told(found: ErrorRates, gates: Sequence[GateRate], served: Sequence[AttackRate]) -> dict[str, Any]:
     return {
         **asdict(found),
         "attacks": {row.name: asdict(row) for row in gates if row.effect is None},
         "gates": {row.name: asdict(row) for row in gates if row.effect is not None},
+        "traffic": {row.name: asdict(row) for row in served},
     }
 
 
-def page(found: ErrorRates, gates: Sequence[GateRate]) -> str:
+def page(found: ErrorRates, gates: Sequence[GateRate], served: Sequence[AttackRate] = ()) -> str:
     """The published tables; nothing in them depends on when or where they were made."""
+    from holdfast.operate.guard_attacks import as_markdown
     from holdfast.pipeline.calibrate import SEEDS, TASKS
     from holdfast.pipeline.prove import ProveConfig
     from holdfast.prove.calibrate import Z_FROM
@@ -194,7 +218,7 @@ def page(found: ErrorRates, gates: Sequence[GateRate]) -> str:
     given = (("experiments", EXPERIMENTS), ("alpha", ALPHA), ("seed", 0))
     words = [f"--{name} {getattr(found, name):g}" for name, usual in given if getattr(found, name) != usual]
     worst = max(found.nulls, key=lambda row: row.rate)
-    return PAGE.format(
+    tables = PAGE.format(
         command=" ".join(["holdfast prove calibrate", *words, "--output docs/calibration.md"]),
         experiments=found.experiments,
         alpha=found.alpha,
@@ -215,11 +239,18 @@ def page(found: ErrorRates, gates: Sequence[GateRate]) -> str:
         metrics=len(found.guards),
         guards=_markdown(("limit", *GUARD_COLUMNS), [(f"{row.limit:g}", *_guard_cells(row)) for row in found.guards]),
     )
+    return tables + TRAFFIC.format(experiments=served[0].experiments, rows=as_markdown(served)) if served else tables
 
 
 def _attack_cells(row: GateRate) -> tuple[str, ...]:
     rates = (f"{row.rate:.2%}", _interval(row.interval), "yes" if row.is_within else "NO", f"{row.verdicts:.1%}")
     return row.name, str(row.tasks), str(row.units), *rates
+
+
+def _traffic_cells(row: AttackRate) -> tuple[str, ...]:
+    shares = ("" if value is None else f"{value:.0%}" for value in (row.breached, row.cleared, row.promoted))
+    after = "" if row.outcomes_until_breach is None else f"{row.outcomes_until_breach:.0f}"
+    return row.name, row.must, *shares, after, "yes" if row.is_within else "NO"
 
 
 def _gate_cells(row: GateRate) -> tuple[str, ...]:
@@ -228,7 +259,7 @@ def _gate_cells(row: GateRate) -> tuple[str, ...]:
     return row.name, str(row.tasks), *rates, *gains, f"{row.covered:.1%}"
 
 
-def _print(found: ErrorRates, gates: Sequence[GateRate]) -> None:
+def _print(found: ErrorRates, gates: Sequence[GateRate], served: Sequence[AttackRate]) -> None:
     print(
         f"nothing to promote: {found.experiments:,} experiments each, looked at after every task, α = {found.alpha:g}"
     )
@@ -241,8 +272,12 @@ def _print(found: ErrorRates, gates: Sequence[GateRate]) -> None:
     show.print_table(GATE_COLUMNS, [_gate_cells(row) for row in gates if row.effect is not None])
     print("\nthe guard: at its limit; as good as live; 2 and 5 times as far off as allowed")
     show.print_table(GUARD_COLUMNS, map(_guard_cells, found.guards))
+    if served:
+        print("\nthe guard and experiments, under attack: shares of simulated services")
+        show.print_table(TRAFFIC_COLUMNS, map(_traffic_cells, served))
     bad = [row.shape for row in found.nulls if not row.is_within]
     bad += [f"gate, {row.name}" for row in gates if not row.is_within]
+    bad += [f"traffic, {row.name}" for row in served if not row.is_within]
     bad += [f"guard of {row.metric}" for row in found.guards if not row.is_within]
     print(
         f"\n{', '.join(bad)}: above α beyond simulation error"
