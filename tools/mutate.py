@@ -67,7 +67,7 @@ def mutants_of(room: str) -> list[Mutant]:
 
 
 def copied(tree: Path) -> Path:
-    """A copy of the repository, compiled: to compile all of it for every mutant took longer than most of the tests.
+    """A copy of the repository, compiled: it need not be compiled again for every mutant.
 
     Bytecode is checked by the source's hash. By time and length, a mutant of the same length, written within the same
     second, would be taken for the one before."""

@@ -121,11 +121,11 @@ def sampling(batch: int) -> Figures:
             asked = prompts(batch, group, lap)
             began = now()
             writer.admit([DecodeRequest(n, ids, Sampling(max_tokens=NEW), n) for n, ids in enumerate(asked)])
-            made = {}
+            made = dict(writer.step())  # reads the prompts and draws the first tokens
+            at = now()
             while len(made) < batch:
-                at = now()
                 made |= dict(writer.step())
-                steps.append((now() - at) / 16)
+            steps.append((now() - at) / (NEW - 1))
             found.append(sum(len(one.ids) for one in made.values()) / (now() - began))
     few = range(0, batch, max(batch // 16, 1))
     gap = trainer_gap(model, [(asked[n], made[n]) for n in few])

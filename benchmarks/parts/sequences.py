@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats  # type: ignore[import-untyped]
 
 from holdfast.promote.alpha_account import level
 from holdfast.prove.calibrate import SPREAD
-from holdfast.prove.comparison import required_pairs
+from holdfast.prove.comparison import ComparisonConfig
 from holdfast.prove.history import ENOUGH, pooled_mean
 from holdfast.prove.sequential import log_e
 from parts.report import rounded
 
 ALPHA, CANDIDATES, SEEDS, RATE = 0.05, 50, 2, 0.5
 NULL_TASKS, GAIN_TASKS = 150, 400
+BETS = ComparisonConfig().gain_bets  # as the verdict weighs them
 CHUNK = 250  # sequences at a time
 GAINS = (0.05, 0.1, 0.2)
 POWER = 0.9  # of the fixed test with as many pairs as there are tasks
@@ -83,7 +85,7 @@ def _sequences(rng: np.random.Generator, many: int, tasks: int, draw: Draw) -> d
         mean = pooled_mean(rng.binomial(SEEDS, rates) / SEEDS, fresh, earlier, count)
         tried = rng.binomial(SEEDS, _lifted(rates, gain)) / SEEDS
         alphas = np.array([level(ALPHA, number, int(before)) for before in promoted])
-        is_promoted = log_e(tried - mean, low=-1.0, high=1.0).max(axis=1) >= -np.log(alphas)
+        is_promoted = log_e(tried - mean, low=-1.0, high=1.0, weights=BETS).max(axis=1) >= -np.log(alphas)
         promoted += is_promoted
         gained += gain * is_promoted
         offered += np.maximum(gain, 0.0)
@@ -107,7 +109,7 @@ def _episodes(rng: np.random.Generator, trials: int, gain: float) -> tuple[float
     tasks = required_pairs(gain, deviation, ALPHA, POWER)
     earlier = rng.binomial(ENOUGH, RATE, (trials, tasks)) / ENOUGH
     tried = (rng.random((trials, tasks)) < RATE + gain).astype(np.float64)
-    crossed = log_e(tried - earlier, low=-1.0, high=1.0) >= -np.log(ALPHA)
+    crossed = log_e(tried - earlier, low=-1.0, high=1.0, weights=BETS) >= -np.log(ALPHA)
     is_found = crossed.any(axis=1)
     needed = np.where(is_found, crossed.argmax(axis=1) + 1, tasks)
     return float(needed.mean()), 2.0 * required_pairs(gain, deviation, ALPHA, float(is_found.mean()))
@@ -118,3 +120,20 @@ def upper(hits: int, of: int) -> float:
     from scipy.stats import beta  # type: ignore[import-untyped]
 
     return 1.0 if hits == of else float(beta.ppf(0.975, hits + 1, of - hits))
+
+
+def required_pairs(effect: float, deviation: float, alpha: float, power: float) -> int:
+    """The fewest pairs with which one paired t-test at the end has the power."""
+    enough = 2
+    while _power(effect / deviation, enough, alpha) < power:
+        enough *= 2
+    few = enough // 2
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        few, enough = (middle, enough) if _power(effect / deviation, middle, alpha) < power else (few, middle)
+    return enough
+
+
+def _power(effect: float, pairs: int, alpha: float) -> float:
+    freedom = pairs - 1
+    return float(stats.nct.sf(stats.t.isf(alpha, freedom), freedom, effect * np.sqrt(pairs)))

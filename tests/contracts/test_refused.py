@@ -292,6 +292,8 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (ModelCall, {"completion_ids": (1, 2), "logprobs": (-1.0,)}, "model call: logprobs: 1 values for 2 completion ids"),
     (ModelCall, {"completion_ids": (1,), "logprobs": (0.1,)}, "logprobs: must be finite and at most 0"),
     (ModelCall, {"completion_ids": (1,), "logprobs": (-INF,)}, "logprobs: must be finite and at most 0"),
+    (ModelCall, {"completion_ids": (1, 2), "forced": (2,)}, "model call: forced: must be places in completion_ids"),
+    (ModelCall, {"forced": (0,)}, "model call: forced: must be places in completion_ids"),
     (ModelCall, {"scrubbed": ((0, 1),)}, f"model call: scrubbed: (0, 1) {CUT} 0 ids"),
     (ModelCall, {"prompt_ids": (0,), "scrubbed": ((0, 0),)}, f"model call: scrubbed: (0, 0) {CUT} 1 ids"),
     (ModelCall, {"prompt_ids": (0, 0), "scrubbed": ((1, 2), (0, 1))}, f"model call: scrubbed: (0, 1) {CUT} 2 ids"),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pytest
 
 from holdfast.contracts.rollout import Split
-from holdfast.pipeline.held_out import HeldOut
-from holdfast.pipeline.prove import episodes_in
+from holdfast.pipeline.history import setup_of
+from holdfast.pipeline.prove import HeldOut, episodes_in
 from holdfast.policies.model import Model
 from holdfast.store.store import Store
 from tests.pipeline.test_improve import Play, Played, every_second
@@ -101,3 +102,24 @@ async def test_a_live_version_that_does_otherwise_than_it_did_is_measured_anew(s
     before, _ = episodes_in(store, [one for one in found.steps if "episodes" in one.body])
     assert {one.success for one in before} == {1.0} and len(before) == 100
     assert found.body("0/prove/1")["verdict"]["outcome"] == "reject"
+
+
+@dataclass
+class Setup:
+    """What `setup_of` asks of a step."""
+
+    setup: tuple[Any, ...]
+    run: str = "run-1"
+
+
+def test_a_setup_is_known_by_what_it_is_made_of_and_one_too_large_to_describe_is_like_no_other() -> None:
+    def hashed(*parts: Any, run: str = "run-1") -> str:
+        return setup_of(Setup(parts, run))  # type: ignore[arg-type]
+
+    assert hashed(partial(answer, 0.0, 1.0)) == hashed(partial(answer, 0.0, 1.0), run="run-2")
+    assert hashed(partial(answer, 0.0, 1.0)) != hashed(partial(answer, 0.0, 0.5))
+    ring: dict[str, Any] = {}
+    ring["self"] = ring
+    assert hashed(ring) == hashed(ring)  # it ends
+    large = list(range(20_000))
+    assert hashed(large) == hashed(large) and hashed(large) != hashed(large, run="run-2")

@@ -13,7 +13,7 @@ import math
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite, isinf
@@ -149,6 +149,17 @@ class AdamW:
             (p - before[name].to(p.device)).double().square().sum() for name, p in self.master.items() if name in before
         ]
         return math.sqrt(float(torch.stack(parts).sum()))
+
+    @torch.no_grad()
+    def last_move(self, lr: float, names: Iterable[str]) -> float:
+        """The same after one update without decay, lr · |m̂ / (√v̂ + ε)|: what a GPU finds without the copy."""
+        first, second = (1.0 - beta**self.steps for beta in self._betas)
+        parts = [
+            (self.mean[name] / first / ((self.square[name] / second).sqrt_() + self.EPS)).square_().sum()
+            for name in names
+            if self.parameters[name].grad is not None
+        ]
+        return lr * math.sqrt(float(torch.stack(parts).double().sum()))
 
     def all(self) -> dict[str, Tensor]:
         """Parameters, of which masters stand for those of 16 bits, and moments, by name."""
@@ -489,7 +500,7 @@ class Trainer:
         if self._host is not None:
             self._host.wait()
         own = {name: tensor for name, tensor in good.tensors.items() if name.startswith(MODEL)}  # not the critic's
-        delta = self._adam.moved(own) if account.restored is None else 0.0
+        delta = self._moved(own, account) if account.restored is None else 0.0
         account.restored = account.restored or self._strayed(delta, length)
         if account.restored is not None:
             self.restore(good, with_rng=False)
@@ -504,6 +515,13 @@ class Trainer:
             lr=lr,
             seconds=time.perf_counter() - began,
         )
+
+    def _moved(self, before: Mapping[str, Tensor], account: StepMetrics) -> float:
+        """How far the model's parameters moved in this step."""
+        names = [name for name in self._adam.parameters if name.startswith(MODEL)]
+        if self.device.type == "cuda" and account.updates == 1 and not self.settings.optimizer.weight_decay:
+            return self._adam.last_move(self.settings.optimizer.at(self.updates - 1), names)
+        return self._adam.moved(before)
 
     def _before(self) -> tuple[TrainerState, Tensor]:
         """What the step begins with, to go back to, and the length of all parameters as one vector."""
@@ -820,7 +838,9 @@ def _model(module: nn.Module) -> TrainableModel:
     return module  # type: ignore[return-value]
 
 
-def recompute_logprobs(model: nn.Module, calls: Sequence[ModelCall], *, device: str = "cpu") -> list[tuple[float, ...]]:
+def recompute_logprobs(
+    model: nn.Module, calls: Sequence[ModelCall], *, device: str | None = None
+) -> list[tuple[float, ...]]:
     """One log-prob for each id of each completion, by the same path as in training; nan where nothing is learnt."""
     trainer = Trainer(model, Settings(), seed=0, device=device)
     intake = SampleFilter(is_scored=False, is_exact=False)  # whether they are those of the sampling is what is asked

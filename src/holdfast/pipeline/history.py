@@ -27,31 +27,50 @@ from holdfast.promote.alpha_account import Charge
 from holdfast.prove.history import earlier_tries
 from holdfast.store.store import Store
 
-DEEP = 8  # levels of what an agent or a scorer is made of
+MOST = 10_000  # parts that an agent and a scorer are described by
 
 
 def setup_of(ctx: StepContext) -> str:
-    """What the outcome of a task depends on besides the task and the policy: the agent and the scorer."""
-    parts = [_described(one, DEEP) for one in ctx.setup]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    """What the outcome of a task depends on besides the task and the policy: the agent and the scorer. What has too
+    many parts to be described is like no other."""
+    parts = _Parts()
+    told = json.dumps([parts.of(one) for one in ctx.setup], sort_keys=True, default=str)
+    return hashlib.sha256((ctx.run if parts.count > MOST else told).encode()).hexdigest()
 
 
-def _described(value: Any, deep: int) -> Any:
-    if value is None or isinstance(value, str | int | float | bool) or deep == 0:
-        return value if deep else type(value).__qualname__
-    if isinstance(value, Mapping):
-        return {str(key): _described(one, deep - 1) for key, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_described(one, deep - 1) for one in value]
-    if isinstance(value, partial):
-        return [_described(one, deep - 1) for one in (value.func, value.args, value.keywords)]
-    if inspect.ismethod(value):
-        return [value.__qualname__, _described(value.__self__, deep - 1)]
-    if inspect.isroutine(value) or isinstance(value, type):
-        cells = [_content(one) for one in getattr(value, "__closure__", None) or ()]
-        return [_named(value), [_described(one, deep - 1) for one in cells]]
-    names = [one.name for one in fields(value)] if is_dataclass(value) else list(getattr(value, "__dict__", {}))
-    return [_named(type(value)), {name: _described(getattr(value, name, None), deep - 1) for name in names}]
+class _Parts:
+    """What things are made of, each described once."""
+
+    def __init__(self) -> None:
+        self.count, self._seen = 0, list[Any]()  # kept, so that nothing else gets its id meanwhile
+        self._ids = set[int]()
+
+    def of(self, value: Any) -> Any:
+        self.count += 1
+        if value is None or isinstance(value, str | int | float | bool) or self.count > MOST:
+            return value if isinstance(value, str | int | float | bool) else None
+        if id(value) in self._ids:
+            return type(value).__qualname__
+        self._ids.add(id(value))
+        self._seen.append(value)
+        if isinstance(value, Mapping):
+            return {str(key): self.of(one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.of(one) for one in value]
+        if isinstance(value, set | frozenset):
+            return sorted(map(str, value))
+        return self._made_of(value)
+
+    def _made_of(self, value: Any) -> Any:
+        if isinstance(value, partial):
+            return [self.of(one) for one in (value.func, value.args, value.keywords)]
+        if inspect.ismethod(value):
+            return [value.__qualname__, self.of(value.__self__)]
+        if inspect.isroutine(value) or isinstance(value, type):
+            cells = [_content(one) for one in getattr(value, "__closure__", None) or ()]
+            return [_named(value), [self.of(one) for one in cells]]
+        names = [one.name for one in fields(value)] if is_dataclass(value) else list(getattr(value, "__dict__", {}))
+        return [_named(type(value)), {name: self.of(getattr(value, name, None)) for name in names}]
 
 
 def _content(cell: Any) -> Any:

@@ -24,7 +24,7 @@ from holdfast.policies.kv_cache import BLOCK, Cache, PagedRow, TokenSpan
 from holdfast.policies.lora import ALPHA, LoraLinear
 from holdfast.policies.sampling import draw, log_probs
 
-STRIDE = 16  # steps between two looks at what was drawn
+STRIDE, SOONEST = 32, 8  # steps between two looks at what was drawn, at most and at least
 MANY, SPLIT = (64, 2, 2), (128, 4, 3)  # tile, warps, stages of attention over whole texts and over parts of them
 PART = 4096  # tokens of the vocabulary that one program looks at
 FEWEST = 8  # rows of the smallest graph; the next ones double
@@ -495,7 +495,9 @@ class CudaSteps:
         if not there:
             return
         size = min(max(_power(there[-1][0] + 1), FEWEST), self.slots)
-        steps = min(STRIDE, max(entry.row.limit - len(entry.row.ids) for _, entry in there))
+        # Who has written so much may write as much again; until then a row that ends early is seen early.
+        usual = max(int(np.median([len(entry.row.ids) for _, entry in there])), SOONEST)
+        steps = min(STRIDE, usual, max(entry.row.limit - len(entry.row.ids) for _, entry in there))
         filtered = any(entry.row.sampling.top_k > 0 or entry.row.sampling.top_p < 1.0 for _, entry in there)
         if list(entries) != self._sitting:
             self._put(entries, there)
@@ -685,5 +687,6 @@ def _scores(hidden: Tensor, weight: Tensor) -> Tensor:
 def head_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-prob of each target and entropy of each choice, [N], in 32 bits; the scores of all never exist at once."""
     head: Any = _HeadLogprobs
-    found: tuple[Tensor, Tensor] = head.apply(hidden.to(weight.dtype).contiguous(), weight, targets, temperature)
+    with torch.autocast("cuda", enabled=False):  # weights of 32 bits are multiplied in 32
+        found: tuple[Tensor, Tensor] = head.apply(hidden.to(weight.dtype).contiguous(), weight, targets, temperature)
     return found

@@ -14,7 +14,7 @@ from holdfast.policies.causal_lm import CausalConfig, CausalLM
 
 GB = 10**9
 AT_ONCE, FEWEST = 8192, 2048  # tokens of one piece: more than the one are hardly faster, fewer than the other slower
-PIECE = 16 * GB  # that one piece may take where it need not be smaller
+PIECE = 22 * GB  # that one piece may take where it need not be smaller
 HEAD = 4 * GB  # scores of some tokens and their gradients
 RESERVE = 0.92  # share of the free memory that is counted on; the rest is lost between the blocks
 SLICE = 1 << 28  # bytes of gradients that are 32 bits wide at a time, three times

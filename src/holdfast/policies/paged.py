@@ -140,9 +140,8 @@ class PagedGenerator:
         return done
 
     def _leave(self, slot: int, entry: PagedRow) -> None:
-        self.blocks.name(
-            entry.blocks, names_of((entry.prompt + entry.row.ids)[:-1], entry.names)
-        )  # the last was never read
+        if entry.row.finish == "stop":  # only what has come to an end is gone on from; its last token was never read
+            self.blocks.name(entry.blocks, names_of((entry.prompt + entry.row.ids)[:-1], entry.names))
         self.blocks.give_back(entry.blocks)
         self._rows[slot] = None
 

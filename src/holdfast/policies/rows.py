@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.contracts.errors import BadInput
@@ -35,7 +38,7 @@ class Row:
             raise BadInput("thinking", why="no token of this model begins or ends a thought", remedy="leave it out")
         self.ticket, self.sampling, self._template = request.ticket, sampling, hub.template
         self.limit = min(sampling.max_tokens, hub.context - len(prompt))
-        self.uniform = uniforms(request.key, self.limit)
+        self._key = request.key
         self.ids, self.logprobs, self._forced = list[int](), list[float](), list[int]()
         self.finish: Literal["stop", "length"] | None = None
         self.left = sampling.thinking
@@ -70,6 +73,11 @@ class Row:
         elif len(self.ids) == self.limit:
             self.finish = "length"
         return token
+
+    @cached_property
+    def uniform(self) -> NDArray[np.float32]:
+        """Its chance; drawn when it is needed, while a GPU reads the prompts."""
+        return uniforms(self._key, self.limit)
 
     @property
     def is_plain(self) -> bool:

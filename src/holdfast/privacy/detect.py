@@ -427,6 +427,10 @@ _IS = (
     r"|jetzt|maintenant|ahora|agora|reads?|remains|equals"
 )
 _END = r"(?<![.,;:!?)\]}\"'`])"
+_TECHNICAL = re.compile(
+    r"(?i)sha-?\d|oauth|base-?\d|utf|md5|crypt|argon|pbkdf|hmac|\baes|\brsa|https?:|ipv|win\d|tls|ssl|k8s|ec2|i18n"
+    r"|2fa|mfa|sql|mongo|redis|saml|wpa\d|wep\d|\bv\d|^\d+(?:st|nd|rd|th)$|unicode|ascii|html|ldap"
+)
 _NO_KEY = (
     r"(?:cache|sort|partition|primary|foreign|public|pub|s3|object|routing|idempotency|dedup\w*|host|lookup|hash|map"
     r"|dict|row|index|group|shard|commit|sha\d*"
@@ -905,12 +909,6 @@ def _is_pair_password(text: str) -> bool:
         and not _TECHNICAL.search(text)
         and not re.search(r"[/\\]|\.\w{2,4}$|^[\d.:-]+\w{0,2}$|^\W", text)
     )
-
-
-_TECHNICAL = re.compile(
-    r"(?i)sha-?\d|oauth|base-?\d|utf|md5|crypt|argon|pbkdf|hmac|\baes|\brsa|https?:|ipv|win\d|tls|ssl|k8s|ec2|i18n"
-    r"|2fa|mfa|sql|mongo|redis|saml|wpa\d|wep\d|\bv\d|^\d+(?:st|nd|rd|th)$|unicode|ascii|html|ldap"
-)
 
 
 _COMMON_WORDS = (

@@ -494,9 +494,11 @@ def _all(text: str, *, is_encoded: bool) -> list[Detection]:
         found += [
             Detection(hit.kind, *plain.span(*span)) for span, hit in spans if span[1] - span[0] > hit.end - hit.start
         ]
-    for search, other in ((SEARCH, spelling.together(plain.text)), (KEY_SEARCH, spelling.undivided(plain.text))):
-        for hit in search.find(other.text) if other is not None else ():
-            start, end = other.span(hit.start, hit.end)
+    for search, whole in ((SEARCH, spelling.together(plain.text)), (KEY_SEARCH, spelling.undivided(plain.text))):
+        if whole is None:
+            continue
+        for hit in search.find(whole.text):
+            start, end = whole.span(hit.start, hit.end)
             if WORDS[hit.kind] == "secret" and end - start > hit.end - hit.start:
                 found.append(Detection(hit.kind, *plain.span(start, end)))
     for start, end, said in spelling.blobs(plain.text):

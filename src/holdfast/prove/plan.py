@@ -207,8 +207,8 @@ def _provable_margin(how: ComparisonConfig, tasks: int) -> float | None:
 
 
 def _is_safe(how: ComparisonConfig, margin: float, tasks: int) -> bool:
-    ends: Any = {"low": -how.max_cost, "high": how.max_cost, "mean": -margin}
-    return bool(log_e(np.zeros(tasks), **ends)[-1] >= -log(how.uncharged_alpha))
+    found = log_e(np.zeros(tasks), low=-how.max_cost, high=how.max_cost, mean=-margin)
+    return bool(found[-1] >= -log(how.uncharged_alpha))
 
 
 def _rounded(tasks: int) -> int:
