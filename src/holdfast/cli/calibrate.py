@@ -98,8 +98,8 @@ number of the canary's outcomes until then. These three rest on a quarter as man
 TRAFFIC = """
 ## The guard and experiments, under attack
 
-A row is {experiments} simulated services, routed, counted and judged by the functions that do so in production. *Must*
-says what has to happen: *breach* and *promotion* mostly, *no breach*, *no clear* and *no promotion* in all but α of them.
+A row is {experiments} simulated services, routed, counted and judged by the functions that do so in production.
+*Must* says what has to happen: *breach* and *promotion* mostly; *no breach*, *no clear* and *no promotion* but for α.
 
 {rows}
 """
