@@ -100,7 +100,9 @@ def worth(task: Any, output: Any, spans: Any) -> tuple[RewardTerm, ...]:
 
 
 def success(task: Any, output: Any, spans: Any) -> tuple[RewardTerm, ...]:
-    return (RewardTerm(name="success", value=float(output), source="rule:test"),)
+    """Whether it was right; and it was safe."""
+    right = RewardTerm(name="success", value=float(output), source="rule:test")
+    return right, RewardTerm(name="safety_cost", value=0.0, weight=0.0, source="rule:test")
 
 
 def spec_of(

@@ -92,7 +92,7 @@ def test_a_network_learns_is_proved_and_goes_live(unbroken: tuple[Store, str]) -
     arms: dict[str, list[int]] = {"baseline": [], "candidate": []}
     for one in found:
         arms[next(arm for arm in arms if arm in one.name)].append(one.input["seed"])
-    assert arms["baseline"] == arms["candidate"] == [*held_out_seeds(0, len(found) // 2)]
+    assert arms["baseline"] == arms["candidate"] and {*arms["baseline"]} <= {*held_out_seeds(0, 500)}
     mean = {v: [r.reward for r in found if r.version == v] for v in {one.version for one in found}}
     assert sorted(min(rewards) >= 3.0 for rewards in mean.values() if None not in rewards) == [False, True]
 

@@ -32,9 +32,12 @@ MOST = 10_000  # parts that an agent and a scorer are described by
 
 def setup_of(ctx: StepContext) -> str:
     """What the outcome of a task depends on besides the task and the policy: the agent and the scorer. What has too
-    many parts to be described is like no other."""
+    many parts to be described, or changes while it is looked at, is like no other."""
     parts = _Parts()
-    told = json.dumps([parts.of(one) for one in ctx.setup], sort_keys=True, default=str)
+    try:
+        told = json.dumps([parts.of(one) for one in ctx.setup], sort_keys=True, default=str)
+    except Exception:  # it is anybody's object, and may do anything when it is read
+        told = ctx.run
     return hashlib.sha256((ctx.run if parts.count > MOST else told).encode()).hexdigest()
 
 
@@ -54,7 +57,7 @@ class _Parts:
         self._ids.add(id(value))
         self._seen.append(value)
         if isinstance(value, Mapping):
-            return {str(key): self.of(one) for key, one in value.items()}
+            return {str(key): self.of(one) for key, one in list(value.items())}
         if isinstance(value, list | tuple):
             return [self.of(one) for one in value]
         if isinstance(value, set | frozenset):
@@ -67,8 +70,8 @@ class _Parts:
         if inspect.ismethod(value):
             return [value.__qualname__, self.of(value.__self__)]
         if inspect.isroutine(value) or isinstance(value, type):
-            cells = [_content(one) for one in getattr(value, "__closure__", None) or ()]
-            return [_named(value), [self.of(one) for one in cells]]
+            cells = () if isinstance(value, type) else getattr(value, "__closure__", None) or ()
+            return [_named(value), [self.of(_content(one)) for one in cells]]
         names = [one.name for one in fields(value)] if is_dataclass(value) else list(getattr(value, "__dict__", {}))
         return [_named(type(value)), {name: self.of(getattr(value, name, None)) for name in names}]
 
