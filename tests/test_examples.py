@@ -34,7 +34,7 @@ PROMISED: dict[tuple[str, ...], list[str]] = {
         "version: CartPole-v1@2",
         "steps that the pole stays up: +",
     ],
-    ("story5_compare.py",): ["is better than", "better: True +0.84", "stored: True", "agents: True", "alike: None"],
+    ("story5_compare.py",): ["is better than", "better: True +0.8", "stored: True", "agents: True", "alike: None"],
     ("story6_service.py",): [
         "capitals@2 is canary",
         "live: capitals@2 says 'Give only the word.'",

@@ -122,7 +122,8 @@ async def overflowing(task: Any, context: Context) -> str:
 
 def test_what_tools_may_add_has_to_fit_the_range_of_a_proof() -> None:
     prove = {"primary": "reward", "reward_range": [0.0, 1.0]}
-    asked: dict[str, Any] = {"validate": [TASK, TASK], "model": "local/sprout-weak", "improve": {"prove": prove}}
+    others = [{**TASK, "prompt": f"What grows in garden {n}, and since when?"} for n in (1, 2)]
+    asked: dict[str, Any] = {"validate": others, "model": "local/sprout-weak", "improve": {"prove": prove}}
     with pytest.raises(BadInput, match="the agent's rewards go from 0 to 1.1"):
         improve_spec(settings(agent=None, tool_reward={}, **asked))
 
