@@ -176,7 +176,7 @@ class PromptSearch:
         race.drop()
         best, gain = race.confirmed(fresh) if is_over else race.best()
         refused: list[str] = []
-        if self.writers and not is_over:
+        if self.writers and not is_over and race.arms[0].values:  # nobody proposes from nothing
             done = [one for blob in attempts for one in ctx.read(blob)]
             refused = self._extend(race, done)
         spent = int(data["spent"]) + batch.count
