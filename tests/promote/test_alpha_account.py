@@ -48,7 +48,8 @@ def test_promotions_win_alpha_back_and_only_on_their_own_tasks() -> None:
     known: list[Charge] = []
     charged(known, "a", "good")
     assert charged(known, "a", promoted=("good",)).alpha == pytest.approx(level(0.05, 2) * 2)
-    assert charged(known, "b", promoted=("good",)).alpha == level(0.05, 1)
+    assert charged(known, "b", "good again", promoted=("good",)).alpha == level(0.05, 1)
+    assert charged(known, "a", promoted=("good again",)).promoted == 0  # proved on other tasks
     assert charged(known, "a").promoted == 0  # taken back since
 
 

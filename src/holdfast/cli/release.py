@@ -154,7 +154,8 @@ def _charge(store: Store, live: Release, release: Release, found: CandidateEvide
     """Of a run that was charged nothing, as its baseline was not live, or nobody kept an account: it is charged now."""
     from holdfast.pipeline.alpha_account import charged
 
-    told: dict[str, Any] = {"run": found.runs[0].id, "iteration": found.iteration, "who": who(), "now": time.time()}
+    iteration = found.iteration if len(found.runs) == 1 else None
+    told: dict[str, Any] = {"run": found.run, "iteration": iteration, "who": who(), "now": time.time()}
     versions = (live.source, release.source)
     alpha = found.how.uncharged_alpha
     return asyncio.run(charged(store, release.policy, found.tasks, alpha=alpha, versions=versions, **told))

@@ -118,8 +118,8 @@ def charge(
     continues: Charge | None = None,
     **given: Any,
 ) -> Charge:
-    """The charge of the next test. `promoted` are the sources of versions that a gate let through; `given` says which
-    test it is. One that continues another keeps its α."""
+    """The charge of the next test. `promoted` are the keys of the tests whose own decision opened a gate; `given` says
+    which test it is. One that continues another keeps its α."""
     if continues is not None:
         kept = {name: getattr(continues, name) for name in ("number", "promoted", "of", "alpha")}
         return Charge(**given, **kept, about=about, continues=continues.continues or continues.key)
@@ -128,7 +128,7 @@ def charge(
         return Charge(**given, number=number, of=alpha, alpha=level(alpha, number), about=ANCHOR)
     earlier = _same_tasks([one for one in known if one.about == CANDIDATE], str(given["tasks"]), read)
     tests = [one for one in earlier if one.continues is None]
-    won = len({one.candidate for one in tests} & set(promoted))
+    won = _promoted(tests, promoted)
     number = len(tests) + 1
     return Charge(**given, number=number, promoted=won, of=alpha, alpha=level(alpha, number, won))
 
@@ -140,11 +140,16 @@ def account_from(policy: str, known: Sequence[Charge], promoted: Collection[str]
         same = _same_tasks(left, left[0].tasks, read)
         left = [one for one in left if one not in same]
         tests = tuple(one for one in same if one.continues is None)
-        won = len({one.candidate for one in tests} & set(promoted))
+        won = _promoted(tests, promoted)
         alpha = level(max(one.of for one in same), len(tests) + 1, won)
         sets.append(TaskSetUse(charges=tests, promoted=won, next_alpha=alpha))
     anchor_tests = tuple(one for one in known if one.about == ANCHOR and one.continues is None)
     return Account(policy=policy, sets=tuple(sets), anchor_tests=anchor_tests)
+
+
+def _promoted(tests: Iterable[Charge], promoted: Collection[str]) -> int:
+    """D: candidates that were promoted for what one of these tests found; what another set proved counts there."""
+    return len({one.candidate for one in tests if one.key in promoted})
 
 
 def _same_tasks(known: Sequence[Charge], tasks: str, read: ReadTasks) -> list[Charge]:
