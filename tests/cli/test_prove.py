@@ -172,6 +172,18 @@ def test_what_was_measured_of_other_versions_decides_nothing(
         assert [entry.body.get("refuse") for entry in store.releases.history("tools")].count("tools@2") == 0
 
 
+def test_a_test_is_charged_to_the_policy_of_its_candidate_and_decides_about_no_other(cli: Cli, sprouts: At) -> None:
+    """Fault: where two policies had the same version live, the first by name paid, and either was decided about."""
+    for source in ("sprout-weak", "sprout"):
+        cli("release", "add", source, "--policy", "alike", *sprouts).done()
+    cli("release", "promote", "alike@1", *sprouts).done()
+    run = compared(cli, sprouts)
+    with open_store(sprouts[1]) as store:
+        assert [len(store.releases.charges(name)) for name in ("alike", "tools")] == [0, 1]
+    said = cli("release", "decide", "alike@2", "--run", run, "--untrained", *sprouts).refusal
+    assert "the α-account of policy tools, not to that of alike" in said and "measure it again" in said
+
+
 def test_a_golden_of_another_version_or_a_rewritten_run_decides_nothing(cli: Cli, sprouts: At) -> None:
     run = compared(cli, sprouts)
     cli("golden", "record", "tooluse:2", "--version", "tools@1", "--name", "g", *sprouts).done()
