@@ -184,6 +184,17 @@ def test_a_test_is_charged_to_the_policy_of_its_candidate_and_decides_about_no_o
     assert "the α-account of policy tools, not to that of alike" in said and "measure it again" in said
 
 
+def test_a_run_against_what_was_not_live_is_charged_after_all_that_were_measured_beside_it(cli: Cli, at: At) -> None:
+    """Fault: of many runs before their baseline went live, the best one was decided about as the first candidate."""
+    words = ("--baseline", "sprout-weak", "--candidate", "sprout")
+    runs = [compared(cli, at, suite, *words) for suite in ("tooluse:2", "tooluse:2", "tooluse:2:7")]
+    of_tools(cli, at, "sprout-weak", "sprout")
+    assert cli(*DECIDE, runs[1], "--untrained", *at).code == 1
+    with open_store(at[1]) as store:
+        (entry,) = store.releases.charges("tools")
+    assert (entry.body["run"], entry.body["number"]) == (runs[1], 2)  # the third has other tasks
+
+
 def test_a_golden_of_another_version_or_a_rewritten_run_decides_nothing(cli: Cli, sprouts: At) -> None:
     run = compared(cli, sprouts)
     cli("golden", "record", "tooluse:2", "--version", "tools@1", "--name", "g", *sprouts).done()

@@ -81,6 +81,14 @@ def test_further_tasks_that_others_used_leave_a_test_no_more_than_the_next_one_o
     assert [(len(one.charges), one.promoted) for one in found.sets] == [(51, 1)]
 
 
+def test_a_test_that_is_charged_late_comes_after_all_that_were_measured_beside_it() -> None:
+    known: list[Charge] = []
+    charged(known, "a")
+    assert charged(known, "a", uncharged=9).number == 11
+    assert charged(known, "a", uncharged=8).number == 12 and charged(known, "a").alpha == level(0.05, 13)
+    assert charged(known, "b").number == 1
+
+
 def test_the_account_tells_what_is_spent_and_what_the_next_one_gets() -> None:
     known: list[Charge] = []
     for tasks in ("a", "a", "b"):

@@ -46,8 +46,10 @@ async def charged(
     about: str = CANDIDATE,
     continues: Charge | None = None,
     setup: str | None = None,
+    uncharged: int = 0,
 ) -> Charge:
-    """The charge of a test of two versions, baseline and candidate, on these tasks."""
+    """The charge of a test of two versions, baseline and candidate, on these tasks; `uncharged` tests on them came
+    before it and are in no account."""
     names = {one.id: (digest(one.input), content(one.input)) for one in tasks}
     kept = store.blobs.put(json.dumps(names, sort_keys=True).encode(), now=now)
     key = f"{run}/{'-' if iteration is None else iteration}/{versions[1]}"
@@ -58,7 +60,8 @@ async def charged(
     def make(known: Sequence[LedgerEntry], history: Sequence[LedgerEntry]) -> Mapping[str, Any]:
         earlier = [Charge.from_record(one.body) for one in known]
         passed = promoted(store, earlier, history)
-        return charge(earlier, passed, read, alpha=alpha, about=about, continues=continues, **given).record()
+        told = {"alpha": alpha, "about": about, "continues": continues, "uncharged": uncharged}
+        return charge(earlier, passed, read, **told, **given).record()
 
     return Charge.from_record(await store.releases.charge(policy, key, make, run=run, who=who, now=now))
 

@@ -116,11 +116,12 @@ def charge(
     alpha: float,
     about: str = CANDIDATE,
     continues: Charge | None = None,
+    uncharged: int = 0,
     **given: Any,
 ) -> Charge:
     """The charge of the next test. `promoted` are the keys of the tests whose own decision opened a gate; `given` says
     which test it is. One that continues another keeps its α, unless its further tasks were used by others and leave
-    less: then it has that."""
+    less: then it has that. `uncharged` are tests on these tasks that came before and that no account knows."""
     candidates = [one for one in known if one.about == CANDIDATE]
     if continues is not None:
         root = continues.continues or continues.key
@@ -132,7 +133,8 @@ def charge(
     if about == ANCHOR:
         number = 1 + sum(one.about == ANCHOR and one.continues is None for one in known)
         return Charge(**given, number=number, of=alpha, alpha=level(alpha, number), about=ANCHOR)
-    return Charge(**given, **_next(_same_tasks(candidates, str(given["tasks"]), read), promoted, alpha))
+    earlier = _same_tasks(candidates, str(given["tasks"]), read)
+    return Charge(**given, **_next(earlier, promoted, alpha, uncharged))
 
 
 def account_from(policy: str, known: Sequence[Charge], promoted: Collection[str], read: ReadTasks) -> Account:
@@ -148,9 +150,10 @@ def account_from(policy: str, known: Sequence[Charge], promoted: Collection[str]
     return Account(policy=policy, sets=tuple(sets), anchor_tests=anchor_tests)
 
 
-def _next(tests: Sequence[Charge], promoted: Collection[str], alpha: float) -> dict[str, Any]:
-    """What the test after these on a set of tasks is charged."""
-    number, won = len(tests) + 1, _promoted(tests, promoted)
+def _next(tests: Sequence[Charge], promoted: Collection[str], alpha: float, uncharged: int = 0) -> dict[str, Any]:
+    """What the test after these on a set of tasks is charged; nobody has a place before one that was taken."""
+    number = 1 + max([len(tests) + uncharged, *(one.number for one in tests)])
+    won = _promoted(tests, promoted)
     return {"number": number, "promoted": won, "of": alpha, "alpha": level(alpha, number, won)}
 
 
