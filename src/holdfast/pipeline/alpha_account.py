@@ -53,14 +53,14 @@ async def charged(
     names = {one.id: (digest(one.input), content(one.input)) for one in tasks}
     kept = store.blobs.put(json.dumps(names, sort_keys=True).encode(), now=now)
     key = f"{run}/{'-' if iteration is None else iteration}/{versions[1]}"
-    given = {"key": key, "policy": policy, "run": run, "iteration": iteration, "tasks": kept, "count": len(names)}
-    given |= {"baseline": versions[0], "candidate": versions[1], "setup": setup}
+    given: dict[str, Any] = {"key": key, "policy": policy, "run": run, "tasks": kept, "count": len(names)}
+    given |= {"baseline": versions[0], "candidate": versions[1], "setup": setup, "iteration": iteration}
     read = reader(store)
 
     def make(known: Sequence[LedgerEntry], history: Sequence[LedgerEntry]) -> Mapping[str, Any]:
         earlier = [Charge.from_record(one.body) for one in known]
         passed = promoted(store, earlier, history)
-        told = {"alpha": alpha, "about": about, "continues": continues, "uncharged": uncharged}
+        told: dict[str, Any] = {"alpha": alpha, "about": about, "continues": continues, "uncharged": uncharged}
         return charge(earlier, passed, read, **told, **given).record()
 
     return Charge.from_record(await store.releases.charge(policy, key, make, run=run, who=who, now=now))
