@@ -30,7 +30,7 @@ from holdfast.pipeline.promote import evidence_from
 from holdfast.pipeline.run import DurableRun
 from holdfast.promote import gate
 from holdfast.promote.gate import Criteria
-from holdfast.prove.comparison import ComparisonConfig, compare_versions, pairs, reach, verdict, with_safety
+from holdfast.prove.comparison import METRICS, ComparisonConfig, compare_versions, pairs, reach, verdict, with_safety
 from holdfast.prove.history import EarlierTries, has_drifted, is_spared, pooled
 from holdfast.store.store import Store
 
@@ -39,8 +39,9 @@ Earlier = Mapping[str, EarlierTries]  # what is known of the baseline, by task
 LIVE = "live"  # in a look's blob: the baseline's fresh episodes as they were, where earlier tries are pooled in
 
 
-def episode(experience: Experience, *, task: str, seed: int) -> Episode | None:
-    """None where a fault of ours left it without a score: missing, not wrong. An agent that failed was not right."""
+def episode(experience: Experience, *, task: str, seed: int, lowest: float = 0.0) -> Episode | None:
+    """None where a fault of ours left it without a score: missing, not wrong. An agent that failed was not right, and
+    earned the lowest reward that there is: below 0 nothing would be the best."""
     signals = {} if experience.breakdown is None else {one.name: one.value for one in experience.breakdown.signals}
     if not signals and experience.state is not RolloutState.FAILED:
         return None
@@ -52,7 +53,7 @@ def episode(experience: Experience, *, task: str, seed: int) -> Episode | None:
     return Episode(
         task=task,
         seed=seed,
-        reward=0.0 if total is None else total,
+        reward=lowest if total is None else total,
         safety_cost=signals.get(SAFETY),
         success=0.0 if experience.state is RolloutState.FAILED else told,
         latency_s=max(0.0, max(ends, default=-inf) - min(starts)) if ends and starts else None,
@@ -66,14 +67,14 @@ def is_checked(experience: Experience) -> bool:
     return experience.breakdown is not None and any(one.name in CHECKED for one in experience.breakdown.signals)
 
 
-def episodes(experiences: Iterable[Experience], places: Places) -> list[Episode]:
+def episodes(experiences: Iterable[Experience], places: Places, lowest: float = 0.0) -> list[Episode]:
     """Of the rollouts whose names are given a task and a seed."""
     found = []
     for one in experiences:
         name = one.rollout.partition("/")[2]
         if name in places:
             task, seed = places[name]
-            found.append(episode(one, task=task, seed=seed))
+            found.append(episode(one, task=task, seed=seed, lowest=lowest))
     return [one for one in found if one is not None]
 
 
@@ -81,17 +82,34 @@ def missing(found: Iterable[Episode], places: Places, how: ComparisonConfig, *, 
     """What never came back, as the worst for a candidate and the best for a baseline."""
     known = {(one.task, one.seed) for one in found}
     low, high = how.reward_range
+    is_safety = how.max_safety_regression is not None or how.primary == "safety"
     return [
         Episode(
             task=task,
             seed=seed,
             reward=low if is_candidate else high,
-            safety_cost=None if how.max_safety_regression is None else how.max_cost if is_candidate else 0.0,
+            safety_cost=(how.max_cost if is_candidate else 0.0) if is_safety else None,
             success=0.0 if is_candidate else 1.0,
         )
         for task, seed in places.values()
         if (task, seed) not in known
     ]
+
+
+def is_told(one: Episode, how: ComparisonConfig) -> bool:
+    """Whether it says anything of what has to improve."""
+    return METRICS[how.primary](one) is not None
+
+
+def completed(
+    found: Iterable[Episode], places: Places, how: ComparisonConfig, *, is_candidate: bool
+) -> tuple[list[Episode], int]:
+    """All of the places in their order, and how many are missing there. What was scored without the primary metric is
+    missing, too: a task that is left out where the score lacks it would hide failures that are scored so."""
+    told = [one for one in found if is_told(one, how)]
+    imputed = missing(told, places, how, is_candidate=is_candidate)
+    whole = {(one.task, one.seed): one for one in (*told, *imputed)}
+    return [whole[place] for place in places.values()], len(imputed)
 
 
 PHASE = "prove"
@@ -305,7 +323,7 @@ def _has_drifted(
     earlier: Earlier,
 ) -> bool:
     blobs = () if before is None else InterimAnalysis.from_record(before).blobs
-    fresh = [*_read(ctx.store, blobs, LIVE), *episodes(ctx.experiences(batch), places)]
+    fresh = [*_read(ctx.store, blobs, LIVE), *episodes(ctx.experiences(batch), places, config.how.reward_range[0])]
     metric = "safety_cost" if config.how.primary == "safety" else config.how.primary
     return has_drifted(fresh, earlier, metric, reach(config.how, config.how.primary))
 
@@ -345,13 +363,7 @@ def _analyse(
 ) -> InterimAnalysis:
     experiences = ctx.experiences(batch)
     blobs = () if before is None else InterimAnalysis.from_record(before).blobs
-    new, lost = {}, {}
-    for arm in ARMS:
-        found = episodes(experiences, places[arm])
-        if not config.is_timed:
-            found = [replace(one, latency_s=None) for one in found]
-        imputed = missing(found, places[arm], config.how, is_candidate=arm == CANDIDATE)
-        new[arm], lost[arm] = [*found, *imputed], len(imputed) + (0 if before is None else int(before["missing"][arm]))
+    new, lost = _new(experiences, places, config, before)
     history, planned = None, len(places[CANDIDATE])
     if "history" in place:
         history = {**((before or {}).get("history") or {"spared": 0}), "has_drifted": earlier is None}
@@ -372,6 +384,30 @@ def _analyse(
         history=history,
         **told,
     )
+
+
+def _new(
+    experiences: Sequence[Experience],
+    places: Mapping[str, Places],
+    config: ProveConfig,
+    before: Mapping[str, Any] | None,
+) -> tuple[dict[str, list[Episode]], dict[str, int]]:
+    """The episodes of this batch by arm, and how many are missing so far. Where no task of either version was ever told
+    the primary metric, there is nothing to compare, and nobody is worse by it."""
+    how = config.how
+    found = {arm: episodes(experiences, places[arm], how.reward_range[0]) for arm in ARMS}
+    if not config.is_timed:
+        found = {arm: [replace(one, latency_s=None) for one in some] for arm, some in found.items()}
+    is_known = any(is_told(one, how) for some in found.values() for one in some) or bool(before and before["tasks"])
+    new, lost = {}, {}
+    for arm, some in found.items():
+        if is_known:
+            new[arm], count = completed(some, places[arm], how, is_candidate=arm == CANDIDATE)
+        else:
+            imputed = missing(some, places[arm], how, is_candidate=arm == CANDIDATE)
+            new[arm], count = [*some, *imputed], len(imputed)
+        lost[arm] = count + (0 if before is None else int(before["missing"][arm]))
+    return new, lost
 
 
 def _with_history(
