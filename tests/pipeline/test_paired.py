@@ -388,7 +388,7 @@ def test_an_episode_whose_safety_nobody_measured_is_not_a_safe_one() -> None:
 
 
 def test_failures_that_are_scored_without_success_are_not_left_out() -> None:
-    """An equal candidate, half of whose failures had no success signal: their tasks were dropped, and it was promoted."""
+    """An equal candidate, half of whose failures had no success signal: their tasks were dropped, and it won so."""
     rng, how = np.random.default_rng(1), ComparisonConfig(max_safety_regression=None)
     places = {f"p-{n}-{seed}": (f"t{n}", seed) for n in range(400) for seed in (0, 1)}
 
@@ -413,3 +413,29 @@ def test_an_agent_that_failed_earned_the_lowest_reward_in_every_range() -> None:
     failed = attempt(Task(name="p", input=1), 1, None, breakdown=None, state=RolloutState.FAILED)
     found = episodes([failed], {"p": ("t", 0)}, -1.0)
     assert [(one.reward, one.success) for one in found] == [(-1.0, 0.0)]
+
+
+def test_looking_does_not_go_on_until_a_limit_of_latency_or_tokens_passes() -> None:
+    """Their tests are for one look: read at eight, an error of 2.2 % became one of 8.3 %."""
+    rng = np.random.default_rng(4)
+
+    def of(value: float, seconds: float) -> list[Episode]:
+        return [
+            Episode(
+                task=f"t{n}",
+                seed=0,
+                reward=value,
+                success=value,
+                latency_s=seconds + rng.random(),
+                tokens=int(100 * seconds),
+            )
+            for n in range(60)
+        ]
+
+    how = ComparisonConfig(max_safety_regression=None)
+    asked = Criteria(max_safety_regression=None, max_latency_increase=0.1, max_cost_increase=1.0)
+    config = ProveConfig(how=how, criteria=asked)
+    told = judged(of(0.0, 1.0), of(1.0, 3.0), config)
+    assert told["verdict"].outcome is Outcome.PROMOTE and not any(
+        "latency" in one or "cost" in one for one in told["unmet"]
+    )
