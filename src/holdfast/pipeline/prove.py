@@ -295,7 +295,7 @@ async def look(
     ctx: StepContext,
 ) -> InterimAnalysis:
     """Run one batch by both versions, and say what all batches so far come to."""
-    earlier = await ctx.in_thread(_known_before, ctx, place, before)
+    earlier = await ctx.in_thread(_known_before, ctx, place, before, _value(config.how))
     work, places = _work(policies, tasks, config, place, earlier)
     batch = await ctx.collect(work, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
     if earlier is not None and await ctx.in_thread(_has_drifted, ctx, batch, places[BASELINE], config, before, earlier):
@@ -306,12 +306,20 @@ async def look(
     return await ctx.in_thread(_analyse, ctx, batch, places, units, config, place, before, earlier)
 
 
-def _known_before(ctx: StepContext, place: Mapping[str, Any], before: Mapping[str, Any] | None) -> Earlier | None:
-    """Earlier tries of the baseline; None where there are none, or where it has drifted since."""
+def _value(how: ComparisonConfig) -> str:
+    """The value of an episode that the primary metric is read from."""
+    return "safety_cost" if how.primary == "safety" else how.primary
+
+
+def _known_before(
+    ctx: StepContext, place: Mapping[str, Any], before: Mapping[str, Any] | None, value: str
+) -> Earlier | None:
+    """Earlier tries of the baseline that tell the value; None where there are none, or where it has drifted since."""
     kept = place.get("history")
     if kept is None or (before is not None and (before.get("history") or {}).get("has_drifted")):
         return None
-    return {task: EarlierTries.from_record(one) for task, one in ctx.read(str(kept)).items()}
+    known = {task: EarlierTries.from_record(one) for task, one in ctx.read(str(kept)).items()}
+    return {task: one for task, one in known.items() if value in one.means}
 
 
 def _has_drifted(
@@ -324,8 +332,7 @@ def _has_drifted(
 ) -> bool:
     blobs = () if before is None else InterimAnalysis.from_record(before).blobs
     fresh = [*_read(ctx.store, blobs, LIVE), *episodes(ctx.experiences(batch), places, config.how.reward_range[0])]
-    metric = "safety_cost" if config.how.primary == "safety" else config.how.primary
-    return has_drifted(fresh, earlier, metric, reach(config.how, config.how.primary))
+    return has_drifted(fresh, earlier, _value(config.how), reach(config.how, config.how.primary))
 
 
 def _work(
