@@ -128,6 +128,7 @@ class ProveConfig:
     least: int = 0  # tasks before a better candidate ends it, in a run of versions before; `criteria` say it now
     criteria: Criteria | None = None  # what the gate will ask: looking goes on until it is met
     cluster: str | None = None  # the key that says which tasks belong together; None: usual names in the metadata
+    reuse_live: bool = False  # earlier tries of live are pooled in: a live version that drifted unseen voids the proof
     split: Split = Split.VAL
     chance: str = ""  # names the chance of all of it
     is_null: bool = False  # the same version twice: each arm has a chance of its own
@@ -144,6 +145,8 @@ class ProveConfig:
         later = ("criteria", "cluster")
         named = {one.name: getattr(self, one.name) for one in fields(self)}
         told = {name: value for name, value in named.items() if name not in later or value is not None}
+        if not self.reuse_live:
+            del told["reuse_live"]
         return {
             **told,
             "how": self.how.record(),
