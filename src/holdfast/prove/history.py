@@ -4,7 +4,9 @@ The mean of a task's fresh and earlier tries has the expectation of one fresh tr
 was without them, and only varies less. A version became live because it did well: its own proof makes its mean too
 high, if anything, which is against the candidate. Several candidates that are compared with the same tries depend on
 one another, which the account of errors allows (`promote.alpha_account`). Where enough earlier tries of a task are
-known, the live version is run on a few of the tasks only, to see whether it still does as it did.
+known, the live version is run on a few of the tasks only, to see whether it still does as it did. That sees large
+drifts alone: all of this holds only while nothing that the live version depends on has changed, so it is off unless it
+is asked for (`reuse_live`; docs/decisions/0019).
 """
 
 from __future__ import annotations
