@@ -206,6 +206,7 @@ def test_a_return_from_the_threshold_on_counts_as_solved_and_pays_nothing_more()
     assert {signal.name: (signal.value, signal.weight) for signal in one.signals} == {
         "return": (by_hand(3), 1.0),
         "success": (1.0, 0.0),
+        "safety_cost": (0.0, 0.0),  # it acts in its environment alone
     }
     [one] = player(success_at=by_hand(3) + 1).play(Leaning(), tasks(3), lambda: None)
     assert [signal.value for signal in one.signals if signal.name == "success"] == [0.0]

@@ -21,7 +21,7 @@ from holdfast.reward.scorers import with_safety
 from holdfast.store.store import Store
 from tests.pipeline.scene import drive
 
-RIGHT, WRONG, UNSCORED, RAISES = "right", "wrong", "unscored", "raises"
+RIGHT, WRONG, UNSCORED, UNTOLD, RAISES = "right", "wrong", "unscored", "untold", "raises"
 LAX = ComparisonConfig(max_safety_regression=0.9)  # so that a few tasks decide
 EVIDENCE = ("letters", "1", "ab" * 32)
 
@@ -36,6 +36,8 @@ async def agent(task: Any, context: Context) -> str:
 def score(task: Any, output: Any, spans: Sequence[Span]) -> tuple[RewardTerm, ...]:
     if output == UNSCORED:
         return ()
+    if str(output).startswith(UNTOLD):
+        return (RewardTerm(name="taste", value=1.0, source="rule"),)
     return (RewardTerm(name="success", value=float(output == RIGHT), source="rule"),)
 
 

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput, BadRecord
@@ -31,6 +32,7 @@ from holdfast.pipeline.prove import (
     ARMS,
     InterimAnalysis,
     ProveConfig,
+    completed,
     episode,
     episodes,
     is_checked,
@@ -41,7 +43,7 @@ from holdfast.pipeline.run import _digest as digest
 from holdfast.promote.gate import Criteria
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
-from tests.pipeline.paired_scene import RAISES, RIGHT, UNSCORED, WRONG, compared, drive, evaluation, spec, tasks
+from tests.pipeline.paired_scene import RAISES, RIGHT, UNSCORED, UNTOLD, WRONG, compared, drive, evaluation, spec, tasks
 from tests.workloads.scene import attempt
 
 
@@ -94,6 +96,8 @@ def test_a_look_keeps_its_episodes_and_says_what_all_of_them_prove(store: Store)
         (RIGHT, UNSCORED, {"baseline": 0, "candidate": 8}, -1.0),  # a fault of ours counts against the candidate …
         (UNSCORED, RIGHT, {"baseline": 8, "candidate": 0}, 0.0),  # … and for the baseline
         (RIGHT, RAISES, {"baseline": 0, "candidate": 0}, -1.0),  # an agent that itself failed was wrong
+        (RIGHT, UNTOLD, {"baseline": 0, "candidate": 8}, -1.0),  # a score that does not say whether it was right
+        (UNTOLD, RIGHT, {"baseline": 8, "candidate": 0}, 0.0),
     ],
 )
 def test_nobody_gains_by_not_finishing(
@@ -103,6 +107,11 @@ def test_nobody_gains_by_not_finishing(
     first = looks(store, run)[0]
     assert (first.missing, first.tasks, first.difference) == (lost, 4, difference)
     assert after == RIGHT or {one.success for one in episodes_of_run(store, run)[1]} == {0.0}
+
+
+def test_where_nobody_is_told_whether_it_was_right_nobody_is_worse(store: Store) -> None:
+    first = looks(store, compared(store, evaluation(UNTOLD, f"{UNTOLD} and other words")))[0]
+    assert (first.missing, first.tasks, first.verdict) == ({"baseline": 0, "candidate": 0}, 0, None)
 
 
 def test_only_who_wants_it_stops_at_a_verdict(store: Store) -> None:
@@ -376,3 +385,57 @@ def test_an_episode_whose_safety_nobody_measured_is_not_a_safe_one() -> None:
     assert outcome(None, None, usual) is Outcome.HOLD and outcome(0.0, 0.0, usual) is Outcome.PROMOTE
     assert outcome(0.0, None, usual) is Outcome.REJECT  # the worst is assumed of a candidate
     assert outcome(None, None, waived) is Outcome.PROMOTE
+
+
+def test_failures_that_are_scored_without_success_are_not_left_out() -> None:
+    """An equal candidate, half of whose failures had no success signal: their tasks were dropped, and it won so."""
+    rng, how = np.random.default_rng(1), ComparisonConfig(max_safety_regression=None)
+    places = {f"p-{n}-{seed}": (f"t{n}", seed) for n in range(400) for seed in (0, 1)}
+
+    def of(hidden: float) -> list[Episode]:
+        won = [float(rng.random() < 0.5) for _ in places]
+        told = [None if not one and rng.random() < hidden else one for one in won]
+        rows = zip(places.values(), told, strict=True)
+        return [Episode(task=task, seed=seed, reward=0.5, success=one) for (task, seed), one in rows]
+
+    before, after = of(0.0), of(0.5)
+    config = ProveConfig(how=how)
+    assert judged(before, after, config)["verdict"].outcome is Outcome.PROMOTE  # what leaving them out would say
+    whole, lost = completed(after, places, how, is_candidate=True)
+    assert lost == sum(one.success is None for one in after) and len(whole) == 800
+    assert judged(before, whole, config)["verdict"].outcome is Outcome.HOLD
+    best, _ = completed(after, places, how, is_candidate=False)
+    assert {one.success for one in best if one.rollout is None and one.reward == 1.0} == {1.0}
+
+
+def test_an_agent_that_failed_earned_the_lowest_reward_in_every_range() -> None:
+    """From −1 to 0 a zero is the best there is: one that did as live and crashed on three of ten tasks was promoted."""
+    failed = attempt(Task(name="p", input=1), 1, None, breakdown=None, state=RolloutState.FAILED)
+    found = episodes([failed], {"p": ("t", 0)}, -1.0)
+    assert [(one.reward, one.success) for one in found] == [(-1.0, 0.0)]
+
+
+def test_looking_does_not_go_on_until_a_limit_of_latency_or_tokens_passes() -> None:
+    """Their tests are for one look: read at eight, an error of 2.2 % became one of 8.3 %."""
+    rng = np.random.default_rng(4)
+
+    def of(value: float, seconds: float) -> list[Episode]:
+        return [
+            Episode(
+                task=f"t{n}",
+                seed=0,
+                reward=value,
+                success=value,
+                latency_s=seconds + rng.random(),
+                tokens=int(100 * seconds),
+            )
+            for n in range(60)
+        ]
+
+    how = ComparisonConfig(max_safety_regression=None)
+    asked = Criteria(max_safety_regression=None, max_latency_increase=0.1, max_cost_increase=1.0)
+    config = ProveConfig(how=how, criteria=asked)
+    told = judged(of(0.0, 1.0), of(1.0, 3.0), config)
+    assert told["verdict"].outcome is Outcome.PROMOTE and not any(
+        "latency" in one or "cost" in one for one in told["unmet"]
+    )

@@ -26,6 +26,14 @@ def test_a_task_is_compared_with_the_mean_of_fresh_and_earlier_tries() -> None:
     assert pooled_mean(0.5, 2, 0.25, 8) == pytest.approx(0.3)
 
 
+def test_a_fresh_try_that_does_not_tell_is_not_one_that_failed() -> None:
+    """A live version that was right whenever it was told was pooled as right in half of its tries."""
+    earlier = {"a": known(2, 1.0), "b": known(2, 0.5)}
+    fresh = [episode("a", 0, None), episode("a", 1, 1.0), episode("b", 0, None), episode("b", 1, None)]
+    found = pooled(fresh, earlier, {"a": [0, 1], "b": [0, 1]})
+    assert [one.success for one in found] == pytest.approx([1.0, 1.0, 0.75, 0.75])  # none told: the best for it
+
+
 def test_only_what_was_measured_is_a_try() -> None:
     tries = [episode("a", 0, 1.0), episode("a", 1, 0.0, cost=0.5), episode("a", 2, 1.0, rollout=None)]
     assert earlier_tries(tries) == EarlierTries(count=2, means={"success": 0.5, "reward": 0.5, "safety_cost": 0.25})

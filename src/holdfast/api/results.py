@@ -25,7 +25,7 @@ from holdfast.contracts.release import Release
 from holdfast.contracts.rollout import RolloutState
 from holdfast.pipeline.context import SAFETY
 from holdfast.pipeline.improve import IterationResult
-from holdfast.pipeline.prove import episode, episodes_in, looks_in, missing
+from holdfast.pipeline.prove import completed, episode, episodes_in, looks_in
 from holdfast.promote.gate import ALLOWED, NAMES, WAIVED
 from holdfast.prove.comparison import WAIVED as UNMEASURED
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, pairs
@@ -280,7 +280,8 @@ def _weighed(
 
 def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, float] | None) -> Comparison:
     """Two stored runs, paired by task and seed. No agent is run."""
-    sides = [_measured(one) for one in (a, b)]
+    lowest = 0.0 if reward_range is None else reward_range[0]
+    sides = [_measured(one, lowest) for one in (a, b)]
     shared = sides[0].keys & sides[1].keys
     if not shared:
         why = "have no task in common"
@@ -288,7 +289,7 @@ def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, f
     primary = "success" if all(side.is_checked for side in sides) else "reward"
     both = [[one for one in side.episodes if (one.task, one.seed) in shared] for side in sides]
     span = reward_range or _range(both, primary)
-    names, whole = (a.id, b.id), []
+    names, whole = (a.id, b.id), list[list[Episode]]()
     unwatched = [name for name, side in zip(names, sides, strict=True) if not side.is_watched]
     how = ComparisonConfig(
         primary=primary,
@@ -297,10 +298,10 @@ def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, f
         max_cost=_most_cost(both),
         max_safety_regression=None if unwatched else MAX_REGRESSION,
     )
-    for side, found in zip(sides, both, strict=True):
-        places = {f"{task}/{seed}": (task, seed) for task, seed in shared}
-        whole.append([*found, *missing(found, places, how, is_candidate=side is sides[1])])
-    lost = {name: len(full) - len(found) for name, full, found in zip(names, whole, both, strict=True)}
+    places, lost = {f"{task}/{seed}": (task, seed) for task, seed in shared}, dict[str, int]()
+    for name, found in zip(names, both, strict=True):
+        full, lost[name] = completed(found, places, how, is_candidate=bool(whole))
+        whole.append(full)
     tasks = [{task for task, _ in side.keys} for side in sides]
     left_out = len(tasks[0] ^ tasks[1])
     unsafe = f"no safety scorer looked at {' and '.join(unwatched)}" if unwatched else None
@@ -318,7 +319,7 @@ class _Side:
         return any(one.success is not None for one in self.episodes)
 
 
-def _measured(run: Run) -> _Side:
+def _measured(run: Run, lowest: float) -> _Side:
     """Every rollout with its task and seed; the n-th at the same task is seed n where none is named."""
     with run.place.open() as store:
         decided = {one.rollout: one for one in decided_of(store, run.id, spans=True)}
@@ -334,14 +335,15 @@ def _measured(run: Run) -> _Side:
         seen[task] = seed + 1
         keys.add((task, seed))
         rollout = decided.get(one.id)
-        made = (
-            None if rollout is None else episode(experience_of(rollout, run.id, rollout.signals), task=task, seed=seed)
-        )
+        made = None
+        if rollout is not None:
+            scored = experience_of(rollout, run.id, rollout.signals)
+            made = episode(scored, task=task, seed=seed, lowest=lowest)
         if made is not None:
             # What came right at another attempt had failed: raising must buy no new draw of chance.
             is_again = one.faults > 0 and rollout is not None and rollout.status is RolloutState.SUCCEEDED
             if is_again:
-                made = replace(made, reward=0.0, success=None if made.success is None else 0.0)
+                made = replace(made, reward=lowest, success=None if made.success is None else 0.0)
             found.append(made)
     is_watched = any(signal.name == SAFETY for one in decided.values() for signal in one.signals)
     return _Side(frozenset(keys), found, is_watched)

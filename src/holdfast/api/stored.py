@@ -34,7 +34,7 @@ from holdfast.contracts.rollout import RolloutState, Split
 from holdfast.contracts.run import RunRecord
 from holdfast.contracts.task import TaskItem, canonical, task_of
 from holdfast.pipeline import importing
-from holdfast.pipeline.prove import ProveConfig, episode, judged
+from holdfast.pipeline.prove import ProveConfig, completed, episode, judged
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.reward.rescore import Rescored, ScoringComparison, StoredRollout, compare_scorings
 from holdfast.reward.rescore import rescore as score_again
@@ -589,10 +589,12 @@ def _verdict(
 ) -> Verdict | None:
     """What the test says of the candidate under one scoring; None where there is no proof, or nothing to compare."""
     sides: dict[str, list[Episode]] = {arm: [] for arm in ARMS}
-    for one in decided:
-        if (at := arms.get(one.rollout)) is not None:
-            made = episode(experience_of(one, run, signals.get(one.rollout, ())), task=at.task, seed=at.seed)
-            sides[at.arm] += [] if made is None else [made]
+    scored = {one.rollout: experience_of(one, run, signals.get(one.rollout, ())) for one in decided}
+    totals = [one.breakdown.total for one in scored.values() if one.breakdown is not None]
+    lowest = min([0.0, *(one for one in totals if one is not None)])
+    for rollout, at in arms.items():
+        made = episode(scored[rollout], task=at.task, seed=at.seed, lowest=lowest)
+        sides[at.arm] += [] if made is None else [made]
     every = [one for side in sides.values() for one in side]
     if not every:
         return None
@@ -604,7 +606,11 @@ def _verdict(
         max_cost=max([1.0, *costs]),
         max_safety_regression=ComparisonConfig().max_safety_regression if costs else None,
     )
-    found: Verdict | None = judged(sides[ARMS[0]], sides[ARMS[1]], ProveConfig(how=how)).get("verdict")
+    whole = []
+    for arm, side in sides.items():
+        places = {rollout: (at.task, at.seed) for rollout, at in arms.items() if at.arm == arm}
+        whole.append(completed(side, places, how, is_candidate=arm == ARMS[1])[0])
+    found: Verdict | None = judged(whole[0], whole[1], ProveConfig(how=how)).get("verdict")
     return found
 
 

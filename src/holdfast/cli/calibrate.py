@@ -78,9 +78,10 @@ merged; *verdict* is the share whose bets alone would promote.
 
 Up to {gate_tasks} tasks with {gate_seeds} seeds, half of which succeed. *Episodes* are of both versions until it ended.
 Among those that opened, *seen* is the mean gain that was measured, which is too high because a high one stops;
-*stated* is the headline's, corrected for the stop: the truth is above it with at least even odds; *covered* is how
-often the headline's 95 % confidence sequence holds the truth. Of the gains with a verdict, the gate's other checks
-closed {vetoed:.2%}.
+*stated* is the headline's, corrected for the stop: over all proofs, opened or not, the truth is above it with at least
+even odds. Among those that opened it need not be, least of all where the gain is small: there it may still be too
+high. *Covered* is how often the headline's 95 % confidence sequence holds the truth. Of the gains with a verdict, the
+gate's other checks closed {vetoed:.2%}.
 
 {gates}
 

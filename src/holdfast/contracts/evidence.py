@@ -98,7 +98,7 @@ class MetricComparison:
     pairs: int = field(metadata={"minimum": 1})  # how many pairs it rests on
     method: str  # "paired permutation", …
     margin: float = field(default=0.0, metadata={"minimum": 0})  # how much worse would still be accepted
-    corrected: float | None = field(default=None, metadata=LATER)  # the truth is above it with at least even odds
+    corrected: float | None = field(default=None, metadata=LATER)  # over all proofs, even odds that the truth is above
 
     def __post_init__(self) -> None:
         where = f"comparison of {self.candidate} with {self.baseline}"

@@ -225,7 +225,8 @@ def stated(seen: MetricComparison) -> str:
     """The gain to state: corrected, where a proof was stopped by a high one."""
     if seen.corrected is None:
         return change(seen.metric, seen.difference)
-    return f"{change(seen.metric, seen.corrected)} or more, by even odds ({change(seen.metric, seen.difference)} seen)"
+    gain, raw = change(seen.metric, seen.corrected), change(seen.metric, seen.difference)
+    return f"{gain}, corrected for the stop ({raw} seen)"
 
 
 def headline(view: ProofView) -> str:

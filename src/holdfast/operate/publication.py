@@ -325,7 +325,8 @@ def _how(how: ComparisonConfig, weighed: ComparisonResult) -> tuple[str, str, st
     )
     once_read = (
         f"Intervals of {proof_view.percent(interval.level)} and p of {how.primary} and safety are of the same bets; a "
-        "gain corrected for the stop is one that the truth exceeds with at least even odds. Other metrics are by one "
+        "gain corrected for the stop is one that the truth exceeds with at least even odds over all proofs, though not "
+        "among those alone that ended with a promotion. Other metrics are by one "
         "look at all tasks: intervals are bootstrapped over tasks, p is of a one-sided sign-flip permutation test. "
         f"Holm's p is for all metrics at once, and chance has seed {how.resample_seed}."
     )

@@ -183,7 +183,9 @@ async def current_version(
     if candidate is None:
         return found
     setup = await ctx.in_thread(setup_of, ctx)
-    earlier = await ctx.in_thread(history_of, ctx.store, spec.line, policy, spec.held_out, setup)
+    earlier: dict[str, Any] = {"tasks": {}, "why": ""}
+    if spec.prove.reuse_live:
+        earlier = await ctx.in_thread(history_of, ctx.store, spec.line, policy, spec.held_out, setup)
     charge = await charged(
         ctx.store,
         spec.line,

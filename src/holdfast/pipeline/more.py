@@ -287,6 +287,7 @@ def more_of_improve(store: Store, found: CandidateEvidence, path: str | None, se
         batch=block.batch,
         stop_early=True,
         cluster=block.cluster,
+        reuse_live=block.reuse_live,
         seed=first.seed,
         workers=first.worker_count,
         timeout_s=first.attempt_timeout_secs,

@@ -66,6 +66,7 @@ class PairedEvaluation:
     stop_early: bool = False  # at the first verdict
     least: int = Criteria().least  # tasks before a better candidate ends it; 0: of a run before this was asked
     cluster: str | None = None  # the key that says which tasks belong together
+    reuse_live: bool = False  # earlier tries of live are pooled in
     seed: int = 0
     workers: int = 64
     timeout_s: float | None = TIMEOUT_S  # of one episode
@@ -104,6 +105,7 @@ class PairedEvaluation:
             least=self.least,
             criteria=self.criteria,
             cluster=self.cluster,
+            reuse_live=self.reuse_live,
             split=Split.TEST,
             chance=str(self.seed),
             is_null=self.is_null,
@@ -123,6 +125,7 @@ class PairedEvaluation:
             **({} if self.cluster is None else {"cluster": self.cluster}),
         }
         kept |= {"is_charged": True} if self.is_charged else {}
+        kept |= {"reuse_live": True} if self.reuse_live else {}
         kept |= {"anchor_of": self.anchor_of} if self.anchor_of else {}
         return kept if self.continues is None else {**kept, "continues": asdict(self.continues)}
 
@@ -139,6 +142,7 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
         "cluster": settings.get("cluster"),
         "continues": None if continues is None else Continued(**continues),
         "is_charged": settings.get("is_charged", False),
+        "reuse_live": settings.get("reuse_live", False),
         "anchor_of": settings.get("anchor_of"),
     }
 
@@ -214,7 +218,9 @@ async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext
     if policy is None:
         return {"how": how.record()}
     setup = await ctx.in_thread(setup_of, ctx)
-    earlier = await ctx.in_thread(history_of, store, policy, live, evaluation.tasks, setup)
+    earlier: dict[str, Any] = {"tasks": {}, "why": ""}
+    if evaluation.reuse_live:
+        earlier = await ctx.in_thread(history_of, store, policy, live, evaluation.tasks, setup)
     found = await charged(
         store,
         policy,

@@ -30,7 +30,7 @@ from holdfast.pipeline.promote import evidence_from
 from holdfast.pipeline.run import DurableRun
 from holdfast.promote import gate
 from holdfast.promote.gate import Criteria
-from holdfast.prove.comparison import ComparisonConfig, compare_versions, pairs, reach, verdict, with_safety
+from holdfast.prove.comparison import METRICS, ComparisonConfig, compare_versions, pairs, reach, verdict, with_safety
 from holdfast.prove.history import EarlierTries, has_drifted, is_spared, pooled
 from holdfast.store.store import Store
 
@@ -39,8 +39,9 @@ Earlier = Mapping[str, EarlierTries]  # what is known of the baseline, by task
 LIVE = "live"  # in a look's blob: the baseline's fresh episodes as they were, where earlier tries are pooled in
 
 
-def episode(experience: Experience, *, task: str, seed: int) -> Episode | None:
-    """None where a fault of ours left it without a score: missing, not wrong. An agent that failed was not right."""
+def episode(experience: Experience, *, task: str, seed: int, lowest: float = 0.0) -> Episode | None:
+    """None where a fault of ours left it without a score: missing, not wrong. An agent that failed was not right, and
+    earned the lowest reward that there is: below 0 nothing would be the best."""
     signals = {} if experience.breakdown is None else {one.name: one.value for one in experience.breakdown.signals}
     if not signals and experience.state is not RolloutState.FAILED:
         return None
@@ -52,7 +53,7 @@ def episode(experience: Experience, *, task: str, seed: int) -> Episode | None:
     return Episode(
         task=task,
         seed=seed,
-        reward=0.0 if total is None else total,
+        reward=lowest if total is None else total,
         safety_cost=signals.get(SAFETY),
         success=0.0 if experience.state is RolloutState.FAILED else told,
         latency_s=max(0.0, max(ends, default=-inf) - min(starts)) if ends and starts else None,
@@ -66,14 +67,14 @@ def is_checked(experience: Experience) -> bool:
     return experience.breakdown is not None and any(one.name in CHECKED for one in experience.breakdown.signals)
 
 
-def episodes(experiences: Iterable[Experience], places: Places) -> list[Episode]:
+def episodes(experiences: Iterable[Experience], places: Places, lowest: float = 0.0) -> list[Episode]:
     """Of the rollouts whose names are given a task and a seed."""
     found = []
     for one in experiences:
         name = one.rollout.partition("/")[2]
         if name in places:
             task, seed = places[name]
-            found.append(episode(one, task=task, seed=seed))
+            found.append(episode(one, task=task, seed=seed, lowest=lowest))
     return [one for one in found if one is not None]
 
 
@@ -81,17 +82,34 @@ def missing(found: Iterable[Episode], places: Places, how: ComparisonConfig, *, 
     """What never came back, as the worst for a candidate and the best for a baseline."""
     known = {(one.task, one.seed) for one in found}
     low, high = how.reward_range
+    is_safety = how.max_safety_regression is not None or how.primary == "safety"
     return [
         Episode(
             task=task,
             seed=seed,
             reward=low if is_candidate else high,
-            safety_cost=None if how.max_safety_regression is None else how.max_cost if is_candidate else 0.0,
+            safety_cost=(how.max_cost if is_candidate else 0.0) if is_safety else None,
             success=0.0 if is_candidate else 1.0,
         )
         for task, seed in places.values()
         if (task, seed) not in known
     ]
+
+
+def is_told(one: Episode, how: ComparisonConfig) -> bool:
+    """Whether it says anything of what has to improve."""
+    return METRICS[how.primary](one) is not None
+
+
+def completed(
+    found: Iterable[Episode], places: Places, how: ComparisonConfig, *, is_candidate: bool
+) -> tuple[list[Episode], int]:
+    """All of the places in their order, and how many are missing there. What was scored without the primary metric is
+    missing, too: a task that is left out where the score lacks it would hide failures that are scored so."""
+    told = [one for one in found if is_told(one, how)]
+    imputed = missing(told, places, how, is_candidate=is_candidate)
+    whole = {(one.task, one.seed): one for one in (*told, *imputed)}
+    return [whole[place] for place in places.values()], len(imputed)
 
 
 PHASE = "prove"
@@ -110,6 +128,7 @@ class ProveConfig:
     least: int = 0  # tasks before a better candidate ends it, in a run of versions before; `criteria` say it now
     criteria: Criteria | None = None  # what the gate will ask: looking goes on until it is met
     cluster: str | None = None  # the key that says which tasks belong together; None: usual names in the metadata
+    reuse_live: bool = False  # earlier tries of live are pooled in: a live version that drifted unseen voids the proof
     split: Split = Split.VAL
     chance: str = ""  # names the chance of all of it
     is_null: bool = False  # the same version twice: each arm has a chance of its own
@@ -126,6 +145,8 @@ class ProveConfig:
         later = ("criteria", "cluster")
         named = {one.name: getattr(self, one.name) for one in fields(self)}
         told = {name: value for name, value in named.items() if name not in later or value is not None}
+        if not self.reuse_live:
+            del told["reuse_live"]
         return {
             **told,
             "how": self.how.record(),
@@ -277,7 +298,7 @@ async def look(
     ctx: StepContext,
 ) -> InterimAnalysis:
     """Run one batch by both versions, and say what all batches so far come to."""
-    earlier = await ctx.in_thread(_known_before, ctx, place, before)
+    earlier = await ctx.in_thread(_known_before, ctx, place, before, _value(config.how))
     work, places = _work(policies, tasks, config, place, earlier)
     batch = await ctx.collect(work, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
     if earlier is not None and await ctx.in_thread(_has_drifted, ctx, batch, places[BASELINE], config, before, earlier):
@@ -288,12 +309,20 @@ async def look(
     return await ctx.in_thread(_analyse, ctx, batch, places, units, config, place, before, earlier)
 
 
-def _known_before(ctx: StepContext, place: Mapping[str, Any], before: Mapping[str, Any] | None) -> Earlier | None:
-    """Earlier tries of the baseline; None where there are none, or where it has drifted since."""
+def _value(how: ComparisonConfig) -> str:
+    """The value of an episode that the primary metric is read from."""
+    return "safety_cost" if how.primary == "safety" else how.primary
+
+
+def _known_before(
+    ctx: StepContext, place: Mapping[str, Any], before: Mapping[str, Any] | None, value: str
+) -> Earlier | None:
+    """Earlier tries of the baseline that tell the value; None where there are none, or where it has drifted since."""
     kept = place.get("history")
     if kept is None or (before is not None and (before.get("history") or {}).get("has_drifted")):
         return None
-    return {task: EarlierTries.from_record(one) for task, one in ctx.read(str(kept)).items()}
+    known = {task: EarlierTries.from_record(one) for task, one in ctx.read(str(kept)).items()}
+    return {task: one for task, one in known.items() if value in one.means}
 
 
 def _has_drifted(
@@ -305,9 +334,8 @@ def _has_drifted(
     earlier: Earlier,
 ) -> bool:
     blobs = () if before is None else InterimAnalysis.from_record(before).blobs
-    fresh = [*_read(ctx.store, blobs, LIVE), *episodes(ctx.experiences(batch), places)]
-    metric = "safety_cost" if config.how.primary == "safety" else config.how.primary
-    return has_drifted(fresh, earlier, metric, reach(config.how, config.how.primary))
+    fresh = [*_read(ctx.store, blobs, LIVE), *episodes(ctx.experiences(batch), places, config.how.reward_range[0])]
+    return has_drifted(fresh, earlier, _value(config.how), reach(config.how, config.how.primary))
 
 
 def _work(
@@ -345,13 +373,7 @@ def _analyse(
 ) -> InterimAnalysis:
     experiences = ctx.experiences(batch)
     blobs = () if before is None else InterimAnalysis.from_record(before).blobs
-    new, lost = {}, {}
-    for arm in ARMS:
-        found = episodes(experiences, places[arm])
-        if not config.is_timed:
-            found = [replace(one, latency_s=None) for one in found]
-        imputed = missing(found, places[arm], config.how, is_candidate=arm == CANDIDATE)
-        new[arm], lost[arm] = [*found, *imputed], len(imputed) + (0 if before is None else int(before["missing"][arm]))
+    new, lost = _new(experiences, places, config, before)
     history, planned = None, len(places[CANDIDATE])
     if "history" in place:
         history = {**((before or {}).get("history") or {"spared": 0}), "has_drifted": earlier is None}
@@ -372,6 +394,30 @@ def _analyse(
         history=history,
         **told,
     )
+
+
+def _new(
+    experiences: Sequence[Experience],
+    places: Mapping[str, Places],
+    config: ProveConfig,
+    before: Mapping[str, Any] | None,
+) -> tuple[dict[str, list[Episode]], dict[str, int]]:
+    """The episodes of this batch by arm, and how many are missing so far. Where no task of either version was ever told
+    the primary metric, there is nothing to compare, and nobody is worse by it."""
+    how = config.how
+    found = {arm: episodes(experiences, places[arm], how.reward_range[0]) for arm in ARMS}
+    if not config.is_timed:
+        found = {arm: [replace(one, latency_s=None) for one in some] for arm, some in found.items()}
+    is_known = any(is_told(one, how) for some in found.values() for one in some) or bool(before and before["tasks"])
+    new, lost = {}, {}
+    for arm, some in found.items():
+        if is_known:
+            new[arm], count = completed(some, places[arm], how, is_candidate=arm == CANDIDATE)
+        else:
+            imputed = missing(some, places[arm], how, is_candidate=arm == CANDIDATE)
+            new[arm], count = [*some, *imputed], len(imputed)
+        lost[arm] = count + (0 if before is None else int(before["missing"][arm]))
+    return new, lost
 
 
 def _with_history(
@@ -409,7 +455,9 @@ def judged(baseline: Sequence[Episode], candidate: Sequence[Episode], config: Pr
 def unmet(
     baseline: Sequence[Episode], candidate: Sequence[Episode], how: ComparisonConfig, criteria: Criteria
 ) -> tuple[str, ...]:
-    """The codes of what the gate would ask of these episodes, and does not find."""
+    """The codes of what the gate would ask of these episodes, and does not find, of what may be asked again and again.
+    The limits of latency and tokens are tests for one look: who samples until they pass errs with every look."""
+    criteria = replace(criteria, max_latency_increase=None, max_cost_increase=None)
     rng = np.random.default_rng(how.resample_seed)
     found = compare_versions(baseline, candidate, how, versions=ARMS, rng=rng, drawn=gate.needs_drawn(criteria))
     evidence = evidence_from(found, how, policy=PHASE, suite=PHASE, versions=ARMS)

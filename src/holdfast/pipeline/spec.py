@@ -447,6 +447,7 @@ def prove_config(settings: OptimizeSettings) -> ProveConfig:
         batch=how.batch,
         least=criteria(how).least,
         cluster=how.cluster,
+        reuse_live=how.reuse_live,
         timeout_s=settings.attempt_timeout_secs,
         is_timed=not settings.deterministic,
     )

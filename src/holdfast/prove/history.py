@@ -4,7 +4,9 @@ The mean of a task's fresh and earlier tries has the expectation of one fresh tr
 was without them, and only varies less. A version became live because it did well: its own proof makes its mean too
 high, if anything, which is against the candidate. Several candidates that are compared with the same tries depend on
 one another, which the account of errors allows (`promote.alpha_account`). Where enough earlier tries of a task are
-known, the live version is run on a few of the tasks only, to see whether it still does as it did.
+known, the live version is run on a few of the tasks only, to see whether it still does as it did. That sees large
+drifts alone: all of this holds only while nothing that the live version depends on has changed, so it is off unless it
+is asked for (`reuse_live`; docs/decisions/0019).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ ENOUGH = 10  # earlier tries of a task for each of the candidate's: a tenth of i
 WATCHED = 5  # of so many tasks with enough of them, the live version is run on one all the same
 DRIFT = 0.05  # α of "it still does as it did"
 VALUES = ("success", "reward", "safety_cost")  # of an episode, that have a mean
+BEST = {"success": 1.0, "safety_cost": 0.0}  # assumed of the live version where none of its fresh tries tells it
 
 Number = TypeVar("Number", float, Any)
 
@@ -79,9 +82,10 @@ def pooled(
 def _means(tries: Sequence[Episode], known: EarlierTries) -> dict[str, Any]:
     means: dict[str, Any] = {"success": None}
     for name, mean in known.means.items():
-        values = [getattr(one, name) for one in tries]
-        fresh = fmean(values) if values and None not in values else 0.0
-        means[name] = pooled_mean(fresh, len(values), mean, known.count)
+        values = [value for one in tries if (value := getattr(one, name)) is not None]
+        if tries and not values:
+            values = [BEST[name]] * len(tries)
+        means[name] = pooled_mean(fmean(values) if values else 0.0, len(values), mean, known.count)
     return means
 
 
