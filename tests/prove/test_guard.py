@@ -382,3 +382,21 @@ REFUSED: Sequence[dict[str, Any]] = (
 def test_limits_that_cannot_be_kept_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="limits"):
         GuardLimits(**given)
+
+
+def test_failures_that_nobody_tells_of_a_caller_who_asks_five_times_clear_nothing() -> None:
+    """A caller of whom one request is told is not told of altogether: the others were left out for a reason."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        sides: tuple[list[ServedRequest], list[ServedRequest]] = ([], [])
+        for caller in range(800):
+            is_canary = bool(rng.random() < 0.25)
+            for number in range(5):
+                is_good = rng.random() < (0.4 if is_canary else 0.8)
+                told = None if is_canary and not is_good else float(is_good)
+                one = asked("canary" if is_canary else "live", 5 * caller + number, success=told)
+                sides[is_canary].append(replace(one, unit=f"caller-{caller}"))
+        found = watch(*sides, only("success"))
+        assert not found.is_clear
+        told = found.readings["success"].canary_told
+        assert told == pytest.approx(0.4, abs=0.05)
