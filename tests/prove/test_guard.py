@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import exp, log
+from math import exp, inf, log
 from typing import Any
 
 import numpy as np
@@ -310,6 +310,8 @@ def test_a_caller_counts_once_in_an_hour_however_often_it_asks() -> None:
     assert (reading.state, reading.n) == ("open", 1)
     each_hour = only("success", caller_window_s=100.0)
     assert watch(live, one_caller, each_hour).readings["success"].n == 8
+    over_days = [replace(one, at=one.at * 3600.0) for one in one_caller]
+    assert watch(live, over_days, only("success", caller_window_s=inf)).readings["success"].n == 1  # however long
 
 
 @given(st.floats(-50.0, 50.0), st.floats(0.1, 100.0))

@@ -261,8 +261,10 @@ def outcomes_of(
     for one in sorted(served, key=lambda one: one.at - (one.latency_s or 0.0)):  # as they began
         first.setdefault(one.unit, one)
     given: dict[str, tuple[float, str]] = {}
-    for of in (*exposures, *first.values()):
-        given.setdefault(of.unit, (of.at, of.arm))
+    for exposure in exposures:
+        given.setdefault(exposure.unit, (exposure.at, exposure.arm))
+    for one in first.values():
+        given.setdefault(one.unit, (one.at, one.arm))
     return [
         (arm, _value(first[unit], design) if unit in first and first[unit].arm == arm else None)
         for unit, (at, arm) in sorted(given.items(), key=lambda one: one[1][0])

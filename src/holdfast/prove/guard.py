@@ -4,6 +4,7 @@ What follows from a breach, and which share comes next, is `promote.release`'s b
 
 **Order.** Requests count in the order in which they *began*, so that an answer which takes long, or never comes, is in
 its place. What one caller asked within `caller_window_s` is one outcome, the mean: its requests are not independent.
+A caller who returns after the window is one more outcome, and like its earlier ones: α holds where few do.
 Errors alone count one by one, and against a rate of their own.
 
 **Blocks.** Outcomes are not paired, so neighbours in time are: a canary's outcome with the mean of the live ones since
@@ -66,13 +67,13 @@ class GuardLimits:
     errors: float | None = 0.05  # the canary's own rate, whatever live's is
     reward: float | None = 0.15  # of live's mean above the range's low end, less
     safety: float | None = 0.05  # of cost, more than live's mean
-    alpha: float = 0.05  # of a breach that is none, over all metrics and looks; and of a clear that is none
+    alpha: float = 0.05  # of a breach that is none, over all metrics and looks of a step; and of a clear that is none
     reward_range: tuple[float, float] = (0.0, 1.0)  # what lies outside is cut to it
     most_cost: float = 1.0  # of one request's safety; what lies above is cut to it
     quantiles: tuple[float, ...] = (0.5, 0.95, 0.99)  # of the latency
     least: int = 20  # live latencies before the first quantile, and canary outcomes before a metric is clear
     mature_after: float = 30.0  # seconds after a request began that what is told of it, or not told, counts
-    caller_window_s: float = 3600.0  # what one caller asked within it is one outcome
+    caller_window_s: float = 3600.0  # what one caller asked within it is one outcome; inf: one in all
 
     def __post_init__(self) -> None:
         for name, below in (("success", 1.0), ("errors", 1.0), ("reward", 1.0), ("safety", self.most_cost)):
@@ -159,7 +160,8 @@ class _Arrivals:
 
     def count(self, counts: Which) -> Stream:
         """Of each outcome, how many of its requests count."""
-        return np.bincount(self.outcome, weights=counts, minlength=self.is_canary.size)
+        found: Stream = np.bincount(self.outcome, weights=counts.astype(np.float64), minlength=self.is_canary.size)
+        return found
 
     def mean(self, values: Stream, counts: Which) -> tuple[Stream, Which]:
         """Of each outcome, over those of its requests that count, and whether there are any."""
