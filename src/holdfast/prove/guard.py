@@ -160,8 +160,7 @@ class _Arrivals:
 
     def count(self, counts: Which) -> Stream:
         """Of each outcome, how many of its requests count."""
-        found: Stream = np.bincount(self.outcome, weights=counts.astype(np.float64), minlength=self.is_canary.size)
-        return found
+        return np.asarray(np.bincount(self.outcome, weights=counts, minlength=self.is_canary.size), np.float64)
 
     def mean(self, values: Stream, counts: Which) -> tuple[Stream, Which]:
         """Of each outcome, over those of its requests that count, and whether there are any."""
