@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from math import inf, log
 from typing import Any
@@ -28,6 +29,7 @@ from holdfast.promote.experiment import (
     log_e_mismatch,
     mismatch,
 )
+from holdfast.prove.arms import compare_arms
 
 PEOPLE = [f"user-{number}" for number in range(8_000)]
 HALVES = {"control": 0.5, "treatment": 0.5}
@@ -165,14 +167,16 @@ def test_a_canary_is_no_experiment() -> None:
         design_of(canary)
 
 
-def test_a_unit_counts_once_with_the_first_request_that_anything_is_known_of() -> None:
+def test_a_unit_counts_once_with_its_first_request_told_or_not() -> None:
     served = [
-        told("control", "ann"),  # nobody has told yet
+        told("control", "ann"),  # nobody has told; that she tried again may be because of how it went
         told("control", "ann", success=1.0),
-        told("control", "ann", success=0.0),
         told("treatment", "bob", success=0.25),
+        told("treatment", "bob", success=1.0),
     ]
-    assert experiment.outcomes_of((), served, Design()) == [("control", 1.0), ("treatment", 0.25)]
+    assert experiment.outcomes_of((), served, Design()) == [("control", None), ("treatment", 0.25)]
+    late = [replace(served[3], at=9.0), replace(served[2], at=10.0, latency_s=8.0)]  # it began first, and took longer
+    assert experiment.outcomes_of((), late, Design()) == [("treatment", 0.25)]
 
 
 def test_units_count_in_the_order_in_which_they_came_told_or_not_and_when_their_time_has_come() -> None:
@@ -184,9 +188,35 @@ def test_units_count_in_the_order_in_which_they_came_told_or_not_and_when_their_
     assert len(experiment.outcomes_of(exposures, served, design)) == 3
 
 
-def test_a_unit_that_two_arms_served_says_nothing() -> None:
-    served = [told("control", "ann", success=1.0), told("treatment", "ann", success=1.0)]
-    assert experiment.outcomes_of((), served, Design()) == []
+def test_a_unit_that_two_arms_served_counts_for_the_arm_that_it_was_given() -> None:
+    fell_back = [told("treatment", "ann"), told("control", "ann", success=1.0)]
+    assert experiment.outcomes_of((), fell_back, Design()) == [("treatment", None)]
+    given = [exposed("treatment", "ann", 0.0)]
+    assert experiment.outcomes_of(given, fell_back[1:], Design()) == [("treatment", None)]
+    refused = [told("treatment", "ann", success=0.0), told("control", "ann", success=1.0)]
+    assert experiment.outcomes_of(given, refused, Design()) == [("treatment", 0.0)]
+
+
+@pytest.mark.parametrize("does_fall_back", [False, True], ids=["tries again", "falls back"])
+def test_what_follows_a_failure_promotes_no_treatment_that_is_worse(does_fall_back: bool) -> None:
+    """Its failures are not told: the unit asks again, or the control answers in its place."""
+    for seed in range(10):
+        rng, given, served = np.random.default_rng(seed), [], []
+        for number in range(1000):
+            unit, arm = str(number), "treatment" if rng.random() < 0.5 else "control"
+            given.append(exposed(arm, unit, float(number)))
+            is_good = rng.random() < (0.35 if arm == "treatment" else 0.5)
+            is_hidden = arm == "treatment" and not is_good
+            served.append(told(arm, unit, success=None if is_hidden else float(is_good)))
+            if is_hidden:
+                next_arm = "control" if does_fall_back else arm
+                served.append(told(next_arm, unit, success=1.0 if rng.random() < 0.5 else None))
+        held = experiment.verdict(trial(), given, served, compare=compare, guard=lambda *_: ())
+        assert held.call is not ExperimentCall.PROMOTE
+
+
+def compare(outcomes: Sequence[ArmOutcome], alpha: float, part: float) -> Verdict:
+    return compare_arms(outcomes, part=part, alpha=alpha, min_effect=0.0, worthwhile=0.05)
 
 
 def test_a_request_that_failed_is_worth_the_least_there_is() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.evidence import Outcome
-from holdfast.prove.arms import MOST_WAITING, UnitOutcome, compare_arms, differences, pairs
+from holdfast.prove.arms import UnitOutcome, compare_arms, differences
 
 HOW = {"alpha": 0.05, "min_effect": 0.0, "worthwhile": 0.05}
 
@@ -34,15 +34,22 @@ def arrivals(words: str) -> list[UnitOutcome]:
     return [(None if word[1] == "-" else float(word[1]), word[0] == "t") for word in words.split()]
 
 
-def test_pairs_by_hand() -> None:
-    """Told and good of the treatment, then of the control."""
-    assert pairs(arrivals("t1 t- c0 c1 c1"), part=0.5).tolist() == [[1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
-    assert pairs(arrivals("c1 c0 c- t1 c1"), part=0.25).tolist() == [[1.0, 1.0, 2 / 3, 1 / 3]]
-    late = arrivals(" ".join(["t0"] * 5 + ["t1"] * MOST_WAITING + ["c0"] * 20))
-    assert pairs(late, part=0.5)[:, 1].tolist() == [1.0] * MOST_WAITING  # the first five were let go
-    failed, passed = differences(arrivals("t1 c1 t- c0"), part=0.5, min_effect=0.1)
-    assert failed == pytest.approx([-0.1, -0.1]) and passed == pytest.approx([-0.1, 1.0])
-    assert pairs([], part=0.5).shape == (0, 4)
+def test_differences_by_hand() -> None:
+    """What a unit came to beyond the mean of those before (a half is imagined first), over the chance of its arm."""
+    failed, passed = differences(arrivals("t1 c1 t- c0"), part=0.5, min_effect=0.0)
+    assert failed == pytest.approx([0.5 * 2, -(1 - 1.5 / 2) * 2, (0 - 2.5 / 3) * 2, 2.5 / 4 * 2])
+    assert passed == pytest.approx([0.5 * 2, -(0 + 0.5 / 2) * 2, 0.5 / 3 * 2, -(-1 + 0.5 / 4) * 2])
+    failed, _ = differences(arrivals("t1 c1"), part=0.25, min_effect=0.1)  # the control is given the margin
+    assert failed == pytest.approx([(1 - 0.55) / 0.25, -(1.1 - 1.55 / 2) / 0.75])
+    assert [found.size for found in differences([], part=0.5, min_effect=0.0)] == [0, 0]
+
+
+@pytest.mark.parametrize("part", [0.5, 0.2])
+def test_the_difference_is_right_in_the_mean_whatever_is_expected(part: float) -> None:
+    """Over both arms that the last unit can have, after any units before: E[d] = y_treatment − y_control."""
+    before = arrivals("t1 t1 c1 t- c0")
+    ends = [differences([*before, one], part=part, min_effect=0.0)[0][-1] for one in ((0.9, True), (0.6, False))]
+    assert part * ends[0] + (1 - part) * ends[1] == pytest.approx(0.3)
 
 
 def test_where_all_is_told_silence_costs_nothing() -> None:
@@ -76,12 +83,19 @@ def test_successes_of_the_control_that_nobody_tells_promote_nothing() -> None:
     assert [outcome(found) for found in hidden].count(Outcome.PROMOTE) <= 1
 
 
-def test_hours_that_change_promote_nothing() -> None:
-    """Were nobody let go, one in seven of these would be promoted."""
+@pytest.mark.parametrize("part", [0.5, 0.2])
+@pytest.mark.parametrize("hours", ["jump", "turns", "saw"])
+def test_hours_that_change_promote_nothing(hours: str, part: float) -> None:
+    """Pairs first in, first out would: a third of equal arms, where all succeed and all fail by turns."""
+    number = np.arange(1000)
+    rates = {
+        "jump": np.where(number > 500, 0.9, 0.1),
+        "turns": (number // 50 % 2).astype(float),
+        "saw": number % 20 / 19,
+    }[hours]
     rng, found = np.random.default_rng(0), []
-    for _ in range(40):
-        which = rng.random(2000) < 0.5
-        rates = np.where(np.arange(2000) > 1000, 0.9, 0.1)
-        values = (rng.random(2000) < rates).astype(float)
-        found.append(outcome(list(zip(values.tolist(), which.tolist(), strict=True))))
-    assert found.count(Outcome.PROMOTE) <= 3
+    for _ in range(60):
+        which = rng.random(1000) < part
+        values = (rng.random(1000) < rates).astype(float)
+        found.append(outcome(list(zip(values.tolist(), which.tolist(), strict=True)), part))
+    assert found.count(Outcome.PROMOTE) <= 7  # 3 are expected at most

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import exp, log
+from math import exp, inf, log
 from typing import Any
 
 import numpy as np
@@ -310,6 +310,8 @@ def test_a_caller_counts_once_in_an_hour_however_often_it_asks() -> None:
     assert (reading.state, reading.n) == ("open", 1)
     each_hour = only("success", caller_window_s=100.0)
     assert watch(live, one_caller, each_hour).readings["success"].n == 8
+    over_days = [replace(one, at=one.at * 3600.0) for one in one_caller]
+    assert watch(live, over_days, only("success", caller_window_s=inf)).readings["success"].n == 1  # however long
 
 
 @given(st.floats(-50.0, 50.0), st.floats(0.1, 100.0))
@@ -382,3 +384,21 @@ REFUSED: Sequence[dict[str, Any]] = (
 def test_limits_that_cannot_be_kept_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="limits"):
         GuardLimits(**given)
+
+
+def test_failures_that_nobody_tells_of_a_caller_who_asks_five_times_clear_nothing() -> None:
+    """A caller of whom one request is told is not told of altogether: the others were left out for a reason."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        sides: tuple[list[ServedRequest], list[ServedRequest]] = ([], [])
+        for caller in range(800):
+            is_canary = bool(rng.random() < 0.25)
+            for number in range(5):
+                is_good = rng.random() < (0.4 if is_canary else 0.8)
+                told = None if is_canary and not is_good else float(is_good)
+                one = asked("canary" if is_canary else "live", 5 * caller + number, success=told)
+                sides[is_canary].append(replace(one, unit=f"caller-{caller}"))
+        found = watch(*sides, only("success"))
+        assert not found.is_clear
+        told = found.readings["success"].canary_told
+        assert told == pytest.approx(0.4, abs=0.05)

@@ -192,6 +192,12 @@ ATTACKS: tuple[Attack, ...] = (
         arms=SimulatedArms(step=0.8),
     ),
     Attack(name="A/B gain", about="10 points better, all told", must="promotion", arms=SimulatedArms(gain=0.1)),
+    Attack(
+        name="silence of callers who ask often",
+        about="a canary half as good, none of its failures told, 5 requests a caller and more",
+        must="no clear",
+        traffic=Traffic(worse=0.5, observed=0.0, callers=1000, requests=6000),
+    ),
 )
 
 

@@ -250,22 +250,25 @@ def _ruling(verdicts: Mapping[str, Verdict], alpha: float, design: Design, facts
 def outcomes_of(
     exposures: Sequence[Exposure], served: Sequence[ServedRequest], design: Design, *, now: float = inf
 ) -> list[tuple[str, float | None]]:
-    """Arm and outcome of each unit, once, in the order in which they came: its first request with a known outcome, from
-    0 to 1, or None. Units that came less than `mature_after` ago are left out, whatever is known of them already.
+    """Arm and outcome of each unit, once, in the order in which they came: what came of its first request, from 0 to 1,
+    or None. Units that came less than `mature_after` ago are left out, whatever is known of them already.
 
-    Later requests of a unit are not independent of the first. A unit that was served by two arms counts for neither.
+    A unit counts for the arm that it was given, whoever served it (intention to treat). Which request is told, whether
+    there is a second try, and whether another arm steps in can all hang on how the first one went: neither a later
+    request nor an answer of another arm therefore takes the place of what is not told.
     """
-    arms, began = {one.unit: {one.arm} for one in exposures}, {one.unit: one.at for one in exposures}
-    values: dict[str, float] = {}
-    for one in served:
-        arms.setdefault(one.unit, set()).add(one.arm)
-        began.setdefault(one.unit, one.at)
-        if one.unit not in values and (value := _value(one, design)) is not None:
-            values[one.unit] = value
+    first: dict[str, ServedRequest] = {}
+    for one in sorted(served, key=lambda one: one.at - (one.latency_s or 0.0)):  # as they began
+        first.setdefault(one.unit, one)
+    given: dict[str, tuple[float, str]] = {}
+    for exposure in exposures:
+        given.setdefault(exposure.unit, (exposure.at, exposure.arm))
+    for one in first.values():
+        given.setdefault(one.unit, (one.at, one.arm))
     return [
-        (next(iter(arms[unit])), values.get(unit))
-        for unit in sorted(began, key=lambda unit: began[unit])
-        if len(arms[unit]) == 1 and began[unit] <= now - design.mature_after
+        (arm, _value(first[unit], design) if unit in first and first[unit].arm == arm else None)
+        for unit, (at, arm) in sorted(given.items(), key=lambda one: one[1][0])
+        if at <= now - design.mature_after
     ]
 
 

@@ -1,10 +1,11 @@
 """Which of two arms is better, told from units that arrive one by one; valid at every look.
 
-Units are paired first in, first out: the first of the one arm that has no partner yet with the next of the other. Where
-the arms have unequal parts, so many of the larger one make up a partner by their mean. Who is paired with whom hangs on
-who came when, and never on what came of it. At most MOST_WAITING wait, the oldest is let go: without that one arm runs
-ahead by chance, and where hours change its lead looks like a difference (of 1,000 equal arms 144 were promoted when
-success rose from 0.1 to 0.9 in the middle of them, with it 33).
+Nobody is paired. A unit had the treatment with a chance of p, drawn without regard to anything, so that one unit alone
+says what the difference is, in the mean (inverse-probability weights; A is 1 for the treatment, x the outcome, c what
+is expected of it from the units before):
+    d = (x − c) (A / p − (1 − A) / (1 − p)),      E[d | the units before] = x̄_treatment − x̄_control
+whatever c is, and whatever the hour does to both. Pairs first in, first out have that mean only while hours do not
+change: where units all succeeded and all failed by turns of 50, a third of equal arms was promoted.
 
 What nobody has told counts against the treatment as far as the arms differ in it: see `guard`. With T whether it was
 told, y the outcome and m the least effect, two differences must both be proved above 0:
@@ -14,7 +15,6 @@ told, y the outcome and m the least effect, two differences must both be proved 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,52 +23,41 @@ from numpy.typing import NDArray
 from holdfast.contracts.evidence import Outcome, Verdict
 from holdfast.prove.sequential import judge
 
-MOST_WAITING = 8  # partners of one arm that wait for the other
-
-Differences = NDArray[np.float64]  # [pairs]
+Differences = NDArray[np.float64]  # [units]
 UnitOutcome = tuple[float | None, bool]  # from 0 to 1, None: not told; and whether it is the treatment's
 
 
-def pairs(outcomes: Sequence[UnitOutcome], *, part: float) -> NDArray[np.float64]:
-    """[pairs, 4]: of the treatment how much was told and how much of that was good, and the same of the control. `part`
-    of the units is meant to have the treatment."""
-    sizes = {True: max(1, int(part / (1.0 - part) + 1e-9)), False: max(1, int((1.0 - part) / part + 1e-9))}
-    open_groups: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-    waiting: dict[bool, deque[tuple[float, float]]] = {which: deque(maxlen=MOST_WAITING) for which in sizes}
-    found: list[tuple[float, ...]] = []
-    for value, which in outcomes:
-        group = open_groups[which]
-        group.append((0.0, 0.0) if value is None else (1.0, value))
-        if len(group) < sizes[which]:
-            continue
-        told, good = (sum(column) / len(group) for column in zip(*group, strict=True))
-        waiting[which].append((told, good))
-        group.clear()
-        if waiting[True] and waiting[False]:
-            found.append((*waiting[True].popleft(), *waiting[False].popleft()))
-    return np.array(found, np.float64).reshape(-1, 4)
-
-
 def differences(outcomes: Sequence[UnitOutcome], *, part: float, min_effect: float) -> tuple[Differences, Differences]:
-    """d_failed and d_passed of each pair."""
-    told_t, good_t, told_c, good_c = pairs(outcomes, part=part).T
-    failed = good_t - good_c - min_effect * told_c
-    passed = (told_c - good_c) - (told_t - good_t) - min_effect * told_t
-    return failed, passed
+    """d_failed and d_passed of each unit. `part` of the units is meant to have the treatment."""
+    is_treated = np.array([which for _, which in outcomes], np.bool_)
+    told = np.array([value is not None for value, _ in outcomes], np.float64)
+    good = np.array([value or 0.0 for value, _ in outcomes], np.float64)
+    margin = min_effect * told
+    failed = good + np.where(is_treated, 0.0, margin)
+    passed = good - told - np.where(is_treated, margin, 0.0)
+    middle = (1.0 + min_effect) / 2.0  # of what either can be: expected of the first unit
+    return _weighed(failed, middle, is_treated, part), _weighed(passed, -middle, is_treated, part)
+
+
+def _weighed(x: Differences, first: float, is_treated: NDArray[np.bool_], part: float) -> Differences:
+    before = np.cumsum(np.concatenate([[first], x]))[:-1]
+    expected = before / np.arange(1, x.size + 1)
+    weighed: Differences = (x - expected) * np.where(is_treated, 1.0 / part, -1.0 / (1.0 - part))
+    return weighed
 
 
 def compare_arms(
     outcomes: Sequence[UnitOutcome], *, part: float, alpha: float, min_effect: float, worthwhile: float
 ) -> Verdict:
     """Promote once both differences are proved to be above 0, reject once one is proved below. `needs` is in units."""
-    both = differences(outcomes, part=part, min_effect=min_effect)
-    low, high = -1.0 - min_effect, 1.0
-    verdicts = [judge(d, low=low, high=high, alpha=alpha, worthwhile=worthwhile) for d in both]
+    most = (1.0 + min_effect) / min(part, 1.0 - part)
+    verdicts = [
+        judge(d, low=-most, high=most, alpha=alpha, worthwhile=worthwhile)
+        for d in differences(outcomes, part=part, min_effect=min_effect)
+    ]
     rejected = next((one for one in verdicts if one.outcome is Outcome.REJECT), None)
     if rejected is not None:
         return rejected
     if all(one.outcome is Outcome.PROMOTE for one in verdicts):
         return verdicts[0]
-    held = max((one for one in verdicts if one.needs is not None), key=lambda one: one.needs or 0)
-    units_a_pair = len(outcomes) / both[0].size if both[0].size else 1.0 / min(part, 1.0 - part)
-    return Verdict(outcome=Outcome.HOLD, reasons=held.reasons, needs=max(1, round((held.needs or 1) * units_a_pair)))
+    return max((one for one in verdicts if one.needs is not None), key=lambda one: one.needs or 0)

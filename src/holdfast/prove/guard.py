@@ -4,6 +4,7 @@ What follows from a breach, and which share comes next, is `promote.release`'s b
 
 **Order.** Requests count in the order in which they *began*, so that an answer which takes long, or never comes, is in
 its place. What one caller asked within `caller_window_s` is one outcome, the mean: its requests are not independent.
+A caller who returns after the window is one more outcome, and like its earlier ones: α holds where few do.
 Errors alone count one by one, and against a rate of their own.
 
 **Blocks.** Outcomes are not paired, so neighbours in time are: a canary's outcome with the mean of the live ones since
@@ -16,8 +17,9 @@ took longer than q, less whether the canary's took longer than (1 + limit) q: no
 latencies over (1 + limit) are stochastically no larger than live's, whatever q is. No tail is cut, nothing is assumed.
 
 **Silence.** What nobody has told counts against the canary as far as it is silent more often than live: its surplus of
-untold outcomes are failures, live's surplus are successes. With y the outcome (0 to 1), T whether it was told, and
-"within" meaning ȳ_canary >= a ȳ_live − b:
+untold requests are failures, live's surplus are successes. With T the share of an outcome's requests that was told, y
+the mean of these (0 to 1), so that T y is the sum of what was told over all the requests, and "within" meaning
+ȳ_canary >= a ȳ_live − b:
     d_failed = (T y)_canary − a (T y)_live + b T_live          what the canary left untold beyond live has failed
     d_passed = (1 − a + b) T_canary − (T (1 − y))_canary + a (T (1 − y))_live      what live left untold has succeeded
 Clear needs both to be proved; where all is told they are the same. Hiding failures, or telling them late, therefore
@@ -65,13 +67,13 @@ class GuardLimits:
     errors: float | None = 0.05  # the canary's own rate, whatever live's is
     reward: float | None = 0.15  # of live's mean above the range's low end, less
     safety: float | None = 0.05  # of cost, more than live's mean
-    alpha: float = 0.05  # of a breach that is none, over all metrics and looks; and of a clear that is none
+    alpha: float = 0.05  # of a breach that is none, over all metrics and looks of a step; and of a clear that is none
     reward_range: tuple[float, float] = (0.0, 1.0)  # what lies outside is cut to it
     most_cost: float = 1.0  # of one request's safety; what lies above is cut to it
     quantiles: tuple[float, ...] = (0.5, 0.95, 0.99)  # of the latency
     least: int = 20  # live latencies before the first quantile, and canary outcomes before a metric is clear
     mature_after: float = 30.0  # seconds after a request began that what is told of it, or not told, counts
-    caller_window_s: float = 3600.0  # what one caller asked within it is one outcome
+    caller_window_s: float = 3600.0  # what one caller asked within it is one outcome; inf: one in all
 
     def __post_init__(self) -> None:
         for name, below in (("success", 1.0), ("errors", 1.0), ("reward", 1.0), ("safety", self.most_cost)):
@@ -146,7 +148,8 @@ class _Arrivals:
     served: Sequence[ServedRequest]
     outcome: Places  # of each request, the number of its outcome, which is in the order of their first requests
     is_canary: Which  # of each outcome
-    began: Stream  # of each outcome
+    asked: Stream  # when each request began
+    began: Stream  # of each outcome, when its first request did
     columns: dict[str, Stream] = field(default_factory=dict)
 
     def reported(self, metric: str) -> Stream:
@@ -155,9 +158,13 @@ class _Arrivals:
             self.columns[metric] = np.array(list(map(REPORTED[metric], self.served)), np.float64)
         return self.columns[metric]
 
+    def count(self, counts: Which) -> Stream:
+        """Of each outcome, how many of its requests count."""
+        return np.asarray(np.bincount(self.outcome, weights=counts, minlength=self.is_canary.size), np.float64)
+
     def mean(self, values: Stream, counts: Which) -> tuple[Stream, Which]:
         """Of each outcome, over those of its requests that count, and whether there are any."""
-        n = np.bincount(self.outcome, weights=counts, minlength=self.is_canary.size)
+        n = self.count(counts)
         total = np.bincount(self.outcome, weights=np.where(counts, values, 0.0), minlength=self.is_canary.size)
         return total / np.maximum(n, 1.0), n > 0
 
@@ -247,7 +254,7 @@ def block_means(values: Stream, is_canary: Which, blocks: Spans) -> tuple[Stream
 def _arrivals(live: Sequence[ServedRequest], canary: Sequence[ServedRequest], limits: GuardLimits) -> _Arrivals:
     served = [*live, *canary]
     if not served:
-        return _Arrivals((), np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0))
+        return _Arrivals((), np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0), np.zeros(0))
     began = np.array([one.at - (one.latency_s or 0.0) for one in served])
     order = np.argsort(began, kind="stable")  # of those at one time, live's come first
     numbers = {unit: number for number, unit in enumerate(dict.fromkeys(one.unit for one in served))}
@@ -261,20 +268,22 @@ def _arrivals(live: Sequence[ServedRequest], canary: Sequence[ServedRequest], li
     place[np.argsort(first)] = np.arange(first.size)
     first.sort()
     requests = [served[number] for number in order]
-    return _Arrivals(requests, place[outcome.ravel()], (order >= len(live))[first], began[order][first])
+    return _Arrivals(requests, place[outcome.ravel()], (order >= len(live))[first], began[order], began[order][first])
 
 
 def _read(metric: str, arrivals: _Arrivals, limits: GuardLimits, now: float) -> GuardReading:
     if metric == "latency":
         return _read_latency(arrivals, limits)
     values, counts, limit, capped = _scaled(metric, arrivals.reported(metric), limits)
-    outcomes, is_told = arrivals.mean(values, counts)
     is_canary, shares = arrivals.is_canary, {}
     if metric in FEEDBACK:
-        is_mature = arrivals.began <= now - limits.mature_after
-        outcomes, is_told, is_canary = outcomes[is_mature], is_told[is_mature], is_canary[is_mature]
-        against, for_it, n = _with_silence(metric, limit, outcomes, is_told, is_canary)
-        shares = {"live_told": _mean(is_told[~is_canary]), "canary_told": _mean(is_told[is_canary])}
+        is_due = arrivals.asked <= now - limits.mature_after
+        outcomes, _ = arrivals.mean(values, counts & is_due)
+        due = arrivals.count(is_due)
+        told = arrivals.count(counts & is_due)[due > 0] / due[due > 0]
+        outcomes, is_canary = outcomes[due > 0], is_canary[due > 0]
+        against, for_it, n = _with_silence(metric, limit, outcomes, told, is_canary)
+        shares = {"live_told": _mean(told[~is_canary]), "canary_told": _mean(told[is_canary])}
     else:  # a version that fails one caller over and over fails
         ours = values[is_canary[arrivals.outcome]]
         d, n = difference(metric, limit, ours, np.zeros(ours.size)), ours.size
@@ -283,21 +292,22 @@ def _read(metric: str, arrivals: _Arrivals, limits: GuardLimits, now: float) -> 
 
 
 def _with_silence(
-    metric: str, limit: float, outcomes: Stream, is_told: Which, is_canary: Which
+    metric: str, limit: float, outcomes: Stream, share: Stream, is_canary: Which
 ) -> tuple[Stream, list[Stream], int]:
-    """Running log e against "within", those against "beyond", which all have to be large, and n. The alarm is half on
-    what was told alone and half on silence that counts as failure: where all is told they are the same."""
+    """Running log e against "within", those against "beyond", which all have to be large, and n. `share` of each
+    outcome's requests was told; the outcome is their mean. The alarm is half on what was told alone and half on silence
+    that counts as failure: where all is told they are the same."""
     low, high = bounds(metric, limit)
-    told, blocks = np.flatnonzero(is_told), spans(is_canary)
+    told, blocks = np.flatnonzero(share), spans(is_canary)
     of_told = spans(is_canary[told])
     plain = alarm(difference(metric, limit, *block_means(outcomes[told], is_canary[told], of_told)), low, high)
     y, a, b = (1.0 - outcomes, 1.0, limit) if metric == "safety" else (outcomes, 1.0 - limit, 0.0)
-    told_c, told_l = block_means(is_told.astype(np.float64), is_canary, blocks)
-    good_c, good_l = block_means(np.where(is_told, y, 0.0), is_canary, blocks)
+    told_c, told_l = block_means(share, is_canary, blocks)
+    good_c, good_l = block_means(share * y, is_canary, blocks)
     failed = good_c - a * good_l + b * told_l
     passed = (1.0 - a + b) * told_c - (told_c - good_c) + a * (told_l - good_l)
     n = _seen(is_canary[told], of_told)
-    if told.size == is_told.size:  # all is told
+    if (share == 1.0).all():
         return plain, [within(failed, low, high)], n
     against = _mixed(plain, told[of_told[1]], alarm(failed, low, high), blocks[1])
     return against, [within(failed, low, high), within(passed, low, high)], n
