@@ -88,7 +88,7 @@ def test_where_no_candidate_does_better_nothing_is_proved_and_the_reason_is_told
     worse = {"policy": hf.Prompt(system=scene.GOOD), "algorithm": hf.Candidates([scene.POOR])}
     result = hf.improve(scene.agent, scene.questions(40), **short(endpoint, at, **worse))
     assert result.candidate is None and result.proof is None and result.version is None
-    assert "no prompt did better" in result.missing[0]
+    assert "did better than the prompt in force" in result.missing[0]
     with pytest.raises(BadInput, match="the candidate is held"):
         result.promote()
 

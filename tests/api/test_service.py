@@ -83,4 +83,4 @@ def test_the_next_improvement_is_proved_against_what_is_live(improved: Improved)
     improved.result.promote()
     call = improved.call | {"algorithm": hf.Candidates([scene.FAIR, scene.GOOD])}
     result = hf.improve(scene.agent, scene.questions(60), **call)
-    assert result.candidate is None and "none of the candidates did better" in result.missing[0]
+    assert result.candidate is None and "did better than the prompt in force" in result.missing[0]

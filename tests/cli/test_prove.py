@@ -172,6 +172,29 @@ def test_what_was_measured_of_other_versions_decides_nothing(
         assert [entry.body.get("refuse") for entry in store.releases.history("tools")].count("tools@2") == 0
 
 
+def test_a_test_is_charged_to_the_policy_of_its_candidate_and_decides_about_no_other(cli: Cli, sprouts: At) -> None:
+    """Fault: where two policies had the same version live, the first by name paid, and either was decided about."""
+    for source in ("sprout-weak", "sprout"):
+        cli("release", "add", source, "--policy", "alike", *sprouts).done()
+    cli("release", "promote", "alike@1", *sprouts).done()
+    run = compared(cli, sprouts)
+    with open_store(sprouts[1]) as store:
+        assert [len(store.releases.charges(name)) for name in ("alike", "tools")] == [0, 1]
+    said = cli("release", "decide", "alike@2", "--run", run, "--untrained", *sprouts).refusal
+    assert "the α-account of policy tools, not to that of alike" in said and "measure it again" in said
+
+
+def test_a_run_against_what_was_not_live_is_charged_after_all_that_were_measured_beside_it(cli: Cli, at: At) -> None:
+    """Fault: of many runs before their baseline went live, the best one was decided about as the first candidate."""
+    words = ("--baseline", "sprout-weak", "--candidate", "sprout")
+    runs = [compared(cli, at, suite, *words) for suite in ("tooluse:2", "tooluse:2", "tooluse:2:7")]
+    of_tools(cli, at, "sprout-weak", "sprout")
+    assert cli(*DECIDE, runs[1], "--untrained", *at).code == 1
+    with open_store(at[1]) as store:
+        (entry,) = store.releases.charges("tools")
+    assert (entry.body["run"], entry.body["number"]) == (runs[1], 2)  # the third has other tasks
+
+
 def test_a_golden_of_another_version_or_a_rewritten_run_decides_nothing(cli: Cli, sprouts: At) -> None:
     run = compared(cli, sprouts)
     cli("golden", "record", "tooluse:2", "--version", "tools@1", "--name", "g", *sprouts).done()

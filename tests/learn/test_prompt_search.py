@@ -277,6 +277,11 @@ def test_what_must_not_be_in_a_prompt_is_refused_and_told(text: str, why: str) -
     assert state.candidate is None and any(why in one for one in state.metrics["refused"])
 
 
+def test_where_nothing_comes_back_the_search_ends_without_a_candidate() -> None:
+    state, rounds = raced(PromptSearch(rollouts=60), Context(lambda work: None))
+    assert state.candidate is None and sum(map(len, rounds)) <= 60
+
+
 def test_a_race_of_an_earlier_version_begins_anew() -> None:
     algorithm = Candidates(["b", "c"])
     old = AlgorithmState(base=BASE, step=2, data={"left": [0, 2], "sums": [[3, 1.0]], "used": 3})

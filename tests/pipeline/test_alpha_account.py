@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.contracts.evidence import Decision, Reason
+from holdfast.contracts.evidence import Decision, Evidence, Reason
+from holdfast.contracts.records import dumps
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.pipeline.alpha_account import account_of, at_charge, charge_of, charged, digest
 from holdfast.pipeline.held_out import HeldOut
 from holdfast.promote.alpha_account import Charge, level
+from holdfast.promote.gate import CHARGED
 from holdfast.prove.comparison import ComparisonConfig, verdict
 from holdfast.store.store import Store, open_store
 
@@ -68,21 +70,49 @@ def test_tasks_are_known_by_their_words_and_not_by_their_names(store: Store) -> 
     assert digest("a b") != digest("a c")
 
 
-def test_a_promotion_wins_alpha_back_until_it_is_taken_back(store: Store) -> None:
-    first = charge(store, "run-1", "weights:one")
-    made = {"policy": "tools", "kind": PolicyKind.WEIGHTS, "who": "ada", "now": 1.0}
+def evidence(store: Store, found: Charge) -> str:
+    """What a gate was told about the test."""
+    manifest = {"run": found.run, CHARGED: {"number": found.number}}
+    sides: dict[str, Any] = {
+        "policy": "tools",
+        "baseline": "tools@1",
+        "candidate": "tools@2",
+        "suite": "s",
+        "primary": "success",
+    }
+    return store.blobs.put(dumps(Evidence(**sides, episodes=0, manifest=manifest)).encode(), now=1.0)
+
+
+def two_versions(store: Store) -> dict[str, Any]:
+    """The first is live, the second a candidate; how one is moved to live."""
     for source in ("weights:live", "weights:one"):
+        made = {"policy": "tools", "kind": PolicyKind.WEIGHTS, "who": "ada", "now": 1.0}
         store.releases.add(source=source, **made).result()
     move = {"to": Stage.LIVE, "expect": Stage.CANDIDATE, "who": "ada", "why": "", "now": time.time()}
     store.releases.move("tools@1", **move).result()
+    return move
+
+
+def test_a_promotion_wins_alpha_back_until_it_is_taken_back(store: Store) -> None:
+    first, move = charge(store, "run-1", "weights:one"), two_versions(store)
     assert charge(store, "run-2").promoted == 0
-    store.releases.move("tools@2", **move, decision=OPEN).result()
+    store.releases.move("tools@2", **move, decision=OPEN, evidence=evidence(store, first)).result()
     assert charge(store, "run-3").alpha == pytest.approx(2 * level(0.05, 3)) and first.promoted == 0
     reasons = [Reason(code="rollback_by_hand", text="slow")]
     back = {"failing": "tools@2", "to": "tools@1", "who": "ada", "why": "", "now": 2.0, "reasons": reasons}
     store.releases.roll_back("tools", **back).result()
     assert charge(store, "run-4").promoted == 0
     assert charge(store, "run-3").promoted == 1  # what was fixed before stays
+
+
+def test_a_promotion_wins_nothing_back_on_tasks_that_did_not_prove_it(store: Store) -> None:
+    """Fault: a candidate that was held on one set and promoted on another raised the α of both."""
+    charge(store, "run-1", "weights:one")
+    other = [{"prompt": "quite another"}]
+    second, move = charge(store, "run-2", "weights:one", tasks=other), two_versions(store)
+    store.releases.move("tools@2", **move, decision=OPEN, evidence=evidence(store, second)).result()
+    assert (charge(store, "run-3").promoted, charge(store, "run-4", tasks=other).promoted) == (0, 1)
+    assert [one.promoted for one in account_of(store, "tools").sets] == [0, 1]
 
 
 def test_a_charged_comparison_asks_for_more_of_the_gain_and_not_of_safety(store: Store) -> None:

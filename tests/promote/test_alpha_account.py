@@ -6,17 +6,22 @@ from typing import Any
 
 import pytest
 
-from holdfast.promote.alpha_account import ANCHOR, Charge, account_from, charge, level, share
+from holdfast.promote.alpha_account import ANCHOR, Charge, ReadTasks, account_from, charge, level, share
 
 SETS = {"a": frozenset("123"), "b": frozenset("456"), "ab": frozenset("16"), "c": frozenset("789")}
 
 
 def charged(
-    known: list[Charge], tasks: str, candidate: str = "", promoted: tuple[str, ...] = (), **more: Any
+    known: list[Charge],
+    tasks: str,
+    candidate: str = "",
+    promoted: tuple[str, ...] = (),
+    read: ReadTasks = SETS.get,
+    **more: Any,
 ) -> Charge:
     name = candidate or f"c{len(known)}"
     given: dict[str, Any] = {"key": name, "policy": "p", "run": "r", "candidate": name, "baseline": "live", "count": 3}
-    made = charge(known, promoted, SETS.get, alpha=0.05, tasks=tasks, **given, **more)
+    made = charge(known, promoted, read, alpha=0.05, tasks=tasks, **given, **more)
     known.append(made)
     return made
 
@@ -48,7 +53,8 @@ def test_promotions_win_alpha_back_and_only_on_their_own_tasks() -> None:
     known: list[Charge] = []
     charged(known, "a", "good")
     assert charged(known, "a", promoted=("good",)).alpha == pytest.approx(level(0.05, 2) * 2)
-    assert charged(known, "b", promoted=("good",)).alpha == level(0.05, 1)
+    assert charged(known, "b", "good again", promoted=("good",)).alpha == level(0.05, 1)
+    assert charged(known, "a", promoted=("good again",)).promoted == 0  # proved on other tasks
     assert charged(known, "a").promoted == 0  # taken back since
 
 
@@ -58,7 +64,29 @@ def test_a_test_that_goes_on_keeps_its_alpha_and_uses_up_no_place() -> None:
     more = charged(known, "b", continues=first)
     assert (more.alpha, more.number, more.continues) == (first.alpha, 1, first.key)
     assert charged(known, "c", continues=more).continues == first.key
-    assert charged(known, "b").number == 1 + 1 - 1  # the further tasks alone were no test
+    assert charged(known, "b").number == charged(known[:-1], "a").number == 2  # and has used the tasks of all of them
+
+
+def test_further_tasks_that_others_used_leave_a_test_no_more_than_the_next_one_on_them_has() -> None:
+    """Fault: fifty candidates, each first on two fresh tasks and then on the same many, were all the first on those."""
+    fresh = {f"f{n}": frozenset({f"{n}x", f"{n}y"}) for n in range(50)}
+    known: list[Charge] = []
+    for name in fresh:
+        first = charged(known, name, name, read=(SETS | fresh).get)
+        more = charged(known, "b", f"{name}+", continues=first, read=(SETS | fresh).get)
+        assert first.alpha == level(0.05, 1) and more.continues == name
+    assert (more.number, more.alpha) == (50, level(0.05, 50))
+    assert charged(known, "b", "next", read=(SETS | fresh).get).number == 51
+    found = account_from("p", known, {"f3"}, (SETS | fresh).get)
+    assert [(len(one.charges), one.promoted) for one in found.sets] == [(51, 1)]
+
+
+def test_a_test_that_is_charged_late_comes_after_all_that_were_measured_beside_it() -> None:
+    known: list[Charge] = []
+    charged(known, "a")
+    assert charged(known, "a", uncharged=9).number == 11
+    assert charged(known, "a", uncharged=8).number == 12 and charged(known, "a").alpha == level(0.05, 13)
+    assert charged(known, "b").number == 1
 
 
 def test_the_account_tells_what_is_spent_and_what_the_next_one_gets() -> None:

@@ -45,6 +45,7 @@ from holdfast.contracts.rollout import Split
 from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
 from holdfast.learn.prompt_search import PromptSearch
 from holdfast.pipeline import improve as loop
+from holdfast.pipeline.alpha_account import at_charge
 from holdfast.pipeline.collect import collect as collect_step
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.held_out import HeldOut, check_cluster
@@ -568,7 +569,7 @@ def _decided(
     candidate = candidate_of(store, release, last, so_far, run=run.id, suite=evaluation.suite, charge=charge)
     request = PromotionRequest(
         candidate=candidate,
-        how=evaluation.how,
+        how=min(evaluation.how, at_charge(evaluation.how, charge), key=lambda one: one.alpha),
         criteria=criteria_from(kept["criteria"]),
         reports=store.reports,
         now=time.time(),

@@ -151,13 +151,19 @@ def _request(
 
 
 def _charge(store: Store, live: Release, release: Release, found: CandidateEvidence) -> Charge:
-    """Of a run that was charged nothing, as its baseline was not live, or nobody kept an account: it is charged now."""
+    """Of a run that was charged nothing, as its baseline was not live, or nobody kept an account: it is charged now,
+    when all that was measured beside it is known, and so has a place after that."""
     from holdfast.pipeline.alpha_account import charged
+    from holdfast.pipeline.held_out import HeldOut
+    from holdfast.pipeline.more import tasks_of, uncharged_beside
+    from holdfast.workloads.tooluse.suite import evaluation_from
 
-    told: dict[str, Any] = {"run": found.runs[0].id, "iteration": found.iteration, "who": who(), "now": time.time()}
-    versions = (live.source, release.source)
-    alpha = found.how.uncharged_alpha
-    return asyncio.run(charged(store, release.policy, found.tasks, alpha=alpha, versions=versions, **told))
+    tasks = [HeldOut(id=name, input=task) for name, task in tasks_of(store, found, evaluation_from).items()]
+    iteration = found.iteration if len(found.runs) == 1 else None
+    told: dict[str, Any] = {"run": found.run, "iteration": iteration, "who": who(), "now": time.time()}
+    told |= {"alpha": found.how.uncharged_alpha, "versions": (live.source, release.source)}
+    beside = uncharged_beside(store, found, evaluation_from)
+    return asyncio.run(charged(store, release.policy, tasks, uncharged=beside, **told))
 
 
 def _live(store: Store, release: Release, found: CandidateEvidence) -> Release:

@@ -89,7 +89,16 @@ MEASURED, PLACES = ("values", "rewards", "tokens"), ("quotes", "asked")
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSearch:
-    """Proposes prompts and races them on the train tasks within a number of rollouts; the best is the candidate."""
+    """Proposes prompts and races them on the train tasks within a number of rollouts; the best is the candidate.
+
+    Args:
+        proposers: Objects with `propose(history)`: what was tried so far goes in, a prompt or None comes out. Without
+            them prompts are edited by rule, which needs no model.
+        prompts: Your own, to begin with.
+        rollouts: Of the whole search, never passed.
+        token_price: Reward that a thousand tokens of an answer cost.
+        forbidden: Strings that no proposed prompt may contain.
+    """
 
     proposers: Sequence[Proposer] | None = None  # None: by rule, which needs no model
     prompts: Sequence[Wording] = ()  # yours, to begin with
@@ -176,14 +185,15 @@ class PromptSearch:
         race.drop()
         best, gain = race.confirmed(fresh) if is_over else race.best()
         refused: list[str] = []
-        if self.writers and not is_over:
+        if self.writers and not is_over and race.arms[0].values:  # nobody proposes from nothing
             done = [one for blob in attempts for one in ctx.read(blob)]
             refused = self._extend(race, done)
         spent = int(data["spent"]) + batch.count
         told = _metrics(state, experiences, self.held_out) | {"phase": phase, "reward": race.mean(best), "gain": gain}
         told |= {"arms": race.table(best), "spent": spent, "budget": self.budget, "refused": refused}
         if not best:
-            told["skipped"] = "no prompt did better than the prompt in force on the train tasks"
+            tried = sum(bool(one.asked) for one in race.arms) - 1
+            told["skipped"] = f"no prompt of {tried} did better than the prompt in force on the train tasks"
         following = state.next(
             metrics=told, arms=[one.record() for one in race.arms], attempts=attempts, spent=spent, is_over=is_over
         )

@@ -211,8 +211,21 @@ def advance(
     stage, part = step if to is None else (move(release, to), 5 if to is Stage.CANARY else 0)
     moved: dict[str, Any] = {"expect": release.stage, "who": who, "now": now}
     if live is None:
-        why = f"{FIRST}; {why}"
-        return store.releases.move(release.id, Stage.LIVE, why=why, known_good=True, **moved).result()
+        made, measured = _last(store, release)
+        if made is None:
+            if to not in (None, Stage.LIVE):
+                what, why = f"release {release.id}: --to {to}", "nothing of its policy is live to compare it with"
+                raise BadInput(what, why=why, remedy="the first version goes live: leave --to out")
+            why = f"{FIRST}; {why}"
+            return store.releases.move(release.id, Stage.LIVE, why=why, known_good=True, **moved).result()
+        if not made.open:
+            store.releases.note(release.id, made, evidence=None, who=who, now=now).result()
+            return Refusal(made)
+        first = store.releases.get(measured)  # what it was measured against goes live: there is a way back
+        began = store.releases.move(
+            first.id, Stage.LIVE, expect=first.stage, who=who, now=now, why=FIRST, known_good=True
+        )
+        live = began.result()
     decision = _decision(store, release, live)
     if decision.open and release.stage in (Stage.SHADOW, Stage.CANARY):
         limits = GuardLimits()
@@ -258,8 +271,8 @@ def try_again(store: Store, release: Release, *, who: str, why: str, now: float)
     return moved.result()
 
 
-def _decision(store: Store, release: Release, live: Release) -> Decision:
-    """The last gate decision about it that rests on evidence; without one it is closed."""
+def _last(store: Store, release: Release) -> tuple[Decision | None, str]:
+    """The last gate decision about it that rests on evidence, and the version that it was measured against."""
     made, rests_on = None, ""
     for entry in store.releases.history(release.policy):
         if entry.body.get("move") == release.id and entry.body.get("to") == Stage.CANDIDATE:
@@ -267,13 +280,18 @@ def _decision(store: Store, release: Release, live: Release) -> Decision:
         is_about = release.id in [entry.body.get(name) for name in ("move", "refuse", "accept")]
         if is_about and entry.body.get("evidence") and entry.body.get("decision"):
             made, rests_on = decode(Decision, dict(entry.body["decision"])), str(entry.body["evidence"])
+    return made, "" if made is None else loads(Evidence, store.blobs.get(rests_on)).baseline
+
+
+def _decision(store: Store, release: Release, live: Release) -> Decision:
+    """The last gate decision about it that rests on evidence; without one it is closed."""
+    made, measured = _last(store, release)
     if made is None:
         text = (
             f"no gate has decided about {release.id} yet; 'holdfast prove run' measures it against {live.id}, "
             "'holdfast release decide' brings that before the gate"
         )
         return Decision(open=False, reasons=(Reason(code="evidence_missing_all", text=text),))
-    measured = loads(Evidence, store.blobs.get(rests_on)).baseline
     # The guard compares a canary with the live version; nothing does so for the quality of a shadow.
     if made.open and release.stage in (Stage.CANDIDATE, Stage.SHADOW) and measured != live.id:
         text = f"it was measured against {measured}, and {live.id} is live; 'holdfast prove run' measures it again"

@@ -103,8 +103,9 @@ def proof(store: Store, release_id: str, *, now: float) -> Brief:
      "decision": decision|None (the gate's), "moves": [decision] (what came after it, newest first, 20 at most),
      "verdict": {"outcome", "reasons", "needs"}|None,
      "comparisons": [{"metric", "title", "difference", "low", "high", "level", "p_value", "margin", "pairs", "method",
-                      "told": {"difference", "interval", "note"}}],
+                      "told": {"difference", "interval", "corrected", "note"}}],
      "bands": [{"kind", "within", "p_value_spread", "delta_spread", "of"}],
+     "interaction": {"p_value", "lowest", "seeds"}|None, whether the gain depends on the seed,
      "findings": [{"name", "severity", "count", "of", "detail", "blocks", "about": "audit"|"golden"}], those that
                   failed, "checked": n checks of the data (failed or not),
      "missing": {"planned", "baseline", "candidate"}|None, "manifest",

@@ -9,18 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from holdfast.contracts.errors import NotFound, StoreCorrupt
+from holdfast.contracts.evidence import Evidence
+from holdfast.contracts.records import loads
 from holdfast.contracts.run import LedgerEntry
 from holdfast.contracts.task import canonical
 from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.history import content
 from holdfast.pipeline.prove import ProveConfig
 from holdfast.promote.alpha_account import ANCHOR, CANDIDATE, Account, Charge, ReadTasks, account_from, charge
+from holdfast.promote.gate import CHARGED
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
 
@@ -42,19 +46,22 @@ async def charged(
     about: str = CANDIDATE,
     continues: Charge | None = None,
     setup: str | None = None,
+    uncharged: int = 0,
 ) -> Charge:
-    """The charge of a test of two versions, baseline and candidate, on these tasks."""
+    """The charge of a test of two versions, baseline and candidate, on these tasks; `uncharged` tests on them came
+    before it and are in no account."""
     names = {one.id: (digest(one.input), content(one.input)) for one in tasks}
     kept = store.blobs.put(json.dumps(names, sort_keys=True).encode(), now=now)
     key = f"{run}/{'-' if iteration is None else iteration}/{versions[1]}"
-    given = {"key": key, "policy": policy, "run": run, "iteration": iteration, "tasks": kept, "count": len(names)}
-    given |= {"baseline": versions[0], "candidate": versions[1], "setup": setup}
+    given: dict[str, Any] = {"key": key, "policy": policy, "run": run, "tasks": kept, "count": len(names)}
+    given |= {"baseline": versions[0], "candidate": versions[1], "setup": setup, "iteration": iteration}
     read = reader(store)
 
     def make(known: Sequence[LedgerEntry], history: Sequence[LedgerEntry]) -> Mapping[str, Any]:
         earlier = [Charge.from_record(one.body) for one in known]
-        passed = promoted(history)
-        return charge(earlier, passed, read, alpha=alpha, about=about, continues=continues, **given).record()
+        passed = promoted(store, earlier, history)
+        told: dict[str, Any] = {"alpha": alpha, "about": about, "continues": continues, "uncharged": uncharged}
+        return charge(earlier, passed, read, **told, **given).record()
 
     return Charge.from_record(await store.releases.charge(policy, key, make, run=run, who=who, now=now))
 
@@ -77,24 +84,36 @@ def reader(store: Store) -> ReadTasks:
     return read
 
 
-def promoted(history: Iterable[LedgerEntry]) -> set[str]:
-    """The sources of versions that a gate let through, and that were not taken back since."""
-    sources: dict[str, str] = {}
-    found: set[str] = set()
+def promoted(store: Store, known: Iterable[Charge], history: Iterable[LedgerEntry]) -> set[str]:
+    """The keys of the tests whose own decision opened a gate, for versions that were not taken back since."""
+    tests = {(one.run, one.number): one.continues or one.key for one in known if one.about == CANDIDATE}
+    found: dict[str, set[str]] = defaultdict(set)  # by version
+    taken_back: dict[str, set[str]] = {}
     for body in (one.body for one in history):
-        if "add" in body:
-            sources[str(body["add"])] = str(body["source"])
-        about = str(body.get("accept") or body.get("move") or body.get("restore") or "")
-        if about in sources and ("restore" in body or (body.get("decision") or {}).get("open")):
-            found.add(sources[about])
-        if (failed := str(body.get("roll_back"))) in sources:
-            found.discard(sources[failed])
-    return found
+        about = str(body.get("accept") or body.get("move"))
+        if (body.get("decision") or {}).get("open") and body.get("evidence"):
+            test = _test_of(store, str(body["evidence"]))
+            found[about] |= {tests[test]} if test in tests else set()
+        if (failed := str(body.get("roll_back"))) in found:
+            taken_back[failed] = found.pop(failed)
+        if (again := str(body.get("restore"))) in taken_back:
+            found[again] |= taken_back.pop(again)
+    return {key for keys in found.values() for key in keys}
+
+
+def _test_of(store: Store, evidence: str) -> tuple[str, int]:
+    """The run and the number of the test that the evidence is of; what is lost, or was charged nothing, is of none."""
+    try:
+        manifest = loads(Evidence, store.blobs.get(evidence)).manifest
+    except (NotFound, StoreCorrupt):
+        return "", 0
+    return str(manifest.get("run")), int(manifest.get(CHARGED, {}).get("number", 0))
 
 
 def account_of(store: Store, policy: str) -> Account:
     known = [Charge.from_record(one.body) for one in store.releases.charges(policy)]
-    return account_from(policy, known, promoted(store.releases.history(policy)), reader(store))
+    won = promoted(store, known, store.releases.history(policy))
+    return account_from(policy, known, won, reader(store))
 
 
 def account_record(store: Store, policy: str) -> dict[str, Any]:

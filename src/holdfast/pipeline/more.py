@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.collect.tasks import load
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.evidence import Evidence, Finding
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.run import LedgerEntry, RunRecord, RunState
 from holdfast.contracts.settings import ImproveBlock, OptimizeSettings, settings_from
 from holdfast.contracts.task import TaskItem, canonical, leaked_tasks
-from holdfast.pipeline.alpha_account import at_charge
+from holdfast.pipeline.alpha_account import at_charge, digest
 from holdfast.pipeline.control import is_env_run
 from holdfast.pipeline.held_out import HeldOut, copies
 from holdfast.pipeline.improve import sha256_of
@@ -158,6 +158,22 @@ def tasks_of(store: Store, found: CandidateEvidence, suites: Suites) -> dict[str
         held = evaluation_in(store, run.settings, suites).tasks if is_proof else held_out_of(_settings(store, run))
         tasks |= {one.id: one.input for one in held}
     return tasks
+
+
+def uncharged_beside(store: Store, found: CandidateEvidence, suites: Suites) -> int:
+    """Other runs that measured some of the same tasks and are in no account, as their baseline was not live: whoever
+    picks one of them by what it found has tested all. What cannot be read any more counts."""
+    accounts = (store.releases.charges(policy) for policy in store.releases.policies())
+    known = {one.run for entries in accounts for one in map(_charge_in, entries)} | {one.id for one in found.runs}
+    mine = {digest(one) for one in tasks_of(store, found, suites).values()}
+
+    def is_beside(run: RunRecord) -> bool:
+        try:
+            return not mine.isdisjoint(digest(one.input) for one in evaluation_in(store, run.settings, suites).tasks)
+        except HoldfastError:
+            return True
+
+    return sum(is_beside(one) for one in proofs(store) if one.id not in known and not one.settings.get("is_null"))
 
 
 def decided_in(store: Store, run: RunRecord, candidate: str | None) -> Mapping[str, Any]:

@@ -211,7 +211,7 @@ async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext
     nothing where its baseline is not live anywhere."""
     store, how, goes_on = ctx.store, evaluation.how, evaluation.continues
     before = None
-    policy = evaluation.anchor_of or await ctx.in_thread(served_by, store, evaluation.baseline)
+    policy = evaluation.anchor_of or await ctx.in_thread(served_by, store, evaluation.baseline, evaluation.candidate)
     if goes_on is not None and not goes_on.is_repeat:
         before = charge_in(store, goes_on.run, goes_on.iteration)
         policy = policy if before is None else before.policy
@@ -245,9 +245,13 @@ def charge_in(store: Store, run: str, iteration: int | None = None) -> Charge | 
     return next((one for one in found if one is not None), None)
 
 
-def served_by(store: Store, version: Version) -> str | None:
-    """The policy whose live version acts as this one does."""
-    for policy in store.releases.policies():
+def served_by(store: Store, version: Version, candidate: Version) -> str | None:
+    """The policy whose live version acts as this one does: that of the candidate, where it is a release."""
+    try:
+        policies = [store.releases.get(candidate.name).policy]
+    except NotFound:
+        policies = store.releases.policies()
+    for policy in policies:
         live = store.releases.live(policy)
         if live is not None and (live.id == version.name or resolve(store, live.id).behaviour == version.behaviour):
             return policy

@@ -52,7 +52,7 @@ def charged_next(
     about: dict[str, Any] = {**dict.fromkeys(("key", "run", "baseline", "candidate"), ""), "policy": policy}
     found = charge(
         known,
-        promoted(store.releases.history(policy)),
+        promoted(store, known, store.releases.history(policy)),
         lambda sha256: names if sha256 == PLANNED else read(sha256),
         alpha=how.alpha,
         tasks=PLANNED,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.contracts.errors import Conflict
+from holdfast.contracts.errors import BadInput, Conflict
 from holdfast.contracts.evidence import Decision, Episode, Evidence, Finding, Reason
 from holdfast.contracts.records import dumps, encode
 from holdfast.contracts.release import PolicyKind, Release, Stage
@@ -50,6 +50,12 @@ class Candidate:
     baseline_manifest: Mapping[str, Any] = field(default_factory=dict)
     kind: PolicyKind = PolicyKind.WEIGHTS
     charge: Charge | None = None  # of this test, in the α-account of the policy
+
+    def __post_init__(self) -> None:
+        if self.charge is not None and self.charge.policy != self.policy:
+            why = f"was charged to the α-account of policy {self.charge.policy}, not to that of {self.policy}"
+            remedy = f"measure it again as a candidate of {self.policy}: 'holdfast prove run' with its version there"
+            raise BadInput(f"run {self.run}", why=why, remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,52 +116,74 @@ def charge(
     alpha: float,
     about: str = CANDIDATE,
     continues: Charge | None = None,
+    uncharged: int = 0,
     **given: Any,
 ) -> Charge:
-    """The charge of the next test. `promoted` are the sources of versions that a gate let through; `given` says which
-    test it is. One that continues another keeps its α."""
+    """The charge of the next test. `promoted` are the keys of the tests whose own decision opened a gate; `given` says
+    which test it is. One that continues another keeps its α, unless its further tasks were used by others and leave
+    less: then it has that. `uncharged` are tests on these tasks that came before and that no account knows."""
+    candidates = [one for one in known if one.about == CANDIDATE]
     if continues is not None:
-        kept = {name: getattr(continues, name) for name in ("number", "promoted", "of", "alpha")}
-        return Charge(**given, **kept, about=about, continues=continues.continues or continues.key)
+        root = continues.continues or continues.key
+        told = {name: getattr(continues, name) for name in ("number", "promoted", "of", "alpha")}
+        others = [one for one in candidates if root not in (one.key, one.continues)] if about == CANDIDATE else []
+        if others := _same_tasks(others, str(given["tasks"]), read):
+            told = min(told, _next(others, promoted, continues.of), key=lambda one: float(one["alpha"]))
+        return Charge(**given, **told, about=about, continues=root)
     if about == ANCHOR:
         number = 1 + sum(one.about == ANCHOR and one.continues is None for one in known)
         return Charge(**given, number=number, of=alpha, alpha=level(alpha, number), about=ANCHOR)
-    earlier = _same_tasks([one for one in known if one.about == CANDIDATE], str(given["tasks"]), read)
-    tests = [one for one in earlier if one.continues is None]
-    won = len({one.candidate for one in tests} & set(promoted))
-    number = len(tests) + 1
-    return Charge(**given, number=number, promoted=won, of=alpha, alpha=level(alpha, number, won))
+    earlier = _same_tasks(candidates, str(given["tasks"]), read)
+    return Charge(**given, **_next(earlier, promoted, alpha, uncharged))
 
 
 def account_from(policy: str, known: Sequence[Charge], promoted: Collection[str], read: ReadTasks) -> Account:
     """What the charges in the ledger come to."""
     left, sets = [one for one in known if one.about == CANDIDATE], []
     while left:
-        same = _same_tasks(left, left[0].tasks, read)
-        left = [one for one in left if one not in same]
-        tests = tuple(one for one in same if one.continues is None)
-        won = len({one.candidate for one in tests} & set(promoted))
-        alpha = level(max(one.of for one in same), len(tests) + 1, won)
-        sets.append(TaskSetUse(charges=tests, promoted=won, next_alpha=alpha))
+        tests = _same_tasks(left, left[0].tasks, read)
+        keys = {one.continues or one.key for one in tests}
+        left = [one for one in left if (one.continues or one.key) not in keys]
+        told = _next(tests, promoted, max(one.of for one in tests))
+        sets.append(TaskSetUse(charges=tuple(tests), promoted=told["promoted"], next_alpha=told["alpha"]))
     anchor_tests = tuple(one for one in known if one.about == ANCHOR and one.continues is None)
     return Account(policy=policy, sets=tuple(sets), anchor_tests=anchor_tests)
 
 
+def _next(tests: Sequence[Charge], promoted: Collection[str], alpha: float, uncharged: int = 0) -> dict[str, Any]:
+    """What the test after these on a set of tasks is charged; nobody has a place before one that was taken."""
+    number = 1 + max([len(tests) + uncharged, *(one.number for one in tests)])
+    won = _promoted(tests, promoted)
+    return {"number": number, "promoted": won, "of": alpha, "alpha": level(alpha, number, won)}
+
+
+def _promoted(tests: Iterable[Charge], promoted: Collection[str]) -> int:
+    """D: candidates that were promoted for what one of these tests found; what another set proved counts there."""
+    return len({one.candidate for one in tests if one.key in promoted})
+
+
 def _same_tasks(known: Sequence[Charge], tasks: str, read: ReadTasks) -> list[Charge]:
-    """Those on tasks of which some are among these, or among those of another that is found so. What cannot be read
-    any more counts as the same: nobody starts anew by losing a file."""
-    found, reached = {tasks}, read(tasks)
-    while True:
-        new = {one.tasks for one in known if one.tasks not in found and _touches(read(one.tasks), reached)}
-        if not new:
-            return [one for one in known if one.tasks in found]
-        found |= new
-        reached = None if reached is None or any(read(one) is None for one in new) else reached.union(*_all(new, read))
+    """The tests on tasks of which some are among these, or among those of another that is found so; a test has used
+    the tasks of all charges that continue it. Each is told by its first charge, once. What cannot be read any more
+    counts as the same: nobody starts anew by losing a file."""
+    first: dict[str, Charge] = {}
+    used: dict[str, frozenset[str] | None] = {}
+    for one in known:
+        key = one.continues or one.key
+        first.setdefault(key, one)
+        used[key] = _union(used.get(key, frozenset()), read(one.tasks))
+    found, reached = set[str](), read(tasks)
+    new = {one.continues or one.key for one in known if one.tasks == tasks}
+    while new := new | {key for key in used if key not in found and _touches(used[key], reached)}:
+        for key in new:
+            reached = _union(reached, used[key])
+        found, new = found | new, set()
+    return [one for key, one in first.items() if key in found]
+
+
+def _union(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    return None if one is None or other is None else one | other
 
 
 def _touches(one: frozenset[str] | None, other: frozenset[str] | None) -> bool:
     return one is None or other is None or not one.isdisjoint(other)
-
-
-def _all(names: Iterable[str], read: ReadTasks) -> list[frozenset[str]]:
-    return [read(name) or frozenset() for name in names]

@@ -137,9 +137,10 @@ async def play(
 ) -> Played:
     def signals(name: str) -> Mapping[str, float] | None:
         found = worth(name)
-        return None if found is None else dict(zip(("success", "format"), found, strict=True))
+        return None if found is None else {"success": found[0], "format": found[1], "safety_cost": 0.0}
 
-    spec = replace(spec_for(settings), runtime=scripted(signals, format=0.1), max_faults=0, look_s=0.01)
+    runtime = scripted(signals, format=0.1, safety_cost=0.0)
+    spec = replace(spec_for(settings), runtime=runtime, max_faults=0, look_s=0.01)
     return Played(store, await ran(store, spec, features=features))
 
 
