@@ -364,7 +364,7 @@ def test_the_account_shows_what_is_spent_and_what_the_next_candidate_gets(cli: C
     assert (one["spent"], one["next_alpha"]) == (pytest.approx(1 / 11), level(0.05, 2))
     assert told["bound"] == pytest.approx(level(0.05, 1)) and told["anchor"] is None and told["anchor_due"] is None
     shown = cli("release", "account", "tools", *at).done().out
-    assert "1 candidate tested, 0 promoted" in shown and f"{level(0.05, 2):.2g}" in shown
+    assert "1 candidate tested, 0 accepted" in shown and f"{level(0.05, 2):.2g}" in shown
 
 
 def test_live_is_measured_against_its_anchor_and_an_alert_says_where_it_is_proved_worse(cli: Cli, sprouts: At) -> None:

@@ -369,7 +369,7 @@ def alpha_account(at: StoreOptions, policy: PolicyText = None) -> Output:
 
 def _print_account(found: dict[str, Any], at: str) -> None:
     tests = show.count(found["tests"], "candidate")
-    print(f"{found['policy']}: {tests} tested, {found['promoted']} promoted")
+    print(f"{found['policy']}: {tests} tested, {found['promoted']} accepted by the gate")
     if found["sets"]:
         bound = f"were none of them better, the chance of any promotion so far is at most {found['bound']:.3g}"
         print("\n".join(folded(bound)))
