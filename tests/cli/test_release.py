@@ -140,6 +140,18 @@ def test_rollback_takes_back_who_answers_and_says_who_is_live(release: Releases,
     assert "sprout@3 was taken back; sprout@2 is live" in release("history").out.replace("\n", " ")
 
 
+def test_where_nothing_is_live_a_held_candidate_stays_and_an_accepted_one_finds_its_baseline_live(
+    release: Releases, store: Store
+) -> None:
+    asyncio.run(proposed(store, rate=0.3, to=None))
+    assert release("promote", "sprout@2").code == 1 and store.releases.live(POLICY) is None
+    asyncio.run(proposed(store, to=None, now=60.0))
+    moved = release("promote", "sprout@2", "--to", "canary", "--share", "5", "--json").done().json["release"]
+    assert (moved["stage"], moved["share"]) == ("canary", 5)
+    live = store.releases.live(POLICY)
+    assert live is not None and live.id == "sprout@1"
+
+
 def test_what_fell_gets_another_try_and_adding_it_again_says_so(release: Releases, store: Store) -> None:
     for source in ("sprout-weak", "sprout"):
         release.says("add", source, "--policy", "tools")

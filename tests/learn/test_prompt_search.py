@@ -260,6 +260,12 @@ def test_a_reflection_reads_failures_as_data_and_writes_a_prompt() -> None:
     assert asked[0].count("</attempt>") == 1 and len(asked[0]) < 2500 and "[cut] all of this" in asked[0]
 
 
+def test_a_model_that_reflects_reads_no_secret() -> None:
+    secret = "sk-proj-" + "a1B2" * 12
+    asked = Reflection(ask=str).question("a", [{"task": f"the key is {secret}", "answer": "no", "reward": 0.0}])
+    assert "the key is" in asked and secret not in asked
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

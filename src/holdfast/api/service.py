@@ -17,13 +17,12 @@ from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.contracts.evidence import Decision, Reason
 from holdfast.contracts.policy import Policy, policy_from
 from holdfast.contracts.release import Release, Stage
+from holdfast.pipeline.promote import adopt
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.release import Routing, choose, rollback_target, route
 from holdfast.store.releases import BY_HAND
-from holdfast.store.store import Store
 
 FRESH_S = 0.5  # so old may be what production knows of the releases
-FIRST = "the first version: what others are measured against"
 
 
 # Promoting -----------------------------------------------------------------------------------------------------------
@@ -50,7 +49,8 @@ def promote(place: StoreAddress, accepted: Accepted, *, canary: float | None, sh
     share = None if canary is None else max(1, round(canary * 100))
     with place.open() as store:
         release = store.releases.get(accepted.version)
-        _adopted(store, release, accepted.baseline)
+        if store.releases.live(release.policy) is None:
+            adopt(store, store.releases.get(accepted.baseline), who=who(), now=time.time()).result()
         return store.releases.move(
             release.id,
             to,
@@ -65,16 +65,6 @@ def promote(place: StoreAddress, accepted: Accepted, *, canary: float | None, sh
             proof=accepted.proof,
             known_good=True if to is Stage.LIVE else None,
         ).result()
-
-
-def _adopted(store: Store, release: Release, baseline: str) -> None:
-    """Where nothing is live, what it was measured against goes live first: there is a way back from the beginning."""
-    if store.releases.live(release.policy) is not None:
-        return
-    first = store.releases.get(baseline)
-    store.releases.move(
-        first.id, Stage.LIVE, expect=first.stage, who=who(), why=FIRST, now=time.time(), known_good=True
-    ).result()
 
 
 def rollback(

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
+from secrets import token_bytes
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.policy import Policy
 from holdfast.policies.prompt import Prompt
+from holdfast.privacy.scrub import Scrub
 
 PHRASES = (
     "Use the tools whenever they can answer.",
@@ -342,7 +345,7 @@ class Reflection:
     """Lets a chat model read attempts that went wrong and write a better prompt."""
 
     ask: Callable[[str], str]  # what a chat model says to a text
-    scrub: Callable[[str], str] = lambda text: text
+    scrub: Callable[[str], str] | None = None  # of what the model reads; None: secrets and personal data
     name: str = "reflection"
     seed: int = 0
 
@@ -368,8 +371,17 @@ class Reflection:
         parts = [ASKED, f"<current>\n{text}\n</current>"]
         for one in attempts:
             told = "\n".join(f"{name}: {_cut(one.get(name))}" for name in ("task", "answer", "reward", "feedback"))
-            parts.append(f"<attempt>\n{self.scrub(told)}\n</attempt>")
+            parts.append(f"<attempt>\n{(self.scrub or _scrubbed)(told)}\n</attempt>")
         return "\n\n".join(parts)
+
+
+@cache
+def _scrubber() -> Scrub:
+    return Scrub(token_bytes(32))  # pseudonyms of this process alone
+
+
+def _scrubbed(text: str) -> str:
+    return _scrubber().text(text)
 
 
 def _cut(value: Any) -> str:

@@ -22,6 +22,7 @@ from holdfast.contracts.evidence import Decision, Evidence, Reason
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Experiment, Release, ServedRequest, Stage, move
 from holdfast.operate.service import settled, trial_of
+from holdfast.pipeline.promote import FIRST, adopt
 from holdfast.promote.experiment import ALARM, log_e_mismatch
 from holdfast.promote.gate import NAMES
 from holdfast.promote.release import Response, held_back, next_step, respond, rollback_target
@@ -38,7 +39,6 @@ EPOCH = 20_000  # requests of a live version that are weighed together; each epo
 SILENT: dict[str, Any] = {"success": None, "reward": None, "safety": None}  # nobody sees or rates a shadow's answers
 TELL = "nobody has told what came of {} yet; send feedback to /v1/feedback"
 FALLEN = (Stage.ROLLED_BACK, Stage.REJECTED)
-FIRST = "the first version: what others are measured against"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,11 +221,7 @@ def advance(
         if not made.open:
             store.releases.note(release.id, made, evidence=None, who=who, now=now).result()
             return Refusal(made)
-        first = store.releases.get(measured)  # what it was measured against goes live: there is a way back
-        began = store.releases.move(
-            first.id, Stage.LIVE, expect=first.stage, who=who, now=now, why=FIRST, known_good=True
-        )
-        live = began.result()
+        live = adopt(store, store.releases.get(measured), who=who, now=now).result()  # there is a way back
     decision = _decision(store, release, live)
     if decision.open and release.stage in (Stage.SHADOW, Stage.CANARY):
         limits = GuardLimits()

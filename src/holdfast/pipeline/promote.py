@@ -29,6 +29,9 @@ from holdfast.prove.reports.report import ProofCriteria, publish
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.sql import Transaction
 from holdfast.store.store import Store
+from holdfast.store.writer import WriteFuture
+
+FIRST = "the first version: what others are measured against"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,11 +349,10 @@ def _alone(canaries: Sequence[Release], decision: Decision) -> Decision:
     return Decision(open=False, reasons=(Reason(code="canary_under_way", text=text),))
 
 
-async def adopt(store: Store, release: Release, *, who: str, now: float, fence: Fence | None = None) -> Release:
+def adopt(store: Store, release: Release, *, who: str, now: float, fence: Fence | None = None) -> WriteFuture[Release]:
     """The first version of a policy serves without a proof: there is nothing that it could be worse than."""
-    why = "the first version: what others are measured against"
-    return await store.releases.move(
-        release.id, Stage.LIVE, expect=release.stage, who=who, why=why, now=now, known_good=True, fence=fence
+    return store.releases.move(
+        release.id, Stage.LIVE, expect=release.stage, who=who, why=FIRST, now=now, known_good=True, fence=fence
     )
 
 
