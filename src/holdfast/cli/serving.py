@@ -201,7 +201,7 @@ class News:
                     ):
                         what, why = happened(entry)
                         print("\n".join(folded(one_line(f"{what}, by {entry.who} ({why})"))), flush=True)
-            await self._store.changes.after(RELEASES, seen)
+            await self._store.changes.moved(RELEASES, seen)
 
 
 def _tell(looked: Looked) -> None:

@@ -225,7 +225,7 @@ class Service:
             while True:
                 seen = self.store.changes.seen(RELEASES)
                 await self.refresh()
-                await self.store.changes.after(RELEASES, seen)
+                await self.store.changes.moved(RELEASES, seen)
         finally:
             flushing.cancel()
             with suppress(asyncio.CancelledError):
