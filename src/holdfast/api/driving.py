@@ -160,7 +160,7 @@ class Started(Run, Generic[T]):
             self._store,
             self._spec,
             control,
-            clock=time.time,
+            clock=self._store.clock,
             observe=self._observe,
             who=who(),
             salt=salt,

@@ -261,7 +261,7 @@ def drive(store: Store, spec: RunSpec, resume: str | None) -> tuple[Status, Path
                 store,
                 spec,
                 control,
-                clock=time.time,
+                clock=store.clock,
                 observe=observe,
                 who=who(),
                 salt=secrets.token_hex(2),

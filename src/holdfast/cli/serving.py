@@ -180,7 +180,7 @@ async def _go_on(what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> No
 async def _keep_beating(store: Store, run: str, driver: int) -> None:
     while True:
         await asyncio.sleep(BEAT_S)
-        await store.runs.beat(run, driver=driver, now=time.time())
+        await store.runs.beat(run, driver=driver, now=store.clock())
 
 
 class News:
