@@ -115,7 +115,9 @@ async def test_a_process_that_is_paused_again_and_again_goes_on_where_it_was(ben
     assert [bench.states(name) for name in names] == [["succeeded"]] * 4
 
 
-async def test_a_child_killed_while_it_starts_does_not_end_the_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_child_killed_while_it_starts_does_not_end_the_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     killed = list[int]()
     start = multiprocessing.process.BaseProcess.start
 

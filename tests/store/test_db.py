@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sqlite3
 import sys
 import tarfile
@@ -772,3 +773,35 @@ def test_a_password_is_never_shown(server_url: str, shown: str) -> None:
 def test_both_spellings_of_the_scheme_are_understood(server_url: str) -> None:
     with open_store(server_url.replace("postgresql://", "postgres://")) as store:
         assert store.url == server_url
+
+
+HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("ready", flush=True)
+sys.stdin.readline()
+connection.execute("ROLLBACK")
+print("done", flush=True)
+"""
+
+
+def test_whoever_waits_for_a_frozen_process_is_told_for_whom(
+    files: Files, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(db, "SILENT_S", 0.05)
+    monkeypatch.setattr(db, "PATIENCE_S", 0.3)
+    path = files.fresh()
+    with open_store(path) as store:
+        begin(store, clock)
+        holder = ready(HOLDER, path)
+        os.kill(holder.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(StoreBusy, match=rf"end process {holder.pid}, which holds its lock and is stopped"):
+                begin(store, clock, salt="b")
+        finally:
+            os.kill(holder.pid, signal.SIGCONT)
+        assert f"waiting for process {holder.pid}, which holds its lock and is stopped" in caplog.text
+        tell(holder)
+        ended(holder)
+        begin(store, clock, salt="c")

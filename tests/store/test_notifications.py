@@ -16,7 +16,18 @@ from holdfast.contracts.release import Experiment, ServedRequest
 from holdfast.contracts.rollout import AttemptState, Claim
 from holdfast.contracts.run import DesiredState
 from holdfast.store import notifications
-from holdfast.store.notifications import ALERTS, FINISHED, FLAGS, ORDERS, QUEUE, RELEASES, ROOM, TOPICS, TRIALS, Notifications
+from holdfast.store.notifications import (
+    ALERTS,
+    FINISHED,
+    FLAGS,
+    ORDERS,
+    QUEUE,
+    RELEASES,
+    ROOM,
+    TOPICS,
+    TRIALS,
+    Notifications,
+)
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Databases, command
 from tests.store.children import ended, ready, tell

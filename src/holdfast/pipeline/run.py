@@ -331,7 +331,9 @@ async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Cloc
             _refuse_other(known, _name_of(begin), _digest([_identity(spec)]))
         silent_s, by = spec.timing.lease_s, this_process()
         taken = await store.runs.resume(resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone)
-        while await store.queue.requeue_dead(taken.id, now=clock()):  # what faults ended: whoever resumes has mended them
+        while await store.queue.requeue_dead(
+            taken.id, now=clock()
+        ):  # what faults ended: whoever resumes has mended them
             continue
         return taken
     return await store.runs.begin(

@@ -6,6 +6,7 @@ URL, has the same tables and operations; claims skip locked rows, changes travel
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -37,6 +38,8 @@ from holdfast.store.sql import Book, Params, Transaction
 from holdfast.store.writer import WriteFuture, Writer
 
 PATIENCE_S = 30.0
+SILENT_S = 2.0  # whoever waits longer for a lock is told for whom
+LOG = logging.getLogger(__name__)
 # The operating system keeps pages as well: a larger cache speeds up nothing, and lets a process grow for hours.
 WRITE_CACHE_KB, READ_CACHE_KB = 16_384, 4_096
 IDLE = 4  # connections for looking that are kept open; more looks at once open more, and close them again
@@ -106,10 +109,31 @@ class SQLite:
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return StoreCorrupt(where, why=text, remedy="run 'holdfast store check', or restore the file from a copy")
         if code == sqlite3.SQLITE_BUSY:
-            return StoreBusy(where, why=f"locked by another process for {PATIENCE_S:.0f} s", remedy="end that process")
+            why, holder = f"locked by another process for {PATIENCE_S:.0f} s", lock_holder(self.path)
+            return StoreBusy(where, why=why, remedy="end that process" if holder is None else f"end {holder}")
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             return StoreError(where, why=text, remedy="check that the file and its folder can be written")
         return StoreError(where, why=text)
+
+
+WRITE_LOCK = 120  # the byte of the -shm file that a writer of a WAL locks
+
+
+def lock_holder(path: Path) -> str | None:
+    """Who holds the writers' lock of the file, as the kernel tells it; None where nobody does, or nobody knows.
+
+    Read from a list of all locks: to open and close the file would let go of this process's own."""
+    try:
+        inode = str(Path(f"{path}-shm").stat().st_ino)
+        for line in Path("/proc/locks").read_text().splitlines():
+            _, kind, *_, pid, file, first, _ = line.split()
+            if kind == "POSIX" and file.rpartition(":")[2] == inode and first == str(WRITE_LOCK) and int(pid) > 0:
+                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                frozen = f" and is stopped (kill -CONT {pid})" if state in ("T", "t") else ""
+                return f"process {pid}, which holds its lock{frozen}"
+    except (OSError, IndexError, ValueError):
+        return None
+    return None
 
 
 class SQLiteSession:
@@ -122,15 +146,23 @@ class SQLiteSession:
         self._jitter = random.Random()  # spreads waiting processes; no result depends on it
 
     def begin(self) -> Transaction:
-        patience = time.monotonic() + PATIENCE_S
+        began, is_told = time.monotonic(), False
         while True:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 return Transaction(self._connection, self._engine.book)
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
+                waited_s = time.monotonic() - began
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited_s > PATIENCE_S:
                     raise
+                if waited_s > SILENT_S and not is_told:
+                    is_told = True
+                    LOG.warning("store %s: waiting for %s, up to %d s", *self._held_by(), PATIENCE_S)
                 time.sleep(self._jitter.uniform(0.0002, 0.002))
+
+    def _held_by(self) -> tuple[Path, str]:
+        holder = lock_holder(self._engine.path)
+        return self._engine.path, "another process that holds its lock" if holder is None else holder
 
     def commit(self, transaction: Transaction) -> None:
         for topic in transaction.topics:

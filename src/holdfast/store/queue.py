@@ -331,7 +331,9 @@ class Queue:
             tx.run(RECALL, {"now": now, "trusted": now + CLOCKS_S})
             expired = tx.all(EXPIRED, {"now": now})
             for token, rollout, deadline, worker, beat_at, lease_until in expired:
-                if deadline is not None and deadline <= lease_until:  # else its worker was silent before its time was up
+                if (
+                    deadline is not None and deadline <= lease_until
+                ):  # else its worker was silent before its time was up
                     state, error = AttemptState.TIMEOUT, "reached its wall-clock limit"
                 else:
                     state, error = AttemptState.UNRESPONSIVE, f"worker {worker} was silent for {now - beat_at:.1f} s"
@@ -364,7 +366,7 @@ class Queue:
         return self._moved(tx, rollout_id, key)
 
     def requeue_dead(self, run: str, *, now: float) -> WriteFuture[int]:
-        """Requeue up to a few hundred rollouts that infrastructure ended, of steps that are open; until it answers 0."""
+        """Requeue up to a few hundred rollouts that faults ended, of steps that are open; call until it answers 0."""
         key = self._runs.key(run)
 
         def operation(tx: Transaction) -> int:
