@@ -180,7 +180,7 @@ def test_a_budget_that_its_events_do_not_tell_is_found(scene: Scene) -> None:
     connection.execute("DELETE FROM budget_events WHERE seq = 2")
     says = f"attempt {attempt.token}: its budget says 701 tokens in 2 events, they 0 in 1"
     assert problems(scene.store) == [says]
-    connection.execute("INSERT INTO budget_events VALUES (99, 1, 'allocate', 1, 5, 5, 0, 0, NULL)")
+    connection.execute("INSERT INTO budget_events VALUES (99, 1, 'allocate', 1, 5, 5, 0, 0, NULL, NULL)")
     assert "attempt 99: is not there, but has 1 events" in problems(scene.store)
     connection.execute("DELETE FROM budget_events")
     connection.execute("UPDATE budgets SET mode = 'wishful'")

@@ -191,34 +191,34 @@ BUDGET = (
     "escalated_at, events, created_at, changed_at) "
     "VALUES (1, 'standard', '{{}}', 2000, 4000, {allowed}, {spent}, {overspent}, 1, 0, '{{}}', 2, 1, 1)"
 )
-JUDGEMENT = "INSERT INTO judgements VALUES ('p', 'i', 'm', 'c@1', 'a', 'b', {grade}, {score}, '', 0, 0, 0, 1)"
-LABEL = "INSERT INTO labels VALUES ('p', 'a', 'c@1', '{maker}', 'ann', {version}, {holds}, '', 1)"
-APPOINTMENT = "INSERT INTO appointments VALUES ('p', 'sprout', 'm', '{}', 1)"
+JUDGEMENT = "INSERT INTO judgements VALUES ('p', 'i', 'm', 'c@1', 'a', 'b', {grade}, {score}, '', 0, 0, 0, 1, NULL)"
+LABEL = "INSERT INTO labels VALUES ('p', 'a', 'c@1', '{maker}', 'ann', {version}, {holds}, '', 1, NULL)"
+APPOINTMENT = "INSERT INTO appointments VALUES ('p', 'sprout', 'm', '{}', 1, NULL)"
 JUDGED = (
     JUDGEMENT.format(grade="'yes'", score=0.5),
     LABEL.format(maker="person", version=1, holds=1),
     APPOINTMENT.format("train"),
-    "INSERT INTO artefacts VALUES ('p', 'a', '{}', 1)",
-    "INSERT INTO doubts VALUES ('p', 'a', 'c@1', 'asked', '', 1)",
-    "INSERT INTO calibrations VALUES (1, 'p', 'm', 'c@1', 'a', 'b', '{}', 1)",
+    "INSERT INTO artefacts VALUES ('p', 'a', '{}', 1, NULL)",
+    "INSERT INTO doubts VALUES ('p', 'a', 'c@1', 'asked', '', 1, NULL)",
+    "INSERT INTO calibrations VALUES (1, 'p', 'm', 'c@1', 'a', 'b', '{}', 1, NULL)",
 )
-TOKEN = "INSERT INTO tokens VALUES ({}, 'p', 'ann', '{}', '{}', 1, 9, NULL)"
-ALERT = "INSERT INTO alerts VALUES ({}, 'p', '{}', '', '{}', 'm', 1, NULL, NULL, NULL)"
+TOKEN = "INSERT INTO tokens VALUES ({}, 'p', 'ann', '{}', '{}', 1, 9, NULL, NULL)"
+ALERT = "INSERT INTO alerts VALUES ({}, 'p', '{}', '', '{}', 'm', 1, NULL, NULL, NULL, NULL)"
 ORDERED = (
     TOKEN.format(1, "admin", "a"),
-    "INSERT INTO commands VALUES ('p', 'c1', '{}', 'admin', '{}', 1)",
+    "INSERT INTO commands VALUES ('p', 'c1', '{}', 'admin', '{}', 1, NULL)",
     ALERT.format(1, "backlog", "warning"),
 )
 
 
 def test_what_something_is_never_changes(raw: Raw) -> None:
     raw.release()
-    raw.run(TRIAL, "INSERT INTO exposures VALUES (1, 'u', 'a', 1)", SERVED, *JUDGED, *ORDERED)
+    raw.run(TRIAL, "INSERT INTO exposures VALUES (1, 'u', 'a', 1, NULL)", SERVED, *JUDGED, *ORDERED)
     raw.run(BUDGET.format(allowed=2000, spent=50, overspent=0))
-    raw.run("INSERT INTO steps VALUES (1, 1, 'n', 'f', '', 1, '{}')")
-    raw.run("INSERT INTO scorings VALUES (1, 'p', 'run-1-x', 'n', '{}', 'ann', 1, 1, 'a')")
-    raw.run("INSERT INTO scored VALUES (1, 'run-1-x/t', 1, 'success', 1, 1, 'rule:exact', NULL, NULL)")
-    raw.run("INSERT INTO budget_events VALUES (1, 1, 'allocate', 1, 2000, 2000, 0, 0, NULL)")
+    raw.run("INSERT INTO steps VALUES (1, 1, 'n', 'f', '', 1, '{}', NULL)")
+    raw.run("INSERT INTO scorings VALUES (1, 'p', 'run-1-x', 'n', '{}', 'ann', 1, 1, 'a', NULL)")
+    raw.run("INSERT INTO scored VALUES (1, 'run-1-x/t', 1, 'success', 1, 1, 'rule:exact', NULL, NULL, NULL)")
+    raw.run("INSERT INTO budget_events VALUES (1, 1, 'allocate', 1, 2000, 2000, 0, 0, NULL, NULL)")
     for table, (message, fixed, free) in FIXED.items():
         assert {*fixed.split(), *free.split(), "key"} >= {column.name for column in schema.metadata.tables[table].c}
         for column in fixed.split():

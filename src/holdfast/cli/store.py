@@ -195,14 +195,17 @@ app = CommandSet("Check, migrate, export and prune a store.")
 def check(
     store: StoreAt = DEFAULT_STORE,
     quick: Annotated[bool, Option("--quick", help="Skip the comparison of indexes with tables.")] = False,
+    deep: Annotated[bool, Option("--deep", help="Read every value, and compare each row with its checksum.")] = False,
 ) -> Output:
     """Look for damage: the file, the life cycle, the ledger's chain, the blobs. Exits 5 when there is any."""
+    if quick and deep:
+        raise BadInput("--deep", why="and --quick were both given", remedy="give one of them")
     with existing(store) as opened:
         from holdfast.store import check as checks
 
         found = []
-        with show.progress("checking", len(checks.parts(opened))) as advance:
-            for part in checks.check(opened, quick=quick):
+        with show.progress("checking", len(checks.parts(opened, deep=deep))) as advance:
+            for part in checks.check(opened, quick=quick, deep=deep):
                 found.append(part)
                 advance(now=part.name)
         answer = checks.Checked(store=opened.url, ok=not any(part.problems for part in found), parts=tuple(found))

@@ -15,7 +15,20 @@ from enum import StrEnum
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
-from sqlalchemy import PrimaryKeyConstraint, Select, UniqueConstraint, and_, case, func, or_, select, text
+from sqlalchemy import (
+    PrimaryKeyConstraint,
+    Select,
+    Text,
+    UniqueConstraint,
+    and_,
+    case,
+    cast,
+    func,
+    literal_column,
+    or_,
+    select,
+    text,
+)
 
 from holdfast.contracts.errors import StoreError
 from holdfast.contracts.release import PolicyKind, Stage
@@ -25,7 +38,7 @@ from holdfast.store import rows, runs, schema, scorings
 from holdfast.store.artifacts import sha256_of
 from holdfast.store.db import MIGRATING, migrations
 from holdfast.store.releases import has_source, recompute
-from holdfast.store.sql import Transaction, among, from_json
+from holdfast.store.sql import Transaction, among, from_json, sum_of
 from holdfast.store.store import Store
 
 MADE = re.compile(r"CREATE (?:UNIQUE )?(TRIGGER|INDEX|FUNCTION) (\w+)")
@@ -395,23 +408,25 @@ QUICK = text(f"PRAGMA quick_check({MOST})")
 FOREIGN = text("PRAGMA foreign_key_check")
 
 
-def parts(store: Store, *, quick: bool = False) -> list[tuple[str, Finder]]:
-    """What there is to look at, by name; each function gives the problems it finds."""
+def parts(store: Store, *, quick: bool = False, deep: bool = False) -> list[tuple[str, Finder]]:
+    """What there is to look at, by name; each function gives the problems it finds. Deeply, every value is read."""
     found: list[tuple[str, Finder]] = []
     if store.db.engine.name == "sqlite":
         found.append(("file", partial(_file, store, quick)))
         found.append(("references", partial(_references, store)))
     found += [(name, partial(_broken, store, rules)) for name, rules in RULES.items()]
     found += [(name, partial(_read, store, look)) for name, look in READ]
+    if deep:
+        found.append(("values", partial(_values, store)))
     found.append(("ledger", partial(_ledger, store)))
     found.append(("blobs", store.blobs.broken))
     found.append(("weights", partial(_weights, store, quick)))
     return found
 
 
-def check(store: Store, *, quick: bool = False) -> Iterator[CheckedPart]:
+def check(store: Store, *, quick: bool = False, deep: bool = False) -> Iterator[CheckedPart]:
     """Finder at everything; what cannot be read is a problem of its part, and the rest is looked at all the same."""
-    for name, look in parts(store, quick=quick):
+    for name, look in parts(store, quick=quick, deep=deep):
         try:
             problems = tuple(look())
         except StoreError as error:
@@ -511,6 +526,27 @@ def _read(store: Store, look: Callable[[Transaction], Iterable[str]]) -> list[st
     """What only the records tell, all of one moment."""
     found = store.db.reading(lambda view: list(look(view)), snapshot=True)
     return found if len(found) <= MOST else [*found[:MOST], MORE]
+
+
+def _values(store: Store) -> Iterator[str]:
+    """Rows that are not what was written. Postgres is asked for every value: it verifies its pages as it reads them."""
+    for table in schema.SUMMED:
+        try:
+            if store.db.engine.name != "sqlite":
+                read = func.md5(cast(literal_column(table.name), Text))
+                store.db.all(select(func.count(read)).select_from(table), {})
+                continue
+            keys = list(table.primary_key.columns)
+            wrong = sum_of(table, {column.name: column for column in table.c}) != table.c[schema.CHECKSUM]
+            found = store.db.all(select(*keys).where(wrong).limit(MOST + 1), {})
+        except StoreError as error:
+            yield f"{table.name}: a value cannot be read ({error.why or error})"
+            continue
+        for row in found[:MOST]:
+            named = ", ".join(f"{key.name} {value}" for key, value in zip(keys, row, strict=True))
+            yield f"{table.name}: the row with {named} is not what was written"
+        if len(found) > MOST:
+            yield MORE
 
 
 def _weights(store: Store, quick: bool) -> Iterator[str]:
