@@ -16,7 +16,7 @@ from alembic.migration import MigrationContext
 from holdfast.contracts.release import MOVES, Stage
 from holdfast.contracts.rollout import ATTEMPT_TRANSITIONS, TRANSITIONS, AttemptState, RolloutState
 from holdfast.store import notifications, schema
-from holdfast.store.db import engine_for
+from holdfast.store.db import COMMITS, engine_for
 from tests.conftest import Files
 
 S = Stage
@@ -220,7 +220,9 @@ def test_what_something_is_never_changes(raw: Raw) -> None:
     raw.run("INSERT INTO scored VALUES (1, 'run-1-x/t', 1, 'success', 1, 1, 'rule:exact', NULL, NULL, NULL)")
     raw.run("INSERT INTO budget_events VALUES (1, 1, 'allocate', 1, 2000, 2000, 0, 0, NULL, NULL)")
     for table, (message, fixed, free) in FIXED.items():
-        assert {*fixed.split(), *free.split(), "key"} >= {column.name for column in schema.metadata.tables[table].c}
+        assert {*fixed.split(), *free.split(), "key", "checksum"} >= {
+            column.name for column in schema.metadata.tables[table].c
+        }
         for column in fixed.split():
             assert message in raw.refuses(f"UPDATE {table} SET {column} = {column}"), (table, column)
     for table, message in {
@@ -383,7 +385,8 @@ def test_the_sum_is_the_same_to_the_letter(files: Files) -> None:
 def _sorted_parts(sql: str) -> str:
     """Constraints may stand in any order."""
     head, _, body = " ".join(sql.split()).partition("(")
-    return head + "".join(sorted(re.split(r", (?=CONSTRAINT|\w+ [A-Z])", body.replace(" )", ")").strip("() "))))
+    parts = re.split(r", (?=CONSTRAINT|\w+ [A-Z])", body.replace(" )", ")").strip("() "))
+    return head + "".join(sorted(part.strip() for part in parts))
 
 
 def test_the_indexes_are_the_same_on_postgres(databases: Any) -> None:
@@ -401,4 +404,4 @@ def test_the_indexes_are_the_same_on_postgres(databases: Any) -> None:
 
 
 def test_every_topic_has_its_counter(raw: Raw) -> None:
-    assert {row[0] for row in raw.run("SELECT topic FROM pulse").fetchall()} == set(notifications.TOPICS)
+    assert {row[0] for row in raw.run("SELECT topic FROM pulse").fetchall()} == {*notifications.TOPICS, COMMITS}

@@ -47,7 +47,7 @@ IDLE = 4  # connections for looking that are kept open; more looks at once open 
 _change = update(schema.pulse).where(schema.pulse.c.topic == bindparam("t"))
 _bump = _change.values(n=schema.pulse.c.n + 1).returning(schema.pulse.c.n)
 _pulses_of = select(schema.pulse.c.n).where(schema.pulse.c.topic == bindparam("t"))
-_pulses = select(schema.pulse.c.topic, schema.pulse.c.n)
+_pulses = select(schema.pulse.c.topic, schema.pulse.c.n).where(schema.pulse.c.topic != COMMITS)
 
 
 class SQLite:
