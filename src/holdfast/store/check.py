@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 from sqlalchemy import (
     PrimaryKeyConstraint,
     Select,
+    Table,
     Text,
     UniqueConstraint,
     and_,
@@ -34,8 +36,9 @@ from holdfast.contracts.errors import StoreError
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.contracts.rollout import DONE, AttemptState, RolloutState
 from holdfast.contracts.run import DesiredState, RunState
-from holdfast.store import rows, runs, schema, scorings
+from holdfast.store import rows, runs, schema, scorings, tasks
 from holdfast.store.artifacts import sha256_of
+from holdfast.store.commands import changed_tokens
 from holdfast.store.db import MIGRATING, migrations
 from holdfast.store.releases import has_source, recompute
 from holdfast.store.sql import Transaction, among, from_json, sum_of
@@ -319,7 +322,7 @@ BOUND = select(_c.body, _c.judge, _c.criterion, _c.prompt, _c.labels)
 _m, _n = schema.commands.c, schema.ledger.c
 COMMANDS = select(_m.body, _m.project, _m.id, _m.answer)
 NOTED = select(_n.project, _n.body).where(_n.kind == "command")
-TOKENS, ALERTS = select(schema.tokens), select(schema.alerts)
+ALERTS = select(schema.alerts)
 
 
 def _missing_steps(run: str, before: int, after: int) -> str:
@@ -408,7 +411,20 @@ QUICK = text(f"PRAGMA quick_check({MOST})")
 FOREIGN = text("PRAGMA foreign_key_check")
 
 
-def parts(store: Store, *, quick: bool = False, deep: bool = False) -> list[tuple[str, Finder]]:
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What the ledger is compared with, besides itself and the file beside the store."""
+
+    key: bytes | None = None
+    copy: Path | None = None  # of the file beside the store, or a witness's
+
+
+UNSEALED = Sealed()
+
+
+def parts(
+    store: Store, *, quick: bool = False, deep: bool = False, sealed: Sealed = UNSEALED
+) -> list[tuple[str, Finder]]:
     """What there is to look at, by name; each function gives the problems it finds. Deeply, every value is read."""
     found: list[tuple[str, Finder]] = []
     if store.db.engine.name == "sqlite":
@@ -417,16 +433,16 @@ def parts(store: Store, *, quick: bool = False, deep: bool = False) -> list[tupl
     found += [(name, partial(_broken, store, rules)) for name, rules in RULES.items()]
     found += [(name, partial(_read, store, look)) for name, look in READ]
     if deep:
-        found.append(("values", partial(_values, store)))
-    found.append(("ledger", partial(_ledger, store)))
+        found.append(("values", partial(changed_values, store)))
+    found.append(("ledger", partial(_ledger, store, sealed)))
     found.append(("blobs", store.blobs.broken))
     found.append(("weights", partial(_weights, store, quick)))
     return found
 
 
-def check(store: Store, *, quick: bool = False, deep: bool = False) -> Iterator[CheckedPart]:
+def check(store: Store, *, quick: bool = False, deep: bool = False, sealed: Sealed = UNSEALED) -> Iterator[CheckedPart]:
     """Finder at everything; what cannot be read is a problem of its part, and the rest is looked at all the same."""
-    for name, look in parts(store, quick=quick, deep=deep):
+    for name, look in parts(store, quick=quick, deep=deep, sealed=sealed):
         try:
             problems = tuple(look())
         except StoreError as error:
@@ -503,8 +519,7 @@ def _orders(view: Transaction) -> Iterator[str]:
         said = (found.id, found.action, found.subject, from_json(answer))
         if said != (identity, *(told.get(name) for name in ("action", "subject", "answer"))):
             yield f"order {identity}: is not the one that the ledger has"
-    for row in view.all(TOKENS, {}):
-        rows.token(row)
+    yield from changed_tokens(view)
     for row in view.all(ALERTS, {}):
         rows.alert(row)
 
@@ -517,6 +532,7 @@ READ: tuple[tuple[str, Callable[[Transaction], Iterable[str]]], ...] = (
     ("judgements", _judged),
     ("orders", _orders),
     ("recorded", runs.changed_steps),
+    ("tasks", tasks.changed),
     ("scored", scorings.changed),
     ("recount", recompute),
 )
@@ -528,9 +544,9 @@ def _read(store: Store, look: Callable[[Transaction], Iterable[str]]) -> list[st
     return found if len(found) <= MOST else [*found[:MOST], MORE]
 
 
-def _values(store: Store) -> Iterator[str]:
+def changed_values(store: Store, tables: Iterable[Table] = schema.SUMMED) -> Iterator[str]:
     """Rows that are not what was written. Postgres is asked for every value: it verifies its pages as it reads them."""
-    for table in schema.SUMMED:
+    for table in tables:
         try:
             if store.db.engine.name != "sqlite":
                 read = func.md5(cast(literal_column(table.name), Text))
@@ -557,6 +573,7 @@ def _weights(store: Store, quick: bool) -> Iterator[str]:
             yield f"checkpoint {checkpoint}: its weights are not in {store.folder / str(uri)}"
 
 
-def _ledger(store: Store) -> Iterator[str]:
-    store.ledger.verify()
-    return iter(())
+def _ledger(store: Store, sealed: Sealed) -> Iterator[str]:
+    store.ledger.verify(key=sealed.key, copy=sealed.copy)
+    if sealed.copy is None and (missing := store.ledger.unnoted()) is not None:
+        yield missing

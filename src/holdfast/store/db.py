@@ -473,6 +473,7 @@ class Db:
         self._pid = os.getpid()
         self._idle: list[Reader] = []  # the one used last is used next
         self._closed = False
+        self.entered: Callable[[Transaction, int, str], None] = lambda view, seq, sha256: None  # told of the ledger
         self.changes = Notifications(engine, poll_s)
         self._writer = Writer(engine.session(), self._committed)
 
@@ -549,8 +550,8 @@ class Db:
 
     def _committed(self, transaction: Transaction) -> None:
         self.changes.committed(transaction.topics)
-        for call in transaction.calls:
-            call()
+        if transaction.entry is not None:
+            self.entered(transaction, *transaction.entry)
 
     def _refuse_children(self) -> None:
         if os.getpid() != self._pid:  # the writer's thread did not come along: nobody would ever answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, overload
 
@@ -193,12 +193,12 @@ def _literal(value: object) -> str:
 class Transaction:
     """What an operation gets: run statements, and say which topics it touched."""
 
-    __slots__ = ("_book", "_connection", "_execute", "calls", "topics")
+    __slots__ = ("_book", "_connection", "_execute", "entry", "topics")
 
     def __init__(self, connection: Any, book: Book) -> None:
         self._connection, self._execute, self._book = connection, connection.execute, book
         self.topics: dict[str, int] = {}
-        self.calls: list[Callable[[], None]] = []
+        self.entry: tuple[int, str] | None = None  # of the ledger, that it added last: number and hash
 
     @property
     def is_sqlite(self) -> bool:
@@ -226,7 +226,3 @@ class Transaction:
 
     def touch(self, topic: str) -> None:
         self.topics[topic] = 0
-
-    def afterwards(self, call: Callable[[], None]) -> None:
-        """To be called once this is committed, and before anybody has the answer; it must not fail."""
-        self.calls.append(call)
