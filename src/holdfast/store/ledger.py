@@ -138,7 +138,7 @@ SEALED_BY = "HOLDFAST_SEAL_KEY"  # the environment names the file with the key
 UNPROVEN = "compare with an exported copy; decisions after that place are not proven"
 OTHERWISE = f"{UNPROVEN}; where an older copy was put back on purpose, move that file away"
 _c = schema.ledger.c
-DECIDED = select(_c.seq).where(among(_c.kind, "release", "account")).limit(1)
+ANY_DECISION = select(_c.seq).where(among(_c.kind, "release", "account")).limit(1)
 LAST = select(_c.seq, _c.sha256).order_by(_c.seq.desc()).limit(1)
 APPEND = into(schema.ledger)
 AFTER = select(schema.ledger).where(_c.seq > bindparam("after")).order_by(_c.seq).limit(AT_MOST)
@@ -239,7 +239,7 @@ class Ledger(OfProject):
         """What is wrong where there are decisions, and no line about this store tells of any."""
         if self._db.engine.name != "sqlite":  # a database that was restored from a dump has another name
             return None
-        if self._db.reading(self._checkpoints.of) or self._db.one(DECIDED, {}) is None:
+        if self._db.reading(self._checkpoints.of) or self._db.one(ANY_DECISION, {}) is None:
             return None
         why = f"{self._checkpoints.path} has no line about this store: it was deleted, or the store came without it"
         return f"ledger: {why}; put it back, or compare with a copy by --anchors FILE"
