@@ -410,11 +410,8 @@ REASONS = dict.fromkeys(("crash", "disk", "upgrade"), RECOVERED) | {
     "rollback": "version_taken_back",
     "soak": "nothing_lost_nothing_twice",
 }
-LIMITS = {
-    "recovery_s": 60.0,
-    "obey_s": 1.0,
-    "grown_mb": 16.0,
-}  # within which it works again, and within which an order is obeyed
+# Within which it works again, within which an order is obeyed, and by how much a room may grow.
+LIMITS = {"recovery_s": 60.0, "obey_s": 1.0, "grown_mb": 16.0}
 RUN_ID = re.compile(r"m24-recovery-[0-9-]+")
 FIELDS = {
     "crash_drill.state_dir": "",
