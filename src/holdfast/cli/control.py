@@ -14,9 +14,10 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.options import CommandSet, Limit, Output, StoreOptions, Why, who
-from holdfast.cli.show import folded, step
+from holdfast.cli.show import step
 from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.lines import folded
 from holdfast.contracts.release import check_name
 from holdfast.contracts.run import DesiredState, RunState
 

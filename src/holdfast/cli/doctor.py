@@ -23,8 +23,9 @@ from holdfast.cli import show
 from holdfast.cli.main import ALIASES, alias_warning, say
 from holdfast.cli.options import CommandSet, Output, needing, written_whole
 from holdfast.cli.report import ReportsOptions
-from holdfast.cli.show import fold, folded, near, progress, step
+from holdfast.cli.show import fold, near, progress, step
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.lines import folded
 from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:

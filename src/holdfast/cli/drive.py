@@ -23,8 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from holdfast.cli.options import DEFAULT_STORE, who
-from holdfast.cli.show import folded, near, step
+from holdfast.cli.show import near, step
 from holdfast.contracts.flag import run_unit
+from holdfast.contracts.lines import folded
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED
 from holdfast.contracts.run import DesiredState, RunState, Status

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from asyncio import Runner
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from holdfast.cli.options import Output, StoreOptions, read_jsonl, who
 from holdfast.cli.reward import BaseUrl
 from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.lines import say
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -569,6 +569,6 @@ def _tell(
         for name, count in without.items()
         if count
     ]:
-        print(f"switched off by flags: {', '.join(off)}", file=sys.stderr)
+        say(f"switched off by flags: {', '.join(off)}")
     for message in (*kept, *(f"switched off: {message}" for message in tripped)):
         print(message)

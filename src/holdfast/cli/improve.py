@@ -26,9 +26,10 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.release import decision_lines, headline, reason_lines
 from holdfast.cli.report import write_page
-from holdfast.cli.show import folded, left, near, one_line, print_table, step
+from holdfast.cli.show import left, near, one_line, print_table, step
 from holdfast.contracts.errors import BadInput, Lost, NotFound
 from holdfast.contracts.evidence import Decision
+from holdfast.contracts.lines import folded
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Stage, check_name
 from holdfast.contracts.run import DesiredState, RunState

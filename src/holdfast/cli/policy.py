@@ -32,10 +32,11 @@ from holdfast.cli.options import (
     needing,
     store_flags,
 )
-from holdfast.cli.show import fold, folded, left, near, progress, step
+from holdfast.cli.show import fold, left, near, progress, step
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, HoldfastError
+from holdfast.contracts.lines import folded
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import ModelCall
 

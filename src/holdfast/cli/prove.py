@@ -19,9 +19,10 @@ from typer import Argument, Option
 from holdfast.cli import calibrate, targets
 from holdfast.cli.options import CommandSet, Output, StoreOptions, check_torch, needing, store_flags, who
 from holdfast.cli.release import metric_name
-from holdfast.cli.show import count, folded, local_time, print_table, progress, step
+from holdfast.cli.show import count, local_time, print_table, progress, step
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.evidence import Outcome
+from holdfast.contracts.lines import folded, say
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import RunState
 
@@ -528,7 +529,7 @@ def _alert(store: Store, policy: str, made: PairedEvaluation, run: str) -> bool:
         message = f"{made.candidate.name} is live, and proved worse than {made.baseline.name} ({run}); {remedy}"
         alert = Alert(code=code, message=message, severity=Severity.CRITICAL, at=time.time())
         store.alerts.raise_(alert, who=who()).result()
-        print("\n".join(folded(message)), file=sys.stderr)
+        say(message)
     elif outcome is Outcome.PROMOTE:
         store.alerts.clear(code, at=time.time(), who=who()).result()
     return outcome is Outcome.REJECT
@@ -555,7 +556,7 @@ def _tell_forecast(store: Store, made: PairedEvaluation) -> None:
         leaked = leak_finding(store, store.releases.get(made.candidate.name), {one.id: one.input for one in made.tasks})
         if leaked.count:
             why = f"{made.candidate.name} learnt from {leaked.count} of these tasks, and no gate will open for that"
-            print("\n".join(folded(f"{why}: {leaked.detail}")), file=sys.stderr)
+            say(f"{why}: {leaked.detail}")
         how, rate = charged_next(how, store, policy, [one.input for one in made.tasks]), base_rate(store, policy, how)
     known = UNKNOWN_RATE if rate is None else rate
     told = forecast(how, tasks=len(made.tasks), seeds=len(made.seeds), base_rate=known, least=made.least)

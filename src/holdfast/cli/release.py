@@ -19,10 +19,11 @@ from typer import Argument, Option
 from holdfast.cli import show
 from holdfast.cli.options import ApiToken, CommandSet, Host, Output, Port, StoreOptions, needing, who
 from holdfast.cli.report import write_page
-from holdfast.cli.show import folded, left, near, step
+from holdfast.cli.show import left, near, step
 from holdfast.contracts.commands import LONGEST_WHY
 from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.evidence import Decision, Evidence, MetricComparison, Reason
+from holdfast.contracts.lines import folded
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.promote.gate import ALLOWED, NAMES, Criteria, SpreadLimits

@@ -22,6 +22,7 @@ from holdfast.cli.options import CommandSet, Json, Limit, Output, RolloutText, S
 from holdfast.cli.show import count, fold, one_line, pairs, print_table
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
+from holdfast.contracts.lines import say
 from holdfast.contracts.records import decode
 from holdfast.contracts.reward import TURN_REWARD, TURN_SOURCES, RewardBreakdown, RewardTerm
 from holdfast.contracts.task import asked_of
@@ -423,7 +424,7 @@ def run_judges(
             opinions = asyncio.run(_opinions(opened, on, artefacts, judges, advance))
     if any(map(is_verifier, judge)) and (bare := sum(not one.detail.get("messages") for one in artefacts)):
         lacking = f"{bare} of {show.count(len(artefacts), 'answer')} without detail.messages"
-        print(f"{lacking}, which is all that the verifier reads", file=sys.stderr)
+        say(f"{lacking}, which is all that the verifier reads")
     return Output([_told(one) for one in opinions], lambda: _print_opinions(on.id, opinions, str(at)))
 
 

@@ -34,6 +34,7 @@ from holdfast.cli.options import (
 from holdfast.cli.reward import BaseUrl, named
 from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
+from holdfast.contracts.lines import say
 
 if TYPE_CHECKING:
     import socket
@@ -314,7 +315,7 @@ def mcp(
             print(f"{tool.name}\n  {tool.says}")
         return
     if sys.stdin.isatty():
-        print("it speaks MCP on stdin, which a client would start and hold; Ctrl-C ends it", file=sys.stderr)
+        say("MCP is spoken on stdin and stdout: a client starts this command. Ctrl-C ends it")
     token = os.environ.get(TOKEN)
     note = partial(desk.note, token)
     made = server(looking(desk), lambda: ordering(desk, token), version=version("holdfast"), note=note)

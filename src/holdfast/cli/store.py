@@ -34,6 +34,7 @@ from holdfast.cli.options import (
 )
 from holdfast.contracts import records
 from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.lines import say
 from holdfast.contracts.records import PUBLISHED
 from holdfast.contracts.rollout import AttemptState
 
@@ -318,7 +319,7 @@ def _export_learning(store: Store, file: TextIO, run: str, kind: str, left_out: 
         why = f"has no {kind}" + (f": {told}" if told else ", and no rollouts")
         raise NotFound(f"run {run}", why=why, remedy=f"'holdfast rollouts {run}' lists what it did")
     if told:
-        print(f"left out: {told}", file=sys.stderr)
+        say(f"left out: {told}")
     return {RECORDS[kind][0]: written}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +23,7 @@ from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import Features
 from holdfast.contracts.judgement import Calibration
+from holdfast.contracts.lines import say
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.reward import RewardTerm
@@ -165,7 +165,7 @@ def with_tasks(settings: OptimizeSettings) -> OptimizeSettings:
         return settings
     found = load(block.file, **block.model_dump(exclude={"file"}))
     for warning in found.report.warnings:
-        print(f"{block.file}: {warning}", file=sys.stderr)
+        say(f"{block.file}: {warning}")
     train, val = (tuple(one.row() for one in part) for part in (found.train, found.held_out))
     return settings.model_copy(update={"tasks": None, "train": train, "val": val})
 
