@@ -343,7 +343,7 @@ def test_a_plan_says_before_the_run_what_the_tasks_can_prove(cli: Cli, at: At, t
     found = json.loads(few.out)
     assert few.code == 1 and found["safety_tasks"] == 80 and not found["is_provable"]
     assert found["alpha"] == pytest.approx(level(0.05, 1))  # what the account leaves to the first candidate
-    asked = ("--tasks", 60, "--waive-safety", "--gain", 0.3, "--base-rate", 0.4)
+    asked = ("--tasks", 60, "--waive-safety", "a forecast", "--gain", 0.3, "--base-rate", 0.4)
     enough = json.loads(cli(*plan, *asked, "--json").out)
     assert enough["is_provable"] and enough["margin"] is None and enough["needed"][0]["gain"] == 0.3
     rows = [{"prompt": f"{n} + 1?", "expected": str(n + 1)} for n in range(90)]

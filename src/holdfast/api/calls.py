@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -36,8 +35,9 @@ from holdfast.collect.agent import Context
 from holdfast.collect.tasks import TaskSet
 from holdfast.contracts.agent import Agent, is_async
 from holdfast.contracts.algorithm import Algorithm, Work
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.evidence import Decision, Evidence
+from holdfast.contracts.lines import say
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Stage, check_name
@@ -52,7 +52,7 @@ from holdfast.pipeline.held_out import HeldOut, check_cluster
 from holdfast.pipeline.more import candidate_of, end_of, samples_of, unfinished_after
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, charge_in, measured, policies_of
 from holdfast.pipeline.paired import compare as compare_step
-from holdfast.pipeline.plan import forecast_of
+from holdfast.pipeline.plan import forecast_of, tell
 from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
 from holdfast.pipeline.prove import ProveConfig, prove
 from holdfast.pipeline.run import DurableRun as Driven
@@ -67,7 +67,7 @@ T = TypeVar("T")
 BATCH = 50  # tasks between two looks
 PROOF_SHARE = 2 / 3  # of a budget of rollouts that may be kept for the proof
 ARMS = ("baseline", "candidate")
-PROVING = ("seeds", "alpha", "min_effect", "reward_range", "cluster")
+PROVING = ("seeds", "alpha", "min_effect", "max_safety_regression", "reward_range", "cluster")
 
 
 # Improve -------------------------------------------------------------------------------------------------------------
@@ -169,15 +169,19 @@ def start(
     )
     assert isinstance(setup.score, TaskScore)
     spec = _improve_spec(setup, name, base, learning, proving, weighing_of(setup.score, chosen))
-    _warn(forecast_of(spec))
+    tell(_forecast(setup.place, spec))
     read = partial(_result, setup, spec)
     return launch(setup, "improve", partial(_improve, spec), read, model_ref=model or base.version)
 
 
-def _warn(told: Forecast) -> None:
-    """Before anything runs, where the tasks cannot open the gate, however good the candidate is."""
-    if not told.is_provable:
-        print("\n".join(told.lines), file=sys.stderr)
+def _forecast(place: StoreAddress, spec: loop.Spec) -> Forecast:
+    """With what the store knows of the line: its account and how the live version did."""
+    try:
+        store = place.open()
+    except NotFound:  # there is none yet
+        return forecast_of(spec)
+    with store:
+        return forecast_of(spec, store)
 
 
 def _result(setup: Setup, spec: loop.Spec, store: Store, run: Run) -> Result:
@@ -370,8 +374,8 @@ def compare(
         if callable(a) or callable(b) or agent is not None or scorers is not None:
             raise BadInput("compare", why="there are no tasks", remedy="give tasks; without any, give two stored runs")
         place = StoreAddress(str(chosen["store"]), chosen["project"])
-        span = chosen.get("reward_range")
-        return compare_stored(run_of(a, place), run_of(b, place), alpha=chosen["alpha"], reward_range=span)
+        told: dict[str, Any] = {name: chosen.get(name) for name in ("alpha", "max_safety_regression", "reward_range")}
+        return compare_stored(run_of(a, place), run_of(b, place), **told)
     if scorers is None:
         raise BadInput("scorers", why="there are none", remedy="give at least one: what is not measured has no better")
     arms = _arms(a, b, agent, policy, model)
@@ -389,7 +393,10 @@ def compare(
     assert isinstance(setup.score, TaskScore)
     check_cluster(measured_on(setup.tasks), chosen.get("cluster"))
     how = weighing_of(setup.score, chosen)
-    _warn(forecast(how, tasks=len(measured_on(setup.tasks)), seeds=chosen["seeds"]))
+    told = forecast(how, tasks=len(measured_on(setup.tasks)), seeds=chosen["seeds"])
+    if not told.is_provable:
+        for line in told.lines:
+            say(f"warning: {line}")
     program = partial(_compare, setup, how)
     read = partial(comparison_of, names=arms.names, how=how, waived=setup.waived)
     return launch(setup, "compare", program, read, f"{arms.names[1]} against {arms.names[0]}").wait()

@@ -60,6 +60,8 @@ class Options(TypedDict, total=False):
     """The chance of accepting a candidate that is no better, over all interim looks (default 0.05)."""
     min_effect: float
     """An improvement must be larger than this (default 0)."""
+    max_safety_regression: float
+    """The mean safety cost of an episode that a candidate may add (default 0.05)."""
     reward_range: tuple[float, float]
     """The least and the largest reward; needed where no scorer is the gate."""
     cluster: str
@@ -310,8 +312,17 @@ def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
         min_effect=options["min_effect"],
         reward_range=options.get("reward_range") or (low, high),
         max_cost=MAX_COST,
-        max_safety_regression=MAX_REGRESSION if score.combined.safety else None,
+        max_safety_regression=_margin(score, options),
     )
+
+
+def _margin(score: TaskScore, options: Options) -> float | None:
+    if score.combined.safety:
+        return options.get("max_safety_regression", MAX_REGRESSION)
+    if "max_safety_regression" in options:
+        why, remedy = "safety is waived, so nothing is measured that could regress", "keep one of the two"
+        raise BadInput("max_safety_regression", why=why, remedy=remedy)
+    return None
 
 
 # Policies ------------------------------------------------------------------------------------------------------------

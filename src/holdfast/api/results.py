@@ -278,7 +278,9 @@ def _weighed(
     return compare_versions(before, after, how, versions=names, rng=np.random.default_rng(how.resample_seed))
 
 
-def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, float] | None) -> Comparison:
+def compare_stored(
+    a: Run, b: Run, *, alpha: float, max_safety_regression: float | None, reward_range: tuple[float, float] | None
+) -> Comparison:
     """Two stored runs, paired by task and seed. No agent is run."""
     lowest = 0.0 if reward_range is None else reward_range[0]
     sides = [_measured(one, lowest) for one in (a, b)]
@@ -291,12 +293,13 @@ def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, f
     span = reward_range or _range(both, primary)
     names, whole = (a.id, b.id), list[list[Episode]]()
     unwatched = [name for name, side in zip(names, sides, strict=True) if not side.is_watched]
+    margin = MAX_REGRESSION if max_safety_regression is None else max_safety_regression
     how = ComparisonConfig(
         primary=primary,
         alpha=alpha,
         reward_range=span,
         max_cost=_most_cost(both),
-        max_safety_regression=None if unwatched else MAX_REGRESSION,
+        max_safety_regression=None if unwatched else margin,
     )
     places, lost = {f"{task}/{seed}": (task, seed) for task, seed in shared}, dict[str, int]()
     for name, found in zip(names, both, strict=True):

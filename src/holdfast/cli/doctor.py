@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.main import ALIASES, alias_warning, say
+from holdfast.cli.main import ALIASES, alias_warning
 from holdfast.cli.options import CommandSet, Output, needing, written_whole
 from holdfast.cli.report import ReportsOptions
 from holdfast.cli.show import fold, near, progress, step

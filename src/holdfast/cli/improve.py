@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -29,7 +28,6 @@ from holdfast.cli.report import write_page
 from holdfast.cli.show import left, near, one_line, print_table, step
 from holdfast.contracts.errors import BadInput, Lost, NotFound
 from holdfast.contracts.evidence import Decision
-from holdfast.contracts.lines import folded
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Stage, check_name
 from holdfast.contracts.run import DesiredState, RunState
@@ -362,6 +360,9 @@ class ImproveOptions:
     waive_safety: Annotated[
         str | None, Option(metavar="WHY", help="Prove without measuring safety; the ledger and every page say why.")
     ] = None
+    max_safety_regression: Annotated[
+        float | None, Option(metavar="X", min=0, help="How much safety cost an episode may add; 0.05 unless set.")
+    ] = None
     budget: Annotated[
         float | None, Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
     ] = None
@@ -378,7 +379,8 @@ class ImproveOptions:
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
         if self.env is None and self.reward_range is not None:
             raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
-        for name in ("model", "lora", "device", "dtype", "agent", "follow", "train_on", "waive_safety"):
+        of_tasks = ("model", "lora", "device", "dtype", "agent", "follow", "train_on")
+        for name in (*of_tasks, "waive_safety", "max_safety_regression"):
             if self.env is not None and getattr(self, name) is not None:
                 raise BadInput(
                     f"--{name.replace('_', '-')}",
@@ -393,6 +395,10 @@ class ImproveOptions:
         settings = load_settings(config)
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
         block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
+        if self.max_safety_regression is not None:
+            if self.waive_safety is not None:
+                raise BadInput("--max-safety-regression", why="safety is waived", remedy="keep one of the two options")
+            block["prove"] = {**block["prove"], "max_safety_regression": self.max_safety_regression}
         names = ("model", "lora", "device", "dtype", "agent", "train_on")
         named = {"safety_waived": self.waive_safety, **{name: getattr(self, name) for name in names}}
         settings = override(settings, improve=block, **named)
@@ -427,7 +433,7 @@ def improve(
 
     with needing("learn"):
         from holdfast.pipeline.control import env_spec_from
-        from holdfast.pipeline.plan import forecast_of
+        from holdfast.pipeline.plan import forecast_of, tell
         from holdfast.pipeline.spec import comparison_config, improve_spec
     if config is None and how.env is None and resume is None and Path(CONFIG).is_file():
         config = Path(CONFIG)
@@ -448,8 +454,7 @@ def improve(
         if (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
         if settings is not None and resume is None:
-            for line in forecast_of(getattr(spec.program, "keywords", {})["spec"], opened).lines:
-                print("\n".join(folded(line)), file=sys.stderr)
+            tell(forecast_of(getattr(spec.program, "keywords", {})["spec"], opened))
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, _, code = drive(opened, spec, resume)
         updates = opened.steps.of_run(status.run_id)

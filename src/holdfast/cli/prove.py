@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -149,6 +148,9 @@ def compare(
     base_url: Annotated[str | None, Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
     seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Tries at each task, by either.")] = 2,
     alpha: Annotated[float, Option(metavar="X", help="Chance of calling better what is not.")] = 0.05,
+    max_safety_regression: Annotated[
+        float | None, Option(metavar="X", min=0, help="How much safety cost B may add; 0.05 unless set.")
+    ] = None,
     waive_safety: Annotated[
         str | None, Option(metavar="WHY", help="Compare without measuring safety; the ledger says why.")
     ] = None,
@@ -161,6 +163,8 @@ def compare(
     from holdfast.api.inputs import Waived
 
     options: dict[str, Any] = {"alpha": alpha, "store": at.store, "project": at.project}
+    if max_safety_regression is not None:
+        options["max_safety_regression"] = max_safety_regression
     if tasks is None:
         for name, value in (
             ("--agent", agent),
@@ -430,7 +434,7 @@ def plan(
     ] = None,
     gain: Annotated[float | None, Option(metavar="X", help="How many tasks does this gain need? As in 0.05.")] = None,
     max_safety_regression: Annotated[float | None, Option(metavar="X", help="So much may be lost in safety.")] = None,
-    waive_safety: Annotated[bool, Option("--waive-safety", help="Forecast without a proof of safety.")] = False,
+    waive_safety: Annotated[str | None, Option(metavar="WHY", help="Forecast without a proof of safety.")] = None,
 ) -> Output:
     """Forecast what a proof can show before anything is run: the gain that the tasks can prove, and what more needs.
 
@@ -446,7 +450,7 @@ def plan(
     how, count, tries, line, least = _planned(config, tasks, seeds)
     changed: dict[str, Any] = {"alpha": alpha, "max_safety_regression": max_safety_regression}
     how = replace(how, **{name: value for name, value in changed.items() if value is not None})
-    how = replace(how, max_safety_regression=None) if waive_safety else how
+    how = how if waive_safety is None else replace(how, max_safety_regression=None)
     rate = base_rate
     with ExitStack() as stack:
         try:
@@ -547,7 +551,7 @@ def show_run(
 def _tell_forecast(store: Store, made: PairedEvaluation) -> None:
     """Before anything runs: whether it can decide at all."""
     from holdfast.pipeline.leaks import leak_finding
-    from holdfast.pipeline.plan import UNKNOWN_RATE, base_rate, charged_next
+    from holdfast.pipeline.plan import UNKNOWN_RATE, base_rate, charged_next, tell
     from holdfast.prove.plan import forecast
 
     policy = made.candidate.name.rpartition("@")[0]
@@ -560,7 +564,7 @@ def _tell_forecast(store: Store, made: PairedEvaluation) -> None:
         how, rate = charged_next(how, store, policy, [one.input for one in made.tasks]), base_rate(store, policy, how)
     known = UNKNOWN_RATE if rate is None else rate
     told = forecast(how, tasks=len(made.tasks), seeds=len(made.seeds), base_rate=known, least=made.least)
-    print("\n".join(line for one in told.lines for line in folded(one)), file=sys.stderr)
+    tell(told)
 
 
 def _check_prove(

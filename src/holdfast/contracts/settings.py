@@ -658,7 +658,9 @@ def override(settings: OptimizeSettings, **flags: Any) -> OptimizeSettings:
         return OptimizeSettings.model_validate(settings.record() | given)
     except ValidationError as error:
         what, why, remedy = _explain(error.errors()[0])
-        key, _, value = what.removeprefix("improve.").replace("budget_s", "budget").partition(" = ")
+        key, _, value = (
+            what.removeprefix("improve.").removeprefix("prove.").replace("budget_s", "budget").partition(" = ")
+        )
         raise BadInput(f"--{key.replace('_', '-')} {value}", why=why, remedy=remedy) from None
 
 
