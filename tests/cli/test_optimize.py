@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -254,9 +255,20 @@ def test_a_run_of_which_nothing_succeeded_exits_with_3(folder: Path, cli: Cli) -
     ran = cli("optimize", "--config", name, *STORE)
     assert ran.code == 3
     why = "train-1: failed: ValueError: no idea (my_agents.py:23, in failing) (attempt 1 of 1)"
-    assert ran.lines[0].endswith(f"(no rollout succeeded; {why})")
-    assert ran.lines[1] == "  outcome    0 right, 0 wrong, 2 failed"
+    assert f"(no rollout succeeded; {why}) outcome 0 right, 0 wrong, 2 failed " in " ".join(ran.out.split())
     assert (status_in(folder).run_state, status_in(folder).failed) == (RunState.FAILED, 2)
+
+
+def test_a_model_at_an_address_where_nobody_listens_is_refused_before_any_work(folder: Path, cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    (folder / "dead.json").write_text(json.dumps({"model": "openai/m", "base_url": url, "optimize": ["hi"] * 40}))
+    began = time.monotonic()
+    said = cli("run", "start", "dead.json", *STORE).refusal
+    why = f"model m at {url}: cannot be reached: Connection refused; start its server, or check the address"
+    assert said.startswith(f"holdfast: error: {why}") and time.monotonic() - began < 10
+    with open_store(folder / STORE[1]) as store:
+        assert store.runs.newest(most=1) == []
 
 
 def test_an_agent_that_changes_the_current_folder_changes_nothing_for_us(folder: Path, cli: Cli) -> None:
@@ -427,10 +439,10 @@ def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folde
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "--config: is missing; give the file with the run's settings, or --resume RUN"),
+        ([], "CONFIG: is missing; give the file with the run's settings, or --resume RUN"),
         (
             ["--config", "good.json", "--resume", "run-1"],
-            "--config: and --resume were both given; give the file with the run's settings, or --resume RUN",
+            "CONFIG: and --resume were both given; give the file with the run's settings, or --resume RUN",
         ),
         (["--config", "none.json"], "none.json: there is no such file; check the path"),
         (

@@ -25,7 +25,7 @@ from holdfast.cli.options import CommandSet, Output, needing, written_whole
 from holdfast.cli.report import ReportsOptions
 from holdfast.cli.show import fold, near, progress, step
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.lines import folded
+from holdfast.contracts.lines import folded, say
 from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ from holdfast.cli.report import write_page
 from holdfast.cli.show import left, near, one_line, print_table, step
 from holdfast.contracts.errors import BadInput, Lost, NotFound
 from holdfast.contracts.evidence import Decision
+from holdfast.contracts.lines import folded
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Stage, check_name
 from holdfast.contracts.run import DesiredState, RunState
@@ -514,12 +515,16 @@ def _improve_lines(
 ) -> Iterator[str]:
     """At most 80 columns. `decided` has each iteration with its page, `now` where its version is."""
     from holdfast.cli.drive import switched_off_lines
+    from holdfast.pipeline.run import NO_SUCCESS
 
     yield f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s"
     yield from switched_off_lines(off, at)
     if status.error is not None:
-        yield from (f"{status.error}, at {status.lesson}", "next:")
-        yield from step(f"holdfast improve --resume {status.run_id}{at}")
+        is_vain = status.error.startswith(NO_SUCCESS)
+        yield from folded(status.error if is_vain else f"{status.error}, at {status.lesson}")
+        yield "next:"
+        failed = f"holdfast run rollouts {status.run_id} --status failed{at}"
+        yield from step(failed if is_vain else f"holdfast improve --resume {status.run_id}{at}")
         return
     practised = [update.body for update in updates if "learning_s" in update.body]
     rewards = [body["reward"] for body in practised if body.get("reward") is not None]

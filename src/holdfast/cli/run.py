@@ -15,6 +15,7 @@ from typer import Argument, Option
 from holdfast.cli import show
 from holdfast.cli.main import ALIASES
 from holdfast.cli.options import (
+    CONFIG,
     DEFAULT_STORE,
     Leave,
     Limit,
@@ -39,7 +40,7 @@ OPTIMIZE_EPILOG = "Older names, still accepted, each with a warning:\n\n\b\n" + 
 
 Config = Annotated[
     Path | None,
-    Option("--config", "--prompt-optimization-config", metavar="FILE", help="The run's settings, JSON or TOML."),
+    Option("--config", "--prompt-optimization-config", metavar="FILE", help="The same as CONFIG."),
 ]
 StoreFile = Annotated[
     str,
@@ -96,6 +97,9 @@ class ProxyFlags:
 
 def optimize(
     proxy: ProxyFlags,
+    file: Annotated[
+        Path | None, Argument(metavar="CONFIG", help="The settings, JSON or TOML; else holdfast.toml.")
+    ] = None,
     config: Config = None,
     store: StoreFile = DEFAULT_STORE,
     json: JsonReport = False,
@@ -113,9 +117,14 @@ def optimize(
     The key of the model's endpoint is read from OPENAI_API_KEY. Ctrl-C hands running work back and stops; the
     run can then be taken up with --resume.
     """
+    if file is not None and config is not None:
+        raise BadInput("CONFIG", why="and --config were both given", remedy="keep one of the two")
+    config = file if config is None else config
     proxy.check(config is not None or resume is not None)
     if proxy.proxy_server:
         return proxy.start(StoreOptions(store, project))
+    if config is None and resume is None and Path(CONFIG).is_file():
+        config = Path(CONFIG)
     from holdfast.cli.drive import drive, report, switched_off
     from holdfast.contracts.settings import load_settings, override
     from holdfast.operate.switches import snapshot_of
@@ -128,7 +137,7 @@ def optimize(
         raise BadInput("--resume", why=why, remedy="leave --agent and --model out, or start a new run")
     if (config is None) == (resume is None):
         why = "is missing" if config is None else "and --resume were both given"
-        raise BadInput("--config", why=why, remedy="give the file with the run's settings, or --resume RUN")
+        raise BadInput("CONFIG", why=why, remedy="give the file with the run's settings, or --resume RUN")
     settings = None if config is None else override(load_settings(config), **flags)
     # All is checked before the store is touched.
     spec = None if settings is None else optimize_spec(settings)
