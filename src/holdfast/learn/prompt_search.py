@@ -203,6 +203,10 @@ class PromptSearch:
             return self.rollouts
         return ROLLOUTS if self.writers else 2 * TASKS * (1 + len(self.prompts))
 
+    def within(self, rollouts: int) -> PromptSearch:
+        """The same with so many rollouts, or as many as a search can take."""
+        return replace(self, rollouts=min(rollouts, MOST_ROLLOUTS))
+
     def arms(self, base: Policy) -> list[Prompt]:
         """The prompt in force, then every prompt of yours that differs from it."""
         first = as_prompt(base)
@@ -328,7 +332,9 @@ class PromptSearch:
                 taken.append(given.tokens if isinstance(given, Draft) else (0, 0))
                 prompt, draft = prompt_of_draft(given, name, history, rules)
                 if prompt.version in {one.prompt.version for one in race.arms}:
-                    raise BadInput(name, why="proposes what was tried" if draft.parents or not draft.note else draft.note)
+                    raise BadInput(
+                        name, why="proposes what was tried" if draft.parents or not draft.note else draft.note
+                    )
             except HoldfastError as error:  # also of an endpoint that does not answer: the others go on
                 refused.append(f"{name}: {error.why}")
                 continue
@@ -361,7 +367,7 @@ class Candidates(PromptSearch):
 def _metrics(state: AlgorithmState, experiences: Sequence[Experience], held_out: Sequence[Any]) -> dict[str, Any]:
     inputs = {one.rollout: _asked(one.input) for one in experiences}
     standards = Standards(needs_logprobs=False, needs_score=False)
-    found = audit(experiences, inputs=inputs, held_out=held_out, standards=standards)
+    found = audit(experiences, inputs=inputs, held_out=[_asked(one) for one in held_out], standards=standards)
     quality = [encode(one) for one in found.findings if one.name in LOOKED_AT]
     return {"iteration": state.iteration, "rollouts": len(experiences), "quality": quality}
 
@@ -605,10 +611,12 @@ class Race:
         gain = fsum(d) / len(d)
         if last:
             shown = f"{fsum(last) / len(last):+.2f} on {len(last)} tasks kept for the winners"
-            return f"{shown}, where number {best} did better" if best else f"{shown}: no gain"
-        if gain <= 0.0:
-            return f"{gain:+.2f} against the prompt in force on {len(d)} tasks"
-        return f"{gain:+.2f} against the prompt in force on {len(d)} tasks, too little to go on with"
+            ahead = fsum(self.differences(best, arm, fresh)) if best else 0.0
+            if not best:
+                return f"{shown}: no gain"
+            return f"{shown}, where number {best} {'did better' if ahead > 0 else 'did as well and is preferred'}"
+        told = f"{gain:+.2f} against the prompt in force on {len(d)} tasks"
+        return told if gain <= 0.0 else f"{told}, behind the winners of the search"
 
 
 def posterior(d: Sequence[float], prior: float) -> tuple[float, float]:
