@@ -159,7 +159,7 @@ class Started(Run, Generic[T]):
             self._store,
             self._spec,
             control,
-            clock=time.time,
+            clock=self._store.clock,
             observe=self._observe,
             who=who(),
             salt=salt,

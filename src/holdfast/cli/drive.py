@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -26,6 +26,7 @@ from holdfast.cli.options import DEFAULT_STORE, who
 from holdfast.cli.prompts import held_out_lines, reported, search_lines
 from holdfast.cli.show import near, step
 from holdfast.contracts.algorithm import SWITCHED_OFF
+from holdfast.contracts.errors import StoreError
 from holdfast.contracts.flag import run_unit
 from holdfast.contracts.lines import folded
 from holdfast.contracts.records import encode
@@ -48,6 +49,7 @@ class Stoppable(Protocol):
 class Caught:
     exit_code: int = 0
     count: int = 0
+    is_stopping: bool = False  # one more ends it at once
 
 
 @contextmanager
@@ -55,26 +57,30 @@ def obeying(control: Stoppable) -> Iterator[Caught]:
     """Turns SIGINT and SIGTERM into calls of the control while the event loop runs."""
     loop, caught = asyncio.get_running_loop(), Caught()
 
-    def on_signal(number: signal.Signals) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        """Called even while the loop waits for a store that does not answer."""
         caught.count += 1
         caught.exit_code = 128 + number
-        if caught.count > 2:
+        if caught.is_stopping:
             os._exit(caught.exit_code)  # nothing is lost: what is unfinished is claimed again when its lease runs out
-        if number is signal.SIGTERM and caught.count == 1:
+        caught.is_stopping = number != signal.SIGTERM or caught.count > 1
+        loop.call_soon_threadsafe(obey, caught.is_stopping)
+
+    def obey(is_stopping: bool) -> None:
+        if not is_stopping:
             control.drain()  # before it is said: nobody may be there to hear it
             print("holdfast: finishing what runs (again to stop now)", file=sys.stderr, flush=True)
         else:
             control.stop()
-            print("holdfast: stopping, running work is handed back", file=sys.stderr, flush=True)
+            said = "stopping, running work is handed back (again to end at once)"
+            print(f"holdfast: {said}", file=sys.stderr, flush=True)
 
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    for number in kinds:
-        loop.add_signal_handler(number, on_signal, number)
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield caught
     finally:
-        for number in kinds:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 LEARNING = "learning"
@@ -271,8 +277,16 @@ def drive(store: Store, spec: RunSpec, resume: str | None) -> tuple[Status, Path
     here = Path.cwd()  # before an agent can change it
     shown = path.relative_to(here) if path.is_relative_to(here) else path
 
+    said = ""
+
     def observe(status: Status) -> None:
-        write_status(path, status)
+        nonlocal said
+        try:
+            write_status(path, status)
+        except StoreError as error:  # a file for others to read: the run itself does not need it
+            if (why := str(error.why)) != said:
+                said = why
+                print(f"holdfast: {shown}: cannot be written ({why}); the run goes on", file=sys.stderr, flush=True)
         progress.show(status, store.runs.get(status.run_id).wanted)
 
     async def main() -> tuple[Status, int]:
@@ -282,7 +296,7 @@ def drive(store: Store, spec: RunSpec, resume: str | None) -> tuple[Status, Path
                 store,
                 spec,
                 control,
-                clock=time.time,
+                clock=store.clock,
                 observe=observe,
                 who=who(),
                 salt=secrets.token_hex(2),

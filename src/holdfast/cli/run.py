@@ -187,7 +187,7 @@ def work(
         async def main() -> tuple[PoolStats, int]:
             control = Control()
             with obeying(control) as caught:
-                tally = await assist(opened, spec, found.id, control, clock=time.time)
+                tally = await assist(opened, spec, found.id, control, clock=opened.clock)
             return tally, caught.exit_code
 
         tally, exit_code = asyncio.run(main())
