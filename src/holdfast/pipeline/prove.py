@@ -2,7 +2,8 @@
 
 The test allows looking as often as one likes. Each analysis is a step of its own, which keeps its episodes as a blob.
 Looking ends when the candidate is proved worse, or when all that a gate asks of what is measured is met. What nobody
-measured is missing: it counts as the worst for the candidate and as the best for the baseline.
+measured is missing: it counts as the worst for the candidate and as the best for the baseline. Where that may be why
+nothing is decided in the end, what infrastructure lost is measured once more.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from holdfast.pipeline.run import DurableRun
 from holdfast.promote import gate
 from holdfast.promote.gate import Criteria
 from holdfast.prove.comparison import METRICS, ComparisonConfig, compare_versions, pairs, reach, verdict, with_safety
+from holdfast.prove.estimate import is_alike
 from holdfast.prove.history import EarlierTries, has_drifted, is_spared, pooled
 from holdfast.store.store import Store
 
@@ -114,6 +116,7 @@ def completed(
 
 PHASE = "prove"
 BASELINE, CANDIDATE = ARMS = ("baseline", "candidate")
+RETRY = "-retry"  # ends the names of rollouts that measure again what infrastructure lost
 KEPT = ("iteration", "tasks", "planned", "episodes")  # of an analysis, as they are
 
 
@@ -175,6 +178,7 @@ class InterimAnalysis:
     unmet: tuple[str, ...] | None = None  # codes of the gate's checks that more tasks may meet; None: not asked
     order: str | None = None  # sha256 of the blob with the order of the tasks; None: that of their file
     history: Mapping[str, Any] | None = None  # of the baseline: episodes that were spared, and whether it has drifted
+    retried: Mapping[str, int] | None = None  # by arm, lost episodes that were measured in the end; None: not tried
 
     @property
     def is_decided(self) -> bool:
@@ -196,6 +200,7 @@ class InterimAnalysis:
             **({} if self.unmet is None else {"unmet": list(self.unmet)}),
             **({} if self.order is None else {"order": self.order}),
             **({} if self.history is None else {"history": dict(self.history)}),
+            **({} if self.retried is None else {"retried": dict(self.retried)}),
         }
 
     @classmethod
@@ -211,6 +216,7 @@ class InterimAnalysis:
             unmet=None if unmet is None else tuple(unmet),
             order=record.get("order"),
             history=record.get("history"),
+            retried=record.get("retried"),
         )
 
 
@@ -238,6 +244,7 @@ async def prove(
         prefix, title = f"proof-{iteration}-", f"iteration {iteration + 1}: "
     known = {step.name for step in run.done}
     place: dict[str, Any] = {"prefix": prefix, "iteration": iteration or 0, **({"history": history} if history else {})}
+    kept: Mapping[str, Any] = {}
     if done or (f"{name}/0" in known and f"{name}/order" not in known):
         config = config.as_before
     else:
@@ -261,7 +268,10 @@ async def prove(
         first += len(part)
     if found is None:
         raise BadInput("held-out tasks", why="there are none", remedy="a proof needs tasks that are not learnt from")
-    return found
+    if not kept.get("retries") or is_enough(found, config) or not any(found.missing.values()):
+        return found
+    given = ([baseline, candidate], list(tasks), config, {**place, "first": 0}, found.record())
+    return await run.step(f"{name}/lost", measure_lost, *given, title=f"{title}what was lost")
 
 
 def is_enough(found: InterimAnalysis, config: ProveConfig) -> bool:
@@ -281,6 +291,7 @@ def order(tasks: Sequence[HeldOut], seed: str, cluster: str | None, *, ctx: Step
         "order": ctx.save({"seed": seed, "cluster": cluster, "units": units, "places": places}),
         "tasks": len(tasks),
         "units": units,
+        "retries": True,  # what is lost is measured again; runs of versions before do not
     }
 
 
@@ -307,6 +318,73 @@ async def look(
         batch = await ctx.collect(rest, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
     units = {task.id: task.unit for task in tasks}
     return await ctx.in_thread(_analyse, ctx, batch, places, units, config, place, before, earlier)
+
+
+async def measure_lost(
+    policies: Sequence[Policy],
+    tasks: Sequence[HeldOut],
+    config: ProveConfig,
+    place: Mapping[str, Any],
+    before: Mapping[str, Any],
+    *,
+    ctx: StepContext,
+) -> InterimAnalysis:
+    """Once more, and with the same chance, what infrastructure lost; an agent that failed has had its try. Until then it
+    counted as the worst for the candidate, so no look before was too kind. Where the candidate lost more than the
+    baseline, beyond accident, losing may be its own doing and another try would be a gift: then it stays lost."""
+    work, places = _work(policies, tasks, config, place)
+    dead = {one.name for one in await ctx.in_thread(list, ctx.store.views.every(ctx.run, status=RolloutState.DEAD))}
+    lost = {arm: {name: at for name, at in some.items() if name in dead} for arm, some in places.items()}
+    again = [replace(one, name=one.name + RETRY) for one in work if any(one.name in some for some in lost.values())]
+    if not again or not is_alike([len(lost[arm]) for arm in ARMS], [len(places[arm]) for arm in ARMS]):
+        return replace(InterimAnalysis.from_record(before), retried=dict.fromkeys(ARMS, 0))
+    batch = await ctx.collect(again, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
+    found = {arm: {name + RETRY: at for name, at in some.items()} for arm, some in lost.items()}
+    return await ctx.in_thread(_mended, ctx, batch, found, config, place, InterimAnalysis.from_record(before))
+
+
+def _mended(
+    ctx: StepContext,
+    batch: Any,
+    places: Mapping[str, Places],
+    config: ProveConfig,
+    place: Mapping[str, Any],
+    before: InterimAnalysis,
+) -> InterimAnalysis:
+    """The last look with what was measured since in its place."""
+    experiences, how = ctx.experiences(batch), config.how
+    new, retried = {}, {}
+    for arm, known in zip(ARMS, tried_in(ctx.store, before), strict=True):
+        fresh = [one for one in episodes(experiences, places[arm], how.reward_range[0]) if is_told(one, how)]
+        whole = {(one.task, one.seed): one for one in known}
+        units = {one.task: one.unit for one in known}
+        for one in fresh:
+            timed = one if config.is_timed else replace(one, latency_s=None)
+            whole[one.task, one.seed] = replace(timed, unit=units.get(one.task))
+        new[arm], retried[arm] = list(whole.values()), len(fresh)
+    earlier = _known_before(ctx, place, before.record(), _value(how))
+    if "history" in place:
+        new |= {LIVE: new[BASELINE], BASELINE: _pooled(new[BASELINE], new[CANDIDATE], earlier)}
+    told = {"unmet": None, **judged(new[BASELINE], new[CANDIDATE], config)}
+    return replace(
+        before,
+        number=before.number + 1,
+        missing={arm: count - retried[arm] for arm, count in before.missing.items()},
+        episodes=ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()}),
+        earlier=(),
+        retried=retried,
+        **told,
+    )
+
+
+def _pooled(live: Sequence[Episode], candidate: Sequence[Episode], earlier: Earlier | None) -> list[Episode]:
+    """The baseline's episodes with its earlier tries, where they count."""
+    if earlier is None:
+        return list(live)
+    seeds: dict[str, list[int]] = {}
+    for one in candidate:
+        seeds.setdefault(one.task, []).append(one.seed)
+    return pooled(live, earlier, seeds)
 
 
 def _value(how: ComparisonConfig) -> str:
@@ -378,7 +456,7 @@ def _analyse(
     if "history" in place:
         history = {**((before or {}).get("history") or {"spared": 0}), "has_drifted": earlier is None}
         history["spared"] += planned - len(places[BASELINE])
-        blobs = _with_history(ctx.store, new, blobs, places[CANDIDATE], earlier)
+        blobs = _with_history(ctx.store, new, blobs, earlier)
     new = {arm: [replace(one, unit=units.get(one.task, one.unit)) for one in some] for arm, some in new.items()}
     kept = ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()})
     both = [[*_read(ctx.store, blobs, arm), *new[arm]] for arm in ARMS]
@@ -421,16 +499,13 @@ def _new(
 
 
 def _with_history(
-    store: Store, new: dict[str, list[Episode]], blobs: tuple[str, ...], places: Places, earlier: Earlier | None
+    store: Store, new: dict[str, list[Episode]], blobs: tuple[str, ...], earlier: Earlier | None
 ) -> tuple[str, ...]:
     """Pools the earlier tries into the new episodes of the baseline, which are kept beside as they were. Where it has
     drifted, earlier looks are taken anew without them: a task that it was not run on is not compared."""
     new[LIVE] = list(new[BASELINE])
     if earlier is not None:
-        seeds: dict[str, list[int]] = {}
-        for task, seed in places.values():
-            seeds.setdefault(task, []).append(seed)
-        new[BASELINE] = pooled(new[BASELINE], earlier, seeds)
+        new[BASELINE] = _pooled(new[LIVE], new[CANDIDATE], earlier)
         return blobs
     new[LIVE] = [*_read(store, blobs, LIVE), *new[LIVE]]
     new[BASELINE], new[CANDIDATE] = list(new[LIVE]), [*_read(store, blobs, CANDIDATE), *new[CANDIDATE]]
