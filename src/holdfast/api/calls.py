@@ -395,9 +395,9 @@ def compare(
     assert isinstance(setup.score, TaskScore)
     check_cluster(measured_on(setup.tasks), chosen.get("cluster"))
     how = weighing_of(setup.score, chosen)
-    told = forecast(how, tasks=len(measured_on(setup.tasks)), seeds=chosen["seeds"])
-    if not told.is_provable:
-        for line in told.lines:
+    foreseen = forecast(how, tasks=len(measured_on(setup.tasks)), seeds=chosen["seeds"])
+    if not foreseen.is_provable:
+        for line in foreseen.lines:
             say(f"warning: {line}")
     program = partial(_compare, setup, how)
     read = partial(comparison_of, names=arms.names, how=how, waived=setup.waived)
