@@ -38,7 +38,7 @@ from tests.cli.conftest import Answer, Cli, ended, running, until
 from tests.collect.scene import fall_silent
 from tests.collect.scene import until as eventually
 from tests.conftest import Databases
-from tests.endpoint import Endpoint, serving
+from tests.endpoint import Endpoint, Scripted, serving
 from tests.pipeline.driving import all_of, echo, names, spec_of, work
 from tests.pipeline.driving import failing as always_failing
 
@@ -217,10 +217,12 @@ def test_a_model_is_asked_and_what_it_sampled_is_kept(folder: Path, cli: Cli, en
         assert "s3cret" not in json.dumps(store.runs.get(status.run_id).settings)
 
 
-def test_an_endpoint_that_is_down_leaves_rewards_missing_and_not_zero(folder: Path, cli: Cli) -> None:
-    name = config(folder, ["hi"], max_attempts=1, max_faults=1, retry_initial_ms=10)
-    flags = ("--config", name, "--model", "openai/tiny", "--base-url", "http://127.0.0.1:9/v1")
-    ran = cli("optimize", *flags, *STORE, "--json")
+def test_an_endpoint_that_fails_leaves_rewards_missing_and_not_zero(folder: Path, cli: Cli) -> None:
+    name = config(folder, ["hi"], max_attempts=1, max_faults=0, retry_initial_ms=10)
+    with serving() as endpoint:
+        endpoint.script.extend([Scripted(503, {})] * 8)
+        flags = ("--config", name, "--model", "openai/tiny", "--base-url", endpoint.url)
+        ran = cli("optimize", *flags, *STORE, "--json")
     assert (ran.code, ran.json["run_state"], ran.json["dead"]) == (3, "failed", 1)
     assert ran.json["rewards"]["train"] == {"total": 1, "rewarded": 0, "mean_reward": None}
 
