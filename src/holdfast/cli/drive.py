@@ -202,12 +202,13 @@ def report(status: Status, path: Path, *, as_json: bool, off: Sequence[Off] = ()
     if off:
         print("\n".join(switched_off_lines(off, elsewhere(status))))
     print("next:")
+    run, at = status.run_id, elsewhere(status)
+    ways = [(f"run rollouts {run}", "every task with its reward")]
+    ways += [(f"run spans {run}/{_some_task(status)}", "what one agent did, step by step")]
     if status.run_state is not RunState.COMPLETED and open_:
-        print(f"  holdfast optimize --resume {status.run_id}{elsewhere(status)}   # go on where it stopped")
-    print(f"  holdfast rollouts {status.run_id}{elsewhere(status)}   # every task with its reward")
-    print(
-        f"  holdfast spans {status.run_id}/{_some_task(status)}{elsewhere(status)}   # what one agent did, step by step"
-    )
+        ways.insert(0, (f"run start --resume {run}", "go on where it stopped"))
+    for command, about in ways:
+        print("\n".join(step(f"holdfast {command}{at}", about)))
 
 
 def _outcomes(status: Status) -> str:

@@ -45,7 +45,7 @@ def runs(
         found = list(islice(_runs(opened, status, after), limit + 1))
         if not found:
             what = f"no {status} runs" if status else "no runs yet" if after is None else "no more runs"
-            begin = f"to begin one: holdfast optimize --config FILE --store {opened.url}"
+            begin = f"to begin one: holdfast run start --config FILE --store {opened.url}"
             return Output([], f"{what} in project {at.project}; {begin}")
         page = found[:limit]
         table = show.table(*_run_table(opened, page))
@@ -270,7 +270,7 @@ def ledger(
         found = list(islice(entries, limit + 1))
     if not found:
         none = f"no {'more ' if after else ''}entries in project {at.project}"
-        return Output([], f"{none}; a run makes the first: holdfast optimize --help")
+        return Output([], f"{none}; a run makes the first: holdfast run start --help")
     page = found[:limit]
     rows = [(one.seq, show.local_time(one.at), one.kind, one.who, one.run, show.pairs(one.body)) for one in page]
     more = _more(at, len(found) > limit, "ledger", run=run, limit=limit, after=page[-1].seq)
@@ -282,7 +282,7 @@ def workers(at: StoreOptions, limit: Limit = 50) -> Output:
     with at.existing() as opened:
         found = opened.workers.newest(limit)
     if not found:
-        return Output([], f"no workers yet in project {at.project}; a run brings its own: holdfast optimize --help")
+        return Output([], f"no workers yet in project {at.project}; a run brings its own: holdfast run start --help")
     now, rows = time.time(), []
     for one in found:
         quiet = show.span_of_time(now - one.beat_at)

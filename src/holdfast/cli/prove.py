@@ -101,7 +101,7 @@ def _next(store: Store, run: RunRecord, found: ComparisonResult | None) -> Itera
         yield from step(f"holdfast prove more {run.id}{at}", "add episodes to these")
     if run.settings.get("is_null"):
         yield from step(f"holdfast prove null {run.id}{at}", "how often it would have promoted")
-    yield from step(f"holdfast rollouts {run.id} --limit 5{at}", "every try with its reward")
+    yield from step(f"holdfast run rollouts {run.id} --limit 5{at}", "every try with its reward")
 
 
 def _decide(store: Store, run: RunRecord) -> str | None:

@@ -105,10 +105,12 @@ def _findings(store: Store, release: Release, audit: str | None, golden: str | N
     if golden is not None:
         folder = store.reports.parent / "golden"
         if not goldens.is_name(golden):
-            raise BadInput(f"--golden {golden}", why="is no name of one", remedy="'holdfast golden list' shows them")
+            raise BadInput(
+                f"--golden {golden}", why="is no name of one", remedy="'holdfast prove golden list' shows them"
+            )
         kept, made = (goldens.read(folder / f"{golden}{suffix}.json") for suffix in ("", ".replay"))
         if made.weights_sha256 != resolve(store, release.id).sha256:
-            remedy = f"holdfast golden replay {golden} --version {release.id}"
+            remedy = f"holdfast prove golden replay {golden} --version {release.id}"
             raise BadInput(f"golden {golden}", why=f"its last replay is of {made.version}", remedy=remedy)
         changed = goldens.check(kept, made, signed=goldens.signed(store))
     return data, changed
