@@ -99,14 +99,11 @@ def test_every_file_says_what_it_is_for() -> None:
     ("block", "expected"),
     [
         # a prompt, a comment of its own, an empty line
-        (
-            "$ holdfast run list\n\n# then\nholdfast spans\n",
-            [Shown("holdfast run list", 0), Shown("holdfast run spans", 0)],
-        ),
+        ("$ holdfast runs\n\n# then\nholdfast spans\n", [Shown("holdfast runs", 0), Shown("holdfast spans", 0)]),
         # a command over two lines
-        ("holdfast run start \\\n  --json\n", [Shown("holdfast run start    --json", 0)]),
+        ("holdfast optimize \\\n  --json\n", [Shown("holdfast optimize    --json", 0)]),
         # a failure that is meant to be seen
-        ("holdfast run list --limit 0  # exits 2: limits begin at 1\n", [Shown("holdfast run list --limit 0", 2)]),
+        ("holdfast runs --limit 0  # exits 2: limits begin at 1\n", [Shown("holdfast runs --limit 0", 2)]),
     ],
 )
 def test_commands_are_read_as_a_person_reads_them(block: str, expected: list[Shown]) -> None:

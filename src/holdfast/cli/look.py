@@ -50,7 +50,7 @@ def runs(
         page = found[:limit]
         table = show.table(*_run_table(opened, page))
     following = {"status": status, "limit": limit, "after": page[-1].id}
-    return Output(page, table, more=_more(at, len(found) > limit, "runs", **following))
+    return Output(page, table, more=_more(at, len(found) > limit, "run list", **following))
 
 
 def _more(at: StoreOptions, is_more: bool, command: str, *words: str, **options: object) -> str:
@@ -114,7 +114,9 @@ def rollouts(
         none = f"no {'more ' if after else ''}rollouts that fit"
         return Output([], f"{summary}\n{none}" if summary else none)
     following = {"outcome": outcome, "status": status, "split": split, "limit": limit, "after": page[-1].name}
-    return Output(page, lambda: _print_rollouts(summary, page), more=_more(at, is_more, "rollouts", run, **following))
+    return Output(
+        page, lambda: _print_rollouts(summary, page), more=_more(at, is_more, "run rollouts", run, **following)
+    )
 
 
 def _print_rollouts(summary: str, page: list[Rollout]) -> None:
@@ -181,7 +183,7 @@ def spans(
         none = [] if one is None else ["no spans that fit" if recorded else "no spans were recorded"]
         return Output(page, "\n".join([*lines, *none]))
     following = {"attempt": one.number, "kind": kind, "limit": limit, "after": page[-1].seq}
-    more = _more(at, len(fitting) > limit, "spans", found.id, **following)
+    more = _more(at, len(fitting) > limit, "run spans", found.id, **following)
     return Output(page, lambda: _print_spans(lines, recorded, page), more=more)
 
 
@@ -273,7 +275,7 @@ def ledger(
         return Output([], f"{none}; a run makes the first: holdfast run start --help")
     page = found[:limit]
     rows = [(one.seq, show.local_time(one.at), one.kind, one.who, one.run, show.pairs(one.body)) for one in page]
-    more = _more(at, len(found) > limit, "ledger", run=run, limit=limit, after=page[-1].seq)
+    more = _more(at, len(found) > limit, "store ledger", run=run, limit=limit, after=page[-1].seq)
     return Output(page, show.table((">seq", "at", "kind", "who", "run", "~what"), rows), more=more)
 
 
