@@ -112,7 +112,7 @@ WARNING = "deprecated CLI alias '--train-config' detected; use '--prompt-optimiz
 
 def test_the_module_is_the_program(cli: Cli, here: Path) -> None:
     ran = cli.real("runs", "--store", "none.sqlite")
-    why = "there is none; check the path; 'holdfast optimize' creates one"
+    why = "there is none; check the path; 'holdfast run start' creates one"
     assert ran.refusal == f"holdfast: error: store none.sqlite: {why}\n"
     assert not list(here.iterdir())
 
@@ -382,12 +382,12 @@ def test_a_table_fits_whatever_is_in_it(cli: Cli, capsys: pytest.CaptureFixture[
 
 def test_the_next_page_is_a_command_that_can_be_pasted() -> None:
     line = show.next_page("rollouts", "run-1", status=None, after="a b", store="x.db")
-    assert line == "more: holdfast rollouts run-1 --after 'a b' --store x.db"
+    assert line == "more: holdfast run rollouts run-1 --after 'a b' --store x.db"
 
 
 def test_a_command_has_its_purpose_beside_it_or_above_and_is_carried_on_as_a_shell_takes_it() -> None:
-    assert list(show.step("holdfast runs", "all of them")) == ["  holdfast runs   # all of them"]
-    assert list(show.step("holdfast runs")) == ["  holdfast runs"]
+    assert list(show.step("holdfast run list", "all of them")) == ["  holdfast run list   # all of them"]
+    assert list(show.step("holdfast run list")) == ["  holdfast run list"]
     long = "holdfast release decide tools@2 --run run-1-d4a3 --untrained"
     assert list(show.step(long, "let the gate decide")) == ["  # let the gate decide", f"  {long}"]
     longer = f"{long} --store /a/folder/of/some/length/store.sqlite"

@@ -331,7 +331,7 @@ def _perform(kind: str, quick: bool, out: Path | None) -> Output:
         )
         took_s = time.monotonic() - began
         told, problems = validate(artifact)
-    again = ["compute it all again:", *step(f"holdfast drill check {near(artifact)}")]
+    again = ["compute it all again:", *step(f"holdfast control drill check {near(artifact)}")]
     data = {**told, "artifact": artifact, "took_s": round(took_s, 1), "problems": problems}
     lines = [*_lines(told, problems, f" in {show.span_of_time(took_s)}"), *again]
     return Output(data, "\n".join(lines), int(bool(problems)))

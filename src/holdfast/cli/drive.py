@@ -222,17 +222,16 @@ def report(
         print("\n".join(search_lines(*one)))
         print("\n".join(held_out_lines(one[0])))
     print("next:")
+    run, at = status.run_id, elsewhere(status)
+    ways = [(f"run rollouts {run}", "every task with its reward")]
+    ways += [(f"run spans {run}/{_some_task(status)}", "what one agent did, step by step")]
     if status.run_state is not RunState.COMPLETED and open_:
-        print(f"  holdfast optimize --resume {status.run_id}{elsewhere(status)}   # go on where it stopped")
-    print(f"  holdfast rollouts {status.run_id}{elsewhere(status)}   # every task with its reward")
-    for search, _ in searched[-1:]:
-        if search["held_out"] is not None:
-            made = search["held_out"]["release"]
-            print("\n".join(step(f"holdfast release promote {made}{elsewhere(status)}", "into service")))
-        return
-    print(
-        f"  holdfast spans {status.run_id}/{_some_task(status)}{elsewhere(status)}   # what one agent did, step by step"
-    )
+        ways.insert(0, (f"run start --resume {run}", "go on where it stopped"))
+    if searched:
+        held_out = searched[-1][0]["held_out"]
+        ways[-1:] = [] if held_out is None else [(f"release promote {held_out['release']}", "into service")]
+    for command, about in ways:
+        print("\n".join(step(f"holdfast {command}{at}", about)))
 
 
 def _outcomes(status: Status) -> str:

@@ -1,4 +1,4 @@
-"""`holdfast evaluate` reports on task results; `holdfast diff` on a change: rules, judges, minimality, safety."""
+"""`holdfast reward evaluate` reports on task results, `reward diff` on a change: rules, judges, minimality, safety."""
 
 from __future__ import annotations
 
@@ -430,9 +430,9 @@ def _keep_file(
 def _kept_lines(kept: Mapping[str, Any], at: str) -> list[str]:
     run, title = kept["run"], kept.get("scoring")
     if title is None:
-        return [f"kept as {run}: holdfast rewards {run}/result-000001{at}"]
+        return [f"kept as {run}: holdfast reward show {run}/result-000001{at}"]
     means = kept["comparison"]
-    lines = [f"kept beside the rewards of {run}: holdfast rewards {run} --scoring {title}{at}"]
+    lines = [f"kept beside the rewards of {run}: holdfast reward show {run} --scoring {title}{at}"]
     if means["old_mean"] is not None and means["new_mean"] is not None:
         lines.append(f"mean reward {means['old_mean']:.3f} as it was scored, {means['new_mean']:.3f} as evaluated")
     if (paid := kept.get("paid")) is not None:

@@ -315,11 +315,11 @@ def _onward(
     if proposed is not None:
         print(f"  holdfast release explain {proposed['release']}{elsewhere(status)}   # why, from the ledger")
     if weights is not None:
-        print(f"  holdfast sprout chat \\\n    --model {shlex.quote(str(weights))}")
-    print(f"  holdfast rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
+        print(f"  holdfast policy chat \\\n    --model {shlex.quote(str(weights))}")
+    print(f"  holdfast run rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
     seen = right[0][1] if right else f"{status.run_id}/proof-0-candidate-0-0"
-    print(f"  holdfast rewards {seen}{elsewhere(status)}   # what it was paid for")
-    print(f"  holdfast spans {seen}{elsewhere(status)}   # what it did, step by step")
+    print(f"  holdfast reward show {seen}{elsewhere(status)}   # what it was paid for")
+    print(f"  holdfast run spans {seen}{elsewhere(status)}   # what it did, step by step")
 
 
 def _newest(updates: list[StepRecord]) -> str | None:

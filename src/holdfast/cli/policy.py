@@ -340,7 +340,7 @@ def pretrain(
 
         manifest = plant(recipe, output, created_at=time.time(), device=device, observe=observe)
     made = f"{output}: loss {manifest.notes['loss']:.4f} nats a token, sha256 {manifest.sha256[:16]}…"
-    following = f'next:\n  holdfast sprout chat --model {output} --say "What is 417 * 23?"'
+    following = f'next:\n  holdfast policy chat --model {output} --say "What is 417 * 23?"'
     return Output({"folder": output, "sha256": manifest.sha256, "notes": manifest.notes}, f"{made}\n{following}")
 
 
@@ -588,7 +588,7 @@ def export(
         with at.existing() as opened:
             write(_policy(opened, version), opened.files, folder, adapters=adapters)
     files = sorted(file.name for file in folder.iterdir())
-    talk = step(f"holdfast sprout chat --model {near(folder)}", "talk to it")
+    talk = step(f"holdfast policy chat --model {near(folder)}", "talk to it")
     lines = [*left(f"{version} written to", folder), *(() if adapters else ("next:", *talk))]
     return Output({"version": version, "folder": folder.absolute(), "files": files}, "\n".join(lines))
 

@@ -17,10 +17,9 @@ from typer import Argument, Option
 
 from holdfast.cli import calibrate, targets
 from holdfast.cli.options import CommandSet, Output, StoreOptions, check_torch, needing, store_flags, who
-from holdfast.cli.release import metric_name
 from holdfast.cli.show import count, local_time, print_table, progress, step
 from holdfast.contracts.errors import BadInput, NotFound
-from holdfast.contracts.evidence import Outcome
+from holdfast.contracts.evidence import Outcome, comparison_row
 from holdfast.contracts.lines import folded, say
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import RunState
@@ -79,8 +78,8 @@ def _print(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | No
             print(f"  about {found.verdict.needs} more episodes of each version may decide it")
         print()
         print_table(
-            ("higher is better", ">difference", ">corrected", "95 %", ">p", ">p (Holm)"),
-            [(metric_name(name), *_cells(one), _p(found.adjusted[name])) for name, one in found.comparisons.items()],
+            ("metric", ">difference", ">corrected", "95 %", ">p", ">p (Holm)", "candidate"),
+            [_cells(one, found.adjusted[name]) for name, one in found.comparisons.items()],
         )
         print()
         for name, band in found.bands.items():
@@ -102,7 +101,7 @@ def _next(store: Store, run: RunRecord, found: ComparisonResult | None) -> Itera
         yield from step(f"holdfast prove more {run.id}{at}", "add episodes to these")
     if run.settings.get("is_null"):
         yield from step(f"holdfast prove null {run.id}{at}", "how often it would have promoted")
-    yield from step(f"holdfast rollouts {run.id} --limit 5{at}", "every try with its reward")
+    yield from step(f"holdfast run rollouts {run.id} --limit 5{at}", "every try with its reward")
 
 
 def _decide(store: Store, run: RunRecord) -> str | None:
@@ -118,10 +117,9 @@ def _decide(store: Store, run: RunRecord) -> str | None:
     return f"holdfast release decide {new.id} --run {run.id}{' --untrained' if is_untrained else ''}"
 
 
-def _cells(one: MetricComparison) -> tuple[str, str, str, str]:
-    corrected = "" if one.corrected is None else f"{one.corrected:+.3f}"
-    ends = f"{one.interval.low:+.3f} to {one.interval.high:+.3f}"
-    return f"{one.difference:+.3f}", corrected, ends, _p(one.p_value)
+def _cells(one: MetricComparison, adjusted: float) -> tuple[str, ...]:
+    row = comparison_row(one)
+    return row.metric, row.difference, row.corrected, row.sure, _p(one.p_value), _p(adjusted), row.candidate
 
 
 def _p(value: float) -> str:

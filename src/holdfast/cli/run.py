@@ -180,7 +180,7 @@ def work(
         found = opened.runs.get(run)
         settings = settings_of(opened, found)
         if found.state is not RunState.RUNNING:
-            remedy = f"'holdfast optimize --resume {found.id}' takes it up again"
+            remedy = f"'holdfast run start --resume {found.id}' takes it up again"
             raise IllegalMove(f"run {found.id}", why=f"is {found.state}, not running", remedy=remedy)
         spec = optimize_spec(override(settings, worker_count=workers))
 

@@ -482,7 +482,7 @@ def _tasks(value: Any) -> Any:
 
 
 class OptimizeSettings(BaseModel):
-    """One `holdfast optimize` run: what it works on, with what, and at which pace."""
+    """One `holdfast run start` run: what it works on, with what, and at which pace."""
 
     model_config = STRICT
 
