@@ -1,7 +1,7 @@
 """Sequences of candidates on the same held-out tasks: whether any is promoted that is no better, and what they gain.
 
-Each candidate is tested by the e-process that the verdict reads, with the α that the account leaves, against the live
-version with its earlier tries pooled in. Whoever is promoted is live from then on, and begins with its own tries.
+Each candidate is tested by the e-process that the verdict reads, with the α that the account leaves, beside fresh tries
+of the live version, as it is by default. Whoever is promoted is live from then on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy import stats  # type: ignore[import-untyped]
 from holdfast.promote.alpha_account import level
 from holdfast.prove.calibrate import SPREAD
 from holdfast.prove.comparison import ComparisonConfig
-from holdfast.prove.history import ENOUGH, pooled_mean
+from holdfast.prove.history import ENOUGH
 from holdfast.prove.sequential import log_e
 from parts.report import rounded
 
@@ -78,19 +78,15 @@ def run_sequences(rng: np.random.Generator, sequences: int, tasks: int, draw: Dr
 def _sequences(rng: np.random.Generator, many: int, tasks: int, draw: Draw) -> dict[str, Array]:
     promoted, gained, offered = np.zeros(many), np.zeros(many), np.zeros(many)
     rates = rng.beta(RATE * SPREAD, (1.0 - RATE) * SPREAD, (many, tasks))  # of the live version, by task
-    earlier, count = np.zeros((many, tasks)), np.zeros((many, 1))  # mean and number of the live version's tries
     for number in range(1, CANDIDATES + 1):
         gain = draw(rng, many)
-        fresh = np.where(count >= ENOUGH * SEEDS, 0, SEEDS)
-        mean = pooled_mean(rng.binomial(SEEDS, rates) / SEEDS, fresh, earlier, count)
+        live = rng.binomial(SEEDS, rates) / SEEDS
         tried = rng.binomial(SEEDS, _lifted(rates, gain)) / SEEDS
         alphas = np.array([level(ALPHA, number, int(before)) for before in promoted])
-        is_promoted = log_e(tried - mean, low=-1.0, high=1.0, weights=BETS).max(axis=1) >= -np.log(alphas)
+        is_promoted = log_e(tried - live, low=-1.0, high=1.0, weights=BETS).max(axis=1) >= -np.log(alphas)
         promoted += is_promoted
         gained += gain * is_promoted
         offered += np.maximum(gain, 0.0)
-        earlier = np.where(is_promoted[:, None], tried, mean)
-        count = np.where(is_promoted[:, None], SEEDS, count + fresh)
     return {"promoted": promoted, "gained": gained, "offered": offered}
 
 

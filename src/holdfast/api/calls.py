@@ -567,9 +567,10 @@ def _decided(
     kept = samples_of(store, release) or {}
     so_far, charge = measured(store, run.id), charge_in(store, run.id)
     candidate = candidate_of(store, release, last, so_far, run=run.id, suite=evaluation.suite, charge=charge)
+    how = min(evaluation.how, at_charge(evaluation.how, charge), key=lambda one: one.alpha)
     request = PromotionRequest(
         candidate=candidate,
-        how=min(evaluation.how, at_charge(evaluation.how, charge), key=lambda one: one.alpha),
+        how=replace(how, asked=how.asked + 1),
         criteria=criteria_from(kept["criteria"]),
         reports=store.reports,
         now=time.time(),

@@ -451,7 +451,7 @@ def request_again(store: Store, release: Release, found: CandidateEvidence, *, n
     last, kept = loads(Evidence, store.blobs.get(str(release.evidence))), samples_of(store, release)
     assert kept is not None
     how, criteria = _by_our_rules(comparison_config_from(kept["weighing"]), criteria_from(kept["criteria"]))
-    how = at_charge(how, found.charge)
+    how = replace(at_charge(how, found.charge), asked=how.asked + 1)
     run = found.run
     candidate = candidate_of(store, release, last, found.measured, run=run, suite=found.suite, charge=found.charge)
     return PromotionRequest(

@@ -329,9 +329,9 @@ async def measure_lost(
     *,
     ctx: StepContext,
 ) -> InterimAnalysis:
-    """Once more, and with the same chance, what infrastructure lost; an agent that failed has had its try. Until then it
-    counted as the worst for the candidate, so no look before was too kind. Where the candidate lost more than the
-    baseline, beyond accident, losing may be its own doing and another try would be a gift: then it stays lost."""
+    """Once more, and with the same chance, what infrastructure lost; an agent that failed has had its try. It counted
+    as the worst for the candidate so far, so no look was too kind. Where the candidate lost more than the baseline,
+    beyond accident, losing may be its own doing and another try would be a gift: then it stays lost."""
     work, places = _work(policies, tasks, config, place)
     dead = {one.name for one in await ctx.in_thread(list, ctx.store.views.every(ctx.run, status=RolloutState.DEAD))}
     lost = {arm: {name: at for name, at in some.items() if name in dead} for arm, some in places.items()}
@@ -452,9 +452,9 @@ def _analyse(
     experiences = ctx.experiences(batch)
     blobs = () if before is None else InterimAnalysis.from_record(before).blobs
     new, lost = _new(experiences, places, config, before)
-    history, planned = None, len(places[CANDIDATE])
+    history, planned = (before or {}).get("history"), len(places[CANDIDATE])
     if "history" in place:
-        history = {**((before or {}).get("history") or {"spared": 0}), "has_drifted": earlier is None}
+        history = {**(history or {"spared": 0}), "has_drifted": earlier is None}
         history["spared"] += planned - len(places[BASELINE])
         blobs = _with_history(ctx.store, new, blobs, earlier)
     new = {arm: [replace(one, unit=units.get(one.task, one.unit)) for one in some] for arm, some in new.items()}
