@@ -19,6 +19,7 @@ from holdfast.contracts.errors import NotFound, StoreCorrupt
 from holdfast.contracts.evidence import Evidence
 from holdfast.contracts.records import loads
 from holdfast.contracts.run import LedgerEntry
+from holdfast.contracts.similar import leaks, normalise, text_of
 from holdfast.contracts.task import canonical
 from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.history import content
@@ -59,7 +60,9 @@ async def charged(
 ) -> Charge:
     """The charge of a test of two versions, baseline and candidate, on these tasks; `uncharged` tests on them came
     before it and are in no account."""
-    names = {one.id: (digest(one.input), content(one.input)) for one in tasks}
+    tasks = list(tasks)
+    known = digests(store, policy, [one.input for one in tasks])
+    names = {one.id: (told, content(one.input), _text(one.input)) for one, told in zip(tasks, known, strict=True)}
     kept = store.blobs.put(json.dumps(names, sort_keys=True).encode(), now=now)
     key = f"{run}/{'-' if iteration is None else iteration}/{versions[1]}"
     given: dict[str, Any] = {"key": key, "policy": policy, "run": run, "tasks": kept, "count": len(names)}
@@ -90,16 +93,47 @@ def charge_experiment(store: Store, policies: Iterable[str], name: str, *, alpha
 
 def digest(task: Any) -> str:
     """What a task is by its content: its words, whatever it is called and however they are set apart."""
-    content = {key: task[key] for key in task if key not in LABELS} if isinstance(task, Mapping) else task
-    words = " ".join(re.findall(r"\w+", canonical(content).casefold()))
+    words = " ".join(re.findall(r"\w+", canonical(_content(task)).casefold()))
     return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def _content(task: Any) -> Any:
+    return {key: task[key] for key in task if key not in LABELS} if isinstance(task, Mapping) else task
+
+
+def _text(task: Any) -> str:
+    return normalise(text_of(_content(task)))
+
+
+def digests(store: Store, policy: str, tasks: Sequence[Any]) -> list[str]:
+    """Of each task. One that says what an earlier test's did, but for a few words, is that one still: whoever changes a
+    word in each task has no fresh tasks. Tasks of one template that share no more than its frame are different."""
+    found, known = [digest(one) for one in tasks], _said_before(store, policy)
+    taken = {told for told, _ in known}
+    new = [place for place, told in enumerate(found) if told not in taken]
+    copied = leaks([text for _, text in known], [_text(tasks[place]) for place in new])
+    for at, places in copied.items():
+        found[new[at]] = known[min(places)][0]
+    return found
+
+
+def _said_before(store: Store, policy: str) -> list[tuple[str, str]]:
+    """The digest and the text of each task of the policy's tests; versions before kept no texts."""
+    found: dict[tuple[str, str], None] = {}
+    for sha256 in dict.fromkeys(str(one.body["tasks"]) for one in store.releases.charges(policy)):
+        try:
+            kept = json.loads(store.blobs.get(sha256)).values()
+        except (NotFound, StoreCorrupt):
+            continue
+        found |= dict.fromkeys((one[0], one[2]) for one in kept if len(one) > 2)
+    return list(found)
 
 
 def reader(store: Store) -> ReadTasks:
     @cache
     def read(sha256: str) -> frozenset[str] | None:
         try:
-            return frozenset(words for words, _ in json.loads(store.blobs.get(sha256)).values())
+            return frozenset(one[0] for one in json.loads(store.blobs.get(sha256)).values())
         except (NotFound, StoreCorrupt):
             return None
 

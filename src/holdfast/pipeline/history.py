@@ -129,7 +129,7 @@ def _names(store: Store, charge: Charge) -> dict[str, str]:
         kept: Mapping[str, Sequence[str]] = json.loads(store.blobs.get(charge.tasks))
     except (NotFound, StoreCorrupt):
         return {}
-    return {name: exact for name, (_, exact) in kept.items()}
+    return {name: one[1] for name, one in kept.items()}
 
 
 def _tries(store: Store, charge: Charge, source: str) -> list[Episode]:
