@@ -115,7 +115,7 @@ async def test_a_live_version_that_does_otherwise_than_it_did_is_measured_anew(s
 
 
 async def test_tries_that_opened_a_gate_are_no_earlier_tries(store: Store, base: Model) -> None:
-    """Fault: who was live when another was promoted had bad luck, and with it a low mean once the other is taken back."""
+    """Fault: who was live when another was promoted had bad luck, and so a low mean once the other is taken back."""
     play = Told(base, before=0.0, after=1.0)
     first = await play.run(store, prove=TEN)
     assert first.decided().is_accepted
@@ -134,6 +134,23 @@ async def test_a_try_counts_once_though_two_tests_rest_on_it(store: Store, base:
     second = await play.run(store, prove=ONE)
     kept = json.loads(store.blobs.get(str(second.body("0/live")["history"])))
     assert {one["count"] for one in kept.values()} == {10} and len(kept) == 30
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+async def test_what_earlier_tries_prove_is_proved_by_fresh_ones_before_a_gate_opens(
+    store: Store, base: Model, is_confirmed: bool
+) -> None:
+    """Fault: ten points of drift since the earlier tries opened the gate for 35 of 40 who were no better."""
+    play = Told(base, before=None, after=None)
+    await play.run(store, prove=TEN)
+    LIVE["success"] = 1.0  # of both: the world is kinder today, and too few tasks are watched to see it
+    found = await play.run(store, prove={**ONE, "confirm_live": is_confirmed})
+    assert found.decided().is_accepted is not is_confirmed
+    assert ("0/prove/confirm" in found.names) is is_confirmed
+    assert len(measured(found)) == (30 if is_confirmed else 6)
+    if is_confirmed:
+        assert found.evidence().comparisons["success"].difference == 0.0
+        assert found.body("0/prove/confirm")["history"]["is_confirmed"]
 
 
 @dataclass
