@@ -50,8 +50,8 @@ from holdfast.pipeline.alpha_account import at_charge
 from holdfast.pipeline.collect import collect as collect_step
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.held_out import HeldOut, check_cluster
-from holdfast.pipeline.more import candidate_of, end_of, samples_of, unfinished_after
-from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, charge_in, measured, policies_of
+from holdfast.pipeline.more import anchor_sides, candidate_of, end_of, samples_of, tell_anchor, unfinished_after
+from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, charge_in, how_of, measured, policies_of
 from holdfast.pipeline.paired import compare as compare_step
 from holdfast.pipeline.plan import forecast_of, tell
 from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
@@ -187,7 +187,9 @@ def _forecast(place: StoreAddress, spec: loop.Spec) -> Forecast:
 
 
 def _result(setup: Setup, spec: loop.Spec, store: Store, run: Run) -> Result:
-    return replace(result_of(store, run), more=partial(prove_more, setup, spec))
+    return replace(
+        result_of(store, run), more=partial(prove_more, setup, spec), anchored=partial(prove_anchor, setup, spec)
+    )
 
 
 async def _improve(spec: loop.Spec, run: Driven) -> None:
@@ -500,6 +502,59 @@ def prove_more(setup: Setup, spec: loop.Spec, result: Result, tasks: Any) -> Res
     return drive_spec(again, made, partial(_decided, setup, spec, result, evaluation)).wait()
 
 
+def prove_anchor(setup: Setup, spec: loop.Spec, against: str | None) -> Comparison:
+    """What is live against its anchor, on the held-out tasks, with an α of its own."""
+    suite = (*spec.suite, loop.sha256_of([one.record() for one in spec.held_out]))
+    with setup.place.open() as store:
+        sides, files = anchor_sides(store, spec.line, against), store.files
+        made = PairedEvaluation(
+            **sides,
+            **_as_measured(setup, spec, tuple(spec.held_out), suite, str(spec.line)),
+            how=spec.prove.how,
+            is_charged=True,
+            anchor_of=spec.line,
+        )
+        policies = policies_of(store, made)
+    runtime = runtime_for(setup.agent, setup.score, policies, setup.base_url, setup.options, files)
+    again = replace(setup, runtime=runtime, settings=made.settings)
+
+    def read(store: Store, run: Run) -> Comparison:
+        if (message := tell_anchor(store, made, run.id, who=who(), now=time.time())) is not None:
+            print(message, file=sys.stderr)
+        return comparison_of(store, run, made.versions, how_of(store, run.id), setup.waived)
+
+    title = f"{made.candidate.name} against its anchor"
+    return drive_spec(again, run_spec(again, KIND, partial(compare_step, made, policies), title), read).wait()
+
+
+def _as_measured(
+    setup: Setup, spec: loop.Spec, tasks: tuple[HeldOut, ...], suite: tuple[str, str, str], root: str
+) -> dict[str, Any]:
+    """What an evaluation has of the call whose agent, scorers and proof it uses."""
+    options, seeds = setup.options, tuple(spec.prove.seeds)
+    source = {
+        "api": setup.settings["api"],
+        "root": root,
+        "tasks": [one.record() for one in tasks],
+        "seeds": list(seeds),
+        "evidence": list(suite),
+        "agent": setup.settings["agent"],
+        "scorers": setup.settings["scorers"],
+    }
+    return {
+        "tasks": tasks,
+        "seeds": seeds,
+        "suite": suite,
+        "batch": spec.prove.batch,
+        "stop_early": True,
+        "cluster": spec.prove.cluster,
+        "seed": options["seed"],
+        "workers": options["workers"],
+        "timeout_s": options["timeout_s"],
+        "source": described(source),
+    }
+
+
 def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store: Store) -> PairedEvaluation:
     assert result.release is not None
     last, unfinished = end_of(store, result.run.id, result.release)
@@ -510,31 +565,12 @@ def _evaluation(setup: Setup, spec: loop.Spec, result: Result, tasks: Any, store
     fresh = _fresh(setup, tasks, {one.task for one in so_far.before})
     name, version, sha256 = kept["suite"]
     suite = (name, version, loop.sha256_of([sha256, *(one.record() for one in fresh)]))
-    options = setup.options
-    source = {
-        "api": setup.settings["api"],
-        "root": result.run.id,
-        "tasks": [one.record() for one in fresh],
-        "seeds": list(spec.prove.seeds),
-        "evidence": list(suite),
-        "agent": setup.settings["agent"],
-        "scorers": setup.settings["scorers"],
-    }
     made = PairedEvaluation(
-        tasks=tuple(fresh),
-        seeds=tuple(spec.prove.seeds),
-        suite=suite,
+        **_as_measured(setup, spec, tuple(fresh), suite, result.run.id),
         baseline=resolve(store, evidence.baseline),
         candidate=resolve(store, evidence.candidate),
         how=comparison_config_from(kept["weighing"]),  # as it was judged
-        batch=spec.prove.batch,
-        stop_early=True,
         least=spec.prove.least,
-        cluster=spec.prove.cluster,
-        seed=options["seed"],
-        workers=options["workers"],
-        timeout_s=options["timeout_s"],
-        source=described(source),
         continues=Continued(run=last, iteration=iteration, planned=so_far.planned, looks=so_far.looks),
         is_charged=charge_in(store, last, iteration) is not None,
     )
@@ -576,9 +612,10 @@ def _decided(
     kept = samples_of(store, release) or {}
     so_far, charge = measured(store, run.id), charge_in(store, run.id)
     candidate = candidate_of(store, release, last, so_far, run=run.id, suite=evaluation.suite, charge=charge)
+    how = min(evaluation.how, at_charge(evaluation.how, charge), key=lambda one: one.alpha)
     request = PromotionRequest(
         candidate=candidate,
-        how=min(evaluation.how, at_charge(evaluation.how, charge), key=lambda one: one.alpha),
+        how=replace(how, asked=how.asked + 1),
         criteria=criteria_from(kept["criteria"]),
         reports=store.reports,
         now=time.time(),
@@ -594,4 +631,5 @@ def _decided(
         result.release,
         told,
         result.more,
+        result.anchored,
     )

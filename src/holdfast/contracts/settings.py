@@ -316,7 +316,8 @@ class ProveBlock(BaseModel):
     max_cost: Positive = 1.0  # the most that one episode's safety can cost
     reward_range: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)  # all that a reward can be
     cluster: Name | None = None  # the key of tasks that count as one, as in "user"; None: usual names in the metadata
-    reuse_live: bool = False  # earlier tries of live are pooled in; only where nothing that it depends on can change
+    reuse_live: bool = False  # earlier tries of live are pooled in
+    confirm_live: bool = True  # and what they prove is proved by fresh ones; False: nothing live depends on can change
 
     @model_validator(mode="after")
     def _together(self) -> ProveBlock:
@@ -600,6 +601,7 @@ LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "improve.algorithm": None,
     "improve.prove.cluster": None,
     "improve.prove.reuse_live": False,
+    "improve.prove.confirm_live": True,
     "rl_optimizer.critic": CriticBlock().model_dump(),
     "rl_optimizer.gae.turn_credit": 0.0,
     **{

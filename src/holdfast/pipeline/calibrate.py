@@ -272,9 +272,12 @@ class _Drawn:
         is_tried = np.array([is_alike(both, [tasks * SEEDS] * 2) for both in counts])[:, None, None]
         # With a chance of its own, which is the worst that an agent whose chance nobody sets can make of it.
         second = cls.measured(scenario, rates, rng)
-        new = [np.where(gone & is_tried, *pair) for gone, pair in zip(first.lost, zip(second.success, first.success))]
-        gone = [lost & ~(is_tried & ~late) for lost, late in zip(first.lost, second.lost, strict=True)]
-        return replace(first, again=cls((new[0], new[1]), (gone[0], gone[1])))
+        sides = []
+        for arm in (0, 1):
+            is_new = first.lost[arm] & is_tried & ~second.lost[arm]
+            sides.append((np.where(is_new, second.success[arm], first.success[arm]), first.lost[arm] & ~is_new))
+        (before, gone), (after, hidden) = sides
+        return replace(first, again=cls((before, after), (gone, hidden)))
 
     @classmethod
     def measured(cls, scenario: Scenario, rates: tuple[Rates, Rates], rng: Rng) -> _Drawn:

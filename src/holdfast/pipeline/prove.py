@@ -131,7 +131,8 @@ class ProveConfig:
     least: int = 0  # tasks before a better candidate ends it, in a run of versions before; `criteria` say it now
     criteria: Criteria | None = None  # what the gate will ask: looking goes on until it is met
     cluster: str | None = None  # the key that says which tasks belong together; None: usual names in the metadata
-    reuse_live: bool = False  # earlier tries of live are pooled in: a live version that drifted unseen voids the proof
+    reuse_live: bool = False  # earlier tries of live are pooled in
+    confirm_live: bool = True  # what is proved by them is proved by fresh pairs, too: live may have drifted unseen
     split: Split = Split.VAL
     chance: str = ""  # names the chance of all of it
     is_null: bool = False  # the same version twice: each arm has a chance of its own
@@ -149,7 +150,7 @@ class ProveConfig:
         named = {one.name: getattr(self, one.name) for one in fields(self)}
         told = {name: value for name, value in named.items() if name not in later or value is not None}
         if not self.reuse_live:
-            del told["reuse_live"]
+            del told["reuse_live"], told["confirm_live"]
         return {
             **told,
             "how": self.how.record(),
@@ -251,14 +252,24 @@ async def prove(
         kept = await run.step(f"{name}/order", order, list(tasks), str(run.spec.seed), config.cluster)
         tasks, place["order"] = _in_order(run.store, kept, tasks), kept["order"]
     found, parts, first = before, batches(tasks, config.batch), 0
+    policies = [baseline, candidate]
+
+    async def confirmed(found: InterimAnalysis | None, count: int) -> InterimAnalysis | None:
+        """What earlier tries have proved, by fresh tries alone; from then on those count."""
+        if found is None or not is_enough(found, config) or not is_pooled(found, config):
+            return found
+        given = (policies, list(tasks[:count]), config, {**place, "first": 0}, found.record())
+        return await run.step(f"{name}/confirm", confirm, *given, title=f"{title}live beside it")
+
     for number, part in enumerate(parts):
+        found = await confirmed(found, first)
         if found is not None and is_enough(found, config):
             break
         if number >= done:
             found = await run.step(
                 f"{name}/{number}",
                 look,
-                [baseline, candidate],
+                policies,
                 part,
                 config,
                 {**place, "first": first},
@@ -266,11 +277,12 @@ async def prove(
                 title=f"{title}look {number + 1} of {len(parts)}",
             )
         first += len(part)
+    found = await confirmed(found, first)
     if found is None:
         raise BadInput("held-out tasks", why="there are none", remedy="a proof needs tasks that are not learnt from")
     if not kept.get("retries") or is_enough(found, config) or not any(found.missing.values()):
         return found
-    given = ([baseline, candidate], list(tasks), config, {**place, "first": 0}, found.record())
+    given = (policies, list(tasks), config, {**place, "first": 0}, found.record())
     return await run.step(f"{name}/lost", measure_lost, *given, title=f"{title}what was lost")
 
 
@@ -279,6 +291,12 @@ def is_enough(found: InterimAnalysis, config: ProveConfig) -> bool:
         return False
     is_met = found.tasks >= config.least if found.unmet is None else not found.unmet
     return is_met or found.verdict.outcome is Outcome.REJECT
+
+
+def is_pooled(found: InterimAnalysis, config: ProveConfig) -> bool:
+    """Whether it rests on earlier tries of the baseline, and has to be shown without them."""
+    is_used = found.history is not None and not (found.history["has_drifted"] or found.history.get("is_confirmed"))
+    return config.confirm_live and is_used and found.verdict is not None and found.verdict.outcome is Outcome.PROMOTE
 
 
 def order(tasks: Sequence[HeldOut], seed: str, cluster: str | None, *, ctx: StepContext) -> dict[str, Any]:
@@ -329,9 +347,9 @@ async def measure_lost(
     *,
     ctx: StepContext,
 ) -> InterimAnalysis:
-    """Once more, and with the same chance, what infrastructure lost; an agent that failed has had its try. Until then it
-    counted as the worst for the candidate, so no look before was too kind. Where the candidate lost more than the
-    baseline, beyond accident, losing may be its own doing and another try would be a gift: then it stays lost."""
+    """Once more, and with the same chance, what infrastructure lost; an agent that failed has had its try. It counted
+    as the worst for the candidate so far, so no look was too kind. Where the candidate lost more than the baseline,
+    beyond accident, losing may be its own doing and another try would be a gift: then it stays lost."""
     work, places = _work(policies, tasks, config, place)
     dead = {one.name for one in await ctx.in_thread(list, ctx.store.views.every(ctx.run, status=RolloutState.DEAD))}
     lost = {arm: {name: at for name, at in some.items() if name in dead} for arm, some in places.items()}
@@ -377,6 +395,52 @@ def _mended(
     )
 
 
+async def confirm(
+    policies: Sequence[Policy],
+    tasks: Sequence[HeldOut],
+    config: ProveConfig,
+    place: Mapping[str, Any],
+    before: Mapping[str, Any],
+    *,
+    ctx: StepContext,
+) -> InterimAnalysis:
+    """Runs the baseline where it was spared, and says what fresh tries alone come to. Whatever it has become since its
+    earlier tries, the candidate's try and its own are of the same day; when that is looked at, the earlier ones say."""
+    work, places = _work(policies, tasks, config, place)
+    tried = await ctx.in_thread(tried_in, ctx.store, InterimAnalysis.from_record(before))
+    known = {(one.task, one.seed) for one in tried[0]}
+    spared = {name: at for name, at in places[BASELINE].items() if at not in known}
+    rest = [one for one in work if one.name in spared]
+    batch = await ctx.collect(rest, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
+    return await ctx.in_thread(_confirmed, ctx, batch, spared, tried, config, InterimAnalysis.from_record(before))
+
+
+def _confirmed(
+    ctx: StepContext,
+    batch: Any,
+    spared: Places,
+    tried: tuple[list[Episode], list[Episode]],
+    config: ProveConfig,
+    before: InterimAnalysis,
+) -> InterimAnalysis:
+    found, lost = _new(ctx.experiences(batch), {BASELINE: spared, CANDIDATE: {}}, config, before.record())
+    live, candidate = tried
+    units = {one.task: one.unit for one in candidate}
+    whole = {(one.task, one.seed): one for one in (*live, *found[BASELINE])}
+    fresh = [replace(whole[at], unit=units[at[0]]) for one in candidate if (at := (one.task, one.seed)) in whole]
+    new = {BASELINE: fresh, CANDIDATE: candidate, LIVE: fresh}
+    told = {"unmet": None, **judged(fresh, candidate, config)}
+    return replace(
+        before,
+        number=before.number + 1,
+        missing=lost,
+        episodes=ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()}),
+        earlier=(),
+        history={**(before.history or {}), "spared": 0, "is_confirmed": True},
+        **told,
+    )
+
+
 def _pooled(live: Sequence[Episode], candidate: Sequence[Episode], earlier: Earlier | None) -> list[Episode]:
     """The baseline's episodes with its earlier tries, where they count."""
     if earlier is None:
@@ -395,9 +459,9 @@ def _value(how: ComparisonConfig) -> str:
 def _known_before(
     ctx: StepContext, place: Mapping[str, Any], before: Mapping[str, Any] | None, value: str
 ) -> Earlier | None:
-    """Earlier tries of the baseline that tell the value; None where there are none, or where it has drifted since."""
-    kept = place.get("history")
-    if kept is None or (before is not None and (before.get("history") or {}).get("has_drifted")):
+    """Earlier tries of the baseline that tell the value; None where there are none, or where they count no longer."""
+    kept, used = place.get("history"), ((before or {}).get("history") or {})
+    if kept is None or used.get("has_drifted") or used.get("is_confirmed"):
         return None
     known = {task: EarlierTries.from_record(one) for task, one in ctx.read(str(kept)).items()}
     return {task: one for task, one in known.items() if value in one.means}
@@ -452,9 +516,10 @@ def _analyse(
     experiences = ctx.experiences(batch)
     blobs = () if before is None else InterimAnalysis.from_record(before).blobs
     new, lost = _new(experiences, places, config, before)
-    history, planned = None, len(places[CANDIDATE])
+    history, planned = (before or {}).get("history"), len(places[CANDIDATE])
     if "history" in place:
-        history = {**((before or {}).get("history") or {"spared": 0}), "has_drifted": earlier is None}
+        history = {"spared": 0, **(history or {})}
+        history["has_drifted"] = earlier is None and not history.get("is_confirmed")
         history["spared"] += planned - len(places[BASELINE])
         blobs = _with_history(ctx.store, new, blobs, earlier)
     new = {arm: [replace(one, unit=units.get(one.task, one.unit)) for one in some] for arm, some in new.items()}

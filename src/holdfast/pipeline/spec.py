@@ -493,6 +493,7 @@ def prove_config(settings: OptimizeSettings) -> ProveConfig:
         least=criteria(how).least,
         cluster=how.cluster,
         reuse_live=how.reuse_live,
+        confirm_live=how.confirm_live,
         timeout_s=settings.attempt_timeout_secs,
         is_timed=not settings.deterministic,
     )
