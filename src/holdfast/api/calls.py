@@ -155,6 +155,10 @@ def start(
     found, base = task_set(tasks), policy_from(policy, model)
     limit = None if budget is None else budget.rollouts
     asked = algorithm_for(algorithm, base)
+    if "vllm" in chosen:
+        from holdfast.pipeline.spec import with_importance_cap
+
+        asked = with_importance_cap(asked)
     learning, proving = _divided(base, asked, found, limit, chosen)
     given = {"name": name, "algorithm": described(asked), "budget": limit}
     setup = prepare(

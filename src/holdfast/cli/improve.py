@@ -349,6 +349,9 @@ class ImproveOptions:
     )
     device: DeviceOption = None
     dtype: DtypeOption = None
+    vllm: Annotated[
+        list[str] | None, Option(metavar="URL", help="A vLLM server that samples; repeat it for several. Needs --lora.")
+    ] = None
     agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None
     policy: Annotated[str | None, Option(metavar="NAME", help="Which line of versions is improved.")] = None
     iterations: Annotated[int | None, Option(metavar="N", min=1, max=10_000, help="How many.")] = None
@@ -377,7 +380,7 @@ class ImproveOptions:
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
         if self.env is None and self.reward_range is not None:
             raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
-        for name in ("model", "lora", "device", "dtype", "agent", "follow", "train_on", "waive_safety"):
+        for name in ("model", "lora", "device", "dtype", "vllm", "agent", "follow", "train_on", "waive_safety"):
             if self.env is not None and getattr(self, name) is not None:
                 raise BadInput(
                     f"--{name.replace('_', '-')}",
@@ -392,7 +395,7 @@ class ImproveOptions:
         settings = load_settings(config)
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
         block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
-        names = ("model", "lora", "device", "dtype", "agent", "train_on")
+        names = ("model", "lora", "device", "dtype", "vllm", "agent", "train_on")
         named = {"safety_waived": self.waive_safety, **{name: getattr(self, name) for name in names}}
         settings = override(settings, improve=block, **named)
         return _found(settings, at.store, at.project)

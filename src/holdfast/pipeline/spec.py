@@ -140,7 +140,7 @@ def improve_spec(settings: OptimizeSettings) -> RunSpec:
     spec = Spec(
         line=block.policy,
         policy=policy,
-        algorithm=_algorithm(settings, block),
+        algorithm=with_importance_cap(_algorithm(settings, block)) if settings.vllm else _algorithm(settings, block),
         tasks=settings.train,
         held_out=held_out_of(settings),
         prove=prove_config(settings),
@@ -288,6 +288,9 @@ def _spec(
 def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Engine, Connect]:
     """Who answers for policies in this process, and how another process reaches the model."""
     if isinstance(policy, Prompt):
+        if settings.vllm:
+            why = "is for local models whose adapters learn"
+            raise BadInput("vllm", why=why, remedy="give --base-url, where a model is behind an address")
         connect = connection(settings)
         return Endpoints(lambda model: connect(None)), connect
     if settings.worker_kind != "tasks":
@@ -296,6 +299,10 @@ def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Engine, Connect
             why="a local model answers within this process",
             remedy='use "tasks", or serve the model and give --base-url',
         )
+    if settings.vllm:
+        from holdfast.collect.vllm import VllmEngine
+
+        return VllmEngine(settings.vllm, seed=settings.seed, api_key=os.environ.get("VLLM_API_KEY")), no_model
     from holdfast.policies.engine import LocalEngine
 
     # A few more slots than one worker needs: a prompt that begins like an earlier one leaves that one in its slot.
@@ -423,6 +430,19 @@ def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
         seed=settings.seed,
         train_on=settings.train_on,
     )
+
+
+IMPORTANCE_CAP = 2.0
+
+
+def with_importance_cap(algorithm: Any) -> Any:
+    """The same where another program samples: its log-probs are not the trainer's to the last bit, so the ratio is from
+    the trainer's own, weighed by trainer over sampler up to a cap. One that was given stays."""
+    if getattr(algorithm, "importance_cap", algorithm) is None:
+        return replace(algorithm, importance_cap=IMPORTANCE_CAP)
+    if getattr(getattr(algorithm, "ppo", None), "importance_cap", algorithm) is None:
+        return replace(algorithm, ppo=replace(algorithm.ppo, importance_cap=IMPORTANCE_CAP))
+    return algorithm
 
 
 def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: ConstraintBlock | None = None) -> TurnPPO:

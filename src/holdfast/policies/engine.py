@@ -116,7 +116,7 @@ class Local:
     ) -> ModelCall:
         request, template = self._request(messages, tools, sampling), self._template
         completion, version = await asyncio.wrap_future(self._desk.submit(request))
-        return _call(f"{self.name}@{version}", messages, request, completion, template)
+        return call_of(f"{self.name}@{version}", messages, request, completion, template)
 
     async def stream(
         self,
@@ -144,7 +144,7 @@ class Local:
                     yield {**text, "token_ids": ids, "logprobs": logprobs}
                     ids, logprobs = [], []
             completion, version = await answer
-            yield _call(f"{self.name}@{version}", messages, request, completion, template)
+            yield call_of(f"{self.name}@{version}", messages, request, completion, template)
         finally:
             answer.cancel()
 
@@ -174,7 +174,7 @@ class Local:
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, sampling: dict[str, Any]
     ) -> DecodeRequest:
         seed = sampling.pop("seed", None)
-        drawn = _sampling(sampling)
+        drawn = sampling_of(sampling)
         ids = self._template.prompt(messages, tools or ())
         key = self._next_key() if seed is None else seed
         request = DecodeRequest(next(self._tickets), ids, drawn, key)
@@ -382,7 +382,8 @@ def _tell(job: Job, outcome: tuple[Completion, str] | HoldfastError) -> None:
         pass  # cancelled in this moment
 
 
-def _sampling(given: dict[str, Any]) -> Sampling:
+def sampling_of(given: dict[str, Any]) -> Sampling:
+    """What a call asks for, with the defaults; BadInput for a name that is unknown here."""
     unknown = sorted(set(given) - set(NAMES))
     if unknown:
         raise BadInput(
@@ -395,13 +396,14 @@ def _sampling(given: dict[str, Any]) -> Sampling:
     return Sampling(**given, stop=(stop,) if isinstance(stop, str) else tuple(stop))
 
 
-def _call(
+def call_of(
     model: str,
     messages: Sequence[Mapping[str, Any]],
     request: DecodeRequest,
     completion: Completion,
     template: ChatTemplate,
 ) -> ModelCall:
+    """The record of an answer: every parameter in force is in it, and log-probs are those under them."""
     drawn = request.sampling
     response = template.read(completion.ids, drawn.stop)
     mark = hashlib.blake2s(repr((request.ids, request.key, completion.ids)).encode(), digest_size=6).hexdigest()
