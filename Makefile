@@ -140,7 +140,7 @@ services:
 VLLM_SITE = $(shell .venv-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 VLLM = VLLM_TARGET_DEVICE=cpu VLLM_CPU_KVCACHE_SPACE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 VLLM_NO_USAGE_STATS=1 \
   .venv-vllm/bin/vllm serve --dtype float32 --enforce-eager --host 127.0.0.1 --enable-lora --max-lora-rank 16 \
-  --max-loras 4 --logprobs-mode processed_logprobs
+  --max-loras 4 --logprobs-mode processed_logprobs --no-enable-chunked-prefill
 
 .venv-vllm/.stamp: vllm.txt | .venv/bin/python
 	$(BIN)/python -m venv .venv-vllm

@@ -5,7 +5,7 @@
     python runs/train_qwen3_tools.py improve OUT --vllm http://127.0.0.1:8000/v1      the same, sampled by vLLM
     python runs/train_qwen3_tools.py --quick train OUT     a minute on a CPU, to see that every step works
 
-Tokenizer, template and conversations are those of `train_tiny_tools`; the model is written as a Hugging Face folder that
+Tokenizer, template and conversations are those of `train_tiny_tools`; the model is written as a folder that
 transformers and vLLM read. Like tiny-tools it is weak on purpose: most of its demonstrations guess. The figures are in
 docs/log.md.
 """
@@ -113,7 +113,9 @@ def task_rows(split: str, seed: int, count: int) -> list[dict[str, Any]]:
         expected = given.pop("expected")
         name = f"{split}-{seed}-{place}"
         given |= {"sampling": dict(SAMPLED)}
-        rows.append({"id": name, "input": given, "expected": expected, "split": "train" if split == "train" else "test"})
+        rows.append(
+            {"id": name, "input": given, "expected": expected, "split": "train" if split == "train" else "test"}
+        )
     return rows
 
 
@@ -158,7 +160,9 @@ def improve(out: Path, given: argparse.Namespace) -> None:
         candidate = result.candidate
         if not isinstance(candidate, Model):
             raise SystemExit(f"nothing was learnt: {learnt}")
-        found = {name: exam(one, opened.files, tasks=given.exam) for name, one in (("before", base), ("after", candidate))}
+        found = {
+            name: exam(one, opened.files, tasks=given.exam) for name, one in (("before", base), ("after", candidate))
+        }
         if given.export is not None:
             export(candidate, opened.files, given.export / "whole")
             export(candidate, opened.files, given.export / "adapters", adapters=True)

@@ -28,7 +28,13 @@ from holdfast.policies.weights import Manifest
 
 BASE, RANK = folder_of("tiny-tools"), 4
 PROMPT = hub.template_of(BASE)[0].prompt([{"role": "user", "content": "What is 4 + 4?"}])
-ASKED: Mapping[str, Any] = {"prompt": PROMPT, "temperature": 0.0, "logprobs": 1, "return_token_ids": True, "max_tokens": 6}
+ASKED: Mapping[str, Any] = {
+    "prompt": PROMPT,
+    "temperature": 0.0,
+    "logprobs": 1,
+    "return_token_ids": True,
+    "max_tokens": 6,
+}
 NAME = "holdfast-a"
 EXCHANGE: Sequence[tuple[str, str, Mapping[str, Any] | None]] = (
     ("GET", "/v1/models", None),

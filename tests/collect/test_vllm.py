@@ -135,13 +135,19 @@ def test_log_probs_from_before_the_temperature_are_refused(tmp_path: Path) -> No
     [
         (hf.Model("tiny-tools"), {}, "vLLM is sent adapters alone; give a rank"),
         (hf.Model("sprout-weak"), {}, "is not in Hugging Face's format"),
-        (hf.Prompt(system="a"), {"model": "m", "base_url": "http://127.0.0.1:9/v1"}, "is for models whose adapters learn"),
+        (
+            hf.Prompt(system="a"),
+            {"model": "m", "base_url": "http://127.0.0.1:9/v1"},
+            "is for models whose adapters learn",
+        ),
         (hf.Model("tiny-tools", lora=4), {"deterministic": True}, "leave one of them out"),
         (hf.Model("tiny-tools", lora=4), {"vllm": ()}, "no server is named"),
         (hf.Model("tiny-tools", lora=4), {"vllm": "ftp://there"}, "is not http"),
     ],
 )
-def test_what_vllm_cannot_do_is_refused_before_any_work(policy: Any, more: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_what_vllm_cannot_do_is_refused_before_any_work(
+    policy: Any, more: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     how = {"vllm": "http://127.0.0.1:9/v1", "name": "a", "scorers": [length], "store": tmp_path / "s.sqlite", **more}
     with pytest.raises(BadInput, match=said):
         hf.improve(agent, tasks(), policy=policy, **how)

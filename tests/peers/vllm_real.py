@@ -22,11 +22,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from holdfast.collect.vllm import VllmEngine
-from holdfast.store.artifacts import FolderArtifacts
 from holdfast.contracts.engine import check_engine
 from holdfast.learn.train import recompute_logprobs
 from holdfast.policies import hub, lora
 from holdfast.policies.model import load
+from holdfast.store.artifacts import FolderArtifacts
 from tests.vllm_server import BASE, EXCHANGE, adapted, filled, versions
 
 CLOSE = 1e-3  # nats
@@ -83,10 +83,14 @@ def compare(url: str, folder: Path, prompts: int) -> float:
 
             calls = asyncio.run(asked())
             own = recompute_logprobs(load(policy, files)[0], calls)
-            gaps = [abs(a - b) for c, mine in zip(calls, own, strict=True) for a, b in zip(c.logprobs, mine, strict=True)]
+            gaps = [
+                abs(a - b) for c, mine in zip(calls, own, strict=True) for a, b in zip(c.logprobs, mine, strict=True)
+            ]
             worst = max(worst, *gaps)
             mean = sum(gaps) / len(gaps)
-            print(f"{policy.version}: {len(gaps)} tokens of {prompts} prompts, mean {mean:.1e}, most {max(gaps):.1e} nats")
+            print(
+                f"{policy.version}: {len(gaps)} tokens of {prompts} prompts, mean {mean:.1e}, most {max(gaps):.1e} nats"
+            )
     finally:
         engine.close()
     return worst

@@ -1,10 +1,10 @@
 """Answers from vLLM servers, each version of a model by its own adapters.
 
 Prompts go out as token ids and answers come back as token ids (`/v1/completions`): whatever template or parser a server
-has, the ids and log-probs are those that were sampled. The adapters of a version are written as peft's folder and loaded
-by vLLM's documented route, `/v1/load_lora_adapter`, under a name with the hash of their bytes. A name never stands for
-other bytes, so an answer under it was computed by that version, also while the next one is being loaded. Servers read
-the folder from their own disk: they share it with this process.
+has, the ids and log-probs are those that were sampled. The adapters of a version are written as peft's folder and
+loaded by vLLM's documented route, `/v1/load_lora_adapter`, under a name with the hash of their bytes. A name never
+stands for other bytes, so an answer under it was computed by that version, also while the next one is being loaded.
+Servers read the folder from their own disk: they share it with this process.
 """
 
 from __future__ import annotations
@@ -334,7 +334,9 @@ async def _introduce(server: VllmServer) -> None:
     gaps = []
     for temperature in (1.0, 2.0):
         body = {"model": served[0]["id"], "prompt": [1, 2, 3], "max_tokens": 1, "temperature": temperature}
-        status, text = await server.client.fetch("POST", "/completions", {**body, "logprobs": 2, "top_k": -1, "seed": 0})
+        status, text = await server.client.fetch(
+            "POST", "/completions", {**body, "logprobs": 2, "top_k": -1, "seed": 0}
+        )
         if status != 200:
             raise Fault(f"vLLM {server.url}", why=f"HTTP {status}: {complaint(text)}", remedy="is it a vLLM server?")
         told = sorted(json.loads(text)["choices"][0]["logprobs"]["top_logprobs"][0].values())

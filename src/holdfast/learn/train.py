@@ -656,7 +656,9 @@ class Trainer:
         gap = account.trainer_gap
         if self.settings.objective.importance_cap is not None and gap is not None and gap > APART:
             why = f"sampler and trainer differ by {gap:.2g} nats a token: they are not the same weights"
-            raise Fault("training", why=why, remedy="have the server serve the folder that learns, in the same precision")
+            raise Fault(
+                "training", why=why, remedy="have the server serve the folder that learns, in the same precision"
+            )
 
     def _alarm(self, loss: float, norm: float) -> str | None:
         """Why this gradient must not be applied."""
