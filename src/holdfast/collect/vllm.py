@@ -31,7 +31,7 @@ from holdfast.contracts.errors import BadInput, Fault, Lost
 from holdfast.contracts.rollout import Backoff
 from holdfast.contracts.trace import ModelCall
 from holdfast.policies import hub
-from holdfast.policies.chat_template import ByteTemplate, ChatTemplate
+from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, ConversationIds
 from holdfast.policies.decoder import DecodeRequest, check
 from holdfast.policies.engine import call_of, sampling_of
 from holdfast.policies.model import Model, folder_of, is_hub
@@ -250,6 +250,7 @@ class VllmVersion:
         self._engine, self._policy, self.model = engine, policy, f"local/{policy.name}"
         self._template: ChatTemplate
         self._template, self._limits = hub.template_of(folder)
+        self._memory = ConversationIds(self._template)
         self.speaks_bytes = isinstance(self._template, ByteTemplate)
         engine.load(policy)
         shortest = min(server.context for server in engine.servers)
@@ -266,7 +267,8 @@ class VllmVersion:
         request = self._request(messages, tools, sampling)
         async with self._loaded() as adapters:
             answer = await self._engine.complete(adapters, _body(request, self._limits.context, self._template))
-        return call_of(self._policy.version, messages, request, _completion(answer), self._template)
+        call = call_of(self._policy.version, messages, request, _completion(answer), self._template)
+        return self._memory.add(call, tools or ())
 
     def _request(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, given: dict[str, Any]
@@ -280,7 +282,7 @@ class VllmVersion:
             why = "the log-probs that vLLM tells are those before it"
             raise BadInput(what, why=why, remedy="start it with --logprobs-mode processed_logprobs")
         key = self._engine.next_key() if seed is None else seed
-        request = DecodeRequest(0, self._template.prompt(messages, tools or ()), sampling, key)
+        request = DecodeRequest(0, self._memory.prompt(messages, tools or ()), sampling, key)
         check(request, self._limits)
         return request
 
