@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -36,9 +37,11 @@ CHATML = """
 LLAMA = """
 {{- '<|begin_of_text|>' }}{% if tools %}{{ '<|start_header_id|>system<|end_header_id|>\\n\\nEnvironment: ipython' }}
 {%- for t in tools %}{{ t | tojson }}{% endfor %}{{ '<|eot_id|>' }}{% endif %}
-{%- for m in messages %}{{ '<|start_header_id|>' + ('ipython' if m.role == 'tool' else m.role) + '<|end_header_id|>\\n\\n' }}
+{%- for m in messages %}{{ '<|start_header_id|>' + ('ipython' if m.role == 'tool' else m.role) }}
+{{- '<|end_header_id|>\\n\\n' }}
 {%- if m.tool_calls %}{% set f = m.tool_calls[0].function %}
-{{- '{"name": "' + f.name + '", "parameters": ' + (f.arguments | tojson) + '}' }}{% else %}{{ m.content | trim }}{% endif %}
+{{- '{"name": "' + f.name + '", "parameters": ' + (f.arguments | tojson) + '}' }}
+{%- else %}{{ m.content | trim }}{% endif %}
 {{- '<|eot_id|>' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
 MISTRAL = """
@@ -52,7 +55,8 @@ GRANITE = """
 {%- if tools %}{{ '<|role|>tools<|/role|>' + (tools | tojson) + '<|end|>\\n' }}{% endif %}
 {%- for m in messages %}{{ '<|role|>' + m.role + '<|/role|>' + m.content }}
 {%- if m.tool_calls %}{{ '<|tool_call|>[' }}{% for c in m.tool_calls %}{{ '{"name": "' + c.function.name }}
-{{- '", "arguments": ' + (c.function.arguments | tojson) + '}' }}{% endfor %}{{ ']' }}{% endif %}{{ '<|end|>\\n' }}{% endfor %}
+{{- '", "arguments": ' + (c.function.arguments | tojson) + '}' }}{% endfor %}{{ ']' }}{% endif %}
+{{- '<|end|>\\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|role|>assistant<|/role|>' }}{% endif %}"""
 FAMILIES = {  # the template, the marks that are tokens of their own, the end of an answer
     "qwen2": (CHATML.replace("KEEPS", "true"), ("<|im_start|>", "<|im_end|>"), "<|im_end|>"),
@@ -127,7 +131,7 @@ def spelt(family: str, text: str, cuts: list[int]) -> list[int]:
     if family == "bytes":
         return list(text.encode())
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    parts = [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    parts = [text[a:b] for a, b in pairwise(places)]
     return [token for part in parts for token in reader(family).encode(part, add_special_tokens=False)]
 
 
@@ -242,4 +246,4 @@ def test_the_turns_of_a_sampled_conversation_are_one_sequence(is_remembered: boo
             return await asyncio.gather(*map(talk, range(8)))
 
         broken = sum(asyncio.run(all_of_them()))
-    assert broken == 0 if is_remembered else broken >= 8, broken
+    assert (broken == 0) is is_remembered
