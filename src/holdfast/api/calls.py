@@ -156,6 +156,10 @@ def start(
     found, base = task_set(tasks), policy_from(policy, model)
     limits = Budget() if budget is None else budget
     asked = algorithm_for(algorithm, base)
+    if "vllm" in chosen:
+        from holdfast.pipeline.spec import with_importance_cap
+
+        asked = with_importance_cap(asked)
     learning, proving = _divided(base, asked, found, limits, chosen)
     learning = connected(learning, lambda named, at: client(named, at or base_url))
     given = {"name": name, "algorithm": described(asked), "budget": limits.rollouts, **limits.in_tokens}

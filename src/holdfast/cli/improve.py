@@ -351,6 +351,9 @@ class ImproveOptions:
     )
     device: DeviceOption = None
     dtype: DtypeOption = None
+    vllm: Annotated[
+        list[str] | None, Option(metavar="URL", help="A vLLM server that samples; repeat it for several. Needs --lora.")
+    ] = None
     agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None
     policy: Annotated[
         str | None, Option(metavar="NAME", help="Which line of versions is improved; prompt: its prompt, by --search.")
@@ -384,7 +387,7 @@ class ImproveOptions:
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
         if self.env is None and self.reward_range is not None:
             raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
-        of_tasks = ("model", "base_url", "lora", "device", "dtype", "agent", "follow", "train_on")
+        of_tasks = ("model", "base_url", "lora", "device", "dtype", "vllm", "agent", "follow", "train_on")
         for name in (*of_tasks, "waive_safety", "max_safety_regression"):
             if self.env is not None and getattr(self, name) is not None:
                 raise BadInput(
@@ -407,7 +410,7 @@ class ImproveOptions:
             block["prove"] = {**block["prove"], "max_safety_regression": self.max_safety_regression}
         if search.search or (self.policy == PROMPT and block["algorithm"] is None):
             block["algorithm"] = "prompt_search"
-        names = ("model", "base_url", "lora", "device", "dtype", "agent", "train_on")
+        names = ("model", "base_url", "lora", "device", "dtype", "vllm", "agent", "train_on")
         named = {"safety_waived": self.waive_safety, **{name: getattr(self, name) for name in names}}
         settings = override(settings, improve=block, **named)
         is_search = searches_prompts(settings)
