@@ -524,7 +524,7 @@ def prove_anchor(setup: Setup, spec: loop.Spec, against: str | None) -> Comparis
 
     def read(store: Store, run: Run) -> Comparison:
         if (message := tell_anchor(store, made, run.id, who=who(), now=time.time())) is not None:
-            print(message, file=sys.stderr)
+            say(message)
         return comparison_of(store, run, made.versions, how_of(store, run.id), setup.waived)
 
     title = f"{made.candidate.name} against its anchor"
