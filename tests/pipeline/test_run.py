@@ -134,6 +134,31 @@ async def test_a_run_of_which_nothing_succeeded_has_failed(
     assert agent is not echo or status.rewards["train"].rewarded == 0
 
 
+async def misspelt(task: dict[str, str], context: Context) -> str:
+    return task["question"]
+
+
+async def test_where_the_first_rollouts_all_fail_by_one_error_the_rest_is_not_run(store: Store) -> None:
+    asked = [replace(one, input={"qestion": f"what is {one.name}?"}) for one in work(300)]
+    status = await Watched(store, spec_of(all_of(asked, max_attempts=1), misspelt, workers=4)).run()
+    assert status.run_state is RunState.FAILED and status.error is not None
+    line = misspelt.__code__.co_firstlineno + 1
+    why = f"KeyError: 'question' (test_run.py:{line}, in misspelt); the first task has 'qestion'; mend the agent, "
+    assert status.error.startswith(f"no rollout succeeded: the first 16 all failed by {why}")
+    assert 16 <= status.failed < 100 and status.cancelled == 300 - status.failed
+
+
+async def test_errors_that_differ_and_a_single_success_let_a_run_go_on(store: Store) -> None:
+    """A failure is data: what fails in many ways, or not always, is the agent's own business."""
+
+    async def various(task: int, context: Context) -> int:
+        raise (ValueError, KeyError, LookupError)[task % 3]("no")
+
+    for agent, state, failed in ((various, RunState.FAILED, 40), (odd, RunState.COMPLETED, 20)):
+        status = await Watched(store, spec_of(all_of(work(40), max_attempts=1), agent, workers=1)).run()
+        assert (status.run_state, status.failed) == (state, failed)
+
+
 async def test_a_program_without_rollouts_is_completed(store: Store) -> None:
     def note() -> dict[str, Any]:
         return {"a": 1}
@@ -399,9 +424,8 @@ def test_a_process_that_slept_while_another_took_its_run_up_says_so_and_leaves_a
         out, err = asleep.communicate(timeout=PATIENCE_S)
     assert awake.returncode == 0, awake.stderr
     assert (asleep.returncode, out) == (5, "")
-    assert re.fullmatch(
-        r"holdfast: error: run run-1-\w+: another process has taken it up, and .*", err.splitlines()[-1]
-    )
+    said = r"holdfast: error: run run-1-\w+: another process has taken it up, and .*"
+    assert re.fullmatch(said, " ".join(err.split()))
     assert "Traceback" not in err
     assert (tmp_path / "status.json").read_bytes() == before
     assert json.loads(before)["run_state"] == "completed"

@@ -161,7 +161,7 @@ def test_nothing_is_made_when_only_looking(places: Files | Databases) -> None:
     url = places.blank()
     with pytest.raises(NotFound) as refused:
         open_store(url, create=False)
-    assert str(refused.value) == f"store {url}: there is none; check the path; 'holdfast optimize' creates one"
+    assert str(refused.value) == f"store {url}: there is none; check the path; 'holdfast run start' creates one"
     assert refused.value.exit_code == 2
     if isinstance(places, Files):
         assert not Path(url).exists()

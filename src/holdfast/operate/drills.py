@@ -432,7 +432,7 @@ def upgrade(scratch: Scratch, quick: bool) -> Story:
     scratch.mark("earlier", schema=earlier)
     refused = scratch.begin("runs", "--store", store)
     if scratch.end(refused) == 0:
-        raise DrillFailed("holdfast runs", why="a store of an earlier schema was taken for one of today's")
+        raise DrillFailed("holdfast run list", why="a store of an earlier schema was taken for one of today's")
     for number in range(1 if quick else 3):
         _interrupted(scratch, after_s=0.005 * number)
     done = json.loads(scratch.call("store", "migrate", "--store", store, "--json").out)

@@ -31,7 +31,7 @@ ALL = 2**31  # more rollouts than a run has
 ACTIONS = {str(wanted): action for action, wanted in WANTS.items()}  # desired state → command
 # The command that resumes a run, by its kind; the last one finds its unfinished run by itself.
 COMMANDS: Mapping[str, str] = {
-    "optimize": "optimize --resume {run}",
+    "optimize": "run start --resume {run}",
     "improve": "improve --resume {run}",
     "prove": "prove run --resume {run}",
     "sft": "policy train --resume {run}",

@@ -562,7 +562,7 @@ def open_db(url: str, *, create: bool = True, migrate: bool = True, poll_s: floa
     engine = engine_for(url)
     found, where = revision(engine), f"store {engine.url}"
     if found is None and not create:
-        raise NotFound(where, why="there is none", remedy="check the path; 'holdfast optimize' creates one")
+        raise NotFound(where, why="there is none", remedy="check the path; 'holdfast run start' creates one")
     if found is not None and found != HEAD:
         schema_is = f"its schema is {found}"
         if found < REVISIONS[0]:

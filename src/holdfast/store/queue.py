@@ -407,7 +407,7 @@ class Queue:
         run, _, name = rollout_id.partition("/")
         row = tx.one(KEY, {"run": self._runs.key(run), "name": name})
         if row is None:
-            remedy = "'holdfast rollouts RUN' lists them"
+            remedy = "'holdfast run rollouts RUN' lists them"
             raise NotFound(f"rollout {rollout_id}", why="there is none", remedy=remedy)
         state, holder = _hold(tx, row[0])
         ordered(rollout_id, state, to)

@@ -98,7 +98,7 @@ class Runs:
         why = f"there is none in project {self.project!r}"
         if found:
             why = "several start so: " + ", ".join(row[1] for row in found)
-        raise NotFound(f"run {run_id!r}", why=why, remedy="'holdfast runs' lists them")
+        raise NotFound(f"run {run_id!r}", why=why, remedy="'holdfast run list' lists them")
 
     def newest(self, *, most: int = 50, before: str | None = None) -> list[RunRecord]:
         """Newest first; `before` is the id of the last run already seen."""
@@ -207,7 +207,7 @@ class Runs:
             row = self._db.one(FIND, {"project": self.project, "id": run_id})
             if row is None:
                 why = f"there is none in project {self.project!r}"
-                raise NotFound(f"run {run_id!r}", why=why, remedy="'holdfast runs' lists them")
+                raise NotFound(f"run {run_id!r}", why=why, remedy="'holdfast run list' lists them")
             known = self._known[run_id] = (row[0], row[8])
         return known
 
@@ -226,7 +226,7 @@ def _has_gone(tx: Transaction, run_id: str, is_gone: Callable[[Process], bool]) 
 def taken_up(run_id: str) -> StaleLease:
     """What a driver is told that slept until another took its run up."""
     why = "another process has taken it up, and this one may not go on"
-    return StaleLease(f"run {run_id}", why=why, remedy="'holdfast runs' shows how the other fares")
+    return StaleLease(f"run {run_id}", why=why, remedy="'holdfast run list' shows how the other fares")
 
 
 _workers = schema.workers.c

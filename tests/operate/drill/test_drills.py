@@ -73,7 +73,9 @@ def test_commands_exits_and_marks_are_written_down_in_order(tmp_path: Path, monk
             scratch.wait("pigs fly", lambda: False, patience_s=0.0)
     lines = [line.partition(" ")[2] for line in (tmp_path / TRANSCRIPT).read_text().splitlines()]
     assert lines[0] == '* ready {"pid": 3}' and said == ["ready 3"]
-    assert lines[1].startswith("$ holdfast runs --store ") and lines[2].startswith("exit 2: holdfast: error: store ")
+    assert lines[1].startswith("$ holdfast run list --store ") and lines[2].startswith(
+        "exit 2: holdfast: error: store "
+    )
     with pytest.raises(ProcessLookupError):
         os.kill(waits.pid, 0)
 
