@@ -498,7 +498,7 @@ ROOM = re.compile(r"http://[^\s/]+")
 LOOK_S = 10.0  # between two looks at the memory of the room
 
 
-class Soak:
+class SoakDrill:
     """Runs one after the other, a service that is asked and a room that is looked at, with an accident every little
     while, until the time is over. Only the room lives all along: its memory must not grow."""
 
@@ -579,7 +579,7 @@ def soak(scratch: Scratch, quick: bool) -> Story:
     seed = random.SystemRandom().randrange(10**6)
     scratch.mark("seed", seed=seed)
     minutes = 1.0 if quick else scratch.minutes
-    run = Soak(scratch, random.Random(seed)).go_on(minutes, None if quick else scratch.practice)
+    run = SoakDrill(scratch, random.Random(seed)).go_on(minutes, None if quick else scratch.practice)
     return Story(run=run, crash="kill -9", restart=f"holdfast optimize --resume {run}")
 
 
