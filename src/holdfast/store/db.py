@@ -473,6 +473,7 @@ class Db:
         self._pid = os.getpid()
         self._idle: list[Reader] = []  # the one used last is used next
         self._closed = False
+        self.is_sealed = False  # there is a key for its ledger
         self.entered: Callable[[Transaction, int, str], None] = lambda view, seq, sha256: None  # told of the ledger
         self.changes = Notifications(engine, poll_s)
         self._writer = Writer(engine.session(), self._committed)
