@@ -153,11 +153,12 @@ class Life:
         *,
         seed: int,
         mind: Mind = Env.scripted,
+        variant: str = "compact",  # of what the mind sees
         veil: Pseudonymizer | None = None,
         hear: Callable[[Mapping[str, float | None]], None] | None = None,
     ) -> None:
         self.rules, self.seed, self.veil, self._hear = rules, seed, veil or Pseudonymizer(), hear
-        self.env = Env(rules)
+        self.env = Env(rules, variant=variant)
         self.env.reset(seed)
         self._mind = mind
         self._order = self.veil.order(self.env.residents)
