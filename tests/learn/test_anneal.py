@@ -16,9 +16,9 @@ GOOD, SO_SO, BAD = ({**SCRIPT, "return": value} for value in (3.9, 3.0, 1.0))
 
 def ran(windows: Sequence[dict[str, float]], plan: AnnealPlan = PLAN) -> AnnealState:
     state = AnnealState()
-    for figures in windows:
+    for kpis in windows:
         assert not state.is_over
-        state = advance(state, figures, SCRIPT, plan)
+        state = advance(state, kpis, SCRIPT, plan)
     return state
 
 
@@ -48,10 +48,10 @@ def test_between_the_two_limits_it_neither_goes_on_nor_back_and_not_for_ever() -
     assert {one.action for one in state.windows} == {"hold"} and state.is_over and not has_passed(state)
 
 
-@pytest.mark.parametrize("figures", [{"return": 4.0}, {"return": 4.0, "stayed": float("nan")}])
-def test_what_was_not_measured_counts_as_lost(figures: dict[str, float]) -> None:
-    assert losses(figures, SCRIPT)["stayed"] == float("inf")
-    assert ran([figures]).share(PLAN) == 0.0
+@pytest.mark.parametrize("kpis", [{"return": 4.0}, {"return": 4.0, "stayed": float("nan")}])
+def test_what_was_not_measured_counts_as_lost(kpis: dict[str, float]) -> None:
+    assert losses(kpis, SCRIPT)["stayed"] == float("inf")
+    assert ran([kpis]).share(PLAN) == 0.0
 
 
 def test_nothing_measured_is_no_anneal() -> None:

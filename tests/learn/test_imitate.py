@@ -18,7 +18,7 @@ SEED = 7
 
 
 def shown(steps: int = 300, **how: float) -> Samples:
-    given = {"share": 0.0, "keep": 1.0, **how}
+    given = {"share": 0.0, "label_rate": 1.0, **how}
     return demonstrate(Guided(4), None, steps=steps, seed=SEED, rng=np.random.default_rng(0), **given)
 
 
@@ -30,7 +30,7 @@ def test_a_clone_does_what_the_script_does_where_it_never_was() -> None:
     net, samples = fresh(), shown()
     adam = Adam(net.actor.parameters())
     loss = fit(net, adam, [samples], epochs=12, minibatch=64, lr=(1e-2, 1e-3), rng=np.random.default_rng(1))
-    unseen = demonstrate(Guided(4), None, steps=50, share=0, keep=1, seed=999, rng=np.random.default_rng(2))
+    unseen = demonstrate(Guided(4), None, steps=50, share=0, label_rate=1, seed=999, rng=np.random.default_rng(2))
     found = agreement(net, unseen, Guided.action_names, np.bincount(samples.actions, minlength=3))
     assert loss < 0.1 and found.accuracy > 0.95 and found.macro_recall > 0.95
     assert set(found.recall) == {"left", "right"}  # of what the script does; the third is never possible
@@ -52,9 +52,11 @@ def test_the_rare_action_is_told_apart_though_it_is_never_the_likeliest() -> Non
 
 def test_the_script_is_asked_where_the_network_goes_and_only_at_a_share_of_the_steps() -> None:
     """Nothing depends on who acts here, so the same seeds show the same signs, however control is shared."""
-    whole, part = shown(), shown(keep=0.25)
+    whole, part = shown(), shown(label_rate=0.25)
     assert len(whole) == 300 * 8 and 0.2 < len(part) / len(whole) < 0.3
-    mixed = demonstrate(Guided(4), fresh(), steps=300, share=0.5, keep=1.0, seed=SEED, rng=np.random.default_rng(0))
+    mixed = demonstrate(
+        Guided(4), fresh(), steps=300, share=0.5, label_rate=1.0, seed=SEED, rng=np.random.default_rng(0)
+    )
     assert np.array_equal(mixed.actions, whole.actions) and np.array_equal(mixed.observations, whole.observations)
 
 
@@ -79,4 +81,4 @@ def test_a_script_that_does_one_thing_teaches_nothing_and_is_refused() -> None:
 
 def test_an_environment_without_a_script_says_so() -> None:
     with pytest.raises(BadInput, match="has no script to learn from"):
-        demonstrate(Unguided(2), None, steps=3, share=0, keep=1, seed=1, rng=np.random.default_rng(0))
+        demonstrate(Unguided(2), None, steps=3, share=0, label_rate=1, seed=1, rng=np.random.default_rng(0))

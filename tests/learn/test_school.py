@@ -33,7 +33,7 @@ PRACTICE = EnvPPO(
     updates=20, step_updates=10, envs=8, settings=Settings(steps=16, minibatch=64, lr=2e-2, lr_end=1e-2), warmup=2
 )
 SCHOOL = School(
-    width=16, rounds=1, epochs=12, minibatch=32, lr=2e-2, keep=1.0, day=128, anneal_envs=4,
+    width=16, rounds=1, epochs=12, minibatch=32, lr=2e-2, label_rate=1.0, day=128, anneal_envs=4,
     anneal=AnnealPlan(shares=(0.5, 1.0)), practice=replace(PRACTICE, anchor_cost=0.02),
 )  # fmt: skip
 PROOF = EnvProof(episodes=120, batch=60)
@@ -148,7 +148,7 @@ def test_a_network_that_draws_draws_the_same_again_and_old_ones_keep_their_names
     assert draws[0] == draws[1] and len(set(draws[0])) == 2
 
 
-@pytest.mark.parametrize("wrong", [{"rounds": -1}, {"keep": 0.0}, {"day": 0}, {"lr_end": 1.0}])
+@pytest.mark.parametrize("wrong", [{"rounds": -1}, {"label_rate": 0.0}, {"day": 0}, {"lr_end": 1.0}])
 def test_an_impossible_school_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="school"):
         School(**wrong)

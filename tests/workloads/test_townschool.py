@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.policies.network import Network, Scripted
 from holdfast.store.store import open_store
 from holdfast.town.observations import groups
 from holdfast.workloads.townlife import Env, Life, Rules, read_rules
 from holdfast.workloads.townobserver import Soak, page, soak
-from holdfast.workloads.townschool import TownMaker, TownVectorEnv, act_of, mind_of, policy_in, school_run
+from holdfast.workloads.townschool import TownMaker, TownMind, TownVectorEnv, policy_in, school_run
 from tests.town.small import small
 
 
@@ -118,21 +118,34 @@ def test_other_rules_are_another_environment_and_the_usual_has_its_short_name() 
         TownMaker(days=0)
 
 
-def test_a_version_drives_a_town_and_without_one_it_is_the_script(rules: Rules, tmp_path: Path) -> None:
+def test_a_version_drives_a_town_and_looking_into_it_changes_nothing(rules: Rules, tmp_path: Path) -> None:
     with open_store(tmp_path / "store.db", create=True) as store:
-        release, policy = policy_in(store, None)
-        assert release is None and policy == Scripted(env="town")
+        assert policy_in(store, None) == (None, Scripted(env="town"))
         spaces = TownVectorEnv(rules, towns=1).spaces
         network = Network(width=8, sampled=True).fitted("town", spaces)
-        lives = [
-            Life(rules, seed=4, mind=mind, variant="recall")
-            for mind in (Env.scripted, mind_of(act_of(store, policy), rules), mind_of(act_of(store, network), rules))
-        ]
-        for life in lives:
-            for _ in range(40):
+        scripted, driven, looked = (
+            TownMind(store, policy, rules, version="v") for policy in (Scripted(env="town"), network, network)
+        )
+        lives = [Life(rules, seed=4, mind=mind, variant="recall") for mind in (Env.scripted, scripted, driven, looked)]
+        for _ in range(40):
+            for life in lives:
                 life.step()
+            found = lives[-1].look_into(2)
     states = [life.env.state.sha256() for life in lives]
-    assert states[0] == states[1] != states[2]
+    assert states[0] == states[1] != states[2] == states[3]
+    env = lives[-1].env
+    assert sum(one["p"] for one in found["actions"]) == pytest.approx(1.0, abs=1e-3)
+    assert {one["name"] for one in found["actions"]} == {
+        name for name, is_allowed in zip(env.actions, env.look().mask[0, 2], strict=True) if is_allowed
+    }
+    assert found["scripted"] == env.actions[int(env.scripted()[0, 2])] and found["likeliest"] in env.actions
+    assert (
+        set(found["why"]) == set(found["seen"]) == set(groups(env.senses)) and "identity" not in found["seen"]["self"]
+    )
+    with pytest.raises(NotFound, match="follow their script"):
+        lives[0].look_into(2)
+    with pytest.raises(BadInput, match="resident 4"):
+        lives[-1].look_into(4)
 
 
 def lived(life: Life, ticks: int, *, stop_at: int = -1) -> Soak:

@@ -155,10 +155,9 @@ def _driven_by(how: TownOptions, rules: Rules) -> dict[str, Any]:
     if how.policy is None:
         return {}
     with needing("learn"):
-        from holdfast.workloads.townschool import VARIANT, act_of, mind_of, policy_in
+        from holdfast.workloads.townschool import VARIANT, mind_of
     with StoreOptions(how.store, how.project).existing() as opened:
-        _, policy = policy_in(opened, None if how.policy == "live" else how.policy)
-        return {"mind": mind_of(act_of(opened, policy), rules), "variant": VARIANT}
+        return {"mind": mind_of(opened, None if how.policy == "live" else how.policy, rules), "variant": VARIANT}
 
 
 @app.command("run")
@@ -393,6 +392,7 @@ def bench(
 
 app.command("soak")(soak)
 app.command("school")(town_school.school)
+app.command("mind")(town_school.mind)
 app.command("learn", hidden=True, help="The former name of `town school`.")(town_school.school)
 
 

@@ -64,6 +64,55 @@ def school(
 QUICK_RESIDENTS = 16
 
 
+def mind(
+    at: StoreOptions,
+    policy: Annotated[str, Option(metavar="VERSION", help="A release, or live.")] = "live",
+    resident: Annotated[int, Option(metavar="N", min=0, help="Who is looked into.")] = 0,
+    tick: Annotated[int, Option(metavar="N", min=0, max=10**6, help="When: ticks lived by that version.")] = 480,
+    seed: Annotated[int, Option(metavar="N", min=0, max=2**63 - 1, help="The same seed, the same town.")] = 1,
+    rules: RulesAt = None,
+    residents: Residents = None,
+) -> Output:
+    """Look into the network that drives a resident: what it sees, what it may do and how likely that is, what it
+    expects, which numbers made it choose, and what the script would do."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with needing("learn"):
+        from holdfast.cli.show import progress
+        from holdfast.cli.town import warn
+        from holdfast.workloads.townlife import Life, read_rules
+        from holdfast.workloads.townschool import VARIANT, mind_of
+    known = read_rules(rules, residents=residents)
+    warn()
+    with at.existing() as opened:
+        driven = mind_of(opened, None if policy == "live" else policy, known)
+    life = Life(known, seed=seed, mind=driven, variant=VARIANT)
+    with progress("living", tick) as advance:
+        for _ in range(tick):
+            life.step()
+            advance()
+    found = life.look_into(resident)
+    return Output(found, "\n".join(_mind_lines(found)))
+
+
+def _mind_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{found['name']} at tick {found['tick']}, driven by {found['version']}"
+    yield f"the script would: {found['scripted']}"
+    if "value" in found:
+        yield f"expects {found['value']:+.2f} (0: the usual return, 1: its spread)"
+    yield "may do"
+    for one in found["actions"][:8]:
+        share = "" if one["p"] is None else f"{one['p']:7.1%}  {'█' * round(30 * one['p'])}"
+        yield f"  {one['name']:16}{share}"
+    for title, parts in (("sees", found["seen"]), ("why", found.get("why", {}))):
+        if parts:
+            yield title
+        for group, value in parts.items():
+            text = f"{value:+.2f}" if isinstance(value, float) else ", ".join(f"{k} {v:g}" for k, v in value.items())
+            yield from folded(f"  {group:14}{text}") if text else ()
+    if found.get("strongest"):
+        yield from folded("most: " + ", ".join(f"{one['name']} {one['share']:+.2f}" for one in found["strongest"]))
+
+
 def _lines(status: Status, report: SchoolReport, again: str, at: str) -> Iterator[str]:
     yield f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s"
     if report.bc_accuracy is not None and report.bc_macro_recall is not None:

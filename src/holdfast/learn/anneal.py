@@ -1,6 +1,6 @@
 """Mixed control: seats pass from a script to a network share by share, and go back by themselves where that hurts.
 
-The guard compares figures of merit with those of the script alone in the same environments, share by share. It has
+The guard compares KPIs with those of the script alone in the same environments, share by share. It has
 hysteresis: a loss beyond `worse` goes back at once, only one within `better` counts for going on, and after a return
 two such windows are needed. What is measured, and where, is the caller's business.
 """
@@ -41,7 +41,7 @@ class AnnealWindow:
     """One window of mixed control, and what the guard made of it."""
 
     share: float
-    figures: Mapping[str, float]
+    kpis: Mapping[str, float]
     worst: str  # the figure that lost most
     loss: float  # of it, as a share of the script's
     action: str  # advance, hold, return or done
@@ -61,25 +61,25 @@ class AnnealState:
         return 0.0 if self.place < 0 else plan.shares[self.place]
 
     def plain(self, plan: AnnealPlan) -> dict[str, Any]:
-        windows = [asdict(one) | {"figures": dict(one.figures)} for one in self.windows]
+        windows = [asdict(one) | {"kpis": dict(one.kpis)} for one in self.windows]
         return {"share": self.share(plan), "returns": self.returns, "windows": windows}
 
 
-def losses(figures: Mapping[str, float], script: Mapping[str, float]) -> dict[str, float]:
+def losses(kpis: Mapping[str, float], script: Mapping[str, float]) -> dict[str, float]:
     """How much each figure lost, as a share of the script's; one that is missing or no number lost everything."""
     found = {}
     for name, value in script.items():
-        now = figures.get(name)
+        now = kpis.get(name)
         is_known = now is not None and isfinite(now)
         found[name] = max(0.0, value - now) / max(abs(value), FLOOR) if is_known and now is not None else float("inf")
     return found
 
 
 def advance(
-    state: AnnealState, figures: Mapping[str, float], script: Mapping[str, float], plan: AnnealPlan
+    state: AnnealState, kpis: Mapping[str, float], script: Mapping[str, float], plan: AnnealPlan
 ) -> AnnealState:
     """The state after one window."""
-    lost = losses(figures, script)
+    lost = losses(kpis, script)
     if not lost:
         raise BadInput("the anneal", why="nothing was measured, and what nobody measures cannot go back")
     worst = max(lost, key=lambda name: lost[name])
@@ -96,7 +96,7 @@ def advance(
         if greens >= (2 if returns else 1):
             is_over = place + 1 == len(plan.shares)
             action, place, greens = ("done", place, greens) if is_over else ("advance", place + 1, 0)
-    told = AnnealWindow(share=share, figures=dict(figures), worst=worst, loss=loss, action=action)
+    told = AnnealWindow(share=share, kpis=dict(kpis), worst=worst, loss=loss, action=action)
     windows = (*state.windows, told)
     return replace(state, place=place, greens=greens, returns=returns, is_over=is_over, windows=windows)
 

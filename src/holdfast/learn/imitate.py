@@ -75,12 +75,12 @@ def demonstrate(
     *,
     steps: int,
     share: float,
-    keep: float,
+    label_rate: float,
     seed: int,
     rng: np.random.Generator,
     check: Callable[[], None] = lambda: None,
 ) -> Samples:
-    """Plays `steps` and asks the script at a share `keep` of them. `share` of the seats are the network's (mixed
+    """Plays `steps` and asks the script at a share `label_rate` of them. `share` of the seats are the network's (mixed
     control); the others are the script's own. A seat without a choice has nothing to teach, nor has a script that wants
     what is not possible."""
     view, rows = envs.reset(seed), list[tuple[Any, Any, Any]]()
@@ -91,7 +91,7 @@ def demonstrate(
             check()
         scripted = script_of(view)
         mask = np.ones((envs.count, envs.spaces.actions), np.bool_) if view.mask is None else view.mask
-        asked = (mask.sum(axis=1) > 1) & mask[seats, scripted] & (rng.random(envs.count) < keep)
+        asked = (mask.sum(axis=1) > 1) & mask[seats, scripted] & (rng.random(envs.count) < label_rate)
         rows.append((view.values[asked].astype(np.float16), mask[asked].copy(), scripted[asked].copy()))
         actions = scripted if net is None else np.where(is_own, drawn(net, view, first, rng), scripted)
         result = envs.step(actions)

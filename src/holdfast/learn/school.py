@@ -80,7 +80,7 @@ class School:
     minibatch: int = 1024
     lr: float = 2e-3
     lr_end: float = 1e-4
-    keep: float = 0.15  # share of the steps at which the script is asked
+    label_rate: float = 0.15  # share of the steps at which the script is asked
     day: int = 1440  # steps of a round, and of a window of the anneal
     anneal: AnnealPlan = PASSED_OVER
     anneal_envs: int = 2
@@ -93,9 +93,11 @@ class School:
         for name in ("width", "epochs", "minibatch", "day", "anneal_envs"):
             if getattr(self, name) < 1:
                 raise BadInput(f"school.{name} = {getattr(self, name)}", why="must be at least 1")
-        if self.rounds < 0 or not 0.0 < self.keep <= 1.0 or not 0.0 <= self.lr_end <= self.lr:
-            why = "rounds must not be negative, keep above 0 and at most 1, lr_end from 0 to lr"
-            raise BadInput(f"school.rounds = {self.rounds}, keep = {self.keep}, lr_end = {self.lr_end}", why=why)
+        if self.rounds < 0 or not 0.0 < self.label_rate <= 1.0 or not 0.0 <= self.lr_end <= self.lr:
+            why = "rounds must not be negative, label_rate above 0 and at most 1, lr_end from 0 to lr"
+            raise BadInput(
+                f"school.rounds = {self.rounds}, label_rate = {self.label_rate}, lr_end = {self.lr_end}", why=why
+            )
 
     def within(self, env: str, make: Callable[[int], VectorEnv], held_out: Sequence[int]) -> School:
         """The same in a given environment."""
@@ -104,7 +106,7 @@ class School:
 
     def record(self) -> dict[str, Any]:
         """All that a user chooses, as plain JSON."""
-        names = ("width", "rounds", "epochs", "minibatch", "lr", "lr_end", "keep", "day", "anneal_envs", "seed")
+        names = ("width", "rounds", "epochs", "minibatch", "lr", "lr_end", "label_rate", "day", "anneal_envs", "seed")
         kept = {name: getattr(self, name) for name in names}
         return {"school": kept, "anneal": asdict(self.anneal), "practice": self.practice.record()}
 
@@ -173,7 +175,13 @@ class School:
             assert isinstance(policy, Network)
             net = policy.load(ctx.files)
         first = self._env_seed(state)
-        how: dict[str, Any] = {"steps": self.day, "keep": self.keep, "seed": first, "rng": rng, "check": ctx.check}
+        how: dict[str, Any] = {
+            "steps": self.day,
+            "label_rate": self.label_rate,
+            "seed": first,
+            "rng": rng,
+            "check": ctx.check,
+        }
         new = demonstrate(envs, net if rounds else None, share=1.0, **how)
         check_samples(new)
         samples = [*samples, new]
@@ -208,7 +216,9 @@ class School:
         assert self.make is not None
         rng = np.random.default_rng(UNSEEN)
         envs = self.make(max(1, self.practice.envs // 4))
-        unseen = demonstrate(envs, None, steps=self.day, share=0.0, keep=1.0, seed=UNSEEN, rng=rng, check=ctx.check)
+        unseen = demonstrate(
+            envs, None, steps=self.day, share=0.0, label_rate=1.0, seed=UNSEEN, rng=rng, check=ctx.check
+        )
         return agreement(net, unseen, names, np.bincount(shown.actions, minlength=len(names))).plain()
 
     def _leaked(self, first: int) -> Finding:

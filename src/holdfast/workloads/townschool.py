@@ -7,7 +7,7 @@ are those of every other policy (`learn.school`, `pipeline.control`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,11 @@ from holdfast.learn.school import PRACTISED, School
 from holdfast.pipeline.context import Endpoints
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.run import RunSpec
+from holdfast.policies.inspect import explain
 from holdfast.policies.network import Network, Scripted
 from holdfast.prove.estimate import difference
 from holdfast.store.store import Store
-from holdfast.workloads.townlife import Env, Rules, Seen, read_rules
+from holdfast.workloads.townlife import Env, Rules, Seen, groups, read_rules
 from holdfast.workloads.townlife import TownState as Town
 
 LINE = "town"  # the policy's name where none is given
@@ -35,6 +36,7 @@ VARIANT = "recall"
 RETURNS = (0.0, 8.0)  # of a resident and day: a town below the first has failed, and none came near the second
 PARTS = 8  # of a day, by which the towns that are learnt in are staggered
 HOURS = 24
+STRONGEST = 8  # of what made a choice, so many are named
 Numbers = NDArray[np.float64]
 
 
@@ -181,7 +183,7 @@ class TownMaker:
 QUICK = School(
     rounds=3,
     epochs=6,
-    keep=0.6,
+    label_rate=0.6,
     practice=replace(PRACTISED, updates=6, step_updates=3, warmup=3, envs=4),
     anneal=AnnealPlan(shares=(0.5, 1.0), better=0.5, worse=1.0),
 )
@@ -312,19 +314,57 @@ def act_of(store: Store, policy: Network | Scripted) -> Act:
     return act
 
 
-Mind = Callable[[Env], NDArray[np.int64]]
+class TownMind:
+    """A version as what drives a running town: called with it, it says what the residents do next. `look` shows what
+    its network makes of one resident; nothing is worked out for whoever is not looked at."""
 
+    def __init__(self, store: Store, policy: Network | Scripted, rules: Rules, *, version: str) -> None:
+        count = int(rules["residents"])
+        self.version, self._first = version, np.ones(count, np.bool_)
+        self._choose = act_of(store, policy).many(count)
+        self._net = policy.load(store.files) if isinstance(policy, Network) else None
 
-def mind_of(act: Act, rules: Rules) -> Mind:
-    """A policy as what drives a running town: what its residents do next."""
-    choose, first = act.many(int(rules["residents"])), np.ones(int(rules["residents"]), np.bool_)
-
-    def mind(env: Env) -> NDArray[np.int64]:
-        seen = env.look()
-        rows = env.residents
+    def __call__(self, env: Env) -> NDArray[np.int64]:
+        seen, rows = env.look(), env.residents
         features, mask = seen.features.reshape(rows, -1), seen.mask.reshape(rows, -1).view(np.bool_)
-        chosen = choose(Observation(features, mask, env.scripted().ravel()), first)
-        first[:] = seen.terminated.ravel()
+        chosen = self._choose(Observation(features, mask, env.scripted().ravel()), self._first)
+        self._first = seen.terminated.ravel().copy()
         return np.asarray(chosen, np.int64).reshape(1, rows)
 
-    return mind
+    def look(self, env: Env, seat: int) -> dict[str, Any]:
+        """What is seen by group, what is possible and how likely, what it is worth, why, and what the script would do.
+        The seat's `identity` is left out: it would undo a pseudonym."""
+        names, actions = env.senses.features, env.actions
+        seen, mask = env.look(), env.look().mask[0, seat].view(np.bool_)
+        values = seen.features[0, seat].copy()
+        shown = {
+            group: {names[k]: round(float(values[k]), 3) for k in places if values[k] and names[k] != "identity"}
+            for group, places in groups(env.senses).items()
+        }
+        told: dict[str, Any] = {"version": self.version, "tick": int(env.state.town["tick"][0]), "seen": shown}
+        told["scripted"] = actions[int(env.scripted()[0, seat])]
+        told["actions"] = [{"name": actions[k], "p": None} for k in np.flatnonzero(mask)]
+        if self._net is None:
+            return told
+        found = explain(self._net, values, mask)
+        order = np.flatnonzero(mask)[np.argsort(-found.probabilities[mask], kind="stable")]
+        told["actions"] = [{"name": actions[k], "p": round(float(found.probabilities[k]), 4)} for k in order]
+        told |= {"likeliest": actions[found.action], "value": round(found.value, 3), "gap": round(found.gap, 4)}
+        told["why"] = {
+            group: round(float(found.saliency[places.start : places.stop].sum()), 3)
+            for group, places in groups(env.senses).items()
+        }
+        strongest = np.argsort(-np.abs(found.saliency), kind="stable")[:STRONGEST]
+        told["strongest"] = [
+            {"name": names[k], "share": round(float(found.saliency[k]), 3)} for k in strongest if found.saliency[k]
+        ]
+        return told
+
+
+def mind_of(store: Store, version: str | None, rules: Rules) -> TownMind:
+    """What drives a town: a release by its name, or what is live."""
+    release, policy = policy_in(store, version)
+    if isinstance(policy, Network):
+        env = Env(rules, variant=VARIANT)
+        policy.fitted(policy.env, Spaces(observation=len(env.senses.features), actions=len(env.actions)))
+    return TownMind(store, policy, rules, version="scripts" if release is None else release.id)
