@@ -26,7 +26,7 @@ from holdfast.pipeline.held_out import HeldOut, batches, mixed
 from holdfast.pipeline.promote import evidence_from
 from holdfast.pipeline.prove import ARMS, InterimAnalysis, ProveConfig, is_enough, judged
 from holdfast.policies.prompt import Prompt
-from holdfast.promote.gate import Criteria, decide, needs_drawn
+from holdfast.promote.gate import WAIVED, Criteria, decide, needs_drawn
 from holdfast.prove.comparison import ComparisonConfig, compare_versions
 from parts.peer import Peer
 from parts.prompt_problems import BANK, BASE, TRAIN, Cell, Problem, Search
@@ -120,9 +120,10 @@ def _text(policy: Any) -> str:
 
 def proof(candidate: str, tasks: Sequence[HeldOut], seed: int) -> Any:
     """Look after look as `hf.improve` takes them, then the gate; the rollouts of both versions, and whether it opened.
-    Greedy decoding has one outcome: one seed."""
-    criteria = Criteria(max_p_value=ALPHA, require_audit=False)
-    config = ProveConfig(how=ComparisonConfig(alpha=ALPHA), criteria=criteria, batch=BATCH, seeds=(0,))
+    Greedy decoding has one outcome: one seed. Safety is waived: no problem has any, and no peer looks at it."""
+    criteria = Criteria(max_p_value=ALPHA, max_safety_regression=None, require_audit=False)
+    how = ComparisonConfig(alpha=ALPHA, max_safety_regression=None)
+    config = ProveConfig(how=how, least=criteria.least, batch=BATCH, seeds=(0,))
     sides: tuple[list[Episode], list[Episode]] = ([], [])
     for part in batches(mixed(tasks, seed=str(seed)), config.batch):
         cells: list[Cell] = [(text, "held_out", int(one.id[1:])) for text in (BASE, candidate) for one in part]
@@ -139,6 +140,7 @@ def proof(candidate: str, tasks: Sequence[HeldOut], seed: int) -> Any:
         evidence_from(found, config.how, policy="bench", suite="bench", versions=ARMS),
         missing={"planned": len(sides[0]), **dict.fromkeys(ARMS, 0)},
         audit=(Finding(name="no_secrets", severity="critical", count=0, of=1),),
+        manifest={WAIVED: "no problem has any"},
         samples=64 * "0",
     )
     return 2 * len(sides[0]), decide(evidence, criteria).open
