@@ -22,6 +22,7 @@ from holdfast.api.inputs import (
     Options,
     TaskScore,
     agent_from,
+    client,
     described,
     held_out,
     measured_on,
@@ -54,6 +55,7 @@ from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, charge_i
 from holdfast.pipeline.paired import compare as compare_step
 from holdfast.pipeline.plan import forecast_of
 from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
+from holdfast.pipeline.prompts import connected, paid_by, proof_part, searching, too_small
 from holdfast.pipeline.prove import ProveConfig, prove
 from holdfast.pipeline.run import DurableRun as Driven
 from holdfast.pipeline.versions import resolve
@@ -65,7 +67,6 @@ from holdfast.store.store import Store
 
 T = TypeVar("T")
 BATCH = 50  # tasks between two looks
-PROOF_SHARE = 2 / 3  # of a budget of rollouts that may be kept for the proof
 ARMS = ("baseline", "candidate")
 PROVING = ("seeds", "alpha", "min_effect", "reward_range", "cluster")
 
@@ -153,10 +154,11 @@ def start(
         raise BadInput("scorers", why="there are none", remedy="give at least one: what is not measured cannot improve")
     chosen = options_of(options, *PROVING, "iterations", "stage")
     found, base = task_set(tasks), policy_from(policy, model)
-    limit = None if budget is None else budget.rollouts
+    limits = Budget() if budget is None else budget
     asked = algorithm_for(algorithm, base)
-    learning, proving = _divided(base, asked, found, limit, chosen)
-    given = {"name": name, "algorithm": described(asked), "budget": limit}
+    learning, proving = _divided(base, asked, found, limits, chosen)
+    learning = connected(learning, lambda named, at: client(named, at or base_url))
+    given = {"name": name, "algorithm": described(asked), "budget": limits.rollouts, **limits.in_tokens}
     setup = prepare(
         given,
         agent=agent,
@@ -267,35 +269,35 @@ def _by_advantages(given: Any) -> Any:
 
 
 def _divided(
-    base: Policy, algorithm: Any, tasks: TaskSet, rollouts: int | None, options: Options
+    base: Policy, algorithm: Any, tasks: TaskSet, limits: Budget, options: Options
 ) -> tuple[Any, Sequence[HeldOut]]:
-    """The algorithm and the held-out tasks, within a number of rollouts; two thirds of them at most are the proof's."""
-    proving = held_out(tasks)
+    """The algorithm and the held-out tasks, within a budget; two thirds of it at most are the proof's."""
+    proving, rollouts = held_out(tasks), limits.rollouts
     if not tasks.train:
         raise BadInput("tasks", why="there are none to learn from", remedy="hold out fewer, as in held_out=0.4")
-    if hasattr(algorithm, "held_out"):
+    if isinstance(algorithm, PromptSearch):
+        rows = [one.row() for one in tasks.held_out]  # with what is expected: no prompt may name it
+        algorithm = replace(algorithm, held_out=rows, seed=options["seed"])
+        if limits.in_tokens:
+            algorithm = paid_by(algorithm, limits.tokens, limits.money, limits.prices, options["iterations"])
+    elif hasattr(algorithm, "held_out"):
         algorithm = replace(algorithm, held_out=[one.input for one in tasks.held_out], seed=options["seed"])
+    if limits.in_tokens and not isinstance(algorithm, PromptSearch):
+        name, limit = next(iter(limits.in_tokens.items()))
+        raise BadInput(f"budget: {name} = {limit:g}", why="bounds the search for prompts alone", remedy="give rollouts")
     if rollouts is None:
         return algorithm, proving
     each = 2 * options["seeds"]
-    kept = min(each * len(proving), int(rollouts * PROOF_SHARE)) // each * each
+    kept = proof_part(rollouts, len(proving), options["seeds"])
     learning = (rollouts - kept) // options["iterations"]
-    if kept < 2 * each:
-        raise _too_small(rollouts, f"a proof alone takes {each} for each held-out task")
     if isinstance(algorithm, PromptSearch):
-        if learning < algorithm.least(base):
-            raise _too_small(rollouts, f"{learning} are left for a race that takes {algorithm.least(base)}")
-        algorithm = algorithm if algorithm.rollouts is not None else replace(algorithm, rollouts=learning)
+        algorithm = searching(algorithm, base, rollouts, learning)
     elif hasattr(algorithm, "steps") and hasattr(algorithm, "samples"):
         step = algorithm.tasks * algorithm.samples
         if learning < step:
-            raise _too_small(rollouts, f"{learning} are left to learn from, and one step takes {step}")
+            raise too_small(rollouts, f"{learning} are left to learn from, and one step takes {step}")
         algorithm = replace(algorithm, steps=min(algorithm.steps, learning // step))
     return algorithm, proving[: kept // each]
-
-
-def _too_small(rollouts: int, why: str) -> BadInput:
-    return BadInput(f"budget: rollouts = {rollouts}", why=why, remedy="give more, or fewer seeds or candidates")
 
 
 # Collect -------------------------------------------------------------------------------------------------------------

@@ -23,7 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from holdfast.cli.options import DEFAULT_STORE, who
+from holdfast.cli.prompts import held_out_lines, reported, search_lines
 from holdfast.cli.show import folded, near, step
+from holdfast.contracts.algorithm import SWITCHED_OFF
 from holdfast.contracts.flag import run_unit
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED
@@ -85,7 +87,7 @@ def switched_off(store: Store, run: str, spec: RunSpec, begun: Snapshot) -> list
     iteration. What a share of the tasks went without is kept with their rollouts."""
     off = begun.off_for_all()
     found = [off[feature] for feature in SWITCHES if feature in off and feature in spec.runtime.uses]
-    if any(update.body.get("skipped") for update in store.steps.of_run(run)):
+    if any(update.body.get("skipped") == SWITCHED_OFF for update in store.steps.of_run(run)):
         now = snapshot_of(store, clock=time.time, environment=os.environ).off(run_unit(run))
         found.insert(0, now.get(LEARNING, AGAIN))
     return found
@@ -170,11 +172,20 @@ def stdout_kept_clean() -> Iterator[None]:
         os.close(ours)
 
 
-def report(status: Status, path: Path, *, as_json: bool, off: Sequence[Off] = ()) -> None:
-    """`off` are the features that flags kept from it."""
+def report(
+    status: Status,
+    path: Path,
+    *,
+    as_json: bool,
+    off: Sequence[Off] = (),
+    searched: Sequence[tuple[Mapping[str, Any], Path]] = (),
+) -> None:
+    """`off` are the features that flags kept from it, `searched` its searches for a prompt with their pages."""
     if as_json:
         told = encode(status)
-        print(json.dumps({**told, "switched_off": [asdict(one) for one in off]} if off else told, indent=2))
+        told |= {"switched_off": [asdict(one) for one in off]} if off else {}
+        told |= {"prompt_optimization": reported(*searched[-1])} if searched else {}
+        print(json.dumps(told, indent=2, default=str))
         return
     cut = f", {status.cancelled} cancelled" if status.cancelled else ""
     dead = f" ({status.dead} given up without an answer)" if status.dead else ""
@@ -199,10 +210,18 @@ def report(status: Status, path: Path, *, as_json: bool, off: Sequence[Off] = ()
         print(f"  {name:<10} {text}")
     if off:
         print("\n".join(switched_off_lines(off, elsewhere(status))))
+    for one in searched:
+        print("\n".join(search_lines(*one)))
+        print("\n".join(held_out_lines(one[0])))
     print("next:")
     if status.run_state is not RunState.COMPLETED and open_:
         print(f"  holdfast optimize --resume {status.run_id}{elsewhere(status)}   # go on where it stopped")
     print(f"  holdfast rollouts {status.run_id}{elsewhere(status)}   # every task with its reward")
+    for search, _ in searched[-1:]:
+        if search["held_out"] is not None:
+            made = search["held_out"]["release"]
+            print("\n".join(step(f"holdfast release promote {made}{elsewhere(status)}", "into service")))
+        return
     print(
         f"  holdfast spans {status.run_id}/{_some_task(status)}{elsewhere(status)}   # what one agent did, step by step"
     )

@@ -25,6 +25,7 @@ from holdfast.cli.options import (
     settings_of,
     who,
 )
+from holdfast.cli.prompts import PromptOptions, searched_in
 from holdfast.contracts.errors import BadInput, IllegalMove
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import RunState
@@ -96,6 +97,7 @@ class ProxyFlags:
 
 def optimize(
     proxy: ProxyFlags,
+    search: PromptOptions,
     config: Config = None,
     store: StoreFile = DEFAULT_STORE,
     json: JsonReport = False,
@@ -109,6 +111,9 @@ def optimize(
     ] = Path(".holdfast"),
 ) -> None:
     """Run the rollouts of a config file against a model or a Python agent, and record how well they did.
+
+    With --search, or a `prompt_search` block in the file, prompts are proposed and raced on the `optimize` tasks, and
+    the best one is proved on the `validate` tasks.
 
     The key of the model's endpoint is read from OPENAI_API_KEY. Ctrl-C hands running work back and stops; the
     run can then be taken up with --resume.
@@ -130,6 +135,10 @@ def optimize(
         why = "is missing" if config is None else "and --resume were both given"
         raise BadInput("--config", why=why, remedy="give the file with the run's settings, or --resume RUN")
     settings = None if config is None else override(load_settings(config), **flags)
+    if settings is None:
+        search.refuse("--resume")
+    else:
+        settings = search.over(settings, is_asked=settings.prompt_search is not None)
     # All is checked before the store is touched.
     spec = None if settings is None else optimize_spec(settings)
     how: dict[str, Any] = {} if settings is None else {"poll_s": settings.poll_interval_ms / 1000}
@@ -142,7 +151,7 @@ def optimize(
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, shown, code = drive(opened, spec, resume)
         off = switched_off(opened, status.run_id, spec, begun)
-        report(status, shown, as_json=json, off=off)
+        report(status, shown, as_json=json, off=off, searched=searched_in(opened, status.run_id))
         raise typer.Exit(code)
 
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import check_fields
+from holdfast.contracts.errors import LATER, check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +124,7 @@ class Status:
     lesson: str | None = None  # what is going on, or was last
     rl_optimizer: Mapping[str, Any] | None = None  # what the optimizer did; None: it is off, or has not run yet
     outcomes: Mapping[str, int] = field(default_factory=dict)  # of the succeeded: right, wrong, not_checked
+    prompt_search: Mapping[str, Any] | None = field(default=None, metadata=LATER)  # rounds, front, spent and budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

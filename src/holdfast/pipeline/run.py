@@ -262,10 +262,12 @@ class DurableRun:
             elapsed_s=round(now - self._began, 3),
             error=error,
             lesson=self.step_name,
-            rl_optimizer=next(
-                (one.body["rl_optimizer"] for one in reversed(self.done) if "rl_optimizer" in one.body), None
-            ),
+            rl_optimizer=self._last_told("rl_optimizer"),
+            prompt_search=self._last_told("prompt_search"),
         )
+
+    def _last_told(self, name: str) -> Mapping[str, Any] | None:
+        return next((one.body[name] for one in reversed(self.done) if name in one.body), None)
 
 
 # Driving -------------------------------------------------------------------------------------------------------------
