@@ -1,0 +1,188 @@
+"""Problems for searches of prompts, on the embedded model, and what it does with each prompt, kept on disk.
+
+A problem is a kind of task, what counts as success, and one prompt to begin with; the sentences that may be put into a
+prompt are the same for all. Sprout decodes greedily, so a prompt and a task have one outcome: whoever asks for it again
+gets it from the table. On a null problem the agent drops its prompt and samples: no prompt is better than another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.contracts.errors import HoldfastError
+from holdfast.policies.engine import Local
+from holdfast.policies.model import load_transformer
+from holdfast.workloads.tooluse.agent import ExamMark, examine
+from holdfast.workloads.tooluse.tasks import STYLES, Dials, ToolTask, generate
+from holdfast.workloads.tooluse.wordings import TEST_INSTRUCTIONS
+from parts.report import ROOT, progress
+
+MODEL, BASE = "sprout", "You are a helpful assistant."
+TRAIN, HELD_OUT = 60, 80  # tasks of a problem
+SEEDS = {"train": 17_001, "held_out": 17_002}  # of the tasks, all in wordings of the split "val"
+SAMPLES = 8  # that a null problem draws from, for each task
+AT_ONCE = 128
+GREEDY, SAMPLED = {"temperature": 0.0, "max_tokens": 120}, {"temperature": 1.0, "max_tokens": 120}
+TURNS = 5
+KEPT = ROOT / "build" / "prompt_outcomes.jsonl"
+
+# Two sentences for each thing that instructions may ask for, none of them in the model's training, and the styles.
+BANK = (*(one for aspect in TEST_INSTRUCTIONS.values() for one in aspect[:2]), *STYLES.values())
+
+Cell = tuple[str, str, int]  # prompt, part ("train", "held_out"), place of the task
+Search = Generator[list[Cell], list[float], Any]  # asks for outcomes, and is given them
+
+
+@dataclass(frozen=True)
+class Problem:
+    name: str
+    families: tuple[str, ...]
+    reached: Callable[[ExamMark], bool]
+    styles: tuple[str, ...] = tuple(STYLES)
+    is_told: bool = True  # the task itself says the style
+    is_null: bool = False  # the agent drops its prompt
+
+    @cached_property
+    def tasks(self) -> dict[str, list[ToolTask]]:
+        dials = Dials(families=self.families, styles=self.styles, prompts="bare")
+        return {part: generate("val", SEEDS[part], n, dials) for part, n in (("train", TRAIN), ("held_out", HELD_OUT))}
+
+    def asked(self, prompt: str, part: str, place: int) -> ToolTask:
+        task = self.tasks[part][place]
+        return replace(task, system=f"{prompt} {task.system}".strip() if self.is_told else prompt)
+
+    def cell(self, cell: Cell) -> Cell:
+        """Which outcome it is: a null problem draws one of the samples by a hash."""
+        prompt, part, place = cell
+        if not self.is_null:
+            return cell
+        drawn = sha256(f"{self.name}/{prompt}/{part}/{place}".encode()).digest()[0] % SAMPLES
+        return f"sample {drawn}", part, place
+
+
+def _success(mark: ExamMark) -> bool:
+    return mark.success
+
+
+def _styled(mark: ExamMark) -> bool:
+    return mark.success and mark.format
+
+
+def _routed(mark: ExamMark) -> bool:
+    return bool(mark.adoption)
+
+
+PROBLEMS = (
+    Problem("tool use", ("calc", "lookup", "convert", "calendar", "two", "flaky", "missing"), _success),
+    Problem("style", ("calc", "lookup", "trivial", "chat"), _styled, styles=("json",), is_told=False),
+    Problem("extraction", ("lookup", "missing", "unoffered"), _success),
+    Problem("routing", ("calc", "convert", "calendar", "lookup"), _routed),
+    Problem("arithmetic format", ("calc", "trivial", "steps"), _styled, styles=("full",), is_told=False),
+)
+NULLS = tuple(replace(one, name=f"{one.name}, null", is_null=True) for one in PROBLEMS)
+
+
+@dataclass
+class Outcomes:
+    """The table: what is not in it is asked of the model, many at a time."""
+
+    path: Path = KEPT
+    known: dict[str, dict[str, float]] = field(default_factory=dict)  # problem and prompt → part and place → outcome
+    asked: int = 0  # rollouts of the model in this process
+
+    def __post_init__(self) -> None:
+        torch.set_num_threads(1)
+        model, manifest = load_transformer(MODEL)
+        about = [MODEL, manifest.sha256, TRAIN, HELD_OUT, SEEDS, TURNS, GREEDY]
+        self._about = sha256(json.dumps(about).encode()).hexdigest()[:12]
+        self._local = Local(model, slots=AT_ONCE)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for line in self.path.read_text().splitlines() if self.path.exists() else ():
+            about, key, cells = json.loads(line)
+            if about == self._about:
+                self.known.setdefault(key, {}).update(cells)
+
+    def close(self) -> None:
+        self._local.close()
+
+    def of(self, problem: Problem, cells: Sequence[Cell]) -> list[float]:
+        (found,) = self.of_many([(problem, cells)])
+        return found
+
+    def of_many(self, asked: Iterable[tuple[Problem, Sequence[Cell]]]) -> list[list[float]]:
+        wanted = [(problem, [problem.cell(cell) for cell in cells]) for problem, cells in asked]
+        lacking = {
+            (problem, cell): None for problem, cells in wanted for cell in cells if self._get(problem, cell) is None
+        }
+        if lacking:
+            self._run(list(lacking))
+        return [[self._value(problem, cell) for cell in cells] for problem, cells in wanted]
+
+    def _get(self, problem: Problem, cell: Cell) -> float | None:
+        prompt, part, place = cell
+        return self.known.get(f"{problem.name}|{prompt}", {}).get(f"{part} {place}")
+
+    def _value(self, problem: Problem, cell: Cell) -> float:
+        found = self._get(problem, cell)
+        assert found is not None
+        return found
+
+    def _run(self, lacking: list[tuple[Problem, Cell]]) -> None:
+        values = asyncio.run(self._answered(lacking))
+        self.asked += len(lacking)
+        new: dict[str, dict[str, float]] = {}
+        for (problem, (prompt, part, place)), value in zip(lacking, values, strict=True):
+            new.setdefault(f"{problem.name}|{prompt}", {})[f"{part} {place}"] = value
+        with self.path.open("a") as file:
+            for key, cells in new.items():
+                self.known.setdefault(key, {}).update(cells)
+                file.write(json.dumps([self._about, key, cells]) + "\n")
+
+    async def _answered(self, lacking: list[tuple[Problem, Cell]]) -> list[float]:
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def answered(problem: Problem, cell: Cell) -> float:
+            prompt, part, place = cell
+            how: dict[str, Any] = {"sampling": GREEDY, "seed": 0}
+            if problem.is_null:
+                how, prompt = {"sampling": SAMPLED, "seed": int(prompt.split()[1])}, BASE
+            async with gate:
+                try:
+                    marks = await examine(self._local, [problem.asked(prompt, part, place)], max_turns=TURNS, **how)
+                except HoldfastError:
+                    return 0.0  # the prompt is too long for the model
+            return float(problem.reached(marks[0]))
+
+        return list(await asyncio.gather(*(answered(*one) for one in lacking)))
+
+
+def drive(searches: Sequence[tuple[Problem, Search]], outcomes: Outcomes, *, at_once: int, what: str) -> list[Any]:
+    """Runs searches side by side, so that the model is asked for many rollouts at once; what each returned."""
+    ended: dict[int, Any] = {}
+    waiting: dict[int, list[Cell]] = {}
+    answers: dict[int, list[float] | None] = {}
+    begun = 0
+    while len(ended) < len(searches):
+        while len(answers) + len(waiting) < at_once and begun < len(searches):
+            answers[begun] = None
+            begun += 1
+        for number, answer in answers.items():
+            search = searches[number][1]
+            try:
+                waiting[number] = next(search) if answer is None else search.send(answer)
+            except StopIteration as end:
+                ended[number] = end.value
+                if len(ended) % 10 == 0 or len(ended) == len(searches):
+                    progress(f"{what}: {len(ended)} of {len(searches)}, {outcomes.asked:,} rollouts asked of the model")
+        told = outcomes.of_many([(searches[number][0], cells) for number, cells in waiting.items()])
+        answers, waiting = dict(zip(waiting, told, strict=True)), {}
+    return [ended[number] for number in range(len(searches))]
