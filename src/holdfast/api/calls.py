@@ -393,10 +393,9 @@ def compare(
     assert isinstance(setup.score, TaskScore)
     check_cluster(measured_on(setup.tasks), chosen.get("cluster"))
     how = weighing_of(setup.score, chosen)
-    told = forecast(how, tasks=len(measured_on(setup.tasks)), seeds=chosen["seeds"])
-    if not told.is_provable:
-        for line in told.lines:
-            say(f"warning: {line}")
+    foreseen = forecast(how, tasks=len(measured_on(setup.tasks)), seeds=chosen["seeds"])
+    for line in () if foreseen.is_provable else foreseen.lines:
+        say(f"warning: {line}")
     program = partial(_compare, setup, how)
     read = partial(comparison_of, names=arms.names, how=how, waived=setup.waived)
     return launch(setup, "compare", program, read, f"{arms.names[1]} against {arms.names[0]}").wait()

@@ -195,8 +195,8 @@ def report(status: Status, path: Path, *, as_json: bool, off: Sequence[Off] = ()
     if status.rl_optimizer is not None:
         rows |= _learnt(status.rl_optimizer)
     why = f" ({status.error})" if status.error else ""
-    told = f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.1f} s{why}"
-    print("\n".join(folded(told, hanging="  ")))
+    head = f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.1f} s{why}"
+    print("\n".join(folded(head, hanging="  ")))
     for name, text in rows.items():
         print("\n".join(folded(f"  {name:<10} {text}", hanging=" " * 13)))
     if off:

@@ -271,7 +271,7 @@ def chat(
     json: Json = False,
 ) -> None:
     """Chat with a model; its tools really run. Piped lines are sent one by one."""
-    from holdfast.cli.main import say as tell
+    from holdfast.contracts.lines import say as tell
     from holdfast.workloads.tooluse.tasks import THINK
     from holdfast.workloads.tooluse.tools import SPECS, Toolbox, ToolWorld
 
@@ -380,7 +380,7 @@ def spoken_lines(say: list[str] | None) -> Iterator[str]:
 
 def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: bool, is_kept: bool) -> None:
     """Line by line, each a conversation of its own unless it is kept. Strictly, a question that fails ends it."""
-    from holdfast.cli.main import say as complain
+    from holdfast.contracts.lines import say as complain
 
     with asyncio.Runner() as runner:
         for line in spoken:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from holdfast.cli.main import say
 from holdfast.cli.options import address_of, ended_by_sigterm, who
 from holdfast.cli.show import one_line
 from holdfast.collect import endpoint
@@ -20,7 +19,7 @@ from holdfast.collect.proxy.budgets import own_token_bytes
 from holdfast.collect.proxy.dialect import Chat
 from holdfast.collect.proxy.upstream import Relay, Upstream, Upstreams
 from holdfast.contracts.errors import HoldfastError
-from holdfast.contracts.lines import folded
+from holdfast.contracts.lines import folded, say
 from holdfast.contracts.release import Release
 from holdfast.contracts.run import RunState
 from holdfast.operate.briefs import happened
