@@ -17,6 +17,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.release import Stage
 from holdfast.contracts.rollout import RolloutState
 from holdfast.contracts.settings import OptimizeSettings
+from holdfast.pipeline.alpha_account import account_record
 from holdfast.pipeline.spec import optimize_spec
 from holdfast.promote.alpha_account import level
 from holdfast.store.store import open_store
@@ -164,8 +165,13 @@ def test_a_held_candidate_is_proved_on_further_tasks(endpoint: Endpoint, at: Pat
     assert result.run.id != few.run.id and result.promote().stage is Stage.LIVE
     with pytest.raises(BadInput, match="is accepted already"):
         result.prove(more)
+    anchored = result.anchor()  # what is live, against what was live first
+    assert anchored.comparisons["success"].difference > 0.3
     with open_store(at, create=False) as store:
         assert store.releases.recompute() == [] and store.ledger.verify()
+        told = account_record(store, "support")
+    assert (told["anchor"]["against"], told["anchor"]["outcome"]) == ("support@1", anchored.verdict.outcome)
+    assert told["anchor"]["alpha"] == level(0.05, 1) and told["tests"] == 1  # an α of its own
 
 
 def test_a_budget_that_left_tasks_out_is_made_up_for(endpoint: Endpoint, at: Path) -> None:

@@ -426,13 +426,15 @@ def test_what_failed_in_a_step_that_is_over_cannot_be_queued_again(folder: Path,
     assert attempts_by_rollout(folder, run) == {"train-1": ["succeeded"], "train-2": ["failed"]}
 
 
-def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folder: Path, cli: Cli) -> None:
+def test_a_status_that_cannot_be_written_is_told_once_and_does_not_end_the_run(folder: Path, cli: Cli) -> None:
     (folder / "status.json").mkdir()
     ran = cli("optimize", "--config", config(folder, ["hi"], agent="my_agents:quick"), *STORE)
-    assert (ran.code, ran.out) == (5, "")
-    assert ran.err.startswith(f"holdfast: error: file {folder / 'status.json'}: ")
+    assert ran.code == 0
+    assert [line for line in ran.err.splitlines() if "status.json" in line] == [
+        "holdfast: status.json: cannot be written (Is a directory); the run goes on"
+    ]
     with open_store(folder / "store.db") as store:
-        assert [run.state for run in store.runs.newest()] == [RunState.FAILED]
+        assert [run.state for run in store.runs.newest()] == [RunState.COMPLETED]
 
 
 # Bad input
@@ -640,7 +642,7 @@ def test_a_learner_that_fails_leaves_the_reason_in_the_status_and_is_raised(stor
 INT, TERM = signal.SIGINT, signal.SIGTERM
 SAID = {
     "drain": "holdfast: finishing what runs (again to stop now)\n",
-    "stop": "holdfast: stopping, running work is handed back\n",
+    "stop": "holdfast: stopping, running work is handed back (again to end at once)\n",
 }
 
 
@@ -660,8 +662,9 @@ class Wishes(list[str]):
         ([TERM], ["drain"], 143),  # an operator lets running work finish
         ([TERM, TERM], ["drain", "stop"], 143),
         ([TERM, INT], ["drain", "stop"], 130),
-        ([INT, TERM], ["stop", "stop"], 143),
-        ([INT, INT, INT], ["stop", "stop", "exit 130", "stop"], 130),  # the third does not wait
+        ([TERM, TERM, TERM], ["drain", "stop", "exit 143", "stop"], 143),
+        ([INT, TERM], ["stop", "exit 143", "stop"], 143),
+        ([INT, INT], ["stop", "exit 130", "stop"], 130),  # the second does not wait: the store may not answer
     ],
 )
 async def test_a_signal_becomes_a_wish_and_is_told(
@@ -678,6 +681,7 @@ async def test_a_signal_becomes_a_wish_and_is_told(
             count = caught.count
             os.kill(os.getpid(), number)
             await eventually(lambda count=count: caught.count > count)  # type: ignore[misc]
+            await asyncio.sleep(0)  # a turn of the loop, which does what was wished
     assert (made, caught.exit_code, caught.count) == (wishes, code, len(sent))
     assert capsys.readouterr().err == "".join(SAID[wish] for wish in wishes if wish in SAID)
     kept = [signal.getsignal(number) for number in (INT, TERM)]  # afterwards a signal is again what it was

@@ -363,7 +363,7 @@ def test_the_account_shows_what_is_spent_and_what_the_next_candidate_gets(cli: C
     told = cli("release", "account", "--json", *at).done().json
     (one,) = told["sets"]
     assert (told["policy"], told["tests"], told["promoted"], one["tasks"]) == ("tools", 1, 0, 4)
-    assert (one["spent"], one["next_alpha"]) == (pytest.approx(1 / 11), level(0.05, 2))
+    assert (one["spent"], one["next_alpha"]) == (pytest.approx(1 / 4), level(0.05, 2))
     assert told["bound"] == pytest.approx(level(0.05, 1)) and told["anchor"] is None and told["anchor_due"] is None
     shown = cli("release", "account", "tools", *at).done().out
     assert "1 candidate tested, 0 accepted" in shown and f"{level(0.05, 2):.2g}" in shown

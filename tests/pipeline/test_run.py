@@ -240,6 +240,18 @@ async def test_a_run_that_is_stopped_hands_back_and_can_be_finished_later(store:
     ]
 
 
+async def test_resuming_a_run_requeues_what_faults_ended(store: Store) -> None:
+    stopped = await stopped_half_way(store, Control.stop)
+    dead, now = f"{stopped.run_id}/t9", time.time()
+    while store.views.rollout(dead).status is not RolloutState.DEAD:
+        now += 60.0  # its backoff is over
+        for claim in await store.queue.claim(stopped.run_id, "w", now=now, lease_s=60.0, most=10):
+            end = AttemptState.FAULT if claim.rollout.id == dead else AttemptState.RELEASED
+            await store.queue.finish(claim.attempt, end, now=now, error="no endpoint")
+    status = await Watched(store, spec_of(all_of(work(10)), echo, ones), resume=stopped.run_id).run()
+    assert (status.succeeded, status.failed) == (10, 0)
+
+
 async def test_a_run_that_is_drained_finishes_what_runs(store: Store) -> None:
     drained = await stopped_half_way(store, Control.drain)
     last = drained.statuses[-1]
@@ -565,6 +577,14 @@ async def test_another_process_helps_until_the_run_ends(store: Store, operator: 
     assert tally.succeeded >= 2
     assert watched.statuses[-1].succeeded == 6
     assert attempts(store, watched.run_id, 6) == [["succeeded"]] * 6
+
+
+async def test_a_helper_ends_after_its_driver_has_died(store: Store) -> None:
+    long_ago = time.time() - 3600
+    run = store.runs.begin(kind="optimize", model_ref="m", settings={}, salt="d", who="test", now=long_ago).result()
+    helping = assist(store, spec_of(all_of([]), echo), run.id, Control(), clock=time.time)
+    with pytest.raises(StaleLease, match="its driver gave no sign of life for 3600 s"):
+        await asyncio.wait_for(helping, PATIENCE_S)
 
 
 async def test_a_helper_leaves_work_of_a_policy_that_it_has_not_opened_to_the_driver(files: Files) -> None:

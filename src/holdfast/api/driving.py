@@ -159,7 +159,7 @@ class Started(Run, Generic[T]):
             self._store,
             self._spec,
             control,
-            clock=time.time,
+            clock=self._store.clock,
             observe=self._observe,
             who=who(),
             salt=salt,
@@ -282,6 +282,9 @@ class Setup:
         return StoreAddress(str(self.options["store"]), self.options["project"])
 
 
+ELSEWHERE = ("store", "project", "workers", "vllm")  # where it runs, not what: another call may say otherwise
+
+
 def prepare(
     given: Mapping[str, Any],
     *,
@@ -309,7 +312,7 @@ def prepare(
         "policies": described(policies),
         "base_url": base_url,
         "tasks": dict(found.sha256),
-        **{name: described(value) for name, value in options.items() if name not in ("store", "project", "workers")},
+        **{name: described(value) for name, value in options.items() if name not in ELSEWHERE},
     }
     return Setup(
         tasks=found,

@@ -32,6 +32,7 @@ from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.context import Endpoints
 from holdfast.pipeline.held_out import HeldOut
+from holdfast.pipeline.prompts import LOCAL, local_engine
 from holdfast.policies.prompt import Prompt
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.reward.scorers import (
@@ -80,6 +81,8 @@ class Options(TypedDict, total=False):
     """The seed of every random draw (default 0)."""
     deterministic: bool
     """A local model then answers the same whatever else runs beside it (default False)."""
+    vllm: str | Sequence[str]
+    """Addresses of vLLM servers that answer for an `hf.Model(…, lora=…)`, in place of this process."""
     store: str | Path
     """A file, or postgresql://…"""
     project: str
@@ -102,12 +105,25 @@ DEFAULTS: Options = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The most that a run may spend, learning and proof together."""
+    """The most that a run may spend, learning and proof together. Tokens and money are for the search for prompts."""
 
     rollouts: int | None = None  # None: as many as the algorithm and the proof ask for
+    tokens: int | None = None  # read and written
+    money: float | None = None
+    prices: tuple[float, float] | None = None  # of a million tokens that are read, and of a million that are written
 
     def __post_init__(self) -> None:
         _whole("budget: rollouts", self.rollouts, least=1)
+        _whole("budget: tokens", self.tokens, least=1)
+        if self.money is not None and self.prices is None:
+            why, remedy = "what tokens cost is not known", "give prices, as in prices=(0.15, 0.60) for a million each"
+            raise BadInput(f"budget: money = {self.money!r}", why=why, remedy=remedy)
+
+    @property
+    def in_tokens(self) -> dict[str, Any]:
+        """What is bounded beside the rollouts; empty: nothing."""
+        known = {"tokens": self.tokens, "money": self.money}
+        return {name: limit for name, limit in known.items() if limit is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +140,7 @@ class Waived:
 
 def options_of(given: Mapping[str, Any], *allowed: str) -> Options:
     """With the defaults; what is unknown or impossible is refused."""
-    known = [*allowed, "tool_reward", "workers", "timeout_s", "seed", "deterministic", "store", "project"]
+    known = [*allowed, "tool_reward", "workers", "timeout_s", "seed", "deterministic", "vllm", "store", "project"]
     for name in given:
         if name == "privacy":
             why = "only sft and dpo learn privately; this would learn without"
@@ -143,6 +159,11 @@ def options_of(given: Mapping[str, Any], *allowed: str) -> Options:
         raise BadInput(f"timeout_s = {timeout!r}", why="must be a number above 0, or None")
     if found["stage"] not in (None, "shadow", "canary", "live"):
         raise BadInput(f"stage = {found['stage']!r}", why="is no stage", remedy='use "shadow", "canary" or "live"')
+    if "vllm" in found:
+        found["vllm"] = [found["vllm"]] if isinstance(found["vllm"], str) else list(found["vllm"])
+        if found["deterministic"]:
+            why = "vLLM does not answer the same whatever runs beside a call"
+            raise BadInput("vllm, deterministic", why=why, remedy="leave one of them out")
     checked: Options = found
     return checked
 
@@ -357,15 +378,22 @@ def engine_for(policies: Sequence[Policy], base_url: str | None, options: Option
             clients[model] = client(model, base_url)
         return clients[model]
 
-    if not any(one.kind == "weights" for one in policies):
+    models, servers = [one.model or "" for one in policies if isinstance(one, Prompt)], options.get("vllm")
+    has_weights = any(one.kind == "weights" for one in policies)
+    if servers is not None and not has_weights:
+        why = "is for models whose adapters learn"
+        raise BadInput("vllm", why=why, remedy="give base_url, where a prompt's model is behind an address")
+    if not has_weights and not any(one.startswith(LOCAL) for one in models):
         return Endpoints(connect)
     if find_spec("torch") is None or find_spec("safetensors") is None:
         why = "needs PyTorch, which is not installed"
-        raise BadInput("hf.Model", why=why, remedy="pip install 'holdfast[learn]'")
-    from holdfast.policies.engine import LocalEngine
+        raise BadInput("a local model", why=why, remedy="pip install 'holdfast[learn]'")
+    if servers is not None:
+        from holdfast.collect.vllm import VllmEngine
 
+        return VllmEngine(servers, seed=options["seed"], api_key=os.environ.get("VLLM_API_KEY"), endpoint=connect)
     slots, is_same = min(options["workers"], 256), options["deterministic"]
-    return LocalEngine(slots=slots, seed=options["seed"], deterministic=is_same, endpoint=connect)
+    return local_engine(connect, slots=slots, seed=options["seed"], deterministic=is_same)
 
 
 def client(model: str, base_url: str | None = None) -> Complete:

@@ -99,6 +99,7 @@ class Result(Shown):
     release: str | None = None  # the candidate's entry among the versions, accepted or not
     details: Mapping[str, Any] = field(default_factory=dict)
     more: Callable[[Result, Any], Result] | None = None  # how further tasks are measured, in the process that ran it
+    anchored: Callable[[str | None], Comparison] | None = None  # the same, of live against an earlier version
 
     @property
     def is_accepted(self) -> bool:
@@ -141,9 +142,21 @@ class Result(Shown):
             why = "is accepted already" if self.is_accepted else "has no candidate to prove"
             raise BadInput(f"result of {self.run.id}", why=why, remedy="only what is held needs more evidence")
         if self.more is None:
-            remedy = "make the same call again, and ask the result that it gives"
-            raise BadInput(f"result of {self.run.id}", why="was read from the store, without its agent", remedy=remedy)
+            raise self._without_agent()
         return self.more(self, tasks)
+
+    def anchor(self, against: str | None = None) -> Comparison:
+        """Measure what is live against its anchor: the first version that was live, or the one that is named.
+
+        Each promotion may lose a little that nobody can see; this sees the sum. Live proved worse raises an alert.
+        """
+        if self.anchored is None:
+            raise self._without_agent()
+        return self.anchored(against)
+
+    def _without_agent(self) -> BadInput:
+        remedy = "make the same call again, and ask the result that it gives"
+        return BadInput(f"result of {self.run.id}", why="was read from the store, without its agent", remedy=remedy)
 
     def blocks(self) -> Sequence[Block]:
         if self.is_accepted:

@@ -110,9 +110,18 @@ def start(
         about: Any = {"name": f"{flag.name}-{number}", "kind": KIND, "salt": f"trial/{flag.name}-{number}"}
         trial = Experiment(**about, arms=arms_of(flag, part), created_at=now, settings=settings_of(design))
         begun = opened.trials.begin(trial, who=who(), now=now).result()
+        _charge(opened, begun)
     units = units_of(flag.name) or "keys that programs ask with"
     said = f"{begun.name}: begun, {_parts(begun)} of the {units}, until {show.local_time(design.until)}"
     return Output(begun, "\n".join((fold(said), *show.step(f"holdfast release experiment status {feature}{at}"))))
+
+
+def _charge(store: Store, begun: Experiment) -> None:
+    """Enter it into the α-account of every policy that answers meanwhile."""
+    from holdfast.pipeline.alpha_account import charge_experiment
+
+    alpha = design_of(begun).alpha
+    charge_experiment(store, _live(store), begun.name, alpha=alpha, who=who(), now=begun.created_at)
 
 
 def _live(store: Store) -> dict[str, str]:
@@ -236,6 +245,7 @@ def create(
     )
     with at.open(migrate=False) as opened:
         begun = opened.trials.begin(trial, who=who(), now=now).result()
+        _charge(opened, begun)
     following = f"give units their arm with: holdfast release experiment assign {name} UNIT{at}"
     return Output(begun, f"{begun.name}: begun, {_parts(begun)}\n{following}")
 

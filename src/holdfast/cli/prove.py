@@ -508,33 +508,17 @@ def anchor(
     from holdfast.cli.release import _policy as policy_named
 
     with needing("learn"):
-        from holdfast.pipeline.more import anchor_evaluation
+        from holdfast.pipeline.more import anchor_evaluation, tell_anchor
     with at.existing() as opened:
         name = policy_named(opened, policy)
         whole = None if against is None else _whole(opened, against)
         made = anchor_evaluation(opened, name, whole, _suites())
         status, _, code = drive(opened, _spec(opened, made), None)
         found = view_of(opened, opened.runs.get(status.run_id), code)
-        is_worse = _alert(opened, name, made, status.run_id)
-        return replace(found, code=code or int(is_worse))
-
-
-def _alert(store: Store, policy: str, made: PairedEvaluation, run: str) -> bool:
-    """Raises an alert where live is proved worse than its anchor, and clears it where it is proved better."""
-    from holdfast.contracts.commands import Alert, Severity
-    from holdfast.pipeline.paired import comparison_of
-
-    found, code = comparison_of(store, run), f"worse_than_anchor:{policy}"
-    outcome = None if found is None else found.verdict.outcome
-    if outcome is Outcome.REJECT:
-        remedy = f"holdfast release rollback {policy} --to {made.baseline.name}"
-        message = f"{made.candidate.name} is live, and proved worse than {made.baseline.name} ({run}); {remedy}"
-        alert = Alert(code=code, message=message, severity=Severity.CRITICAL, at=time.time())
-        store.alerts.raise_(alert, who=who()).result()
+        message = tell_anchor(opened, made, status.run_id, who=who(), now=time.time())
+    if message is not None:
         say(message)
-    elif outcome is Outcome.PROMOTE:
-        store.alerts.clear(code, at=time.time(), who=who()).result()
-    return outcome is Outcome.REJECT
+    return replace(found, code=code or int(message is not None))
 
 
 @app.command("show")

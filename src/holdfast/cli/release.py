@@ -373,9 +373,13 @@ def alpha_account(at: StoreOptions, policy: PolicyText = None) -> Output:
 def _print_account(found: dict[str, Any], at: str) -> None:
     tests = show.count(found["tests"], "candidate")
     print(f"{found['policy']}: {tests} tested, {found['promoted']} accepted by the gate")
-    if found["sets"]:
+    if found["experiments"]:
+        names = ", ".join(f"{one['name']} (α {one['alpha']:g})" for one in found["experiments"])
+        print("\n".join(folded(f"experiments while it answered: {names}")))
+    if found["sets"] or found["experiments"]:
         bound = f"were none of them better, the chance of any promotion so far is at most {found['bound']:.3g}"
         print("\n".join(folded(bound)))
+    if found["sets"]:
         rows = [
             (
                 str(one["tasks"]),

@@ -26,6 +26,7 @@ from holdfast.cli.options import (
     settings_of,
     who,
 )
+from holdfast.cli.prompts import PromptOptions, searched_in
 from holdfast.contracts.errors import BadInput, IllegalMove
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import RunState
@@ -97,6 +98,7 @@ class ProxyFlags:
 
 def optimize(
     proxy: ProxyFlags,
+    search: PromptOptions,
     file: Annotated[
         Path | None, Argument(metavar="CONFIG", help="The settings, JSON or TOML; else holdfast.toml.")
     ] = None,
@@ -113,6 +115,9 @@ def optimize(
     ] = Path(".holdfast"),
 ) -> None:
     """Run the rollouts of a config file against a model or a Python agent, and record how well they did.
+
+    With --search, or a `prompt_search` block in the file, prompts are proposed and raced on the `optimize` tasks, and
+    the best one is proved on the `validate` tasks.
 
     The key of the model's endpoint is read from OPENAI_API_KEY. Ctrl-C hands running work back and stops; the
     run can then be taken up with --resume.
@@ -139,6 +144,10 @@ def optimize(
         why = "is missing" if config is None else "and --resume were both given"
         raise BadInput("CONFIG", why=why, remedy="give the file with the run's settings, or --resume RUN")
     settings = None if config is None else override(load_settings(config), **flags)
+    if settings is None:
+        search.refuse("--resume")
+    else:
+        settings = search.over(settings, is_asked=settings.prompt_search is not None)
     # All is checked before the store is touched.
     spec = None if settings is None else optimize_spec(settings)
     how: dict[str, Any] = {} if settings is None else {"poll_s": settings.poll_interval_ms / 1000}
@@ -151,7 +160,7 @@ def optimize(
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, shown, code = drive(opened, spec, resume)
         off = switched_off(opened, status.run_id, spec, begun)
-        report(status, shown, as_json=json, off=off)
+        report(status, shown, as_json=json, off=off, searched=searched_in(opened, status.run_id))
         raise typer.Exit(code)
 
 
@@ -178,7 +187,7 @@ def work(
         async def main() -> tuple[PoolStats, int]:
             control = Control()
             with obeying(control) as caught:
-                tally = await assist(opened, spec, found.id, control, clock=time.time)
+                tally = await assist(opened, spec, found.id, control, clock=opened.clock)
             return tally, caught.exit_code
 
         tally, exit_code = asyncio.run(main())

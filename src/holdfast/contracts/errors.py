@@ -162,6 +162,10 @@ class NoSuccess(HoldfastError):
     exit_code = 3
 
 
+class Killed(Fault):
+    """A process of ours was killed from outside before it could do anything: another one may fare better."""
+
+
 class Interrupted(BaseException):
     """Raised inside an agent that was cancelled or ran out of time."""
 

@@ -174,6 +174,19 @@ def is_dead(run: RunRecord, *, now: float) -> bool:
     return abs(now - run.beat_at) >= max(SILENT_S, lease_s(run))
 
 
+SERVED = "serve"  # the kind of runs that keep what a service heard
+LISTED = 200  # runs that are looked through for those that services left
+
+
+def end_left_behind(store: Store, *, who: str, now: float) -> list[str]:
+    """Ends the recordings of services that were killed: nobody resumes them, and nobody else would end them."""
+    left = [one for one in store.runs.newest(most=LISTED) if one.kind == SERVED and is_dead(one, now=now)]
+    for one in left:
+        why = f"its service was silent for {now - one.beat_at:.0f} s"
+        store.runs.end(one.id, RunState.CANCELLED, who=who, now=now, error=why, driver=one.driver).result()
+    return [one.id for one in left]
+
+
 def check_dead(run: RunRecord, *, now: float) -> None:
     """IllegalMove for a run that is driven."""
     if is_dead(run, now=now):

@@ -26,6 +26,7 @@ from holdfast.contracts.run import RunRecord, RunState
 from holdfast.operate import views
 from holdfast.operate.alerts import ADOPTION_DROP, QUIET, AlarmRule, AlarmState, step
 from holdfast.operate.learning_views import catalog, point, record
+from holdfast.operate.lifecycle import end_left_behind
 from holdfast.operate.switches import conclude
 from holdfast.prove.estimate import wilson
 from holdfast.reward.safety import GATE
@@ -177,6 +178,7 @@ class AlertWatcher:
         """Evaluates every rule once; the raised and cleared alerts, already stored."""
         now, told = self._clock(), list[Alert]()
         conclude(self._store, now=now, environment=os.environ)  # experiments whose time is over
+        end_left_behind(self._store, who="watcher", now=now)
         late, self._unkept = self._unkept, []
         for alert in late:
             self._keep(alert)

@@ -377,14 +377,14 @@ class StepContext:
             taken = await store.queue.enqueue(self.run, chunk, now=self.now(), up_to=True)
             place += taken
             if taken < len(chunk):
-                await store.changes.after(ROOM, seen)
+                await store.changes.moved(ROOM, seen)
 
     async def _until_done(self) -> None:
         while True:
             seen = self.store.changes.seen(FINISHED)
             if self.store.views.is_done(self.run, step=self.name):
                 return
-            await self.store.changes.after(FINISHED, seen)
+            await self.store.changes.moved(FINISHED, seen)
             if not self._run.is_sound:
                 self._run.is_sound = await asyncio.to_thread(check_first, self.store, self.run)
             await asyncio.sleep(self._run.spec.look_s)

@@ -15,7 +15,7 @@ import numpy as np
 from holdfast.contracts.evidence import Episode, Evidence
 from holdfast.contracts.lines import say
 from holdfast.contracts.records import decode, loads
-from holdfast.pipeline.alpha_account import at_charge, digest, promoted, reader
+from holdfast.pipeline.alpha_account import at_charge, digests, promoted, reader
 from holdfast.promote.alpha_account import Charge, charge, level
 from holdfast.prove.comparison import METRICS, ComparisonConfig
 from holdfast.prove.plan import Forecast, forecast
@@ -61,7 +61,7 @@ def charged_next(
     """With the α that the next candidate on these tasks would have; tasks that are not known yet are fresh ones."""
     if store is None or policy is None or tasks is None:
         return replace(how, alpha=level(how.alpha, 1), safety_alpha=how.uncharged_alpha)
-    names, read = frozenset(map(digest, tasks)), reader(store)
+    names, read = frozenset(digests(store, policy, list(tasks))), reader(store)
     known = [Charge.from_record(one.body) for one in store.releases.charges(policy)]
     about: dict[str, Any] = {**dict.fromkeys(("key", "run", "baseline", "candidate"), ""), "policy": policy}
     found = charge(

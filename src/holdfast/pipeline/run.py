@@ -51,6 +51,7 @@ VERSION = 1  # of the pipeline: a run that another one began is refused before a
 MADE = {"blob": "episodes"}  # where a step's result names what it made, other than by its own word
 NO_SUCCESS = "no rollout succeeded"  # how the error of a run begins that came to its end in vain
 BEGIN = "begin"  # the name of the first step
+DRIVER_LEASES = 10  # a helper waits so many leases for a sign of life of the driver
 HEED_S = 0.1  # a thread that waits for a paused run looks so often whether it is waited for any more
 
 
@@ -222,7 +223,7 @@ class DurableRun:
                 raise Interrupted("the run was stopped")
             if wanted not in HELD:
                 return
-            await self.store.changes.after(ORDERS, seen)
+            await self.store.changes.moved(ORDERS, seen)
 
     def flags(self) -> FeatureFlags:
         """As they are now, by whoever sees what the steps so far have left."""
@@ -274,10 +275,12 @@ class DurableRun:
             elapsed_s=round(now - self._began, 3),
             error=error,
             lesson=self.step_name,
-            rl_optimizer=next(
-                (one.body["rl_optimizer"] for one in reversed(self.done) if "rl_optimizer" in one.body), None
-            ),
+            rl_optimizer=self._last_told("rl_optimizer"),
+            prompt_search=self._last_told("prompt_search"),
         )
+
+    def _last_told(self, name: str) -> Mapping[str, Any] | None:
+        return next((one.body[name] for one in reversed(self.done) if name in one.body), None)
 
 
 # Driving -------------------------------------------------------------------------------------------------------------
@@ -342,7 +345,12 @@ async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Cloc
         if known is not None:
             _refuse_other(known, _name_of(begin), _digest([_identity(spec)]))
         silent_s, by = spec.timing.lease_s, this_process()
-        return await store.runs.resume(resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone)
+        taken = await store.runs.resume(resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone)
+        while await store.queue.requeue_dead(
+            taken.id, now=clock()
+        ):  # what faults ended: whoever resumes has mended them
+            continue
+        return taken
     return await store.runs.begin(
         kind=spec.kind,
         model_ref=spec.model_ref,
@@ -368,7 +376,7 @@ async def assist(store: Store, spec: RunSpec, run_id: str, control: Control, *, 
     """More workers for a run that another process drives, until it ends or they are wanted no more."""
     async with _closing(spec.runtime):
         pool = _pool(store, run_id, spec, clock)
-        await _beside(pool, spec, control, [_until_ended(store, run_id)], timeout_s=None)
+        await _beside(pool, spec, control, [_until_ended(store, run_id, spec, clock)], timeout_s=None)
         return pool.tally
 
 
@@ -464,12 +472,17 @@ def _verdict(store: Store, run: str) -> tuple[RunState, str | None]:
     return RunState.COMPLETED, None
 
 
-async def _until_ended(store: Store, run_id: str) -> None:
+async def _until_ended(store: Store, run_id: str, spec: RunSpec, clock: Clock) -> None:
+    """Until the run has ended, or its driver is taken for dead: nobody would tell its helpers, then."""
     while True:
-        seen = store.changes.seen(ORDERS)
-        if store.runs.get(run_id).state is not RunState.RUNNING:
+        seen, run = store.changes.seen(ORDERS), store.runs.get(run_id)
+        if run.state is not RunState.RUNNING:
             return
-        await store.changes.after(ORDERS, seen)
+        silent_s = clock() - run.beat_at
+        if silent_s > DRIVER_LEASES * spec.timing.lease_s:
+            why = f"its driver gave no sign of life for {silent_s:.0f} s"
+            raise StaleLease(f"run {run_id}", why=why, remedy="resume it, then start its helpers again")
+        await store.changes.moved(ORDERS, seen)
 
 
 async def _keep_beating(run: DurableRun) -> None:

@@ -46,7 +46,7 @@ class Store:
         else:
             self.folder, name = state_folder.absolute(), db.engine.url
         anchors = LedgerCheckpoints(self.folder, name)
-        self.changes = db.changes
+        self.changes, self.clock = db.changes, db.clock
         self.runs = Runs(db, project)
         self.queue = Queue(db, self.runs)
         self.traces = Traces(db)

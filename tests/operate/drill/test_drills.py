@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -113,3 +116,30 @@ def test_who_answered_and_what_failed_is_written_down(address: str, tmp_path: Pa
     }
     assert all(one["began"] <= one["ended"] for one in told)
     assert len(told) == callers.answered.total()
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from holdfast.operate.drills import Running
+folder = Path(sys.argv[1])
+print(Running(["schema", "run"], folder / "one", folder).pid, flush=True)  # whatever it does: it is stopped at once
+time.sleep(60)
+"""
+
+
+def test_what_a_drill_started_ends_with_the_drill_however_it_is_killed(tmp_path: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        status = Path(f"/proc/{child}/status")
+        while "_socket" not in Path(f"/proc/{child}/maps").read_text():  # it is past what it says with whom it ends
+            time.sleep(0.005)
+        os.kill(child, signal.SIGSTOP)
+        parent.send_signal(number)
+        parent.communicate(timeout=60)
+        until = time.monotonic() + 60
+        while status.exists() and "State:\tZ" not in status.read_text():
+            assert time.monotonic() < until, "it outlived its drill"
+            time.sleep(0.01)
