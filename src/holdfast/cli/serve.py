@@ -152,7 +152,6 @@ def _run(
     store: Store, listening: socket.socket, town: TownPage | None, watchman: AlertWatcher | None, *, is_behind_tls: bool
 ) -> None:
     """Until Ctrl-C, or SIGTERM; the watchman looks beside it, and begins again where the store failed it."""
-    from holdfast.contracts.lines import say
     from holdfast.operate.app import app, server
 
     async def looking(watchman: AlertWatcher) -> None:
