@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from holdfast.cli.options import Output, StoreOptions, written_whole
-from holdfast.cli.show import folded, left
+from holdfast.cli.show import left
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.lines import folded
 
 if TYPE_CHECKING:
     from holdfast.contracts.settings import OptimizeSettings
