@@ -393,6 +393,8 @@ def bench(
 app.command("soak")(soak)
 app.command("school")(town_school.school)
 app.command("mind")(town_school.mind)
+app.command("league")(town_school.league)
+app.command("balance")(town_school.balance)
 app.command("learn", hidden=True, help="The former name of `town school`.")(town_school.school)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+from typer import Argument, Option
 
 from holdfast.cli.options import Output, StoreOptions, needing
 from holdfast.cli.show import folded, step
@@ -150,3 +150,81 @@ def _decided(report: SchoolReport, at: str) -> Iterator[str]:
     yield from step(f"holdfast policy show {report.release}{at}")
     if report.is_promoted:
         yield from step(f"holdfast release rollback {report.release.split('@')[0] if report.release else ''}{at}")
+
+
+Towns = Annotated[int, Option("--towns", metavar="N", min=2, max=512, help="How many are lived in.")]
+
+
+def league(
+    at: StoreOptions,
+    versions: Annotated[
+        list[str] | None, Argument(metavar="[VERSION]...", help="Releases or checkpoints; else all of the line.")
+    ] = None,
+    towns: Towns = 16,
+    days: Annotated[int, Option(metavar="N", min=1, max=30, help="Of each town.")] = 1,
+    name: Annotated[str, Option(metavar="NAME", help="The line of versions.")] = "town",
+    rules: RulesAt = None,
+    residents: Residents = None,
+) -> Output:
+    """Let scripts, chance and versions live in the same towns, which nobody learnt in, and compare what they earn."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with needing("learn"):
+        from holdfast.cli.show import progress, table
+        from holdfast.cli.town import warn
+        from holdfast.policies.network import Scripted
+        from holdfast.workloads.townschool import TownMaker, act_of, entrants, lived, standings
+    maker = TownMaker(rules_file=rules, residents=residents, days=days)
+    maker.describe()  # what is wrong with the rules is told before any work
+    warn()
+    with at.existing() as opened:
+        known = entrants(opened, versions, name)
+        acts = {"scripts": act_of(opened, Scripted(env=maker.name)), "chance": None}
+        acts |= {who: act_of(opened, policy) for who, policy in known.items()}
+    with progress("living", len(acts) * maker.ticks) as advance:
+        paid = {who: lived(maker, act, towns=towns, each=advance) for who, act in acts.items()}
+    found = standings(paid)
+    rows = [
+        (one["who"], one["return"], _span(one, "low", "high"), _span(one, "gain_low", "gain_high")) for one in found
+    ]
+    shown = table(["~who", ">a day", "95 %", "over scripts, 95 %"], rows)
+    return Output({"towns": towns, "days": days, "standings": found}, shown)
+
+
+def _span(one: Mapping[str, Any], low: str, high: str) -> str:
+    return f"{one[low]:+.2f} to {one[high]:+.2f}"
+
+
+def balance(
+    at: StoreOptions,
+    towns: Towns = 50,
+    days: Annotated[int, Option(metavar="N", min=1, max=30, help="Of each town.")] = 1,
+    policy: Annotated[str | None, Option(metavar="VERSION", help="A release, or live; else scripts.")] = None,
+    rules: RulesAt = None,
+    residents: Residents = None,
+) -> Output:
+    """Measure what residents of each nature are paid, and whether natures are balanced: within 10 % of the mean. Exit
+    code 1: they are not."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with needing("learn"):
+        from holdfast.cli.show import progress, table
+        from holdfast.cli.town import warn
+        from holdfast.policies.network import ScriptedAct
+        from holdfast.workloads.townschool import BALANCED, TownMaker, act_of, lived, natures_of, policy_in
+    maker = TownMaker(rules_file=rules, residents=residents, days=days)
+    known = maker.rules
+    warn()
+    if policy is None:
+        act = ScriptedAct(maker.name)
+    else:
+        with at.existing() as opened:
+            act = act_of(opened, policy_in(opened, None if policy == "live" else policy)[1])
+    with progress("living", maker.ticks) as advance:
+        found = natures_of(lived(maker, act, towns=towns, each=advance), known)
+    is_balanced = all(abs(one["from_mean"]) <= BALANCED for one in found.values())
+    rows = [
+        (name, one["residents"], one["return"], _span(one, "low", "high"), f"{one['from_mean']:+.1%}")
+        for name, one in found.items()
+    ]
+    shown = table(["nature", ">residents", ">a day", "95 %", ">from mean"], rows)
+    data = {"towns": towns, "days": days, "balanced": is_balanced, "limit": BALANCED, "natures": found}
+    return Output(data, shown, int(not is_balanced))

@@ -7,7 +7,7 @@ are those of every other policy (`learn.school`, `pipeline.control`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.contracts.envs import Bools, Described, Observation, Spaces, State, StepResult
+from holdfast.contracts.envs import Bools, Choose, Described, Observation, Spaces, State, StepResult
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.policy import Act, policy_from
+from holdfast.contracts.policy import Act, files_of, policy_from
 from holdfast.contracts.release import Release, Stage
 from holdfast.learn.anneal import AnnealPlan
 from holdfast.learn.school import PRACTISED, School
 from holdfast.pipeline.context import Endpoints
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.run import RunSpec
+from holdfast.policies import weights
 from holdfast.policies.inspect import explain
 from holdfast.policies.network import Network, Scripted
-from holdfast.prove.estimate import difference
+from holdfast.prove.estimate import difference, interval
 from holdfast.store.store import Store
 from holdfast.workloads.townlife import Env, Rules, Seen, groups, read_rules
 from holdfast.workloads.townlife import TownState as Town
@@ -292,6 +293,82 @@ def proof_returns(store: Store, run: str) -> tuple[Numbers, Numbers]:
     return before, after
 
 
+# Side by side in the same towns --------------------------------------------------------------------------------------
+
+LEAGUE = 5 * 2**29  # first seed of the towns of a league: none is learnt in, none proves
+BALANCED = 0.10  # by how much of the mean the return of a nature may differ from it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lived:
+    """What residents were paid for their days, [towns, residents], and of which nature each was at first."""
+
+    returns: Numbers  # a day
+    natures: NDArray[np.int64]
+
+
+def lived(
+    maker: TownMaker, act: Act | None, *, towns: int, each: Callable[[], None] = lambda: None, seed: int = LEAGUE
+) -> Lived:
+    """Lives the days of so many towns, by a policy; by chance where there is none."""
+    envs = maker.vector_env(towns)
+    view, total = envs.reset(seed), np.zeros(envs.count)
+    natures = envs.env.state.people["profile"].astype(np.int64)
+    choose = by_chance(np.random.default_rng(seed)) if act is None else act.many(envs.count)
+    first = np.ones(envs.count, np.bool_)
+    for _ in range(maker.ticks):
+        result = envs.step(choose(view, first))
+        view, first = result.observation, result.terminated | result.truncated
+        total += result.reward
+        each()
+    return Lived(returns=total.reshape(towns, -1) / maker.days, natures=natures)
+
+
+def by_chance(rng: np.random.Generator) -> Choose:
+    """A uniformly random possible action."""
+
+    def choose(view: Observation, _: Bools, /) -> NDArray[np.int64]:
+        assert view.mask is not None
+        upto = view.mask.cumsum(axis=1)
+        pick = (rng.random(len(upto)) * upto[:, -1]).astype(np.int64)
+        return np.asarray((upto > pick[:, None]).argmax(axis=1), np.int64)
+
+    return choose
+
+
+def natures_of(found: Lived, rules: Rules) -> dict[str, dict[str, float]]:
+    """The return of each nature with a 95 % interval over towns, and by how much of the mean it differs from it."""
+    mean, told = float(found.returns.mean()), {}
+    for k, nature in enumerate(rules["profile"]):
+        is_one = found.natures == k
+        towns = [row[own].mean() for row, own in zip(found.returns, is_one, strict=True) if own.any()]
+        span = interval(np.array(towns)[:, None], rng=np.random.default_rng(k))
+        value = float(found.returns[is_one].mean())
+        told[nature["id"]] = {
+            "residents": int(is_one.sum()),
+            "return": value,
+            "low": span.low,
+            "high": span.high,
+            "from_mean": (value - mean) / max(abs(mean), 1e-9),
+        }
+    return told
+
+
+def standings(paid: Mapping[str, Lived]) -> list[dict[str, Any]]:
+    """Who was paid what, the best first; the gain over the first entrant is of the same towns, compared."""
+    first = next(iter(paid.values())).returns.mean(axis=1)
+    rows = []
+    for name, found in paid.items():
+        towns = found.returns.mean(axis=1)
+        span = interval(towns[:, None], rng=np.random.default_rng(0))
+        gain = difference(first[:, None], towns[:, None], rng=np.random.default_rng(0))
+        told = {"return": float(towns.mean()), "low": span.low, "high": span.high}
+        rows.append({"who": name, **told, "gain": float((towns - first).mean())} | {
+            "gain_low": gain.low, "gain_high": gain.high,
+        })  # fmt: skip
+    return sorted(rows, key=lambda row: -row["return"])
+
+
 # Versions of the store in a town -------------------------------------------------------------------------------------
 
 
@@ -304,6 +381,22 @@ def policy_in(store: Store, version: str | None, line: str = LINE) -> tuple[Rele
     if not isinstance(policy, Network | Scripted):
         raise BadInput(f"version {release.id}", why=f"is a {release.kind}, and drives no residents")
     return release, policy
+
+
+def entrants(store: Store, versions: Sequence[str] | None, line: str = LINE) -> dict[str, Network | Scripted]:
+    """Releases by their names, or checkpoints of the school by theirs; without names, all networks of the line."""
+    if versions is None:
+        found = {release.id: policy_in(store, release.id)[1] for release in store.releases.history(line)}
+        return {name: policy for name, policy in found.items() if isinstance(policy, Network)}
+    made: dict[str, Network | Scripted] = {}
+    for name in versions:
+        if "@" in name:
+            made[name] = policy_in(store, name)[1]
+            continue
+        shape = weights.read(files_of(name, store.files)).shape
+        spaces = Spaces(observation=shape["observation"], actions=shape["actions"])
+        made[name] = Network(width=shape["width"], env=line, spaces=spaces, checkpoint=name, sampled=True)
+    return made
 
 
 def act_of(store: Store, policy: Network | Scripted) -> Act:
