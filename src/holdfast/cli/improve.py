@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -27,9 +26,10 @@ from holdfast.cli.options import (
 from holdfast.cli.prompts import PROMPT, PromptOptions, reported, search_lines, searched_in
 from holdfast.cli.release import decision_lines, headline, reason_lines
 from holdfast.cli.report import write_page
-from holdfast.cli.show import folded, left, near, one_line, print_table, step
+from holdfast.cli.show import left, near, one_line, print_table, step
 from holdfast.contracts.errors import BadInput, Lost, NotFound
 from holdfast.contracts.evidence import Decision
+from holdfast.contracts.lines import folded
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Stage, check_name
 from holdfast.contracts.run import DesiredState, RunState
@@ -315,11 +315,11 @@ def _onward(
     if proposed is not None:
         print(f"  holdfast release explain {proposed['release']}{elsewhere(status)}   # why, from the ledger")
     if weights is not None:
-        print(f"  holdfast sprout chat \\\n    --model {shlex.quote(str(weights))}")
-    print(f"  holdfast rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
+        print(f"  holdfast policy chat \\\n    --model {shlex.quote(str(weights))}")
+    print(f"  holdfast run rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
     seen = right[0][1] if right else f"{status.run_id}/proof-0-candidate-0-0"
-    print(f"  holdfast rewards {seen}{elsewhere(status)}   # what it was paid for")
-    print(f"  holdfast spans {seen}{elsewhere(status)}   # what it did, step by step")
+    print(f"  holdfast reward show {seen}{elsewhere(status)}   # what it was paid for")
+    print(f"  holdfast run spans {seen}{elsewhere(status)}   # what it did, step by step")
 
 
 def _newest(updates: list[StepRecord]) -> str | None:
@@ -351,6 +351,9 @@ class ImproveOptions:
     )
     device: DeviceOption = None
     dtype: DtypeOption = None
+    vllm: Annotated[
+        list[str] | None, Option(metavar="URL", help="A vLLM server that samples; repeat it for several. Needs --lora.")
+    ] = None
     agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None
     policy: Annotated[
         str | None, Option(metavar="NAME", help="Which line of versions is improved; prompt: its prompt, by --search.")
@@ -364,6 +367,9 @@ class ImproveOptions:
     ] = None
     waive_safety: Annotated[
         str | None, Option(metavar="WHY", help="Prove without measuring safety; the ledger and every page say why.")
+    ] = None
+    max_safety_regression: Annotated[
+        float | None, Option(metavar="X", min=0, help="How much safety cost an episode may add; 0.05 unless set.")
     ] = None
     budget: Annotated[
         float | None, Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
@@ -381,7 +387,8 @@ class ImproveOptions:
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
         if self.env is None and self.reward_range is not None:
             raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
-        for name in ("model", "base_url", "lora", "device", "dtype", "agent", "follow", "train_on", "waive_safety"):
+        of_tasks = ("model", "base_url", "lora", "device", "dtype", "vllm", "agent", "follow", "train_on")
+        for name in (*of_tasks, "waive_safety", "max_safety_regression"):
             if self.env is not None and getattr(self, name) is not None:
                 raise BadInput(
                     f"--{name.replace('_', '-')}",
@@ -397,9 +404,13 @@ class ImproveOptions:
         settings = load_settings(config)
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
         block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
+        if self.max_safety_regression is not None:
+            if self.waive_safety is not None:
+                raise BadInput("--max-safety-regression", why="safety is waived", remedy="keep one of the two options")
+            block["prove"] = {**block["prove"], "max_safety_regression": self.max_safety_regression}
         if search.search or (self.policy == PROMPT and block["algorithm"] is None):
             block["algorithm"] = "prompt_search"
-        names = ("model", "base_url", "lora", "device", "dtype", "agent", "train_on")
+        names = ("model", "base_url", "lora", "device", "dtype", "vllm", "agent", "train_on")
         named = {"safety_waived": self.waive_safety, **{name: getattr(self, name) for name in names}}
         settings = override(settings, improve=block, **named)
         is_search = searches_prompts(settings)
@@ -439,7 +450,7 @@ def improve(
 
     with needing("learn"):
         from holdfast.pipeline.control import env_spec_from
-        from holdfast.pipeline.plan import forecast_of
+        from holdfast.pipeline.plan import forecast_of, tell
         from holdfast.pipeline.spec import comparison_config, improve_spec
     if config is None and how.env is None and resume is None and Path(CONFIG).is_file():
         config = Path(CONFIG)
@@ -462,8 +473,7 @@ def improve(
         if (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
         if settings is not None and resume is None:
-            for line in forecast_of(getattr(spec.program, "keywords", {})["spec"], opened).lines:
-                print("\n".join(folded(line)), file=sys.stderr)
+            tell(forecast_of(getattr(spec.program, "keywords", {})["spec"], opened))
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, _, code = drive(opened, spec, resume)
         updates = opened.steps.of_run(status.run_id)
@@ -527,12 +537,16 @@ def _improve_lines(
     """At most 80 columns. `decided` has each iteration with its page, `now` where its version is, `searched` the search
     for a prompt of each with its page."""
     from holdfast.cli.drive import switched_off_lines
+    from holdfast.pipeline.run import NO_SUCCESS
 
     yield f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s"
     yield from switched_off_lines(off, at)
     if status.error is not None:
-        yield from (f"{status.error}, at {status.lesson}", "next:")
-        yield from step(f"holdfast improve --resume {status.run_id}{at}")
+        is_vain = status.error.startswith(NO_SUCCESS)
+        yield from folded(status.error if is_vain else f"{status.error}, at {status.lesson}")
+        yield "next:"
+        failed = f"holdfast run rollouts {status.run_id} --status failed{at}"
+        yield from step(failed if is_vain else f"holdfast improve --resume {status.run_id}{at}")
         return
     practised = [update.body for update in updates if "learning_s" in update.body]
     rewards = [body["reward"] for body in practised if body.get("reward") is not None]

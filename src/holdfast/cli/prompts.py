@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from holdfast.cli.show import folded, left
+from holdfast.cli.show import left
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.lines import folded
 
 if TYPE_CHECKING:
     from holdfast.contracts.settings import OptimizeSettings
@@ -86,7 +87,8 @@ class PromptOptions:
         if model is not None or (known and url is not None):
             block["reflection"] = {
                 **known,
-                **{"model": model or known["model"], "base_url": url or known.get("base_url")},
+                "model": model or known["model"],
+                "base_url": url or known.get("base_url"),
             }
         return override(settings, prompt_search=block)
 

@@ -316,7 +316,8 @@ class ProveBlock(BaseModel):
     max_cost: Positive = 1.0  # the most that one episode's safety can cost
     reward_range: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)  # all that a reward can be
     cluster: Name | None = None  # the key of tasks that count as one, as in "user"; None: usual names in the metadata
-    reuse_live: bool = False  # earlier tries of live are pooled in; only where nothing that it depends on can change
+    reuse_live: bool = False  # earlier tries of live are pooled in
+    confirm_live: bool = True  # and what they prove is proved by fresh ones; False: nothing live depends on can change
 
     @model_validator(mode="after")
     def _together(self) -> ProveBlock:
@@ -482,7 +483,7 @@ def _tasks(value: Any) -> Any:
 
 
 class OptimizeSettings(BaseModel):
-    """One `holdfast optimize` run: what it works on, with what, and at which pace."""
+    """One `holdfast run start` run: what it works on, with what, and at which pace."""
 
     model_config = STRICT
 
@@ -496,6 +497,7 @@ class OptimizeSettings(BaseModel):
     lora: Annotated[int, Field(ge=0)] = 0  # of a local model: rank of the adapters that learn; 0: all weights do
     device: Device = "auto"  # of a local model: auto is the first GPU, or the CPU
     dtype: Dtype = "auto"  # auto is bfloat16 on a GPU
+    vllm: tuple[Annotated[str, AfterValidator(partial(_url, at="vllm"))], ...] = ()  # servers that sample in our place
     base_url: Annotated[str, AfterValidator(_url)] | None = None
     proxy_url: Annotated[str, AfterValidator(partial(_url, at="proxy_url"))] | None = None  # agents' calls go there
     worker_count: Count = 2
@@ -597,9 +599,11 @@ LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "lora": 0,
     "device": "auto",
     "dtype": "auto",
+    "vllm": [],
     "improve.algorithm": None,
     "improve.prove.cluster": None,
     "improve.prove.reuse_live": False,
+    "improve.prove.confirm_live": True,
     "rl_optimizer.critic": CriticBlock().model_dump(),
     "rl_optimizer.gae.turn_credit": 0.0,
     **{
@@ -700,8 +704,8 @@ def override(settings: OptimizeSettings, **flags: Any) -> OptimizeSettings:
         return OptimizeSettings.model_validate(settings.record() | given)
     except ValidationError as error:
         what, why, remedy = _explain(error.errors()[0])
-        key = what.removeprefix("improve.").removeprefix("prompt_search.").replace("budget_s", "budget")
-        key, _, value = key.partition(" = ")
+        key = what.removeprefix("improve.").removeprefix("prove.").removeprefix("prompt_search.")
+        key, _, value = key.replace("budget_s", "budget").partition(" = ")
         raise BadInput(f"--{key.replace('_', '-')} {value}", why=why, remedy=remedy) from None
 
 

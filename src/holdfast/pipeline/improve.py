@@ -24,7 +24,7 @@ from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Release, Stage
 from holdfast.contracts.reward import CHECKED
 from holdfast.contracts.run import LEGACY_STEP, StepRecord
-from holdfast.pipeline.alpha_account import at_charge, at_test, charged
+from holdfast.pipeline.alpha_account import at_charge, at_test, charged, ever_promoted
 from holdfast.pipeline.collect import collect
 from holdfast.pipeline.context import StepContext
 from holdfast.pipeline.held_out import HeldOut
@@ -203,7 +203,8 @@ async def current_version(
     setup = await ctx.in_thread(setup_of, ctx)
     earlier: dict[str, Any] = {"tasks": {}, "why": ""}
     if spec.prove.reuse_live:
-        earlier = await ctx.in_thread(history_of, ctx.store, spec.line, policy, spec.held_out, setup)
+        selected = await ctx.in_thread(ever_promoted, ctx.store, spec.line)
+        earlier = await ctx.in_thread(history_of, ctx.store, spec.line, policy, spec.held_out, setup, selected)
     charge = await charged(
         ctx.store,
         spec.line,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +23,7 @@ from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import Features
 from holdfast.contracts.judgement import Calibration
+from holdfast.contracts.lines import say
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.reward import RewardTerm
@@ -152,7 +152,7 @@ def improve_spec(settings: OptimizeSettings, kind: str = "improve") -> RunSpec:
     spec = Spec(
         line=block.policy,
         policy=policy,
-        algorithm=algorithm,
+        algorithm=with_importance_cap(algorithm) if settings.vllm else algorithm,
         tasks=settings.train,
         held_out=held_out,
         prove=prove_config(settings),
@@ -208,7 +208,7 @@ def with_tasks(settings: OptimizeSettings) -> OptimizeSettings:
         return settings
     found = load(block.file, **block.model_dump(exclude={"file"}))
     for warning in found.report.warnings:
-        print(f"{block.file}: {warning}", file=sys.stderr)
+        say(f"{block.file}: {warning}")
     train, val = (tuple(one.row() for one in part) for part in (found.train, found.held_out))
     return settings.model_copy(update={"tasks": None, "train": train, "val": val})
 
@@ -331,6 +331,9 @@ def _spec(
 def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Engine, Connect]:
     """Who answers for policies in this process, and how another process reaches the model."""
     provider = (settings.model or "").partition("/")[0]
+    if isinstance(policy, Prompt) and settings.vllm:
+        why = "is for local models whose adapters learn"
+        raise BadInput("vllm", why=why, remedy="give --base-url, where a model is behind an address")
     if isinstance(policy, Prompt) and provider != LOCAL:
         connect = connection(settings)
         return Endpoints(lambda model: connect(None)), connect
@@ -341,6 +344,10 @@ def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Engine, Connect
             remedy='use "tasks", or serve the model and give --base-url',
         )
     needs_torch()
+    if settings.vllm:
+        from holdfast.collect.vllm import VllmEngine
+
+        return VllmEngine(settings.vllm, seed=settings.seed, api_key=os.environ.get("VLLM_API_KEY")), no_model
     from holdfast.pipeline.prompts import local_engine
 
     # A few more slots than one worker needs: a prompt that begins like an earlier one leaves that one in its slot.
@@ -470,6 +477,19 @@ def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
     )
 
 
+IMPORTANCE_CAP = 2.0
+
+
+def with_importance_cap(algorithm: Any) -> Any:
+    """The same where another program samples: its log-probs are not the trainer's to the last bit, so the ratio is from
+    the trainer's own, weighed by trainer over sampler up to a cap. One that was given stays."""
+    if getattr(algorithm, "importance_cap", algorithm) is None:
+        return replace(algorithm, importance_cap=IMPORTANCE_CAP)
+    if getattr(getattr(algorithm, "ppo", None), "importance_cap", algorithm) is None:
+        return replace(algorithm, ppo=replace(algorithm.ppo, importance_cap=IMPORTANCE_CAP))
+    return algorithm
+
+
 def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: ConstraintBlock | None = None) -> TurnPPO:
     from holdfast.learn.turns import TurnPPO
 
@@ -493,6 +513,7 @@ def prove_config(settings: OptimizeSettings) -> ProveConfig:
         least=criteria(how).least,
         cluster=how.cluster,
         reuse_live=how.reuse_live,
+        confirm_live=how.confirm_live,
         timeout_s=settings.attempt_timeout_secs,
         is_timed=not settings.deterministic,
     )
