@@ -26,6 +26,7 @@ from parts.prompt_searches import VAL, Found, by_chance, by_peer, ours
 from parts.report import Figures, progress, rounded
 
 BUDGETS, SEEDS = (150, 300, 600), range(5)
+QUICK_BUDGETS = (300,)
 LONGER = 2  # times the largest budget: so far peers go on, for how many rollouts they need to get where ours is
 NULL_BUDGET, NULL_SEEDS = 300, range(40)  # of each null problem; peers have as many seeds as elsewhere
 SHARE = 0.9  # of the best gain that is known
@@ -68,7 +69,7 @@ def children(name: str) -> Iterator[list[Peer]]:
 
 
 def measure(quick: bool) -> Figures:
-    seeds, budgets = (range(1), BUDGETS[1:2]) if quick else (SEEDS, BUDGETS)
+    seeds, budgets = (range(1), QUICK_BUDGETS) if quick else (SEEDS, BUDGETS)
     began, outcomes = time.process_time(), Outcomes()
     try:
         runs = searched(outcomes, PROBLEMS, seeds, budgets, longer=LONGER)

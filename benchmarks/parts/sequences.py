@@ -100,9 +100,7 @@ def _lifted(rates: Array, gain: Array) -> Array:
     return np.where(gain[:, None] > 0.0, rates + share * (1.0 - rates), rates * (1.0 - share))
 
 
-def _episodes(
-    rng: np.random.Generator, trials: int, gain: float, *, is_confirmed: bool = False
-) -> tuple[float, float]:
+def _episodes(rng: np.random.Generator, trials: int, gain: float, *, is_confirmed: bool = False) -> tuple[float, float]:
     """Mean episodes until it is decided, or the tasks end; and those of a paired test that looks once and has the same
     power. One try of the candidate at each task, and ten of the live version that are known already and cost nothing;
     the fixed test runs both. Confirmed, live is run on all tasks so far once earlier tries have proved a gain, and on
