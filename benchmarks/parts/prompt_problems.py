@@ -24,6 +24,7 @@ from holdfast.policies.model import load_transformer
 from holdfast.workloads.tooluse.agent import ExamMark, examine
 from holdfast.workloads.tooluse.tasks import STYLES, Dials, ToolTask, generate
 from holdfast.workloads.tooluse.wordings import TEST_INSTRUCTIONS
+from parts.prompt_worlds import World
 from parts.report import ROOT, progress
 
 MODEL, BASE = "sprout", "You are a helpful assistant."
@@ -49,6 +50,7 @@ class Problem:
     styles: tuple[str, ...] = tuple(STYLES)
     is_told: bool = True  # the task itself says the style
     null_of: str | None = None  # the problem whose outcomes are dealt anew
+    world: World | None = None  # drawn by chance: no model is asked
 
     @cached_property
     def tasks(self) -> dict[str, list[ToolTask]]:
@@ -87,6 +89,7 @@ PROBLEMS = (
     Problem("routing", ("calc", "convert", "calendar", "lookup"), _routed),
     Problem("arithmetic format", ("calc", "trivial", "steps"), _styled, styles=("full",), is_told=False),
 )
+WORLDS = tuple(replace(PROBLEMS[0], name=f"world {seed}", world=World.of(seed, BANK)) for seed in range(1000, 1010))
 NULLS = tuple(replace(one, name=f"{one.name}, null", null_of=one.name) for one in PROBLEMS)
 
 
@@ -131,6 +134,8 @@ class Outcomes:
 
     def _get(self, problem: Problem, cell: Cell) -> float | None:
         prompt, part, place = cell
+        if problem.world is not None:
+            return problem.world.outcome(prompt, part, place)
         return self.known.get(f"{problem.null_of or problem.name}|{prompt}", {}).get(f"{part} {place}")
 
     def _value(self, problem: Problem, cell: Cell) -> float:
