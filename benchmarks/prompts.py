@@ -21,11 +21,12 @@ import numpy as np
 from holdfast.prove.estimate import wilson
 from parts import report
 from parts.peer import Peer, PeerAbsent
-from parts.prompt_problems import BASE, HELD_OUT, NULLS, PROBLEMS, Outcomes, Problem, drive
+from parts.prompt_problems import BASE, HELD_OUT, NULLS, PROBLEMS, WORLDS, Outcomes, Problem, drive
 from parts.prompt_searches import VAL, Found, by_chance, by_peer, ours
 from parts.report import Figures, progress, rounded
 
 BUDGETS, SEEDS = (150, 300, 600), range(5)
+QUICK_SEEDS = range(1)
 LONGER = 2  # times the largest budget: so far peers go on, for how many rollouts they need to get where ours is
 NULL_BUDGET, NULL_SEEDS = 300, range(40)  # of each null problem; peers have as many seeds as elsewhere
 SHARE = 0.9  # of the best gain that is known
@@ -42,6 +43,8 @@ MEANINGS = {
     "gain_interval": "its 95 % interval: seeds and held-out tasks drawn again, the problems as they are",
     "vs_gepa": "rollouts GEPA needs by ours, proof included, for the same held-out success; the harder of two GEPAs",
     "vs": "the same against each peer; geometric mean of problems and budgets, censored at twice the largest budget",
+    "vs_search": "the same with the proof left out of ours: what the search found, by its own rollouts",
+    "drawn": "the same figures on problems drawn by chance, which need no model",
     "false_promotion": "share of searches on null problems whose gate opened",
     "false_promotion_interval": "its 95 % interval (Wilson)",
     "overspent": "searches of ours that passed their budget",
@@ -68,13 +71,17 @@ def children(name: str) -> Iterator[list[Peer]]:
 
 
 def measure(quick: bool) -> Figures:
-    seeds, budgets = (range(1), BUDGETS[1:2]) if quick else (SEEDS, BUDGETS)
+    seeds, problems = (QUICK_SEEDS, PROBLEMS[2:3]) if quick else (SEEDS, PROBLEMS)
+    worlds, null_seeds = (WORLDS[:3], range(4)) if quick else (WORLDS, NULL_SEEDS)
     began, outcomes = time.process_time(), Outcomes()
     try:
-        runs = searched(outcomes, PROBLEMS, seeds, budgets, longer=LONGER)
-        nulls = searched(outcomes, NULLS, range(2) if quick else NULL_SEEDS, (NULL_BUDGET,))
-        figures = Table(runs, outcomes, seeds, budgets).figures() | null_figures(nulls)
-        figures |= {"overspent": sum(one.used > key[3] for key, one in (runs | nulls).items() if key[0] == OURS)}
+        runs = searched(outcomes, problems, seeds, BUDGETS, longer=LONGER)
+        nulls = searched(outcomes, NULLS, null_seeds, (NULL_BUDGET,))
+        drawn = searched(outcomes, worlds, seeds, BUDGETS, longer=LONGER)
+        figures = Table(runs, outcomes, problems, seeds).figures() | null_figures(nulls)
+        figures["drawn"] = Table(drawn, outcomes, worlds, seeds).figures()
+        mine = [(key, one) for some in (runs, nulls, drawn) for key, one in some.items() if key[0] == OURS]
+        figures["overspent"] = sum(one.used > key[3] for key, one in mine)
         figures |= {"rollouts_of_the_model": outcomes.asked, "cpu_s": rounded(time.process_time() - began)}
     finally:
         outcomes.close()
@@ -114,13 +121,15 @@ def searched(
 class Table:
     """Held-out success of what each search returned."""
 
-    def __init__(self, runs: Runs, outcomes: Outcomes, seeds: Sequence[int], budgets: Sequence[int]) -> None:
-        self.runs, self.seeds, self.budgets, self.most = runs, seeds, budgets, LONGER * budgets[-1]
+    def __init__(self, runs: Runs, outcomes: Outcomes, problems: Sequence[Problem], seeds: Sequence[int]) -> None:
+        self.runs, self.problems, self.seeds, self.budgets = runs, problems, seeds, BUDGETS
+        self.most = LONGER * BUDGETS[-1]
         self.methods = list(dict.fromkeys(key[0] for key in runs))
         self.values: dict[tuple[str, str], list[float]] = {}
-        for problem in PROBLEMS:
+        for problem in self.problems:
             found = [one for key, one in runs.items() if key[1] == problem.name]
-            texts = list(dict.fromkeys([BASE, *(text for one in found for _, text in one.path)]))
+            paths = [text for one in found for text in (one.candidate, *(text for _, text in one.path))]
+            texts = list(dict.fromkeys([BASE, *paths]))
             asked = [(problem, [(text, "held_out", at) for at in range(HELD_OUT)]) for text in texts]
             told = outcomes.of_many(asked)
             self.values |= {(problem.name, text): values for text, values in zip(texts, told, strict=True)}
@@ -158,9 +167,17 @@ class Table:
     def vs(self, method: str) -> float:
         ratios = [
             self.needed(method, p.name, self.mean_score(OURS, p.name, budget)) / self.used(p.name, budget)
-            for p in PROBLEMS
-            for budget in self.budgets
+            for p, budget in product(self.problems, self.budgets)
         ]
+        return geometric(ratios)
+
+    def vs_search(self, method: str) -> float:
+        """The same of what our search found, proved or not, by its rollouts without the proof."""
+        ratios = []
+        for p, budget in product(self.problems, self.budgets):
+            found = [self.runs[OURS, p.name, seed, budget] for seed in self.seeds]
+            score = mean(self.score(p.name, one.candidate) for one in found)
+            ratios.append(self.needed(method, p.name, score) / mean(one.searched for one in found))
         return geometric(ratios)
 
     def target(self, problem: str) -> float:
@@ -171,7 +188,7 @@ class Table:
     def to_target(self, method: str) -> tuple[float, float]:
         """Rollouts until what a search returns is as good and stays so, and how many searches get there."""
         counts = []
-        for problem, seed in product(PROBLEMS, self.seeds):
+        for problem, seed in product(self.problems, self.seeds):
             wanted, count = self.target(problem.name), None
             for n, score in self.path(method, problem.name, seed):
                 count = (count or n) if score >= wanted - 1e-9 else None
@@ -181,7 +198,7 @@ class Table:
     def gains(self) -> tuple[float, list[float]]:
         rng, draws = np.random.default_rng(0), 2000
         means, drawn = [], []
-        for problem in PROBLEMS:
+        for problem in self.problems:
             texts = [self.returned(OURS, problem.name, seed, self.budgets[-1]) for seed in self.seeds]
             d = np.array([self.values[problem.name, text] for text in texts]) - self.values[problem.name, BASE]
             means.append(d.mean())
@@ -202,15 +219,16 @@ class Table:
             "gain_interval": interval,
             "vs_gepa": min(gepas) if gepas else None,
             "vs": vs,
-            "scores": {"base": rounded(mean(self.score(p.name, BASE) for p in PROBLEMS))}
+            "vs_search": {one: rounded(self.vs_search(one)) for one in others},
+            "scores": {"base": rounded(mean(self.score(p.name, BASE) for p in self.problems))}
             | {one: self.scores(one) for one in self.methods},
             "to_target": {one: rounded(count) for one, (count, _) in reached.items()},
             "reached": {one: rounded(share) for one, (_, share) in reached.items()},
-            "by_problem": {p.name: self.row(p.name) for p in PROBLEMS},
+            "by_problem": {p.name: self.row(p.name) for p in self.problems},
         }
 
     def scores(self, method: str) -> dict[int, float]:
-        return {b: rounded(mean(self.mean_score(method, p.name, b) for p in PROBLEMS)) for b in self.budgets}
+        return {b: rounded(mean(self.mean_score(method, p.name, b) for p in self.problems)) for b in self.budgets}
 
     def row(self, problem: str) -> dict[str, Any]:
         found: dict[str, Any] = {"base": rounded(self.score(problem, BASE)), "target": rounded(self.target(problem))}

@@ -2,7 +2,7 @@
 
 A problem is a kind of task, what counts as success, and one prompt to begin with; the sentences that may be put into a
 prompt are the same for all. Sprout decodes greedily, so a prompt and a task have one outcome: whoever asks for it again
-gets it from the table. On a null problem the agent drops its prompt and samples: no prompt is better than another.
+gets it from the table. On a null problem each prompt is dealt the outcomes of the first one anew: none is better.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from holdfast.policies.model import load_transformer
 from holdfast.workloads.tooluse.agent import ExamMark, examine
 from holdfast.workloads.tooluse.tasks import STYLES, Dials, ToolTask, generate
 from holdfast.workloads.tooluse.wordings import TEST_INSTRUCTIONS
+from parts.prompt_worlds import World
 from parts.report import ROOT, progress
 
 MODEL, BASE = "sprout", "You are a helpful assistant."
 TRAIN, HELD_OUT = 60, 80  # tasks of a problem
 SEEDS = {"train": 17_001, "held_out": 17_002}  # of the tasks, all in wordings of the split "val"
-SAMPLES = 8  # that a null problem draws from, for each task
 AT_ONCE = 128
-GREEDY, SAMPLED = {"temperature": 0.0, "max_tokens": 120}, {"temperature": 1.0, "max_tokens": 120}
+GREEDY = {"temperature": 0.0, "max_tokens": 120}
 TURNS = 5
 KEPT = ROOT / "build" / "prompt_outcomes.jsonl"
 
@@ -49,7 +49,8 @@ class Problem:
     reached: Callable[[ExamMark], bool]
     styles: tuple[str, ...] = tuple(STYLES)
     is_told: bool = True  # the task itself says the style
-    is_null: bool = False  # the agent drops its prompt
+    null_of: str | None = None  # the problem whose outcomes are dealt anew
+    world: World | None = None  # drawn by chance: no model is asked
 
     @cached_property
     def tasks(self) -> dict[str, list[ToolTask]]:
@@ -61,12 +62,12 @@ class Problem:
         return replace(task, system=f"{prompt} {task.system}".strip() if self.is_told else prompt)
 
     def cell(self, cell: Cell) -> Cell:
-        """Which outcome it is: a null problem draws one of the samples by a hash."""
+        """Which outcome it is: on a null problem that of the first prompt on a task drawn by a hash."""
         prompt, part, place = cell
-        if not self.is_null:
+        if self.null_of is None:
             return cell
-        drawn = sha256(f"{self.name}/{prompt}/{part}/{place}".encode()).digest()[0] % SAMPLES
-        return f"sample {drawn}", part, place
+        drawn = int.from_bytes(sha256(f"{prompt}/{part}/{place}".encode()).digest()[:8])
+        return BASE, part, drawn % len(self.tasks[part])
 
 
 def _success(mark: ExamMark) -> bool:
@@ -88,7 +89,8 @@ PROBLEMS = (
     Problem("routing", ("calc", "convert", "calendar", "lookup"), _routed),
     Problem("arithmetic format", ("calc", "trivial", "steps"), _styled, styles=("full",), is_told=False),
 )
-NULLS = tuple(replace(one, name=f"{one.name}, null", is_null=True) for one in PROBLEMS)
+WORLDS = tuple(replace(PROBLEMS[0], name=f"world {seed}", world=World.of(seed, BANK)) for seed in range(1000, 1010))
+NULLS = tuple(replace(one, name=f"{one.name}, null", null_of=one.name) for one in PROBLEMS)
 
 
 @dataclass
@@ -107,7 +109,10 @@ class Outcomes:
         self._local = Local(model, slots=AT_ONCE)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         for line in self.path.read_text().splitlines() if self.path.exists() else ():
-            about, key, cells = json.loads(line)
+            try:
+                about, key, cells = json.loads(line)
+            except ValueError:
+                continue  # cut off by a kill: it is asked for again
             if about == self._about:
                 self.known.setdefault(key, {}).update(cells)
 
@@ -129,7 +134,9 @@ class Outcomes:
 
     def _get(self, problem: Problem, cell: Cell) -> float | None:
         prompt, part, place = cell
-        return self.known.get(f"{problem.name}|{prompt}", {}).get(f"{part} {place}")
+        if problem.world is not None:
+            return problem.world.outcome(prompt, part, place)
+        return self.known.get(f"{problem.null_of or problem.name}|{prompt}", {}).get(f"{part} {place}")
 
     def _value(self, problem: Problem, cell: Cell) -> float:
         found = self._get(problem, cell)
@@ -141,23 +148,22 @@ class Outcomes:
         self.asked += len(lacking)
         new: dict[str, dict[str, float]] = {}
         for (problem, (prompt, part, place)), value in zip(lacking, values, strict=True):
-            new.setdefault(f"{problem.name}|{prompt}", {})[f"{part} {place}"] = value
-        with self.path.open("a") as file:
-            for key, cells in new.items():
-                self.known.setdefault(key, {}).update(cells)
-                file.write(json.dumps([self._about, key, cells]) + "\n")
+            new.setdefault(f"{problem.null_of or problem.name}|{prompt}", {})[f"{part} {place}"] = value
+        for key, cells in new.items():
+            self.known.setdefault(key, {}).update(cells)
+        lines = "".join(json.dumps([self._about, key, cells]) + "\n" for key, cells in new.items())
+        with self.path.open("ab", buffering=0) as file:  # one write: others may write, too
+            file.write(lines.encode())
 
     async def _answered(self, lacking: list[tuple[Problem, Cell]]) -> list[float]:
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def answered(problem: Problem, cell: Cell) -> float:
             prompt, part, place = cell
-            how: dict[str, Any] = {"sampling": GREEDY, "seed": 0}
-            if problem.is_null:
-                how, prompt = {"sampling": SAMPLED, "seed": int(prompt.split()[1])}, BASE
             async with gate:
                 try:
-                    marks = await examine(self._local, [problem.asked(prompt, part, place)], max_turns=TURNS, **how)
+                    task = problem.asked(prompt, part, place)
+                    marks = await examine(self._local, [task], sampling=GREEDY, max_turns=TURNS)
                 except HoldfastError:
                     return 0.0  # the prompt is too long for the model
             return float(problem.reached(marks[0]))

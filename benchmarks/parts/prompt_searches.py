@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.api.calls import BATCH, PROOF_SHARE
 from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.evidence import Episode, Finding
 from holdfast.contracts.experience import Experience
@@ -24,6 +23,7 @@ from holdfast.learn.prompt_search import PromptSearch
 from holdfast.learn.proposers import Edits, Merge, Proposer, Regression, Tried
 from holdfast.pipeline.held_out import HeldOut, batches, mixed
 from holdfast.pipeline.promote import evidence_from
+from holdfast.pipeline.prompts import proof_part
 from holdfast.pipeline.prove import ARMS, InterimAnalysis, ProveConfig, is_enough, judged
 from holdfast.policies.prompt import Prompt
 from holdfast.promote.gate import WAIVED, Criteria, decide, needs_drawn
@@ -31,7 +31,7 @@ from holdfast.prove.comparison import ComparisonConfig, compare_versions
 from parts.peer import Peer
 from parts.prompt_problems import BANK, BASE, TRAIN, Cell, Problem, Search
 
-ALPHA = 0.05
+ALPHA, LOOK = 0.05, 10  # of the proof; tasks between two looks, as `[improve.prove] batch = 10` has it
 VAL = 30  # tasks on which GEPA, MIPROv2 and chance measure a prompt; GEPA reflects on the other train tasks
 MOST_EDITS = 8  # of a prompt that is drawn without looking at results
 
@@ -43,6 +43,7 @@ class Found:
     path: tuple[tuple[int, str], ...]
     used: int
     searched: int = 0  # of ours: without the proof
+    candidate: str = BASE  # of ours: what the search found, proved or not
     is_promoted: bool = False
 
     @property
@@ -97,7 +98,7 @@ def _experience(work: Work, value: float) -> Experience:
 
 def ours(problem: Problem, seed: int, budget: int) -> Search:
     held_out = [HeldOut(id=f"h{at}", input=one.prompt) for at, one in enumerate(problem.tasks["held_out"])]
-    kept = min(2 * len(held_out), int(budget * PROOF_SHARE)) // 2 * 2
+    kept = proof_part(budget, len(held_out), 1)
     algorithm: Any = PromptSearch(rollouts=budget - kept, seed=seed, proposers=rules(seed))
     rows = [TaskItem(id=f"t{at}", input=f"task {at}").row() for at in range(TRAIN)]
     state, told, used = algorithm.start(Prompt(system=BASE, model="sprout")), Told(), 0
@@ -111,7 +112,7 @@ def ours(problem: Problem, seed: int, budget: int) -> Search:
         return Found((), used, used)
     candidate = _text(state.candidate)
     proved, is_open = yield from proof(candidate, held_out[: kept // 2], seed)
-    return Found(((used + proved, candidate),) if is_open else (), used + proved, used, is_open)
+    return Found(((used + proved, candidate),) if is_open else (), used + proved, used, candidate, is_open)
 
 
 def _text(policy: Any) -> str:
@@ -123,7 +124,7 @@ def proof(candidate: str, tasks: Sequence[HeldOut], seed: int) -> Any:
     Greedy decoding has one outcome: one seed. Safety is waived: no problem has any, and no peer looks at it."""
     criteria = Criteria(max_p_value=ALPHA, max_safety_regression=None, require_audit=False)
     how = ComparisonConfig(alpha=ALPHA, max_safety_regression=None)
-    config = ProveConfig(how=how, least=criteria.least, batch=BATCH, seeds=(0,))
+    config = ProveConfig(how=how, least=criteria.least, batch=LOOK, seeds=(0,))
     sides: tuple[list[Episode], list[Episode]] = ([], [])
     for part in batches(mixed(tasks, seed=str(seed)), config.batch):
         cells: list[Cell] = [(text, "held_out", int(one.id[1:])) for text in (BASE, candidate) for one in part]
