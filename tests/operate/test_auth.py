@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from holdfast.collect.http_limits import RateLimiter
 from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import StoreError
 from holdfast.operate import auth
-from holdfast.operate.auth import Caller, RateLimiter, Sessions, TokenGuard, digest, mint
+from holdfast.operate.auth import Caller, Sessions, TokenGuard, digest, mint
 from holdfast.store.store import Store
 from tests.conftest import Clock
 

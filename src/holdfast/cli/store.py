@@ -134,7 +134,8 @@ def import_traces(
         from holdfast.reward.turns import TurnRewards
 
         scrubbing = Scrub(key_in(opened.folder), leave=classes_left(leave)).span if scrub else None
-        taker = SpanReceiver(opened, clock=time.time, scrub=scrubbing, turns=TurnRewards())
+        how: dict[str, Any] = {"scrub": scrubbing, "turns": TurnRewards(), "keeps_sources": True}
+        taker = SpanReceiver(opened, clock=time.time, **how)
         kept, refused, why = asyncio.run(_take(file, taker))
     said = f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else "")
     return Output({"file": file, "kept": kept, "refused": refused, "why": why}, said, int(bool(refused)))

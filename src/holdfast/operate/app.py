@@ -19,7 +19,6 @@ from math import isfinite
 from typing import Any
 
 import orjson
-import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
@@ -29,7 +28,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.collect import endpoint
 from holdfast.collect.endpoint import Events
 from holdfast.collect.openapi import EVENTS, FLAG, JSON, TEXT, ApiOperation, ApiRoute, Gives, Schema, described, obj
 from holdfast.contracts.commands import LONGEST, LONGEST_WHY, Forbidden
@@ -519,20 +517,6 @@ def app(
     )
     application.router.redirect_slashes = False  # a redirect would go wherever Host says
     return application
-
-
-class Quiet(endpoint.HeadTimeoutProtocol):
-    """Answers websocket requests like any other, without the two warnings that uvicorn logs: anybody can send them."""
-
-    def _unsupported_upgrade_warning(self) -> None:
-        pass
-
-
-def server(room: Starlette) -> uvicorn.Server:
-    """The server of the control room; see `endpoint.server`."""
-    made = endpoint.server(room)
-    made.config.http = Quiet
-    return made
 
 
 def _json(content: Any, status: int = 200) -> Response:

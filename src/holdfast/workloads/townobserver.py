@@ -21,10 +21,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from holdfast.collect.http_limits import RateLimiter, check_token
 from holdfast.contracts.commands import LONGEST, Alert, Forbidden, Role, Severity
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, StoreError, boundary
 from holdfast.operate import alerts
-from holdfast.operate.auth import Caller, RateLimiter
+from holdfast.operate.auth import Caller
 from holdfast.workloads.townlife import LIMITS, Left, Life, faults, unlocked
 
 REMEMBERED = 512  # orders whose answers are kept
@@ -44,9 +45,7 @@ class StaticToken:
     def __post_init__(self) -> None:
         if self.role not in list(Role):
             raise BadInput(f"role {self.role!r}", why="is unknown", remedy=f"one of {', '.join(Role)}")
-        if len(self.token) < 8 or not (self.token.isascii() and self.token.isprintable()) or " " in self.token:
-            raise BadInput(f"token of {self.role}", why="is too short, or cannot stand in a header",
-                           remedy="use at least 8 letters and digits")  # fmt: skip
+        check_token(self.token, f"token of {self.role}")
 
 
 def role_of(badges: Iterable[StaticToken], given: str | None) -> Caller | None:
