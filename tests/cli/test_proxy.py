@@ -167,7 +167,7 @@ def test_no_key_is_written_anywhere_and_what_is_kept_is_scrubbed(tmp_path: Path,
     far, attempt = Far(), running(kept)
     planted = {
         "OPENAI_API_KEY": "sk-proj-Planted0Key1For2This3Test4Abcdefgh",
-        "HOLDFAST_TOKEN": "planted-token-1234567",
+        "HOLDFAST_TOKEN": "planted-token-123456",
     }
     with served(far.app) as upstream, proxy(tmp_path, upstream, **planted) as (process, url):
         base_url = f"{attribution.base_url(url, attempt.rollout, 1)}/v1"

@@ -13,8 +13,8 @@ import requests
 import uvicorn
 
 from holdfast.collect import endpoint
-from holdfast.collect.http_limits import RateLimiter
 from holdfast.contracts.commands import Role
+from holdfast.contracts.limits import RateLimiter
 from holdfast.operate.app import TownPage, app
 from holdfast.operate.auth import TokenGuard, digest, mint
 from holdfast.operate.auth_middleware import AuthMiddleware

@@ -46,20 +46,12 @@ from holdfast.collect.chat_format import (
     read_request,
     spell_byte,
 )
-from holdfast.collect.http_limits import (
-    GUESSES,
-    GUESSES_PER_S,
-    WAIT_S,
-    LimitedProtocol,
-    RateLimiter,
-    address_of,
-    check_token,
-    limited,
-)
+from holdfast.collect.http_limits import WAIT_S, LimitedProtocol, address_of, limited
 from holdfast.collect.openapi import ApiRoute, described
 from holdfast.collect.proxy.attribution import Identity, capability
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError
+from holdfast.contracts.limits import GUESSES, GUESSES_PER_S, RateLimiter, check_token
 from holdfast.contracts.reward import LARGEST_REWARD
 from holdfast.contracts.trace import ModelCall
 
@@ -179,8 +171,8 @@ class RequestReader:
         if self._token is not None:
             given = asked.headers.get("authorization") or f"Bearer {asked.headers.get('x-api-key', '')}"
             if not hmac.compare_digest(given.encode(), self._token):
-                self._refuse_guess(asked, "the token is missing or wrong; send 'Authorization: Bearer …'")
-        elif not all(map(_is_us, asked.headers.getlist("host") or [""])):  # a web page of another site
+                self.refuse_guess(asked, "the token is missing or wrong; send 'Authorization: Bearer …'")
+        elif not all(map(is_this_machine, asked.headers.getlist("host") or [""])):  # a web page of another site
             raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
 
     def admit_to(self, asked: Asked, whose: Identity | None) -> bool:
@@ -191,10 +183,10 @@ class RequestReader:
         known = "" if self._key is None else capability(self._key, whose.rollout, whose.number)
         if not hmac.compare_digest(known, whose.capability):
             why = "the attempt's address is wrong; use context.base_url as it is, with scrub.key as the store has it"
-            self._refuse_guess(asked, why)
+            self.refuse_guess(asked, why)
         return True
 
-    def _refuse_guess(self, asked: Asked, why: str) -> NoReturn:
+    def refuse_guess(self, asked: Asked, why: str) -> NoReturn:
         """Counts a wrong token; after some, the address gets 429. A good token always passes."""
         if wait_s := self._guesses.take(address_of(asked)):
             late = {"Retry-After": str(ceil(wait_s))}
@@ -298,12 +290,17 @@ class Events(StreamingResponse):
 
     media_type = "text/event-stream"
 
+    def __init__(self, content: Any, *, ended: Callable[[], None] = lambda: None, **how: Any) -> None:
+        super().__init__(content, **how)
+        self._ended = ended
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await unless_left(receive, self.stream_response(send))
         except ClientDisconnect:
             pass  # its call is cancelled with it
         finally:
+            self._ended()
             await self.body_iterator.aclose()  # type: ignore[attr-defined]
 
 
@@ -411,7 +408,7 @@ async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
 
 
 @lru_cache(maxsize=64)
-def _is_us(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
     """Whether a Host header names this machine."""
     named = HOST.fullmatch(host)
     return named is not None and is_loopback((named[1] or named[2]).lower())

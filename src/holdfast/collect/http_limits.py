@@ -1,6 +1,6 @@
-"""Limits of all our HTTP servers: heads, trailers, connections, wrong tokens, open streams, tokens that can be guessed.
+"""Limits of every connection to our HTTP servers: heads, trailers, waiting, reading, and how many there are.
 
-`endpoint` reads requests and answers them; what is refused here never reaches an application.
+`contracts.limits` counts what callers do, `endpoint` reads requests. What is refused here reaches no application.
 """
 
 from __future__ import annotations
@@ -8,15 +8,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import resource
-import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request as Asked
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-from holdfast.contracts.errors import BadInput
 
 WAIT_S = 30.0  # for the head of a request, and for its body
 UNREAD_S = 60.0  # that a client may leave an answer unread
@@ -27,20 +22,7 @@ MOST_CONNECTIONS = 1024
 SPARE_FILES = 128  # that stay for the store and for upstreams
 SLICE, BODY_SLICE = 4096, 64 * 1024  # bytes of a head, and of a body, that are parsed at once
 MOST_PIPELINED = 8  # requests that wait for the answers before them on one connection
-SHORTEST_TOKEN = 20
-MOST_KNOWN = 4096  # keys that a limiter remembers
-GUESSES_PER_S, GUESSES = 0.1, 5.0  # wrong tokens of one address
-REFUSALS = {431: "Request Header Fields Too Large", 503: "Service Unavailable"}
-
-
-def check_token(token: str, what: str = "token") -> str:
-    """Refuses a token that can be guessed, or cannot stand in a header."""
-    remedy = "python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
-    if not (token.isascii() and token.isprintable() and token.split() == [token]):
-        raise BadInput(what, why="cannot stand in a header", remedy=remedy)
-    if len(token) < SHORTEST_TOKEN:
-        raise BadInput(what, why=f"has {len(token)} characters, and needs {SHORTEST_TOKEN}", remedy=remedy)
-    return token
+STATUS_LINES = {431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 
 
 def address_of(asked: Asked) -> str:
@@ -51,55 +33,6 @@ def address_of(asked: Asked) -> str:
     except ValueError:
         return host
     return host if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False).network_address)
-
-
-class RateLimiter:
-    """A token bucket for each key: so many requests a second, and a burst."""
-
-    def __init__(self, per_s: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._per_s, self._burst, self._clock = per_s, float(burst), clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key → how many were left, when
-
-    def take(self, key: str) -> float:
-        """Counts a request and returns 0, or returns the seconds to wait."""
-        wait_s = self.wait_s(key)
-        if wait_s == 0.0:
-            self.spend(key)
-        return wait_s
-
-    def wait_s(self, key: str) -> float:
-        """Seconds until the next may pass; counts nothing."""
-        left = self._now(key)
-        return 0.0 if left >= 1.0 else (1.0 - left) / self._per_s
-
-    def spend(self, key: str) -> None:
-        """Counts one, whatever is left."""
-        self._left[key] = (max(0.0, self._now(key) - 1.0), self._clock())
-        self._left.move_to_end(key)
-        while len(self._left) > MOST_KNOWN:  # the longest quiet keys have full buckets again
-            self._left.popitem(last=False)
-
-    def _now(self, key: str) -> float:
-        left, at = self._left.get(key, (self._burst, self._clock()))
-        return min(self._burst, left + max(0.0, self._clock() - at) * self._per_s)
-
-
-class StreamLimiter:
-    """At most so many open streams for each key."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._open = most, Counter[str]()
-
-    def open(self, key: str) -> bool:
-        """Counts one more, unless all are in use."""
-        if self._open[key] >= self._most:
-            return False
-        self._open[key] += 1
-        return True
-
-    def close(self, key: str) -> None:
-        self._open[key] -= 1
-        self._open += Counter()  # forgets keys without a stream
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -163,10 +96,10 @@ class LimitedProtocol(HttpToolsProtocol):
     def refuse(self, status: int) -> None:
         """Answers and hangs up."""
         self._status = status
-        self.send_400_response(REFUSALS[status])
+        self.send_400_response(STATUS_LINES[status])
 
     def send_400_response(self, msg: str) -> None:
-        line = f"HTTP/1.1 {self._status} {REFUSALS.get(self._status, 'Bad Request')}\r\n"
+        line = f"HTTP/1.1 {self._status} {STATUS_LINES.get(self._status, 'Bad Request')}\r\n"
         head = f"{line}content-type: text/plain\r\ncontent-length: {len(msg)}\r\nconnection: close\r\n\r\n"
         self.transport.write(f"{head}{msg}".encode())
         self.transport.close()

@@ -24,10 +24,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.collect.endpoint import media_type_of, read_body
-from holdfast.collect.http_limits import GUESSES, GUESSES_PER_S, WAIT_S, RateLimiter, address_of
+from holdfast.collect.endpoint import is_loopback, is_this_machine, media_type_of, read_body
+from holdfast.collect.http_limits import WAIT_S, address_of
 from holdfast.collect.openapi import JSON
 from holdfast.contracts.errors import HoldfastError
+from holdfast.contracts.limits import GUESSES, GUESSES_PER_S, RateLimiter
 from holdfast.operate.auth import Caller, Clock, Sessions, TokenGuard, hash_of
 
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -240,6 +241,10 @@ class AdmissionMiddleware:
         if self._is_behind_tls:  # a setting and not a header, which anybody could send
             scope["scheme"] = "https"
         asked = Request(scope, receive)
+        if not self._is_behind_tls and not _is_named(asked):
+            foreign = Refusal(403, "Host is not this machine's name; behind a proxy, start with --tls-proxy")
+            await _turned_away(asked, foreign)(scope, receive, kept)
+            return
         if scope["path"] not in OPEN:  # asked.url would depend on the Host header
             try:
                 scope["caller"] = await self._authenticator.admit(asked)
@@ -247,6 +252,12 @@ class AdmissionMiddleware:
                 await _turned_away(asked, error)(scope, receive, kept)
                 return
         await self._app(scope, receive, kept)
+
+
+def _is_named(asked: Request) -> bool:
+    """Whether Host names the address that was reached; a page of another site may have given us its own name."""
+    is_here = is_loopback((asked.scope.get("server") or ("", 0))[0])
+    return not is_here or all(map(is_this_machine, asked.headers.getlist("host") or [""]))
 
 
 def _turned_away(asked: Request, error: Refusal) -> Response:
