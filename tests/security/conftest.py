@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ from holdfast.collect import endpoint
 from holdfast.collect.otlp.take import SpanReceiver, routes
 from holdfast.collect.proxy import app as proxy
 from holdfast.collect.proxy.upstream import Upstream
+from holdfast.contracts.commands import Role
 from holdfast.operate import app as room
+from holdfast.operate.auth import digest
 from holdfast.store.store import Store, open_store
 from tests.conftest import Files
 from tests.operate.room import listening
 
-TOKEN = "an-operators-own-token"
+TOKEN = "hf_an-operators-own-token"
 KEY = b"k" * 32
 Serve = Callable[..., AbstractContextManager[str]]
 
@@ -42,6 +44,7 @@ def serve(request: pytest.FixtureRequest, file_store: Store) -> Serve:
         if request.param == "endpoint":
             return endpoint.app(nobody, name="m", token=TOKEN)
         if request.param == "room":
+            file_store.tokens.add("olga", Role.OPERATOR, digest(TOKEN), 0.0).result()
             return room.app(file_store)
         taking = routes(SpanReceiver(file_store, clock=lambda: 0.0), token=TOKEN, key=KEY)
         return proxy.app(file_store, [Upstream("http://127.0.0.1:9")], token=TOKEN, key=KEY, routes=taking)
@@ -58,9 +61,3 @@ def resident_mb() -> float:
     """Of this process, now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as inside:
-        yield inside

@@ -151,7 +151,7 @@ async def _take(file: Path, taker: Any) -> tuple[int, int, str]:
                 if not line.strip():
                     continue
                 try:
-                    spans, unread = wire.read(line, wire.JSON)
+                    spans, unread = wire.read(line, wire.JSON, is_bounded=False)
                 except BadInput as error:
                     raise BadInput(f"{file}:{number}", why=error.why, remedy="give lines of OTLP's JSON") from None
                 taken = await taker.take(spans)

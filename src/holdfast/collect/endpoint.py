@@ -58,6 +58,7 @@ from holdfast.contracts.trace import ModelCall
 OWNER = "holdfast"  # of the models here, as the list of models says
 SAYS = "Chat completions in OpenAI's format, with what vLLM adds for training under vLLM's names."
 LARGEST = 8 * 2**20  # bytes of a request
+MOST_UNPACKED, LEAST_UNPACKED = 100, 2**20  # times its size that a gzip may hold, beyond the first bytes
 GRACE_S = 0.5  # that calls under way have when the server ends
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 CODES = {401: "invalid_api_key", 404: "not_found", 410: "attempt_over", 413: "too_large"}
@@ -221,40 +222,54 @@ class RequestReader:
         encoding = asked.headers.get("content-encoding", "identity").strip().lower() if takes_gzip else "identity"
         if encoding not in ("identity", "gzip"):
             raise HTTPException(415, f"Content-Encoding {encoding} is unknown; send gzip, or plain")
-        body = await read_body(asked, largest=self._largest, wait_s=self._wait_s)
-        # A large one takes a while, and others wait for this loop.
-        return body if encoding == "identity" else await asyncio.to_thread(_unpacked, body, self._largest)
+        largest = self._largest
+        if encoding == "identity":
+            return await read_body(asked, largest=largest, wait_s=self._wait_s)
+        return await read_body(asked, largest=largest, wait_s=self._wait_s, unpack=Unpacker(largest))
 
 
-async def read_body(asked: Asked, *, largest: int, wait_s: float) -> bytes:
-    """The body of a request, within the limits of size and time."""
+async def read_body(asked: Asked, *, largest: int, wait_s: float, unpack: Unpacker | None = None) -> bytes:
+    """The body of a request, within the limits of size and time; unpacked part by part as it comes."""
     body = bytearray()
     try:
         async with asyncio.timeout(wait_s):
             async for part in asked.stream():
-                body += part
+                # A part takes a while to unpack, and others wait for this loop.
+                body += part if unpack is None else await asyncio.to_thread(unpack.add, part)
                 if len(body) > largest:
                     raise HTTPException(413, f"the request is larger than {largest} bytes; send less")
+            if unpack is not None:
+                unpack.close()
     except TimeoutError:
         late = f"the request did not come within {wait_s:g} s; send it again"
         raise HTTPException(408, late, {"Connection": "close"}) from None
     return bytes(body)
 
 
-def _unpacked(packed: bytes, largest: int) -> bytes:
-    """The body out of its gzip, and never more of it than allowed."""
-    unpack = zlib.decompressobj(wbits=31)
-    try:
-        body = unpack.decompress(packed, largest + 1)
-    except zlib.error as error:
-        raise BadInput("request", why=f"is not gzip: {error}") from None
-    if len(body) > largest:
-        raise HTTPException(413, f"the request is larger than {largest} bytes; send less")
-    if not unpack.eof:
-        raise BadInput("request", why="is cut short: its gzip has no end")
-    if unpack.unused_data:
-        raise BadInput("request", why="goes on after the end of its gzip")
-    return body
+class Unpacker:
+    """A body out of its gzip, part by part: never more of it than allowed, and never much more than was sent."""
+
+    def __init__(self, largest: int) -> None:
+        self._gzip, self._largest, self._packed, self._out = zlib.decompressobj(wbits=31), largest, 0, 0
+
+    def add(self, packed: bytes) -> bytes:
+        self._packed += len(packed)
+        try:
+            body = self._gzip.decompress(packed, self._largest - self._out + 1)
+        except zlib.error as error:
+            raise BadInput("request", why=f"is not gzip: {error}") from None
+        self._out += len(body)
+        if max(self._packed, self._out) > self._largest:
+            raise HTTPException(413, f"the request is larger than {self._largest} bytes; send less")
+        if self._out > LEAST_UNPACKED + self._packed * MOST_UNPACKED:
+            raise HTTPException(413, f"the request is packed more than {MOST_UNPACKED} times; send it plain")
+        if self._gzip.unused_data:
+            raise BadInput("request", why="goes on after the end of its gzip")
+        return body
+
+    def close(self) -> None:
+        if not self._gzip.eof:
+            raise BadInput("request", why="is cut short: its gzip has no end")
 
 
 RANGES = {
