@@ -8,7 +8,7 @@ from itertools import repeat
 
 import pytest
 
-from tests.security.conftest import Serve
+from tests.security.conftest import TOKEN, Serve
 from tests.security.raw import connect, everything, push, send, status
 
 PIECE = b"a" * 65536
@@ -48,7 +48,7 @@ def test_a_request_has_at_most_100_headers(serve: Serve, is_trailer: bool) -> No
 
 def test_a_trailer_is_no_header_of_the_request(serve: Serve) -> None:
     """Whoever is admitted by what comes later could be admitted by anything."""
-    token = b"Authorization: Bearer an-operators-own-token\r\n"
+    token = f"Authorization: Bearer {TOKEN}\r\n".encode()
     start = CHUNKED.replace(b"POST /", b"POST /v1/chat/completions").replace(
         b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from holdfast.collect.proxy import attribution
 from holdfast.contracts.rollout import Attempt
 from holdfast.store.store import Store
 from tests.collect.proxy.far import Road, asking, road, running
-from tests.collect.scene import until
 from tests.operate.room import listening
 from tests.security.conftest import KEY, TOKEN, nobody
 
@@ -43,6 +42,13 @@ def address(at: Road, attempt: Attempt, *, of: Attempt | None = None) -> str:
     return attribution.base_url(at.url, attempt.rollout, attempt.number, given)
 
 
+def eventually(found: Callable[[], object]) -> None:
+    patience = time.monotonic() + 30.0
+    while not found():
+        assert time.monotonic() < patience
+        time.sleep(0.01)
+
+
 def call(url: str, **headers: str) -> requests.Response:
     how = {"Content-Type": "application/json", **headers}
     return requests.post(f"{url}/v1/chat/completions", asking(), headers=how, timeout=30)
@@ -58,7 +64,7 @@ def tell(url: str, *events: OtelEvent, **headers: str) -> requests.Response:
 def test_an_agent_calls_its_model_by_its_own_address_and_without_a_token(at: Road, tmp_path: Path) -> None:
     answer = call(address(at, at.attempt), Authorization="Bearer whatever-its-client-sends")
     assert answer.status_code == 200 and len(at.spans()) == 1
-    until(lambda: at.lines(tmp_path))
+    eventually(lambda: at.lines(tmp_path))
     assert at.lines(tmp_path)[0]["path"] == at.path  # without the capability: a log is read by others
 
 

@@ -23,9 +23,8 @@ def test_wrong_tokens_of_an_address_are_slowed_down_and_the_right_one_passes(ser
             for guess in range(12)
         ]
         assert [one.status_code for one in wrong][-6:] == [429] * 6 and int(wrong[-1].headers["Retry-After"]) >= 1
-        if path == PATHS[0]:
-            right = {"Authorization": f"Bearer {TOKEN}"}
-            assert requests.get(f"{url}{path}", headers=right, timeout=30).status_code != 429
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        assert requests.get(f"{url}{path}", headers=right, timeout=30).status_code in (200, 404, 502)
 
 
 @pytest.mark.parametrize("token", ["abc", "a" * 19, ""])
