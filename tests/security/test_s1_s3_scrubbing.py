@@ -17,7 +17,7 @@ SECRETS = (
     "sk-ant-api03-" + "aB3xY9" * 14 + "AA",
     "ghp_" + "a1B2c3D4e5" * 3 + "F6g7H8",
     "ann.lee@corp-mail.net",
-    "4929 8831 4372 9006",
+    "4539 5787 6362 1486",
 )
 
 

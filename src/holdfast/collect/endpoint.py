@@ -254,14 +254,15 @@ class Unpacker:
 
     def add(self, packed: bytes) -> bytes:
         self._packed += len(packed)
+        most = LEAST_UNPACKED + self._packed * MOST_UNPACKED
         try:
-            body = self._gzip.decompress(packed, self._largest - self._out + 1)
+            body = self._gzip.decompress(packed, min(self._largest, most) - self._out + 1)
         except zlib.error as error:
             raise BadInput("request", why=f"is not gzip: {error}") from None
         self._out += len(body)
         if max(self._packed, self._out) > self._largest:
             raise HTTPException(413, f"the request is larger than {self._largest} bytes; send less")
-        if self._out > LEAST_UNPACKED + self._packed * MOST_UNPACKED:
+        if self._out > most:
             raise HTTPException(413, f"the request is packed more than {MOST_UNPACKED} times; send it plain")
         if self._gzip.unused_data:
             raise BadInput("request", why="goes on after the end of its gzip")
