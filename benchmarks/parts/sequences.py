@@ -1,7 +1,7 @@
 """Sequences of candidates on the same held-out tasks: whether any is promoted that is no better, and what they gain.
 
-Each candidate is tested by the e-process that the verdict reads, with the α that the account leaves, against the live
-version with its earlier tries pooled in. Whoever is promoted is live from then on, and begins with its own tries.
+Each candidate is tested by the e-process that the verdict reads, with the α that the account leaves, beside fresh tries
+of the live version, as it is by default. Whoever is promoted is live from then on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy import stats  # type: ignore[import-untyped]
 from holdfast.promote.alpha_account import level
 from holdfast.prove.calibrate import SPREAD
 from holdfast.prove.comparison import ComparisonConfig
-from holdfast.prove.history import ENOUGH, pooled_mean
+from holdfast.prove.history import ENOUGH
 from holdfast.prove.sequential import log_e
 from parts.report import rounded
 
@@ -37,7 +37,8 @@ MEANINGS = {
     "sequence_false_promotion_upper": "the upper end of its 95 % interval",
     "sequence_drift": "points that the live version moves by promoted candidates of −0.5 points each",
     "sequence_gain": f"of N(0, 10)-point candidates on {GAIN_TASKS} tasks, as a share of an oracle's",
-    "episodes_vs_fixed": "reuse_live, ten earlier tries: mean episodes over those of a fixed paired test of like power",
+    "episodes_vs_fixed": "reuse_live, not confirmed, ten earlier tries: mean episodes over a fixed test's of like power",
+    "episodes_vs_fixed_confirmed": "the same where fresh pairs confirm what is proved: earlier tries then only spare",
     "episodes_to_decision": "the means of both, by the gain",
     "sequences": "of each kind",
 }
@@ -58,12 +59,14 @@ def measure(quick: bool, seed: int = 0) -> dict[str, Any]:
     worse = run_sequences(rng, many, NULL_TASKS, lambda r, n: np.full(n, -0.005))
     mixed = run_sequences(rng, few, GAIN_TASKS, lambda r, n: r.normal(0.0, 0.1, n))
     episodes = {gain: _episodes(rng, trials, gain) for gain in GAINS}
+    confirmed = [_episodes(rng, trials, gain, is_confirmed=True) for gain in GAINS]
     return {
         "sequence_false_promotion": rounded(any_false / many),
         "sequence_false_promotion_upper": rounded(upper(any_false, many)),
         "sequence_drift": rounded(100.0 * float(worse["gained"].mean())),
         "sequence_gain": rounded(float(mixed["gained"].sum() / mixed["offered"].sum())),
         "episodes_vs_fixed": rounded(max(mine / fixed for mine, fixed in episodes.values())),
+        "episodes_vs_fixed_confirmed": rounded(max(mine / fixed for mine, fixed in confirmed)),
         "episodes_to_decision": {str(gain): [round(one) for one in both] for gain, both in episodes.items()},
         "sequences": many,
     }
@@ -78,19 +81,15 @@ def run_sequences(rng: np.random.Generator, sequences: int, tasks: int, draw: Dr
 def _sequences(rng: np.random.Generator, many: int, tasks: int, draw: Draw) -> dict[str, Array]:
     promoted, gained, offered = np.zeros(many), np.zeros(many), np.zeros(many)
     rates = rng.beta(RATE * SPREAD, (1.0 - RATE) * SPREAD, (many, tasks))  # of the live version, by task
-    earlier, count = np.zeros((many, tasks)), np.zeros((many, 1))  # mean and number of the live version's tries
     for number in range(1, CANDIDATES + 1):
         gain = draw(rng, many)
-        fresh = np.where(count >= ENOUGH * SEEDS, 0, SEEDS)
-        mean = pooled_mean(rng.binomial(SEEDS, rates) / SEEDS, fresh, earlier, count)
+        live = rng.binomial(SEEDS, rates) / SEEDS
         tried = rng.binomial(SEEDS, _lifted(rates, gain)) / SEEDS
         alphas = np.array([level(ALPHA, number, int(before)) for before in promoted])
-        is_promoted = log_e(tried - mean, low=-1.0, high=1.0, weights=BETS).max(axis=1) >= -np.log(alphas)
+        is_promoted = log_e(tried - live, low=-1.0, high=1.0, weights=BETS).max(axis=1) >= -np.log(alphas)
         promoted += is_promoted
         gained += gain * is_promoted
         offered += np.maximum(gain, 0.0)
-        earlier = np.where(is_promoted[:, None], tried, mean)
-        count = np.where(is_promoted[:, None], SEEDS, count + fresh)
     return {"promoted": promoted, "gained": gained, "offered": offered}
 
 
@@ -101,18 +100,29 @@ def _lifted(rates: Array, gain: Array) -> Array:
     return np.where(gain[:, None] > 0.0, rates + share * (1.0 - rates), rates * (1.0 - share))
 
 
-def _episodes(rng: np.random.Generator, trials: int, gain: float) -> tuple[float, float]:
+def _episodes(rng: np.random.Generator, trials: int, gain: float, *, is_confirmed: bool = False) -> tuple[float, float]:
     """Mean episodes until it is decided, or the tasks end; and those of a paired test that looks once and has the same
     power. One try of the candidate at each task, and ten of the live version that are known already and cost nothing;
-    the fixed test runs both. Every task is as likely as not, which varies most."""
+    the fixed test runs both. Confirmed, live is run on all tasks so far once earlier tries have proved a gain, and on
+    all further ones. Every task is as likely as not, which varies most."""
     deviation = sqrt(RATE * (1.0 - RATE) + (RATE + gain) * (1.0 - RATE - gain))
     tasks = required_pairs(gain, deviation, ALPHA, POWER)
     earlier = rng.binomial(ENOUGH, RATE, (trials, tasks)) / ENOUGH
     tried = (rng.random((trials, tasks)) < RATE + gain).astype(np.float64)
-    crossed = log_e(tried - earlier, low=-1.0, high=1.0, weights=BETS) >= -np.log(ALPHA)
-    is_found = crossed.any(axis=1)
-    needed = np.where(is_found, crossed.argmax(axis=1) + 1, tasks)
+    at, is_found = _crossed(tried - earlier)
+    needed = at.astype(np.float64)
+    if is_confirmed:
+        later, is_shown = _crossed(tried - (rng.random((trials, tasks)) < RATE))
+        needed = np.where(is_found, 2.0 * np.maximum(at, later), needed)
+        is_found &= is_shown
     return float(needed.mean()), 2.0 * required_pairs(gain, deviation, ALPHA, float(is_found.mean()))
+
+
+def _crossed(differences: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """After how many tasks it is proved, or all of them; and whether it is."""
+    crossed = log_e(differences, low=-1.0, high=1.0, weights=BETS) >= -np.log(ALPHA)
+    is_found = crossed.any(axis=1)
+    return np.where(is_found, crossed.argmax(axis=1) + 1, differences.shape[1]), is_found
 
 
 def upper(hits: int, of: int) -> float:

@@ -128,7 +128,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         "prove": {
             "seeds": 3, "batch": 8, "primary": "reward", "alpha": 0.01, "min_effect": 0.02, "min_reward_delta": 0.03,
             "max_safety_regression": 0.04, "max_seed_spread": 0.1, "max_sample_spread": 0.2, "max_cost": 2.0,
-            "reward_range": [-1.0, 1.1], "cluster": "user", "reuse_live": True,
+            "reward_range": [-1.0, 1.1], "cluster": "user", "reuse_live": True, "confirm_live": False,
         },
     },
 }  # fmt: skip

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def test_every_candidate_on_the_same_tasks_is_charged_whoever_measures_it(store:
     found = [charge(store, f"run-{n}", f"weights:{n}") for n in range(50)]
     assert [one.number for one in found] == list(range(1, 51))
     assert sum(one.alpha for one in found) <= 0.05
-    assert account_of(store, "tools").bound == pytest.approx(0.05 * 50 / 60)
+    assert account_of(store, "tools").bound == pytest.approx(0.05 * 50 / 53)
     assert charge(store, "run-60", "weights:60", tasks=[{"prompt": "quite another"}]).alpha == level(0.05, 1)
 
 
@@ -68,6 +69,24 @@ def test_tasks_are_known_by_their_words_and_not_by_their_names(store: Store) -> 
     renamed = [{"id": "other", "input": "how many please", "expected": 3, "split": "val"}]
     assert charge(store, "run-2", tasks=renamed).number == 2
     assert digest("a b") != digest("a c")
+
+
+STORIES = [
+    f"Explain to {who} why the refund of order {n} has not arrived yet, and what {who} can do about it by {day}"
+    for n, (who, day) in enumerate(product(("Ann", "Bob", "Eve", "Joe", "Kim"), ("Monday", "Friday", "Easter")), 4711)
+]
+
+
+def test_a_changed_word_in_each_task_starts_no_account_anew_and_other_tasks_of_a_template_do(store: Store) -> None:
+    """Fault: the same tasks with one word added, or another word, to each were a fresh set with the α of the first."""
+    assert charge(store, "run-1", tasks=STORIES).number == 1
+    assert charge(store, "run-2", tasks=[f"{one}, please" for one in STORIES]).number == 2
+    again = [one.replace("arrived", "come") for one in STORIES]
+    assert charge(store, "run-3", tasks=again).number == 3
+    assert charge(store, "run-4", tasks=[one.replace("yet", "so far") for one in again]).number == 4  # step by step
+    fresh = [one.replace("47", "58") for one in STORIES]  # other orders: other tasks, though of one template
+    assert charge(store, "run-5", tasks=fresh).number == 1
+    assert [len(one.charges) for one in account_of(store, "tools").sets] == [4, 1]
 
 
 def evidence(store: Store, found: Charge) -> str:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from holdfast.contracts.rollout import Split
+from holdfast.pipeline.alpha_account import charged
 from holdfast.pipeline.history import setup_of
 from holdfast.pipeline.prove import HeldOut, episodes_in
 from holdfast.policies.model import Model
+from holdfast.promote.alpha_account import Charge
 from holdfast.store.store import Store
-from tests.pipeline.test_improve import Play, Played, every_second
+from tests.pipeline.test_improve import LINE, VAL, Play, Played, every_second
 from tests.workloads.scene import tiny
 
 TEN, ONE = ({"seeds": seeds, "reuse_live": True} for seeds in (tuple(range(10)), (0,)))
@@ -101,7 +103,7 @@ async def test_another_agent_or_other_tasks_have_no_earlier_tries(store: Store, 
 
 async def test_a_live_version_that_does_otherwise_than_it_did_is_measured_anew(store: Store, base: Model) -> None:
     tasks = [HeldOut(id=f"val-{n}", input={"prompt": f"val {n}"}) for n in range(100)]
-    play = Told(base, before=None, after=0.5)
+    play = Told(base, before=None, after=0.0)
     await play.run(store, prove={**TEN, "stop_early": False}, held_out=tasks)
     LIVE["success"] = 1.0
     found = await play.run(store, prove={**ONE, "batch": 50, "stop_early": False}, held_out=tasks)
@@ -110,6 +112,45 @@ async def test_a_live_version_that_does_otherwise_than_it_did_is_measured_anew(s
     before, _ = episodes_in(store, [one for one in found.steps if "episodes" in one.body])
     assert {one.success for one in before} == {1.0} and len(before) == 100
     assert found.body("0/prove/1")["verdict"]["outcome"] == "reject"
+
+
+async def test_tries_that_opened_a_gate_are_no_earlier_tries(store: Store, base: Model) -> None:
+    """Fault: who was live when another was promoted had bad luck, and so a low mean once the other is taken back."""
+    play = Told(base, before=0.0, after=1.0)
+    first = await play.run(store, prove=TEN)
+    assert first.decided().is_accepted
+    second = await play.run(store, prove=ONE)
+    assert "history" not in second.body("0/live") and len(measured(second)) == 30
+
+
+async def test_a_try_counts_once_though_two_tests_rest_on_it(store: Store, base: Model) -> None:
+    """Fault: a run that goes on has the episodes of the run before among its own, and both are in the account."""
+    play = Told(base, before=0.0, after=0.0)
+    first = await play.run(store, prove=TEN)
+    tested = Charge.from_record(first.body("0/live")["account"])
+    tasks = [HeldOut(id=f"val-{n + 1}", input=one) for n, one in enumerate(VAL)]
+    again: dict[str, Any] = {"run": tested.run, "iteration": 0, "who": "ada", "now": 1.0, "setup": tested.setup}
+    await charged(store, LINE, tasks, alpha=0.05, versions=(tested.baseline, "further seeds"), **again)
+    second = await play.run(store, prove=ONE)
+    kept = json.loads(store.blobs.get(str(second.body("0/live")["history"])))
+    assert {one["count"] for one in kept.values()} == {10} and len(kept) == 30
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+async def test_what_earlier_tries_prove_is_proved_by_fresh_ones_before_a_gate_opens(
+    store: Store, base: Model, is_confirmed: bool
+) -> None:
+    """Fault: ten points of drift since the earlier tries opened the gate for 35 of 40 who were no better."""
+    play = Told(base, before=None, after=None)
+    await play.run(store, prove=TEN)
+    LIVE["success"] = 1.0  # of both: the world is kinder today, and too few tasks are watched to see it
+    found = await play.run(store, prove={**ONE, "confirm_live": is_confirmed})
+    assert found.decided().is_accepted is not is_confirmed
+    assert ("0/prove/confirm" in found.names) is is_confirmed
+    assert len(measured(found)) == (30 if is_confirmed else 6)
+    if is_confirmed:
+        assert found.evidence().comparisons["success"].difference == 0.0
+        assert found.body("0/prove/confirm")["history"]["is_confirmed"]
 
 
 @dataclass

@@ -221,6 +221,42 @@ async def test_what_is_missing_in_a_proof_counts_against_the_candidate_though_th
     assert not played.decided().is_accepted
 
 
+@pytest.mark.parametrize(
+    ("lost", "is_accepted", "retried"),
+    [
+        ({"baseline": (1,), "candidate": (2,)}, True, {"baseline": 20, "candidate": 20}),  # blind to the version
+        ({"baseline": (), "candidate": (1, 2)}, False, {"baseline": 0, "candidate": 0}),  # may be its own doing
+    ],
+)
+async def test_what_infrastructure_lost_in_both_arms_is_measured_again_before_a_candidate_is_held(
+    base: Model, store: Store, lost: Mapping[str, tuple[int, ...]], is_accepted: bool, retried: Mapping[str, int]
+) -> None:
+    def down(name: str) -> None:
+        """For a third of the tasks, or two; up again in the end."""
+        parts = name.split("-")
+        if name.startswith("proof-") and not name.endswith("-retry") and int(parts[3]) % 3 in lost[parts[2]]:
+            raise Fault("endpoint", why="is down")
+
+    played = await Play(base, hook=down).run(store)
+    assert played.body("0/prove/lost")["retried"] == retried
+    assert played.decided().is_accepted is is_accepted
+    assert (played.evidence().missing or {})["candidate"] == (0 if is_accepted else 40)
+    again = {one.name.removesuffix("-retry"): one for one in played.rollouts("0/prove/lost")}
+    first = {one.name: one for step in ("0/prove/0", "0/prove/1") for one in played.rollouts(step)}
+    assert len(again) == sum(retried.values()) and again.keys() <= first.keys()
+    assert all(one.metadata["seed"] == first[name].metadata["seed"] for name, one in again.items())  # the same chance
+
+
+async def test_an_agent_that_raised_has_had_its_try_though_others_are_measured_again(base: Model, store: Store) -> None:
+    def down(name: str) -> None:
+        if name.startswith("proof-") and name.split("-")[3] in "12345":
+            raise ValueError("no idea") if "candidate" in name else Fault("endpoint", why="is down")
+
+    played = await Play(base, hook=down).run(store)
+    assert {one.name.split("-")[2] for one in played.rollouts("0/prove/lost")} == {"baseline"}
+    assert not played.decided().is_accepted
+
+
 async def test_the_evidence_has_all_that_was_measured_and_found(base: Model, store: Store) -> None:
     played = await Play(base).run(store, stage=Stage.CANARY, prove={"stop_early": False})
     decided, evidence = played.decided(), played.evidence()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from holdfast.promote.alpha_account import ANCHOR, Charge, ReadTasks, account_from, charge, level, share
+from holdfast.promote.alpha_account import ANCHOR, EXPERIMENT, Charge, ReadTasks, account_from, charge, level, share
 
 SETS = {"a": frozenset("123"), "b": frozenset("456"), "ab": frozenset("16"), "c": frozenset("789")}
 
@@ -27,10 +28,32 @@ def charged(
 
 
 def test_the_shares_of_all_candidates_add_up_to_one() -> None:
-    assert [share(n) for n in (1, 2, 3)] == pytest.approx([10 / 110, 10 / 132, 10 / 156])
-    assert sum(map(share, range(1, 11))) == pytest.approx(1 / 2)  # half is spent after ten
+    assert [share(n) for n in (1, 2, 3)] == pytest.approx([1 / 4, 3 / 20, 1 / 10])
+    assert sum(map(share, range(1, 4))) == pytest.approx(1 / 2)  # half is spent after three
     assert sum(map(share, range(1, 10_000))) == pytest.approx(1.0, abs=2e-3)
-    assert level(0.05, 12, promoted=1) == pytest.approx(0.05 * 10 / (21 * 22) * 2)
+    assert level(0.05, 12, promoted=1) == pytest.approx(0.05 * 3 / (14 * 15) * 2)
+
+
+def test_an_account_that_began_with_other_shares_never_spends_more_than_all() -> None:
+    """Versions before gave test t 10/((t + 9)(t + 10)) of α: what was charged stays, and what comes adds up to less."""
+    for before in (1, 5, 40):
+        known: list[Charge] = []
+        for number in range(1, before + 1):
+            made = charged(known, "a")
+            known[-1] = replace(made, alpha=0.05 * 10 / ((number + 9) * (number + 10)))
+        spent = account_from("p", known, (), SETS.get).sets[0].spent
+        assert spent == pytest.approx(before / (before + 10))
+        assert spent + sum(map(share, range(before + 1, 10_000))) < 1.0
+        assert charged(known, "a").alpha == level(0.05, before + 1)
+
+
+def test_an_experiment_has_its_alpha_to_itself_and_is_part_of_the_bound() -> None:
+    known: list[Charge] = []
+    charged(known, "a"), charged(known, "", about=EXPERIMENT), charged(known, "", about=EXPERIMENT)
+    found = account_from("p", known, (), SETS.get)
+    assert [one.alpha for one in found.experiments] == [0.05, 0.05] and len(found.sets) == 1
+    assert found.bound == pytest.approx(0.05 / 4 + 2 * 0.05)
+    assert charged(known, "a").number == 2 and "on units of its own" in known[1].text
 
 
 def test_candidates_on_the_same_tasks_share_alpha_and_fresh_tasks_begin_anew() -> None:
@@ -96,9 +119,9 @@ def test_the_account_tells_what_is_spent_and_what_the_next_one_gets() -> None:
     anchor = charged(known, "a", about=ANCHOR)
     found = account_from("p", known, {"c0"}, SETS.get)
     assert [len(one.charges) for one in found.sets] == [2, 1] and found.anchor_tests == (anchor,)
-    assert found.sets[0].spent == pytest.approx(2 / 12) and found.sets[0].promoted == 1
+    assert found.sets[0].spent == pytest.approx(2 / 5) and found.sets[0].promoted == 1
     assert found.sets[0].next_alpha == pytest.approx(level(0.05, 3, promoted=1))
-    assert found.bound == pytest.approx(0.05 * (2 / 12 + 1 / 11))
+    assert found.bound == pytest.approx(0.05 * (2 / 5 + 1 / 4))
     assert anchor.number == 1 and charged(known, "c", about=ANCHOR).alpha == level(0.05, 2)
 
 
@@ -108,6 +131,6 @@ def test_a_charge_is_read_back_as_it_was_written_and_says_what_it_is() -> None:
         last = charged(known, "a")
     assert Charge.from_record(last.record()) == last and "continues" not in last.record()
     assert last.text == (
-        "α of this test 0.0011 of 0.05: the 12th candidate on these tasks; fresh held-out tasks would start anew"
+        "α of this test 0.00071 of 0.05: the 12th candidate on these tasks; fresh held-out tasks would start anew"
     )
     assert "fresh" not in known[0].text and "the 1st candidate" in known[0].text

@@ -385,3 +385,21 @@ REFUSED: dict[str, Callable[[], Any]] = {
 def test_what_would_void_the_proof_is_refused(case: str) -> None:
     with pytest.raises(BadInput):
         REFUSED[case]()
+
+
+def test_a_look_at_further_seeds_adds_rows_after_those_of_the_look_before() -> None:
+    """Fault: further seeds in another order of the tasks put rows between earlier ones, so that every look was at
+    another sequence, and each had a chance to cross of its own."""
+    first = [episode(task, 0) for task in "abcdef"]
+    again = [episode(task, 1) for task in "ebfadc"]
+    looks = [pairs([*first, *again[:most]], [*first, *again[:most]], "reward")[0] for most in (2, 4, 6)]
+    assert looks == [tuple("eb"), tuple("ebfa"), tuple("ebfadc")]
+
+
+def test_a_limit_that_is_asked_about_again_is_asked_more_strictly() -> None:
+    """Fault: each time that more was measured, latency was tested as if for the first time."""
+    sides = measured(0.5, slow=1.0, seed=1), measured(0.5, slow=1.2, seed=2)
+    found = [weighed(*sides, ComparisonConfig(asked=times)).comparisons["latency"] for times in (1, 2, 3)]
+    assert [one.interval.level for one in found] == pytest.approx([0.95, 0.975, 0.9875])
+    assert found[0].interval.low > found[1].interval.low > found[2].interval.low
+    assert "asked" not in ComparisonConfig().record() and ComparisonConfig(asked=2).record()["asked"] == 2

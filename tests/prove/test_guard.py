@@ -314,6 +314,22 @@ def test_a_caller_counts_once_in_an_hour_however_often_it_asks() -> None:
     assert watch(live, over_days, only("success", caller_window_s=inf)).readings["success"].n == 1  # however long
 
 
+@pytest.mark.parametrize("metric", ["success", "errors", "latency"])
+def test_callers_who_return_for_days_clear_nothing_that_their_first_visits_do_not(metric: str) -> None:
+    """Fault: chance gave the canary the callers with easy jobs, and each hour of them counted as further evidence: of
+    canaries exactly at their limit 20 to 28 % were cleared."""
+    live, canary = side_by_side(*[lambda _: {"success": 1.0, "latency_s": 0.1}] * 2, 400)
+    assert state(watch(live, canary, only(metric)), metric) == "clear"
+    few = [
+        [replace(one, unit=f"{one.arm}{n % 12}", at=3600.0 * n) for n, one in enumerate(side)]
+        for side in (live, canary)
+    ]
+    seen = watch(few[0], few[1], only(metric))
+    assert (state(seen, metric), seen.readings[metric].n > 300) == ("open", True)
+    worse = [replace(one, success=0.0, error=True, latency_s=9.0) for one in few[1]]
+    assert state(watch(few[0], worse, only(metric)), metric) == "breach"  # decay is seen by every visit
+
+
 @given(st.floats(-50.0, 50.0), st.floats(0.1, 100.0))
 def test_rewards_mean_the_same_on_any_scale(low: float, width: float) -> None:
     rng = np.random.default_rng(9)

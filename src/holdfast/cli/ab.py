@@ -1,4 +1,4 @@
-"""`holdfast release experiment …`, also `holdfast ab …`: versions side by side. Units get an arm and keep it, outcomes
+"""`holdfast release experiment …`: versions side by side. Units get an arm and keep it, outcomes
 come in, and a verdict may be asked for after every one of them.
 
 An experiment about a flag has its variants as arms, and ends by itself: `experiment FEATURE --for 7d`. Tasks of runs
@@ -110,9 +110,18 @@ def start(
         about: Any = {"name": f"{flag.name}-{number}", "kind": KIND, "salt": f"trial/{flag.name}-{number}"}
         trial = Experiment(**about, arms=arms_of(flag, part), created_at=now, settings=settings_of(design))
         begun = opened.trials.begin(trial, who=who(), now=now).result()
+        _charge(opened, begun)
     units = units_of(flag.name) or "keys that programs ask with"
     said = f"{begun.name}: begun, {_parts(begun)} of the {units}, until {show.local_time(design.until)}"
     return Output(begun, "\n".join((fold(said), *show.step(f"holdfast release experiment status {feature}{at}"))))
+
+
+def _charge(store: Store, begun: Experiment) -> None:
+    """Enter it into the α-account of every policy that answers meanwhile."""
+    from holdfast.pipeline.alpha_account import charge_experiment
+
+    alpha = design_of(begun).alpha
+    charge_experiment(store, _live(store), begun.name, alpha=alpha, who=who(), now=begun.created_at)
 
 
 def _live(store: Store) -> dict[str, str]:
@@ -193,7 +202,7 @@ def _flag(known: Snapshot, feature: str, at: StoreOptions) -> Flag:
     for one in (flag, *(off[other] for other in flag.requires if other in off)):
         if one.killed or not one.enabled or (one.expires_at is not None and one.expires_at <= known.now):
             why = "is off for everybody, so no unit could get it" if one is flag else f"needs {one.name}, which is off"
-            remedy = f"holdfast flags {'revive' if one.killed else 'enable'} {one.name}{at}"
+            remedy = f"holdfast release flags {'revive' if one.killed else 'enable'} {one.name}{at}"
             raise BadInput(f"flag {name}", why=why, remedy=remedy)
     return flag
 
@@ -215,7 +224,7 @@ def _next(design: Design, ruling: Ruling, at: StoreOptions, *, is_on: bool) -> s
     percent = {ExperimentCall.PROMOTE: 100, ExperimentCall.KEEP: 0, ExperimentCall.ROLLBACK: 0}.get(ruling.call)
     if percent is None:
         return "then its own rules decide again" if is_on else "nothing is proved: its own rules decide"
-    return f"to follow the verdict: holdfast flags rollout {design.flag} {percent}{at}"
+    return f"to follow the verdict: holdfast release flags rollout {design.flag} {percent}{at}"
 
 
 @app.command()
@@ -236,7 +245,8 @@ def create(
     )
     with at.open(migrate=False) as opened:
         begun = opened.trials.begin(trial, who=who(), now=now).result()
-    following = f"give units their arm with: holdfast ab assign {name} UNIT{at}"
+        _charge(opened, begun)
+    following = f"give units their arm with: holdfast release experiment assign {name} UNIT{at}"
     return Output(begun, f"{begun.name}: begun, {_parts(begun)}\n{following}")
 
 
@@ -270,7 +280,9 @@ def record(
         exposure = opened.trials.exposure(name, unit)
         if exposure is None:
             what = f"experiment {name}: unit {unit!r}"
-            raise BadInput(what, why="has no arm yet", remedy="call 'holdfast ab assign' before it is served")
+            raise BadInput(
+                what, why="has no arm yet", remedy="call 'holdfast release experiment assign' before it is served"
+            )
         served = ServedRequest(
             id=request or f"ab-{uuid4().hex}",
             trial=name,
@@ -296,7 +308,9 @@ def list_(at: StoreOptions) -> Output:
         found = opened.trials.all(KIND)
         units = {trial.name: sum(opened.trials.exposed(trial.name).values()) for trial in found}
     if not found:
-        return Output([], f"no experiments in project {at.project}; to begin one: holdfast ab create NAME{at}")
+        return Output(
+            [], f"no experiments in project {at.project}; to begin one: holdfast release experiment create NAME{at}"
+        )
     rows = []
     for one in found:
         state, begun = "running" if is_running(one, time.time()) else "ended", show.local_time(one.created_at)[:16]

@@ -19,11 +19,21 @@ from holdfast.contracts.errors import NotFound, StoreCorrupt
 from holdfast.contracts.evidence import Evidence
 from holdfast.contracts.records import loads
 from holdfast.contracts.run import LedgerEntry
+from holdfast.contracts.similar import leaks, normalise, text_of
 from holdfast.contracts.task import canonical
 from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.history import content
 from holdfast.pipeline.prove import ProveConfig
-from holdfast.promote.alpha_account import ANCHOR, CANDIDATE, Account, Charge, ReadTasks, account_from, charge
+from holdfast.promote.alpha_account import (
+    ANCHOR,
+    CANDIDATE,
+    EXPERIMENT,
+    Account,
+    Charge,
+    ReadTasks,
+    account_from,
+    charge,
+)
 from holdfast.promote.gate import CHARGED
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.store.store import Store
@@ -50,7 +60,9 @@ async def charged(
 ) -> Charge:
     """The charge of a test of two versions, baseline and candidate, on these tasks; `uncharged` tests on them came
     before it and are in no account."""
-    names = {one.id: (digest(one.input), content(one.input)) for one in tasks}
+    tasks = list(tasks)
+    known = digests(store, policy, [one.input for one in tasks])
+    names = {one.id: (told, content(one.input), _text(one.input)) for one, told in zip(tasks, known, strict=True)}
     kept = store.blobs.put(json.dumps(names, sort_keys=True).encode(), now=now)
     key = f"{run}/{'-' if iteration is None else iteration}/{versions[1]}"
     given: dict[str, Any] = {"key": key, "policy": policy, "run": run, "tasks": kept, "count": len(names)}
@@ -66,26 +78,72 @@ async def charged(
     return Charge.from_record(await store.releases.charge(policy, key, make, run=run, who=who, now=now))
 
 
+def charge_experiment(store: Store, policies: Iterable[str], name: str, *, alpha: float, who: str, now: float) -> None:
+    """An experiment beside the tests of each policy that answers in it: its α is added to what may have gone wrong. It
+    takes nothing from held-out tasks, as its units are its own."""
+    for policy in policies:
+        about: Any = {"key": f"{EXPERIMENT}/{name}", "policy": policy, "run": "", "baseline": "", "candidate": name}
+
+        def make(known: Sequence[LedgerEntry], history: Sequence[LedgerEntry], about: Any = about) -> Mapping[str, Any]:
+            told: dict[str, Any] = {"alpha": alpha, "about": EXPERIMENT, "tasks": "", "count": 0}
+            return charge((), (), lambda sha256: None, **told, **about).record()
+
+        store.releases.charge(policy, about["key"], make, run=None, who=who, now=now).result()
+
+
 def digest(task: Any) -> str:
     """What a task is by its content: its words, whatever it is called and however they are set apart."""
-    content = {key: task[key] for key in task if key not in LABELS} if isinstance(task, Mapping) else task
-    words = " ".join(re.findall(r"\w+", canonical(content).casefold()))
+    words = " ".join(re.findall(r"\w+", canonical(_content(task)).casefold()))
     return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def _content(task: Any) -> Any:
+    return {key: task[key] for key in task if key not in LABELS} if isinstance(task, Mapping) else task
+
+
+def _text(task: Any) -> str:
+    return normalise(text_of(_content(task)))
+
+
+def digests(store: Store, policy: str, tasks: Sequence[Any]) -> list[str]:
+    """Of each task. One that says what an earlier test's did, but for a few words, is that one still: whoever changes a
+    word in each task has no fresh tasks. Tasks of one template that share no more than its frame are different."""
+    found, known = [digest(one) for one in tasks], _said_before(store, policy)
+    taken = {told for told, _ in known}
+    new = [place for place, told in enumerate(found) if told not in taken]
+    copied = leaks([text for _, text in known], [_text(tasks[place]) for place in new])
+    for at, places in copied.items():
+        found[new[at]] = known[min(places)][0]
+    return found
+
+
+def _said_before(store: Store, policy: str) -> list[tuple[str, str]]:
+    """The digest and the text of each task of the policy's tests; versions before kept no texts."""
+    found: dict[tuple[str, str], None] = {}
+    for sha256 in dict.fromkeys(str(one.body["tasks"]) for one in store.releases.charges(policy)):
+        try:
+            kept = json.loads(store.blobs.get(sha256)).values()
+        except (NotFound, StoreCorrupt):
+            continue
+        found |= dict.fromkeys((one[0], one[2]) for one in kept if len(one) > 2)
+    return list(found)
 
 
 def reader(store: Store) -> ReadTasks:
     @cache
     def read(sha256: str) -> frozenset[str] | None:
         try:
-            return frozenset(words for words, _ in json.loads(store.blobs.get(sha256)).values())
+            return frozenset(one[0] for one in json.loads(store.blobs.get(sha256)).values())
         except (NotFound, StoreCorrupt):
             return None
 
     return read
 
 
-def promoted(store: Store, known: Iterable[Charge], history: Iterable[LedgerEntry]) -> set[str]:
-    """The keys of the tests whose own decision opened a gate, for versions that were not taken back since."""
+def promoted(
+    store: Store, known: Iterable[Charge], history: Iterable[LedgerEntry], *, is_ever: bool = False
+) -> set[str]:
+    """The keys of the tests whose own decision opened a gate, for versions that were not taken back since, or ever."""
     tests = {(one.run, one.number): one.continues or one.key for one in known if one.about == CANDIDATE}
     found: dict[str, set[str]] = defaultdict(set)  # by version
     taken_back: dict[str, set[str]] = {}
@@ -94,7 +152,7 @@ def promoted(store: Store, known: Iterable[Charge], history: Iterable[LedgerEntr
         if (body.get("decision") or {}).get("open") and body.get("evidence"):
             test = _test_of(store, str(body["evidence"]))
             found[about] |= {tests[test]} if test in tests else set()
-        if (failed := str(body.get("roll_back"))) in found:
+        if (failed := str(body.get("roll_back"))) in found and not is_ever:
             taken_back[failed] = found.pop(failed)
         if (again := str(body.get("restore"))) in taken_back:
             found[again] |= taken_back.pop(again)
@@ -116,9 +174,17 @@ def account_of(store: Store, policy: str) -> Account:
     return account_from(policy, known, won, reader(store))
 
 
+def ever_promoted(store: Store, policy: str) -> set[str]:
+    """The keys of the tests that opened a gate, whatever became of the version. Their tries are not like others: the
+    one was lucky, or the other unlucky."""
+    known = [Charge.from_record(one.body) for one in store.releases.charges(policy)]
+    return promoted(store, known, store.releases.history(policy), is_ever=True)
+
+
 def account_record(store: Store, policy: str) -> dict[str, Any]:
-    """{"policy", "tests", "promoted", "bound", "sets": [{"tasks", "tests", "promoted", "alpha", "spent", "left",
-    "next_alpha", "last": charge}], "anchor": {"run", "against", "alpha", "number", "outcome"}|None,
+    """{"policy", "tests", "promoted", "bound", "experiments": [{"name", "alpha"}], "sets": [{"tasks", "tests",
+    "promoted", "alpha", "spent", "left", "next_alpha", "last": charge}],
+    "anchor": {"run", "against", "alpha", "number", "outcome"}|None,
     "anchor_due": promotions since the last test against an anchor, where there are ten or more, else None}"""
     found = account_of(store, policy)
     sets: list[dict[str, Any]] = [
@@ -136,6 +202,7 @@ def account_record(store: Store, policy: str) -> dict[str, Any]:
     ]
     tests, won = (sum(one[name] for one in sets) for name in ("tests", "promoted"))
     told: dict[str, Any] = {"policy": policy, "tests": tests, "promoted": won, "bound": found.bound, "sets": sets}
+    told["experiments"] = [{"name": one.candidate, "alpha": one.alpha} for one in found.experiments]
     return {**told, **_anchor(store, policy, found.anchor_tests)}
 
 

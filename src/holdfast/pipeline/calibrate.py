@@ -22,7 +22,7 @@ from holdfast.pipeline.prove import ARMS, InterimAnalysis, ProveConfig, is_enoug
 from holdfast.promote.gate import Criteria, decide, needs_drawn
 from holdfast.prove.calibrate import LEVEL, verdicts
 from holdfast.prove.comparison import ComparisonConfig, compare_versions
-from holdfast.prove.estimate import wilson
+from holdfast.prove.estimate import is_alike, wilson
 
 Rates = NDArray[np.float64]  # [experiments, tasks, seeds]: the chance of success
 Lost = NDArray[np.bool_]  # the same: never came back
@@ -164,7 +164,14 @@ ATTACKS = (
         rates=unlike(0.0),
         hides=0.5,
     ),
-    Scenario(name="faults", about="equal; 10 % of all episodes never come back", rates=unlike(0.0), faults=0.1),
+    Scenario(
+        name="hides a few failures",
+        about="equal; 2 % of all episodes are lost, and a tenth of what the candidate fails at on hard tasks",
+        rates=unlike(0.0),
+        faults=FAULTS,
+        hides=0.1,
+    ),
+    Scenario(name="faults", about="equal; 10 % of all episodes are lost", rates=unlike(0.0), faults=0.1),
     Scenario(
         name="one lucky seed",
         about="+45 points with one seed, −25 with the other",
@@ -180,7 +187,7 @@ POWERS = (
     Scenario(name="+10, tasks alike", about="every task as hard as any other", rates=alike(GAIN), effect=GAIN),
     Scenario(
         name="+10, faults",
-        about="2 % of all episodes never come back",
+        about="2 % of all episodes are lost, and again of those that are measured once more",
         rates=unlike(GAIN),
         effect=GAIN,
         faults=FAULTS,
@@ -205,11 +212,14 @@ def gate_rate(scenario: Scenario, *, experiments: int, alpha: float, rng: Rng) -
     drawn = _Drawn.of(scenario, experiments, len(tasks), rng)
     orders = [shuffled(tasks, units, seed=f"{scenario.name}/{n}") for n in range(experiments)]
     place = {task.id: at for at, task in enumerate(tasks)}
-    gains = np.array([_unit_gains(drawn, n, order, place) for n, order in enumerate(orders)])
-    promote, reject = verdicts(gains, low=-1.0, high=1.0, mean=0.0, alpha=alpha)
+    promote, reject = _crossings(drawn, orders, place, alpha)
+    is_promoted = promote < reject
+    if drawn.again is not None:  # what is measured in the end of those that were held
+        late, worse = _crossings(drawn.again, orders, place, alpha)
+        is_promoted |= (late < worse) & (reject > len(set(units)))
     config = ProveConfig(how=ComparisonConfig(alpha=alpha), criteria=Criteria(max_p_value=alpha, require_audit=False))
     counted, found = 2 * SEEDS * experiments * len(tasks), []
-    for n in np.flatnonzero(promote < reject):
+    for n in np.flatnonzero(is_promoted):
         ended, evidence, decision = _decided(drawn, int(n), orders[n], place, config, int(promote[n]))
         counted -= 2 * SEEDS * (len(tasks) - ended)
         if decision.open:
@@ -230,7 +240,7 @@ def gate_rate(scenario: Scenario, *, experiments: int, alpha: float, rng: Rng) -
         opened=len(found),
         rate=len(found) / experiments,
         interval=interval,
-        verdicts=float((promote < reject).mean()),
+        verdicts=float(is_promoted.mean()),
         mean_episodes=counted / experiments,
         seen=_mean([one.difference for one in found]),
         stated=_mean([nan if one.corrected is None else one.corrected for one in found]),
@@ -249,23 +259,52 @@ class _Drawn:
 
     success: tuple[Rates, Rates]
     lost: tuple[Lost, Lost]
-    assumed: tuple[Rates, Rates]  # of the missing, as production does: worst for the candidate, best for the baseline
+    again: _Drawn | None = None  # the same, with what was lost measured once more where that is done
 
     @classmethod
     def of(cls, scenario: Scenario, experiments: int, tasks: int, rng: Rng) -> _Drawn:
         size = (experiments, tasks, SEEDS)
         rates = scenario.rates(rng, size)
+        first = cls.measured(scenario, rates, rng)
+        if not scenario.faults and not scenario.hides:
+            return first
+        counts = zip(*(one.sum(axis=(1, 2)) for one in first.lost), strict=True)
+        is_tried = np.array([is_alike(both, [tasks * SEEDS] * 2) for both in counts])[:, None, None]
+        # With a chance of its own, which is the worst that an agent whose chance nobody sets can make of it.
+        second = cls.measured(scenario, rates, rng)
+        sides = []
+        for arm in (0, 1):
+            is_new = first.lost[arm] & is_tried & ~second.lost[arm]
+            sides.append((np.where(is_new, second.success[arm], first.success[arm]), first.lost[arm] & ~is_new))
+        (before, gone), (after, hidden) = sides
+        return replace(first, again=cls((before, after), (gone, hidden)))
+
+    @classmethod
+    def measured(cls, scenario: Scenario, rates: tuple[Rates, Rates], rng: Rng) -> _Drawn:
+        size = rates[0].shape
         before, after = ((rng.random(size) < rate).astype(np.float64) for rate in rates)
         gone, hidden = (rng.random(size) < scenario.faults for _ in range(2))
         if scenario.hides:
             hidden = hidden | ((rates[0] < 0.4) & (after == 0.0) & (rng.random(size) < scenario.hides))
-        assumed = np.where(gone, 1.0, before), np.where(hidden, 0.0, after)
-        return cls((before, after), (gone, hidden), assumed)
+        return cls((before, after), (gone, hidden))
+
+    @property
+    def assumed(self) -> tuple[Rates, Rates]:
+        """Of the missing, as production does: worst for the candidate, best for the baseline."""
+        return np.where(self.lost[0], 1.0, self.success[0]), np.where(self.lost[1], 0.0, self.success[1])
 
 
-def _unit_gains(drawn: _Drawn, n: int, order: Sequence[HeldOut], place: dict[str, int]) -> Rates:
+def _crossings(
+    drawn: _Drawn, orders: Sequence[Sequence[HeldOut]], place: dict[str, int], alpha: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    assumed = drawn.assumed
+    gains = np.array([_unit_gains(assumed, n, order, place) for n, order in enumerate(orders)])
+    return verdicts(gains, low=-1.0, high=1.0, mean=0.0, alpha=alpha)
+
+
+def _unit_gains(assumed: tuple[Rates, Rates], n: int, order: Sequence[HeldOut], place: dict[str, int]) -> Rates:
     places = [place[task.id] for task in order]
-    before, after = (side[n, places].mean(axis=1) for side in drawn.assumed)
+    before, after = (side[n, places].mean(axis=1) for side in assumed)
     starts = [at for at, task in enumerate(order) if at == 0 or task.unit is None or task.unit != order[at - 1].unit]
     sizes = np.diff([*starts, len(order)])
     return np.asarray(np.add.reduceat(after - before, starts) / sizes)
@@ -285,7 +324,7 @@ def _end(order: Sequence[HeldOut], batch: int, crossing: int) -> tuple[int, list
 def _decided(
     drawn: _Drawn, n: int, order: Sequence[HeldOut], place: dict[str, int], config: ProveConfig, crossing: int
 ) -> tuple[int, Evidence, Decision]:
-    """Look after look from the crossing on, as `prove` takes them, and then the gate."""
+    """Look after look from the crossing on, as `prove` takes them, what was lost in the end, and then the gate."""
     assert config.criteria is not None
     ended, sides = 0, list[list[Episode]]()
     for ended in _end(order, config.batch, crossing)[1]:
@@ -294,6 +333,9 @@ def _decided(
         look = InterimAnalysis(number=1, iteration=0, planned=SEEDS * ended, missing={}, episodes="", **told)
         if is_enough(look, config):
             break
+    else:
+        drawn = drawn.again or drawn
+        sides = [_episodes(drawn, n, order, place, config.how, arm) for arm in (0, 1)]
     rng = np.random.default_rng(config.how.resample_seed)
     drawing = needs_drawn(config.criteria)
     found = compare_versions(sides[0], sides[1], config.how, versions=ARMS, rng=rng, drawn=drawing)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -92,15 +92,18 @@ def _named(value: Any) -> list[str]:
         return [name]
 
 
-def history_of(store: Store, line: str, policy: Policy, tasks: Sequence[HeldOut], setup: str) -> dict[str, Any]:
-    """The record of each task's earlier tries by the version, by the task's id, and why others were left out."""
+def history_of(
+    store: Store, line: str, policy: Policy, tasks: Sequence[HeldOut], setup: str, selected: Collection[str] = ()
+) -> dict[str, Any]:
+    """The record of each task's earlier tries by the version, by the task's id, and why others were left out. Those of
+    `selected` tests are: a gate opened because they came out as they did."""
     if PolicyKind(policy.kind) is PolicyKind.PROMPT:
         return {"tasks": {}, "why": "its model answers from an address, and may have changed"}
     wanted = {content(one.input): one.id for one in tasks}
-    found: dict[str, list[Episode]] = {}
+    found: dict[str, dict[str | None, Episode]] = {}  # by rollout: a run that goes on has those of before among its own
     others = 0
     for charge in (Charge.from_record(one.body) for one in store.releases.charges(line)):
-        if policy.source not in (charge.baseline, charge.candidate):
+        if policy.source not in (charge.baseline, charge.candidate) or (charge.continues or charge.key) in selected:
             continue
         if charge.setup != setup:
             others += 1
@@ -108,8 +111,8 @@ def history_of(store: Store, line: str, policy: Policy, tasks: Sequence[HeldOut]
         names = _names(store, charge)
         for one in _tries(store, charge, policy.source):
             if names.get(one.task) in wanted:
-                found.setdefault(wanted[names[one.task]], []).append(one)
-    known = {task: earlier_tries(some) for task, some in found.items()}
+                found.setdefault(wanted[names[one.task]], {})[one.rollout] = one
+    known = {task: earlier_tries(list(some.values())) for task, some in found.items()}
     told = {task: one.record() for task, one in known.items() if one is not None}
     why = f"{others} earlier tests of it had another agent or another scorer" if others else ""
     return {"tasks": told, "why": why}
@@ -126,7 +129,7 @@ def _names(store: Store, charge: Charge) -> dict[str, str]:
         kept: Mapping[str, Sequence[str]] = json.loads(store.blobs.get(charge.tasks))
     except (NotFound, StoreCorrupt):
         return {}
-    return {name: exact for name, (_, exact) in kept.items()}
+    return {name: one[1] for name, one in kept.items()}
 
 
 def _tries(store: Store, charge: Charge, source: str) -> list[Episode]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.collect.tasks import load
+from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.errors import BadInput, HoldfastError
-from holdfast.contracts.evidence import Evidence, Finding
+from holdfast.contracts.evidence import Evidence, Finding, Outcome
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Release, Stage
 from holdfast.contracts.run import LedgerEntry, RunRecord, RunState
@@ -30,6 +31,7 @@ from holdfast.pipeline.paired import (
     PairedEpisodes,
     PairedEvaluation,
     charge_in,
+    comparison_of,
     looked,
     measured,
     policies_of,
@@ -116,7 +118,7 @@ def _not_continued(store: Store, run: RunRecord) -> BadInput:
     """Of a run that compared nothing, or of a workload that kept no settings to measure further tasks by."""
     about = next((one.body for one in store.steps.of_run(run.id) if one.body.get("decision")), None)
     if about is None:
-        why, remedy = f"is of the kind {run.kind}, and compared nothing", "'holdfast runs' lists them"
+        why, remedy = f"is of the kind {run.kind}, and compared nothing", "'holdfast run list' lists them"
         return BadInput(f"run {run.id}", why=why, remedy=remedy)
     evidence = loads(Evidence, store.blobs.get(str(about["evidence"])))
     versions = f"--baseline {evidence.baseline} --candidate {evidence.candidate}"
@@ -369,17 +371,39 @@ def spec_of_improve(store: Store, evaluation: PairedEvaluation) -> RunSpec:
 def anchor_evaluation(store: Store, policy: str, against: str | None, suites: Suites) -> PairedEvaluation:
     """The live version measured against an earlier one, the first that was live where none is named, on the held-out
     tasks of the policy's last test. Many small losses, each too small to be seen, add up to one that is."""
+    sides = anchor_sides(store, policy, against)
+    tests = [one for one in map(_charge_in, store.releases.charges(policy)) if one.about == CANDIDATE]
+    if not tests:
+        why, remedy = "no candidate of it was tested yet, so no held-out tasks are known", "holdfast prove run SUITE"
+        names = f"--baseline {sides['baseline'].name} --candidate {sides['candidate'].name}"
+        raise BadInput(f"policy {policy}", why=why, remedy=f"{remedy} {names}")
+    made = _evaluation_like(store, store.runs.get(tests[-1].run), suites)
+    given: dict[str, Any] = {"continues": None, "is_charged": True, "anchor_of": policy, "is_null": False}
+    return replace(made, **sides, **given, stop_early=True)
+
+
+def anchor_sides(store: Store, policy: str, against: str | None) -> dict[str, Version]:
+    """The anchor as the baseline, and what is live as the candidate."""
     live, anchor = store.releases.live(policy), anchor_of(store, policy, against)
     if live is None or live.id == anchor.id:
         why = "nothing is live" if live is None else f"{live.id} is live, and its own anchor"
         raise BadInput(f"policy {policy}", why=why, remedy="promote a version first, or name one by --against")
-    tests = [one for one in map(_charge_in, store.releases.charges(policy)) if one.about == CANDIDATE]
-    if not tests:
-        why, remedy = "no candidate of it was tested yet, so no held-out tasks are known", "holdfast prove run SUITE"
-        raise BadInput(f"policy {policy}", why=why, remedy=f"{remedy} --baseline {anchor.id} --candidate {live.id}")
-    made = _evaluation_like(store, store.runs.get(tests[-1].run), suites)
-    sides: dict[str, Any] = {"baseline": resolve(store, anchor.id), "candidate": resolve(store, live.id)}
-    return replace(made, **sides, continues=None, is_charged=True, anchor_of=policy, stop_early=True, is_null=False)
+    return {"baseline": resolve(store, anchor.id), "candidate": resolve(store, live.id)}
+
+
+def tell_anchor(store: Store, made: PairedEvaluation, run: str, *, who: str, now: float) -> str | None:
+    """Raises an alert where live is proved worse than its anchor, and gives its message; clears it where live is proved
+    better."""
+    found, code = comparison_of(store, run), f"worse_than_anchor:{made.anchor_of}"
+    outcome = None if found is None else found.verdict.outcome
+    if outcome is Outcome.PROMOTE:
+        store.alerts.clear(code, at=now, who=who).result()
+    if outcome is not Outcome.REJECT:
+        return None
+    remedy = f"holdfast release rollback {made.anchor_of} --to {made.baseline.name}"
+    message = f"{made.candidate.name} is live, and proved worse than {made.baseline.name} ({run}); {remedy}"
+    store.alerts.raise_(Alert(code=code, message=message, severity=Severity.CRITICAL, at=now), who=who).result()
+    return message
 
 
 def anchor_of(store: Store, policy: str, against: str | None = None) -> Release:
@@ -412,7 +436,7 @@ def _evaluation_like(store: Store, run: RunRecord, suites: Suites) -> PairedEval
             if "api" in run.settings
             else f"is of the kind {run.kind}"
         )
-        remedy = "hf.compare(anchor, live, tasks, …) measures them there"
+        remedy = "result.anchor() measures it there: make the same hf.improve call again for the result"
         raise BadInput(f"run {run.id}", why=why, remedy=remedy)
     settings = _settings(store, run)
     block, tasks = (settings.improve or ImproveBlock()).prove, held_out_of(settings)
@@ -451,7 +475,7 @@ def request_again(store: Store, release: Release, found: CandidateEvidence, *, n
     last, kept = loads(Evidence, store.blobs.get(str(release.evidence))), samples_of(store, release)
     assert kept is not None
     how, criteria = _by_our_rules(comparison_config_from(kept["weighing"]), criteria_from(kept["criteria"]))
-    how = at_charge(how, found.charge)
+    how = replace(at_charge(how, found.charge), asked=how.asked + 1)
     run = found.run
     candidate = candidate_of(store, release, last, found.measured, run=run, suite=found.suite, charge=found.charge)
     return PromotionRequest(

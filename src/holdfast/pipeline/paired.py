@@ -21,12 +21,22 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import LEGACY_STEP, RunRecord, StepRecord
-from holdfast.pipeline.alpha_account import at_charge, at_test, charge_of, charged
+from holdfast.pipeline.alpha_account import at_charge, at_test, charge_of, charged, ever_promoted
 from holdfast.pipeline.context import Runtime, StepContext
 from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.history import history_of, setup_of
 from holdfast.pipeline.promote import comparison_config_from
-from holdfast.pipeline.prove import ARMS, InterimAnalysis, ProveConfig, episodes_in, judged, looks_in, prove
+from holdfast.pipeline.prove import (
+    ARMS,
+    LIVE,
+    InterimAnalysis,
+    ProveConfig,
+    episodes_in,
+    judged,
+    looks_in,
+    prove,
+    tried_in,
+)
 from holdfast.pipeline.run import DurableRun, RunSpec
 from holdfast.pipeline.versions import Version, policy_for, resolve
 from holdfast.promote.alpha_account import ANCHOR, CANDIDATE, Charge
@@ -220,7 +230,8 @@ async def charge(evaluation: PairedEvaluation, live: Policy, *, ctx: StepContext
     setup = await ctx.in_thread(setup_of, ctx)
     earlier: dict[str, Any] = {"tasks": {}, "why": ""}
     if evaluation.reuse_live:
-        earlier = await ctx.in_thread(history_of, store, policy, live, evaluation.tasks, setup)
+        selected = await ctx.in_thread(ever_promoted, store, policy)
+        earlier = await ctx.in_thread(history_of, store, policy, live, evaluation.tasks, setup, selected)
     found = await charged(
         store,
         policy,
@@ -279,11 +290,16 @@ def _gather(earlier: Continued, config: ProveConfig, ctx: StepContext) -> Interi
     ctx.store.steps.verify(earlier.run)  # nobody has touched them since
     found = measured(ctx.store, earlier.run, iteration=earlier.iteration, planned=earlier.planned)
     both = dict(zip(ARMS, (found.before, found.after), strict=True))
+    looks = looks_in(looked(ctx.store, earlier.run, earlier.iteration))
+    history = looks[-1].history if looks else None
+    if history is not None:  # beside what is pooled, as it was measured: it may drift yet
+        both[LIVE] = tried_in(ctx.store, looks[-1])[0]
     return InterimAnalysis(
         number=earlier.looks,
         iteration=0,
         planned=found.planned,
         missing=found.lost,
+        history=history,
         episodes=ctx.save({arm: [encode(one) for one in some] for arm, some in both.items()}),
         **{"tasks": 0, **judged(found.before, found.after, config)},
     )
@@ -334,7 +350,7 @@ def episodes_of_run(store: Store, run: str) -> tuple[list[Episode], list[Episode
 
 def of_kind(run: RunRecord, lacking: str) -> RunRecord:
     if run.kind != KIND:
-        why, remedy = f"is of the kind {run.kind}, and {lacking}", "'holdfast runs' lists them"
+        why, remedy = f"is of the kind {run.kind}, and {lacking}", "'holdfast run list' lists them"
         raise BadInput(f"run {run.id}", why=why, remedy=remedy)
     return run
 

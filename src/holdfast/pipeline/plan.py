@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.contracts.evidence import Episode, Evidence
+from holdfast.contracts.lines import say
 from holdfast.contracts.records import decode, loads
-from holdfast.pipeline.alpha_account import at_charge, digest, promoted, reader
+from holdfast.pipeline.alpha_account import at_charge, digests, promoted, reader
 from holdfast.promote.alpha_account import Charge, charge, level
 from holdfast.prove.comparison import METRICS, ComparisonConfig
 from holdfast.prove.plan import Forecast, forecast
@@ -41,13 +42,26 @@ def forecast_of(spec: Spec, store: Store | None = None) -> Forecast:
     )
 
 
+def tell(found: Forecast) -> None:
+    """On stderr, before anything runs: what the tasks can prove, or a warning where they can open no gate.
+
+    Such a run is not refused: its candidate can be given more tasks afterwards.
+    """
+    if not found.is_provable:
+        say("warning: these tasks can promote no candidate; the run starts all the same:")
+    for line in found.lines:
+        say(line if found.is_provable else f"- {line}")
+    if not found.is_provable:
+        say("- later, 'holdfast prove more VERSION --tasks FILE' adds tasks to a candidate that is held")
+
+
 def charged_next(
     how: ComparisonConfig, store: Store | None, policy: str | None, tasks: Iterable[Any] | None
 ) -> ComparisonConfig:
     """With the α that the next candidate on these tasks would have; tasks that are not known yet are fresh ones."""
     if store is None or policy is None or tasks is None:
         return replace(how, alpha=level(how.alpha, 1), safety_alpha=how.uncharged_alpha)
-    names, read = frozenset(map(digest, tasks)), reader(store)
+    names, read = frozenset(digests(store, policy, list(tasks))), reader(store)
     known = [Charge.from_record(one.body) for one in store.releases.charges(policy)]
     about: dict[str, Any] = {**dict.fromkeys(("key", "run", "baseline", "candidate"), ""), "policy": policy}
     found = charge(

@@ -2,7 +2,8 @@
 
 The test allows looking as often as one likes. Each analysis is a step of its own, which keeps its episodes as a blob.
 Looking ends when the candidate is proved worse, or when all that a gate asks of what is measured is met. What nobody
-measured is missing: it counts as the worst for the candidate and as the best for the baseline.
+measured is missing: it counts as the worst for the candidate and as the best for the baseline. Where that may be why
+nothing is decided in the end, what infrastructure lost is measured once more.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from holdfast.pipeline.run import DurableRun
 from holdfast.promote import gate
 from holdfast.promote.gate import Criteria
 from holdfast.prove.comparison import METRICS, ComparisonConfig, compare_versions, pairs, reach, verdict, with_safety
+from holdfast.prove.estimate import is_alike
 from holdfast.prove.history import EarlierTries, has_drifted, is_spared, pooled
 from holdfast.store.store import Store
 
@@ -114,6 +116,7 @@ def completed(
 
 PHASE = "prove"
 BASELINE, CANDIDATE = ARMS = ("baseline", "candidate")
+RETRY = "-retry"  # ends the names of rollouts that measure again what infrastructure lost
 KEPT = ("iteration", "tasks", "planned", "episodes")  # of an analysis, as they are
 
 
@@ -128,7 +131,8 @@ class ProveConfig:
     least: int = 0  # tasks before a better candidate ends it, in a run of versions before; `criteria` say it now
     criteria: Criteria | None = None  # what the gate will ask: looking goes on until it is met
     cluster: str | None = None  # the key that says which tasks belong together; None: usual names in the metadata
-    reuse_live: bool = False  # earlier tries of live are pooled in: a live version that drifted unseen voids the proof
+    reuse_live: bool = False  # earlier tries of live are pooled in
+    confirm_live: bool = True  # what is proved by them is proved by fresh pairs, too: live may have drifted unseen
     split: Split = Split.VAL
     chance: str = ""  # names the chance of all of it
     is_null: bool = False  # the same version twice: each arm has a chance of its own
@@ -146,7 +150,7 @@ class ProveConfig:
         named = {one.name: getattr(self, one.name) for one in fields(self)}
         told = {name: value for name, value in named.items() if name not in later or value is not None}
         if not self.reuse_live:
-            del told["reuse_live"]
+            del told["reuse_live"], told["confirm_live"]
         return {
             **told,
             "how": self.how.record(),
@@ -175,6 +179,7 @@ class InterimAnalysis:
     unmet: tuple[str, ...] | None = None  # codes of the gate's checks that more tasks may meet; None: not asked
     order: str | None = None  # sha256 of the blob with the order of the tasks; None: that of their file
     history: Mapping[str, Any] | None = None  # of the baseline: episodes that were spared, and whether it has drifted
+    retried: Mapping[str, int] | None = None  # by arm, lost episodes that were measured in the end; None: not tried
 
     @property
     def is_decided(self) -> bool:
@@ -196,6 +201,7 @@ class InterimAnalysis:
             **({} if self.unmet is None else {"unmet": list(self.unmet)}),
             **({} if self.order is None else {"order": self.order}),
             **({} if self.history is None else {"history": dict(self.history)}),
+            **({} if self.retried is None else {"retried": dict(self.retried)}),
         }
 
     @classmethod
@@ -211,6 +217,7 @@ class InterimAnalysis:
             unmet=None if unmet is None else tuple(unmet),
             order=record.get("order"),
             history=record.get("history"),
+            retried=record.get("retried"),
         )
 
 
@@ -238,20 +245,31 @@ async def prove(
         prefix, title = f"proof-{iteration}-", f"iteration {iteration + 1}: "
     known = {step.name for step in run.done}
     place: dict[str, Any] = {"prefix": prefix, "iteration": iteration or 0, **({"history": history} if history else {})}
+    kept: Mapping[str, Any] = {}
     if done or (f"{name}/0" in known and f"{name}/order" not in known):
         config = config.as_before
     else:
         kept = await run.step(f"{name}/order", order, list(tasks), str(run.spec.seed), config.cluster)
         tasks, place["order"] = _in_order(run.store, kept, tasks), kept["order"]
     found, parts, first = before, batches(tasks, config.batch), 0
+    policies = [baseline, candidate]
+
+    async def confirmed(found: InterimAnalysis | None, count: int) -> InterimAnalysis | None:
+        """What earlier tries have proved, by fresh tries alone; from then on those count."""
+        if found is None or not is_enough(found, config) or not is_pooled(found, config):
+            return found
+        given = (policies, list(tasks[:count]), config, {**place, "first": 0}, found.record())
+        return await run.step(f"{name}/confirm", confirm, *given, title=f"{title}live beside it")
+
     for number, part in enumerate(parts):
+        found = await confirmed(found, first)
         if found is not None and is_enough(found, config):
             break
         if number >= done:
             found = await run.step(
                 f"{name}/{number}",
                 look,
-                [baseline, candidate],
+                policies,
                 part,
                 config,
                 {**place, "first": first},
@@ -259,9 +277,13 @@ async def prove(
                 title=f"{title}look {number + 1} of {len(parts)}",
             )
         first += len(part)
+    found = await confirmed(found, first)
     if found is None:
         raise BadInput("held-out tasks", why="there are none", remedy="a proof needs tasks that are not learnt from")
-    return found
+    if not kept.get("retries") or is_enough(found, config) or not any(found.missing.values()):
+        return found
+    given = (policies, list(tasks), config, {**place, "first": 0}, found.record())
+    return await run.step(f"{name}/lost", measure_lost, *given, title=f"{title}what was lost")
 
 
 def is_enough(found: InterimAnalysis, config: ProveConfig) -> bool:
@@ -269,6 +291,12 @@ def is_enough(found: InterimAnalysis, config: ProveConfig) -> bool:
         return False
     is_met = found.tasks >= config.least if found.unmet is None else not found.unmet
     return is_met or found.verdict.outcome is Outcome.REJECT
+
+
+def is_pooled(found: InterimAnalysis, config: ProveConfig) -> bool:
+    """Whether it rests on earlier tries of the baseline, and has to be shown without them."""
+    is_used = found.history is not None and not (found.history["has_drifted"] or found.history.get("is_confirmed"))
+    return config.confirm_live and is_used and found.verdict is not None and found.verdict.outcome is Outcome.PROMOTE
 
 
 def order(tasks: Sequence[HeldOut], seed: str, cluster: str | None, *, ctx: StepContext) -> dict[str, Any]:
@@ -281,6 +309,7 @@ def order(tasks: Sequence[HeldOut], seed: str, cluster: str | None, *, ctx: Step
         "order": ctx.save({"seed": seed, "cluster": cluster, "units": units, "places": places}),
         "tasks": len(tasks),
         "units": units,
+        "retries": True,  # what is lost is measured again; runs of versions before do not
     }
 
 
@@ -309,6 +338,119 @@ async def look(
     return await ctx.in_thread(_analyse, ctx, batch, places, units, config, place, before, earlier)
 
 
+async def measure_lost(
+    policies: Sequence[Policy],
+    tasks: Sequence[HeldOut],
+    config: ProveConfig,
+    place: Mapping[str, Any],
+    before: Mapping[str, Any],
+    *,
+    ctx: StepContext,
+) -> InterimAnalysis:
+    """Once more, and with the same chance, what infrastructure lost; an agent that failed has had its try. It counted
+    as the worst for the candidate so far, so no look was too kind. Where the candidate lost more than the baseline,
+    beyond accident, losing may be its own doing and another try would be a gift: then it stays lost."""
+    work, places = _work(policies, tasks, config, place)
+    dead = {one.name for one in await ctx.in_thread(list, ctx.store.views.every(ctx.run, status=RolloutState.DEAD))}
+    lost = {arm: {name: at for name, at in some.items() if name in dead} for arm, some in places.items()}
+    again = [replace(one, name=one.name + RETRY) for one in work if any(one.name in some for some in lost.values())]
+    if not again or not is_alike([len(lost[arm]) for arm in ARMS], [len(places[arm]) for arm in ARMS]):
+        return replace(InterimAnalysis.from_record(before), retried=dict.fromkeys(ARMS, 0))
+    batch = await ctx.collect(again, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
+    found = {arm: {name + RETRY: at for name, at in some.items()} for arm, some in lost.items()}
+    return await ctx.in_thread(_mended, ctx, batch, found, config, place, InterimAnalysis.from_record(before))
+
+
+def _mended(
+    ctx: StepContext,
+    batch: Any,
+    places: Mapping[str, Places],
+    config: ProveConfig,
+    place: Mapping[str, Any],
+    before: InterimAnalysis,
+) -> InterimAnalysis:
+    """The last look with what was measured since in its place."""
+    experiences, how = ctx.experiences(batch), config.how
+    new, retried = {}, {}
+    for arm, known in zip(ARMS, tried_in(ctx.store, before), strict=True):
+        fresh = [one for one in episodes(experiences, places[arm], how.reward_range[0]) if is_told(one, how)]
+        whole = {(one.task, one.seed): one for one in known}
+        units = {one.task: one.unit for one in known}
+        for one in fresh:
+            timed = one if config.is_timed else replace(one, latency_s=None)
+            whole[one.task, one.seed] = replace(timed, unit=units.get(one.task))
+        new[arm], retried[arm] = list(whole.values()), len(fresh)
+    earlier = _known_before(ctx, place, before.record(), _value(how))
+    if "history" in place:
+        new |= {LIVE: new[BASELINE], BASELINE: _pooled(new[BASELINE], new[CANDIDATE], earlier)}
+    told = {"unmet": None, **judged(new[BASELINE], new[CANDIDATE], config)}
+    return replace(
+        before,
+        number=before.number + 1,
+        missing={arm: count - retried[arm] for arm, count in before.missing.items()},
+        episodes=ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()}),
+        earlier=(),
+        retried=retried,
+        **told,
+    )
+
+
+async def confirm(
+    policies: Sequence[Policy],
+    tasks: Sequence[HeldOut],
+    config: ProveConfig,
+    place: Mapping[str, Any],
+    before: Mapping[str, Any],
+    *,
+    ctx: StepContext,
+) -> InterimAnalysis:
+    """Runs the baseline where it was spared, and says what fresh tries alone come to. Whatever it has become since its
+    earlier tries, the candidate's try and its own are of the same day; when that is looked at, the earlier ones say."""
+    work, places = _work(policies, tasks, config, place)
+    tried = await ctx.in_thread(tried_in, ctx.store, InterimAnalysis.from_record(before))
+    known = {(one.task, one.seed) for one in tried[0]}
+    spared = {name: at for name, at in places[BASELINE].items() if at not in known}
+    rest = [one for one in work if one.name in spared]
+    batch = await ctx.collect(rest, max_attempts=config.max_attempts, timeout_s=config.timeout_s)
+    return await ctx.in_thread(_confirmed, ctx, batch, spared, tried, config, InterimAnalysis.from_record(before))
+
+
+def _confirmed(
+    ctx: StepContext,
+    batch: Any,
+    spared: Places,
+    tried: tuple[list[Episode], list[Episode]],
+    config: ProveConfig,
+    before: InterimAnalysis,
+) -> InterimAnalysis:
+    found, lost = _new(ctx.experiences(batch), {BASELINE: spared, CANDIDATE: {}}, config, before.record())
+    live, candidate = tried
+    units = {one.task: one.unit for one in candidate}
+    whole = {(one.task, one.seed): one for one in (*live, *found[BASELINE])}
+    fresh = [replace(whole[at], unit=units[at[0]]) for one in candidate if (at := (one.task, one.seed)) in whole]
+    new = {BASELINE: fresh, CANDIDATE: candidate, LIVE: fresh}
+    told = {"unmet": None, **judged(fresh, candidate, config)}
+    return replace(
+        before,
+        number=before.number + 1,
+        missing=lost,
+        episodes=ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()}),
+        earlier=(),
+        history={**(before.history or {}), "spared": 0, "is_confirmed": True},
+        **told,
+    )
+
+
+def _pooled(live: Sequence[Episode], candidate: Sequence[Episode], earlier: Earlier | None) -> list[Episode]:
+    """The baseline's episodes with its earlier tries, where they count."""
+    if earlier is None:
+        return list(live)
+    seeds: dict[str, list[int]] = {}
+    for one in candidate:
+        seeds.setdefault(one.task, []).append(one.seed)
+    return pooled(live, earlier, seeds)
+
+
 def _value(how: ComparisonConfig) -> str:
     """The value of an episode that the primary metric is read from."""
     return "safety_cost" if how.primary == "safety" else how.primary
@@ -317,9 +459,9 @@ def _value(how: ComparisonConfig) -> str:
 def _known_before(
     ctx: StepContext, place: Mapping[str, Any], before: Mapping[str, Any] | None, value: str
 ) -> Earlier | None:
-    """Earlier tries of the baseline that tell the value; None where there are none, or where it has drifted since."""
-    kept = place.get("history")
-    if kept is None or (before is not None and (before.get("history") or {}).get("has_drifted")):
+    """Earlier tries of the baseline that tell the value; None where there are none, or where they count no longer."""
+    kept, used = place.get("history"), ((before or {}).get("history") or {})
+    if kept is None or used.get("has_drifted") or used.get("is_confirmed"):
         return None
     known = {task: EarlierTries.from_record(one) for task, one in ctx.read(str(kept)).items()}
     return {task: one for task, one in known.items() if value in one.means}
@@ -374,11 +516,12 @@ def _analyse(
     experiences = ctx.experiences(batch)
     blobs = () if before is None else InterimAnalysis.from_record(before).blobs
     new, lost = _new(experiences, places, config, before)
-    history, planned = None, len(places[CANDIDATE])
+    history, planned = (before or {}).get("history"), len(places[CANDIDATE])
     if "history" in place:
-        history = {**((before or {}).get("history") or {"spared": 0}), "has_drifted": earlier is None}
+        history = {"spared": 0, **(history or {})}
+        history["has_drifted"] = earlier is None and not history.get("is_confirmed")
         history["spared"] += planned - len(places[BASELINE])
-        blobs = _with_history(ctx.store, new, blobs, places[CANDIDATE], earlier)
+        blobs = _with_history(ctx.store, new, blobs, earlier)
     new = {arm: [replace(one, unit=units.get(one.task, one.unit)) for one in some] for arm, some in new.items()}
     kept = ctx.save({arm: [encode(one) for one in some] for arm, some in new.items()})
     both = [[*_read(ctx.store, blobs, arm), *new[arm]] for arm in ARMS]
@@ -421,16 +564,13 @@ def _new(
 
 
 def _with_history(
-    store: Store, new: dict[str, list[Episode]], blobs: tuple[str, ...], places: Places, earlier: Earlier | None
+    store: Store, new: dict[str, list[Episode]], blobs: tuple[str, ...], earlier: Earlier | None
 ) -> tuple[str, ...]:
     """Pools the earlier tries into the new episodes of the baseline, which are kept beside as they were. Where it has
     drifted, earlier looks are taken anew without them: a task that it was not run on is not compared."""
     new[LIVE] = list(new[BASELINE])
     if earlier is not None:
-        seeds: dict[str, list[int]] = {}
-        for task, seed in places.values():
-            seeds.setdefault(task, []).append(seed)
-        new[BASELINE] = pooled(new[BASELINE], earlier, seeds)
+        new[BASELINE] = _pooled(new[LIVE], new[CANDIDATE], earlier)
         return blobs
     new[LIVE] = [*_read(store, blobs, LIVE), *new[LIVE]]
     new[BASELINE], new[CANDIDATE] = list(new[LIVE]), [*_read(store, blobs, CANDIDATE), *new[CANDIDATE]]

@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-HALF = 10  # candidates after which half of the α of a set is spent
-CANDIDATE, ANCHOR = "candidate", "anchor"  # what a test is about: a candidate against live, or live against an anchor
+HALF = 3  # candidates after which half of the α of a set is spent; 10 in versions before, with which it adds up to less
+# What a test is about: a candidate against live, live against an anchor, or arms of traffic that nothing else is about.
+CANDIDATE, ANCHOR, EXPERIMENT = "candidate", "anchor", "experiment"
 
 ReadTasks = Callable[[str], frozenset[str] | None]  # the tasks of a set by its hash; None: they cannot be read any more
 
@@ -62,8 +63,15 @@ class Charge:
         return cls(key=record["charge"], **told)
 
     @property
+    def share(self) -> float:
+        """γ, as it was when it was charged."""
+        return self.alpha / (self.of * (self.promoted + 1))
+
+    @property
     def text(self) -> str:
         """For people."""
+        if self.about == EXPERIMENT:
+            return f"α of this experiment {self.alpha:.2g}: on units of its own"
         which = f"test {self.number} of live against its anchor" if self.about == ANCHOR else _candidates(self.number)
         won = f", {self.promoted} promoted before" if self.promoted else ""
         anew = "; fresh held-out tasks would start anew" if self.about == CANDIDATE and self.number > 1 else ""
@@ -91,7 +99,7 @@ class TaskSetUse:
     @property
     def spent(self) -> float:
         """The share of α that is spent: t/(t + c)."""
-        return sum(share(one.number) for one in self.charges)
+        return sum(one.share for one in self.charges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +109,14 @@ class Account:
     policy: str
     sets: tuple[TaskSetUse, ...]
     anchor_tests: tuple[Charge, ...] = field(default=())
+    experiments: tuple[Charge, ...] = field(default=())
 
     @property
     def bound(self) -> float:
-        """Were no candidate ever better: at most so likely has any of them been promoted, over the whole history."""
-        return min(1.0, sum(one.of * share(one.number) for part in self.sets for one in part.charges))
+        """Were no candidate ever better, and no arm: at most so likely has any of them been promoted, over the whole
+        history."""
+        charges = (*(one for part in self.sets for one in part.charges), *self.experiments)
+        return min(1.0, sum(one.of * one.share for one in charges))
 
 
 def charge(
@@ -133,6 +144,8 @@ def charge(
     if about == ANCHOR:
         number = 1 + sum(one.about == ANCHOR and one.continues is None for one in known)
         return Charge(**given, number=number, of=alpha, alpha=level(alpha, number), about=ANCHOR)
+    if about == EXPERIMENT:  # its units are nobody else's, and so is its α
+        return Charge(**given, number=1, of=alpha, alpha=alpha, about=EXPERIMENT)
     earlier = _same_tasks(candidates, str(given["tasks"]), read)
     return Charge(**given, **_next(earlier, promoted, alpha, uncharged))
 
@@ -146,8 +159,9 @@ def account_from(policy: str, known: Sequence[Charge], promoted: Collection[str]
         left = [one for one in left if (one.continues or one.key) not in keys]
         told = _next(tests, promoted, max(one.of for one in tests))
         sets.append(TaskSetUse(charges=tuple(tests), promoted=told["promoted"], next_alpha=told["alpha"]))
-    anchor_tests = tuple(one for one in known if one.about == ANCHOR and one.continues is None)
-    return Account(policy=policy, sets=tuple(sets), anchor_tests=anchor_tests)
+    anchors = tuple(one for one in known if one.about == ANCHOR and one.continues is None)
+    experiments = tuple(one for one in known if one.about == EXPERIMENT)
+    return Account(policy=policy, sets=tuple(sets), anchor_tests=anchors, experiments=experiments)
 
 
 def _next(tests: Sequence[Charge], promoted: Collection[str], alpha: float, uncharged: int = 0) -> dict[str, Any]:

@@ -83,7 +83,8 @@ def missing(baseline: Sequence[Episode], candidate: Sequence[Episode], metric: s
 def pairs(
     baseline: Sequence[Episode], candidate: Sequence[Episode], metric: str
 ) -> tuple[tuple[str, ...], Matrix, Matrix]:
-    """The tasks, one of each unit, that both have with every shared seed, in the baseline's order; both matrices."""
+    """The tasks, one of each unit, that both have with every shared seed, as the baseline came to have them; both
+    matrices."""
     tasks, _, before, after = paired_cells(baseline, candidate, metric)
     return tasks, before, after
 
@@ -94,10 +95,12 @@ def paired_cells(
     """As `pairs`, with the seeds of the columns."""
     before, after = _cells(baseline, metric), _cells(candidate, metric)
     seeds = _shared_seeds(before, after)
+    # Further seeds may come in another order of the tasks, and looks at those must not put rows before earlier rows.
+    last = {task: place for place, (task, seed) in enumerate(before) if seed in seeds}
     whole = tuple(
         task
-        for task in _axes(before)[0]
-        if seeds and all(side.get((task, seed)) is not None for side in (before, after) for seed in seeds)
+        for task in sorted(last, key=lambda task: last[task])
+        if all(side.get((task, seed)) is not None for side in (before, after) for seed in seeds)
     )
     units = _units([*baseline, *candidate])
     names, old = _by_unit(whole, units, _table(before, whole, seeds))
@@ -342,7 +345,7 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
 
 
 WAIVED = "safety is waived: nothing was measured of it, and nothing is proved"
-LATER: Mapping[str, Any] = {"rules": 1, "safety_alpha": None}  # keys, and what they were in versions before
+LATER: Mapping[str, Any] = {"rules": 1, "safety_alpha": None, "asked": 1}  # keys, and what they were in versions before
 RULES = 2
 PRIMARIES = ("success", "reward", "safety")  # those with a range, without which nothing can be proved while looking
 
@@ -368,6 +371,13 @@ class ComparisonConfig:
     resample_seed: int = 0  # for whoever makes the generator, so that it is written down with the rest
     rules: int = RULES  # 1: bets and intervals of versions before; what they weighed comes out the same again
     safety_alpha: float | None = None  # of "safety is not worse by more than the margin"; None: alpha
+    asked: int = 1  # times that a gate was asked about these two with ever more episodes, this one included
+
+    @property
+    def one_look_level(self) -> float:
+        """Of intervals for one look (latency, tokens): half as much may be wrong each time that a gate is asked again,
+        so that all of them are wrong no more often than twice the first."""
+        return 1.0 - (1.0 - self.level) / 2.0 ** (self.asked - 1)
 
     @property
     def uncharged_alpha(self) -> float:
@@ -482,7 +492,7 @@ def _compared(
     """What the verdict is about, by its bets: they may be looked at after every task. Other metrics by one look."""
     margin = _margin(how, metric, sides[0])
     if how.rules == 1 or metric not in (how.primary, "safety"):
-        return paired(*sides, rng=rng, margin=margin, level=how.level, is_drawn=is_drawn)
+        return paired(*sides, rng=rng, margin=margin, level=how.one_look_level, is_drawn=is_drawn)
     gains, weights = _gains(sides), how.gain_bets if metric == how.primary else WEIGHTS
     bar = how.min_effect if metric == how.primary else -margin
     return MetricComparison(

@@ -51,6 +51,13 @@ def wilson(successes: float, trials: float, *, level: float = 0.95) -> Interval:
     return Interval(low=low if successes else 0.0, high=1.0 if successes == trials else high, level=level)
 
 
+def is_alike(lost: Sequence[int], planned: Sequence[int], *, alpha: float = 0.05) -> bool:
+    """Whether the second of two arms lost no larger a part of its episodes than the first, beyond accident: of all that
+    are lost its number is binomial, by how many each was to have."""
+    chance = float(scipy.stats.binom.sf(lost[1] - 1, sum(lost), planned[1] / sum(planned)))
+    return chance >= alpha
+
+
 def interval(
     scores: ArrayLike, statistic: Statistic = mean, *, rng: np.random.Generator, level: float = 0.95
 ) -> Interval:

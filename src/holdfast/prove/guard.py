@@ -4,8 +4,9 @@ What follows from a breach, and which share comes next, is `promote.release`'s b
 
 **Order.** Requests count in the order in which they *began*, so that an answer which takes long, or never comes, is in
 its place. What one caller asked within `caller_window_s` is one outcome, the mean: its requests are not independent.
-A caller who returns after the window is one more outcome, and like its earlier ones: α holds where few do.
-Errors alone count one by one, and against a rate of their own.
+A caller who returns after the window is one more outcome for a breach, so that decay is seen, and none for a clear: its
+outcomes are like its earlier ones, and chance may have given the canary the easy callers. For a breach errors count one
+by one, and against a rate of their own.
 
 **Blocks.** Outcomes are not paired, so neighbours in time are: a canary's outcome with the mean of the live ones since
 the canary's last, or a live outcome with the mean of the canary's since the last live one. Where a block ends hangs on
@@ -29,7 +30,7 @@ gains nothing. As many as the other also leaves untold are taken to be alike in 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, exp, inf, isfinite, log
 from operator import attrgetter
 from typing import Literal
@@ -150,6 +151,7 @@ class _Arrivals:
     is_canary: Which  # of each outcome
     asked: Stream  # when each request began
     began: Stream  # of each outcome, when its first request did
+    is_first: Which  # of each request, whether its caller was not there before its outcome
     columns: dict[str, Stream] = field(default_factory=dict)
 
     def reported(self, metric: str) -> Stream:
@@ -176,6 +178,11 @@ def watch(
     α over the number of metrics (Bonferroni). Clear needs all metrics, so each is proved at α."""
     arrivals = _arrivals(live, canary, limits)
     readings = {metric: _read(metric, arrivals, limits, now) for metric in limits.watched}
+    if not arrivals.is_first.all():
+        ours = arrivals.is_canary[arrivals.outcome]
+        once = [[arrivals.served[at] for at in np.flatnonzero(arrivals.is_first & (ours == arm))] for arm in (0, 1)]
+        first = _arrivals(once[0], once[1], limits)
+        readings = {metric: _cleared_by(_read(metric, first, limits, now), one) for metric, one in readings.items()}
     breaches = tuple(_reason(one, limits) for one in readings.values() if one.state == "breach")
     is_clear = all(one.state == "clear" for one in readings.values())
     open_needs = [one.needs for one in readings.values() if one.state == "open"]
@@ -183,6 +190,12 @@ def watch(
     if not breaches and open_needs and None not in open_needs:
         needs = max(one for one in open_needs if one is not None)
     return GuardStatus(readings=readings, breaches=breaches, is_clear=is_clear, needs=needs)
+
+
+def _cleared_by(once: GuardReading, every: GuardReading) -> GuardReading:
+    """A breach by all outcomes, or a clear by one outcome of each caller."""
+    state: State = "breach" if every.state == "breach" else "clear" if once.state == "clear" else "open"
+    return replace(every, state=state, e_within=once.e_within, needs=once.needs)
 
 
 def difference(metric: str, limit: float, canary: Stream, live: Stream) -> Stream:
@@ -254,13 +267,17 @@ def block_means(values: Stream, is_canary: Which, blocks: Spans) -> tuple[Stream
 def _arrivals(live: Sequence[ServedRequest], canary: Sequence[ServedRequest], limits: GuardLimits) -> _Arrivals:
     served = [*live, *canary]
     if not served:
-        return _Arrivals((), np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0), np.zeros(0))
+        none = np.zeros(0, np.bool_)
+        return _Arrivals((), np.zeros(0, np.int64), none, np.zeros(0), np.zeros(0), none)
     began = np.array([one.at - (one.latency_s or 0.0) for one in served])
     order = np.argsort(began, kind="stable")  # of those at one time, live's come first
     numbers = {unit: number for number, unit in enumerate(dict.fromkeys(one.unit for one in served))}
     callers = np.array([numbers[one.unit] for one in served], np.int64) * 2
     callers[len(live) :] += 1
     windows = np.floor((began - began.min()) / limits.caller_window_s).astype(np.int64)
+    earliest = np.full(2 * len(numbers), windows.max() + 1)
+    np.minimum.at(earliest, callers, windows)
+    is_first = (windows == earliest[callers])[order]
     _, first, outcome = np.unique(
         (callers * (windows.max() + 1) + windows)[order], return_index=True, return_inverse=True
     )
@@ -268,7 +285,8 @@ def _arrivals(live: Sequence[ServedRequest], canary: Sequence[ServedRequest], li
     place[np.argsort(first)] = np.arange(first.size)
     first.sort()
     requests = [served[number] for number in order]
-    return _Arrivals(requests, place[outcome.ravel()], (order >= len(live))[first], began[order], began[order][first])
+    is_canary, began = (order >= len(live))[first], began[order]
+    return _Arrivals(requests, place[outcome.ravel()], is_canary, began, began[first], is_first)
 
 
 def _read(metric: str, arrivals: _Arrivals, limits: GuardLimits, now: float) -> GuardReading:
@@ -284,10 +302,11 @@ def _read(metric: str, arrivals: _Arrivals, limits: GuardLimits, now: float) -> 
         outcomes, is_canary = outcomes[due > 0], is_canary[due > 0]
         against, for_it, n = _with_silence(metric, limit, outcomes, told, is_canary)
         shares = {"live_told": _mean(told[~is_canary]), "canary_told": _mean(told[is_canary])}
-    else:  # a version that fails one caller over and over fails
-        ours = values[is_canary[arrivals.outcome]]
-        d, n = difference(metric, limit, ours, np.zeros(ours.size)), ours.size
-        against, for_it = alarm(d, *bounds(metric, limit)), [within(d, *bounds(metric, limit))]
+    else:  # a version that fails one caller over and over fails; one that fails for no busy caller may fail for others
+        ours, means = values[is_canary[arrivals.outcome]], arrivals.mean(values, counts)[0][is_canary]
+        d, by_caller = (difference(metric, limit, one, np.zeros(one.size)) for one in (ours, means))
+        n = means.size
+        against, for_it = alarm(d, *bounds(metric, limit)), [within(by_caller, *bounds(metric, limit))]
     return _reading(metric, arrivals, limits, (against, for_it, n), capped=capped, **shares)
 
 

@@ -320,7 +320,7 @@ class Releases(OfProject):
         key: str,
         make: Callable[[Sequence[LedgerEntry], Sequence[LedgerEntry]], Mapping[str, Any]],
         *,
-        run: str,
+        run: str | None,
         who: str,
         now: float,
     ) -> WriteFuture[Mapping[str, Any]]:
