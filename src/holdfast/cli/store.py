@@ -135,7 +135,8 @@ def import_traces(
         from holdfast.reward.turns import TurnRewards
 
         scrubbing = Scrub(key_in(opened.folder), leave=classes_left(leave)).span if scrub else None
-        taker = SpanReceiver(opened, clock=time.time, scrub=scrubbing, turns=TurnRewards())
+        how: dict[str, Any] = {"scrub": scrubbing, "turns": TurnRewards(), "keeps_sources": True}
+        taker = SpanReceiver(opened, clock=time.time, **how)
         kept, refused, why = asyncio.run(_take(file, taker))
     said = f"{file}: {show.count(kept, 'span')} kept" + (f", {refused} refused: {why}" if refused else "")
     return Output({"file": file, "kept": kept, "refused": refused, "why": why}, said, int(bool(refused)))
@@ -151,7 +152,7 @@ async def _take(file: Path, taker: Any) -> tuple[int, int, str]:
                 if not line.strip():
                     continue
                 try:
-                    spans, unread = wire.read(line, wire.JSON)
+                    spans, unread = wire.read(line, wire.JSON, is_bounded=False)
                 except BadInput as error:
                     raise BadInput(f"{file}:{number}", why=error.why, remedy="give lines of OTLP's JSON") from None
                 taken = await taker.take(spans)

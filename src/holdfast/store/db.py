@@ -67,6 +67,8 @@ class SQLite:
             raise self.translate(error) from error
 
     def _connect(self, read_only: bool) -> sqlite3.Connection:
+        if not read_only:
+            make_private(self.path)
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=256)
         # Whoever only looks meets a lock while a file is made, or recovered after a crash: SQLite may wait for that.
         connection.execute("PRAGMA busy_timeout = 10000")
@@ -668,9 +670,22 @@ def migrations() -> Any:
     return config
 
 
+def make_private(path: Path) -> None:
+    """Makes the file for its owner alone; of one that is there, all others lose what everybody had."""
+    with suppress(OSError):  # whoever may not write is told so by SQLite, in its own words
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if mode & 0o007:
+                os.fchmod(descriptor, mode & 0o770)
+        finally:
+            os.close(descriptor)
+
+
 def with_parent(path: Path) -> Path:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)  # weights and spans lie there, too
     except OSError as error:
         why = error.strerror or str(error)
         raise StoreError(f"folder {path.parent}", why=why, remedy="choose a place you may write") from error

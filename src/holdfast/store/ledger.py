@@ -105,7 +105,7 @@ class LedgerCheckpoints:
         line = f"{text}\n".encode()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 size = os.fstat(descriptor).st_size
                 is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
