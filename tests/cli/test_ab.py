@@ -43,7 +43,8 @@ def serve(store: Store, name: str, rates: dict[str, float], n: int, lost: float 
 
 def test_a_unit_keeps_its_arm_and_its_outcome_is_counted(ab: Group, store: Store) -> None:
     said = ab.says("create", "exp", "--why", "is it better?")
-    begun = "exp: begun, control 0.5, treatment 0.5\ngive units their arm with: holdfast ab assign exp UNIT --store "
+    begun = "exp: begun, control 0.5, treatment 0.5\ngive units their arm with: "
+    begun += "holdfast release experiment assign exp UNIT --store "
     assert said.startswith(begun)
     arm = ab.says("assign", "exp", "bob")
     assert arm in ("control", "treatment")
@@ -119,7 +120,7 @@ def test_an_ended_experiment_takes_no_new_units_and_keeps_its_verdict(ab: Group)
 
 
 def test_the_list_has_experiments_only_and_says_how_to_begin(ab: Group, store: Store) -> None:
-    assert "to begin one: holdfast ab create NAME" in ab.says("list")
+    assert "to begin one: holdfast release experiment create NAME" in ab.says("list")
     canary = Experiment(name="c", kind="canary", arms={"live": 0.9, "canary": 0.1}, salt="s", created_at=1.0)
     store.trials.begin(canary, who="t", now=1.0).result()
     ab.says("create", "three", "--why", "w", "--arms", "a:0.333333,b:0.333333,c:0.333334", "--metric", "reward")
@@ -157,7 +158,10 @@ def test_an_outcome_needs_an_arm_and_something_told(ab: Group, store: Store) -> 
     ab.says("create", "exp")
     assert store.trials.get("exp").settings["why"] == "by hand"
     for words, said in (
-        (("record", "exp", "bob", "--success"), "unit 'bob': has no arm yet; call 'holdfast ab assign' before it is"),
+        (
+            ("record", "exp", "bob", "--success"),
+            "unit 'bob': has no arm yet; call 'holdfast release experiment assign' before it is",
+        ),
         (("record", "exp", "bob"), "nothing is told"),
         (("verdict", "gone"), "trial 'gone': there is none"),
     ):
@@ -257,7 +261,7 @@ def test_the_verdict_is_told_and_the_flag_stays_the_operators(
     served_by_flag(store, f"{BUDGETS}-1")
     page = experiment("status", "budgets").done()
     assert page.page and "verdict: promote treatment (on)" in page.lines
-    assert f"holdfast flags rollout {BUDGETS} 100" in " ".join(page.out.split())
+    assert f"holdfast release flags rollout {BUDGETS} 100" in " ".join(page.out.split())
     over = experiment("stop", "budgets", "--why", "seen enough").done()
     assert "ended; promote treatment" in " ".join(over.out.split()) and store.flags.all() == []
     assert experiment("status", "budgets", "--json").json["state"] == "ended"
@@ -309,7 +313,7 @@ def test_a_feature_that_is_off_cannot_be_tried(experiment: Callable[..., Answer]
     cli("flags", "init", "--store", url).done()
     cli("flags", "disable", "extendedThinking.enabled", "--store", url).done()
     said = experiment("budgets", "--for", "1d").refusal
-    assert f"flag {BUDGETS}: needs extendedThinking.enabled, which is off; holdfast flags enable" in said
+    assert f"flag {BUDGETS}: needs extendedThinking.enabled, which is off; holdfast release flags enable" in said
 
 
 def test_a_release_that_moves_while_it_runs_is_told(experiment: Callable[..., Answer], store: Store) -> None:

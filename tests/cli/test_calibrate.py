@@ -159,7 +159,7 @@ def test_a_change_blocks_until_it_is_signed_and_then_is_the_golden(golden: Group
 
     shown = golden("diff", "tool-use-suite")
     assert shown.code == 1
-    assert shown.lines[-1] == "if this is wanted: holdfast golden sign tool-use-suite --why '…'"
+    assert shown.lines[-1] == "if this is wanted: holdfast prove golden sign tool-use-suite --why '…'"
     assert all(len(line) <= 80 for line in shown.lines if not line.startswith("tool-use-suite: "))
 
     signed = golden("sign", "tool-use-suite", "--why", "the new one is wanted", "--json").json
@@ -182,8 +182,8 @@ def test_a_golden_is_not_recorded_over(golden: Group, weights: tuple[str, str]) 
     apart = golden("diff", "tool-use-suite", "second", "--json").done()  # they say other things, see and earn the same
     assert [one["what"] for one in apart.json["changes"]] == [["action"], ["action"]]
     early = golden("sign", "second", "--why", "wanted").refusal  # there is nothing new to accept
-    assert "was not replayed since it was recorded; 'holdfast golden replay second" in early
-    assert "'holdfast golden replay tool-use-suite --version VERSION'" in golden("diff", "tool-use-suite").err
+    assert "was not replayed since it was recorded; 'holdfast prove golden replay second" in early
+    assert "'holdfast prove golden replay tool-use-suite --version VERSION'" in golden("diff", "tool-use-suite").err
     golden("replay", "second", "--version", second).done()  # it knows its suite
     assert golden("sign", "second", "--why", " ").code == 2 and golden("sign", "second", "--why", "w").code == 0
     golden("replay", "tool-use-suite", "--version", first).done()
@@ -192,10 +192,10 @@ def test_a_golden_is_not_recorded_over(golden: Group, weights: tuple[str, str]) 
 
 
 def test_what_cannot_be_replayed_is_said_in_one_line(golden: Group, weights: tuple[str, str]) -> None:
-    begin = f"holdfast golden record SUITE --version VERSION --store {golden.url}"
+    begin = f"holdfast prove golden record SUITE --version VERSION --store {golden.url}"
     assert golden("list").lines == [f"no goldens; make one: {begin}"]
     for words, said in (
-        (["replay", SUITE, "--version", weights[0]], "golden tool-use-suite: is missing; 'holdfast golden list'"),
+        (["replay", SUITE, "--version", weights[0]], "golden tool-use-suite: is missing; 'holdfast prove golden list'"),
         (["record", SUITE, "--version", "oak"], "version 'oak': is no model"),
         (["record", SUITE, "--version", weights[0], "--name", "../x"], "golden '../x': must be letters"),
         (["diff", "none"], "golden none: is missing"),

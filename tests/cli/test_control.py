@@ -109,7 +109,7 @@ def test_a_run_whose_driver_died_is_recovered(order: Control) -> None:
     """It began at the tests' hour, which is long ago."""
     ran = order("recover", "run-1").done()
     assert ran.lines[0].startswith("run-1-a: state failed, was running")
-    assert "next: holdfast optimize --resume run-1-a \\ --store " in " ".join(ran.out.split())
+    assert "next: holdfast run start --resume run-1-a \\ --store " in " ".join(ran.out.split())
     assert "no crash" in order("recover", "run-1").out
 
 
@@ -147,7 +147,7 @@ def test_status_has_the_documented_report(order: Control) -> None:
 
 
 def test_without_a_run_there_is_no_status_and_every_action_has_a_command(cli: Cli, at: At) -> None:
-    said = "run: there is none in project 'default'; 'holdfast optimize' begins one"
+    said = "run: there is none in project 'default'; 'holdfast run start' begins one"
     assert cli("control", "status", *at).refusal == f"holdfast: error: {said}\n"
     named = {command.name or command.callback.__name__ for command in control.app.registered_commands}  # type: ignore[union-attr]
     short = {"acknowledge": "ack", "cancel_rollout": "cancel"}
@@ -190,7 +190,7 @@ def test_a_token_is_rotated_and_revoked(tokens: Group) -> None:
 
 
 def test_what_is_no_token_is_refused_in_one_line(tokens: Group) -> None:
-    assert tokens("list").out == "no tokens; 'holdfast tokens add LABEL --role operator' makes one\n"
+    assert tokens("list").out == "no tokens; 'holdfast control tokens add LABEL --role operator' makes one\n"
     for words in (("add", " "), ("add", "ann", "--role", "king"), ("revoke", "tok-9"), ("rotate", "tok-9")):
         ran = tokens(*words)
         assert (ran.code, ran.out) == (2, "")

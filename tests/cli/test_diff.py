@@ -1,4 +1,4 @@
-"""`holdfast diff`: what a change did, on a terminal, on a page and for programs."""
+"""`holdfast reward diff`: what a change did, on a terminal, on a page and for programs."""
 
 from __future__ import annotations
 

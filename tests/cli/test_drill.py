@@ -1,4 +1,4 @@
-"""`holdfast drill`: one page of 80 columns, an exit code, the same again from the evidence, and the exit gate."""
+"""`holdfast control drill`: a page of 80 columns, an exit code, the same again from the evidence, the exit gate."""
 
 from __future__ import annotations
 

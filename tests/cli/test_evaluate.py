@@ -1,4 +1,4 @@
-"""`holdfast evaluate`: results from a file or a run, each with its reasons; they are kept, and can become a reward."""
+"""`holdfast reward evaluate`: results of a file or a run, with reasons; they are kept, and may become rewards."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_judges_that_are_named_are_asked_where_they_are_calibrated(cli: Cli, tmp
     scores = [one["score"] for one in ran.json["results"]]
     assert scores[0] > scores[1] > scores[2] == 0.0
     assert [one["score"] for one in again.json["results"]] == scores
-    assert "--judge odd: is calibrated on no criterion; holdfast judge calibrate" in refused
+    assert "--judge odd: is calibrated on no criterion; holdfast reward judge calibrate" in refused
 
 
 def test_a_flag_switches_a_part_off(cli: Cli, scene: Scene, at: At, tmp_path: Path) -> None:

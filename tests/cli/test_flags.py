@@ -111,7 +111,7 @@ def test_a_flag_needs_what_it_requires_and_what_others_require_is_not_dropped(fl
 
 
 def test_the_environment_kills_here_and_the_list_says_so(flags: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "holdfast flags init" in flags.says("list") and flags("list", "--json").json == []
+    assert "holdfast release flags init" in flags.says("list") and flags("list", "--json").json == []
     flags.says("set", "parser")
     flags.says("enable", "parser")
     monkeypatch.setenv("HOLDFAST_KILL_PARSER", "1")
@@ -187,7 +187,10 @@ def test_the_first_flag_may_be_the_first_thing_in_a_store(cli: Cli, nowhere: At,
         (["set", "f", "--requires", "g=on"], "flag f: requires g: there is no such flag; put it first"),
         (["set", "f", "--expires", "soon"], "--expires 'soon': is not a date; write 2030-01-31, or never"),
         (["rollout", "f", "120"], "percent '120': must be a number from 0 to 100"),
-        (["enable", "gone"], "flag 'gone': there is none in project 'default'; 'holdfast flags list' shows them"),
+        (
+            ["enable", "gone"],
+            "flag 'gone': there is none in project 'default'; 'holdfast release flags list' shows them",
+        ),
         (["drop", "gone"], "flag 'gone': there is none in project 'default'"),
         (["eval", "gone"], "flag 'gone': there is none"),
     ],
@@ -217,7 +220,7 @@ def test_what_the_page_says_about_flags_and_experiments_runs(cli: Cli, here: Pat
 STORE = ("--store", "s.db")
 LEARNING = SWITCHES["learning"]
 SAID = f"learning: switched off by flag {LEARNING} (killed); turn it on with"
-REMEDY = f"holdfast flags revive {LEARNING} --store s.db"
+REMEDY = f"holdfast release flags revive {LEARNING} --store s.db"
 
 
 def optimizing(folder: Path, model: str, **given: Any) -> Path:
@@ -248,7 +251,7 @@ def test_optimize_says_what_is_off_and_by_which_flag(
     assert "switched off" not in text(ran) and any(line.startswith("  learnt ") for line in ran.lines)
     switches("rollout", LEARNING, "0.0001").done()
     said = text(cli("optimize", "--config", optimizing(here, weights[0]), *STORE))
-    assert "the key's place is" in said and f"holdfast flags rollout {LEARNING} 100 --store s.db" in said
+    assert "the key's place is" in said and f"holdfast release flags rollout {LEARNING} 100 --store s.db" in said
     switches("kill", LEARNING).done()
     switches("disable", SWITCHES["budgets"]).done()
     ran = cli("optimize", "--config", optimizing(here, weights[0], rl_optimizer=None), *STORE)

@@ -62,6 +62,8 @@ def test_an_iteration_ends_with_a_decision_and_its_page(cli: Cli, here: Path) ->
     words = ("--policy", "tools", "--model", "local/sprout-weak", *STORE, "--project", "mine")
     ran = cli("improve", config(here), *words).done()
     assert all(len(line) <= 80 for line in ran.lines if not line.startswith(("  page", "  holdfast")))
+    told = "warning: these tasks can promote no candidate; the run starts all the same:\n- 4 tasks cannot "
+    assert ran.err.startswith(told) and "--max-safety-regression 0.6" in ran.err and "can prove no gain" in ran.err
     run, state, *_ = ran.lines[0].split()
     assert state == "completed"
     with open_store(here / "s.db", project="mine") as store:
@@ -127,6 +129,12 @@ def test_stopped_while_it_waits_for_others_it_says_how_to_go_on_and_does(cli: Cl
             (),
             "improve.prove.reward_range = [0, 1]: the agent's rewards go from 0 to 1.1; ",
         ),
+        (
+            {},
+            ("--max-safety-regression", "0.2", "--waive-safety", "reviewed"),
+            "--max-safety-regression: safety is waived; keep one of the two options",
+        ),
+        ({}, ("--max-safety-regression", "2"), "--max-safety-regression 2: "),
         ({}, ("--policy", " "), '--policy " ": is blank'),
         ({}, ("--resume", "run-1"), "CONFIG: and --resume were both given; "),
         (None, (), "CONFIG: is missing; "),

@@ -1,4 +1,4 @@
-"""`holdfast judge` and `label`: asked by file, calibrated on labels that say who made them, decided by people."""
+"""`holdfast reward judge` and `label`: by file, calibrated on labels that say who made them, settled by people."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rules_decide_and_the_rest_waits_for_a_person(cli: Cli, tmp_path: Path, 
     ran = cli(*words).done()
     assert f"{ON}: 2 decided, 1 abstained, 0 disputed; cost 0" in ran.page
     assert ran.err == "3 of 3 answers without detail.messages, which is all that the verifier reads\n"
-    assert "needs detail.messages" in ran.out and ran.lines[-1] == f"  holdfast label {' '.join(at)}"
+    assert "needs detail.messages" in ran.out and ran.lines[-1] == f"  holdfast reward label {' '.join(at)}"
     with open_store(at[1]) as store:
         (waits,) = store.judgements.doubts()
         assert store.judgements.item(waits.artefact).output == "6"
@@ -145,7 +145,7 @@ def test_a_model_behind_an_endpoint_is_calibrated_and_then_counts(cli: Cli, tmp_
 
 @pytest.mark.usefixtures("untraced")
 def test_the_embedded_verifier_is_reported_with_whose_labels_it_was_measured_on(cli: Cli, at: At) -> None:
-    assert "holdfast judge calibrate --tooluse 300" in cli("judge", "report", *at).done().out  # how to begin
+    assert "holdfast reward judge calibrate --tooluse 300" in cli("judge", "report", *at).done().out  # how to begin
     assert cli("judge", "report", "--store", f"{at[1]}.none").code == 2
     ran = cli("judge", "calibrate", "--tooluse", 20, *at).done()
     assert ran.page[0].startswith(f"verifier on {ON}: ")
@@ -224,18 +224,19 @@ def test_each_is_shown_and_labelled_and_whoever_stops_goes_on_where_they_were(
     assert "--- 1 of 3 · correctness@1 · abstained · unsure: 0.50" in lines
     assert "  What is 0 + 1?" in lines and "  1�[31m" in lines  # nothing of an answer reaches the terminal as it is
     assert "Is the answer right, and nothing but the answer?" in lines
-    assert lines[-1] == f"1 label kept, 2 to go: holdfast label {' '.join(waiting)}"
+    assert lines[-1] == f"1 label kept, 2 to go: holdfast reward label {' '.join(waiting)}"
     lines = label("what\nyes\ns\ny\n")
     assert lines.count("y yes, n no, u cannot be told, s skip, q quit; a reason may follow") == 2
     assert kept(waiting)[1:] == [(True, "", "ann")]  # one was skipped
-    assert label("")[-1].startswith("0 labels kept, 1 to go: holdfast label")  # the input ended at once
+    assert label("")[-1].startswith("0 labels kept, 1 to go: holdfast reward label")  # the input ended at once
     assert label("u\n")[-1] == "1 label kept, 0 to go" and kept(waiting)[2][0] is None
     assert label("") == ["nothing waits for a label"]
 
 
 def test_what_is_piped_is_no_persons_word_and_programs_get_what_waits(cli: Cli, waiting: At) -> None:
     ran = CliRunner().invoke(app, ["label", *waiting, "--who", "bob"], input="n\n" * 9, prog_name="holdfast")
-    assert ran.exit_code == 2 and "the input is no terminal" in ran.output and "--labels FILE" in ran.output
+    said = " ".join(ran.output.split())
+    assert ran.exit_code == 2 and "the input is no terminal" in said and "--labels FILE" in said
     assert kept(waiting) == []
     told = cli("label", *waiting, "--json").json
     assert [decode(ReviewRequest, one).at for one in told] == [0.0, 1.0, 2.0]

@@ -41,7 +41,7 @@ def follow(cli: Cli, ran: Answer) -> Answer:
 
 
 def test_an_empty_store_says_what_to_try_next(cli: Cli, store: Store, at: At) -> None:
-    begins = f"in project default; to begin one: holdfast optimize --config FILE --store {store.url}\n"
+    begins = f"in project default; to begin one: holdfast run start --config FILE --store {store.url}\n"
     assert cli("runs", *at).out == f"no runs yet {begins}"
     assert cli("runs", *at, "--status", "failed").out == f"no failed runs {begins}"
     for command, said in (("ledger", "no entries"), ("workers", "no workers yet")):
@@ -97,12 +97,12 @@ def test_runs_can_be_filtered_and_paged(cli: Cli, store: Store, clock: Clock, at
             store.runs.end(run, RunState.COMPLETED, who="t", now=clock.now).result()
     ran = cli("runs", *at, "--limit", 2).done()
     assert [line.split()[0] for line in ran.page[1:3]] == ["run-5-s4", "run-4-s3"]
-    assert ran.lines[3] == f"more: holdfast runs --limit 2 --after run-4-s3 --store {at[1]}"
+    assert ran.lines[3] == f"more: holdfast run list --limit 2 --after run-4-s3 --store {at[1]}"
     ran = follow(cli, follow(cli, ran))
     assert [line.split()[0] for line in ran.lines[1:]] == ["run-1-s0"]
     ran = cli("runs", *at, "--limit", 1, "--status", "completed", "--json")
     assert [run.id for run in records(ran, "run")] == ["run-4-s3"]
-    assert ran.err == f"more: holdfast runs --status completed --limit 1 --after run-4-s3 --store {at[1]}\n"
+    assert ran.err == f"more: holdfast run list --status completed --limit 1 --after run-4-s3 --store {at[1]}\n"
     assert "run-2-s1" in follow(cli, ran).out
     assert cli("runs", *at, "--after", "run-1").out.startswith("no more runs in project default")
 
@@ -139,7 +139,7 @@ def test_rollouts_can_be_filtered_and_paged(cli: Cli, scene: Scene, at: At) -> N
     ran = cli("rollouts", scene.run, *at, "--limit", 2, "--split", "train", "--status", "queuing").done()
     assert [line.split()[0] for line in ran.page[4:6]] == ["train-1", "train-3"]
     options = f"--status queuing --split train --limit 2 --after train-3 --store {at[1]}"
-    assert ran.lines[6] == f"more: holdfast rollouts {scene.run} {options}"
+    assert ran.lines[6] == f"more: holdfast run rollouts {scene.run} {options}"
     assert [line.split()[0] for line in follow(cli, ran).lines] == ["name", "train-4", "train-5"]
     assert cli("rollouts", scene.run, *at, "--split", "test").lines[-1] == "no rollouts that fit"
     assert cli("rollouts", scene.run, *at, "--after", "val").out == "no more rollouts that fit\n"
@@ -165,8 +165,8 @@ def test_rollouts_can_be_filtered_by_what_came_of_them(cli: Cli, scene: Scene, a
     assert found("no_answer", "--status", "dead") == ["dead"]
 
 
-NO_RUN = "there is none in project 'default'; 'holdfast runs' lists them"
-NO_ROLLOUT = "rollout run-1-a/none: there is none; 'holdfast rollouts run-1-a' lists them"
+NO_RUN = "there is none in project 'default'; 'holdfast run list' lists them"
+NO_ROLLOUT = "rollout run-1-a/none: there is none; 'holdfast run rollouts run-1-a' lists them"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ NO_ROLLOUT = "rollout run-1-a/none: there is none; 'holdfast rollouts run-1-a' l
         (["adoption", "run-9"], f"run 'run-9': {NO_RUN}"),
         (["quality", "run-9"], f"run 'run-9': {NO_RUN}"),
         (["rollouts", "run-1", "--project", "other"], "run 'run-1': there is none in project 'other'; "),
-        (["rollouts", "run"], "run 'run': several start so: run-1-a, run-2-b; 'holdfast runs' lists them"),
+        (["rollouts", "run"], "run 'run': several start so: run-1-a, run-2-b; 'holdfast run list' lists them"),
         (["rollouts", "run-1", "--after", "none"], NO_ROLLOUT),
         (["spans", "run-1/none"], NO_ROLLOUT),
         (["spans", "run-1/t", "--attempt", "2"], "attempt 2 of run-1-a/t: it has 1; leave --attempt out"),
@@ -270,7 +270,7 @@ def test_spans_can_be_filtered_and_paged(cli: Cli, scene: Scene, at: At) -> None
     claim = scene.claim()
     scene.store.traces.add(claim.attempt, [span(n) for n in range(1, 6)], now=scene.clock.now).result()
     ran = cli("spans", "run-1/t", *at, "--limit", 2)
-    assert ran.lines[-1] == f"more: holdfast spans run-1-a/t --attempt 1 --limit 2 --after 2 --store {at[1]}"
+    assert ran.lines[-1] == f"more: holdfast run spans run-1-a/t --attempt 1 --limit 2 --after 2 --store {at[1]}"
     assert [line.split()[0] for line in follow(cli, ran).lines[1:3]] == ["3", "4"]
     assert cli("spans", "run-1/t", *at, "--kind", "model").lines[-1] == "no spans that fit"
     assert [one["seq"] for one in cli("spans", "run-1/t", *at, "--after", 4, "--json").json] == [5]
@@ -289,7 +289,7 @@ def test_the_ledger_is_listed_oldest_first(cli: Cli, scene: Scene, clock: Clock,
     assert records(cli("ledger", *at, "--json"), "ledger-entry") == list(scene.store.ledger.entries())
     assert [one["seq"] for one in cli("ledger", *at, "--run", other, "--json").json] == [3]
     page = cli("ledger", *at, "--limit", 2)
-    assert page.lines[-1] == f"more: holdfast ledger --limit 2 --after 2 --store {at[1]}"
+    assert page.lines[-1] == f"more: holdfast store ledger --limit 2 --after 2 --store {at[1]}"
     assert [line.split()[0] for line in follow(cli, page).lines] == ["seq", "3"]
     assert cli("ledger", *at, "--after", 3).out.startswith("no more entries")
 

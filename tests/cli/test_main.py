@@ -26,7 +26,7 @@ from holdfast.contracts import errors
 from holdfast.contracts.errors import BadInput, NotFound, StoreError
 from holdfast.store.db import REVISIONS, engine_for
 from holdfast.store.store import open_store
-from tests.cli.conftest import Cli, ended, running
+from tests.cli.conftest import Cli, ended, running, unfolded
 from tests.conftest import Files
 
 HEAVY = {"rich", "pydantic", "sqlalchemy", "alembic", "asyncio", "aiohttp", "numpy", "torch"}
@@ -112,7 +112,7 @@ WARNING = "deprecated CLI alias '--train-config' detected; use '--prompt-optimiz
 
 def test_the_module_is_the_program(cli: Cli, here: Path) -> None:
     ran = cli.real("runs", "--store", "none.sqlite")
-    why = "there is none; check the path; 'holdfast optimize' creates one"
+    why = "there is none; check the path; 'holdfast run start' creates one"
     assert ran.refusal == f"holdfast: error: store none.sqlite: {why}\n"
     assert not list(here.iterdir())
 
@@ -131,7 +131,8 @@ def test_the_documented_form_reads_its_config_and_a_warning_comes_before_anythin
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # at its end the program hears no Ctrl-C any more
     with pytest.raises(SystemExit) as ended:
         main()
-    assert (ended.value.code, capsys.readouterr()) == (2, ("", said))
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, unfolded(err)) == (2, "", said)
 
 
 def as_command(body: str, before: str = "") -> subprocess.CompletedProcess[str]:
@@ -145,6 +146,21 @@ def as_command(body: str, before: str = "") -> subprocess.CompletedProcess[str]:
         "main.main()"
     )
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_an_error_is_as_wide_as_the_terminal_and_what_is_copied_stays_whole(columns: int) -> None:
+    command = "holdfast prove run --resume run-1-abcd --store /a/place/that/is/far/away.sqlite"
+    path, install = f"/{'long/' * 30}store.sqlite", "pip install 'holdfast[learn]'"
+    why = f"the agent's words are many, {'and more ' * 9}of them; see {path} or {install}"
+    ran = as_command(
+        f"raise main.HoldfastError('the agent', why={why!r}, remedy={command!r})",
+        f"os.environ['COLUMNS'] = '{columns}'",
+    )
+    lines = ran.stderr.splitlines()
+    assert [line for line in lines if len(line) > columns and path not in line and command not in line] == []
+    assert all(any(whole in line for line in lines) for whole in (path, install, command))
+    assert " ".join(ran.stderr.split()) == f"holdfast: error: the agent: {why}; {command}"
 
 
 def test_an_unexpected_failure_keeps_its_traceback_and_exits_1() -> None:
@@ -189,7 +205,8 @@ def test_a_full_disk_under_stdout_is_one_line(words: str, unbuffered: str, here:
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
     why = "No space left on device; make room, or write it elsewhere"
-    assert (ran.returncode, ran.stderr) == (1, f"holdfast: error: the output cannot be written: {why}\n")
+    said = unfolded(ran.stderr)
+    assert (ran.returncode, said) == (1, f"holdfast: error: the output cannot be written: {why}\n")
 
 
 def test_a_closed_stdout_is_no_reason_to_complain(here: Path) -> None:
@@ -205,7 +222,7 @@ def test_an_argument_that_is_not_utf_8_is_refused_in_one_line(words: list[bytes]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (2, "")
     why = "is not UTF-8; write it so, or rename what it names"
-    assert ran.stderr == f"holdfast: error: argument {words[-1]!r}: {why}\n"
+    assert unfolded(ran.stderr) == f"holdfast: error: argument {words[-1]!r}: {why}\n"
 
 
 def test_the_shell_can_complete_commands_and_flags(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,12 +382,12 @@ def test_a_table_fits_whatever_is_in_it(cli: Cli, capsys: pytest.CaptureFixture[
 
 def test_the_next_page_is_a_command_that_can_be_pasted() -> None:
     line = show.next_page("rollouts", "run-1", status=None, after="a b", store="x.db")
-    assert line == "more: holdfast rollouts run-1 --after 'a b' --store x.db"
+    assert line == "more: holdfast run rollouts run-1 --after 'a b' --store x.db"
 
 
 def test_a_command_has_its_purpose_beside_it_or_above_and_is_carried_on_as_a_shell_takes_it() -> None:
-    assert list(show.step("holdfast runs", "all of them")) == ["  holdfast runs   # all of them"]
-    assert list(show.step("holdfast runs")) == ["  holdfast runs"]
+    assert list(show.step("holdfast run list", "all of them")) == ["  holdfast run list   # all of them"]
+    assert list(show.step("holdfast run list")) == ["  holdfast run list"]
     long = "holdfast release decide tools@2 --run run-1-d4a3 --untrained"
     assert list(show.step(long, "let the gate decide")) == ["  # let the gate decide", f"  {long}"]
     longer = f"{long} --store /a/folder/of/some/length/store.sqlite"

@@ -1,4 +1,4 @@
-"""`holdfast mcp` as a client of the SDK starts it: a process of its own, spoken to over stdin and stdout."""
+"""`holdfast control mcp` as a client of the SDK starts it: a process of its own, spoken to over stdin and stdout."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_client_hears_the_judge_that_was_configured_and_how_far_it_is_be
     by = {one["criterion"]: one for one in told.structured_content["opinions"]}
     assert by["relevance@1"]["holds"] is by["safety@1"]["holds"] is False and by["safety@1"]["confidence"] > 0.9
     assert by["correctness@1"]["holds"] is None and by["correctness@1"]["judgements"][0]["grade"] == "no"
-    assert "holdfast judge calibrate --judge even --criterion correctness" in by["correctness@1"]["remedy"]
+    assert "holdfast reward judge calibrate --judge even --criterion correctness" in by["correctness@1"]["remedy"]
 
 
 def test_a_judge_without_an_address_is_refused_before_anything_is_served(

@@ -1,4 +1,4 @@
-"""`holdfast optimize` and `work` as a user runs them; where signals and prints matter, in a process of their own. And
+"""`holdfast run start` and `work` as a user runs them; where signals and prints matter, in a process of their own. And
 what drives them: exit codes, `status.json`, progress, signals, the report."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -37,7 +38,7 @@ from tests.cli.conftest import Answer, Cli, ended, running, until
 from tests.collect.scene import fall_silent
 from tests.collect.scene import until as eventually
 from tests.conftest import Databases
-from tests.endpoint import Endpoint, serving
+from tests.endpoint import Endpoint, Scripted, serving
 from tests.pipeline.driving import all_of, echo, names, spec_of, work
 from tests.pipeline.driving import failing as always_failing
 
@@ -216,10 +217,12 @@ def test_a_model_is_asked_and_what_it_sampled_is_kept(folder: Path, cli: Cli, en
         assert "s3cret" not in json.dumps(store.runs.get(status.run_id).settings)
 
 
-def test_an_endpoint_that_is_down_leaves_rewards_missing_and_not_zero(folder: Path, cli: Cli) -> None:
-    name = config(folder, ["hi"], max_attempts=1, max_faults=1, retry_initial_ms=10)
-    flags = ("--config", name, "--model", "openai/tiny", "--base-url", "http://127.0.0.1:9/v1")
-    ran = cli("optimize", *flags, *STORE, "--json")
+def test_an_endpoint_that_fails_leaves_rewards_missing_and_not_zero(folder: Path, cli: Cli) -> None:
+    name = config(folder, ["hi"], max_attempts=1, max_faults=0, retry_initial_ms=10)
+    with serving() as endpoint:
+        endpoint.script.extend([Scripted(503, {})] * 8)
+        flags = ("--config", name, "--model", "openai/tiny", "--base-url", endpoint.url)
+        ran = cli("optimize", *flags, *STORE, "--json")
     assert (ran.code, ran.json["run_state"], ran.json["dead"]) == (3, "failed", 1)
     assert ran.json["rewards"]["train"] == {"total": 1, "rewarded": 0, "mean_reward": None}
 
@@ -254,9 +257,20 @@ def test_a_run_of_which_nothing_succeeded_exits_with_3(folder: Path, cli: Cli) -
     ran = cli("optimize", "--config", name, *STORE)
     assert ran.code == 3
     why = "train-1: failed: ValueError: no idea (my_agents.py:23, in failing) (attempt 1 of 1)"
-    assert ran.lines[0].endswith(f"(no rollout succeeded; {why})")
-    assert ran.lines[1] == "  outcome    0 right, 0 wrong, 2 failed"
+    assert f"(no rollout succeeded; {why}) outcome 0 right, 0 wrong, 2 failed " in " ".join(ran.out.split())
     assert (status_in(folder).run_state, status_in(folder).failed) == (RunState.FAILED, 2)
+
+
+def test_a_model_at_an_address_where_nobody_listens_is_refused_before_any_work(folder: Path, cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    (folder / "dead.json").write_text(json.dumps({"model": "openai/m", "base_url": url, "optimize": ["hi"] * 40}))
+    began = time.monotonic()
+    said = cli("run", "start", "dead.json", *STORE).refusal
+    why = f"model m at {url}: cannot be reached: Connection refused; start its server, or check the address"
+    assert said.startswith(f"holdfast: error: {why}") and time.monotonic() - began < 10
+    with open_store(folder / STORE[1]) as store:
+        assert store.runs.newest(most=1) == []
 
 
 def test_an_agent_that_changes_the_current_folder_changes_nothing_for_us(folder: Path, cli: Cli) -> None:
@@ -412,13 +426,15 @@ def test_what_failed_in_a_step_that_is_over_cannot_be_queued_again(folder: Path,
     assert attempts_by_rollout(folder, run) == {"train-1": ["succeeded"], "train-2": ["failed"]}
 
 
-def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folder: Path, cli: Cli) -> None:
+def test_a_status_that_cannot_be_written_is_told_once_and_does_not_end_the_run(folder: Path, cli: Cli) -> None:
     (folder / "status.json").mkdir()
     ran = cli("optimize", "--config", config(folder, ["hi"], agent="my_agents:quick"), *STORE)
-    assert (ran.code, ran.out) == (5, "")
-    assert ran.err.startswith(f"holdfast: error: file {folder / 'status.json'}: ")
+    assert ran.code == 0
+    assert [line for line in ran.err.splitlines() if "status.json" in line] == [
+        "holdfast: status.json: cannot be written (Is a directory); the run goes on"
+    ]
     with open_store(folder / "store.db") as store:
-        assert [run.state for run in store.runs.newest()] == [RunState.FAILED]
+        assert [run.state for run in store.runs.newest()] == [RunState.COMPLETED]
 
 
 # Bad input
@@ -427,10 +443,10 @@ def test_a_status_that_cannot_be_written_stops_the_run_and_leaves_it_ended(folde
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "--config: is missing; give the file with the run's settings, or --resume RUN"),
+        ([], "CONFIG: is missing; give the file with the run's settings, or --resume RUN"),
         (
             ["--config", "good.json", "--resume", "run-1"],
-            "--config: and --resume were both given; give the file with the run's settings, or --resume RUN",
+            "CONFIG: and --resume were both given; give the file with the run's settings, or --resume RUN",
         ),
         (["--config", "none.json"], "none.json: there is no such file; check the path"),
         (
@@ -522,14 +538,14 @@ def test_a_helper_that_is_stopped_hands_its_work_back(folder: Path) -> None:
 
 
 def test_a_run_that_is_not_there_has_ended_or_is_of_another_kind_is_refused(folder: Path, cli: Cli) -> None:
-    missing = "store store.db: there is none; check the path; 'holdfast optimize' creates one"
+    missing = "store store.db: there is none; check the path; 'holdfast run start' creates one"
     assert cli("work", "run-1", *STORE).refusal == f"holdfast: error: {missing}\n"
     cli("optimize", "--config", config(folder, ["hi"], agent="my_agents:quick"), *STORE).done()
     run = status_in(folder).run_id
     for words in (["work", "run-9"], ["optimize", "--resume", "run-9"]):
         assert "run 'run-9': there is none in project 'default'; " in cli(*words, *STORE).refusal
     done = cli("work", "run-1", *STORE)
-    why = f"run {run}: is completed, not running; 'holdfast optimize --resume {run}' takes it up again"
+    why = f"run {run}: is completed, not running; 'holdfast run start --resume {run}' takes it up again"
     assert (done.code, done.err) == (5, f"holdfast: error: {why}\n")
     with open_store("store.db") as store:
         other = store.runs.begin(kind="quickstart", model_ref="m", settings={}, salt="t", who="me", now=time.time())
@@ -626,7 +642,7 @@ def test_a_learner_that_fails_leaves_the_reason_in_the_status_and_is_raised(stor
 INT, TERM = signal.SIGINT, signal.SIGTERM
 SAID = {
     "drain": "holdfast: finishing what runs (again to stop now)\n",
-    "stop": "holdfast: stopping, running work is handed back\n",
+    "stop": "holdfast: stopping, running work is handed back (again to end at once)\n",
 }
 
 
@@ -646,8 +662,9 @@ class Wishes(list[str]):
         ([TERM], ["drain"], 143),  # an operator lets running work finish
         ([TERM, TERM], ["drain", "stop"], 143),
         ([TERM, INT], ["drain", "stop"], 130),
-        ([INT, TERM], ["stop", "stop"], 143),
-        ([INT, INT, INT], ["stop", "stop", "exit 130", "stop"], 130),  # the third does not wait
+        ([TERM, TERM, TERM], ["drain", "stop", "exit 143", "stop"], 143),
+        ([INT, TERM], ["stop", "exit 143", "stop"], 143),
+        ([INT, INT], ["stop", "exit 130", "stop"], 130),  # the second does not wait: the store may not answer
     ],
 )
 async def test_a_signal_becomes_a_wish_and_is_told(
@@ -664,6 +681,7 @@ async def test_a_signal_becomes_a_wish_and_is_told(
             count = caught.count
             os.kill(os.getpid(), number)
             await eventually(lambda count=count: caught.count > count)  # type: ignore[misc]
+            await asyncio.sleep(0)  # a turn of the loop, which does what was wished
     assert (made, caught.exit_code, caught.count) == (wishes, code, len(sent))
     assert capsys.readouterr().err == "".join(SAID[wish] for wish in wishes if wish in SAID)
     kept = [signal.getsignal(number) for number in (INT, TERM)]  # afterwards a signal is again what it was
@@ -717,15 +735,15 @@ def test_the_report_of_a_run(reported: Callable[..., list[str]], capsys: pytest.
         "  store      .holdfast/training/store.sqlite",
         "  status     here/status.json",
         "next:",
-        "  holdfast rollouts run-1-abcd   # every task with its reward",
-        "  holdfast spans run-1-abcd/train-1   # what one agent did, step by step",
+        "  holdfast run rollouts run-1-abcd   # every task with its reward",
+        "  holdfast run spans run-1-abcd/train-1   # what one agent did, step by step",
     ]
     # An answer that is wrong is no success, whatever the rollout's status is.
     lines = reported(outcomes={"right": 3, "wrong": 7, "not_checked": 0})
     assert lines[1:3] == ["  outcome    3 right, 7 wrong, 2 failed", rollouts]
     unchecked = reported(outcomes={"right": 0, "wrong": 0, "not_checked": 10})[1]
     assert unchecked == "  outcome    0 right, 0 wrong, 10 not checked, 2 failed"
-    assert reported(rewards={"val": FINISHED.rewards["val"]})[-1].startswith("  holdfast spans run-1-abcd/val-1 ")
+    assert reported(rewards={"val": FINISHED.rewards["val"]})[-1].startswith("  holdfast run spans run-1-abcd/val-1 ")
     command = reported(store_path="my stores/s.db", project="it's")[-2].partition("#")[0]
     words = ["holdfast", "rollouts", "run-1-abcd", "--store", "my stores/s.db", "--project", "it's"]
     assert shlex.split(command) == words
@@ -739,7 +757,7 @@ def test_the_report_of_a_run_that_did_not_come_to_its_end_says_how_to_go_on(repo
     assert lines[0] == "run-1-abcd timed out in 2.5 s (not done after 30 s)"
     assert lines[1] == "  rollouts   12: 10 succeeded, 2 failed, 1 cancelled, 3 still to do"
     assert lines[4] == "  resources  none"
-    assert lines[8] == "  holdfast optimize --resume run-1-abcd   # go on where it stopped"
+    assert lines[8] == "  holdfast run start --resume run-1-abcd   # go on where it stopped"
 
 
 def test_where_there_is_no_terminal_there_is_a_line_now_and_then(

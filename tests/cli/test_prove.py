@@ -59,8 +59,10 @@ def test_a_better_version_is_proved_shown_again_and_decided_about(cli: Cli, spro
     run, state = ran.lines[0].split()[:2]
     assert state.startswith("completed") and ran.lines[1] == "  tools@2 against tools@1"
     assert ran.page[3] == "PROMOTE after 60 tasks, 2 looks"
-    table = ran.out.index("higher is better")
-    assert all(name in ran.out[table:] for name in ("success", "reward", "safety", "latency (s)", "tokens"))
+    rows = {line.rpartition("  ")[0].strip().partition("  ")[0]: line for line in ran.page}
+    assert all(name in rows for name in ("success", "reward", "safety cost", "latency (s)", "tokens"))
+    assert rows["success"].endswith("  better") and "below +0.9 " in rows["safety cost"]
+    assert rows["safety cost"].endswith("  no worse")
     assert cli("prove", "show", run, *sprouts).done().lines == ran.lines
     told = cli("prove", "show", run, *sprouts, "--json").json
     assert told["proof"]["verdict"]["outcome"] == "promote" and told["proof"]["tasks"] == 60
@@ -343,7 +345,7 @@ def test_a_plan_says_before_the_run_what_the_tasks_can_prove(cli: Cli, at: At, t
     found = json.loads(few.out)
     assert few.code == 1 and found["safety_tasks"] == 80 and not found["is_provable"]
     assert found["alpha"] == pytest.approx(level(0.05, 1))  # what the account leaves to the first candidate
-    asked = ("--tasks", 60, "--waive-safety", "--gain", 0.3, "--base-rate", 0.4)
+    asked = ("--tasks", 60, "--waive-safety", "a forecast", "--gain", 0.3, "--base-rate", 0.4)
     enough = json.loads(cli(*plan, *asked, "--json").out)
     assert enough["is_provable"] and enough["margin"] is None and enough["needed"][0]["gain"] == 0.3
     rows = [{"prompt": f"{n} + 1?", "expected": str(n + 1)} for n in range(90)]

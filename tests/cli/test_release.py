@@ -104,9 +104,9 @@ def test_show_and_promote_follow_a_version_from_canary_to_live(release: Releases
     shown = release.says("show", "sprout@2").splitlines()
     assert shown[0] == "sprout@2: canary with 5 %"
     assert shown[1].startswith("  since    ")
-    assert "  evidence: 100 tasks of small@1 3f2a3f2a3f2a, against sprout@1" in shown
+    assert "  evidence: 100 tasks of small@1 3f2a3f2a3f2a, against sprout@1 (at 95 %)" in shown
     assert any(line.startswith("  guard    success     clear") for line in shown)
-    assert any(line.startswith("    success     +0.700 (") for line in shown) and "  higher is better:" in shown
+    assert any(line.startswith("    success     +0.700 better (") for line in shown)
     answer = release("show", "sprout@2", "--json").json
     assert answer["release"]["share"] == 5 and answer["evidence"]["candidate"] == "sprout@2"
     assert answer["guard"]["is_clear"] is True

@@ -1,4 +1,4 @@
-"""`holdfast report …` on real publications: true, changed, old and archived; made from samples; shown as a page."""
+"""`holdfast prove report …` on real publications: true, changed, old, archived; made from samples; shown as a page."""
 
 from __future__ import annotations
 
@@ -373,7 +373,7 @@ def test_the_page_can_be_put_elsewhere_and_told_as_json(page: Any, state: Path, 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["run-1"], "run run-1: there is no proof of it in .*/reports; 'holdfast report list' shows all"),
+        (["run-1"], "run run-1: there is no proof of it in .*/reports; 'holdfast prove report list' shows all"),
         (["m24-run-7-c0ffee-3"], "run m24-run-7-c0ffee-3: there is no proof of it"),
         (["nothing.json"], "proof nothing.json: there is no such file"),
         ([RUN, "--output", "/"], "--output /: is a folder; name a file in it"),

@@ -49,7 +49,7 @@ def test_the_first_start_makes_a_token_shows_it_once_and_watches(tmp_path: Path)
 def test_it_does_not_open_to_others_without_a_token_or_begin_with_what_makes_no_sense(cli: Cli, tmp_path: Path) -> None:
     store = made(tmp_path / "store.sqlite")
     far = cli("serve", "--host", "0.0.0.0", "--port", "0", "--store", store).refusal
-    assert "others could reach it" in far and "holdfast tokens add" in far
+    assert "others could reach it" in far and "holdfast control tokens add" in far
     assert cli("serve", "--port", "87900", "--store", store).code == 2
     with endpoint.listen("127.0.0.1", 0, token=None) as other:  # who cannot listen makes no token that nobody is shown
         assert cli("serve", "--port", other.getsockname()[1], "--store", store).code == 2
@@ -64,5 +64,5 @@ def test_a_store_that_is_not_there_is_refused_and_not_made(cli: Cli, tmp_path: P
     nothing.touch()
     for store in (mistyped, nothing):
         said = cli("serve", "--host", "0.0.0.0", "--port", "0", "--store", store).refusal
-        assert "there is none" in said and "'holdfast quickstart' or 'holdfast optimize' makes one" in said
+        assert "there is none" in said and "'holdfast quickstart' or 'holdfast run start' makes one" in said
     assert [(one.name, one.stat().st_size) for one in tmp_path.iterdir()] == [("nothing.sqlite", 0)]

@@ -214,7 +214,7 @@ def test_no_calls_can_be_chosen_by_an_empty_name_or_for_a_network(cli: Cli, tmp_
         (("run-9", "--as", "trajectories"), "run 'run-9': there is none"),
         (("--as", "advantages"), "--as advantages: these are of one run; name it: holdfast store export RUN --as"),
         (("RUN", "--run", "run-9"), "--run run-9: another run, "),
-        (("RUN", "--as", "trajectories"), ": has no trajectories: 4 no trajectory; 'holdfast rollouts"),
+        (("RUN", "--as", "trajectories"), ": has no trajectories: 4 no trajectory; 'holdfast run rollouts"),
     ],
 )
 def test_what_cannot_be_exported_is_said_in_one_line(cli: Cli, at: Path, words: tuple[str, ...], said: str) -> None:

@@ -68,7 +68,7 @@ def test_a_sound_store_is_called_sound_and_damage_is_listed(cli: Cli, both: str,
     ("content", "code", "said"),
     [
         (b"not a database, but long enough", 5, "is not an SQLite database; give another path, or restore a copy"),
-        (b"", 2, "there is none; check the path; 'holdfast optimize' creates one"),
+        (b"", 2, "there is none; check the path; 'holdfast run start' creates one"),
     ],
 )
 @pytest.mark.parametrize("command", ["check", "migrate", "stats", "export", "prune --older-than 1"])
@@ -213,7 +213,7 @@ def test_every_published_name_has_a_valid_schema(cli: Cli) -> None:
     document = cli("schema", SETTINGS).json
     jsonschema.validate(json.loads(json.dumps(settings.record())), document)
     assert list(document["properties"])[:2] == ["optimize", "validate"]
-    for name, remedy in (("rolout", "did you mean rollout?"), ("zzz", "'holdfast schema' lists the names")):
+    for name, remedy in (("rolout", "did you mean rollout?"), ("zzz", "'holdfast store schema' lists the names")):
         assert cli("schema", name).refusal == f"holdfast: error: schema {name!r}: is not published; {remedy}\n"
 
 

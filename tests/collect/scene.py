@@ -128,13 +128,22 @@ class Bench:
         model: Complete | None = None,
         pace: PoolTiming = PACE,
         seed: int = 0,
+        clock: Callable[[], float] = time.time,
     ) -> Pool:
         home = AgentRuntime(agent, score, lambda version: model, time.time)
         self.homes.append(home)
-        return self.pool_of(lambda: Slot(home.executor()), size, pace=pace, seed=seed)
+        return self.pool_of(lambda: Slot(home.executor()), size, pace=pace, seed=seed, clock=clock)
 
-    def pool_of(self, seats: Callable[[], Slot], size: int, *, pace: PoolTiming = PACE, seed: int = 0) -> Pool:
-        return Pool(self.store, self.run, seats, size, clock=time.time, seed=seed, pace=pace)
+    def pool_of(
+        self,
+        seats: Callable[[], Slot],
+        size: int,
+        *,
+        pace: PoolTiming = PACE,
+        seed: int = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> Pool:
+        return Pool(self.store, self.run, seats, size, clock=clock, seed=seed, pace=pace)
 
     async def work_off(self, pool: Pool) -> PoolStats:
         """Work until nothing of the run is open; a pool that fails fails here."""

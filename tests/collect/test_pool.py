@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -83,6 +86,53 @@ async def worked_off(bench: Bench, pool: Pool, working: asyncio.Task[PoolStats])
     await until(lambda: bench.store.views.is_done(bench.run))
     pool.drain()
     return await working
+
+
+# Faults that are no try
+
+
+class Watch:
+    """The time, which jumps when told: what a process sees that was paused."""
+
+    ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead_s
+
+
+async def test_a_process_that_is_paused_again_and_again_goes_on_where_it_was(bench: Bench) -> None:
+    gate, watch = Gate(), Watch()
+    names = bench.enqueue(*range(4), max_attempts=1)
+    pool = bench.pool(gate, 4, clock=watch)
+    working = asyncio.create_task(pool.work())
+    await until(lambda: gate.now_running == 4)
+    for _ in range(6):
+        watch.ahead_s += 1.5 * PACE.lease_s
+        before = bench.attempts(names[0])[0].beat_at
+        await until(lambda: bench.attempts(names[0])[0].beat_at > before + PACE.lease_s)  # noqa: B023
+    gate.let_go.set()
+    await worked_off(bench, pool, working)
+    assert [bench.states(name) for name in names] == [["succeeded"]] * 4
+
+
+async def test_a_child_killed_while_it_starts_does_not_end_the_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = list[int]()
+    start = multiprocessing.process.BaseProcess.start
+
+    def start_and_kill(child: Any) -> None:
+        start(child)
+        if len(killed) < 2:
+            killed.append(child.pid)
+            os.kill(child.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start_and_kill)
+    names = bench.enqueue({"do": "tell"}, {"do": "tell"})
+    recipe = ProcessRecipe("tests.collect.agents:do", no_score, no_model)
+    await bench.work_off(bench.pool_of(lambda: Slot(ProcessExecutor(recipe)), 1))
+    assert len(killed) == 2
+    assert [bench.states(name) for name in names] == [["succeeded"]] * 2
 
 
 # Working off

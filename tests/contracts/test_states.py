@@ -233,3 +233,11 @@ def test_a_process_that_was_killed_is_gone_and_one_that_lives_is_not() -> None:
     assert not is_alive(process.pid) and is_gone(process)
     assert not is_gone(replace(process, machine="another one"))  # nobody here knows
     assert not is_gone(this_process()) and is_alive(1)  # the last is somebody else's, as a rule
+
+
+def test_a_process_that_has_the_number_of_another_is_not_taken_for_it() -> None:
+    me = this_process()
+    assert not is_gone(me) and me.started
+    assert is_gone(replace(me, started="1"))  # its number was given again
+    assert not is_gone(replace(me, started=""))  # noted before start times were
+    assert not is_gone(replace(me, machine=f"{me.machine}x", started="1"))  # of another namespace: nobody can tell

@@ -177,6 +177,21 @@ def test_what_a_killed_try_left_is_in_nobodys_way(base: Path, tmp_path: Path) ->
     assert not torn.exists()
 
 
+def test_what_a_process_of_another_container_writes_is_left_alone(base: Path, tmp_path: Path) -> None:
+    """Its number says nothing here, where nobody has it."""
+    first, record = Learner(), Record(base, tmp_path)
+    teach(first, record)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    theirs = tmp_path / f"checkpoints/.run-1-ab-2.{dead.pid}-{'0' * 6}"
+    theirs.mkdir()
+    teach(first, record.copy(1))
+    assert theirs.is_dir()
+    os.utime(theirs, (1.0, 1.0))  # nothing has been written there for long
+    teach(Learner(), record)
+    assert not theirs.exists()
+
+
 def test_a_trainer_that_should_be_there_is_not_replaced_by_a_new_one(base: Path, tmp_path: Path) -> None:
     record = Record(base, tmp_path)
     teach(Learner(), record)

@@ -14,7 +14,7 @@ from holdfast.contracts.errors import BadInput
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.task import TaskItem
-from holdfast.learn.prompt_search import Candidates, PromptSearch
+from holdfast.learn.prompt_search import Candidates, PromptSearch, arms_in
 from holdfast.learn.proposers import (
     Demonstrations,
     Draft,
@@ -72,7 +72,7 @@ def raced(algorithm: Any, ctx: Context, tasks: Sequence[Any] = TASKS) -> tuple[A
 
 
 def texts_of(state: AlgorithmState) -> list[str]:
-    return [one["prompt"]["texts"]["system"] for one in state.data["arms"]]
+    return [one.prompt.texts["system"] for one in arms_in(state.data)]
 
 
 def test_the_best_of_the_given_prompts_is_the_candidate_and_the_budget_is_kept() -> None:

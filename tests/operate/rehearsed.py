@@ -51,7 +51,7 @@ def crashed(folder: Path, *, loses: bool = False, steps: Sequence[int] = (), ser
             _learnt(store, clock, scratch, steps)
         if served:
             _served(folder, clock, scratch, served)
-    told = Story(run=scene.run, crash="kill -9 7", restart=f"holdfast optimize --resume {scene.run}")
+    told = Story(run=scene.run, crash="kill -9 7", restart=f"holdfast run start --resume {scene.run}")
     return write_up("crash", folder, told, scratch.marks, LIMITS, began=NOW)
 
 

@@ -76,7 +76,7 @@ def grades(body: Any) -> Any:
 
 
 def trusted(store: Store, judge: Judge, *criteria: str) -> None:
-    """As 'holdfast judge calibrate' leaves it: what it states at 0.9 has held 95 times of 100."""
+    """As 'holdfast reward judge calibrate' leaves it: what it states at 0.9 has held 95 times of 100."""
     for name in criteria:
         on = CRITERIA[name]
         found = Calibration(
@@ -126,7 +126,9 @@ def test_a_judge_that_is_not_calibrated_is_heard_and_does_not_decide(file_store:
     heard = by["relevance"]
     assert (heard["holds"], heard["why"]) == (None, "wise: is not calibrated")
     assert (heard["judgements"][0]["grade"], heard["judgements"][0]["counts"]) == ("yes", False)
-    assert heard["remedy"].startswith("holdfast judge calibrate --judge wise --criterion relevance --base-url http://")
+    assert heard["remedy"].startswith(
+        "holdfast reward judge calibrate --judge wise --criterion relevance --base-url http://"
+    )
 
 
 def test_when_the_judge_cannot_be_had_the_rules_word_stands(file_store: Store) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Decision, Outcome, Reason, Verdict
+from holdfast.contracts.evidence import (
+    BETTING,
+    Decision,
+    Interval,
+    MetricComparison,
+    Outcome,
+    Reason,
+    Verdict,
+    comparison_row,
+)
 from holdfast.operate import proof_view
 from holdfast.operate.proof_view import GateCriterion, MetricSequence
 from tests.operate.views import course, view
@@ -157,3 +166,34 @@ def test_a_course_with_holes_is_refused(
     why = f"{len(differences)} differences, {len(low)} and {len(high)} bounds"
     with pytest.raises(BadInput, match=why):
         MetricSequence(metric="success", differences=differences, low=low, high=high, bar=0.0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "gain", "low", "high", "p", "row"),
+    [
+        ("latency", -0.31, -0.4, -0.2, 1.0, ("latency (s)", "+0.310", "+0.200 to +0.400", "worse")),  # slower
+        ("cost", 12.0, 3.0, 20.0, 0.01, ("tokens", "-12.000", "-20.000 to -3.000", "better")),
+        ("reward", 0.1, -0.1, 0.3, 0.2, ("reward", "+0.100", "-0.100 to +0.300", "unclear")),
+        ("safety", 0.0, -0.06, 0.06, 0.04, ("safety cost", "+0.000", "below +0.05", "no worse")),  # as it was tested
+        ("safety", -0.02, -0.09, 0.04, 0.2, ("safety cost", "+0.020", "not surely below +0.05", "unclear")),
+        ("safety", -0.2, -0.3, -0.1, 1.0, ("safety cost", "+0.200", "not surely below +0.05", "worse")),
+    ],
+)
+def test_a_worse_candidate_reads_as_worse_in_units_that_people_know(
+    metric: str, gain: float, low: float, high: float, p: float, row: tuple[str, ...]
+) -> None:
+    is_safety = metric == "safety"
+    found = comparison_row(
+        MetricComparison(
+            metric=metric,
+            baseline="a@1",
+            candidate="a@2",
+            difference=gain,
+            interval=Interval(low=low, high=high, level=0.95),
+            p_value=p,
+            pairs=40,
+            method=BETTING if is_safety else "paired permutation",
+            margin=0.05 if is_safety else 0.0,
+        )
+    )
+    assert (found.metric, found.difference, found.sure, found.candidate) == row

@@ -118,7 +118,7 @@ def test_a_proof_that_was_touched_has_no_page(state: Path) -> None:
     told = json.loads(baseline.read_text())
     told["samples"][0]["reward"] = 0.0 if told["samples"][0]["reward"] else 1.0
     baseline.write_text(json.dumps(told))
-    with pytest.raises(BadInput, match="'holdfast report validate .* lists all problems"):
+    with pytest.raises(BadInput, match="'holdfast prove report validate .* lists all problems"):
         publication.read(path)
 
 
@@ -176,7 +176,7 @@ def test_a_page_names_the_releases_and_ends_with_what_to_do(state: Path) -> None
     assert shown.facts["Candidate"] == "a b@2, made from ck-1"
     assert [command for command, _ in shown.steps] == [
         "holdfast release explain 'a b@2'",
-        f"holdfast report show {RUN}",
+        f"holdfast prove report show {RUN}",
         "holdfast release rollback 'a b' --why 'TEXT'",
     ]
     page = render(shown)
@@ -189,7 +189,7 @@ def test_a_version_that_did_not_get_in_is_not_to_be_rolled_back(state: Path) -> 
     shown = seen(published(state, rates=(0.4, 0.8), tasks=120, versions=("a@1", "a@2"), decision=closed))
     assert shown.decision == closed and proof_view.status_of(shown).kind == "blocked"
     steps = [command for command, _ in shown.steps]
-    assert steps == ["holdfast release explain a@2", f"holdfast report show {RUN}"]
+    assert steps == ["holdfast release explain a@2", f"holdfast prove report show {RUN}"]
 
 
 @pytest.mark.parametrize(("rate", "is_open"), [(1.0, True), (0.1, False), (0.3, False)])

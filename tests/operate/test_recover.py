@@ -98,7 +98,7 @@ def test_what_the_dead_left_is_queued_again_and_they_are_refused_should_they_wak
     assert (report.prior_lifecycle_state, report.prior_training_state) == ("paused", "running")
     assert report.replayed_actions == ("pause",) and report.replayed_audit_events == 2
     assert (report.checkpoint, report.diagnostics) == (None, ("nothing was learnt yet",))
-    assert report.resume == f"holdfast optimize --resume {found.id}"
+    assert report.resume == f"holdfast run start --resume {found.id}"
     states = {one.name: one.status for one in store.views.rollouts(found.id)}
     assert states["done"] is RolloutState.SUCCEEDED
     assert {states["one"], states["many"]} <= {RolloutState.QUEUING, RolloutState.REQUEUING}

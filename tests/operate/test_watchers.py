@@ -343,3 +343,17 @@ def test_an_experiment_whose_time_is_over_is_ended_by_whoever_serves(site: Site)
     assert site.store.trials.get("parser-1").ended_at is None
     site.look(5.0)
     assert site.store.trials.get("parser-1").ended_at == now + 30.0
+
+
+def test_a_recording_whose_service_was_killed_is_ended_and_a_silent_run_is_left(store: Store, clock: Clock) -> None:
+    for kind in ("serve", "optimize"):
+        store.runs.begin(kind=kind, model_ref="m", settings={}, salt=kind, who="test", now=clock.now).result()
+    watcher = AlertWatcher(store, clock=lambda: clock.now, free=lambda: 0.5)
+    clock.advance(20.0)
+    watcher.check()
+    assert {run.state for run in store.runs.newest()} == {RunState.RUNNING}
+    clock.advance(20.0)
+    watcher.check()
+    states = {run.kind: (run.state, run.error) for run in store.runs.newest()}
+    assert states["serve"] == (RunState.CANCELLED, "its service was silent for 40 s")
+    assert states["optimize"] == (RunState.RUNNING, None)  # it can be resumed

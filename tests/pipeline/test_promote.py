@@ -539,7 +539,7 @@ def test_a_judges_word_decides_nothing_until_it_is_calibrated(store: Store) -> N
     asked = propose(manifest=with_calibrations(store, {"judged": [judge]}))
     reasons = asked.decide(weigh(asked)).reasons
     assert [one.code for one in reasons] == ["evidence_missing_judge_calibration"]
-    assert "holdfast judge calibrate --judge gpt-x --criterion correctness" in reasons[0].text
+    assert "holdfast reward judge calibrate --judge gpt-x --criterion correctness" in reasons[0].text
     alone = combine([Scorer(judge_scorer(complete=_never), gate=True), Scorer(lambda task, answer: 1.0, name="long")])
     (known,) = judged_by(with_safety(alone), "success")
     assert known["criterion"] == "correctness@1" and len(known["prompt"]) == 64

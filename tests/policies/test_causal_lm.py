@@ -168,7 +168,7 @@ def test_adapters_are_written_as_peft_reads_them(tmp_path: Path) -> None:
         for layer in lora.layers_of(ours.net).values():
             layer.lora_B.normal_(0, 0.1, generator=torch.Generator().manual_seed(2))
     (tmp_path / "a").mkdir()
-    lora.save(ours.net, tmp_path / "a", base=str(tmp_path / "m"))
+    lora.save(lora.tensors_of(ours.net), tmp_path / "a", base=str(tmp_path / "m"))
     ids = torch.arange(30)[None]
     with torch.no_grad():
         adapted = PeftModel.from_pretrained(theirs, tmp_path / "a")(input_ids=ids).logits

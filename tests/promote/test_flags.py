@@ -499,11 +499,16 @@ def test_a_share_is_given_to_so_many_keys_and_each_keeps_what_it_got(feature: st
 @pytest.mark.parametrize(
     ("there", "environment", "why", "remedy"),
     [
-        ([made(LEARNING, enabled=False)], {}, "not enabled", f"holdfast flags enable {LEARNING}"),
-        ([made(LEARNING, killed=True)], {}, "killed", f"holdfast flags revive {LEARNING}"),
-        ([made(LEARNING, expires_at=4.0)], {}, "expired", f"holdfast flags set {LEARNING} --expires never"),
-        ([share(LEARNING, 0.0)], {}, "no rule fits", f"holdfast flags rollout {LEARNING} 100"),
-        ([made(GROUP, enabled=False)], {}, "it requires agenticRL.enabled = on", f"holdfast flags enable {GROUP}"),
+        ([made(LEARNING, enabled=False)], {}, "not enabled", f"holdfast release flags enable {LEARNING}"),
+        ([made(LEARNING, killed=True)], {}, "killed", f"holdfast release flags revive {LEARNING}"),
+        ([made(LEARNING, expires_at=4.0)], {}, "expired", f"holdfast release flags set {LEARNING} --expires never"),
+        ([share(LEARNING, 0.0)], {}, "no rule fits", f"holdfast release flags rollout {LEARNING} 100"),
+        (
+            [made(GROUP, enabled=False)],
+            {},
+            "it requires agenticRL.enabled = on",
+            f"holdfast release flags enable {GROUP}",
+        ),
         ([], {"HOLDFAST_KILL_AGENTICRL_ENABLED": "1"}, "it requires", "unset HOLDFAST_KILL_AGENTICRL_ENABLED"),
         ([], {"ENABLE_RL_TRAINING": "off"}, "not enabled", "unset ENABLE_RL_TRAINING"),
     ],

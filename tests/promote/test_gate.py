@@ -621,7 +621,7 @@ def judged(**given: Any) -> Evidence:
 def test_a_judge_decides_only_when_it_is_calibrated_and_with_its_errors_taken_out() -> None:
     bare = decide(judged(standing=None), Criteria())
     assert codes(bare) == ["evidence_missing_judge_calibration"]
-    assert "holdfast judge calibrate --judge gpt-x --criterion correctness" in bare.reasons[0].text
+    assert "holdfast reward judge calibrate --judge gpt-x --criterion correctness" in bare.reasons[0].text
     weak = judged(
         standing="diagnostic only", reasons=["kappa 0.45, at least 0.31 at 95 %"], stretch=[1.2, 4.0], labels=50
     )

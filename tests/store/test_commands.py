@@ -135,7 +135,7 @@ def test_a_token_is_found_by_its_hash_and_by_nothing_else(store: Store, url: str
 def test_what_is_not_the_id_of_a_token_is_refused(store: Store, clock: Clock) -> None:
     add_token(store, clock)
     for name in ("tok-2", "tok-01", "1", "tok-x", "", "tok-" + "9" * 30, A):
-        with pytest.raises(NotFound, match="'holdfast tokens list' shows them"):
+        with pytest.raises(NotFound, match="'holdfast control tokens list' shows them"):
             store.tokens.revoke(name, "root", "w", clock.now).result()
 
 

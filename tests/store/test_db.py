@@ -4,11 +4,14 @@ store of ours; and who may use an opened one."""
 from __future__ import annotations
 
 import os
+import re
+import signal
 import sqlite3
 import sys
 import tarfile
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -21,6 +24,7 @@ import sqlalchemy
 
 from holdfast.contracts.errors import BadInput, NotFound, StoreBusy, StoreCorrupt, StoreError, StoreTooNew
 from holdfast.contracts.rollout import RolloutState
+from holdfast.contracts.run import DesiredState
 from holdfast.store import db
 from holdfast.store.db import (
     HEAD,
@@ -33,6 +37,7 @@ from holdfast.store.db import (
     revision,
     upgrade,
 )
+from holdfast.store.ledger import append
 from holdfast.store.notifications import TOPICS
 from holdfast.store.sql import Transaction
 from holdfast.store.store import Store, open_store
@@ -156,7 +161,7 @@ def test_nothing_is_made_when_only_looking(places: Files | Databases) -> None:
     url = places.blank()
     with pytest.raises(NotFound) as refused:
         open_store(url, create=False)
-    assert str(refused.value) == f"store {url}: there is none; check the path; 'holdfast optimize' creates one"
+    assert str(refused.value) == f"store {url}: there is none; check the path; 'holdfast run start' creates one"
     assert refused.value.exit_code == 2
     if isinstance(places, Files):
         assert not Path(url).exists()
@@ -593,24 +598,89 @@ def test_a_write_after_the_connection_was_cut_goes_through_on_a_new_one(
     assert opened.ledger.verify() == 2
 
 
-def test_a_connection_that_is_cut_in_the_middle_of_a_write_is_told(
+def test_a_write_whose_connection_is_cut_in_its_middle_is_done_once(
     opened: Store, server_url: str, clock: Clock
 ) -> None:
+    tries = list[int]()
+
+    def operation(tx: Transaction) -> int:
+        append(tx, "default", None, "note", "test", {}, clock.now)
+        tries.append(1)
+        if len(tries) == 1:
+            cut_every_connection(server_url)
+        return len(tries)
+
     begin(opened, clock)
-    with pytest.raises(StoreError) as told:
-        opened.db.write(lambda _: cut_every_connection(server_url)).result()
-    assert told.value.remedy == "whether the last write was kept is unknown: look before repeating it"
+    assert opened.db.write(operation).result() == len(tries) >= 2
+    assert opened.ledger.verify() == 2
+
+
+class CutAfterCommit:
+    """A connection that breaks once the server has committed, before its answer arrives."""
+
+    closed = False
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def execute(self, text: str, *given: Any) -> Any:
+        answer = self._connection.execute(text, *given)
+        if text == "COMMIT":
+            self._connection.close()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return answer
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_commit_that_nobody_answered_is_looked_up_and_not_done_twice(opened: Store, clock: Clock) -> None:
+    session: Any = opened.db._writer._session
+    session._connection = CutAfterCommit(session._connection)
+    opened.ledger.append("note", {}, who="test", now=clock.now).result()
     opened.ledger.append("note", {}, who="test", now=clock.now).result()
     assert opened.ledger.verify() == 2
 
 
-def test_a_reader_that_was_cut_reads_again(opened: Store, server_url: str, clock: Clock) -> None:
+def test_a_reader_that_was_cut_reads_on(opened: Store, server_url: str, clock: Clock) -> None:
     run = begin(opened, clock)
     assert opened.runs.get(run).id == run
     cut_every_connection(server_url)
-    with pytest.raises(StoreError, match="connection lost"):
-        opened.runs.get(run)
     assert opened.runs.get(run).id == run
+    cut_every_connection(server_url)
+    assert opened.views.is_done(run)  # of one moment, in a transaction
+
+
+def test_a_host_that_vanished_in_a_transaction_holds_nobody_up(
+    opened: Store, server_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody ends its connection: the server does, and whoever waited goes on."""
+    monkeypatch.setattr(db, "FOR_WRITING", re.sub("session_timeout=[0-9]+s", "session_timeout=300ms", db.FOR_WRITING))
+    run, vanished = begin(opened, clock), Postgres(server_url).connect(read_only=False)
+    vanished.execute("BEGIN")
+    vanished.execute("UPDATE runs SET wanted = 'paused'")
+    opened.runs.want(run, DesiredState.DRAINING, who="test", why="because", now=clock.now).result(20.0)
+    assert opened.runs.get(run).wanted is DesiredState.DRAINING
+    vanished.close()
+
+
+def test_every_connection_has_limits_and_is_kept_alive(server_url: str) -> None:
+    for read_only, of in ((False, "10s 1min 10s"), (True, "0 10min 10min")):
+        connection = Postgres(server_url).connect(read_only=read_only)
+        names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout", "tcp_keepalives_idle")
+        assert [connection.execute(f"SHOW {name}").fetchone()[0] for name in names] == [*of.split(), "10"]
+        connection.close()
+
+
+def test_hosts_whose_clocks_differ_go_by_the_servers(server_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = time.time
+    with monkeypatch.context() as wrong:
+        for off_s in (90.0, -90.0):
+            wrong.setattr(time, "time", lambda off_s=off_s: right() + off_s)
+            with open_store(server_url) as store:
+                assert abs(store.clock() - right()) < 5.0
+    with open_store(server_url) as store:
+        assert store.db.engine.ahead_s == 0.0  # on one machine there is nothing to correct
 
 
 def test_a_deadlock_is_tried_again(opened: Store, server_url: str, clock: Clock) -> None:
@@ -703,3 +773,35 @@ def test_a_password_is_never_shown(server_url: str, shown: str) -> None:
 def test_both_spellings_of_the_scheme_are_understood(server_url: str) -> None:
     with open_store(server_url.replace("postgresql://", "postgres://")) as store:
         assert store.url == server_url
+
+
+HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("ready", flush=True)
+sys.stdin.readline()
+connection.execute("ROLLBACK")
+print("done", flush=True)
+"""
+
+
+def test_whoever_waits_for_a_frozen_process_is_told_for_whom(
+    files: Files, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(db, "SILENT_S", 0.05)
+    monkeypatch.setattr(db, "PATIENCE_S", 0.3)
+    path = files.fresh()
+    with open_store(path) as store:
+        begin(store, clock)
+        holder = ready(HOLDER, path)
+        os.kill(holder.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(StoreBusy, match=rf"end process {holder.pid}, which holds its lock and is stopped"):
+                begin(store, clock, salt="b")
+        finally:
+            os.kill(holder.pid, signal.SIGCONT)
+        assert f"waiting for process {holder.pid}, which holds its lock and is stopped" in caplog.text
+        tell(holder)
+        ended(holder)
+        begin(store, clock, salt="c")

@@ -342,7 +342,7 @@ def test_a_dropped_flag_is_gone_but_for_the_ledger(store: Store) -> None:
     kept = put(store, flag())
     assert store.flags.drop("beta", who="ann", why="released", now=3.0).result() == kept
     assert store.flags.all() == []
-    said = "flag 'beta': there is none in project 'default'; 'holdfast flags list' shows them"
+    said = "flag 'beta': there is none in project 'default'; 'holdfast release flags list' shows them"
     for call in (store.flags.get, lambda name: store.flags.drop(name, who="ann", why="again", now=4.0).result()):
         with says(NotFound, said):
             call("beta")

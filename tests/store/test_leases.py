@@ -1,4 +1,4 @@
-"""Leases: whoever lost theirs can write nothing more; who keeps beating keeps it, up to the attempt's deadline."""
+"""Leases: whoever was written off can write nothing more; who beats keeps theirs, up to the attempt's deadline."""
 
 from __future__ import annotations
 
@@ -18,10 +18,6 @@ A, R = AttemptState, RolloutState
 Act = Callable[[Scene, Claim], object]
 
 
-def expire(scene: Scene, claim: Claim) -> None:
-    scene.clock.advance(LEASE_S)
-
-
 def sweep(scene: Scene, claim: Claim) -> None:
     scene.clock.advance(LEASE_S)
     assert scene.sweep() == 1
@@ -39,7 +35,6 @@ def requeue(scene: Scene, claim: Claim) -> None:
 
 
 LOST: dict[str, tuple[Act, str]] = {
-    "expired": (expire, "its lease ran out 0.0 s ago"),
     "swept": (sweep, "it is unresponsive (worker ann was silent for 30.0 s)"),
     "another's": (lose_to_another, "it is unresponsive (worker ann was silent for 30.0 s)"),
     "cancelled": (lambda s, c: s.cancel("t", why="enough"), "it is cancelled (enough)"),
@@ -84,17 +79,43 @@ def test_an_attempt_that_nobody_ever_claimed_is_refused(scene: Scene) -> None:
     assert scene.beat(forged) == frozenset()
 
 
-def test_a_lease_lasts_until_just_before_its_end(scene: Scene) -> None:
-    """The last moment is not its own any more: the sweep may have it."""
-    for after_s, holds in ((0.0, True), (29.999, True), (30.0, False), (30.001, False)):
-        mine = scene.beside(f"{after_s}")
-        mine.enqueue("t", "u")
-        one, two = mine.claims(2)
-        mine.clock.advance(after_s)
-        assert bool(mine.beat(one, lease_s=30.0)) is holds
-        assert mine.sweep() == (0 if holds else 2)
-        if holds:
-            assert mine.finish(two, A.SUCCEEDED) is mine.finish(one, A.SUCCEEDED) is R.SUCCEEDED
+@pytest.mark.parametrize("late_s", [0.0, 0.001, 3600.0])
+def test_a_lease_that_ran_out_is_renewed_while_nobody_has_taken_it(scene: Scene, late_s: float) -> None:
+    """A driver that was paused goes on where it was: the token alone says whose the attempt is."""
+    scene.enqueue("t", "u", "v")
+    one, two, three = scene.claims(3)
+    scene.clock.advance(LEASE_S + late_s)
+    scene.store.traces.add(two.attempt, [span()], now=scene.clock.now).result()
+    assert scene.finish(two, A.SUCCEEDED) is R.SUCCEEDED
+    assert scene.beat(one) == {one.attempt.token}
+    assert scene.sweep() == 1  # the third: nobody renewed it
+    with pytest.raises(StaleLease, match="it is unresponsive"):
+        scene.finish(three, A.SUCCEEDED)
+    assert scene.finish(one, A.SUCCEEDED) is R.SUCCEEDED
+
+
+def test_pauses_of_a_worker_are_no_deaths(scene: Scene) -> None:
+    """Written off while it was paused, a worker that beats again has not been taken down by its task."""
+    scene.enqueue("t", max_faults=9)
+    scene.store.workers.register("ann", host="h", pid=1, slots=1, now=scene.clock.now).result()
+    for _ in range(5):
+        lose_a_worker(scene)
+        scene.store.workers.beat("ann", now=scene.clock.now).result()
+    rollout = scene.rollout("t")
+    assert (rollout.status, rollout.faults, rollout.interruptions) == (R.REQUEUING, 0, 5)
+
+
+def test_what_faults_ended_is_requeued_by_the_run_and_no_other(scene: Scene) -> None:
+    other = scene.beside("b")
+    for mine in (scene, other):
+        mine.enqueue("dead", "failed", max_attempts=1, max_faults=0)
+        dead, failed = mine.claims(2)
+        assert mine.finish(dead, A.FAULT) is R.DEAD
+        assert mine.finish(failed, A.FAILED) is R.FAILED
+    assert scene.store.queue.requeue_dead(scene.run, now=scene.clock.now).result() == 1
+    assert scene.store.queue.requeue_dead(scene.run, now=scene.clock.now).result() == 0
+    assert (scene.rollout("dead").status, scene.rollout("dead").interruptions) == (R.QUEUING, 0)
+    assert (scene.rollout("failed").status, other.rollout("dead").status) == (R.FAILED, R.DEAD)
 
 
 def test_a_beat_renews_the_lease(scene: Scene) -> None:
@@ -146,7 +167,7 @@ def test_the_sweep_tells_the_silent_from_the_overdue(scene: Scene) -> None:
         (None, 30.0, A.UNRESPONSIVE, "worker ann was silent for 30.0 s"),
         (100.0, 45.5, A.UNRESPONSIVE, "worker ann was silent for 45.5 s"),
         (20.0, 20.0, A.TIMEOUT, "reached its wall-clock limit"),
-        (100.0, 100.0, A.TIMEOUT, "reached its wall-clock limit"),  # silent long before: the limit still holds
+        (100.0, 100.0, A.UNRESPONSIVE, "worker ann was silent for 100.0 s"),  # long before: nobody knows of the agent
     ):
         mine = scene.beside("a")
         mine.enqueue("t", timeout_s=timeout_s, max_attempts=2)

@@ -9,12 +9,25 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
+import pytest
 
 from holdfast.contracts.commands import Alert, Severity
 from holdfast.contracts.release import Experiment, ServedRequest
 from holdfast.contracts.rollout import AttemptState, Claim
 from holdfast.contracts.run import DesiredState
-from holdfast.store.notifications import ALERTS, FINISHED, FLAGS, ORDERS, QUEUE, RELEASES, ROOM, TOPICS, TRIALS
+from holdfast.store import notifications
+from holdfast.store.notifications import (
+    ALERTS,
+    FINISHED,
+    FLAGS,
+    ORDERS,
+    QUEUE,
+    RELEASES,
+    ROOM,
+    TOPICS,
+    TRIALS,
+    Notifications,
+)
 from holdfast.store.store import Store, open_store
 from tests.conftest import Clock, Databases, command
 from tests.store.children import ended, ready, tell
@@ -194,3 +207,38 @@ def test_a_watcher_whose_connection_was_cut_listens_again(databases: Databases, 
         seen = store.changes.seen(QUEUE)
         Scene(other, clock, run).enqueue("t")
         assert store.changes.wait(QUEUE, seen, LONG_S)
+
+
+class FailingOnce:
+    """An engine whose watcher ends with an error the first time, as after one failed read."""
+
+    def __init__(self) -> None:
+        self.watched = 0
+
+    def watch(self, report: Callable[[dict[str, int]], None], stopped: Callable[[float], bool], every_s: float) -> None:
+        self.watched += 1
+        if self.watched == 1:
+            raise OSError("disk I/O error")
+        report(dict.fromkeys(TOPICS, -1))
+        stopped(LONG_S)
+
+
+def test_a_watcher_that_failed_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifications, "AGAIN_S", 0.01)
+    engine = FailingOnce()
+    changes = Notifications(engine, 0.01)
+    try:
+        assert changes.wait(FINISHED, changes.seen(FINISHED), LONG_S)
+    finally:
+        changes.close()
+    assert engine.watched == 2
+
+
+def test_whoever_waits_on_a_loop_looks_again_though_nobody_wakes_him(store: Store) -> None:
+    settle_down(store)
+
+    async def look() -> bool:
+        return await store.changes.moved(QUEUE, store.changes.seen(QUEUE), SHORT_S)
+
+    assert not asyncio.run(look())
+    assert store.changes._waiting == []

@@ -481,7 +481,7 @@ def test_only_what_ended_without_success_can_be_requeued(scene: Scene) -> None:
 
 def test_a_rollout_that_is_not_there_is_named(scene: Scene) -> None:
     for call in (scene.cancel, scene.requeue):
-        with says(NotFound, f"rollout {scene.run}/ghost: there is none; 'holdfast rollouts RUN' lists them"):
+        with says(NotFound, f"rollout {scene.run}/ghost: there is none; 'holdfast run rollouts RUN' lists them"):
             call("ghost")
 
 

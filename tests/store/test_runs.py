@@ -65,7 +65,7 @@ def test_a_run_is_found_by_the_beginning_of_its_name(store: Store, clock: Clock)
         "run-%abd": none,
         "run-99": none,
     }.items():
-        with says(NotFound, f"run {text!r}: {why}; 'holdfast runs' lists them"):
+        with says(NotFound, f"run {text!r}: {why}; 'holdfast run list' lists them"):
             store.runs.get(text)
 
 
@@ -174,7 +174,7 @@ def test_who_slept_while_another_took_the_run_up_neither_beats_nor_ends_it(store
         lambda: store.runs.end(run, RunState.FAILED, who="asleep", now=clock.now + 5, driver=asleep),
     ):
         why = "another process has taken it up, and this one may not go on"
-        with says(StaleLease, f"run {run}: {why}; 'holdfast runs' shows how the other fares"):
+        with says(StaleLease, f"run {run}: {why}; 'holdfast run list' shows how the other fares"):
             call().result()
     assert store.runs.get(run) == awake
     assert bodies(store, run) == ledger

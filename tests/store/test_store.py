@@ -92,17 +92,17 @@ def test_both_parts_may_be_cut_short(scene: Scene, text: str, name: str) -> None
     assert find_rollout(scene.store, text).id == f"{scene.run}/{name}"
 
 
-HELP = "write RUN/NAME: 'holdfast runs' has the one, 'holdfast rollouts RUN' the other"
+HELP = "write RUN/NAME: 'holdfast run list' has the one, 'holdfast run rollouts RUN' the other"
 NO_ID = f"is not the id of a rollout; {HELP}"
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("run-1-a/t", "rollout run-1-a/t: several start so: t1, t2, t3, …; 'holdfast rollouts run-1-a' lists them"),
-        ("run-1-a/u", "rollout run-1-a/u: several start so: u1, u2; 'holdfast rollouts run-1-a' lists them"),
-        ("run-1-a/x", "rollout run-1-a/x: there is none; 'holdfast rollouts run-1-a' lists them"),
-        ("no/x", "run 'no': there is none in project 'default'; 'holdfast runs' lists them"),
+        ("run-1-a/t", "rollout run-1-a/t: several start so: t1, t2, t3, …; 'holdfast run rollouts run-1-a' lists them"),
+        ("run-1-a/u", "rollout run-1-a/u: several start so: u1, u2; 'holdfast run rollouts run-1-a' lists them"),
+        ("run-1-a/x", "rollout run-1-a/x: there is none; 'holdfast run rollouts run-1-a' lists them"),
+        ("no/x", "run 'no': there is none in project 'default'; 'holdfast run list' lists them"),
         ("run-1-a", f"rollout 'run-1-a': {NO_ID}"),
         ("run-1-a/", f"rollout 'run-1-a/': {NO_ID}"),
     ],

@@ -132,7 +132,7 @@ def test_outcomes_are_counted_of_what_is_over(scene: Scene) -> None:
 
 
 def test_a_rollout_that_is_not_there_is_named(scene: Scene) -> None:
-    said = f"rollout {scene.run}/ghost: there is none; 'holdfast rollouts RUN' lists them"
+    said = f"rollout {scene.run}/ghost: there is none; 'holdfast run rollouts RUN' lists them"
     for look in (scene.rollout, scene.attempts, lambda name: scene.store.views.rollouts(scene.run, after=name)):
         with says(NotFound, said):
             look("ghost")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -22,6 +21,7 @@ from holdfast.api.inputs import (
     Options,
     TaskScore,
     agent_from,
+    client,
     described,
     held_out,
     measured_on,
@@ -36,8 +36,9 @@ from holdfast.collect.agent import Context
 from holdfast.collect.tasks import TaskSet
 from holdfast.contracts.agent import Agent, is_async
 from holdfast.contracts.algorithm import Algorithm, Work
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.errors import BadInput, NotFound
 from holdfast.contracts.evidence import Decision, Evidence
+from holdfast.contracts.lines import say
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import Stage, check_name
@@ -52,8 +53,9 @@ from holdfast.pipeline.held_out import HeldOut, check_cluster
 from holdfast.pipeline.more import anchor_sides, candidate_of, end_of, samples_of, tell_anchor, unfinished_after
 from holdfast.pipeline.paired import KIND, Continued, PairedEvaluation, charge_in, how_of, measured, policies_of
 from holdfast.pipeline.paired import compare as compare_step
-from holdfast.pipeline.plan import forecast_of
+from holdfast.pipeline.plan import forecast_of, tell
 from holdfast.pipeline.promote import PromotionRequest, comparison_config_from, criteria_from, promote
+from holdfast.pipeline.prompts import connected, paid_by, proof_part, searching, too_small
 from holdfast.pipeline.prove import ProveConfig, prove
 from holdfast.pipeline.run import DurableRun as Driven
 from holdfast.pipeline.versions import resolve
@@ -65,9 +67,8 @@ from holdfast.store.store import Store
 
 T = TypeVar("T")
 BATCH = 50  # tasks between two looks
-PROOF_SHARE = 2 / 3  # of a budget of rollouts that may be kept for the proof
 ARMS = ("baseline", "candidate")
-PROVING = ("seeds", "alpha", "min_effect", "reward_range", "cluster")
+PROVING = ("seeds", "alpha", "min_effect", "max_safety_regression", "reward_range", "cluster")
 
 
 # Improve -------------------------------------------------------------------------------------------------------------
@@ -153,10 +154,15 @@ def start(
         raise BadInput("scorers", why="there are none", remedy="give at least one: what is not measured cannot improve")
     chosen = options_of(options, *PROVING, "iterations", "stage")
     found, base = task_set(tasks), policy_from(policy, model)
-    limit = None if budget is None else budget.rollouts
+    limits = Budget() if budget is None else budget
     asked = algorithm_for(algorithm, base)
-    learning, proving = _divided(base, asked, found, limit, chosen)
-    given = {"name": name, "algorithm": described(asked), "budget": limit}
+    if "vllm" in chosen:
+        from holdfast.pipeline.spec import with_importance_cap
+
+        asked = with_importance_cap(asked)
+    learning, proving = _divided(base, asked, found, limits, chosen)
+    learning = connected(learning, lambda named, at: client(named, at or base_url))
+    given = {"name": name, "algorithm": described(asked), "budget": limits.rollouts, **limits.in_tokens}
     setup = prepare(
         given,
         agent=agent,
@@ -169,15 +175,19 @@ def start(
     )
     assert isinstance(setup.score, TaskScore)
     spec = _improve_spec(setup, name, base, learning, proving, weighing_of(setup.score, chosen))
-    _warn(forecast_of(spec))
+    tell(_forecast(setup.place, spec))
     read = partial(_result, setup, spec)
     return launch(setup, "improve", partial(_improve, spec), read, model_ref=model or base.version)
 
 
-def _warn(told: Forecast) -> None:
-    """Before anything runs, where the tasks cannot open the gate, however good the candidate is."""
-    if not told.is_provable:
-        print("\n".join(told.lines), file=sys.stderr)
+def _forecast(place: StoreAddress, spec: loop.Spec) -> Forecast:
+    """With what the store knows of the line: its account and how the live version did."""
+    try:
+        store = place.open()
+    except NotFound:  # there is none yet
+        return forecast_of(spec)
+    with store:
+        return forecast_of(spec, store)
 
 
 def _result(setup: Setup, spec: loop.Spec, store: Store, run: Run) -> Result:
@@ -269,35 +279,35 @@ def _by_advantages(given: Any) -> Any:
 
 
 def _divided(
-    base: Policy, algorithm: Any, tasks: TaskSet, rollouts: int | None, options: Options
+    base: Policy, algorithm: Any, tasks: TaskSet, limits: Budget, options: Options
 ) -> tuple[Any, Sequence[HeldOut]]:
-    """The algorithm and the held-out tasks, within a number of rollouts; two thirds of them at most are the proof's."""
-    proving = held_out(tasks)
+    """The algorithm and the held-out tasks, within a budget; two thirds of it at most are the proof's."""
+    proving, rollouts = held_out(tasks), limits.rollouts
     if not tasks.train:
         raise BadInput("tasks", why="there are none to learn from", remedy="hold out fewer, as in held_out=0.4")
-    if hasattr(algorithm, "held_out"):
+    if isinstance(algorithm, PromptSearch):
+        rows = [one.row() for one in tasks.held_out]  # with what is expected: no prompt may name it
+        algorithm = replace(algorithm, held_out=rows, seed=options["seed"])
+        if limits.in_tokens:
+            algorithm = paid_by(algorithm, limits.tokens, limits.money, limits.prices, options["iterations"])
+    elif hasattr(algorithm, "held_out"):
         algorithm = replace(algorithm, held_out=[one.input for one in tasks.held_out], seed=options["seed"])
+    if limits.in_tokens and not isinstance(algorithm, PromptSearch):
+        name, limit = next(iter(limits.in_tokens.items()))
+        raise BadInput(f"budget: {name} = {limit:g}", why="bounds the search for prompts alone", remedy="give rollouts")
     if rollouts is None:
         return algorithm, proving
     each = 2 * options["seeds"]
-    kept = min(each * len(proving), int(rollouts * PROOF_SHARE)) // each * each
+    kept = proof_part(rollouts, len(proving), options["seeds"])
     learning = (rollouts - kept) // options["iterations"]
-    if kept < 2 * each:
-        raise _too_small(rollouts, f"a proof alone takes {each} for each held-out task")
     if isinstance(algorithm, PromptSearch):
-        if learning < algorithm.least(base):
-            raise _too_small(rollouts, f"{learning} are left for a race that takes {algorithm.least(base)}")
-        algorithm = algorithm if algorithm.rollouts is not None else replace(algorithm, rollouts=learning)
+        algorithm = searching(algorithm, base, rollouts, learning)
     elif hasattr(algorithm, "steps") and hasattr(algorithm, "samples"):
         step = algorithm.tasks * algorithm.samples
         if learning < step:
-            raise _too_small(rollouts, f"{learning} are left to learn from, and one step takes {step}")
+            raise too_small(rollouts, f"{learning} are left to learn from, and one step takes {step}")
         algorithm = replace(algorithm, steps=min(algorithm.steps, learning // step))
     return algorithm, proving[: kept // each]
-
-
-def _too_small(rollouts: int, why: str) -> BadInput:
-    return BadInput(f"budget: rollouts = {rollouts}", why=why, remedy="give more, or fewer seeds or candidates")
 
 
 # Collect -------------------------------------------------------------------------------------------------------------
@@ -372,8 +382,8 @@ def compare(
         if callable(a) or callable(b) or agent is not None or scorers is not None:
             raise BadInput("compare", why="there are no tasks", remedy="give tasks; without any, give two stored runs")
         place = StoreAddress(str(chosen["store"]), chosen["project"])
-        span = chosen.get("reward_range")
-        return compare_stored(run_of(a, place), run_of(b, place), alpha=chosen["alpha"], reward_range=span)
+        told: dict[str, Any] = {name: chosen.get(name) for name in ("alpha", "max_safety_regression", "reward_range")}
+        return compare_stored(run_of(a, place), run_of(b, place), **told)
     if scorers is None:
         raise BadInput("scorers", why="there are none", remedy="give at least one: what is not measured has no better")
     arms = _arms(a, b, agent, policy, model)
@@ -391,7 +401,10 @@ def compare(
     assert isinstance(setup.score, TaskScore)
     check_cluster(measured_on(setup.tasks), chosen.get("cluster"))
     how = weighing_of(setup.score, chosen)
-    _warn(forecast(how, tasks=len(measured_on(setup.tasks)), seeds=chosen["seeds"]))
+    foreseen = forecast(how, tasks=len(measured_on(setup.tasks)), seeds=chosen["seeds"])
+    if not foreseen.is_provable:
+        for line in foreseen.lines:
+            say(f"warning: {line}")
     program = partial(_compare, setup, how)
     read = partial(comparison_of, names=arms.names, how=how, waived=setup.waived)
     return launch(setup, "compare", program, read, f"{arms.names[1]} against {arms.names[0]}").wait()
@@ -511,7 +524,7 @@ def prove_anchor(setup: Setup, spec: loop.Spec, against: str | None) -> Comparis
 
     def read(store: Store, run: Run) -> Comparison:
         if (message := tell_anchor(store, made, run.id, who=who(), now=time.time())) is not None:
-            print(message, file=sys.stderr)
+            say(message)
         return comparison_of(store, run, made.versions, how_of(store, run.id), setup.waived)
 
     title = f"{made.candidate.name} against its anchor"

@@ -30,7 +30,7 @@ from holdfast.contracts.policy import Policy
 from holdfast.contracts.run import DesiredState, RunRecord, RunState, Status
 from holdfast.pipeline.context import Runtime
 from holdfast.pipeline.improve import note_waiver
-from holdfast.pipeline.run import Control, RunSpec, drive
+from holdfast.pipeline.run import NO_SUCCESS, Control, RunSpec, drive
 from holdfast.pipeline.run import DurableRun as Driven
 from holdfast.promote.flags import snapshot
 from holdfast.reward.turns import TurnRewards
@@ -39,7 +39,6 @@ from holdfast.store.store import Store
 T = TypeVar("T")
 QUIET_S = 2.0  # what takes no longer shows no progress
 LINE_S = 10.0  # between two lines where there is no terminal
-NO_SUCCESS = "no rollout succeeded"  # how a run ends that was driven to its end in vain
 PAGE = 100
 
 
@@ -160,7 +159,7 @@ class Started(Run, Generic[T]):
             self._store,
             self._spec,
             control,
-            clock=time.time,
+            clock=self._store.clock,
             observe=self._observe,
             who=who(),
             salt=salt,
@@ -283,6 +282,9 @@ class Setup:
         return StoreAddress(str(self.options["store"]), self.options["project"])
 
 
+ELSEWHERE = ("store", "project", "workers", "vllm")  # where it runs, not what: another call may say otherwise
+
+
 def prepare(
     given: Mapping[str, Any],
     *,
@@ -310,7 +312,7 @@ def prepare(
         "policies": described(policies),
         "base_url": base_url,
         "tasks": dict(found.sha256),
-        **{name: described(value) for name, value in options.items() if name not in ("store", "project", "workers")},
+        **{name: described(value) for name, value in options.items() if name not in ELSEWHERE},
     }
     return Setup(
         tasks=found,

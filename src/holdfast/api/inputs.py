@@ -32,6 +32,7 @@ from holdfast.contracts.task import TaskItem, task_of
 from holdfast.contracts.trace import Span
 from holdfast.pipeline.context import Endpoints
 from holdfast.pipeline.held_out import HeldOut
+from holdfast.pipeline.prompts import LOCAL, local_engine
 from holdfast.policies.prompt import Prompt
 from holdfast.prove.comparison import ComparisonConfig
 from holdfast.reward.scorers import (
@@ -60,6 +61,8 @@ class Options(TypedDict, total=False):
     """The chance of accepting a candidate that is no better, over all interim looks (default 0.05)."""
     min_effect: float
     """An improvement must be larger than this (default 0)."""
+    max_safety_regression: float
+    """The mean safety cost of an episode that a candidate may add (default 0.05)."""
     reward_range: tuple[float, float]
     """The least and the largest reward; needed where no scorer is the gate."""
     cluster: str
@@ -78,6 +81,8 @@ class Options(TypedDict, total=False):
     """The seed of every random draw (default 0)."""
     deterministic: bool
     """A local model then answers the same whatever else runs beside it (default False)."""
+    vllm: str | Sequence[str]
+    """Addresses of vLLM servers that answer for an `hf.Model(…, lora=…)`, in place of this process."""
     store: str | Path
     """A file, or postgresql://…"""
     project: str
@@ -100,12 +105,25 @@ DEFAULTS: Options = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The most that a run may spend, learning and proof together."""
+    """The most that a run may spend, learning and proof together. Tokens and money are for the search for prompts."""
 
     rollouts: int | None = None  # None: as many as the algorithm and the proof ask for
+    tokens: int | None = None  # read and written
+    money: float | None = None
+    prices: tuple[float, float] | None = None  # of a million tokens that are read, and of a million that are written
 
     def __post_init__(self) -> None:
         _whole("budget: rollouts", self.rollouts, least=1)
+        _whole("budget: tokens", self.tokens, least=1)
+        if self.money is not None and self.prices is None:
+            why, remedy = "what tokens cost is not known", "give prices, as in prices=(0.15, 0.60) for a million each"
+            raise BadInput(f"budget: money = {self.money!r}", why=why, remedy=remedy)
+
+    @property
+    def in_tokens(self) -> dict[str, Any]:
+        """What is bounded beside the rollouts; empty: nothing."""
+        known = {"tokens": self.tokens, "money": self.money}
+        return {name: limit for name, limit in known.items() if limit is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +140,7 @@ class Waived:
 
 def options_of(given: Mapping[str, Any], *allowed: str) -> Options:
     """With the defaults; what is unknown or impossible is refused."""
-    known = [*allowed, "tool_reward", "workers", "timeout_s", "seed", "deterministic", "store", "project"]
+    known = [*allowed, "tool_reward", "workers", "timeout_s", "seed", "deterministic", "vllm", "store", "project"]
     for name in given:
         if name == "privacy":
             why = "only sft and dpo learn privately; this would learn without"
@@ -141,6 +159,11 @@ def options_of(given: Mapping[str, Any], *allowed: str) -> Options:
         raise BadInput(f"timeout_s = {timeout!r}", why="must be a number above 0, or None")
     if found["stage"] not in (None, "shadow", "canary", "live"):
         raise BadInput(f"stage = {found['stage']!r}", why="is no stage", remedy='use "shadow", "canary" or "live"')
+    if "vllm" in found:
+        found["vllm"] = [found["vllm"]] if isinstance(found["vllm"], str) else list(found["vllm"])
+        if found["deterministic"]:
+            why = "vLLM does not answer the same whatever runs beside a call"
+            raise BadInput("vllm, deterministic", why=why, remedy="leave one of them out")
     checked: Options = found
     return checked
 
@@ -310,8 +333,17 @@ def weighing_of(score: TaskScore, options: Options) -> ComparisonConfig:
         min_effect=options["min_effect"],
         reward_range=options.get("reward_range") or (low, high),
         max_cost=MAX_COST,
-        max_safety_regression=MAX_REGRESSION if score.combined.safety else None,
+        max_safety_regression=_margin(score, options),
     )
+
+
+def _margin(score: TaskScore, options: Options) -> float | None:
+    if score.combined.safety:
+        return options.get("max_safety_regression", MAX_REGRESSION)
+    if "max_safety_regression" in options:
+        why, remedy = "safety is waived, so nothing is measured that could regress", "keep one of the two"
+        raise BadInput("max_safety_regression", why=why, remedy=remedy)
+    return None
 
 
 # Policies ------------------------------------------------------------------------------------------------------------
@@ -346,15 +378,22 @@ def engine_for(policies: Sequence[Policy], base_url: str | None, options: Option
             clients[model] = client(model, base_url)
         return clients[model]
 
-    if not any(one.kind == "weights" for one in policies):
+    models, servers = [one.model or "" for one in policies if isinstance(one, Prompt)], options.get("vllm")
+    has_weights = any(one.kind == "weights" for one in policies)
+    if servers is not None and not has_weights:
+        why = "is for models whose adapters learn"
+        raise BadInput("vllm", why=why, remedy="give base_url, where a prompt's model is behind an address")
+    if not has_weights and not any(one.startswith(LOCAL) for one in models):
         return Endpoints(connect)
     if find_spec("torch") is None or find_spec("safetensors") is None:
         why = "needs PyTorch, which is not installed"
-        raise BadInput("hf.Model", why=why, remedy="pip install 'holdfast[learn]'")
-    from holdfast.policies.engine import LocalEngine
+        raise BadInput("a local model", why=why, remedy="pip install 'holdfast[learn]'")
+    if servers is not None:
+        from holdfast.collect.vllm import VllmEngine
 
+        return VllmEngine(servers, seed=options["seed"], api_key=os.environ.get("VLLM_API_KEY"), endpoint=connect)
     slots, is_same = min(options["workers"], 256), options["deterministic"]
-    return LocalEngine(slots=slots, seed=options["seed"], deterministic=is_same, endpoint=connect)
+    return local_engine(connect, slots=slots, seed=options["seed"], deterministic=is_same)
 
 
 def client(model: str, base_url: str | None = None) -> Complete:

@@ -17,7 +17,7 @@ from holdfast.api.inputs import MAX_REGRESSION
 from holdfast.api.service import Accepted, promote
 from holdfast.api.stored import Block, Run, Shown, TextTable, decided_of, experience_of, task_key
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import Decision, Episode, Evidence, Outcome, Reason, Verdict
+from holdfast.contracts.evidence import Decision, Episode, Evidence, Outcome, Reason, Verdict, comparison_row
 from holdfast.contracts.evidence import MetricComparison as Compared
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import loads
@@ -26,7 +26,7 @@ from holdfast.contracts.rollout import RolloutState
 from holdfast.pipeline.context import SAFETY
 from holdfast.pipeline.improve import IterationResult
 from holdfast.pipeline.prove import completed, episode, episodes_in, looks_in
-from holdfast.promote.gate import ALLOWED, NAMES, WAIVED
+from holdfast.promote.gate import ALLOWED, WAIVED
 from holdfast.prove.comparison import WAIVED as UNMEASURED
 from holdfast.prove.comparison import ComparisonConfig, ComparisonResult, compare_versions, pairs
 from holdfast.store.store import Store
@@ -35,20 +35,14 @@ NOTHING_LEARNT = "nothing_learnt"
 
 
 def metrics_table(comparisons: Iterable[Compared]) -> TextTable:
-    """One row for each metric; above 0 the candidate is better. `corrected` is the gain to state: a high one stops a
-    proof, so the difference that is seen then is too high."""
-    rows = [
-        (
-            NAMES.get(one.metric, one.metric),
-            f"{one.difference:+.3f}",
-            "" if one.corrected is None else f"{one.corrected:+.3f}",
-            f"{one.interval.low:+.3f} to {one.interval.high:+.3f}",
-            f"{one.p_value:.2g}",
-            str(one.pairs),
-        )
-        for one in comparisons
-    ]
-    return TextTable(("metric", ">difference", ">corrected", ">95 % interval", ">p", ">tasks"), rows)
+    """One row for each metric, in its own units. `corrected` is the gain to state: a high one stops a proof, so the
+    difference that is seen then is too high."""
+    rows = []
+    for one in comparisons:
+        row = comparison_row(one)
+        figures = (row.difference, row.corrected, row.sure, f"{one.p_value:.2g}", str(one.pairs))
+        rows.append((row.metric, *figures, row.candidate))
+    return TextTable(("metric", ">difference", ">corrected", ">95 %", ">p", ">tasks", "candidate"), rows)
 
 
 def _waived(why: object) -> list[Block]:
@@ -291,7 +285,9 @@ def _weighed(
     return compare_versions(before, after, how, versions=names, rng=np.random.default_rng(how.resample_seed))
 
 
-def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, float] | None) -> Comparison:
+def compare_stored(
+    a: Run, b: Run, *, alpha: float, max_safety_regression: float | None, reward_range: tuple[float, float] | None
+) -> Comparison:
     """Two stored runs, paired by task and seed. No agent is run."""
     lowest = 0.0 if reward_range is None else reward_range[0]
     sides = [_measured(one, lowest) for one in (a, b)]
@@ -304,12 +300,13 @@ def compare_stored(a: Run, b: Run, *, alpha: float, reward_range: tuple[float, f
     span = reward_range or _range(both, primary)
     names, whole = (a.id, b.id), list[list[Episode]]()
     unwatched = [name for name, side in zip(names, sides, strict=True) if not side.is_watched]
+    margin = MAX_REGRESSION if max_safety_regression is None else max_safety_regression
     how = ComparisonConfig(
         primary=primary,
         alpha=alpha,
         reward_range=span,
         max_cost=_most_cost(both),
-        max_safety_regression=None if unwatched else MAX_REGRESSION,
+        max_safety_regression=None if unwatched else margin,
     )
     places, lost = {f"{task}/{seed}": (task, seed) for task, seed in shared}, dict[str, int]()
     for name, found in zip(names, both, strict=True):

@@ -206,7 +206,7 @@ class Run(Shown):
         return Table(found)
 
     def scorings(self) -> list[Scoring]:
-        """The scorings beside the first one, of `hf.rescore` and `holdfast evaluate`, oldest first."""
+        """The scorings beside the first one, of `hf.rescore` and `holdfast reward evaluate`, oldest first."""
         with self.place.open() as store:
             return store.scorings.of_run(self.id)
 

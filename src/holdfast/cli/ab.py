@@ -1,4 +1,4 @@
-"""`holdfast release experiment …`, also `holdfast ab …`: versions side by side. Units get an arm and keep it, outcomes
+"""`holdfast release experiment …`: versions side by side. Units get an arm and keep it, outcomes
 come in, and a verdict may be asked for after every one of them.
 
 An experiment about a flag has its variants as arms, and ends by itself: `experiment FEATURE --for 7d`. Tasks of runs
@@ -202,7 +202,7 @@ def _flag(known: Snapshot, feature: str, at: StoreOptions) -> Flag:
     for one in (flag, *(off[other] for other in flag.requires if other in off)):
         if one.killed or not one.enabled or (one.expires_at is not None and one.expires_at <= known.now):
             why = "is off for everybody, so no unit could get it" if one is flag else f"needs {one.name}, which is off"
-            remedy = f"holdfast flags {'revive' if one.killed else 'enable'} {one.name}{at}"
+            remedy = f"holdfast release flags {'revive' if one.killed else 'enable'} {one.name}{at}"
             raise BadInput(f"flag {name}", why=why, remedy=remedy)
     return flag
 
@@ -224,7 +224,7 @@ def _next(design: Design, ruling: Ruling, at: StoreOptions, *, is_on: bool) -> s
     percent = {ExperimentCall.PROMOTE: 100, ExperimentCall.KEEP: 0, ExperimentCall.ROLLBACK: 0}.get(ruling.call)
     if percent is None:
         return "then its own rules decide again" if is_on else "nothing is proved: its own rules decide"
-    return f"to follow the verdict: holdfast flags rollout {design.flag} {percent}{at}"
+    return f"to follow the verdict: holdfast release flags rollout {design.flag} {percent}{at}"
 
 
 @app.command()
@@ -246,7 +246,7 @@ def create(
     with at.open(migrate=False) as opened:
         begun = opened.trials.begin(trial, who=who(), now=now).result()
         _charge(opened, begun)
-    following = f"give units their arm with: holdfast ab assign {name} UNIT{at}"
+    following = f"give units their arm with: holdfast release experiment assign {name} UNIT{at}"
     return Output(begun, f"{begun.name}: begun, {_parts(begun)}\n{following}")
 
 
@@ -280,7 +280,9 @@ def record(
         exposure = opened.trials.exposure(name, unit)
         if exposure is None:
             what = f"experiment {name}: unit {unit!r}"
-            raise BadInput(what, why="has no arm yet", remedy="call 'holdfast ab assign' before it is served")
+            raise BadInput(
+                what, why="has no arm yet", remedy="call 'holdfast release experiment assign' before it is served"
+            )
         served = ServedRequest(
             id=request or f"ab-{uuid4().hex}",
             trial=name,
@@ -306,7 +308,9 @@ def list_(at: StoreOptions) -> Output:
         found = opened.trials.all(KIND)
         units = {trial.name: sum(opened.trials.exposed(trial.name).values()) for trial in found}
     if not found:
-        return Output([], f"no experiments in project {at.project}; to begin one: holdfast ab create NAME{at}")
+        return Output(
+            [], f"no experiments in project {at.project}; to begin one: holdfast release experiment create NAME{at}"
+        )
     rows = []
     for one in found:
         state, begun = "running" if is_running(one, time.time()) else "ended", show.local_time(one.created_at)[:16]

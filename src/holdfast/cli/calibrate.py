@@ -355,7 +355,7 @@ VersionOf = Annotated[
 ]
 Called = Annotated[str | None, Option("--name", metavar="NAME", help="Of the golden; the suite's if not given.")]
 Known = Annotated[
-    str, Argument(metavar="NAME", help="A golden, as 'holdfast golden list' has it, or the suite it is of.")
+    str, Argument(metavar="NAME", help="A golden, as 'holdfast prove golden list' has it, or the suite it is of.")
 ]
 
 
@@ -370,7 +370,9 @@ def record_golden(suite: SuiteAt, version: VersionOf, at: StoreOptions, name: Ca
     with at.open() as opened:
         path = _folder(opened) / f"{called}.json"
         if path.exists():
-            remedy = f"'holdfast golden replay {called} --version …' and 'holdfast golden sign {called}', or --name"
+            remedy = (
+                f"'holdfast prove golden replay {called} --version …' and '… sign {called}', or give another --name"
+            )
             raise BadInput(f"golden {called}", why=f"is there already, in {near(path)}", remedy=remedy)
         made = replace(_replayed(opened, cases, version, called), suite_at=_whole(suite))
         write(path, made)
@@ -390,7 +392,7 @@ def replay_golden(golden: Known, version: VersionOf, at: StoreOptions, name: Cal
         kept = read(_folder(opened) / f"{called}.json")
         suite = kept.suite_at if golden == called else golden
         if not suite:
-            remedy = f"give the suite: 'holdfast golden replay SUITE --name {called} --version {version}'"
+            remedy = f"give the suite: 'holdfast prove golden replay SUITE --name {called} --version {version}'"
             raise BadInput(f"golden {called}", why=f"does not say where its suite lies, {kept.suite}", remedy=remedy)
         cases = suite_of(suite)
         if kept.suite_sha256 != cases.fixture_sha256:
@@ -452,7 +454,7 @@ def list_goldens(at: StoreOptions) -> Output:
         folder, by = _folder(opened), goldens.signed(opened)
     found = [goldens.read(path) for path in sorted(folder.glob("*.json")) if not path.stem.endswith(goldens.REPLAY)]
     if not found:
-        return Output([], f"no goldens; make one: holdfast golden record SUITE --version VERSION{at}")
+        return Output([], f"no goldens; make one: holdfast prove golden record SUITE --version VERSION{at}")
     rows: list[tuple[object, ...]] = []
     for one in found:
         measured = (one.kpis.get("success"), local_time(one.recorded_at)[:16], by.get(one.sha256))
@@ -507,7 +509,7 @@ def _replayed(store: Store, suite: Suite, version: str, name: str) -> Golden:
     if code in (130, 143):
         raise typer.Exit(code)
     why = status.error or f"the run is {status.run_state}"
-    raise HoldfastError(f"golden {name}", why=why, remedy=f"see 'holdfast rollouts {status.run_id}'")
+    raise HoldfastError(f"golden {name}", why=why, remedy=f"see 'holdfast run rollouts {status.run_id}'")
 
 
 def _compared(one: Golden, two: Golden, findings: tuple[Finding, ...]) -> Output:
@@ -535,7 +537,7 @@ def _print_changes(
     if len(changes) > SHOWN:
         print(f"and {len(changes) - SHOWN} more: --json has them all")
     if is_blocked:
-        print(f"\nif this is wanted: holdfast golden sign {one.name} --why '…'")
+        print(f"\nif this is wanted: holdfast prove golden sign {one.name} --why '…'")
 
 
 def _moved(change: GoldenChange) -> str:

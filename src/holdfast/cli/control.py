@@ -1,4 +1,4 @@
-"""`holdfast control …` orders runs, rollouts and policies; `holdfast tokens …` says who may order over HTTP.
+"""`holdfast control …` orders runs, rollouts and policies; `holdfast control tokens …` says who may order over HTTP.
 
 `operate.control` carries the orders out, for HTTP and MCP too.
 """
@@ -14,9 +14,10 @@ from typer import Argument, Option
 
 from holdfast.cli import show
 from holdfast.cli.options import CommandSet, Limit, Output, StoreOptions, Why, who
-from holdfast.cli.show import folded, step
+from holdfast.cli.show import step
 from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.lines import folded
 from holdfast.contracts.release import check_name
 from holdfast.contracts.run import DesiredState, RunState
 
@@ -64,7 +65,7 @@ def list_tokens(at: StoreOptions) -> Output:
     with at.existing() as opened:
         found = opened.tokens.all()
     if not found:
-        return Output([], "no tokens; 'holdfast tokens add LABEL --role operator' makes one")
+        return Output([], "no tokens; 'holdfast control tokens add LABEL --role operator' makes one")
     rows = [(one.id, one.label, str(one.role), show.local_time(one.created_at)[:16], _life(one, now)) for one in found]
     data = [{**_record(one), "good": one.is_good(now)} for one in found]
     return Output(data, show.table(("token", "~label", "role", "made", "good"), rows))
@@ -106,7 +107,9 @@ def revoke_token(token: TokenText, at: StoreOptions, why: Why = "by hand") -> Ou
 def _refuse_secret(token: str) -> None:
     """Refuses a token given in place of its id, without repeating it in the error."""
     if "hf_" in token:
-        raise BadInput("TOKEN", why="this is a token, not the id of one", remedy="'holdfast tokens list' has the ids")
+        raise BadInput(
+            "TOKEN", why="this is a token, not the id of one", remedy="'holdfast control tokens list' has the ids"
+        )
 
 
 def _until(now: float, days: float | None) -> float | None:
@@ -195,7 +198,7 @@ COMMANDS = {  # command → what it is about, what it does
     ),
     "kill": (
         Annotated[str, Argument(metavar="FLAG", help="A feature flag's name.")],
-        "Pull a flag's kill switch: off for everybody.\n\n'holdfast flags revive' releases it.",
+        "Pull a flag's kill switch: off for everybody.\n\n'holdfast release flags revive' releases it.",
     ),
 }
 
@@ -338,5 +341,5 @@ def _newest(store: Store) -> Any:
     found = store.runs.newest(most=1)
     if not found:
         why = f"there is none in project {store.project!r}"
-        raise NotFound("run", why=why, remedy="'holdfast optimize' begins one")
+        raise NotFound("run", why=why, remedy="'holdfast run start' begins one")
     return found[0]

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from typer import Argument, Option
 
 from holdfast.cli import show
-from holdfast.cli.main import ALIASES, alias_warning, say
+from holdfast.cli.main import ALIASES, alias_warning
 from holdfast.cli.options import CommandSet, Output, needing, written_whole
 from holdfast.cli.report import ReportsOptions
-from holdfast.cli.show import fold, folded, near, progress, step
+from holdfast.cli.show import fold, near, progress, step
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.lines import folded, say
 from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:
@@ -330,7 +331,7 @@ def _perform(kind: str, quick: bool, out: Path | None) -> Output:
         )
         took_s = time.monotonic() - began
         told, problems = validate(artifact)
-    again = ["compute it all again:", *step(f"holdfast drill check {near(artifact)}")]
+    again = ["compute it all again:", *step(f"holdfast control drill check {near(artifact)}")]
     data = {**told, "artifact": artifact, "took_s": round(took_s, 1), "problems": problems}
     lines = [*_lines(told, problems, f" in {show.span_of_time(took_s)}"), *again]
     return Output(data, "\n".join(lines), int(bool(problems)))

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -23,8 +23,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from holdfast.cli.options import DEFAULT_STORE, who
-from holdfast.cli.show import folded, near, step
+from holdfast.cli.prompts import held_out_lines, reported, search_lines
+from holdfast.cli.show import near, step
+from holdfast.contracts.algorithm import SWITCHED_OFF
+from holdfast.contracts.errors import StoreError
 from holdfast.contracts.flag import run_unit
+from holdfast.contracts.lines import folded
 from holdfast.contracts.records import encode
 from holdfast.contracts.rollout import ANSWERED
 from holdfast.contracts.run import DesiredState, RunState, Status
@@ -45,6 +49,7 @@ class Stoppable(Protocol):
 class Caught:
     exit_code: int = 0
     count: int = 0
+    is_stopping: bool = False  # one more ends it at once
 
 
 @contextmanager
@@ -52,26 +57,30 @@ def obeying(control: Stoppable) -> Iterator[Caught]:
     """Turns SIGINT and SIGTERM into calls of the control while the event loop runs."""
     loop, caught = asyncio.get_running_loop(), Caught()
 
-    def on_signal(number: signal.Signals) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        """Called even while the loop waits for a store that does not answer."""
         caught.count += 1
         caught.exit_code = 128 + number
-        if caught.count > 2:
+        if caught.is_stopping:
             os._exit(caught.exit_code)  # nothing is lost: what is unfinished is claimed again when its lease runs out
-        if number is signal.SIGTERM and caught.count == 1:
+        caught.is_stopping = number != signal.SIGTERM or caught.count > 1
+        loop.call_soon_threadsafe(obey, caught.is_stopping)
+
+    def obey(is_stopping: bool) -> None:
+        if not is_stopping:
             control.drain()  # before it is said: nobody may be there to hear it
             print("holdfast: finishing what runs (again to stop now)", file=sys.stderr, flush=True)
         else:
             control.stop()
-            print("holdfast: stopping, running work is handed back", file=sys.stderr, flush=True)
+            said = "stopping, running work is handed back (again to end at once)"
+            print(f"holdfast: {said}", file=sys.stderr, flush=True)
 
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    for number in kinds:
-        loop.add_signal_handler(number, on_signal, number)
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield caught
     finally:
-        for number in kinds:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 LEARNING = "learning"
@@ -85,7 +94,7 @@ def switched_off(store: Store, run: str, spec: RunSpec, begun: Snapshot) -> list
     iteration. What a share of the tasks went without is kept with their rollouts."""
     off = begun.off_for_all()
     found = [off[feature] for feature in SWITCHES if feature in off and feature in spec.runtime.uses]
-    if any(update.body.get("skipped") for update in store.steps.of_run(run)):
+    if any(update.body.get("skipped") == SWITCHED_OFF for update in store.steps.of_run(run)):
         now = snapshot_of(store, clock=time.time, environment=os.environ).off(run_unit(run))
         found.insert(0, now.get(LEARNING, AGAIN))
     return found
@@ -170,11 +179,20 @@ def stdout_kept_clean() -> Iterator[None]:
         os.close(ours)
 
 
-def report(status: Status, path: Path, *, as_json: bool, off: Sequence[Off] = ()) -> None:
-    """`off` are the features that flags kept from it."""
+def report(
+    status: Status,
+    path: Path,
+    *,
+    as_json: bool,
+    off: Sequence[Off] = (),
+    searched: Sequence[tuple[Mapping[str, Any], Path]] = (),
+) -> None:
+    """`off` are the features that flags kept from it, `searched` its searches for a prompt with their pages."""
     if as_json:
         told = encode(status)
-        print(json.dumps({**told, "switched_off": [asdict(one) for one in off]} if off else told, indent=2))
+        told |= {"switched_off": [asdict(one) for one in off]} if off else {}
+        told |= {"prompt_optimization": reported(*searched[-1])} if searched else {}
+        print(json.dumps(told, indent=2, default=str))
         return
     cut = f", {status.cancelled} cancelled" if status.cancelled else ""
     dead = f" ({status.dead} given up without an answer)" if status.dead else ""
@@ -194,18 +212,26 @@ def report(status: Status, path: Path, *, as_json: bool, off: Sequence[Off] = ()
     if status.rl_optimizer is not None:
         rows |= _learnt(status.rl_optimizer)
     why = f" ({status.error})" if status.error else ""
-    print(f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.1f} s{why}")
+    ended = f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.1f} s{why}"
+    print("\n".join(folded(ended, hanging="  ")))
     for name, text in rows.items():
-        print(f"  {name:<10} {text}")
+        print("\n".join(folded(f"  {name:<10} {text}", hanging=" " * 13)))
     if off:
         print("\n".join(switched_off_lines(off, elsewhere(status))))
+    for one in searched:
+        print("\n".join(search_lines(*one)))
+        print("\n".join(held_out_lines(one[0])))
     print("next:")
+    run, at = status.run_id, elsewhere(status)
+    ways = [(f"run rollouts {run}", "every task with its reward")]
+    ways += [(f"run spans {run}/{_some_task(status)}", "what one agent did, step by step")]
     if status.run_state is not RunState.COMPLETED and open_:
-        print(f"  holdfast optimize --resume {status.run_id}{elsewhere(status)}   # go on where it stopped")
-    print(f"  holdfast rollouts {status.run_id}{elsewhere(status)}   # every task with its reward")
-    print(
-        f"  holdfast spans {status.run_id}/{_some_task(status)}{elsewhere(status)}   # what one agent did, step by step"
-    )
+        ways.insert(0, (f"run start --resume {run}", "go on where it stopped"))
+    if searched:
+        held_out = searched[-1][0]["held_out"]
+        ways[-1:] = [] if held_out is None else [(f"release promote {held_out['release']}", "into service")]
+    for command, about in ways:
+        print("\n".join(step(f"holdfast {command}{at}", about)))
 
 
 def _outcomes(status: Status) -> str:
@@ -250,8 +276,16 @@ def drive(store: Store, spec: RunSpec, resume: str | None) -> tuple[Status, Path
     here = Path.cwd()  # before an agent can change it
     shown = path.relative_to(here) if path.is_relative_to(here) else path
 
+    said = ""
+
     def observe(status: Status) -> None:
-        write_status(path, status)
+        nonlocal said
+        try:
+            write_status(path, status)
+        except StoreError as error:  # a file for others to read: the run itself does not need it
+            if (why := str(error.why)) != said:
+                said = why
+                print(f"holdfast: {shown}: cannot be written ({why}); the run goes on", file=sys.stderr, flush=True)
         progress.show(status, store.runs.get(status.run_id).wanted)
 
     async def main() -> tuple[Status, int]:
@@ -261,7 +295,7 @@ def drive(store: Store, spec: RunSpec, resume: str | None) -> tuple[Status, Path
                 store,
                 spec,
                 control,
-                clock=time.time,
+                clock=store.clock,
                 observe=observe,
                 who=who(),
                 salt=secrets.token_hex(2),

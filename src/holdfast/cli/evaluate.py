@@ -1,9 +1,8 @@
-"""`holdfast evaluate` reports on task results; `holdfast diff` on a change: rules, judges, minimality, safety."""
+"""`holdfast reward evaluate` reports on task results, `reward diff` on a change: rules, judges, minimality, safety."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from asyncio import Runner
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from holdfast.cli.options import Output, StoreOptions, read_jsonl, who
 from holdfast.cli.reward import BaseUrl
 from holdfast.cli.show import fold
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.lines import say
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -430,9 +430,9 @@ def _keep_file(
 def _kept_lines(kept: Mapping[str, Any], at: str) -> list[str]:
     run, title = kept["run"], kept.get("scoring")
     if title is None:
-        return [f"kept as {run}: holdfast rewards {run}/result-000001{at}"]
+        return [f"kept as {run}: holdfast reward show {run}/result-000001{at}"]
     means = kept["comparison"]
-    lines = [f"kept beside the rewards of {run}: holdfast rewards {run} --scoring {title}{at}"]
+    lines = [f"kept beside the rewards of {run}: holdfast reward show {run} --scoring {title}{at}"]
     if means["old_mean"] is not None and means["new_mean"] is not None:
         lines.append(f"mean reward {means['old_mean']:.3f} as it was scored, {means['new_mean']:.3f} as evaluated")
     if (paid := kept.get("paid")) is not None:
@@ -569,6 +569,6 @@ def _tell(
         for name, count in without.items()
         if count
     ]:
-        print(f"switched off by flags: {', '.join(off)}", file=sys.stderr)
+        say(f"switched off by flags: {', '.join(off)}")
     for message in (*kept, *(f"switched off: {message}" for message in tripped)):
         print(message)

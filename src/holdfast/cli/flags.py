@@ -1,4 +1,4 @@
-"""`holdfast flags …`: switch feature flags, for whom, and why; and the text form of their rules."""
+"""`holdfast release flags …`: switch feature flags, for whom, and why; and the text form of their rules."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def list_(at: StoreOptions) -> Output:
     with at.existing() as opened:
         found = opened.flags.all()
     if not found:
-        begin = (*step(f"holdfast flags init{at}"), *step(f"holdfast flags set NAME{at}"))
+        begin = (*step(f"holdfast release flags init{at}"), *step(f"holdfast release flags set NAME{at}"))
         return Output([], "\n".join((f"no flags in project {at.project}; to begin:", *begin)))
     rows = [(flag.name, _state(flag), _rules(flag), _required(flag) or None) for flag in found]
     return Output(found, show.table(("flag", "state", "~rules", "~requires"), rows))
@@ -285,7 +285,7 @@ def init(at: StoreOptions, why: Why = "the flags that a project begins with") ->
     if not made:
         said = f"all {len(features(os.environ, owner=who()))} are there already, and stay as they are"
         ways = (("list", "shows them"), ("disable NAME", "turns one off"))
-        commands = (line for word, about in ways for line in step(f"holdfast flags {word}{at}", about))
+        commands = (line for word, about in ways for line in step(f"holdfast release flags {word}{at}", about))
         return Output([], "\n".join((said, *commands)))
     off = [flag.name for flag in made if not flag.enabled]
     which = f"off: {', '.join(off)}" if off else "all of them on"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -24,11 +23,13 @@ from holdfast.cli.options import (
     needing,
     written_whole,
 )
+from holdfast.cli.prompts import PROMPT, PromptOptions, reported, search_lines, searched_in
 from holdfast.cli.release import decision_lines, headline, reason_lines
 from holdfast.cli.report import write_page
-from holdfast.cli.show import folded, left, near, one_line, print_table, step
+from holdfast.cli.show import left, near, one_line, print_table, step
 from holdfast.contracts.errors import BadInput, Lost, NotFound
 from holdfast.contracts.evidence import Decision
+from holdfast.contracts.lines import folded
 from holdfast.contracts.records import decode
 from holdfast.contracts.release import PolicyKind, Stage, check_name
 from holdfast.contracts.run import DesiredState, RunState
@@ -314,11 +315,11 @@ def _onward(
     if proposed is not None:
         print(f"  holdfast release explain {proposed['release']}{elsewhere(status)}   # why, from the ledger")
     if weights is not None:
-        print(f"  holdfast sprout chat \\\n    --model {shlex.quote(str(weights))}")
-    print(f"  holdfast rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
+        print(f"  holdfast policy chat \\\n    --model {shlex.quote(str(weights))}")
+    print(f"  holdfast run rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
     seen = right[0][1] if right else f"{status.run_id}/proof-0-candidate-0-0"
-    print(f"  holdfast rewards {seen}{elsewhere(status)}   # what it was paid for")
-    print(f"  holdfast spans {seen}{elsewhere(status)}   # what it did, step by step")
+    print(f"  holdfast reward show {seen}{elsewhere(status)}   # what it was paid for")
+    print(f"  holdfast run spans {seen}{elsewhere(status)}   # what it did, step by step")
 
 
 def _newest(updates: list[StepRecord]) -> str | None:
@@ -342,15 +343,21 @@ class ImproveOptions:
         tuple[float, float] | None, Option(metavar="LOW HIGH", help="All that an episode of it can return.")
     ] = None
     model: Annotated[
-        str | None, Option(metavar="local/NAME", help="To begin with: a model, a checkpoint, a release.")
+        str | None, Option(metavar="NAME", help="To begin with: local/NAME, a checkpoint, a release; or an API model.")
     ] = None
+    base_url: Annotated[str | None, Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None
     lora: Annotated[int | None, Option(metavar="RANK", min=0, help="Train adapters of this rank; 0: all weights.")] = (
         None
     )
     device: DeviceOption = None
     dtype: DtypeOption = None
+    vllm: Annotated[
+        list[str] | None, Option(metavar="URL", help="A vLLM server that samples; repeat it for several. Needs --lora.")
+    ] = None
     agent: Annotated[str | None, Option(metavar="MODULE:FUNCTION", help="An agent, or FILE.py:FUNCTION.")] = None
-    policy: Annotated[str | None, Option(metavar="NAME", help="Which line of versions is improved.")] = None
+    policy: Annotated[
+        str | None, Option(metavar="NAME", help="Which line of versions is improved; prompt: its prompt, by --search.")
+    ] = None
     iterations: Annotated[int | None, Option(metavar="N", min=1, max=10_000, help="How many.")] = None
     follow: Annotated[str | None, Option(metavar="RUN", help="Learn from this run's conversations as they arrive.")] = (
         None
@@ -360,6 +367,9 @@ class ImproveOptions:
     ] = None
     waive_safety: Annotated[
         str | None, Option(metavar="WHY", help="Prove without measuring safety; the ledger and every page say why.")
+    ] = None
+    max_safety_regression: Annotated[
+        float | None, Option(metavar="X", min=0, help="How much safety cost an episode may add; 0.05 unless set.")
     ] = None
     budget: Annotated[
         float | None, Option(metavar="SECONDS", min=0.001, help="Of learning; what is there then is proved.")
@@ -377,7 +387,8 @@ class ImproveOptions:
             raise BadInput("--resume", why="a run keeps the settings it began with", remedy="give no other option")
         if self.env is None and self.reward_range is not None:
             raise BadInput("--reward-range", why="is of an environment", remedy="a file has improve.prove.reward_range")
-        for name in ("model", "lora", "device", "dtype", "agent", "follow", "train_on", "waive_safety"):
+        of_tasks = ("model", "base_url", "lora", "device", "dtype", "vllm", "agent", "follow", "train_on")
+        for name in (*of_tasks, "waive_safety", "max_safety_regression"):
             if self.env is not None and getattr(self, name) is not None:
                 raise BadInput(
                     f"--{name.replace('_', '-')}",
@@ -385,17 +396,26 @@ class ImproveOptions:
                     remedy="leave it out",
                 )
 
-    def settings(self, config: Path, at: StoreOptions) -> OptimizeSettings:
+    def settings(self, config: Path, at: StoreOptions, search: PromptOptions) -> OptimizeSettings:
         """Those of the file with the given options in their place."""
         from holdfast.contracts.settings import ImproveBlock, load_settings, override
+        from holdfast.pipeline.spec import searches_prompts
 
         settings = load_settings(config)
         flags = {"policy": self.policy, "iterations": self.iterations, "follow": self.follow, "budget_s": self.budget}
         block = (settings.improve or ImproveBlock()).model_dump() | {k: v for k, v in flags.items() if v is not None}
-        names = ("model", "lora", "device", "dtype", "agent", "train_on")
+        if self.max_safety_regression is not None:
+            if self.waive_safety is not None:
+                raise BadInput("--max-safety-regression", why="safety is waived", remedy="keep one of the two options")
+            block["prove"] = {**block["prove"], "max_safety_regression": self.max_safety_regression}
+        if search.search or (self.policy == PROMPT and block["algorithm"] is None):
+            block["algorithm"] = "prompt_search"
+        names = ("model", "base_url", "lora", "device", "dtype", "vllm", "agent", "train_on")
         named = {"safety_waived": self.waive_safety, **{name: getattr(self, name) for name in names}}
         settings = override(settings, improve=block, **named)
-        return _found(settings, at.store, at.project)
+        is_search = searches_prompts(settings)
+        settings = search.over(settings, is_asked=is_search)
+        return settings if is_search else _found(settings, at.store, at.project)
 
     def in_env(self, env: str) -> RunSpec:
         from holdfast.learn.control import EnvPPO
@@ -409,6 +429,7 @@ class ImproveOptions:
 def improve(
     at: StoreOptions,
     how: ImproveOptions,
+    search: PromptOptions,
     config: Annotated[Path | None, Argument(metavar="CONFIG", help="The settings; else holdfast.toml.")] = None,
     resume: Annotated[str | None, Option(metavar="RUN", help="Take up a run that stopped.")] = None,
 ) -> Output:
@@ -418,20 +439,25 @@ def improve(
     What is live is what the next iteration begins with. A candidate that is not proved better and no less safe is
     held or refused, with the reason and, where more would help, the number of episodes still needed.
 
-    CONFIG says how it learns: by GRPO, or by PPO with a critic (improve.algorithm), with every dial in the blocks grpo
-    and rl_optimizer; docs/config.md lists them.
+    Where the weights are out of reach (an API model), and with --search or --policy prompt, it is the prompt that is
+    improved: prompts are proposed and raced on the `optimize` tasks, and the best one is proved.
+
+    CONFIG says how it learns: by GRPO, by PPO with a critic or by prompt_search (improve.algorithm), with every dial in
+    the blocks grpo, rl_optimizer and prompt_search; docs/config.md lists them.
     """
     from holdfast.cli.drive import drive, switched_off
     from holdfast.operate.switches import snapshot_of
 
     with needing("learn"):
         from holdfast.pipeline.control import env_spec_from
-        from holdfast.pipeline.plan import forecast_of
+        from holdfast.pipeline.plan import forecast_of, tell
         from holdfast.pipeline.spec import comparison_config, improve_spec
     if config is None and how.env is None and resume is None and Path(CONFIG).is_file():
         config = Path(CONFIG)
     how.check(config, resume)
-    settings = None if config is None else how.settings(config, at)
+    if config is None:
+        search.refuse("--resume" if resume is not None else "--env")
+    settings = None if config is None else how.settings(config, at, search)
     # All is checked before the store is touched.
     spec = None if how.env is None else how.in_env(how.env)
     spec = spec if settings is None else improve_spec(settings)
@@ -447,8 +473,7 @@ def improve(
         if (other := _followed(settings)) is not None:
             opened.runs.get(other)  # it is there
         if settings is not None and resume is None:
-            for line in forecast_of(getattr(spec.program, "keywords", {})["spec"], opened).lines:
-                print("\n".join(folded(line)), file=sys.stderr)
+            tell(forecast_of(getattr(spec.program, "keywords", {})["spec"], opened))
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, _, code = drive(opened, spec, resume)
         updates = opened.steps.of_run(status.run_id)
@@ -457,9 +482,11 @@ def improve(
         pages = [write_page(Path(body["proof"]), prove) if "proof" in body else None for body in decided]
         now = {body["release"]: opened.releases.get(body["release"]) for body in decided if "release" in body}
         off = switched_off(opened, status.run_id, spec, begun)
+        searched = searched_in(opened, status.run_id)
     told = [{name: body.get(name) for name in REPORTED} for body in decided]
     data = {"status": status, "iterations": told, "pages": pages, **_switched_off(off)}
-    lines = _improve_lines(status, updates, list(zip(decided, pages, strict=True)), now, str(at), off)
+    data |= {"prompt_optimization": [reported(*one) for one in searched]} if searched else {}
+    lines = _improve_lines(status, updates, list(zip(decided, pages, strict=True)), now, str(at), off, searched)
     return Output(data, "\n".join(lines), code)
 
 
@@ -505,18 +532,25 @@ def _improve_lines(
     now: Mapping[str, Release],
     at: str,
     off: Sequence[Off],
+    searched: Sequence[tuple[Mapping[str, Any], Path]] = (),
 ) -> Iterator[str]:
-    """At most 80 columns. `decided` has each iteration with its page, `now` where its version is."""
+    """At most 80 columns. `decided` has each iteration with its page, `now` where its version is, `searched` the search
+    for a prompt of each with its page."""
     from holdfast.cli.drive import switched_off_lines
+    from holdfast.pipeline.run import NO_SUCCESS
 
     yield f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s"
     yield from switched_off_lines(off, at)
     if status.error is not None:
-        yield from (f"{status.error}, at {status.lesson}", "next:")
-        yield from step(f"holdfast improve --resume {status.run_id}{at}")
+        is_vain = status.error.startswith(NO_SUCCESS)
+        yield from folded(status.error if is_vain else f"{status.error}, at {status.lesson}")
+        yield "next:"
+        failed = f"holdfast run rollouts {status.run_id} --status failed{at}"
+        yield from step(failed if is_vain else f"holdfast improve --resume {status.run_id}{at}")
         return
     practised = [update.body for update in updates if "learning_s" in update.body]
     rewards = [body["reward"] for body in practised if body.get("reward") is not None]
+    prompts = {search["iteration"]: (search, page) for search, page in searched}
     if rewards:
         yield f"practice: {len(practised)} steps, mean reward {rewards[0]:.3f} → {rewards[-1]:.3f}"
     told = [body.get("rl_optimizer", {}).get("explained_variance") for body in practised]
@@ -524,6 +558,7 @@ def _improve_lines(
         yield f"critic: explained variance of the returns {explained[0]:.2f} → {explained[-1]:.2f}"
     for body, page in decided:
         yield f"\niteration {body['iteration'] + 1}"
+        yield from search_lines(*prompts[body["iteration"]]) if body["iteration"] in prompts else ()
         if "decision" not in body:
             yield f"  {body['why']}"
             continue

@@ -45,12 +45,12 @@ def runs(
         found = list(islice(_runs(opened, status, after), limit + 1))
         if not found:
             what = f"no {status} runs" if status else "no runs yet" if after is None else "no more runs"
-            begin = f"to begin one: holdfast optimize --config FILE --store {opened.url}"
+            begin = f"to begin one: holdfast run start --config FILE --store {opened.url}"
             return Output([], f"{what} in project {at.project}; {begin}")
         page = found[:limit]
         table = show.table(*_run_table(opened, page))
     following = {"status": status, "limit": limit, "after": page[-1].id}
-    return Output(page, table, more=_more(at, len(found) > limit, "runs", **following))
+    return Output(page, table, more=_more(at, len(found) > limit, "run list", **following))
 
 
 def _more(at: StoreOptions, is_more: bool, command: str, *words: str, **options: object) -> str:
@@ -114,7 +114,9 @@ def rollouts(
         none = f"no {'more ' if after else ''}rollouts that fit"
         return Output([], f"{summary}\n{none}" if summary else none)
     following = {"outcome": outcome, "status": status, "split": split, "limit": limit, "after": page[-1].name}
-    return Output(page, lambda: _print_rollouts(summary, page), more=_more(at, is_more, "rollouts", run, **following))
+    return Output(
+        page, lambda: _print_rollouts(summary, page), more=_more(at, is_more, "run rollouts", run, **following)
+    )
 
 
 def _print_rollouts(summary: str, page: list[Rollout]) -> None:
@@ -181,7 +183,7 @@ def spans(
         none = [] if one is None else ["no spans that fit" if recorded else "no spans were recorded"]
         return Output(page, "\n".join([*lines, *none]))
     following = {"attempt": one.number, "kind": kind, "limit": limit, "after": page[-1].seq}
-    more = _more(at, len(fitting) > limit, "spans", found.id, **following)
+    more = _more(at, len(fitting) > limit, "run spans", found.id, **following)
     return Output(page, lambda: _print_spans(lines, recorded, page), more=more)
 
 
@@ -270,10 +272,10 @@ def ledger(
         found = list(islice(entries, limit + 1))
     if not found:
         none = f"no {'more ' if after else ''}entries in project {at.project}"
-        return Output([], f"{none}; a run makes the first: holdfast optimize --help")
+        return Output([], f"{none}; a run makes the first: holdfast run start --help")
     page = found[:limit]
     rows = [(one.seq, show.local_time(one.at), one.kind, one.who, one.run, show.pairs(one.body)) for one in page]
-    more = _more(at, len(found) > limit, "ledger", run=run, limit=limit, after=page[-1].seq)
+    more = _more(at, len(found) > limit, "store ledger", run=run, limit=limit, after=page[-1].seq)
     return Output(page, show.table((">seq", "at", "kind", "who", "run", "~what"), rows), more=more)
 
 
@@ -282,7 +284,7 @@ def workers(at: StoreOptions, limit: Limit = 50) -> Output:
     with at.existing() as opened:
         found = opened.workers.newest(limit)
     if not found:
-        return Output([], f"no workers yet in project {at.project}; a run brings its own: holdfast optimize --help")
+        return Output([], f"no workers yet in project {at.project}; a run brings its own: holdfast run start --help")
     now, rows = time.time(), []
     for one in found:
         quiet = show.span_of_time(now - one.beat_at)

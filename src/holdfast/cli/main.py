@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from holdfast.cli.options import PLAIN, CommandSet
 from holdfast.contracts.errors import HoldfastError
+from holdfast.contracts.lines import folded, say
 
 CANONICAL = "--prompt-optimization-"
 CONTROL = "--prompt-optimization-control-"
@@ -209,9 +210,14 @@ class CommandGroup(TyperGroup):
             with formatter.section(heading):
                 formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
 
+    def make_context(self, *given: Any, **extra: Any) -> Any:
+        with _usage_folded():
+            return super().make_context(*given, **extra)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            answer = super().invoke(ctx)
+            with _usage_folded():
+                answer = super().invoke(ctx)
             _flush()
             return answer
         except HoldfastError as error:
@@ -225,6 +231,18 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(141) from None
 
 
+@contextmanager
+def _usage_folded() -> Iterator[None]:
+    """What is wrong with the words of a command line is told in lines of 80 columns, too."""
+    try:
+        yield
+    except Exception as error:
+        if (tell := getattr(error, "format_message", None)) is not None:
+            told = "\n".join(folded(f"Error: {tell()}", hanging="  ")).removeprefix("Error: ")
+            error.format_message = lambda: told  # type: ignore[attr-defined]
+        raise
+
+
 def _flush() -> None:
     if sys.stdout is not None:  # closed by our caller
         sys.stdout.flush()
@@ -233,12 +251,6 @@ def _flush() -> None:
 def _let_go_of_stdout() -> None:
     """Python would try once more to write what is left when it ends, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def say(line: str) -> None:
-    """One line on stderr, whatever the text holds."""
-    with contextlib.suppress(OSError):  # nobody there to read it, or no room for it
-        print(" ".join(line.splitlines()), file=sys.stderr, flush=True)
 
 
 app = typer.Typer(
@@ -273,8 +285,8 @@ def main() -> None:
             say(f"holdfast: error: argument {os.fsencode(word)!r}: is not UTF-8; write it so, or rename what it names")
             sys.exit(2)
     argv, warnings = rewrite_aliases(sys.argv[1:])
-    for line in warnings:
-        say(line)
+    for line in warnings:  # as documented, word by word: a script may look for the whole line
+        print(line, file=sys.stderr)
     try:
         try:
             app(args=argv, prog_name="holdfast")

@@ -32,10 +32,11 @@ from holdfast.cli.options import (
     needing,
     store_flags,
 )
-from holdfast.cli.show import fold, folded, left, near, progress, step
+from holdfast.cli.show import fold, left, near, progress, step
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, HoldfastError
+from holdfast.contracts.lines import folded
 from holdfast.contracts.run import RunState
 from holdfast.contracts.trace import ModelCall
 
@@ -270,7 +271,7 @@ def chat(
     json: Json = False,
 ) -> None:
     """Chat with a model; its tools really run. Piped lines are sent one by one."""
-    from holdfast.cli.main import say as tell
+    from holdfast.contracts.lines import say as tell
     from holdfast.workloads.tooluse.tasks import THINK
     from holdfast.workloads.tooluse.tools import SPECS, Toolbox, ToolWorld
 
@@ -339,7 +340,7 @@ def pretrain(
 
         manifest = plant(recipe, output, created_at=time.time(), device=device, observe=observe)
     made = f"{output}: loss {manifest.notes['loss']:.4f} nats a token, sha256 {manifest.sha256[:16]}…"
-    following = f'next:\n  holdfast sprout chat --model {output} --say "What is 417 * 23?"'
+    following = f'next:\n  holdfast policy chat --model {output} --say "What is 417 * 23?"'
     return Output({"folder": output, "sha256": manifest.sha256, "notes": manifest.notes}, f"{made}\n{following}")
 
 
@@ -379,7 +380,7 @@ def spoken_lines(say: list[str] | None) -> Iterator[str]:
 
 def converse(talk: Talk, spoken: Iterator[str], *, is_json: bool, is_strict: bool, is_kept: bool) -> None:
     """Line by line, each a conversation of its own unless it is kept. Strictly, a question that fails ends it."""
-    from holdfast.cli.main import say as complain
+    from holdfast.contracts.lines import say as complain
 
     with asyncio.Runner() as runner:
         for line in spoken:
@@ -587,7 +588,7 @@ def export(
         with at.existing() as opened:
             write(_policy(opened, version), opened.files, folder, adapters=adapters)
     files = sorted(file.name for file in folder.iterdir())
-    talk = step(f"holdfast sprout chat --model {near(folder)}", "talk to it")
+    talk = step(f"holdfast policy chat --model {near(folder)}", "talk to it")
     lines = [*left(f"{version} written to", folder), *(() if adapters else ("next:", *talk))]
     return Output({"version": version, "folder": folder.absolute(), "files": files}, "\n".join(lines))
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,10 +17,10 @@ from typer import Argument, Option
 
 from holdfast.cli import calibrate, targets
 from holdfast.cli.options import CommandSet, Output, StoreOptions, check_torch, needing, store_flags, who
-from holdfast.cli.release import metric_name
-from holdfast.cli.show import count, folded, local_time, print_table, progress, step
+from holdfast.cli.show import count, local_time, print_table, progress, step
 from holdfast.contracts.errors import BadInput, NotFound
-from holdfast.contracts.evidence import Outcome
+from holdfast.contracts.evidence import Outcome, comparison_row
+from holdfast.contracts.lines import folded, say
 from holdfast.contracts.release import Stage
 from holdfast.contracts.run import RunState
 
@@ -79,8 +78,8 @@ def _print(run: RunRecord, taken: list[StepRecord], found: ComparisonResult | No
             print(f"  about {found.verdict.needs} more episodes of each version may decide it")
         print()
         print_table(
-            ("higher is better", ">difference", ">corrected", "95 %", ">p", ">p (Holm)"),
-            [(metric_name(name), *_cells(one), _p(found.adjusted[name])) for name, one in found.comparisons.items()],
+            ("metric", ">difference", ">corrected", "95 %", ">p", ">p (Holm)", "candidate"),
+            [_cells(one, found.adjusted[name]) for name, one in found.comparisons.items()],
         )
         print()
         for name, band in found.bands.items():
@@ -102,7 +101,7 @@ def _next(store: Store, run: RunRecord, found: ComparisonResult | None) -> Itera
         yield from step(f"holdfast prove more {run.id}{at}", "add episodes to these")
     if run.settings.get("is_null"):
         yield from step(f"holdfast prove null {run.id}{at}", "how often it would have promoted")
-    yield from step(f"holdfast rollouts {run.id} --limit 5{at}", "every try with its reward")
+    yield from step(f"holdfast run rollouts {run.id} --limit 5{at}", "every try with its reward")
 
 
 def _decide(store: Store, run: RunRecord) -> str | None:
@@ -118,10 +117,9 @@ def _decide(store: Store, run: RunRecord) -> str | None:
     return f"holdfast release decide {new.id} --run {run.id}{' --untrained' if is_untrained else ''}"
 
 
-def _cells(one: MetricComparison) -> tuple[str, str, str, str]:
-    corrected = "" if one.corrected is None else f"{one.corrected:+.3f}"
-    ends = f"{one.interval.low:+.3f} to {one.interval.high:+.3f}"
-    return f"{one.difference:+.3f}", corrected, ends, _p(one.p_value)
+def _cells(one: MetricComparison, adjusted: float) -> tuple[str, ...]:
+    row = comparison_row(one)
+    return row.metric, row.difference, row.corrected, row.sure, _p(one.p_value), _p(adjusted), row.candidate
 
 
 def _p(value: float) -> str:
@@ -148,6 +146,9 @@ def compare(
     base_url: Annotated[str | None, Option(metavar="URL", help="An OpenAI-compatible endpoint.")] = None,
     seeds: Annotated[int, Option(metavar="N", min=1, max=100, help="Tries at each task, by either.")] = 2,
     alpha: Annotated[float, Option(metavar="X", help="Chance of calling better what is not.")] = 0.05,
+    max_safety_regression: Annotated[
+        float | None, Option(metavar="X", min=0, help="How much safety cost B may add; 0.05 unless set.")
+    ] = None,
     waive_safety: Annotated[
         str | None, Option(metavar="WHY", help="Compare without measuring safety; the ledger says why.")
     ] = None,
@@ -160,6 +161,8 @@ def compare(
     from holdfast.api.inputs import Waived
 
     options: dict[str, Any] = {"alpha": alpha, "store": at.store, "project": at.project}
+    if max_safety_regression is not None:
+        options["max_safety_regression"] = max_safety_regression
     if tasks is None:
         for name, value in (
             ("--agent", agent),
@@ -429,7 +432,7 @@ def plan(
     ] = None,
     gain: Annotated[float | None, Option(metavar="X", help="How many tasks does this gain need? As in 0.05.")] = None,
     max_safety_regression: Annotated[float | None, Option(metavar="X", help="So much may be lost in safety.")] = None,
-    waive_safety: Annotated[bool, Option("--waive-safety", help="Forecast without a proof of safety.")] = False,
+    waive_safety: Annotated[str | None, Option(metavar="WHY", help="Forecast without a proof of safety.")] = None,
 ) -> Output:
     """Forecast what a proof can show before anything is run: the gain that the tasks can prove, and what more needs.
 
@@ -445,7 +448,7 @@ def plan(
     how, count, tries, line, least = _planned(config, tasks, seeds)
     changed: dict[str, Any] = {"alpha": alpha, "max_safety_regression": max_safety_regression}
     how = replace(how, **{name: value for name, value in changed.items() if value is not None})
-    how = replace(how, max_safety_regression=None) if waive_safety else how
+    how = how if waive_safety is None else replace(how, max_safety_regression=None)
     rate = base_rate
     with ExitStack() as stack:
         try:
@@ -514,7 +517,7 @@ def anchor(
         found = view_of(opened, opened.runs.get(status.run_id), code)
         message = tell_anchor(opened, made, status.run_id, who=who(), now=time.time())
     if message is not None:
-        print("\n".join(folded(message)), file=sys.stderr)
+        say(message)
     return replace(found, code=code or int(message is not None))
 
 
@@ -530,7 +533,7 @@ def show_run(
 def _tell_forecast(store: Store, made: PairedEvaluation) -> None:
     """Before anything runs: whether it can decide at all."""
     from holdfast.pipeline.leaks import leak_finding
-    from holdfast.pipeline.plan import UNKNOWN_RATE, base_rate, charged_next
+    from holdfast.pipeline.plan import UNKNOWN_RATE, base_rate, charged_next, tell
     from holdfast.prove.plan import forecast
 
     policy = made.candidate.name.rpartition("@")[0]
@@ -539,11 +542,11 @@ def _tell_forecast(store: Store, made: PairedEvaluation) -> None:
         leaked = leak_finding(store, store.releases.get(made.candidate.name), {one.id: one.input for one in made.tasks})
         if leaked.count:
             why = f"{made.candidate.name} learnt from {leaked.count} of these tasks, and no gate will open for that"
-            print("\n".join(folded(f"{why}: {leaked.detail}")), file=sys.stderr)
+            say(f"{why}: {leaked.detail}")
         how, rate = charged_next(how, store, policy, [one.input for one in made.tasks]), base_rate(store, policy, how)
     known = UNKNOWN_RATE if rate is None else rate
     told = forecast(how, tasks=len(made.tasks), seeds=len(made.seeds), base_rate=known, least=made.least)
-    print("\n".join(line for one in told.lines for line in folded(one)), file=sys.stderr)
+    tell(told)
 
 
 def _check_prove(

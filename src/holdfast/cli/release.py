@@ -19,10 +19,11 @@ from typer import Argument, Option
 from holdfast.cli import show
 from holdfast.cli.options import ApiToken, CommandSet, Host, Output, Port, StoreOptions, needing, who
 from holdfast.cli.report import write_page
-from holdfast.cli.show import folded, left, near, step
+from holdfast.cli.show import left, near, step
 from holdfast.contracts.commands import LONGEST_WHY
 from holdfast.contracts.errors import BadInput, NotFound
-from holdfast.contracts.evidence import Decision, Evidence, MetricComparison, Reason
+from holdfast.contracts.evidence import Decision, Evidence, MetricComparison, Reason, comparison_row
+from holdfast.contracts.lines import folded
 from holdfast.contracts.records import decode, loads
 from holdfast.contracts.release import PolicyKind, Stage
 from holdfast.promote.gate import ALLOWED, NAMES, Criteria, SpreadLimits
@@ -104,10 +105,12 @@ def _findings(store: Store, release: Release, audit: str | None, golden: str | N
     if golden is not None:
         folder = store.reports.parent / "golden"
         if not goldens.is_name(golden):
-            raise BadInput(f"--golden {golden}", why="is no name of one", remedy="'holdfast golden list' shows them")
+            raise BadInput(
+                f"--golden {golden}", why="is no name of one", remedy="'holdfast prove golden list' shows them"
+            )
         kept, made = (goldens.read(folder / f"{golden}{suffix}.json") for suffix in ("", ".replay"))
         if made.weights_sha256 != resolve(store, release.id).sha256:
-            remedy = f"holdfast golden replay {golden} --version {release.id}"
+            remedy = f"holdfast prove golden replay {golden} --version {release.id}"
             raise BadInput(f"golden {golden}", why=f"its last replay is of {made.version}", remedy=remedy)
         changed = goldens.check(kept, made, signed=goldens.signed(store))
     return data, changed
@@ -629,11 +632,11 @@ def metric_name(metric: str) -> str:
 
 
 def metric_line(one: MetricComparison) -> str:
-    """A comparison on one line; above 0 the candidate is better."""
-    margin = f", may lose {one.margin:g}" if one.margin else ""
-    ends = f"{one.interval.low:+.3f} to {one.interval.high:+.3f} at {one.interval.level:.0%}"
-    corrected = "" if one.corrected is None else f", {one.corrected:+.3f} corrected"
-    return f"{metric_name(one.metric):<11} {one.difference:+.3f} ({ends}){corrected}, p {one.p_value:.2g}{margin}"
+    """A comparison on one line, in the metric's own units, with a word that says whether that is better."""
+    row = comparison_row(one)
+    corrected = f", {row.corrected} corrected" if row.corrected else ""
+    figures = f"{row.difference} {row.candidate} ({row.sure}){corrected}, p {one.p_value:.2g}"
+    return f"{row.metric:<11} {figures}"
 
 
 STATES = {"open": "undecided"}  # of a guard's reading; a gate alone is open or closed
@@ -737,8 +740,9 @@ def _evidence_lines(evidence: Evidence | None) -> list[str]:
     if evidence is None:
         return []
     about = f"evidence: {evidence.episodes} tasks of {evidence.suite}, against {evidence.baseline}"
-    titles = [*folded(about), "higher is better:"]
-    return titles + [f"  {metric_line(one)}" for one in evidence.comparisons.values()]
+    levels = {one.interval.level for one in evidence.comparisons.values()}
+    about += f" (at {', '.join(f'{100 * one:g} %' for one in sorted(levels))})" if levels else ""
+    return folded(about) + [f"  {metric_line(one)}" for one in evidence.comparisons.values()]
 
 
 def _line(key: str, text: str) -> list[str]:

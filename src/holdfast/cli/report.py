@@ -1,4 +1,4 @@
-"""`holdfast report …`: benchmark reports and proofs: publish, list, validate, archive, and show them as a page."""
+"""`holdfast prove report …`: reports and proofs: publish, list, validate, archive, and show them as a page."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def find_proof(what: str, folder: Path) -> Path:
     meant = _starting(begin, numbered)
     if not meant or not run:
         why = f"there is no proof of it in {near(folder)}"
-        raise BadInput(f"run {what}", why=why, remedy="'holdfast report list' shows all")
+        raise BadInput(f"run {what}", why=why, remedy="'holdfast prove report list' shows all")
     if len({run for run, *_ in meant}) > 1:
-        raise BadInput(f"run {what}", why="several start so", remedy="write more of it: 'holdfast report list'")
+        raise BadInput(f"run {what}", why="several start so", remedy="write more of it: 'holdfast prove report list'")
     return proofs[max(meant)[-1]]
 
 
@@ -445,7 +445,7 @@ def _print_document(path: Path, data: dict[str, Any] | None, problems: list[Prob
     print(near(path))
     print("true, recomputed from its samples" if not problems else _how_many(problems))
     if problems:
-        print(f"all problems: holdfast report validate {near(path)}")
+        print(f"all problems: holdfast prove report validate {near(path)}")
 
 
 def _print_metrics(data: dict[str, Any]) -> None:
@@ -516,11 +516,11 @@ def _files(path: Path) -> list[Path]:
         found = sorted(file for file in path.rglob("*.json") if kind_of(file.name))
         if not found:
             raise BadInput(
-                f"folder {path}", why="holds no reports", remedy="'holdfast report list' shows what there is"
+                f"folder {path}", why="holds no reports", remedy="'holdfast prove report list' shows what there is"
             )
         return found
     if not path.is_file():
-        raise BadInput(f"report {path}", why="there is none", remedy="'holdfast report list' shows what there is")
+        raise BadInput(f"report {path}", why="there is none", remedy="'holdfast prove report list' shows what there is")
     return [path]
 
 

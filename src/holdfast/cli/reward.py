@@ -22,6 +22,7 @@ from holdfast.cli.options import CommandSet, Json, Limit, Output, RolloutText, S
 from holdfast.cli.show import count, fold, one_line, pairs, print_table
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
+from holdfast.contracts.lines import say
 from holdfast.contracts.records import decode
 from holdfast.contracts.reward import TURN_REWARD, TURN_SOURCES, RewardBreakdown, RewardTerm
 from holdfast.contracts.task import asked_of
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 REWARD_EPILOG = """What was told stands: the same once more changes nothing, another value for the same name, source and
 turn is refused (5). A reward counts for what is learnt from then on; steps that were made before stay as they are.
 
-The ledger has who told it: 'holdfast ledger'."""
+The ledger has who told it: 'holdfast store ledger'."""
 
 
 def reward(
@@ -128,13 +129,13 @@ def _scorings(run: str, at: StoreOptions, name: str | None, limit: int) -> Outpu
     if name is None:
         listed = found.scorings()
         rows = [(one.name, one.rollouts, one.who, pairs(one.scorers)) for one in listed]
-        next_ = f"next:\n  holdfast rewards {found.id} --scoring {listed[-1].name}{at}" if listed else ""
+        next_ = f"next:\n  holdfast reward show {found.id} --scoring {listed[-1].name}{at}" if listed else ""
 
         def table() -> None:
             print_table(("scoring", ">rollouts", "who", "~by"), rows)
             print(next_)
 
-        empty = f"{found.id} has no scoring beside its own rewards; 'holdfast evaluate' and 'rescore' make them"
+        empty = f"{found.id} has no scoring beside its own rewards; 'holdfast reward evaluate' and 'rescore' make them"
         return Output({"run": found.id, "scorings": listed}, table if listed else empty)
     said = found.scoring(name)
 
@@ -294,7 +295,7 @@ HELP = "y yes, n no, u cannot be told, s skip, q quit; a reason may follow"
 LONGEST = 2000  # characters of one part that are shown
 LABEL_EPILOG = f"""Answer with {HELP}: "n the total is wrong".
 
-Labels are kept at once, with your login as who made them, and are used by 'holdfast judge calibrate'."""
+Labels are kept at once, with your login as who made them, and are used by 'holdfast reward judge calibrate'."""
 
 
 def label(
@@ -313,11 +314,11 @@ def label(
             print("nothing waits for a label")
             return
         if not sys.stdin.isatty():
-            remedy = "use a terminal; what a program knows goes in with: holdfast judge calibrate --labels FILE"
+            remedy = "use a terminal; what a program knows goes in with: holdfast reward judge calibrate --labels FILE"
             raise BadInput("label", why="a label is a person's word, and the input is no terminal", remedy=remedy)
         done = _ask(opened, waiting, name or who())
         left = opened.judgements.waiting()
-    print(f"\n{show.count(done, 'label')} kept, {left} to go" + (f": holdfast label{at}" if left else ""))
+    print(f"\n{show.count(done, 'label')} kept, {left} to go" + (f": holdfast reward label{at}" if left else ""))
 
 
 def _ask(opened: Store, waiting: list[ReviewRequest], name: str) -> int:
@@ -409,7 +410,10 @@ def run_judges(
     policy: Annotated[str | None, Option(metavar="NAME", help="Whose answers these are.")] = None,
     role: Annotated[str, Option(metavar="ROLE", help="train or audit: no judge is both for a policy.")] = "audit",
 ) -> Output:
-    """Ask: the rules first, then each judge in turn until one is sure. What stays open waits for 'holdfast label'."""
+    """Ask the rules first, then each judge in turn until one is sure.
+
+    What stays open waits for 'holdfast reward label'.
+    """
     from holdfast.pipeline.judges import is_verifier
 
     on, artefacts = _criterion(criterion, own), answers(file)
@@ -423,7 +427,7 @@ def run_judges(
             opinions = asyncio.run(_opinions(opened, on, artefacts, judges, advance))
     if any(map(is_verifier, judge)) and (bare := sum(not one.detail.get("messages") for one in artefacts)):
         lacking = f"{bare} of {show.count(len(artefacts), 'answer')} without detail.messages"
-        print(f"{lacking}, which is all that the verifier reads", file=sys.stderr)
+        say(f"{lacking}, which is all that the verifier reads")
     return Output([_told(one) for one in opinions], lambda: _print_opinions(on.id, opinions, str(at)))
 
 
@@ -434,7 +438,7 @@ def _print_opinions(criterion: str, opinions: Sequence[Opinion], at: str) -> Non
     counted = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("decided", "abstained", "disputed"))
     print(f"\n{criterion}: {counted}; cost {sum(one.cost for one in opinions):g}")
     if counts["abstained"] + counts["disputed"]:
-        print(f"next:\n  holdfast label{at}")
+        print(f"next:\n  holdfast reward label{at}")
 
 
 @judge_app.command("calibrate")
@@ -479,8 +483,8 @@ def estimate_share(
 ) -> Output:
     """Estimate the share of answers that holds, with the judge's errors taken out and an interval.
 
-    Labels of these very answers ('holdfast label', 50 or more, drawn by chance) and the judge are used together, by
-    PPI++. Without them the judge's calibration on other answers corrects its mean, by Rogan and Gladen.
+    Labels of these very answers ('holdfast reward label', 50 or more, drawn by chance) and the judge are used together,
+    by PPI++. Without them the judge's calibration on other answers corrects its mean, by Rogan and Gladen.
     """
     on, artefacts = _criterion(criterion, own), answers(file)
     with at.open(migrate=False) as opened:
@@ -516,13 +520,13 @@ def report_judges(at: StoreOptions) -> Output:
         found, asked = opened.judgements.calibrations(), opened.judgements.asked()
         roles, waiting = opened.judgements.appointments(), opened.judgements.waiting()
     counts = [dict(zip(("judge", "criterion", "prompt", "n", "cost", "last_at"), one, strict=True)) for one in asked]
-    lines = [] if found else [f"no judge is calibrated; to begin:\n  holdfast judge calibrate --tooluse 300{at}"]
+    lines = [] if found else [f"no judge is calibrated; to begin:\n  holdfast reward judge calibrate --tooluse 300{at}"]
     for one in found:
         lines += [*_calibration_lines(one), ""]
     for name, on, _, n, cost, _ in asked:
         lines.append(f"{name} on {on}: {show.count(n, 'judgement')} kept, cost {cost:g}")
     lines += [f"{given.judge} is the {given.role} judge of {given.policy}" for given in roles]
-    lines.append(f"{show.count(waiting, 'answer')} to label" + (f": holdfast label{at}" if waiting else ""))
+    lines.append(f"{show.count(waiting, 'answer')} to label" + (f": holdfast reward label{at}" if waiting else ""))
     data = {"calibrations": found, "asked": counts, "waiting": waiting, "appointments": roles}
     return Output(data, "\n".join(lines))
 
@@ -543,7 +547,7 @@ def train_verifier(
     with show.progress("learning", None):
         manifest = plant(found, output, recipe, created_at=time.time())
     made = f"{output}: from {manifest.notes['answers']} answers, sha256 {manifest.sha256[:16]}…"
-    following = f"next:\n  holdfast judge calibrate --tooluse 300 --judge {shlex.quote(str(output))}"
+    following = f"next:\n  holdfast reward judge calibrate --tooluse 300 --judge {shlex.quote(str(output))}"
     return Output({"folder": output, "sha256": manifest.sha256, "notes": manifest.notes}, f"{made}\n{following}")
 
 
@@ -583,7 +587,7 @@ async def _calibrate(opened: Store, on: Criterion, asked: Judge) -> Calibration:
 
     known = best_labels(opened.judgements.labels(on.id))
     if not known:
-        remedy = "add some: --tooluse N, --labels FILE, or holdfast label"
+        remedy = "add some: --tooluse N, --labels FILE, or holdfast reward label"
         raise BadInput(f"labels on {on.id}", why="there are none in the store", remedy=remedy)
     artefacts = [opened.judgements.item(sha256) for sha256 in sorted(known)]
     before = opened.judgements.of(on.id, judge=asked.name, prompt=asked.prompt(on))

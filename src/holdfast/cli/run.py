@@ -15,6 +15,7 @@ from typer import Argument, Option
 from holdfast.cli import show
 from holdfast.cli.main import ALIASES
 from holdfast.cli.options import (
+    CONFIG,
     DEFAULT_STORE,
     Leave,
     Limit,
@@ -25,6 +26,7 @@ from holdfast.cli.options import (
     settings_of,
     who,
 )
+from holdfast.cli.prompts import PromptOptions, searched_in
 from holdfast.contracts.errors import BadInput, IllegalMove
 from holdfast.contracts.rollout import Split
 from holdfast.contracts.run import RunState
@@ -39,7 +41,7 @@ OPTIMIZE_EPILOG = "Older names, still accepted, each with a warning:\n\n\b\n" + 
 
 Config = Annotated[
     Path | None,
-    Option("--config", "--prompt-optimization-config", metavar="FILE", help="The run's settings, JSON or TOML."),
+    Option("--config", "--prompt-optimization-config", metavar="FILE", help="The same as CONFIG."),
 ]
 StoreFile = Annotated[
     str,
@@ -96,6 +98,10 @@ class ProxyFlags:
 
 def optimize(
     proxy: ProxyFlags,
+    search: PromptOptions,
+    file: Annotated[
+        Path | None, Argument(metavar="CONFIG", help="The settings, JSON or TOML; else holdfast.toml.")
+    ] = None,
     config: Config = None,
     store: StoreFile = DEFAULT_STORE,
     json: JsonReport = False,
@@ -110,12 +116,20 @@ def optimize(
 ) -> None:
     """Run the rollouts of a config file against a model or a Python agent, and record how well they did.
 
+    With --search, or a `prompt_search` block in the file, prompts are proposed and raced on the `optimize` tasks, and
+    the best one is proved on the `validate` tasks.
+
     The key of the model's endpoint is read from OPENAI_API_KEY. Ctrl-C hands running work back and stops; the
     run can then be taken up with --resume.
     """
+    if file is not None and config is not None:
+        raise BadInput("CONFIG", why="and --config were both given", remedy="keep one of the two")
+    config = file if config is None else config
     proxy.check(config is not None or resume is not None)
     if proxy.proxy_server:
         return proxy.start(StoreOptions(store, project))
+    if config is None and resume is None and Path(CONFIG).is_file():
+        config = Path(CONFIG)
     from holdfast.cli.drive import drive, report, switched_off
     from holdfast.contracts.settings import load_settings, override
     from holdfast.operate.switches import snapshot_of
@@ -128,8 +142,12 @@ def optimize(
         raise BadInput("--resume", why=why, remedy="leave --agent and --model out, or start a new run")
     if (config is None) == (resume is None):
         why = "is missing" if config is None else "and --resume were both given"
-        raise BadInput("--config", why=why, remedy="give the file with the run's settings, or --resume RUN")
+        raise BadInput("CONFIG", why=why, remedy="give the file with the run's settings, or --resume RUN")
     settings = None if config is None else override(load_settings(config), **flags)
+    if settings is None:
+        search.refuse("--resume")
+    else:
+        settings = search.over(settings, is_asked=settings.prompt_search is not None)
     # All is checked before the store is touched.
     spec = None if settings is None else optimize_spec(settings)
     how: dict[str, Any] = {} if settings is None else {"poll_s": settings.poll_interval_ms / 1000}
@@ -142,7 +160,7 @@ def optimize(
         begun = snapshot_of(opened, clock=time.time, environment=os.environ)
         status, shown, code = drive(opened, spec, resume)
         off = switched_off(opened, status.run_id, spec, begun)
-        report(status, shown, as_json=json, off=off)
+        report(status, shown, as_json=json, off=off, searched=searched_in(opened, status.run_id))
         raise typer.Exit(code)
 
 
@@ -162,14 +180,14 @@ def work(
         found = opened.runs.get(run)
         settings = settings_of(opened, found)
         if found.state is not RunState.RUNNING:
-            remedy = f"'holdfast optimize --resume {found.id}' takes it up again"
+            remedy = f"'holdfast run start --resume {found.id}' takes it up again"
             raise IllegalMove(f"run {found.id}", why=f"is {found.state}, not running", remedy=remedy)
         spec = optimize_spec(override(settings, worker_count=workers))
 
         async def main() -> tuple[PoolStats, int]:
             control = Control()
             with obeying(control) as caught:
-                tally = await assist(opened, spec, found.id, control, clock=time.time)
+                tally = await assist(opened, spec, found.id, control, clock=opened.clock)
             return tally, caught.exit_code
 
         tally, exit_code = asyncio.run(main())

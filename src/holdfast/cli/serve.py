@@ -34,6 +34,7 @@ from holdfast.cli.options import (
 from holdfast.cli.reward import BaseUrl, named
 from holdfast.contracts.commands import Role
 from holdfast.contracts.errors import BadInput, HoldfastError, NotFound
+from holdfast.contracts.lines import say
 
 if TYPE_CHECKING:
     import socket
@@ -66,8 +67,8 @@ def serve(
     """Serve the pages of a store: what is live and why, runs, rollouts, learning, proofs, releases, alerts, the ledger.
 
     Nothing answers without a token but /healthz and the login. On this machine alone, the first start makes one for an
-    admin and prints it, once; to be reached from elsewhere it needs one beforehand ('holdfast tokens add'), and a proxy
-    with TLS before it (then say --tls-proxy). /openapi.json tells of all that programs may ask, /metrics is for
+    admin and prints it, once. To be reached from elsewhere it needs one beforehand ('holdfast control tokens add'), and
+    a proxy with TLS before it (then say --tls-proxy). /openapi.json lists all that programs may ask, /metrics is for
     Prometheus.
     """
     with needing("serve"):
@@ -82,7 +83,8 @@ def serve(
         print(f"holdfast at http://{address_of(listening)}/ for {opened.url} (Ctrl-C ends it)", flush=True)
         if token is not None:
             print(
-                f"  sign in with {token}\n  (an admin's, shown this once; 'holdfast tokens' makes others)", flush=True
+                f"  sign in with {token}\n  (an admin's, shown this once; 'holdfast control tokens' makes others)",
+                flush=True,
             )
         watchman = AlertWatcher(opened, clock=time.time, sinks=sinks) if watch else None
         _run(opened, listening, made, watchman, is_behind_tls=tls_proxy)
@@ -93,7 +95,7 @@ def _opened(at: StoreOptions) -> Store:
     try:
         return at.open(create=False)
     except NotFound as error:
-        remedy = "check --store; 'holdfast quickstart' or 'holdfast optimize' makes one"
+        remedy = "check --store; 'holdfast quickstart' or 'holdfast run start' makes one"
         raise NotFound(error.what, why=error.why, remedy=remedy) from None
 
 
@@ -105,7 +107,9 @@ def _first_token(store: Store, *, host: str, is_near: bool) -> str | None:
         return None
     if not is_near:
         why = "others could reach it, and the store has no good token"
-        raise BadInput(f"--host {host}", why=why, remedy="'holdfast tokens add NAME --role admin' makes the first")
+        raise BadInput(
+            f"--host {host}", why=why, remedy="'holdfast control tokens add NAME --role admin' makes the first"
+        )
     token = mint()
     store.tokens.add(who(), Role.ADMIN, digest(token), time.time()).result()
     return token
@@ -148,7 +152,7 @@ def _run(
     store: Store, listening: socket.socket, town: TownPage | None, watchman: AlertWatcher | None, *, is_behind_tls: bool
 ) -> None:
     """Until Ctrl-C, or SIGTERM; the watchman looks beside it, and begins again where the store failed it."""
-    from holdfast.cli.main import say
+    from holdfast.contracts.lines import say
     from holdfast.operate.app import app, server
 
     async def looking(watchman: AlertWatcher) -> None:
@@ -300,8 +304,8 @@ def mcp(
 ) -> None:
     """Serve MCP clients: judge, compare, evaluate a diff, look up runs, decisions and budgets.
 
-    Each --judge is asked where the rules cannot tell; what it says counts where it is calibrated ('holdfast judge
-    calibrate'). Its key is read from OPENAI_API_KEY.
+    Each --judge is asked where the rules cannot tell; what it says counts where it is calibrated ('holdfast reward
+    judge calibrate'). Its key is read from OPENAI_API_KEY.
     """
     with needing("mcp"):
         import mcp.server.stdio  # noqa: F401
@@ -314,7 +318,7 @@ def mcp(
             print(f"{tool.name}\n  {tool.says}")
         return
     if sys.stdin.isatty():
-        print("it speaks MCP on stdin, which a client would start and hold; Ctrl-C ends it", file=sys.stderr)
+        say("MCP is spoken on stdin and stdout: a client starts this command. Ctrl-C ends it")
     token = os.environ.get(TOKEN)
     note = partial(desk.note, token)
     made = server(looking(desk), lambda: ordering(desk, token), version=version("holdfast"), note=note)

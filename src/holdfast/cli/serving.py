@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from holdfast.cli.main import say
 from holdfast.cli.options import address_of, ended_by_sigterm, who
-from holdfast.cli.show import folded, one_line
+from holdfast.cli.show import one_line
 from holdfast.collect import endpoint
 from holdfast.collect.chat_format import spell_byte
 from holdfast.collect.proxy.budgets import own_token_bytes
 from holdfast.collect.proxy.dialect import Chat
 from holdfast.collect.proxy.upstream import Relay, Upstream, Upstreams
 from holdfast.contracts.errors import HoldfastError
+from holdfast.contracts.lines import folded, say
 from holdfast.contracts.release import Release
 from holdfast.contracts.run import RunState
 from holdfast.operate.briefs import happened
 from holdfast.operate.canary_controller import WHO, Looked, run_controller
+from holdfast.operate.lifecycle import end_left_behind
 from holdfast.operate.service import KIND, Capture, ChatModel, Service
 from holdfast.pipeline.versions import endpoint_model, open_local, resolve
 from holdfast.privacy.scrub import Scrub, key_in
@@ -87,8 +88,9 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
         service.as_stored = scrub.text
     capture, run_id, driver = None, None, 0
     if how.is_recorded:
+        await asyncio.to_thread(end_left_behind, store, who=who(), now=store.clock())
         begun = await store.runs.begin(
-            kind=KIND, model_ref=policy, settings={}, salt=secrets.token_hex(2), who=who(), now=time.time()
+            kind=KIND, model_ref=policy, settings={}, salt=secrets.token_hex(2), who=who(), now=store.clock()
         )
         run_id, driver = begun.id, begun.driver
         scrubbing: dict[str, Any] = {} if scrub is None else {"scrub": scrub.call, "as_stored": scrub.text}
@@ -135,7 +137,7 @@ async def _serve(store: Store, policy: str, listening: socket.socket, how: Servi
         if upstreams is not None:
             await upstreams.close()
         if run_id is not None:
-            await store.runs.end(run_id, RunState.COMPLETED, who=who(), now=time.time(), driver=driver)
+            await store.runs.end(run_id, RunState.COMPLETED, who=who(), now=store.clock(), driver=driver)
 
 
 def banner(routing: Routing, address: str, policy: str, run: str | None, *, is_scrubbed: bool) -> list[str]:
@@ -180,7 +182,7 @@ async def _go_on(what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> No
 async def _keep_beating(store: Store, run: str, driver: int) -> None:
     while True:
         await asyncio.sleep(BEAT_S)
-        await store.runs.beat(run, driver=driver, now=time.time())
+        await store.runs.beat(run, driver=driver, now=store.clock())
 
 
 class News:
@@ -201,7 +203,7 @@ class News:
                     ):
                         what, why = happened(entry)
                         print("\n".join(folded(one_line(f"{what}, by {entry.who} ({why})"))), flush=True)
-            await self._store.changes.after(RELEASES, seen)
+            await self._store.changes.moved(RELEASES, seen)
 
 
 def _tell(looked: Looked) -> None:

@@ -11,9 +11,9 @@ from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any, Protocol
 
+from holdfast.contracts.lines import WIDTH, folded
 from holdfast.contracts.records import encode
 
 if TYPE_CHECKING:
@@ -192,15 +192,6 @@ def progress(title: str, total: int | None, console: Console | None = None) -> I
             timer.join()  # else it could start the bar after it was stopped
         if bar.live.is_started:  # stopping prints a line all the same
             bar.stop()
-
-
-WIDTH = 79
-
-
-def folded(text: str, indent: str = "", hanging: str = "") -> list[str]:
-    """A text in lines of 80 columns, all but the first with `hanging` more before them; paths and codes stay whole."""
-    wrapper = TextWrapper(WIDTH, indent, indent + hanging, break_long_words=False, break_on_hyphens=False)
-    return wrapper.wrap(text)
 
 
 def fold(text: str, indent: str = "") -> str:

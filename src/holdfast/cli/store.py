@@ -34,6 +34,7 @@ from holdfast.cli.options import (
 )
 from holdfast.contracts import records
 from holdfast.contracts.errors import BadInput, NotFound
+from holdfast.contracts.lines import say
 from holdfast.contracts.records import PUBLISHED
 from holdfast.contracts.rollout import AttemptState
 
@@ -77,7 +78,7 @@ def document(name: str, names: list[str]) -> dict[str, Any]:
     if name in records.PUBLISHED:
         return records.schema(records.PUBLISHED[name])
     close = difflib.get_close_matches(name, names, n=1)
-    remedy = f"did you mean {close[0]}?" if close else "'holdfast schema' lists the names"
+    remedy = f"did you mean {close[0]}?" if close else "'holdfast store schema' lists the names"
     raise NotFound(f"schema {name!r}", why="is not published", remedy=remedy)
 
 
@@ -271,8 +272,8 @@ def export(
 ) -> None:
     """Write every record as JSON lines, all from one snapshot.
 
-    With --as, the trajectories or advantage batches of a run, one published record a line: 'holdfast schema trajectory'
-    and 'holdfast schema advantage-batch' describe them.
+    With --as, the trajectories or advantage batches of a run, one published record a line:
+    'holdfast store schema trajectory' and 'holdfast store schema advantage-batch' describe them.
     """
     if only is not None and run not in (None, only):
         raise BadInput(f"--run {run}", why=f"another run, {only}, was named too", remedy="name one of the two")
@@ -316,9 +317,9 @@ def _export_learning(store: Store, file: TextIO, run: str, kind: str, left_out: 
     told = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in left_out.items())
     if not written:
         why = f"has no {kind}" + (f": {told}" if told else ", and no rollouts")
-        raise NotFound(f"run {run}", why=why, remedy=f"'holdfast rollouts {run}' lists what it did")
+        raise NotFound(f"run {run}", why=why, remedy=f"'holdfast run rollouts {run}' lists what it did")
     if told:
-        print(f"left out: {told}", file=sys.stderr)
+        say(f"left out: {told}")
     return {RECORDS[kind][0]: written}
 
 

@@ -16,8 +16,9 @@ import typer
 from typer import Option
 
 from holdfast.cli.options import Output, StoreOptions, check_torch, store_flags
-from holdfast.cli.show import count, folded, print_table
+from holdfast.cli.show import count, print_table
 from holdfast.contracts.errors import BadInput
+from holdfast.contracts.lines import folded
 
 if TYPE_CHECKING:
     from holdfast.workloads.targets import TargetResult

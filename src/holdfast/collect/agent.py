@@ -38,6 +38,7 @@ from holdfast.contracts.trace import PARTIAL, TAG, TRUNCATED, ModelCall, Span, S
 MAX_ERROR = 2000  # characters of an error in one line
 MAX_TRACEBACK = 16_000  # bytes
 OURS = str(Path(__file__).parent) + os.sep  # frames of ours are left out of tracebacks
+CONTRACTS = str(Path(__file__).parents[1] / "contracts") + os.sep  # a task that an agent reads
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _parent: ContextVar[int | None] = ContextVar("holdfast_parent", default=None)
 
@@ -138,7 +139,7 @@ def _first(stack: list[FrameSummary]) -> int:
 
 
 def _is_theirs(frame: FrameSummary) -> bool:
-    return not frame.filename.startswith((OURS, *LIBRARIES, "<frozen"))
+    return not frame.filename.startswith((OURS, CONTRACTS, *LIBRARIES, "<frozen"))
 
 
 def _place(stack: list[FrameSummary]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -64,6 +65,7 @@ def _wrong(url: str) -> str | None:
     return None if HOST.fullmatch(host) and port else "is no address of a host"
 
 
+REACH_S = 5.0  # for a connection, before anything is begun
 NO_ANSWER = 0  # in place of an HTTP status
 LARGEST = 64 * 2**20  # bytes of an answer
 BUSY = frozenset({408, 409, 425, 429})
@@ -145,6 +147,20 @@ class Client:
         if not _may_pass(status):
             self._way = way
         return way
+
+    async def check_reachable(self) -> None:
+        """BadInput where nothing listens at the address: no request is sent, and nothing is retried."""
+        host, port = URL(self._base).raw_host, URL(self._base).port
+        try:
+            async with asyncio.timeout(REACH_S):
+                _, writer = await asyncio.open_connection(host, port)
+            writer.close()
+        except (OSError, TimeoutError) as error:
+            number = getattr(error, "errno", None) or 0  # of a name that nobody knows it is below 0
+            says = os.strerror(number) if number > 0 else str(error) or f"no answer in {REACH_S:g} s"
+            remedy = "start its server, or check the address (--base-url, base_url, OPENAI_BASE_URL)"
+            what = f"model {self.model} at {self._base}"
+            raise BadInput(what, why=f"cannot be reached: {says}", remedy=remedy) from error
 
     async def close(self) -> None:
         """Closes this event loop's connections now, not at the loop's end."""

@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.collect.agent import TurnTerms, scored_without
 from holdfast.collect.executors import Clock, Slot
 from holdfast.contracts.budget import BudgetChange
-from holdfast.contracts.errors import Fault, StaleLease
+from holdfast.contracts.errors import Fault, Killed, StaleLease
 from holdfast.contracts.executor import Assignment, Outcome
 from holdfast.contracts.flag import WITHOUT, features_without
 from holdfast.contracts.reward import outcome_of
@@ -40,6 +40,7 @@ class PoolTiming:
     backoff: Backoff = field(default_factory=Backoff)
 
 
+STARTS = 5  # of an agent's process, one after the other, that somebody may kill before it is ready
 LAST_LOOK_S = 0.3  # before a deadline: checks whether another agent blocks this one
 
 
@@ -173,15 +174,13 @@ class Pool:
         ripe = self.store.queue.next_ripe(self.run_id)
         if ripe is not None and ripe > looked_at:  # what was due before waits for a command, not for time
             timeout = min(timeout, max(0.0, ripe - self._clock()) + 0.001)
-        change = self.store.changes.after(QUEUE, seen)
-        waits = [asyncio.create_task(self._slot_freed.wait()), asyncio.create_task(_settled(change))]
+        moved = self.store.changes.moved(QUEUE, seen, timeout)
+        waits: list[asyncio.Task[Any]] = [asyncio.create_task(self._slot_freed.wait()), asyncio.create_task(moved)]
         try:
-            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-            if not change.settled:
-                self.store.changes.forget(change)
 
     def _start(self, claim: Claim) -> None:
         self.tally.claimed += 1
@@ -225,12 +224,19 @@ class Pool:
         await self._free_up(held.slot)
 
     async def _free_up(self, slot: Slot) -> None:
-        if not self._draining.is_set():
+        tries = 0
+        while not self._draining.is_set():
             try:
                 await slot.prepare()
-            except Fault:
-                if not self._draining.is_set():  # Ctrl-C reaches children that are only just starting as well
+                break
+            except Fault as fault:
+                tries += 1
+                if self._draining.is_set():  # Ctrl-C reaches children that are only just starting as well
+                    break
+                if not isinstance(fault, Killed) or tries >= STARTS:  # it would end the next time as well
                     raise
+            delay_s = self.pace.backoff.delay_s(tries, self._chance.random())
+            await asyncio.sleep(delay_s)
         self._free.append(slot)
         self._slot_freed.set()
 
@@ -272,7 +278,7 @@ class Pool:
             elif held.why is None:
                 await queue.finish(attempt, AttemptState.RELEASED, now=now, error="kept from running by another agent")
             else:  # past its deadline: a beat may have found it lost before its timer did
-                await queue.sweep(now=now, backoff=self.pace.backoff, chance=self._chance.random())
+                await self._sweep_once()
             return
         # Handed over at once, so the spans, the rewards and the end share one commit.
         if outcome.signals:
@@ -354,15 +360,16 @@ class Pool:
         """Obeys a command when it comes, not at the next heartbeat."""
         seen = self.store.changes.seen(ORDERS)
         while True:
-            await self.store.changes.after(ORDERS, seen)
+            await self.store.changes.moved(ORDERS, seen)
             seen = self.store.changes.seen(ORDERS)  # before the beat: an order that comes during it is not missed
             await self._beat_once()
 
     async def _sweep(self) -> None:
         while True:
-            await self.store.queue.sweep(now=self._clock(), backoff=self.pace.backoff, chance=self._chance.random())
+            await self._sweep_once()
             await asyncio.sleep(self.pace.lease_s / 3)
 
-
-async def _settled(pending: WriteFuture[None]) -> None:
-    await pending
+    async def _sweep_once(self) -> None:
+        """After our own leases were renewed: else a process that was paused would write its own attempts off."""
+        await self._beat_once()
+        await self.store.queue.sweep(now=self._clock(), backoff=self.pace.backoff, chance=self._chance.random())

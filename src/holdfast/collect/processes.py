@@ -26,7 +26,7 @@ from holdfast.collect.agent import Connect, Context, Score, load_agent
 from holdfast.collect.executors import AgentRuntime, finish_now, plainly, run_one
 from holdfast.contracts.agent import is_async
 from holdfast.contracts.budget import BudgetChange
-from holdfast.contracts.errors import Fault
+from holdfast.contracts.errors import Fault, Killed
 from holdfast.contracts.executor import Assignment, Outcome, Record, Report
 from holdfast.contracts.records import dumps
 from holdfast.contracts.rollout import AttemptState
@@ -74,11 +74,13 @@ class ProcessExecutor:
             ours.recv()
         except LOST:
             self._child.join()
-            raise Fault(
-                f"agent {self._recipe.agent}",
-                why=f"its process ended with {_exit_text(self._child.exitcode)} before it was ready",
-                remedy="see its message above",
-            ) from None
+            code = self._child.exitcode
+            kind: type[Fault] = Fault
+            remedy = "see its message above"
+            if code is not None and code < 0:  # nothing is wrong with the agent: the kernel, or somebody, was in need
+                kind, remedy = Killed, "see whether memory is short, or who kills it"
+            why = f"its process ended with {_exit_text(code)} before it was ready"
+            raise kind(f"agent {self._recipe.agent}", why=why, remedy=remedy) from None
 
     def hindered(self) -> Callable[[], bool]:
         return lambda: False

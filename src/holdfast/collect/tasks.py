@@ -37,7 +37,6 @@ SPLITS: Mapping[str, Split] = {
     **dict.fromkeys(("val", "valid", "validation", "dev", "eval", "evaluation", "test"), Split.VAL),
     **dict.fromkeys(("held_out", "held-out", "heldout", "holdout"), Split.VAL),
 }
-FEW = 30  # fewer held-out tasks than this seldom tell a better version from a lucky one
 WIDTH = 80
 SHOWN = 3  # examples of each finding in the printed report
 LONGEST = 40  # characters of a name in it
@@ -117,8 +116,6 @@ class TaskReport:
     def _size_warnings(self) -> Iterator[str]:
         if self.is_proof and not self.held_out:
             yield "No held-out tasks: nothing can be proved. Give held_out, as in held_out=0.4, or a split column."
-        elif self.is_proof and self.held_out < FEW:
-            yield f"Only {self.held_out} held-out tasks: a proof needs many, {FEW} at the very least."
         if self.is_proof and not self.train:
             yield "No train tasks: there is nothing to learn from."
 

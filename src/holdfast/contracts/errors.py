@@ -156,6 +156,16 @@ class Fault(HoldfastError):
     """Our side failed, not the agent: the attempt is retried, and is never scored as zero."""
 
 
+class NoSuccess(HoldfastError):
+    """The first rollouts of a run all failed by one error: the others would only fail, too."""
+
+    exit_code = 3
+
+
+class Killed(Fault):
+    """A process of ours was killed from outside before it could do anything: another one may fare better."""
+
+
 class Interrupted(BaseException):
     """Raised inside an agent that was cancelled or ran out of time."""
 

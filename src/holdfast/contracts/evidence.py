@@ -105,6 +105,39 @@ class MetricComparison:
         check_fields(where, self, filled=("metric", "baseline", "candidate", "method"))
 
 
+IN_UNITS = {"safety": "safety cost", "latency": "latency (s)", "cost": "tokens"}  # of all these less is better
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRow:
+    """A comparison for people: in the metric's own units and direction, and in a word whether that is better."""
+
+    metric: str
+    difference: str  # a slower candidate has a latency of +0.3
+    corrected: str
+    sure: str  # the interval; of what may get worse by a margin, the bound that was tested
+    candidate: str  # "better", "worse", "unclear", or "no worse" than a margin allows
+
+
+def comparison_row(one: MetricComparison) -> ComparisonRow:
+    sign = -1.0 if one.metric in IN_UNITS else 1.0
+    ends = sorted((sign * one.interval.low, sign * one.interval.high))
+    sure = f"{ends[0]:+.3f} to {ends[1]:+.3f}"
+    is_above, is_below = one.interval.low > 0.0, one.interval.high < 0.0
+    candidate = "better" if is_above else "worse" if is_below else "unclear"
+    if one.method == BETTING and one.margin:  # the bets were on this one side alone
+        is_proved = one.p_value <= 1.0 - one.interval.level
+        sure = f"{'below' if is_proved else 'not surely below'} {one.margin:+g}"
+        candidate = "no worse" if is_proved else "worse" if one.difference < -one.margin else "unclear"
+    return ComparisonRow(
+        metric=IN_UNITS.get(one.metric, one.metric),
+        difference=f"{sign * one.difference + 0.0:+.3f}",
+        corrected="" if one.corrected is None else f"{sign * one.corrected:+.3f}",
+        sure=sure,
+        candidate=candidate,
+    )
+
+
 class Outcome(StrEnum):
     PROMOTE = "promote"
     REJECT = "reject"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 from collections.abc import Mapping
@@ -11,22 +12,38 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast.contracts.errors import check_fields
+from holdfast.contracts.errors import LATER, check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    machine: str  # within it a number is one process's alone
+    machine: str  # within it a number is one process's alone at a time
     pid: int
+    started: str = ""  # when, as the kernel tells it: a number is given again; blank: it was not noted
 
 
 def this_process() -> Process:
-    return Process(machine=_machine(), pid=os.getpid())
+    return Process(machine=_machine(), pid=os.getpid(), started=_started(os.getpid()))
 
 
 def is_gone(process: Process) -> bool:
-    """Whether it has ended for certain: it was one of this machine, and nobody has its number."""
-    return process.machine == _machine() and not is_alive(process.pid)
+    """Whether it has ended for certain: it was one of this machine, and nobody, or another one, has its number."""
+    if process.machine != _machine():
+        return False
+    is_another = process.started not in ("", _started(process.pid))
+    return is_another or not is_alive(process.pid)
+
+
+def place_of_processes() -> str:
+    """A short name for this machine and its pid namespace: numbers of processes mean something within it alone."""
+    return hashlib.sha256(_machine().encode()).hexdigest()[:6]
+
+
+def _started(pid: int) -> str:
+    """The 22nd field of its line, in ticks since the machine was started; the second may have blanks in it."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return ""
 
 
 def is_alive(pid: int) -> bool:
@@ -124,6 +141,7 @@ class Status:
     lesson: str | None = None  # what is going on, or was last
     rl_optimizer: Mapping[str, Any] | None = None  # what the optimizer did; None: it is off, or has not run yet
     outcomes: Mapping[str, int] = field(default_factory=dict)  # of the succeeded: right, wrong, not_checked
+    prompt_search: Mapping[str, Any] | None = field(default=None, metadata=LATER)  # rounds, front, spent and budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -346,7 +346,8 @@ class ImproveBlock(BaseModel):
     steps: Count = 8  # of learning, in each iteration
     step_tasks: Count = 16  # in each step, in the order of the file
     samples: Annotated[int, Field(ge=2, le=1000)] = 8  # attempts at each task
-    algorithm: Literal["grpo", "ppo"] | None = None  # None: grpo, and ppo where a run is followed
+    algorithm: Literal["grpo", "ppo", "prompt_search"] | None = None  # None: prompt_search where the weights are out of
+    # reach, ppo where a run is followed, else grpo
     learning_rate: Positive | None = None  # older name of grpo.learning_rate
     budget_s: Seconds | None = None  # of learning, over all iterations; None: as much as it takes
     follow: Name | None = None  # learn from the finished rollouts of this run, as they arrive, instead of practising
@@ -357,12 +358,46 @@ class ImproveBlock(BaseModel):
 
     @model_validator(mode="after")
     def _together(self) -> ImproveBlock:
-        if self.follow is not None and self.algorithm == "grpo":
+        if self.follow is not None and self.algorithm in ("grpo", "prompt_search"):
             why = "conversations that are followed have none beside them to be compared with"
-            raise _rule(why, "use ppo, or leave it out", at='improve.algorithm = "grpo"')
+            raise _rule(why, "use ppo, or leave it out", at=f'improve.algorithm = "{self.algorithm}"')
         if self.algorithm == "ppo" and self.learning_rate is not None:
             at = f"improve.learning_rate = {self.learning_rate:g}"
             raise _rule("is GRPO's", "set rl_optimizer.ppo.learning_rate", at=at)
+        return self
+
+
+class ReflectionBlock(BaseModel):
+    """The chat model that reads what went wrong and writes prompts."""
+
+    model_config = STRICT
+
+    model: Name
+    base_url: Annotated[str, AfterValidator(partial(_url, at="prompt_search.reflection.base_url"))] | None = None
+
+
+class PromptSearchBlock(BaseModel):
+    """How a better prompt is searched for. The block alone makes `optimize` search."""
+
+    model_config = STRICT
+
+    candidates: Annotated[tuple[str | dict[str, Any], ...], Field(strict=False)] = ()  # yours, to begin with
+    proposers: Annotated[tuple[Name, ...], Field(strict=False)] | None = None  # names, or FILE.py:CLASS; None: by rule
+    phrases: Entries | None = None  # the bank of sentences of those that go by rule; None: ours
+    rollouts: Annotated[int, Field(ge=1, le=COLUMN)] | None = None  # of search and proof together, never passed
+    tokens: Annotated[int, Field(ge=1)] | None = None  # the same in tokens, read and written
+    money: Weight | None = None  # the same in money
+    prices: Annotated[tuple[Weight, Weight], Field(strict=False)] | None = None  # of a million tokens read, written
+    token_price: Weight = 0.0  # reward that a thousand tokens of an answer cost
+    forbidden: Entries = ()  # strings that no proposed prompt may contain
+    allowed: Entries = ()  # expected answers that it may name all the same, as labels
+    reflection: ReflectionBlock | None = None
+
+    @model_validator(mode="after")
+    def _together(self) -> PromptSearchBlock:
+        if self.money is not None and self.prices is None:
+            at = f"prompt_search.money = {self.money:g}"
+            raise _rule("what tokens cost is not known", "give prices, as in [0.15, 0.60] for a million each", at=at)
         return self
 
 
@@ -448,7 +483,7 @@ def _tasks(value: Any) -> Any:
 
 
 class OptimizeSettings(BaseModel):
-    """One `holdfast optimize` run: what it works on, with what, and at which pace."""
+    """One `holdfast run start` run: what it works on, with what, and at which pace."""
 
     model_config = STRICT
 
@@ -462,6 +497,7 @@ class OptimizeSettings(BaseModel):
     lora: Annotated[int, Field(ge=0)] = 0  # of a local model: rank of the adapters that learn; 0: all weights do
     device: Device = "auto"  # of a local model: auto is the first GPU, or the CPU
     dtype: Dtype = "auto"  # auto is bfloat16 on a GPU
+    vllm: tuple[Annotated[str, AfterValidator(partial(_url, at="vllm"))], ...] = ()  # servers that sample in our place
     base_url: Annotated[str, AfterValidator(_url)] | None = None
     proxy_url: Annotated[str, AfterValidator(partial(_url, at="proxy_url"))] | None = None  # agents' calls go there
     worker_count: Count = 2
@@ -484,6 +520,7 @@ class OptimizeSettings(BaseModel):
     thinking_allocation: Literal["table", "learnt"] = "table"  # learnt: from the outcomes in the store
     rl_optimizer: RlOptimizer | None = None
     grpo: GrpoBlock | None = None
+    prompt_search: PromptSearchBlock | None = None
     improve: ImproveBlock | None = None
     constraint: ConstraintBlock | None = None  # of whatever learns in this run, unless its block has one of its own
     leave: Annotated[tuple[Name, ...], Field(strict=False)] = ()  # classes that scrubbing leaves, of imported logs
@@ -554,6 +591,7 @@ LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "leave": [],
     "train_on": None,
     "grpo": None,
+    "prompt_search": None,
     "tool_reward": None,
     "safety": None,
     "safety_waived": None,
@@ -561,6 +599,7 @@ LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
     "lora": 0,
     "device": "auto",
     "dtype": "auto",
+    "vllm": [],
     "improve.algorithm": None,
     "improve.prove.cluster": None,
     "improve.prove.reuse_live": False,
@@ -575,6 +614,8 @@ LATER: Mapping[str, Any] = {  # keys that came later, and their defaults
 KEYS = _keys(OptimizeSettings)
 BLOCKS = {
     "grpo": _keys(GrpoBlock),
+    "prompt_search": _keys(PromptSearchBlock),
+    "prompt_search.reflection": _keys(ReflectionBlock),
     "rl_optimizer": _keys(RlOptimizer),
     "rl_optimizer.critic": _keys(CriticBlock),
     "rl_optimizer.gae": _keys(GaeBlock),
@@ -622,6 +663,9 @@ def _beside(settings: OptimizeSettings, folder: Path) -> OptimizeSettings:
         moved["agent"] = function(settings.agent)
     if settings.scorers is not None:
         moved["scorers"] = tuple({**one, "scorer": function(one["scorer"])} for one in settings.scorers)
+    if settings.prompt_search is not None and settings.prompt_search.proposers is not None:
+        own = tuple(function(one) for one in settings.prompt_search.proposers)
+        moved["prompt_search"] = settings.prompt_search.model_copy(update={"proposers": own})
     return settings.model_copy(update=moved)
 
 
@@ -660,7 +704,8 @@ def override(settings: OptimizeSettings, **flags: Any) -> OptimizeSettings:
         return OptimizeSettings.model_validate(settings.record() | given)
     except ValidationError as error:
         what, why, remedy = _explain(error.errors()[0])
-        key, _, value = what.removeprefix("improve.").replace("budget_s", "budget").partition(" = ")
+        key = what.removeprefix("improve.").removeprefix("prove.").removeprefix("prompt_search.")
+        key, _, value = key.replace("budget_s", "budget").partition(" = ")
         raise BadInput(f"--{key.replace('_', '-')} {value}", why=why, remedy=remedy) from None
 
 

@@ -11,7 +11,9 @@ import errno
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from holdfast.contracts.algorithm import LearnContext
 from holdfast.contracts.artifacts import Artifact, Artifacts
 from holdfast.contracts.errors import StoreError, StoreFull
 from holdfast.contracts.policy import FOLDER, Checkpoint
-from holdfast.contracts.run import is_alive
+from holdfast.contracts.run import is_alive, place_of_processes
 from holdfast.learn.critic import Critic
 from holdfast.learn.train import Trainer
 from holdfast.policies import model, weights
@@ -30,6 +32,7 @@ from holdfast.policies.weights import Manifest
 
 TRAINER, CRITIC = "trainer", "critic"  # folders within a checkpoint's; the critic's is small, and stays
 Write = Callable[[Path, int, float], str]  # into a folder, as this step, at this time; the hash of the weights there
+ABANDONED_S = 600.0  # without a change: nobody writes there any more
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -149,7 +152,7 @@ def save(
 def _put(ctx: LearnContext, write: Write, step: int, now: float) -> tuple[str, Artifact]:
     """Writes the checkpoint under a temporary name, then puts it among the artifacts."""
     _sweep(ctx, step)
-    aside = ctx.folder / FOLDER / f".{ctx.run}-{step}.{os.getpid()}"
+    aside = ctx.folder / FOLDER / f".{ctx.run}-{step}.{os.getpid()}-{place_of_processes()}"
     shutil.rmtree(aside, ignore_errors=True)
     try:
         identity = f"{ctx.run}-{step}-{write(aside, step, now)[:8]}"
@@ -190,13 +193,23 @@ def _number(ctx: LearnContext, checkpoint: str | None) -> int:
 
 def _sweep(ctx: LearnContext, now_at: int) -> None:
     """Deletes what killed processes left unfinished, but not what a living one is writing."""
-    for folder, step, pid in _folders(ctx, "."):
-        if step < now_at or (step == now_at and not (pid and is_alive(int(pid)))):
+    for folder, step, owner in _folders(ctx, "."):
+        if step < now_at or (step == now_at and not _is_being_written(folder, owner)):
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _is_being_written(folder: Path, owner: str) -> bool:
+    """By its process, where that is one of ours to see; of another machine or container, by the time of its files."""
+    pid, _, place = owner.partition("-")
+    if place in ("", place_of_processes()):
+        return bool(pid) and is_alive(int(pid))
+    with suppress(OSError):
+        return time.time() - max(one.stat().st_mtime for one in (folder, *folder.iterdir())) < ABANDONED_S
+    return False
+
+
 def _folders(ctx: LearnContext, mark: str) -> list[tuple[Path, int, str]]:
-    """The folders of this run's checkpoints with step and pid; `mark` is the prefix of unfinished ones."""
-    name = re.compile(rf"{re.escape(mark + ctx.run)}-(\d+)(?:-[0-9a-f]+)?(?:\.(\d{{1,9}}))?")
+    """The folders of this run's checkpoints with step and owner; `mark` is the prefix of unfinished ones."""
+    name = re.compile(rf"{re.escape(mark + ctx.run)}-(\d+)(?:-[0-9a-f]+)?(?:\.(\d{{1,9}}(?:-[0-9a-f]{{6}})?))?")
     tried = ((folder, name.fullmatch(folder.name)) for folder in (ctx.folder / FOLDER).glob("*"))
     return [(folder, int(found[1]), found[2] or "") for folder, found in tried if found]

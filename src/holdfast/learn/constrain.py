@@ -111,7 +111,7 @@ def cost_of(one: Experience | Trajectory, name: str) -> float | None:
     values = [signal.value for signal in one.signals if signal.name == name]
     if any(value < 0.0 for value in values):
         what, why = f"constraint {name}: cost {min(values):g} of {one.rollout}", "is below 0"
-        raise BadInput(what, why=why, remedy="look at who measured it: 'holdfast rewards' shows the source")
+        raise BadInput(what, why=why, remedy="look at who measured it: 'holdfast reward show' shows the source")
     return sum(values) if values else None
 
 

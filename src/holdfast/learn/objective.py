@@ -177,7 +177,7 @@ class TokenSums(NamedTuple):
     """Sums over the tokens of one piece, kept on the device: reading a number back would wait for it."""
 
     loss: Tensor  # what is differentiated
-    sums: Tensor  # the TERMS by their shares, then plain sums: ½(new − old)², clipped, entropy, outside
+    sums: Tensor  # the TERMS by their shares, then sums: ½(new − old)², clipped, entropy, outside, gap
 
 
 def shares(samples: Samples, learnt: NDArray[np.bool_], objective: Objective) -> NDArray[np.float32]:
@@ -348,7 +348,9 @@ def loss_of(
     loss = loss - o.entropy * spread + o.value * value
     moved = 0.5 * (new.detach() - old).clamp(-FAR, FAR).square()
     terms = (surrogate, clone, reference, near, spread, value)
-    plain = (moved.sum(), clipped.sum(), entropy.sum(), (~inside).sum())
+    before = now if part.trainer is None else part.trainer.to(new.dtype)
+    gap = torch.where(inside, before - behaviour, 0.0).abs()
+    plain = (moved.sum(), clipped.sum(), entropy.sum(), (~inside).sum(), gap.sum())
     return TokenSums(loss, torch.stack([number.detach().to(loss.dtype) for number in (*terms, *plain)]))
 
 

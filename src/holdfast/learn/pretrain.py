@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from holdfast.contracts.errors import BadInput
+from holdfast.policies.causal_lm import CausalLM
 from holdfast.policies.lm import Transformer
 from holdfast.policies.tokens import END
 
@@ -58,7 +59,7 @@ def pack(conversations: Iterable[tuple[Sequence[int], Sequence[bool]]], width: i
 
 
 def pretrain(
-    model: Transformer,
+    model: Transformer | CausalLM,
     ids: np.ndarray,
     decided: np.ndarray,
     settings: Pretraining,
@@ -105,14 +106,15 @@ def pretrain(
 
 
 @contextmanager
-def _quick(model: Transformer) -> Iterator[Callable[[Transformer, Tensor, Tensor], Tensor]]:
+def _quick(model: Transformer | CausalLM) -> Iterator[Callable[[Transformer | CausalLM, Tensor, Tensor], Tensor]]:
     """The loss on a GPU: compiled, with a residual stream of 16 bits, since reading and writing it is most of the work,
     and the product for the logits in TensorFloat-32."""
     work, before = torch.compile(_loss), torch.get_float32_matmul_precision()
-    hook = model.embed.register_forward_hook(lambda module, ids, x: x.to(torch.bfloat16))
+    embedding = model.embed if isinstance(model, Transformer) else model.model.embed_tokens
+    hook = embedding.register_forward_hook(lambda module, ids, x: x.to(torch.bfloat16))
     torch.set_float32_matmul_precision("high")
 
-    def forward(model: Transformer, ids: Tensor, decided: Tensor) -> Tensor:
+    def forward(model: Transformer | CausalLM, ids: Tensor, decided: Tensor) -> Tensor:
         with torch.autocast("cuda", dtype=torch.bfloat16):
             return work(model, ids, decided)
 
@@ -130,7 +132,7 @@ def _finite(step: int, losses: Sequence[Tensor]) -> float:
     return mean
 
 
-def _loss(model: Transformer, ids: Tensor, decided: Tensor) -> Tensor:
+def _loss(model: Transformer | CausalLM, ids: Tensor, decided: Tensor) -> Tensor:
     logits = model.logits(model.hidden(ids[:, :-1])).float()
     wanted = ids[:, 1:].masked_fill(~decided[:, 1:], IGNORE)
     return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=IGNORE)

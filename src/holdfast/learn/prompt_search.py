@@ -9,26 +9,32 @@ The proof on held-out tasks is the pipeline's business.
 
 from __future__ import annotations
 
+import json
+import lzma
+from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import erf, exp, fsum, isfinite, log, pi, sqrt
 from random import Random
 from typing import Any
 
-from holdfast.contracts.algorithm import AlgorithmState, Batch, LearnContext, Work
-from holdfast.contracts.errors import BadInput
+from holdfast.contracts.algorithm import LATER, AlgorithmState, Batch, LearnContext, Work
+from holdfast.contracts.errors import BadInput, HoldfastError
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.records import encode
-from holdfast.contracts.task import TaskItem, task_of
+from holdfast.contracts.task import TaskItem, task_of, task_texts
 from holdfast.learn.proposers import (
+    Draft,
     Edits,
     Merge,
+    PromptRules,
     Proposer,
     Regression,
     Tried,
     Wording,
     as_prompt,
+    front,
     prompt_from,
     prompt_of_draft,
     proposer_name,
@@ -39,6 +45,10 @@ from holdfast.policies.prompt import Prompt
 GIVEN = ("base", "given")  # who wrote what nobody proposed: the prompt in force, and a user's own
 SEARCH, CONFIRM = "search", "confirm"  # phases, and how the names of their rollouts begin
 ROLLOUTS = 600  # of a search where nobody gives a number
+MOST_ROLLOUTS = 4000  # of a search: what is known of more would not go into the record of a step
+LARGE = 24_000  # characters of that record from which on it is packed
+SEARCH_SHARE = 1 / 3  # of a budget in tokens or money: the rest is for the proof
+MARGIN = 2  # times what the largest rollout so far took: so much the next one may take
 TASKS = 24  # twice as many rollouts for each prompt of a user's own, where nobody gives a number
 BLOCK = 6  # tasks that a prompt is run on at once
 STOCK = 2  # prompts of one proposer that wait to be run, at most
@@ -52,6 +62,9 @@ CHILD = -0.02  # what a new prompt is expected to gain over the best one; counts
 NOISE = 0.25  # variance of one difference, before any was seen; counts as two tasks
 LEVEL = 0.1  # chance that a prompt which is no worse is ever dropped
 LOOKED_AT = ("decided", "finite_rewards", "held_out_leakage")  # of the audit: rollouts choose here, and teach nothing
+MOST_ROWS, MOST_NOTE = 60, 120  # of the table of prompts, and characters of a note in it
+MOST_FRONT = 12  # prompts that status.json names, with on how many tasks nobody beats them
+MOST_REFUSED = 40  # of the refusals, the last ones are kept
 HOPELESS = 0.002  # expected gain below which a prompt gets no more rollouts
 
 
@@ -87,6 +100,49 @@ class Arm:
 MEASURED, PLACES = ("values", "rewards", "tokens"), ("quotes", "asked")
 
 
+def arms_in(data: Mapping[str, Any]) -> list[Arm]:
+    """The prompts that the state of a search holds."""
+    kept = data["arms"]
+    records = json.loads(lzma.decompress(b64decode(kept))) if isinstance(kept, str) else kept
+    return [Arm.from_record(one) for one in records]
+
+
+def _packed(arms: Sequence[Arm]) -> Any:
+    """Prompts of a search are much alike: where they are many or long they are kept as one packed text."""
+    records = [one.record() for one in arms]
+    text = json.dumps(records, sort_keys=True)
+    return records if len(text) <= LARGE else b64encode(lzma.compress(text.encode())).decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a search has used up, its proposers included."""
+
+    rollouts: int = 0
+    tokens: int = 0
+    money: float = 0.0
+    largest_tokens: int = 0  # of one rollout
+    largest_money: float = 0.0
+
+    def after(self, rollouts: int, each: Sequence[tuple[int, int]], prices: tuple[float, float]) -> Spent:
+        """With so many more rollouts; `each` has the tokens that were read and written, of all that took some."""
+        tokens, costs = [sum(one) for one in each], [_cost(one, prices) for one in each]
+        return Spent(
+            rollouts=self.rollouts + rollouts,
+            tokens=self.tokens + sum(tokens),
+            money=self.money + fsum(costs),
+            largest_tokens=max([self.largest_tokens, *tokens]),
+            largest_money=max([self.largest_money, *costs]),
+        )
+
+
+def _cost(tokens: tuple[int, int], prices: tuple[float, float]) -> float:
+    return (tokens[0] * prices[0] + tokens[1] * prices[1]) / 1e6
+
+
+LEAST = {"rollouts": "at least 1", "tokens": "at least 1", "money": "a number, and not negative"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class PromptSearch:
     """Proposes prompts and races them on the train tasks within a number of rollouts; the best is the candidate.
@@ -96,8 +152,12 @@ class PromptSearch:
             them prompts are edited by rule, which needs no model.
         prompts: Your own, to begin with.
         rollouts: Of the whole search, never passed.
-        token_price: Reward that a thousand tokens of an answer cost.
+        tokens: That search and proof may take together, read and written; a third of them are the search's.
+        money: The same in money, at these `prices`.
+        prices: Of a million tokens that are read, and of a million that are written.
+        token_price: Reward that a thousand tokens of an answer cost: equal quality in fewer tokens wins.
         forbidden: Strings that no proposed prompt may contain.
+        allowed: Expected answers that a prompt may name all the same, as the labels of a classification.
     """
 
     proposers: Sequence[Proposer] | None = None  # None: by rule, which needs no model
@@ -107,6 +167,10 @@ class PromptSearch:
     )
     token_price: float = 0.0  # reward that a thousand tokens of an answer cost
     forbidden: Sequence[str] = ()  # strings that no proposed prompt may contain
+    allowed: Sequence[str] = field(default=(), metadata=LATER)
+    tokens: int | None = field(default=None, metadata=LATER)
+    money: float | None = field(default=None, metadata=LATER)
+    prices: tuple[float, float] | None = field(default=None, metadata=LATER)
     seed: int = 0
     held_out: Sequence[Any] = ()  # inputs that must not be among the tasks
 
@@ -114,8 +178,15 @@ class PromptSearch:
         given: Any = self.prompts
         if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
             raise BadInput("candidates", why="is no list of prompts", remedy='as in hf.Candidates(["…", "…"])')
-        if self.rollouts is not None and self.rollouts < 1:
-            raise BadInput(f"prompt_search: rollouts = {self.rollouts}", why="must be at least 1")
+        for name in ("rollouts", "tokens", "money"):
+            if (limit := getattr(self, name)) is not None and not (isfinite(limit) and limit >= (name != "money")):
+                raise BadInput(f"prompt_search: {name} = {limit}", why=f"must be {LEAST[name]}")
+        if self.rollouts is not None and self.rollouts > MOST_ROLLOUTS:
+            why = f"a search takes {MOST_ROLLOUTS} at most"
+            raise BadInput(f"prompt_search: rollouts = {self.rollouts}", why=why, remedy="give fewer, or iterations")
+        if self.money is not None and self.prices is None:
+            why, remedy = "what tokens cost is not known", "give prices, as in prices=(0.15, 0.60) for a million each"
+            raise BadInput(f"prompt_search: money = {self.money:g}", why=why, remedy=remedy)
         if not (isfinite(self.token_price) and self.token_price >= 0.0):
             raise BadInput(f"prompt_search: token_price = {self.token_price}", why="must be finite and not negative")
 
@@ -131,6 +202,10 @@ class PromptSearch:
         if self.rollouts is not None:
             return self.rollouts
         return ROLLOUTS if self.writers else 2 * TASKS * (1 + len(self.prompts))
+
+    def within(self, rollouts: int) -> PromptSearch:
+        """The same with so many rollouts, or as many as a search can take."""
+        return replace(self, rollouts=min(rollouts, MOST_ROLLOUTS))
 
     def arms(self, base: Policy) -> list[Prompt]:
         """The prompt in force, then every prompt of yours that differs from it."""
@@ -157,8 +232,9 @@ class PromptSearch:
         data = self._data(state)
         if data.get("is_over") or not tasks:
             return ()
-        race = Race([Arm.from_record(one) for one in data["arms"]])
-        phase, plan = race.plan(len(tasks), self.budget - int(data["spent"]), self.budget)
+        race, spent = Race(arms_in(data)), self._spent(data)
+        left = self.left(spent)
+        phase, plan = race.plan(len(tasks), left, min(self.budget, spent.rollouts + left))
         order = list(range(len(tasks)))
         Random(f"{self.seed}/order").shuffle(order)  # a file that begins with one family must not decide
         return [
@@ -172,9 +248,29 @@ class PromptSearch:
             for arm, place in plan
         ]
 
+    def left(self, spent: Spent) -> int:
+        """Rollouts that the search may still run, if each takes as much as the largest so far and again that much."""
+        return min(self.budget - spent.rollouts, *self._paid(spent, SEARCH_SHARE), MOST_ROLLOUTS)
+
+    def left_for_proof(self, state: AlgorithmState) -> int | None:
+        """Rollouts that the rest of a budget in tokens or money pays for; None: there is no such budget."""
+        paid = self._paid(self._spent(state.data), 1.0)
+        return min(paid) if paid else None
+
+    def _paid(self, spent: Spent, share: float) -> list[int]:
+        """Rollouts that each such budget pays for; before the first one nobody knows what they take."""
+        found = []
+        for limit, used, largest in (
+            (self.tokens, spent.tokens, spent.largest_tokens),
+            (self.money, spent.money, spent.largest_money),
+        ):
+            if limit is not None:
+                found.append(max(0, int((share * limit - used) / (MARGIN * largest))) if largest else 1)
+        return found
+
     def tell(self, state: AlgorithmState, batch: Batch, ctx: LearnContext) -> AlgorithmState:
         data, experiences = self._data(state), ctx.experiences(batch)
-        arms = [Arm.from_record(one) for one in data["arms"]]
+        arms = arms_in(data)
         kept, phase, fresh = list[dict[str, Any]](), SEARCH, set[int]()
         for one in experiences:
             phase, _, _, place, arm = one.rollout.rpartition("/")[2].split("-")
@@ -184,30 +280,47 @@ class PromptSearch:
         attempts, race, is_over = [*data["attempts"], ctx.save(kept)], Race(arms), phase == CONFIRM
         race.drop()
         best, gain = race.confirmed(fresh) if is_over else race.best()
-        refused: list[str] = []
+        refused, taken = list[str](), [_tokens(one) for one in experiences]
+        self._check_counted(taken)
         if self.writers and not is_over and race.arms[0].values:  # nobody proposes from nothing
             done = [one for blob in attempts for one in ctx.read(blob)]
-            refused = self._extend(race, done)
-        spent = int(data["spent"]) + batch.count
+            refused = self._extend(race, done, taken)
+        spent = self._spent(data).after(batch.count, [one for one in taken if any(one)], self.prices or (0.0, 0.0))
         told = _metrics(state, experiences, self.held_out) | {"phase": phase, "reward": race.mean(best), "gain": gain}
-        told |= {"arms": race.table(best), "spent": spent, "budget": self.budget, "refused": refused}
+        told |= {"arms": race.table(best), "spent": spent.rollouts, "budget": self.budget, "refused": refused}
+        told["prompt_search"] = {**self._figures(spent), **race.summary(best), "round": state.step + 1}
         if not best:
             tried = sum(bool(one.asked) for one in race.arms) - 1
             told["skipped"] = f"no prompt of {tried} did better than the prompt in force on the train tasks"
-        following = state.next(
-            metrics=told, arms=[one.record() for one in race.arms], attempts=attempts, spent=spent, is_over=is_over
-        )
+        kept_data = {"attempts": attempts, "spent": spent.rollouts, "used": asdict(spent), "is_over": is_over}
+        kept_data |= {"refused": [*data.get("refused", ()), *refused][-MOST_REFUSED:], "fresh": sorted(fresh)}
+        following = state.next(metrics=told, arms=_packed(race.arms), **kept_data)
         return replace(following, candidate=race.arms[best].prompt if best else None)
+
+    def _figures(self, spent: Spent) -> dict[str, Any]:
+        """What is spent of what, in the units of the budget."""
+        limits = {"rollouts": self.budget, "tokens": self.tokens, "money": self.money}
+        used = {name: getattr(spent, name) for name in ("rollouts", "tokens")}
+        used |= {} if self.prices is None else {"money": round(spent.money, 6)}
+        return {"spent": used, "budget": {name: limit for name, limit in limits.items() if limit is not None}}
+
+    def _spent(self, data: Mapping[str, Any]) -> Spent:
+        return Spent(**data["used"]) if "used" in data else Spent(rollouts=int(data.get("spent", 0)))
+
+    def _check_counted(self, taken: Sequence[tuple[int, int]]) -> None:
+        name = "tokens" if self.money is None else "money"
+        if getattr(self, name) is not None and taken and not any(map(any, taken)):
+            why = "the model's answers do not say how many tokens they took"
+            raise BadInput(f"budget: {name} = {getattr(self, name):g}", why=why, remedy="give a number of rollouts")
 
     def _data(self, state: AlgorithmState) -> Mapping[str, Any]:
         """A race that a version before had begun begins anew: it knew other figures."""
         return state.data if "arms" in state.data else self.start(state.base).data
 
-    def _extend(self, race: Race, done: Sequence[Mapping[str, Any]]) -> list[str]:
-        """One more prompt from everybody whose last ones were run; why proposals were refused."""
-        answers: dict[str, int | None] = {one["expected"]: one["place"] for one in done if one["expected"]}
-        answers |= {answer: None for one in self.held_out if (answer := _expected(one))}
-        history, refused = race.history(done), list[str]()
+    def _extend(self, race: Race, done: Sequence[Mapping[str, Any]], taken: list[tuple[int, int]]) -> list[str]:
+        """One more prompt from everybody whose last ones were run; why proposals were refused. What those took who
+        wrote them goes to `taken`."""
+        history, refused, rules = race.history(done), list[str](), self._rules(done)
         numbers = [arm for arm, one in enumerate(race.arms) if one.asked]  # of those in the history
         for name, writer in self.writers.items():
             if sum(one.by == name and not one.asked for one in race.arms) >= STOCK:
@@ -216,15 +329,26 @@ class PromptSearch:
                 given = writer.propose(history)
                 if given is None:
                     continue
-                prompt, draft = prompt_of_draft(given, name, history, forbidden=self.forbidden, answers=answers)
+                taken.append(given.tokens if isinstance(given, Draft) else (0, 0))
+                prompt, draft = prompt_of_draft(given, name, history, rules)
                 if prompt.version in {one.prompt.version for one in race.arms}:
-                    raise BadInput(name, why="proposes what was tried")
-            except BadInput as error:
+                    raise BadInput(
+                        name, why="proposes what was tried" if draft.parents or not draft.note else draft.note
+                    )
+            except HoldfastError as error:  # also of an endpoint that does not answer: the others go on
                 refused.append(f"{name}: {error.why}")
                 continue
             parents = tuple(numbers[at] for at in draft.parents)
             race.arms.append(Arm(prompt=prompt, by=name, parents=parents, note=draft.note, quotes=draft.quotes))
         return refused
+
+    def _rules(self, done: Sequence[Mapping[str, Any]]) -> PromptRules:
+        """From the tasks that were run, and from the held-out ones, which nobody may quote."""
+        answers: dict[str, int | None] = {one["expected"]: one["place"] for one in done if one["expected"]}
+        answers |= {answer: None for one in self.held_out if (answer := _expected(one))}
+        tasks: dict[str, int | None] = {task_texts(one["task"])[0]: one["place"] for one in done}
+        tasks |= {task_texts(one)[0]: None for one in self.held_out}
+        return PromptRules(forbidden=self.forbidden, answers=answers, tasks=tasks, allowed=self.allowed)
 
 
 @dataclass(frozen=True)
@@ -243,20 +367,29 @@ class Candidates(PromptSearch):
 def _metrics(state: AlgorithmState, experiences: Sequence[Experience], held_out: Sequence[Any]) -> dict[str, Any]:
     inputs = {one.rollout: _asked(one.input) for one in experiences}
     standards = Standards(needs_logprobs=False, needs_score=False)
-    found = audit(experiences, inputs=inputs, held_out=held_out, standards=standards)
+    found = audit(experiences, inputs=inputs, held_out=[_asked(one) for one in held_out], standards=standards)
     quality = [encode(one) for one in found.findings if one.name in LOOKED_AT]
     return {"iteration": state.iteration, "rollouts": len(experiences), "quality": quality}
 
 
 def _asked(stored: Any) -> Any:
+    """What an agent is asked: what is expected is the scorer's alone."""
     task = task_of(stored)
-    return task.input if isinstance(task, TaskItem) else task
+    given = task.input if isinstance(task, TaskItem) else task
+    return {name: value for name, value in given.items() if name != "expected"} if isinstance(given, Mapping) else given
 
 
 def _expected(stored: Any) -> str | None:
     task = task_of(stored)
-    found = task.expected if isinstance(task, TaskItem) else None
-    return found if isinstance(found, str) else None
+    held = task.get("expected") if isinstance(task, Mapping) else None
+    found = task.expected if isinstance(task, TaskItem) else held
+    return str(found) if isinstance(found, str | int | float) and not isinstance(found, bool) else None
+
+
+def _tokens(one: Experience) -> tuple[int, int]:
+    """Read and written."""
+    read = sum(call.prompt_tokens or len(call.prompt_ids or ()) for call in one.calls)
+    return read, sum(call.completion_tokens or len(call.completion_ids or ()) for call in one.calls)
 
 
 def _attempt(one: Experience) -> dict[str, Any]:
@@ -275,7 +408,7 @@ def _measured(arm: Arm, place: int, one: Experience, price: float) -> Arm:
     asked = arm.asked | {place}
     if one.reward is None:
         return replace(arm, asked=asked)
-    tokens = sum(len(call.completion_ids or ()) for call in one.calls)
+    tokens = _tokens(one)[1]
     return replace(
         arm,
         asked=asked,
@@ -434,12 +567,13 @@ class Race:
         ]
 
     def table(self, best: int) -> list[dict[str, Any]]:
-        return [
+        """The figures of every prompt; of very many, of those that gain most."""
+        rows = [
             {
                 "version": one.prompt.version,
                 "by": one.by,
                 "parents": list(one.parents),
-                "note": one.note,
+                "note": one.note[:MOST_NOTE],
                 "rollouts": len(one.asked),
                 "reward": self.mean(arm),
                 "gain": self.gain(arm, 0)[0] if one.values else None,
@@ -449,6 +583,40 @@ class Race:
             }
             for arm, one in enumerate(self.arms)
         ]
+        return rows if len(rows) <= MOST_ROWS else sorted(rows, key=lambda row: -(row["gain"] or 0.0))[:MOST_ROWS]
+
+    def summary(self, best: int) -> dict[str, Any]:
+        """How far the search has come, for status.json."""
+        tried = [arm for arm, one in enumerate(self.arms) if one.asked]
+        wins = sorted(front(self.history(())).items(), key=lambda one: -one[1])[:MOST_FRONT]
+        return {
+            "candidates": len(self.arms) - 1,
+            "dropped": sum(one.out is not None for one in self.arms),
+            "front": {self.arms[tried[at]].prompt.version: n for at, n in wins if at < len(tried)},
+            "best": self.arms[best].prompt.version if best else None,
+        }
+
+    def fate(self, arm: int, best: int, fresh: Collection[int] = ()) -> str:
+        """Why a prompt was dropped, or that it was not, in one sentence; `fresh` are the places kept for winners."""
+        one = self.arms[arm]
+        d, last = self.differences(arm, 0), self.differences(arm, 0, fresh)
+        if arm == 0:
+            return "in force" if best else "in force, and it stays: nothing did better"
+        if arm == best:
+            return "the best of the search, for the proof to decide"
+        if one.out is not None:
+            return one.out
+        if not d:
+            return "not run: the rollouts went to more promising ones" if not one.asked else "nothing was measured"
+        gain = fsum(d) / len(d)
+        if last:
+            shown = f"{fsum(last) / len(last):+.2f} on {len(last)} tasks kept for the winners"
+            ahead = fsum(self.differences(best, arm, fresh)) if best else 0.0
+            if not best:
+                return f"{shown}: no gain"
+            return f"{shown}, where number {best} {'did better' if ahead > 0 else 'did as well and is preferred'}"
+        told = f"{gain:+.2f} against the prompt in force on {len(d)} tasks"
+        return told if gain <= 0.0 else f"{told}, behind the winners of the search"
 
 
 def posterior(d: Sequence[float], prior: float) -> tuple[float, float]:

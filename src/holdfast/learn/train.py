@@ -246,6 +246,7 @@ class Update:
     approx_kl: float | None  # mean ½(new − old)² over tokens with known log-probs: the largest that was measured
     entropy: float | None  # nats a token
     clip_fraction: float
+    trainer_gap: float | None = None  # nats: mean |log p of trainer − of sampler| before the first update
     outside: float  # share of tokens that the model would no longer sample under the sampling in force
     grad_norm: float | None  # before clipping, mean over updates
     delta_norm: float  # of the change of the parameters
@@ -264,6 +265,7 @@ class StepMetrics:
     def __init__(self) -> None:
         self.stopped: str | None = None
         self.restored: str | None = None
+        self.trainer_gap: float | None = None
         self.updates = self.epochs = self._seen = self._tokens = self._told = 0
         self._loss = self._norm = self._clipped = self._entropy = self._outside = 0.0
         self._terms = np.zeros(len(TERMS))
@@ -282,7 +284,9 @@ class StepMetrics:
     def add(self, numbers: Sequence[float], tokens: int, told: int) -> None:
         loss, norm, *rest = numbers
         self._terms += rest[: len(self._terms)]
-        moved, clipped, entropy, outside = rest[len(self._terms) :]
+        moved, clipped, entropy, outside, gap = rest[len(self._terms) :]
+        if not self._seen and told:  # nothing has moved yet
+            self.trainer_gap = gap / told
         self._seen += 1
         self._tokens += tokens
         self._told += told
@@ -313,6 +317,7 @@ class StepMetrics:
             approx_kl=_finite(self._worst),
             entropy=_finite(self._entropy / read),
             clip_fraction=self._clipped / max(self._told, 1),
+            trainer_gap=None if self.trainer_gap is None else _finite(self.trainer_gap),
             outside=self._outside / read,
             grad_norm=_finite(self._norm / seen),
             delta_norm=delta_norm,
@@ -330,6 +335,7 @@ def _finite(number: float) -> float | None:
 
 RECENT = 32  # gradient norms that say what is usual
 ENOUGH = 8  # of them, before anything can be unusual
+APART = 0.5  # nats a token on average: rounding makes a hundredth of it
 FARTHEST = 10.0  # lengths of all parameters as one vector that a step may move them by
 READ = {"cpu": 2048, "cuda": 65536}  # tokens at once: on a CPU as many as its caches like
 
@@ -608,6 +614,7 @@ class Trainer:
         norm = self._adam.clip(self.settings.optimizer.max_grad_norm).to(loss)
         numbers = torch.cat((torch.stack((loss, norm)), sums)).tolist()  # the one wait for the device
         account.add(numbers, int(marks.sum()), told)
+        self._check_gap(account)
         account.restored = self._alarm(numbers[0], numbers[1])
         if account.restored:
             return
@@ -643,6 +650,15 @@ class Trainer:
                 return
         for rows in cut(lengths, self._limit):
             yield pad(batch, rows, lengths)
+
+    def _check_gap(self, account: StepMetrics) -> None:
+        """A Fault where what another program sampled cannot be from these weights."""
+        gap = account.trainer_gap
+        if self.settings.objective.importance_cap is not None and gap is not None and gap > APART:
+            why = f"sampler and trainer differ by {gap:.2g} nats a token: they are not the same weights"
+            raise Fault(
+                "training", why=why, remedy="have the server serve the folder that learns, in the same precision"
+            )
 
     def _alarm(self, loss: float, norm: float) -> str | None:
         """Why this gradient must not be applied."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import log
 from typing import Any
@@ -59,12 +58,11 @@ async def run_controller(
         seen, began = store.changes.seen(RELEASES), clock()
         looked = await check_canary(store, policy, limits, clock=clock)
         if looked is None:
-            await store.changes.after(RELEASES, seen)
+            await store.changes.moved(RELEASES, seen)
             continue
         observe(looked)
         if looked.release.stage is Stage.LIVE:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(store.changes.after(RELEASES, seen), LIVE_LOOK_S)
+            await store.changes.moved(RELEASES, seen, LIVE_LOOK_S)
         await asyncio.sleep(max(LOOK_S, REST * (looked.at - began)))
 
 

@@ -84,6 +84,17 @@ class Callers:
             self._told.wait(0.02)
 
 
+# A command of a drill ends with it, however the drill is killed.
+WITH_PARENT = """
+import ctypes, os, runpy, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+if os.getppid() != int(sys.argv[1]):
+    os._exit(137)
+sys.argv[:2] = ["holdfast"]
+sys.path[0] = ""
+runpy.run_module("holdfast.cli", run_name="__main__", alter_sys=True)
+"""
 PATIENCE_S = 120.0  # for what takes seconds: a machine may be busy with other things
 OURS = ("HOLDFAST_STORE", "HOLDFAST_TOKEN")  # a drill has its own store, whatever the environment says
 Clock = Callable[[], float]
@@ -100,7 +111,7 @@ class Running:
         self.line = shlex.join(["holdfast", *words])
         self._out, self._err = stem.with_suffix(".out"), stem.with_suffix(".err")
         environment = {name: value for name, value in os.environ.items() if name not in OURS}
-        command, nothing = [sys.executable, "-m", "holdfast.cli", *words], subprocess.DEVNULL
+        command, nothing = [sys.executable, "-c", WITH_PARENT, str(os.getpid()), *words], subprocess.DEVNULL
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
                 command, cwd=folder, env=environment, stdin=nothing, stdout=out, stderr=err
@@ -411,7 +422,7 @@ def upgrade(scratch: Scratch, quick: bool) -> Story:
     scratch.mark("earlier", schema=earlier)
     refused = scratch.begin("runs", "--store", store)
     if scratch.end(refused) == 0:
-        raise DrillFailed("holdfast runs", why="a store of an earlier schema was taken for one of today's")
+        raise DrillFailed("holdfast run list", why="a store of an earlier schema was taken for one of today's")
     for number in range(1 if quick else 3):
         _interrupted(scratch, after_s=0.005 * number)
     done = json.loads(scratch.call("store", "migrate", "--store", store, "--json").out)

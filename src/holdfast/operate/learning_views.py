@@ -25,6 +25,7 @@ CURVES: Mapping[str, tuple[tuple[str, ...], ...]] = {  # where a step has the va
     "kl": (("update", "approx_kl"), ("approx_kl",), ("rl_optimizer", "observed_approx_kl")),
     "entropy": (("update", "entropy"), ("entropy",), ("rl_optimizer", "entropy")),
     "clip_fraction": (("update", "clip_fraction"), ("clip_fraction",), ("rl_optimizer", "clip_fraction")),
+    "trainer_gap": (("update", "trainer_gap"),),
     "explained_variance": (("rl_optimizer", "explained_variance"),),
     "grad_norm": (("update", "grad_norm"), ("grad_norm",), ("rl_optimizer", "grad_norm")),
     "delta_norm": (("update", "delta_norm"), ("rl_optimizer", "parameter_delta_norm")),
@@ -37,7 +38,7 @@ CHECKPOINTS = 200
 def learning(store: Store, run_id: str, *, now: float) -> Brief:
     """{"run": id, "steps": n, "is_whole",
      "points": [{"step", "at", "lesson", "phase", "reward", "loss", "kl", "entropy", "clip_fraction",
-                 "explained_variance", "length", "grad_norm", "delta_norm", "lr", "taught", "rollouts",
+                 "trainer_gap", "explained_variance", "length", "grad_norm", "delta_norm", "lr", "taught", "rollouts",
                  "stopped_early", "restored", "skipped",
                  "checkpoint", "release"}], in order, 2,000 at most,
      "ranges": {curve: [least, most]},

@@ -31,7 +31,7 @@ ALL = 2**31  # more rollouts than a run has
 ACTIONS = {str(wanted): action for action, wanted in WANTS.items()}  # desired state → command
 # The command that resumes a run, by its kind; the last one finds its unfinished run by itself.
 COMMANDS: Mapping[str, str] = {
-    "optimize": "optimize --resume {run}",
+    "optimize": "run start --resume {run}",
     "improve": "improve --resume {run}",
     "prove": "prove run --resume {run}",
     "sft": "policy train --resume {run}",
@@ -172,6 +172,19 @@ def is_dead(run: RunRecord, *, now: float) -> bool:
     if run.state is not RunState.RUNNING or run.kind in UNDRIVEN:
         return False
     return abs(now - run.beat_at) >= max(SILENT_S, lease_s(run))
+
+
+SERVED = "serve"  # the kind of runs that keep what a service heard
+LISTED = 200  # runs that are looked through for those that services left
+
+
+def end_left_behind(store: Store, *, who: str, now: float) -> list[str]:
+    """Ends the recordings of services that were killed: nobody resumes them, and nobody else would end them."""
+    left = [one for one in store.runs.newest(most=LISTED) if one.kind == SERVED and is_dead(one, now=now)]
+    for one in left:
+        why = f"its service was silent for {now - one.beat_at:.0f} s"
+        store.runs.end(one.id, RunState.CANCELLED, who=who, now=now, error=why, driver=one.driver).result()
+    return [one.id for one in left]
 
 
 def check_dead(run: RunRecord, *, now: float) -> None:

@@ -1,4 +1,4 @@
-"""The tools of `holdfast mcp` (Model Context Protocol): judge, compare, evaluate, look things up.
+"""The tools of `holdfast control mcp` (Model Context Protocol): judge, compare, evaluate, look things up.
 
 Each tool is a name, a JSON Schema and a function. All are read-only, except the commands of `control`, which are listed
 only for a token that may give them. An invalid call gets the tool's error in one line; inputs and answers have size

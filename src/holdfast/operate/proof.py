@@ -140,7 +140,8 @@ LAST_NAMED = 1000  # tasks with a tooltip; more would make the page heavy
 
 
 @cache
-def _pages() -> Any:
+def pages() -> Any:
+    """Templates of pages, which escape and clean every text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -160,7 +161,7 @@ def _pages() -> Any:
 def render(view: ProofView) -> str:
     """The page. The same view gives the same bytes."""
     families = _families(view.tasks)
-    page = _pages().get_template("proof.html")
+    page = pages().get_template("proof.html")
     return str(
         page.render(
             view=view,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import fsum
 
 from holdfast.contracts.errors import BadInput
-from holdfast.contracts.evidence import BETTING, Decision, MetricComparison, Outcome, Verdict
+from holdfast.contracts.evidence import BETTING, Decision, MetricComparison, Outcome, Verdict, comparison_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,12 +312,16 @@ def cards(view: ProofView) -> list[Card]:
         low, high = comparison.interval.low, comparison.interval.high
         turned = f"{less(metric)}; " if less(metric) else ""
         limit = f"; up to {_bare(metric, -comparison.margin)} would be accepted" if comparison.margin else ""
+        sure = f"{percent(comparison.interval.level)} {kind_of(comparison)} {range_of(metric, low, high)}"
+        if comparison.method == BETTING and comparison.margin:  # the bets were on this one side alone
+            ruled = "is ruled out" if comparison_row(comparison).candidate == "no worse" else "is not ruled out"
+            most = _bare(metric, -comparison.margin)
+            sure, limit = f"a change by {most} or more {ruled} (one-sided p {p(comparison.p_value)})", ""
         found.append(
             Card(
                 title=f"{unit(metric).title}, change",
                 value=change(metric, comparison.difference),
-                note=f"{turned}{percent(comparison.interval.level)} {kind_of(comparison)} {range_of(metric, low, high)}"
-                f"{_corrected(comparison)}{limit}",
+                note=f"{turned}{sure}{_corrected(comparison)}{limit}",
                 kind="better" if low > 0 else "worse" if high < 0 else "",
             )
         )

@@ -76,13 +76,13 @@ def read(path: Path) -> Publication:
     """Reads a published proof; BadInput with the first problem of a false one."""
     if not path.is_file():
         raise BadInput(
-            f"proof {path}", why="there is no such file", remedy="'holdfast report list' shows what there is"
+            f"proof {path}", why="there is no such file", remedy="'holdfast prove report list' shows what there is"
         )
     if document.kind_of(path.name) not in (document.PROOF, None):
         why, name = "is one of the reports that a proof rests on", "m24-benchmark-proof-<run id>.json"
         raise BadInput(f"proof {path}", why=why, remedy=f"give the proof beside it, {name}")
     for problem in validate(path):
-        remedy = f"'holdfast report validate {path}' lists all problems"
+        remedy = f"'holdfast prove report validate {path}' lists all problems"
         raise BadInput(f"proof {path}: {problem.where}", why=problem.why, remedy=remedy)
     proof = _json(path)
     sides = [_json(_beside(path, proof, kind)) for kind in ("baseline", "trained")]
@@ -298,7 +298,9 @@ def _facts(published: Publication, weighed: ComparisonResult, *, seeds: int) -> 
 
 def _steps(published: Publication) -> tuple[tuple[str, str], ...]:
     """Commands for the reader."""
-    steps = [(f"holdfast report show {published.run}", "every figure of the proof, computed again from its samples")]
+    steps = [
+        (f"holdfast prove report show {published.run}", "every figure of the proof, computed again from its samples")
+    ]
     if published.releases is None:
         return tuple(steps)
     candidate = published.releases[1]

@@ -39,7 +39,9 @@ HISTORY = 100
 RELEASES = 200
 TASKS = 400
 READ = 5_000  # requests: of more of them the guard's own reading would take too long to look at
-TOO_MANY = "more requests than are weighed at a look; 'holdfast release show' and 'holdfast ab verdict' weigh them all"
+TOO_MANY = (
+    "more requests than are weighed at a look; 'holdfast release show' and 'release experiment verdict' weigh all"
+)
 
 
 def releases(store: Store, policy: str | None = None, *, now: float) -> Brief:

@@ -26,6 +26,7 @@ from holdfast.contracts.release import Experiment, Release, ServedRequest, Stage
 from holdfast.contracts.reward import RewardBreakdown, RewardTerm
 from holdfast.contracts.rollout import AttemptState, Claim, Split, Task
 from holdfast.contracts.trace import ModelCall
+from holdfast.operate.lifecycle import SERVED
 from holdfast.promote.release import HOLDBACK, WATCHED, Routing, choose, is_counted, route
 from holdfast.reward.turns import TurnRewards
 from holdfast.store.notifications import RELEASES
@@ -225,7 +226,7 @@ class Service:
             while True:
                 seen = self.store.changes.seen(RELEASES)
                 await self.refresh()
-                await self.store.changes.after(RELEASES, seen)
+                await self.store.changes.moved(RELEASES, seen)
         finally:
             flushing.cancel()
             with suppress(asyncio.CancelledError):
@@ -430,7 +431,7 @@ def _is_refusal(error: Exception) -> bool:
     return isinstance(error, BadInput) and not isinstance(error, BadRecord)
 
 
-KIND = "serve"  # of the run
+KIND = SERVED  # of the run
 WORKER, LEASE_S = "service", 60.0
 MOST_LEFT = 16  # rollouts claimed at once: this one, and any left behind
 SOURCE = "feedback"

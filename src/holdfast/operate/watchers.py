@@ -26,6 +26,7 @@ from holdfast.contracts.run import RunRecord, RunState
 from holdfast.operate import views
 from holdfast.operate.alerts import ADOPTION_DROP, QUIET, AlarmRule, AlarmState, step
 from holdfast.operate.learning_views import catalog, point, record
+from holdfast.operate.lifecycle import end_left_behind
 from holdfast.operate.switches import conclude
 from holdfast.prove.estimate import wilson
 from holdfast.reward.safety import GATE
@@ -64,14 +65,14 @@ RULES: Mapping[str, AlarmRule] = {
     )
 }
 MEANINGS: Mapping[str, str] = {  # what the number means, and what to do
-    "failure_streak": "attempts failed in a row; 'holdfast rollouts RUN --status failed' says why",
+    "failure_streak": "attempts failed in a row; 'holdfast run rollouts RUN --status failed' says why",
     "backlog": "rollouts wait; more workers take them sooner",
     "no_heartbeat": "seconds without a sign of life of the run's driver; 'holdfast control recover RUN' takes it up",
     "no_learning_signal": "of the rollouts gave a gradient in the last steps; the signal audit says why",
     "kl_out_of_band": "is the largest KL of the last steps: the policy moves too far at once",
     "entropy_out_of_band": "is |log| of entropy over what it was at first: the policy collapses, or forgets",
     "adoption_drop": "is the least by which the use of a tool that tasks need has fallen",
-    "judge_drift": "judges answer otherwise than when they were calibrated; 'holdfast judge calibrate' measures them",
+    "judge_drift": "judges answer otherwise than when calibrated; 'holdfast reward judge calibrate' measures them",
     "safety_rate": "of the newest rollouts ran into the hard gate of safety",
     "budget_exhaustion": "of the newest thinking budgets were used up",
     "disk_low": "of the disk that the store lies on is free",
@@ -177,6 +178,7 @@ class AlertWatcher:
         """Evaluates every rule once; the raised and cleared alerts, already stored."""
         now, told = self._clock(), list[Alert]()
         conclude(self._store, now=now, environment=os.environ)  # experiments whose time is over
+        end_left_behind(self._store, who="watcher", now=now)
         late, self._unkept = self._unkept, []
         for alert in late:
             self._keep(alert)

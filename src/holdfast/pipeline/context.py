@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from holdfast.contracts.agent import Agent
 from holdfast.contracts.algorithm import Batch, Work
 from holdfast.contracts.artifacts import Artifacts
 from holdfast.contracts.engine import Complete, Engine
-from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.errors import BadInput, Fault, NoSuccess
 from holdfast.contracts.executor import Executor, Outcome
 from holdfast.contracts.experience import Experience
 from holdfast.contracts.flag import (
@@ -41,6 +42,7 @@ from holdfast.contracts.policy import Actor, Checkpoint, Policy
 from holdfast.contracts.reward import RewardBreakdown
 from holdfast.contracts.rollout import RolloutState, Task
 from holdfast.contracts.run import RunRecord
+from holdfast.contracts.task import TaskItem, task_of
 from holdfast.pipeline.experiments import expose, tell_outcomes
 from holdfast.reward.turns import TurnRewards
 from holdfast.store.notifications import FINISHED, ROOM
@@ -136,6 +138,13 @@ class Runtime:
         """BadInput where the scorers cannot do without a feature that is off."""
         scored_without(self.score, features)
 
+    async def check_reachable(self) -> None:
+        """BadInput where the model of a policy is behind an address at which nobody listens."""
+        with self._lock:
+            found = [getattr(one.complete, "check_reachable", None) for one in self._actors.values()]
+        for check in dict.fromkeys(filter(None, found)):
+            await check()
+
     def slot(self) -> Slot:
         return Slot(self._executor())
 
@@ -146,7 +155,29 @@ class Runtime:
 
 T = TypeVar("T")
 CHUNK = 500
+FIRST = 16  # rollouts of a run: where they all fail by one error, nothing that follows is likely to do better
 SAFETY = "safety_cost"  # a signal of this name is the cost, and is never paid
+
+
+def check_first(store: Store, run: str) -> bool:
+    """Whether enough has ended to see that the run works; NoSuccess where all of it has failed by the same error."""
+    counts = store.views.counts(run)
+    if counts[RolloutState.SUCCEEDED]:
+        return True
+    ends = (RolloutState.FAILED, RolloutState.DEAD)
+    if sum(counts[state] for state in ends) < FIRST:
+        return False
+    failed = [one for state in ends for one in store.views.rollouts(run, status=state, most=FIRST)]
+    whys = {re.sub(r" \(attempt .*", "", str(one.reason)).removeprefix("failed: ") for one in failed}
+    if len({re.sub(r"\d+", "0", why) for why in whys}) > 1:
+        return True
+    first = failed[0]
+    why, task = min(whys), task_of(first.input)
+    given = task.input if isinstance(task, TaskItem) else task
+    if "KeyError" in why and isinstance(given, Mapping):
+        why += f"; the first task has {', '.join(repr(key) for key in given)}"
+    remedy = f"mend the agent, the scorers or the tasks, and start anew; 'holdfast run spans {first.id}' shows one try"
+    raise NoSuccess("no rollout succeeded", why=f"the first {len(failed)} all failed by {why}", remedy=remedy)
 
 
 class Pacing(Protocol):
@@ -167,6 +198,7 @@ class Driven(Protocol):
 
     store: Store
     planned: int
+    is_sound: bool  # its first rollouts did not all fail by one error
     resources_id: str | None
     who: str
 
@@ -345,14 +377,16 @@ class StepContext:
             taken = await store.queue.enqueue(self.run, chunk, now=self.now(), up_to=True)
             place += taken
             if taken < len(chunk):
-                await store.changes.after(ROOM, seen)
+                await store.changes.moved(ROOM, seen)
 
     async def _until_done(self) -> None:
         while True:
             seen = self.store.changes.seen(FINISHED)
             if self.store.views.is_done(self.run, step=self.name):
                 return
-            await self.store.changes.after(FINISHED, seen)
+            await self.store.changes.moved(FINISHED, seen)
+            if not self._run.is_sound:
+                self._run.is_sound = await asyncio.to_thread(check_first, self.store, self.run)
             await asyncio.sleep(self._run.spec.look_s)
 
     def experiences(self, batch: Batch) -> list[Experience]:

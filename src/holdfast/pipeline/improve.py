@@ -77,14 +77,32 @@ async def improve(run: DurableRun, spec: Spec) -> IterationResult | None:
         if state.candidate is None:
             decided = await run.step(f"{n}/decide", partial(hold, run.done), n)
             continue
-        live: Version = await run.step(f"{n}/live", partial(current_version, spec, candidate=state.candidate, n=n))
-        strict = with_charge(spec, live)
+        paid = within_budget(spec, state)
+        if len(paid.held_out) < 2:
+            decided = await run.step(f"{n}/decide", partial(unpaid, spec), n)
+            continue
+        live: Version = await run.step(f"{n}/live", partial(current_version, paid, candidate=state.candidate, n=n))
+        strict = with_charge(paid, live)
         asked = replace(strict.prove, criteria=strict.criteria)  # it is looked at until the gate can open
         policies, earlier = (live.policy, state.candidate), live.history
-        found = await prove(run, f"{n}/prove", *policies, spec.held_out, asked, iteration=n, history=earlier)
+        found = await prove(run, f"{n}/prove", *policies, paid.held_out, asked, iteration=n, history=earlier)
         decided = await run.step(f"{n}/decide", partial(decide, strict, run.done), live, state, found)
         base = Version(policy=state.candidate) if decided.is_accepted else base
     return decided
+
+
+def within_budget(spec: Spec, state: AlgorithmState) -> Spec:
+    """The same with as many held-out tasks as the rest of a budget in tokens or money pays for."""
+    left_for_proof = getattr(spec.algorithm, "left_for_proof", None)
+    left = None if left_for_proof is None else left_for_proof(state)
+    return spec if left is None else replace(spec, held_out=spec.held_out[: left // (2 * len(spec.prove.seeds))])
+
+
+def unpaid(spec: Spec, iteration: int) -> IterationResult:
+    """There is a candidate, and nothing left to prove it with."""
+    each = 2 * len(spec.prove.seeds)
+    why = f"a candidate was found, and the budget does not pay for a proof: {each} rollouts for each held-out task"
+    return IterationResult(iteration=iteration, why=why)
 
 
 def note_waiver(store: Store, run: str, why: str, *, who: str, now: float) -> WriteFuture[None] | None:

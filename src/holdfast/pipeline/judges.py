@@ -24,7 +24,7 @@ from holdfast.store.store import Store
 
 VERIFIER = "verifier"
 READS = "detail.messages: the talk, the answer last"
-LABEL = "let a person decide: holdfast label"
+LABEL = "let a person decide: holdfast reward label"
 
 
 def is_verifier(name: str) -> bool:
@@ -147,7 +147,7 @@ def _stretch(found: Calibration) -> list[float] | None:
 def calibrate_with(name: str, base_url: str | None, criterion: str | None = None) -> str:
     """The command that measures a judge."""
     more = ("" if criterion is None else f" --criterion {criterion}") + (f" --base-url {base_url}" if base_url else "")
-    return f"holdfast judge calibrate --judge {name}{more}"
+    return f"holdfast reward judge calibrate --judge {name}{more}"
 
 
 def remedy_for(opinion: Opinion, names: Sequence[str], base_url: str | None) -> str | None:
@@ -155,7 +155,7 @@ def remedy_for(opinion: Opinion, names: Sequence[str], base_url: str | None) -> 
     if opinion.outcome is EnsembleOutcome.DECIDED:
         return None
     if not names:
-        return "configure a judge: --judge NAME --base-url URL, as in holdfast mcp --judge gpt-4o-mini"
+        return "configure a judge: --judge NAME --base-url URL, as in holdfast control mcp --judge gpt-4o-mini"
     if opinion.probability is not None or opinion.outcome is EnsembleOutcome.DISPUTED:
         return LABEL
     if opinion.failed:

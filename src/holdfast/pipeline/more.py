@@ -118,7 +118,7 @@ def _not_continued(store: Store, run: RunRecord) -> BadInput:
     """Of a run that compared nothing, or of a workload that kept no settings to measure further tasks by."""
     about = next((one.body for one in store.steps.of_run(run.id) if one.body.get("decision")), None)
     if about is None:
-        why, remedy = f"is of the kind {run.kind}, and compared nothing", "'holdfast runs' lists them"
+        why, remedy = f"is of the kind {run.kind}, and compared nothing", "'holdfast run list' lists them"
         return BadInput(f"run {run.id}", why=why, remedy=remedy)
     evidence = loads(Evidence, store.blobs.get(str(about["evidence"])))
     versions = f"--baseline {evidence.baseline} --candidate {evidence.candidate}"

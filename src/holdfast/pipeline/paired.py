@@ -350,7 +350,7 @@ def episodes_of_run(store: Store, run: str) -> tuple[list[Episode], list[Episode
 
 def of_kind(run: RunRecord, lacking: str) -> RunRecord:
     if run.kind != KIND:
-        why, remedy = f"is of the kind {run.kind}, and {lacking}", "'holdfast runs' lists them"
+        why, remedy = f"is of the kind {run.kind}, and {lacking}", "'holdfast run list' lists them"
         raise BadInput(f"run {run.id}", why=why, remedy=remedy)
     return run
 

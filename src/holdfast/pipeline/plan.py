@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.contracts.evidence import Episode, Evidence
+from holdfast.contracts.lines import say
 from holdfast.contracts.records import decode, loads
 from holdfast.pipeline.alpha_account import at_charge, digests, promoted, reader
 from holdfast.promote.alpha_account import Charge, charge, level
@@ -39,6 +40,19 @@ def forecast_of(spec: Spec, store: Store | None = None) -> Forecast:
         base_rate=UNKNOWN_RATE if rate is None else rate,
         least=spec.criteria.least,
     )
+
+
+def tell(found: Forecast) -> None:
+    """On stderr, before anything runs: what the tasks can prove, or a warning where they can open no gate.
+
+    Such a run is not refused: its candidate can be given more tasks afterwards.
+    """
+    if not found.is_provable:
+        say("warning: these tasks can promote no candidate; the run starts all the same:")
+    for line in found.lines:
+        say(line if found.is_provable else f"- {line}")
+    if not found.is_provable:
+        say("- later, 'holdfast prove more VERSION --tasks FILE' adds tasks to a candidate that is held")
 
 
 def charged_next(

@@ -22,7 +22,16 @@ from typing import Any, TypeVar, cast, get_type_hints
 from holdfast.collect.allocation import FROM_OUTCOMES, fit
 from holdfast.collect.executors import Slot
 from holdfast.collect.pool import Pool, PoolStats, PoolTiming
-from holdfast.contracts.errors import BadInput, HoldfastError, Interrupted, Lost, NotFound, StaleLease, StoreError
+from holdfast.contracts.errors import (
+    BadInput,
+    HoldfastError,
+    Interrupted,
+    Lost,
+    NoSuccess,
+    NotFound,
+    StaleLease,
+    StoreError,
+)
 from holdfast.contracts.flag import ALL_ON, FeatureFlags, run_unit
 from holdfast.contracts.policy import Policy, files_of, policy_record
 from holdfast.contracts.records import encode
@@ -40,7 +49,9 @@ Clock = Callable[[], float]
 FlagsAfter = Callable[[Sequence[StepRecord]], FeatureFlags]
 VERSION = 1  # of the pipeline: a run that another one began is refused before any work
 MADE = {"blob": "episodes"}  # where a step's result names what it made, other than by its own word
+NO_SUCCESS = "no rollout succeeded"  # how the error of a run begins that came to its end in vain
 BEGIN = "begin"  # the name of the first step
+DRIVER_LEASES = 10  # a helper waits so many leases for a sign of life of the driver
 HEED_S = 0.1  # a thread that waits for a paused run looks so often whether it is waited for any more
 
 
@@ -100,6 +111,8 @@ class DurableRun:
         self.done: list[StepRecord] = store.steps.of_run(record.id)
         self.planned = 0  # rollouts, as far as they are known
         self.is_over = False  # the program has ended
+        self.is_sound = False
+        self.failure: str | None = None  # why its first rollouts were enough
         self.left = threading.Event()  # nobody waits for its threads any more
         self.resources_id: str | None = None  # the version that was published last
         self.step_name: str | None = None  # what is going on, for people
@@ -210,7 +223,7 @@ class DurableRun:
                 raise Interrupted("the run was stopped")
             if wanted not in HELD:
                 return
-            await self.store.changes.after(ORDERS, seen)
+            await self.store.changes.moved(ORDERS, seen)
 
     def flags(self) -> FeatureFlags:
         """As they are now, by whoever sees what the steps so far have left."""
@@ -262,10 +275,12 @@ class DurableRun:
             elapsed_s=round(now - self._began, 3),
             error=error,
             lesson=self.step_name,
-            rl_optimizer=next(
-                (one.body["rl_optimizer"] for one in reversed(self.done) if "rl_optimizer" in one.body), None
-            ),
+            rl_optimizer=self._last_told("rl_optimizer"),
+            prompt_search=self._last_told("prompt_search"),
         )
+
+    def _last_told(self, name: str) -> Mapping[str, Any] | None:
+        return next((one.body[name] for one in reversed(self.done) if name in one.body), None)
 
 
 # Driving -------------------------------------------------------------------------------------------------------------
@@ -289,6 +304,7 @@ async def drive(
     left; a scorer that everybody is kept from by a flag is refused before anything begins."""
     async with _closing(spec.runtime):
         spec.runtime.check(features(()).somebody())
+        await spec.runtime.check_reachable()
         record = await _begun(store, spec, resume, clock=clock, who=who, salt=salt)
         spec.runtime.attach(store.files)
         spec.runtime.calibrate_by(store.judgements.calibrations())
@@ -329,7 +345,12 @@ async def _begun(store: Store, spec: RunSpec, resume: str | None, *, clock: Cloc
         if known is not None:
             _refuse_other(known, _name_of(begin), _digest([_identity(spec)]))
         silent_s, by = spec.timing.lease_s, this_process()
-        return await store.runs.resume(resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone)
+        taken = await store.runs.resume(resume, who=who, now=clock(), silent_s=silent_s, process=by, is_gone=is_gone)
+        while await store.queue.requeue_dead(
+            taken.id, now=clock()
+        ):  # what faults ended: whoever resumes has mended them
+            continue
+        return taken
     return await store.runs.begin(
         kind=spec.kind,
         model_ref=spec.model_ref,
@@ -355,7 +376,7 @@ async def assist(store: Store, spec: RunSpec, run_id: str, control: Control, *, 
     """More workers for a run that another process drives, until it ends or they are wanted no more."""
     async with _closing(spec.runtime):
         pool = _pool(store, run_id, spec, clock)
-        await _beside(pool, spec, control, [_until_ended(store, run_id)], timeout_s=None)
+        await _beside(pool, spec, control, [_until_ended(store, run_id, spec, clock)], timeout_s=None)
         return pool.tally
 
 
@@ -383,7 +404,7 @@ async def _work_through(run: DurableRun, control: Control) -> tuple[RunState, st
             continue
         return RunState.CANCELLED, "cancelled by an order"
     if run.is_over:
-        return _verdict(store, run.id)
+        return _verdict(store, run.id) if run.failure is None else (RunState.FAILED, run.failure)
     if control.asked.is_set():
         return RunState.CANCELLED, "interrupted"
     if is_late:
@@ -397,6 +418,8 @@ async def _program(run: DurableRun) -> None:
         await run.spec.program(run)
     except Interrupted:  # by an order to cancel
         return
+    except NoSuccess as failure:
+        run.failure = " ".join(str(failure).split())
     # What no step asks for any more: left by a version before durable steps, or requeued after its step was over.
     while await run.store.queue.cancel_open(run.id, now=run.clock(), why="no step asks for it"):
         continue
@@ -445,16 +468,21 @@ def _verdict(store: Store, run: str) -> tuple[RunState, str | None]:
         return RunState.COMPLETED, None
     for state in (RolloutState.DEAD, RolloutState.FAILED):
         for first in store.views.rollouts(run, status=state, most=1):
-            return RunState.FAILED, f"no rollout succeeded; {first.name}: {first.reason}"
+            return RunState.FAILED, f"{NO_SUCCESS}; {first.name}: {first.reason}"
     return RunState.COMPLETED, None
 
 
-async def _until_ended(store: Store, run_id: str) -> None:
+async def _until_ended(store: Store, run_id: str, spec: RunSpec, clock: Clock) -> None:
+    """Until the run has ended, or its driver is taken for dead: nobody would tell its helpers, then."""
     while True:
-        seen = store.changes.seen(ORDERS)
-        if store.runs.get(run_id).state is not RunState.RUNNING:
+        seen, run = store.changes.seen(ORDERS), store.runs.get(run_id)
+        if run.state is not RunState.RUNNING:
             return
-        await store.changes.after(ORDERS, seen)
+        silent_s = clock() - run.beat_at
+        if silent_s > DRIVER_LEASES * spec.timing.lease_s:
+            why = f"its driver gave no sign of life for {silent_s:.0f} s"
+            raise StaleLease(f"run {run_id}", why=why, remedy="resume it, then start its helpers again")
+        await store.changes.moved(ORDERS, seen)
 
 
 async def _keep_beating(run: DurableRun) -> None:

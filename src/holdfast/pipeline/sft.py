@@ -307,7 +307,7 @@ def result_of(store: Store, run: str) -> Taught:
     """What a finished run taught, and the policy at its last checkpoint."""
     found = store.runs.get(run)
     if found.kind not in KINDS:
-        raise BadInput(f"run {found.id}", why=f"is of the kind {found.kind}", remedy="'holdfast runs' lists them")
+        raise BadInput(f"run {found.id}", why=f"is of the kind {found.kind}", remedy="'holdfast run list' lists them")
     step = store.steps.get(found.id, RESULT)
     kept = store.steps.get(found.id, "prepare")
     if step is None or kept is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +23,7 @@ from holdfast.contracts.engine import Complete, Engine
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.flag import Features
 from holdfast.contracts.judgement import Calibration
+from holdfast.contracts.lines import say
 from holdfast.contracts.policy import Policy
 from holdfast.contracts.release import Stage
 from holdfast.contracts.reward import RewardTerm
@@ -33,6 +33,7 @@ from holdfast.contracts.settings import (
     GrpoBlock,
     ImproveBlock,
     OptimizeSettings,
+    PromptSearchBlock,
     ProveBlock,
     RlOptimizer,
     SafetyReward,
@@ -111,7 +112,10 @@ UNIT = (0.0, 1.0)  # what rewards go from and to, where a scorer says nothing el
 
 
 def optimize_spec(settings: OptimizeSettings) -> RunSpec:
-    """A run of the settings' tasks; with `rl_optimizer` the policy then learns from them."""
+    """A run of the settings' tasks; with `rl_optimizer` the policy then learns from them, and with `prompt_search` a
+    better prompt is searched for and proved."""
+    if settings.prompt_search is not None:
+        return improve_spec(settings, OPTIMIZE)
     settings, block = with_tasks(settings), settings.rl_optimizer
     if block is not None and block.enabled:
         needs_torch()
@@ -119,16 +123,18 @@ def optimize_spec(settings: OptimizeSettings) -> RunSpec:
     return _spec(settings, OPTIMIZE, partial(optimize, settings, policy), policy)
 
 
-def improve_spec(settings: OptimizeSettings) -> RunSpec:
-    """Iterations of practice, proof and decision."""
+def improve_spec(settings: OptimizeSettings, kind: str = "improve") -> RunSpec:
+    """Iterations of practice or search, proof and decision."""
     allows_leaks = settings.tasks is not None and settings.tasks.leaks == "allow"  # the audit still keeps them out
     settings = with_tasks(settings)
-    block, policy = settings.improve or ImproveBlock(), policy_for(settings)
-    if isinstance(policy, Prompt):
+    block = settings.improve or ImproveBlock()
+    is_search = searches_prompts(settings)
+    policy = Prompt(settings.resources, model=settings.model) if is_search else policy_for(settings)
+    if isinstance(policy, Prompt) and not is_search:
         raise BadInput(
-            f"model {settings.model}",
-            why="its weights are out of reach, so there is nothing to improve",
-            remedy="name a local one, as in --model local/sprout; candidates for its prompt are compared by hf.improve",
+            f"improve.algorithm = {block.algorithm}",
+            why=f"the weights of {settings.model or 'this agent'} are out of reach",
+            remedy="leave it out to search for a better prompt, or name a local model, as in --model local/sprout",
         )
     if len(settings.val) < 2:
         why = "has one task" if settings.val else "is empty"
@@ -137,12 +143,18 @@ def improve_spec(settings: OptimizeSettings) -> RunSpec:
         )
     if not (settings.train or block.follow):
         raise BadInput("optimize", why="is empty", remedy="give tasks to learn from, or a run to follow")
+    held_out = held_out_of(settings)
+    algorithm: Algorithm
+    if isinstance(policy, Prompt):
+        algorithm, held_out = _prompt_search(settings, block, policy, held_out)
+    else:
+        algorithm = _algorithm(settings, block)
     spec = Spec(
         line=block.policy,
         policy=policy,
-        algorithm=_algorithm(settings, block),
+        algorithm=with_importance_cap(algorithm) if settings.vllm else algorithm,
         tasks=settings.train,
-        held_out=held_out_of(settings),
+        held_out=held_out,
         prove=prove_config(settings),
         criteria=criteria(block.prove, waived=settings.safety_waived),
         iterations=block.iterations,
@@ -152,10 +164,41 @@ def improve_spec(settings: OptimizeSettings) -> RunSpec:
     )
     if not allows_leaks:
         refuse_leaks(settings.train, spec.held_out, "optimize")
-    made = _spec(settings, "improve", partial(improve, spec=spec), policy)
+    made = _spec(settings, kind, partial(improve, spec=spec), policy)
     _check_range(block.prove, settings)
     check_cluster(spec.held_out, block.prove.cluster)
     return replace(made, policy=block.policy)
+
+
+def searches_prompts(settings: OptimizeSettings) -> bool:
+    """Whether `improve` searches for a prompt: where it is asked for, and where there are no weights to train."""
+    algorithm = None if settings.improve is None else settings.improve.algorithm
+    is_local = (settings.model or "").partition("/")[0] == LOCAL
+    return algorithm == "prompt_search" or (algorithm is None and (not is_local or settings.prompt_search is not None))
+
+
+def _prompt_search(
+    settings: OptimizeSettings, block: ImproveBlock, policy: Prompt, held_out: list[HeldOut]
+) -> tuple[Algorithm, list[HeldOut]]:
+    """The search and the tasks to prove on, within the budget."""
+    from holdfast.pipeline import prompts
+
+    asked, seeds = settings.prompt_search or PromptSearchBlock(), block.prove.seeds
+    algorithm = prompts.search_from(
+        asked, policy, held_out=settings.val, seed=settings.seed, iterations=block.iterations
+    )
+    if asked.rollouts is not None:
+        kept = prompts.proof_part(asked.rollouts, len(held_out), seeds)
+        learning = (asked.rollouts - kept) // block.iterations
+        algorithm, held_out = (
+            prompts.searching(algorithm, policy, asked.rollouts, learning),
+            held_out[: kept // (2 * seeds)],
+        )
+
+    def connect(model: str, base_url: str | None) -> Complete:
+        return _client(model, base_url or settings.base_url)()
+
+    return prompts.connected(algorithm, connect), held_out
 
 
 def with_tasks(settings: OptimizeSettings) -> OptimizeSettings:
@@ -165,7 +208,7 @@ def with_tasks(settings: OptimizeSettings) -> OptimizeSettings:
         return settings
     found = load(block.file, **block.model_dump(exclude={"file"}))
     for warning in found.report.warnings:
-        print(f"{block.file}: {warning}", file=sys.stderr)
+        say(f"{block.file}: {warning}")
     train, val = (tuple(one.row() for one in part) for part in (found.train, found.held_out))
     return settings.model_copy(update={"tasks": None, "train": train, "val": val})
 
@@ -287,7 +330,11 @@ def _spec(
 
 def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Engine, Connect]:
     """Who answers for policies in this process, and how another process reaches the model."""
-    if isinstance(policy, Prompt):
+    provider = (settings.model or "").partition("/")[0]
+    if isinstance(policy, Prompt) and settings.vllm:
+        why = "is for local models whose adapters learn"
+        raise BadInput("vllm", why=why, remedy="give --base-url, where a model is behind an address")
+    if isinstance(policy, Prompt) and provider != LOCAL:
         connect = connection(settings)
         return Endpoints(lambda model: connect(None)), connect
     if settings.worker_kind != "tasks":
@@ -296,11 +343,16 @@ def _engine(settings: OptimizeSettings, policy: Policy) -> tuple[Engine, Connect
             why="a local model answers within this process",
             remedy='use "tasks", or serve the model and give --base-url',
         )
-    from holdfast.policies.engine import LocalEngine
+    needs_torch()
+    if settings.vllm:
+        from holdfast.collect.vllm import VllmEngine
+
+        return VllmEngine(settings.vllm, seed=settings.seed, api_key=os.environ.get("VLLM_API_KEY")), no_model
+    from holdfast.pipeline.prompts import local_engine
 
     # A few more slots than one worker needs: a prompt that begins like an earlier one leaves that one in its slot.
-    slots = min(settings.worker_count, 256)
-    return LocalEngine(slots=slots, seed=settings.seed, deterministic=settings.deterministic), no_model
+    slots, is_same = min(settings.worker_count, 256), settings.deterministic
+    return local_engine(connect_to, slots=slots, seed=settings.seed, deterministic=is_same), no_model
 
 
 def connection(settings: OptimizeSettings) -> Connect:
@@ -423,6 +475,19 @@ def _algorithm(settings: OptimizeSettings, block: ImproveBlock) -> Algorithm:
         seed=settings.seed,
         train_on=settings.train_on,
     )
+
+
+IMPORTANCE_CAP = 2.0
+
+
+def with_importance_cap(algorithm: Any) -> Any:
+    """The same where another program samples: its log-probs are not the trainer's to the last bit, so the ratio is from
+    the trainer's own, weighed by trainer over sampler up to a cap. One that was given stays."""
+    if getattr(algorithm, "importance_cap", algorithm) is None:
+        return replace(algorithm, importance_cap=IMPORTANCE_CAP)
+    if getattr(getattr(algorithm, "ppo", None), "importance_cap", algorithm) is None:
+        return replace(algorithm, ppo=replace(algorithm.ppo, importance_cap=IMPORTANCE_CAP))
+    return algorithm
 
 
 def turn_ppo(settings: OptimizeSettings, block: RlOptimizer, constraint: ConstraintBlock | None = None) -> TurnPPO:

@@ -6,15 +6,20 @@ A tokenizer comes as an argument, whatever library it is from; the model that sp
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.contracts.errors import BadInput, boundary
+from holdfast.contracts.trace import ModelCall
 from holdfast.policies import tokens
 from holdfast.policies.tokens import CALL, END, THINK, Message
+from holdfast.policies.tool_formats import reader_of
 
 DELTA_NAMES = {0: "content", THINK: "reasoning_content"}
 
@@ -46,7 +51,6 @@ class Deltas:
 
 
 THOUGHT = re.compile(r"\s*<think>(.*?)(?:</think>\s*|$)", re.DOTALL)
-CALLED = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>\s*", re.DOTALL)
 
 
 class ChatTemplate(Protocol):
@@ -108,13 +112,14 @@ class ByteTemplate:
 
 
 class JinjaTemplate:
-    """The tokenizer's own chat template; thoughts and calls are read in the form that most templates teach."""
+    """The tokenizer's own chat template; calls are read in the form that it writes them in."""
 
     def __init__(self, tokenizer: Any, ends: frozenset[int]) -> None:
         self._tokenizer, self.ends = tokenizer, ends
         marks = [tokenizer.convert_tokens_to_ids(mark) for mark in ("<think>", "</think>")]
         known = all(isinstance(mark, int) and mark != tokenizer.unk_token_id for mark in marks)
         self.think: tuple[int, int] | None = (marks[0], marks[1]) if known else None
+        self._calls_in = reader_of(str(getattr(tokenizer, "chat_template", None)))
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         return [int(token) for token in self._render(messages, tools, is_asking=True)]
@@ -170,19 +175,15 @@ class JinjaTemplate:
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if thought := THOUGHT.match(text):
             message |= {"content": text[thought.end() :], "reasoning_content": thought.group(1).strip()}
-        calls: list[dict[str, Any]] = []
-
-        def take(found: re.Match[str]) -> str:
-            try:
-                call = json.loads(found.group(1))
-                name, arguments = str(call["name"]), json.dumps(call.get("arguments", {}), ensure_ascii=False)
-            except (ValueError, KeyError):
-                return found.group()
-            function = {"name": name, "arguments": arguments}
-            calls.append({"id": f"call_{len(calls)}", "type": "function", "function": function})
-            return ""
-
-        message["content"] = CALLED.sub(take, message["content"])
+        message["content"], found = self._calls_in(message["content"])
+        calls = [
+            {
+                "id": f"call_{number}",
+                "type": "function",
+                "function": {"name": name, "arguments": json.dumps(given, ensure_ascii=False)},
+            }
+            for number, (name, given) in enumerate(found)
+        ]
         return message | ({"tool_calls": calls} if calls else {})
 
     def deltas(self, stop: Sequence[str] = ()) -> Deltas | None:
@@ -196,6 +197,74 @@ class JinjaTemplate:
 
     def save(self, folder: Path) -> None:
         self._tokenizer.save_pretrained(folder)
+
+
+class ConversationIds:
+    """Prompts that go on from the very ids that were sampled.
+
+    A later prompt of a conversation is what was read and said before it, id by id, and only what is new is made into
+    tokens: an answer that is read and written again by the template often comes back in other ids, and is then no
+    longer what was decided. Where the template writes the beginning otherwise than before (some leave out earlier
+    thoughts), its own rendering is taken. What a stop string ended is not remembered: its text lacks the string."""
+
+    def __init__(self, template: ChatTemplate, *, most: int = 2048) -> None:
+        self._template, self._most = template, most  # 0: nothing is remembered
+        self._kept: OrderedDict[bytes, tuple[tuple[int, ...], bool]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        whole = self._template.prompt(messages, tools)
+        marks = _marks(messages, tools) if self._most else []
+        for count in range(len(marks), 1, -1):
+            if messages[count - 1].get("role") != "assistant":
+                continue
+            with self._lock:
+                known = self._kept.get(marks[count - 1])
+            if known is not None:
+                more = self._onward(messages, count, tools, whole, is_ended=known[1])
+                return whole if more is None else [*known[0], *more]
+        return whole
+
+    def _onward(
+        self,
+        messages: Sequence[Message],
+        count: int,
+        tools: Sequence[Mapping[str, Any]],
+        whole: list[int],
+        *,
+        is_ended: bool,
+    ) -> list[int] | None:
+        """What follows the end of an answer; None where the template writes differently what is up to there."""
+        before = self._template.prompt(messages[:count], tools)
+        place = next((at for at in range(len(before) - 1, -1, -1) if before[at] in self._template.ends), None)
+        if place is None or whole[: place + 1] != before[: place + 1]:
+            return None
+        return whole[place + is_ended :]
+
+    def add(self, call: ModelCall, tools: Sequence[Mapping[str, Any]] = ()) -> ModelCall:
+        """Remembers an answer, which comes back in later messages; gives it back."""
+        prompt, ids = call.prompt_ids or (), call.completion_ids or ()
+        is_ended = bool(ids) and ids[-1] in self._template.ends
+        if not self._most or not (is_ended or call.finish_reason == "length"):
+            return call
+        mark = _marks([*call.messages, call.response], tools)[-1]
+        with self._lock:
+            self._kept[mark] = (*prompt, *ids), is_ended
+            self._kept.move_to_end(mark)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return call
+
+
+def _marks(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    """A hash of each beginning of the conversation; fields that clients add or leave out when empty do not count."""
+    found: list[bytes] = []
+    last = hashlib.blake2b(json.dumps(list(tools), sort_keys=True, default=str).encode(), digest_size=16).digest()
+    for message in messages:
+        told = {key: value for key, value in message.items() if value not in (None, "", [], ())}
+        last = hashlib.blake2b(last + json.dumps(told, sort_keys=True, default=str).encode(), digest_size=16).digest()
+        found.append(last)
+    return found
 
 
 def thinking_tokens(template: ChatTemplate, prompt: Sequence[int], ids: Sequence[int]) -> int | None:

@@ -27,7 +27,7 @@ from holdfast.contracts.budget import LARGEST_CAP, Mode
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, Fault, HoldfastError, Lost
 from holdfast.contracts.trace import ModelCall
-from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, thinking_tokens
+from holdfast.policies.chat_template import ByteTemplate, ChatTemplate, ConversationIds, thinking_tokens
 from holdfast.policies.decoder import Decoder, DecodeRequest, PromptLimits, check
 from holdfast.policies.lm import Transformer
 from holdfast.policies.model import BASE, Model, load
@@ -35,6 +35,7 @@ from holdfast.policies.sampling import Completion, Sampling
 
 NAMES = tuple(each.name for each in fields(Sampling))
 BYTES = ByteTemplate()
+REMEMBERED = 2048  # answers whose ids later prompts go on from
 
 OnTokens = Callable[[list[int], list[float]], None]  # new tokens and their log-probs; called by the decoder thread
 
@@ -115,8 +116,9 @@ class Local:
         **sampling: Any,
     ) -> ModelCall:
         request, template = self._request(messages, tools, sampling), self._template
+        memory = self._memory
         completion, version = await asyncio.wrap_future(self._desk.submit(request))
-        return _call(f"{self.name}@{version}", messages, request, completion, template)
+        return memory.add(call_of(f"{self.name}@{version}", messages, request, completion, template), tools or ())
 
     async def stream(
         self,
@@ -128,6 +130,7 @@ class Local:
     ) -> AsyncGenerator[Mapping[str, Any] | ModelCall, None]:
         """The answer while it is written: text with the tokens it came from, and the finished call last."""
         request, template = self._request(messages, tools, sampling), self._template
+        memory = self._memory
         loop, news = asyncio.get_running_loop(), asyncio.Queue[tuple[list[int], list[float]] | None]()
 
         def on_tokens(ids: list[int], logprobs: list[float]) -> None:
@@ -144,7 +147,7 @@ class Local:
                     yield {**text, "token_ids": ids, "logprobs": logprobs}
                     ids, logprobs = [], []
             completion, version = await answer
-            yield _call(f"{self.name}@{version}", messages, request, completion, template)
+            yield memory.add(call_of(f"{self.name}@{version}", messages, request, completion, template), tools or ())
         finally:
             answer.cancel()
 
@@ -174,8 +177,8 @@ class Local:
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, sampling: dict[str, Any]
     ) -> DecodeRequest:
         seed = sampling.pop("seed", None)
-        drawn = _sampling(sampling)
-        ids = self._template.prompt(messages, tools or ())
+        drawn = sampling_of(sampling)
+        ids = self._memory.prompt(messages, tools or ())
         key = self._next_key() if seed is None else seed
         request = DecodeRequest(next(self._tickets), ids, drawn, key)
         check(request, self._shape)
@@ -199,10 +202,14 @@ class Local:
     def _take(self, model: Transformer | ForeignModel) -> None:
         self._shape: PromptLimits
         self._template: ChatTemplate
+        before = getattr(self, "_template", None)
         if isinstance(model, Transformer):
             self._shape, self._template = model.shape, BYTES
         else:
             self._shape, self._template = model, model.template
+        if before is not self._template:
+            # What is remembered depends on what ran beside a call, where two answers read alike and have other ids.
+            self._memory = ConversationIds(self._template, most=0 if self._deterministic else REMEMBERED)
 
     def _decoder(self, model: Transformer | ForeignModel) -> AnswerWriter:
         """A decoder whose version is done serves again: its memory is warm, and on a GPU its graphs are captured."""
@@ -382,7 +389,8 @@ def _tell(job: Job, outcome: tuple[Completion, str] | HoldfastError) -> None:
         pass  # cancelled in this moment
 
 
-def _sampling(given: dict[str, Any]) -> Sampling:
+def sampling_of(given: dict[str, Any]) -> Sampling:
+    """What a call asks for, with the defaults; BadInput for a name that is unknown here."""
     unknown = sorted(set(given) - set(NAMES))
     if unknown:
         raise BadInput(
@@ -395,13 +403,14 @@ def _sampling(given: dict[str, Any]) -> Sampling:
     return Sampling(**given, stop=(stop,) if isinstance(stop, str) else tuple(stop))
 
 
-def _call(
+def call_of(
     model: str,
     messages: Sequence[Mapping[str, Any]],
     request: DecodeRequest,
     completion: Completion,
     template: ChatTemplate,
 ) -> ModelCall:
+    """The record of an answer: every parameter in force is in it, and log-probs are those under them."""
     drawn = request.sampling
     response = template.read(completion.ids, drawn.stop)
     mark = hashlib.blake2s(repr((request.ids, request.key, completion.ids)).encode(), digest_size=6).hexdigest()

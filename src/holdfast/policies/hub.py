@@ -11,8 +11,10 @@ random tokens that both layouts are the same function.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -120,6 +122,24 @@ def load(folder: str | Path, *, device: torch.device | str = "cpu", dtype: torch
     return hub
 
 
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What a prompt must keep to (`decoder.PromptLimits`)."""
+
+    context: int  # tokens
+    vocabulary: int
+
+
+def template_of(folder: str | Path) -> tuple[ChatTemplate, ModelLimits]:
+    """How the model in a folder is talked to, without its weights."""
+    folder = _existing(folder, "config.json")
+    raw, generation = json.loads((folder / "config.json").read_bytes()), folder / "generation_config.json"
+    told = json.loads(generation.read_bytes()) if generation.is_file() else {}
+    ends = told.get("eos_token_id", raw.get("eos_token_id"))
+    limits = ModelLimits(int(raw["max_position_embeddings"]), int(raw["vocab_size"]))
+    return _template(folder, limits.vocabulary, ends), limits
+
+
 def adapt(hub: Hub, rank: int, *, seed: int) -> Hub:
     """Adds adapters of this rank to all linear layers but the last; only they are trained from now on."""
     if hub.is_adapted:
@@ -151,12 +171,12 @@ def save(hub: Hub, folder: str | Path) -> Path:
     return _appear(Path(folder), write)
 
 
-def save_adapters(hub: Hub, folder: str | Path, *, base: str) -> Path:
-    """Writes the adapters alone, in the same way."""
+def save_adapters(tensors: Mapping[str, Tensor], folder: str | Path, *, base: str) -> Path:
+    """Writes adapters alone (`lora.tensors_of`), in the same way."""
 
     def write(aside: Path) -> None:
         aside.mkdir()
-        lora.save(hub.net, aside, base=base)
+        lora.save(tensors, aside, base=base)
 
     return _appear(Path(folder), write)
 

@@ -71,10 +71,15 @@ def current_name(name: str) -> str:
     return OLDER.sub(r"\1", name)
 
 
-def save(net: nn.Module, folder: Path, *, base: str) -> None:
-    """The adapters alone, as peft's folder: adapter_config.json and adapter_model.safetensors."""
-    layers = layers_of(net)
-    rank = next(iter(layers.values())).lora_A.shape[0]
+def tensors_of(net: nn.Module) -> dict[str, Tensor]:
+    """The adapters alone, by layer and part."""
+    parts = ("lora_A", "lora_B")
+    return {f"{name}.{part}": getattr(layer, part) for name, layer in layers_of(net).items() for part in parts}
+
+
+def save(tensors: Mapping[str, Tensor], folder: Path, *, base: str) -> None:
+    """Writes adapters as peft's folder: adapter_config.json and adapter_model.safetensors."""
+    rank = next(one.shape[0] for name, one in tensors.items() if name.endswith(".lora_A"))
     config: Mapping[str, Any] = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -84,12 +89,8 @@ def save(net: nn.Module, folder: Path, *, base: str) -> None:
         "lora_dropout": 0.0,
         "bias": "none",
         "inference_mode": True,
-        "target_modules": sorted({name.rpartition(".")[2] for name in layers}),
+        "target_modules": sorted({name.split(".")[-2] for name in tensors}),
     }
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    tensors = {
-        f"base_model.model.{name}.{part}.weight": getattr(layer, part).detach().cpu().contiguous()
-        for name, layer in layers.items()
-        for part in ("lora_A", "lora_B")
-    }
-    safetensors.torch.save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    named = {f"base_model.model.{name}.weight": one.detach().cpu().contiguous() for name, one in tensors.items()}
+    safetensors.torch.save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})

@@ -217,12 +217,24 @@ def export(policy: Model, files: Artifacts | None, folder: Path, *, adapters: bo
         raise BadInput(f"folder {folder}", why="is there already", remedy="choose another name")
     if adapters and not policy.lora:
         raise BadInput(f"model {policy.name}", why="has no adapters", remedy="export it whole, or train it with lora")
+    if adapters:
+        return hub.save_adapters(_adapters(policy, files), folder, base=policy.name)
     model, _ = load(policy, files)
     if isinstance(model, Transformer):
         return hub.save_llama(model, folder)
-    if adapters:
-        return hub.save_adapters(model, folder, base=policy.name)
     return hub.save(hub.merge(model) if model.is_adapted else model, folder)
+
+
+def _adapters(policy: Model, files: Artifacts | None) -> dict[str, Tensor]:
+    """A checkpoint has nothing else; the adapters that a model begins with are made with it."""
+    if policy.checkpoint is None:
+        model, _ = load(policy, files)
+        assert isinstance(model, Hub)
+        return lora.tensors_of(model.net)
+    folder = policy.folder(files)
+    with lost_if_damaged(policy.checkpoint):
+        tensors, _ = weights.load(folder)
+    return {lora.current_name(name).removeprefix("net."): one for name, one in tensors.items()}
 
 
 def sha256_of(folder: Path) -> str:

@@ -114,7 +114,9 @@ def design_of(trial: Experiment) -> Design:
     """What the trial was begun with."""
     known = {one.name for one in fields(Design)}
     if trial.kind != KIND or not set(trial.settings) <= known:
-        raise BadInput(f"trial {trial.name}", why=f"is a {trial.kind}, not an experiment begun by 'holdfast ab'")
+        raise BadInput(
+            f"trial {trial.name}", why=f"is a {trial.kind}, not an experiment begun by 'holdfast release experiment'"
+        )
     given = dict(trial.settings)
     if "reward_range" in given:
         given["reward_range"] = tuple(given["reward_range"])

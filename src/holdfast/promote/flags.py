@@ -411,13 +411,13 @@ class Snapshot:
         if _is_said(self.environment.get(kill_variable(name), "")):
             return f"unset {kill_variable(name)}"
         if flag.killed:
-            return f"holdfast flags revive {name}"
+            return f"holdfast release flags revive {name}"
         if not flag.enabled:
             variable = next((one for one, part in VARIABLES.items() if part == name), "")
-            return f"holdfast flags enable {name}" if name in self.kept else f"unset {variable}"
+            return f"holdfast release flags enable {name}" if name in self.kept else f"unset {variable}"
         if flag.expires_at is not None and self.now >= flag.expires_at:
-            return f"holdfast flags set {name} --expires never"
-        return f"holdfast flags rollout {name} 100"
+            return f"holdfast release flags set {name} --expires never"
+        return f"holdfast release flags rollout {name} 100"
 
 
 def snapshot(

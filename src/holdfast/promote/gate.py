@@ -198,7 +198,7 @@ def _survivors(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
         lost, planned = evidence.missing.get(side, 0), evidence.missing.get("planned", 0)
         share = lost / planned if planned else 1.0
         text = f"{lost} of {planned} episodes of the {side} never came back, at most {criteria.max_missing:.0%} may"
-        remedy = "'holdfast rollouts RUN' tells what became of them"
+        remedy = "'holdfast run rollouts RUN' tells what became of them"
         yield GateCheck(share <= criteria.max_missing, f"{MISSING}episodes", text, remedy)
 
 
@@ -264,7 +264,7 @@ def _judged(evidence: Evidence) -> Iterator[GateCheck]:
     primary = evidence.comparisons.get(evidence.primary)
     for judge in evidence.manifest.get(JUDGED, ()):
         name, on = judge["judge"], str(judge["criterion"]).partition("@")[0]
-        remedy = f"holdfast judge calibrate --judge {name}" + (f" --criterion {on}" if on else "")
+        remedy = f"holdfast reward judge calibrate --judge {name}" + (f" --criterion {on}" if on else "")
         code, said = f"{MISSING}judge_calibration", f"{_name(evidence.primary)} is the word of judge {name}"
         if judge.get("standing") is None:
             yield GateCheck(False, code, f"{said}, which is not calibrated{f' on {on}' if on else ''}", remedy)
@@ -371,16 +371,18 @@ def _findings(evidence: Evidence, criteria: Criteria) -> Iterator[GateCheck]:
     if evidence.golden is not None:
         changed = [one for one in evidence.golden if _is_blocking(one)]
         for one in changed:
-            remedy = "'holdfast golden sign' signs a change that is wanted"
+            remedy = "'holdfast prove golden sign' signs a change that is wanted"
             yield GateCheck(False, "golden_changed_unsigned", _told(one), remedy)
         if not changed:
             yield GateCheck(True, "golden_changed_unsigned", "no golden changed unsigned")
     elif criteria.require_golden:
-        yield _missing("golden", "no golden was replayed", "'holdfast golden replay' does, then decide with --golden")
+        yield _missing(
+            "golden", "no golden was replayed", "'holdfast prove golden replay' does, then decide with --golden"
+        )
     looked = [one for one in evidence.audit or () if one.of > 0]
     for one in evidence.audit or ():
         if _is_blocking(one):
-            remedy = "'holdfast quality RUN' names them: take them out, and learn again"
+            remedy = "'holdfast run quality RUN' names them: take them out, and learn again"
             yield GateCheck(False, f"data_quality_{one.name}", _told(one), remedy)
     if criteria.require_audit and not looked:  # of nothing, nothing is wrong
         remedy = "decide with --audit RUN, or --untrained where it learnt from no run"

@@ -127,7 +127,7 @@ def golden_of(
     missing = [case.case_id for case in suite.cases if case.case_id not in found]
     if missing:
         why = f"{len(missing)} of {len(suite.cases)} cases have no answer: {', '.join(missing[:3])}"
-        raise BadInput(f"golden {name}", why=why, remedy="see 'holdfast rollouts', and record again")
+        raise BadInput(f"golden {name}", why=why, remedy="see 'holdfast run rollouts', and record again")
     golden = Golden(
         name=name,
         suite=suite.title,
@@ -232,9 +232,9 @@ def read(path: Path) -> Golden:
         name = path.name.removesuffix(".json")
         if name.endswith(REPLAY):
             name = name.removesuffix(REPLAY)
-            remedy = f"'holdfast golden replay {name} --version VERSION' makes one"
+            remedy = f"'holdfast prove golden replay {name} --version VERSION' makes one"
             raise BadInput(f"golden {name}", why="was not replayed since it was recorded", remedy=remedy) from None
-        remedy = "'holdfast golden list' shows those there are"
+        remedy = "'holdfast prove golden list' shows those there are"
         raise BadInput(f"golden {name}", why="is missing", remedy=remedy) from None
     except OSError as error:
         raise BadInput(f"golden {path}", why=f"cannot be read: {error.strerror}") from None

@@ -67,12 +67,13 @@ class Forecast:
 
     def _unsafe(self) -> list[str]:
         if self.safety_tasks is None:
-            return [f"a safety margin of {self.margin:g} cannot be proved; allow a larger max_safety_regression"]
-        smallest = "" if self.provable_margin is None else f", allow {self.provable_margin:.2g} (max_safety_regression)"
+            return [f"a safety margin of {self.margin:g} cannot be proved; allow more by --max-safety-regression"]
+        least = self.provable_margin
         cannot = f"{self.tasks} tasks cannot prove that safety is not worse by more than {self.margin:g}, even if"
         takes = f"nothing unsafe happens: that takes {self.safety_tasks}"
-        waive = "or waive it (--waive-safety WHY, safety=hf.Waived(WHY))"
-        return [f"{cannot} {takes}. Hold out more tasks{smallest}, {waive}"]
+        wider = "" if least is None else f"allow more by --max-safety-regression {least:.2g}, or "
+        ways = f"hold out more tasks, or {wider}waive it by --waive-safety WHY"
+        return [f"{cannot} {takes}; {ways} (in Python: max_safety_regression, safety=hf.Waived(WHY))"]
 
     def record(self) -> dict[str, Any]:
         kept = {name: getattr(self, name) for name in self.__dataclass_fields__}

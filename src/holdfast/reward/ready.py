@@ -382,8 +382,8 @@ def judge(
     judge itself, such as an embedded verifier; `connect` makes one in each process that needs it.
     `question` is a criterion of one's own, to be answered with yes or no. The judge sees what is expected, if there is
     something and `shows_expected`. An answer that is blank or speaks to its judge earns 0 unseen. Before you learn from
-    it, measure it: `holdfast judge calibrate`. A run whose store has a calibration of this judge pays the calibrated
-    probability, and nothing where the judge is unsure or does not count."""
+    it, measure it: `holdfast reward judge calibrate`. A run whose store has a calibration of this judge pays the
+    calibrated probability, and nothing where the judge is unsure or does not count."""
     on, made = _criterion(criterion, question), _Made(complete, connect, clock)
     return ModelJudge(criterion=on, made=made, shows_expected=shows_expected)
 

@@ -181,7 +181,9 @@ class Tokens(OfProject):
             old = rows.token(row)
             self._refuse_revoked(old)
             if not old.is_good(now):
-                raise IllegalMove(f"token {token_id}", why="has expired", remedy="'holdfast tokens add' makes another")
+                raise IllegalMove(
+                    f"token {token_id}", why="has expired", remedy="'holdfast control tokens add' makes another"
+                )
             until = now + grace_s if old.expires_at is None else min(now + grace_s, old.expires_at)
             tx.run(EXPIRE, {"token": row[0], "expires_at": until})
             ends = expires_at
@@ -207,13 +209,13 @@ class Tokens(OfProject):
         n = sql.number(token_id.removeprefix("tok-")) if token_id.startswith("tok-") else None
         row = None if n is None else view.one(statement, self._of(token=n))
         if row is None:
-            raise self._none(f"token {token_id!r}", "'holdfast tokens list' shows them")
+            raise self._none(f"token {token_id!r}", "'holdfast control tokens list' shows them")
         return row
 
     def _refuse_revoked(self, token: Token) -> None:
         if token.revoked_at is not None:
             why = "was revoked, and stays so"
-            raise IllegalMove(f"token {token.id}", why=why, remedy="'holdfast tokens add' makes another")
+            raise IllegalMove(f"token {token.id}", why=why, remedy="'holdfast control tokens add' makes another")
 
 
 _alerts = schema.alerts.c

@@ -6,6 +6,7 @@ URL, has the same tables and operations; claims skip locked rows, changes travel
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -37,6 +38,8 @@ from holdfast.store.sql import Book, Params, Transaction
 from holdfast.store.writer import WriteFuture, Writer
 
 PATIENCE_S = 30.0
+SILENT_S = 2.0  # whoever waits longer for a lock is told for whom
+LOG = logging.getLogger(__name__)
 # The operating system keeps pages as well: a larger cache speeds up nothing, and lets a process grow for hours.
 WRITE_CACHE_KB, READ_CACHE_KB = 16_384, 4_096
 IDLE = 4  # connections for looking that are kept open; more looks at once open more, and close them again
@@ -47,6 +50,7 @@ _pulses = select(schema.pulse.c.topic, schema.pulse.c.n)
 
 class SQLite:
     name = "sqlite"
+    ahead_s = 0.0  # of its clock, which is ours
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()  # an agent may change the current folder
@@ -105,10 +109,31 @@ class SQLite:
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return StoreCorrupt(where, why=text, remedy="run 'holdfast store check', or restore the file from a copy")
         if code == sqlite3.SQLITE_BUSY:
-            return StoreBusy(where, why=f"locked by another process for {PATIENCE_S:.0f} s", remedy="end that process")
+            why, holder = f"locked by another process for {PATIENCE_S:.0f} s", lock_holder(self.path)
+            return StoreBusy(where, why=why, remedy="end that process" if holder is None else f"end {holder}")
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             return StoreError(where, why=text, remedy="check that the file and its folder can be written")
         return StoreError(where, why=text)
+
+
+WRITE_LOCK = 120  # the byte of the -shm file that a writer of a WAL locks
+
+
+def lock_holder(path: Path) -> str | None:
+    """Who holds the writers' lock of the file, as the kernel tells it; None where nobody does, or nobody knows.
+
+    Read from a list of all locks: to open and close the file would let go of this process's own."""
+    try:
+        inode = str(Path(f"{path}-shm").stat().st_ino)
+        for line in Path("/proc/locks").read_text().splitlines():
+            _, kind, *_, pid, file, first, _ = line.split()
+            if kind == "POSIX" and file.rpartition(":")[2] == inode and first == str(WRITE_LOCK) and int(pid) > 0:
+                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                frozen = f" and is stopped (kill -CONT {pid})" if state in ("T", "t") else ""
+                return f"process {pid}, which holds its lock{frozen}"
+    except (OSError, IndexError, ValueError):
+        return None
+    return None
 
 
 class SQLiteSession:
@@ -121,15 +146,23 @@ class SQLiteSession:
         self._jitter = random.Random()  # spreads waiting processes; no result depends on it
 
     def begin(self) -> Transaction:
-        patience = time.monotonic() + PATIENCE_S
+        began, is_told = time.monotonic(), False
         while True:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 return Transaction(self._connection, self._engine.book)
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
+                waited_s = time.monotonic() - began
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited_s > PATIENCE_S:
                     raise
+                if waited_s > SILENT_S and not is_told:
+                    is_told = True
+                    LOG.warning("store %s: waiting for %s, up to %d s", *self._held_by(), PATIENCE_S)
                 time.sleep(self._jitter.uniform(0.0002, 0.002))
+
+    def _held_by(self) -> tuple[Path, str]:
+        holder = lock_holder(self._engine.path)
+        return self._engine.path, "another process that holds its lock" if holder is None else holder
 
     def commit(self, transaction: Transaction) -> None:
         for topic in transaction.topics:
@@ -153,9 +186,20 @@ def is_store_file(path: Path) -> bool:
 
 
 CHANNEL = "holdfast"
-PASSING = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
-LOST = ("08", "57P")  # connection exceptions, and a server that is being stopped
+PASSING = frozenset({"40001", "40P01", "55P03", "57014"})  # serialization, deadlock, no lock in time, no answer in time
+LOST = ("08", "57P", "25P03")  # connection exceptions, a server that is being stopped, a transaction left idle
 DISK_FULL = "53100"
+UNKNOWN = "whether the last write was kept is unknown: look before repeating it"
+RECONNECT_S = 60.0  # a server that restarts is waited for
+LOOK_S = 5.0  # a connection that only listens is tried so often: what it listens to may be gone
+SAME_CLOCK_S = 0.25  # clocks that agree so far are taken for the same
+# A host that vanishes must not hold the others up: the server ends its transaction and its connection by itself.
+KEPT_ALIVE = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+FOR_WRITING = "-c lock_timeout=10s -c statement_timeout=60s -c idle_in_transaction_session_timeout=10s"
+FOR_READING = "-c default_transaction_read_only=on -c statement_timeout=600s"
+FOR_READING += " -c idle_in_transaction_session_timeout=600s"  # an export may be slow, and holds nobody up
+CLIENT_SIDE = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+CLIENT_SIDE |= {"tcp_user_timeout": 30_000}  # milliseconds without an acknowledgement
 
 
 class Postgres:
@@ -174,30 +218,61 @@ class Postgres:
         self.dialect: Dialect = PGDialect_psycopg(paramstyle="pyformat")  # type: ignore[no-untyped-call]
         self.book = Book(self.dialect)
         self.origin = f"{os.getpid()}-{time.monotonic_ns()}"  # tells our own notifications from others'
+        self.ahead_s = 0.0  # how far the server's clock is ahead of ours
+        self._measured = (0.0, -1e9)  # round trip of that measurement, and when it was, both in seconds
+        self._jitter = random.Random()  # spreads those who connect anew; no result depends on it
 
     def connect(self, *, read_only: bool) -> Any:
-        options = "-c synchronous_commit=on -c timezone=UTC"
-        if read_only:
-            options += " -c default_transaction_read_only=on"
+        limits = FOR_READING if read_only else FOR_WRITING
+        options = f"-c synchronous_commit=on -c timezone=UTC {KEPT_ALIVE} {limits}"
         try:
-            how: Any = {"autocommit": True, "options": options, "connect_timeout": 10}
+            how: Any = {"autocommit": True, "options": options, **CLIENT_SIDE}
             return self.driver.connect(self._dsn, row_factory=self.driver.rows.tuple_row, **how)
         except self.driver.OperationalError as error:
             why, remedy = str(error).strip().splitlines()[0], "check the URL and that the server runs"
             raise StoreError(f"store {self.url}", why=why, remedy=remedy) from error
+
+    def reconnect(self, *, read_only: bool) -> Any:
+        """A new connection in place of one that was lost; a server that is down is waited for."""
+        until, pause_s = time.monotonic() + RECONNECT_S, 0.1
+        while True:
+            try:
+                return self.connect(read_only=read_only)
+            except StoreError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(pause_s * self._jitter.uniform(0.5, 1.5))
+            pause_s = min(2.0, 2 * pause_s)
+
+    def is_lost(self, error: Exception) -> bool:
+        """Whether it is the connection that failed, and not what was asked of it."""
+        if not isinstance(error, self.driver.Error):
+            return False
+        state = error.sqlstate or ""
+        return state.startswith(LOST) or (isinstance(error, self.driver.OperationalError) and not state)
+
+    def measure_clock(self, server_s: float, asked_at: float, answered_at: float) -> None:
+        """The quickest answer of the last ten seconds counts: it leaves least room for error."""
+        trip, (least, at) = answered_at - asked_at, self._measured
+        if trip <= least or time.monotonic() - at > 10.0:
+            ahead = server_s - (asked_at + answered_at) / 2
+            self.ahead_s, self._measured = (ahead if abs(ahead) > SAME_CLOCK_S else 0.0), (trip, time.monotonic())
 
     def session(self) -> PostgresSession:
         return PostgresSession(self)
 
     def watch(self, report: Callable[[dict[str, int]], None], stopped: Callable[[float], bool], every_s: float) -> None:
         """Report topics as other processes touch them; ends when `stopped(0)` is true."""
-        connection = None
+        connection, tried_at = None, time.monotonic()
         while not stopped(0.0):
             try:
                 if connection is None or connection.closed:
                     connection = self.connect(read_only=True)
                     connection.execute(f"LISTEN {CHANNEL}")
                     report(dict.fromkeys(TOPICS, -1))  # what was missed meanwhile
+                elif time.monotonic() - tried_at > LOOK_S:  # a dropped connection is silent, as one without news is
+                    tried_at = time.monotonic()
+                    connection.execute("SELECT 1")
                 for note in connection.notifies(timeout=max(every_s, 0.2), stop_after=1):
                     origin, _, topics = note.payload.partition(" ")
                     if origin != self.origin:
@@ -220,34 +295,64 @@ class Postgres:
             return StoreFull(where, why=why, remedy="free some disk space on the server and call again")
         if state in PASSING:
             return StoreBusy(where, why=why, remedy="call again")
-        if isinstance(error, self.driver.OperationalError) and (not state or state.startswith(LOST)):
-            unknown = "whether the last write was kept is unknown: look before repeating it"
-            return StoreError(where, why=f"connection lost: {why}", remedy=unknown)
+        if self.is_lost(error):
+            return StoreError(where, why=f"connection lost: {why}", remedy=UNKNOWN)
         return StoreError(where, why=why)
 
 
 class PostgresSession:
-    """The writer's one connection, renewed when it broke."""
+    """The writer's one connection, renewed when it broke.
+
+    A connection that breaks while a commit is on its way leaves open whether it was kept: the server is asked."""
 
     def __init__(self, engine: Postgres) -> None:
         self._engine, self.translate = engine, engine.translate
         self._connection = engine.connect(read_only=False)
+        self._number = 0  # of the transaction under way, as the server counts them
+        self.begin()
+        self.rollback()  # it has measured the server's clock
 
     def begin(self) -> Transaction:
+        if self._connection.closed:
+            self._connection = self._engine.reconnect(read_only=False)
         try:
-            self._connection.execute("BEGIN")
+            self._begin()
         except self._engine.driver.OperationalError:  # cut while it was idle, with nothing under way: a new one will do
             self._connection.close()
-            self._connection = self._engine.connect(read_only=False)
-            self._connection.execute("BEGIN")
+            self._connection = self._engine.reconnect(read_only=False)
+            self._begin()
         return Transaction(self._connection, self._engine.book)
+
+    def _begin(self) -> None:
+        asked_at = time.time()
+        cursor = self._connection.execute("BEGIN; SELECT txid_current(), extract(epoch FROM clock_timestamp())::float8")
+        cursor.nextset()
+        self._number, server_s = cursor.fetchone()
+        self._engine.measure_clock(server_s, asked_at, time.time())
 
     def commit(self, transaction: Transaction) -> None:
         if transaction.topics:
             payload = " ".join((self._engine.origin, *transaction.topics))
             self._connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
             transaction.topics = dict.fromkeys(transaction.topics, -1)  # there is no counter: every note is news
-        self._connection.execute("COMMIT")
+        try:
+            self._connection.execute("COMMIT")
+        except self._engine.driver.Error as error:
+            if not self._engine.is_lost(error) or not self._was_kept():
+                raise
+
+    def _was_kept(self) -> bool:
+        """Of the transaction whose commit nobody answered."""
+        self._connection.close()
+        self._connection = self._engine.reconnect(read_only=False)
+        until = time.monotonic() + RECONNECT_S
+        while True:
+            status = self._connection.execute("SELECT txid_status(%s)", (self._number,)).fetchone()[0]
+            if status != "in progress":
+                return bool(status == "committed")
+            if time.monotonic() > until:  # its old connection is still at it, and to repeat it might do it twice
+                raise StoreError(f"store {self._engine.url}", why="connection lost in a commit", remedy=UNKNOWN)
+            time.sleep(0.1)
 
     def rollback(self) -> None:
         try:
@@ -256,7 +361,9 @@ class PostgresSession:
             self._connection.close()  # broken: the server has rolled back, begin() connects anew
 
     def is_passing(self, error: Exception) -> bool:
-        return isinstance(error, self._engine.driver.Error) and (error.sqlstate in PASSING)
+        if not isinstance(error, self._engine.driver.Error):
+            return False
+        return error.sqlstate in PASSING or self._engine.is_lost(error)
 
     def close(self) -> None:
         self._connection.close()
@@ -324,27 +431,41 @@ class Db:
     def one(self, statement: Executable, params: Params) -> Any:
         return self.reading(lambda view: view.one(statement, params))
 
-    def reading(self, look: Callable[[Transaction], T], *, snapshot: bool = False) -> T:
-        """Run `look` on a read-only connection of its own; with `snapshot`, all of it sees one moment."""
+    def clock(self) -> float:
+        """Unix seconds by the clock that all who share the store share: a server's, or this machine's."""
+        return time.time() + self.engine.ahead_s
+
+    def reading(self, look: Callable[[Transaction], T], *, snapshot: bool = False, again: bool = True) -> T:
+        """Run `look` on a read-only connection of its own; with `snapshot`, all of it sees one moment.
+
+        Where the connection is lost it runs once more on a new one, unless it acts outside (`again` is False)."""
         self._refuse_children()
         if self._closed:
             raise StoreError("the store is closed", why="this read came after close()")
         try:
-            reader = self._reader()
-            connection = reader.connection
-            view = Transaction(connection, self.engine.book)
             try:
-                if not snapshot:
-                    return look(view)
-                connection.execute("BEGIN" if self.engine.name == "sqlite" else "BEGIN ISOLATION LEVEL REPEATABLE READ")
-                try:
-                    return look(view)
-                finally:
-                    connection.execute("ROLLBACK")
-            finally:
-                self._put_back(reader)
+                return self._look(self._reader(), look, snapshot)
+            except Exception as error:
+                if not again or not isinstance(self.engine, Postgres) or not self.engine.is_lost(error):
+                    raise
+            return self._look(Reader(self.engine.reconnect(read_only=True)), look, snapshot)
         except Exception as error:
             raise self.engine.translate(error) from error
+
+    def _look(self, reader: Reader, look: Callable[[Transaction], T], snapshot: bool) -> T:
+        connection = reader.connection
+        view = Transaction(connection, self.engine.book)
+        try:
+            if not snapshot:
+                return look(view)
+            connection.execute("BEGIN" if self.engine.name == "sqlite" else "BEGIN ISOLATION LEVEL REPEATABLE READ")
+            try:
+                return look(view)
+            finally:
+                if not getattr(connection, "closed", False):
+                    connection.execute("ROLLBACK")
+        finally:
+            self._put_back(reader)
 
     def _reader(self) -> Reader:
         while self._idle:
@@ -384,7 +505,7 @@ def open_db(url: str, *, create: bool = True, migrate: bool = True, poll_s: floa
     engine = engine_for(url)
     found, where = revision(engine), f"store {engine.url}"
     if found is None and not create:
-        raise NotFound(where, why="there is none", remedy="check the path; 'holdfast optimize' creates one")
+        raise NotFound(where, why="there is none", remedy="check the path; 'holdfast run start' creates one")
     if found is not None and found != HEAD:
         schema_is = f"its schema is {found}"
         if found < REVISIONS[0]:
@@ -464,6 +585,8 @@ def upgrade(engine: Engine, to: str = HEAD) -> None:
         with bound.connect() as connection, connection.begin():
             raw.execute("BEGIN IMMEDIATE" if sqlite else "BEGIN")
             if not sqlite:
+                raw.execute("SET LOCAL statement_timeout = 0")  # a large table takes its time, and others wait for us
+                raw.execute("SET LOCAL lock_timeout = 0")
                 raw.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
             if _revision_of(raw, engine) != to:
                 config = migrations()

@@ -250,7 +250,7 @@ class Flags(OfProject):
     def get(self, name: str) -> Flag:
         row = self._db.one(FIND_FLAG, self._of(name=name))
         if row is None:
-            raise self._none(f"flag {name!r}", "'holdfast flags list' shows them")
+            raise self._none(f"flag {name!r}", "'holdfast release flags list' shows them")
         return rows.flag(row)
 
     def all(self) -> list[Flag]:
@@ -263,7 +263,7 @@ class Flags(OfProject):
         def operation(tx: Transaction) -> Flag:
             before = self.held(tx, name)
             if before is None:
-                raise self._none(f"flag {name!r}", "'holdfast flags list' shows them")
+                raise self._none(f"flag {name!r}", "'holdfast release flags list' shows them")
             tx.run(DROP, self._of(name=name))
             self._note(tx, who, {"drop": name, "why": why, "before": encode(before)}, now)
             return before

@@ -172,7 +172,7 @@ def export(
             if (project is None or entry.project == project) and run in (None, entry.run):
                 line("ledger-entry", entry)
 
-    store.db.reading(look, snapshot=True)
+    store.db.reading(look, snapshot=True, again=False)  # it writes as it reads
     write(json.dumps({"kind": "end", "lines": dict(counted)}) + "\n")
     return dict(counted)
 

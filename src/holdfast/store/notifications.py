@@ -7,6 +7,8 @@ changed), alerts (one was raised, acknowledged or cleared). A wake-up is a hint 
 
 from __future__ import annotations
 
+import asyncio
+import random
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -15,6 +17,8 @@ from holdfast.store.writer import WriteFuture, settle
 
 TOPICS = ("queue", "room", "done", "orders", "releases", "trials", "flags", "alerts")
 QUEUE, ROOM, FINISHED, ORDERS, RELEASES, TRIALS, FLAGS, ALERTS = TOPICS
+LOOK_S = 5.0  # whoever waits looks at the store at least this often, should a wake-up have been lost
+AGAIN_S = 0.5  # before a watcher that failed is started again, give or take half of it
 
 
 class WatchedTopics(Protocol):
@@ -60,6 +64,18 @@ class Notifications:
             return False
         return True
 
+    async def moved(self, topic: str, seen: int, within_s: float | None = None) -> bool:
+        """As `wait`, on an event loop: True once the topic moved on, False when it is time to look all the same."""
+        pending = self.after(topic, seen)
+        try:
+            await asyncio.wait_for(_settled(pending), LOOK_S if within_s is None else within_s)
+        except TimeoutError:
+            return False
+        finally:
+            if not pending.settled:
+                self.forget(pending)
+        return True
+
     def forget(self, pending: WriteFuture[None]) -> None:
         with self._lock:
             self._waiting = [entry for entry in self._waiting if entry[2] is not pending]
@@ -80,7 +96,13 @@ class Notifications:
         settle((pending, None, None) for _, _, pending in waiting)
 
     def _watch(self) -> None:
-        self._engine.watch(self._news, self._closed.wait, self._every_s)
+        """Whatever ends the watcher, a full disk or a lost server, it is started again: others wait for its news."""
+        jitter = random.Random()  # no result depends on it
+        while not self._closed.is_set():
+            try:
+                self._engine.watch(self._news, self._closed.wait, self._every_s)
+            except Exception:  # what is wrong with the store, those who look at it will be told
+                self._closed.wait(AGAIN_S * jitter.uniform(0.5, 1.5))
 
     def _news(self, counters: dict[str, int]) -> None:
         with self._lock:
@@ -99,3 +121,7 @@ class Notifications:
                     still.append(entry)
             self._waiting = still
         settle(ready)
+
+
+async def _settled(pending: WriteFuture[None]) -> None:
+    await pending

@@ -1,8 +1,9 @@
 """The queue: rollouts go in, are claimed under a lease, and end exactly once.
 
 First in, first out, higher priority first; a retried rollout keeps its place. Every claim starts a new attempt whose
-key is the fencing token: a beat, a span, a reward or a finish finds its row only while that attempt still runs and its
-lease lasts, so a worker that was written off cannot write. Who waits, and for how long, is the caller's business.
+key is the fencing token: a beat, a span, a reward or a finish finds its row only while that attempt still runs, so a
+worker that was written off cannot write. A lease that ran out lets others write the attempt off; until somebody has,
+its holder may renew it, late as it is. Who waits, and for how long, is the caller's business.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ _is_of_open_step = ~exists().where(schema.steps.c.run == _r.run, schema.steps.c.
 
 _becomes = partial(changing, schema.rollouts, "rollout")
 
-# A fence: the attempt still runs and its lease has not run out.
-FENCE = (_a.key == _param("token")) & _is_held & (_a.lease_until > _param("now"))
+# A fence: the attempt still runs, and its time is not up. Whether its lease ran out is for the sweep to say: a driver
+# that was paused loses nothing that nobody else has taken.
+_is_in_time = _a.deadline.is_(None) | (_a.deadline > _param("now"))
+FENCE = (_a.key == _param("token")) & _is_held & _is_in_time
 # Whoever numbers spans or counts tokens of an attempt waits for the others who do: its worker and a proxy may both.
 ATTEMPT_TURN = select(_a.key).where(FENCE).with_for_update(key_share=True)
 
@@ -137,15 +140,19 @@ END_ATTEMPT = (
 )
 SUCCEED = _becomes("reward", "outcome", status="succeeded", ended_at=_param("now"), final=_param("token"), reason=None)
 TRIES = select(_r.faults, _r.max_attempts, _r.interruptions, _r.max_faults).where(_r.key == _param("rollout"))
-# Of the attempts that count since the rollout was last put into the queue, those that took their worker down.
+# Of the attempts that count since the rollout was last put into the queue, those that took their worker down; one
+# that has shown a sign of life since was only paused.
+_w = schema.workers.c
+_has_woken = exists().where(_w.id == _a.worker, _w.beat_at > _a.ended_at).correlate(schema.attempts)
 _counting = (
-    select(_a.status)
+    select(_a.status, _has_woken.label("has_woken"))
     .where(given(_a, "rollout"), among(_a.status, "failed", "timeout", "fault", "unresponsive"))
     .order_by(_a.number.desc())
     .limit(_param("counting"))
     .subquery()
 )
-LOST = select(func.count()).select_from(_counting).where(_counting.c.status == "unresponsive")
+_is_lost = (_counting.c.status == "unresponsive") & ~_counting.c.has_woken
+LOST = select(func.count()).select_from(_counting).where(_is_lost)
 _counts = {"faults": _param("tries"), "interruptions": _param("interrupted")}
 RETRY = _becomes("ready_at", "reason", status="requeuing", **_counts)
 GIVE_UP = _becomes("status", "reason", "final", "outcome", ended_at=_param("now"), **_counts)
@@ -154,7 +161,7 @@ _take_in = update(schema.rollouts).where(given(_r, "run", "name"), _r.step.is_(N
 TAKE_IN = _take_in.values(step=_param("step"), version=_param("version"))
 HAND_BACK = _becomes(status="queuing")
 EXPIRED = (
-    select(_a.key, _a.rollout, _a.deadline, _a.worker, _a.beat_at)
+    select(_a.key, _a.rollout, _a.deadline, _a.worker, _a.beat_at, _a.lease_until)
     .where(_is_held, _a.lease_until <= _param("now"))
     .order_by(_a.lease_until)
     .limit(SWEEP_LIMIT)
@@ -172,7 +179,9 @@ CANCEL = _becomes("reason", status="cancelled", ended_at=_param("now"))
 _forgotten: dict[str, Any] = dict.fromkeys(("ended_at", "reason", "final", "reward", "outcome"))
 REQUEUE = _becomes(status="queuing", faults=0, interruptions=0, ready_at=_param("now"), **_forgotten)
 OPEN_IN = select(_r.key).where(given(_r, "run", "status")).limit(SWEEP_LIMIT)
-WHERE_IS = select(_a.status, _a.lease_until, _a.worker, _a.error).where(_a.key == _param("token"))
+_dead = select(_r.key).where(given(_r, "run"), _r.status == "dead", _is_of_open_step).order_by(_r.key)
+DEAD_IN = _dead.limit(SWEEP_LIMIT).with_for_update(skip_locked=True)
+WHERE_IS = select(_a.status, _a.deadline, _a.worker, _a.error).where(_a.key == _param("token"))
 BY_KEY = select(*rows.ROLLOUT).where(_r.key == _param("rollout"))
 
 
@@ -321,8 +330,10 @@ class Queue:
         def operation(tx: Transaction) -> int:
             tx.run(RECALL, {"now": now, "trusted": now + CLOCKS_S})
             expired = tx.all(EXPIRED, {"now": now})
-            for token, rollout, deadline, worker, beat_at in expired:
-                if deadline is not None and deadline <= now:
+            for token, rollout, deadline, worker, beat_at, lease_until in expired:
+                if (
+                    deadline is not None and deadline <= lease_until
+                ):  # else its worker was silent before its time was up
                     state, error = AttemptState.TIMEOUT, "reached its wall-clock limit"
                 else:
                     state, error = AttemptState.UNRESPONSIVE, f"worker {worker} was silent for {now - beat_at:.1f} s"
@@ -354,6 +365,20 @@ class Queue:
         tx.touch(notifications.QUEUE)
         return self._moved(tx, rollout_id, key)
 
+    def requeue_dead(self, run: str, *, now: float) -> WriteFuture[int]:
+        """Requeue up to a few hundred rollouts that faults ended, of steps that are open; call until it answers 0."""
+        key = self._runs.key(run)
+
+        def operation(tx: Transaction) -> int:
+            dead = tx.all(DEAD_IN, {"run": key})
+            for row in dead:
+                tx.run(REQUEUE, {"rollout": row[0], "now": now})
+            if dead:
+                tx.touch(notifications.QUEUE)
+            return len(dead)
+
+        return self._db.write(operation)
+
     def cancel_open(self, run: str, *, now: float, why: str) -> WriteFuture[int]:
         """Cancel up to a few hundred open rollouts of a run; call until it answers 0."""
         key = self._runs.key(run)
@@ -382,7 +407,7 @@ class Queue:
         run, _, name = rollout_id.partition("/")
         row = tx.one(KEY, {"run": self._runs.key(run), "name": name})
         if row is None:
-            remedy = "'holdfast rollouts RUN' lists them"
+            remedy = "'holdfast run rollouts RUN' lists them"
             raise NotFound(f"rollout {rollout_id}", why="there is none", remedy=remedy)
         state, holder = _hold(tx, row[0])
         ordered(rollout_id, state, to)
@@ -509,7 +534,7 @@ def stale(tx: Transaction, attempt: Attempt, now: float) -> StaleLease:
     elif row[0] != "running":
         why = f"it is {row[0]}" + (f" ({row[3]})" if row[3] else "")
     else:
-        why = f"its lease ran out {now - row[1]:.1f} s ago"
+        why = f"its time was up {now - (row[1] or now):.1f} s ago"
     return StaleLease(
         f"attempt {attempt.id}", why=why, remedy="drop this work: the rollout is, or will be, someone else's"
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import ceil
@@ -23,7 +24,7 @@ from holdfast.contracts.run import LEGACY_STEP, DesiredState, Process, RunRecord
 from holdfast.store import ledger, notifications, rows, schema, sql
 from holdfast.store.db import Db
 from holdfast.store.ledger import OfProject
-from holdfast.store.notifications import ORDERS, Notifications
+from holdfast.store.notifications import LOOK_S, ORDERS, Notifications
 from holdfast.store.sql import Transaction, from_json, given, into, plain_text, to_json
 from holdfast.store.writer import WriteFuture
 
@@ -97,7 +98,7 @@ class Runs:
         why = f"there is none in project {self.project!r}"
         if found:
             why = "several start so: " + ", ".join(row[1] for row in found)
-        raise NotFound(f"run {run_id!r}", why=why, remedy="'holdfast runs' lists them")
+        raise NotFound(f"run {run_id!r}", why=why, remedy="'holdfast run list' lists them")
 
     def newest(self, *, most: int = 50, before: str | None = None) -> list[RunRecord]:
         """Newest first; `before` is the id of the last run already seen."""
@@ -204,7 +205,7 @@ class Runs:
             row = self._db.one(FIND, {"project": self.project, "id": run_id})
             if row is None:
                 why = f"there is none in project {self.project!r}"
-                raise NotFound(f"run {run_id!r}", why=why, remedy="'holdfast runs' lists them")
+                raise NotFound(f"run {run_id!r}", why=why, remedy="'holdfast run list' lists them")
             known = self._known[run_id] = (row[0], row[8])
         return known
 
@@ -223,7 +224,7 @@ def _has_gone(tx: Transaction, run_id: str, is_gone: Callable[[Process], bool]) 
 def taken_up(run_id: str) -> StaleLease:
     """What a driver is told that slept until another took its run up."""
     why = "another process has taken it up, and this one may not go on"
-    return StaleLease(f"run {run_id}", why=why, remedy="'holdfast runs' shows how the other fares")
+    return StaleLease(f"run {run_id}", why=why, remedy="'holdfast run list' shows how the other fares")
 
 
 _workers = schema.workers.c
@@ -264,10 +265,15 @@ class DesiredStates:
         self._runs, self._changes = runs, changes
         self._known: dict[str, DesiredState] = {}
         self._next: WriteFuture[None] | None = None  # the order after those that are known
+        self._looked_at = 0.0  # monotonic seconds
 
     def of(self, run: str) -> DesiredState:
         """What is wanted of it."""
-        if self._next is None or self._next.settled or len(self._known) >= MOST:
+        is_old = time.monotonic() - self._looked_at > LOOK_S  # should a wake-up have been lost
+        if self._next is None or self._next.settled or is_old or len(self._known) >= MOST:
+            if self._next is not None and not self._next.settled:
+                self._changes.forget(self._next)
+            self._looked_at = time.monotonic()
             self._next = self._changes.after(ORDERS, self._changes.seen(ORDERS))  # before we look: none is missed
             self._known = {}
         known = self._known

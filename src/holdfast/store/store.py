@@ -46,7 +46,7 @@ class Store:
         else:
             self.folder, name = state_folder.absolute(), db.engine.url
         anchors = LedgerCheckpoints(self.folder, name)
-        self.changes = db.changes
+        self.changes, self.clock = db.changes, db.clock
         self.runs = Runs(db, project)
         self.queue = Queue(db, self.runs)
         self.traces = Traces(db)
@@ -133,7 +133,7 @@ def find_rollout(store: Store, text: str) -> Rollout:
     """From "RUN/NAME", where both may be cut short."""
     run_text, slash, prefix = text.partition("/")
     if not slash or not run_text or not prefix:
-        remedy = "write RUN/NAME: 'holdfast runs' has the one, 'holdfast rollouts RUN' the other"
+        remedy = "write RUN/NAME: 'holdfast run list' has the one, 'holdfast run rollouts RUN' the other"
         raise NotFound(f"rollout {text!r}", why="is not the id of a rollout", remedy=remedy)
     run = store.runs.get(run_text).id
     return store.views.rollout(f"{run}/{full_name(store, run, prefix)}")
@@ -148,7 +148,7 @@ def full_name(store: Store, run: str, prefix: str) -> str:
     if len(found) == 1 and prefix:
         return str(found[0])
     why = f"several start so: {', '.join(found[:3])}{', …' if len(found) > 3 else ''}" if found else "there is none"
-    raise NotFound(f"rollout {run}/{prefix}", why=why, remedy=f"'holdfast rollouts {run}' lists them")
+    raise NotFound(f"rollout {run}/{prefix}", why=why, remedy=f"'holdfast run rollouts {run}' lists them")
 
 
 def find_release(store: Store, version: str) -> Release:

@@ -167,4 +167,4 @@ def page_of(*filters: str) -> Select[Any]:
 
 
 def _none(rollout_id: str) -> NotFound:
-    return NotFound(f"rollout {rollout_id}", why="there is none", remedy="'holdfast rollouts RUN' lists them")
+    return NotFound(f"rollout {rollout_id}", why="there is none", remedy="'holdfast run rollouts RUN' lists them")

@@ -19,6 +19,7 @@ from holdfast.contracts.errors import StoreError
 T = TypeVar("T")
 MAX_BATCH = 512
 TRIES = 5
+AGAIN = -1  # in place of an operation's number
 PAUSE_S = 0.005  # before the second try, doubled for each after it: time for the rival to end
 
 _gate = threading.Lock()  # orders "is it settled?" against "wake me when it is"
@@ -189,8 +190,12 @@ class Writer:
 
     def _settle(self, batch: list[Item]) -> None:
         """Commit together; where one operation fails, those before it commit, it fails alone, the rest go on."""
+        tries = 0
         while batch:
-            failed_at = self._together(batch)
+            tries += 1
+            failed_at = self._together(batch, is_last=tries >= TRIES)
+            if failed_at == AGAIN:
+                continue
             if failed_at is None:
                 return
             if failed_at:
@@ -198,8 +203,10 @@ class Writer:
             self._alone(batch[failed_at])
             batch = batch[failed_at + 1 :]
 
-    def _together(self, batch: list[Item]) -> int | None:
-        """One transaction. The place of the operation that failed, or None when all have their answers."""
+    def _together(self, batch: list[Item], *, is_last: bool) -> int | None:
+        """One transaction. The place of the operation that failed, or None when all have their answers.
+
+        AGAIN where a trouble of no operation's own may pass, and nothing was kept."""
         answers: list[Answer] = []
         working = False
         try:
@@ -213,6 +220,8 @@ class Writer:
             self._session.rollback()
             if working:
                 return len(answers)
+            if not is_last and self._session.is_passing(error):
+                return AGAIN
             failure = self._session.translate(error)  # no lock to be had, or no room: nobody's own fault
             settle((pending, None, failure) for _, pending in batch)
             return None

@@ -139,6 +139,13 @@ def test_a_trainer_that_finds_other_log_probs_is_told_with_the_distance() -> Non
     assert short.state is FindingState.FAILED and "gave 0 log-probs" in short.detail
 
 
+def test_a_model_that_says_bytes_which_are_no_text_is_not_failed_for_it() -> None:
+    findings = found(toys.Toy(saying=toys.beyond_text), trainer=lambda calls: [call.logprobs or () for call in calls])
+    for check in ("ids_of_text", "template"):
+        assert findings[check].state is FindingState.SKIPPED and "no UTF-8" in findings[check].detail
+    assert codes(findings) == ["endpoint_fit"]
+
+
 def test_tools_need_not_be_asked_for() -> None:
     findings = found(toys.Mute(), with_tools=False)
     assert findings["tool_calls"].state is FindingState.SKIPPED and codes(findings) == ["endpoint_fit"]

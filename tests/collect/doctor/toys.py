@@ -115,6 +115,15 @@ def other_ids(call: ModelCall) -> ModelCall:
     return replace(call, completion_ids=tuple(ids))
 
 
+def beyond_text(call: ModelCall) -> ModelCall:
+    """A byte that begins no letter stands in its second place."""
+    ids = list(call.completion_ids or ())
+    if len(ids) < 3 or "tool_calls" in call.response:
+        return call
+    ids[1] = 0xFF
+    return replace(call, completion_ids=tuple(ids), response=tokens.read(ids))
+
+
 NoIds = partial(Toy, saying=lambda call: replace(call, prompt_ids=None, completion_ids=None, logprobs=None))
 # Log-probs from before the temperature and the filters, as vLLM tells them unless told otherwise.
 Raw = partial(Toy, told=lambda word, p, how: math.log(chances()[word]))

@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -70,7 +73,9 @@ def test_commands_exits_and_marks_are_written_down_in_order(tmp_path: Path, monk
             scratch.wait("pigs fly", lambda: False, patience_s=0.0)
     lines = [line.partition(" ")[2] for line in (tmp_path / TRANSCRIPT).read_text().splitlines()]
     assert lines[0] == '* ready {"pid": 3}' and said == ["ready 3"]
-    assert lines[1].startswith("$ holdfast runs --store ") and lines[2].startswith("exit 2: holdfast: error: store ")
+    assert lines[1].startswith("$ holdfast run list --store ") and lines[2].startswith(
+        "exit 2: holdfast: error: store "
+    )
     with pytest.raises(ProcessLookupError):
         os.kill(waits.pid, 0)
 
@@ -111,3 +116,30 @@ def test_who_answered_and_what_failed_is_written_down(address: str, tmp_path: Pa
     }
     assert all(one["began"] <= one["ended"] for one in told)
     assert len(told) == callers.answered.total()
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from holdfast.operate.drills import Running
+folder = Path(sys.argv[1])
+print(Running(["schema", "run"], folder / "one", folder).pid, flush=True)  # whatever it does: it is stopped at once
+time.sleep(60)
+"""
+
+
+def test_what_a_drill_started_ends_with_the_drill_however_it_is_killed(tmp_path: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        status = Path(f"/proc/{child}/status")
+        while "_socket" not in Path(f"/proc/{child}/maps").read_text():  # it is past what it says with whom it ends
+            time.sleep(0.005)
+        os.kill(child, signal.SIGSTOP)
+        parent.send_signal(number)
+        parent.communicate(timeout=60)
+        until = time.monotonic() + 60
+        while status.exists() and "State:\tZ" not in status.read_text():
+            assert time.monotonic() < until, "it outlived its drill"
+            time.sleep(0.01)

@@ -60,7 +60,7 @@ def test_what_the_evidence_does_not_bear_out_is_named(path: Path, change: Any, s
 
 def test_evidence_that_was_changed_is_named(path: Path) -> None:
     log = path.with_name(TRANSCRIPT)
-    log.write_text(log.read_text() + "1.0 $ holdfast runs\n")
+    log.write_text(log.read_text() + "1.0 $ holdfast run list\n")
     assert validate(path)[1] == ("operator.log: is not the file that the drill left",)
 
 

@@ -209,7 +209,7 @@ def test_noise_that_nobody_knows_makes_the_interval_wider_and_is_told() -> None:
     assert "up to 10%" in open_.text and open_.method == "PPI++"
     sure = {name: replace(one, maker=Maker.PROGRAM) for name, one in labels.items()}
     assert estimated(scores, sure).noise == (0.0, 0.0)
-    with pytest.raises(BadInput, match="holdfast judge calibrate"):
+    with pytest.raises(BadInput, match="holdfast reward judge calibrate"):
         estimated(scores, {})
     judged, truth = scene(600, 0.15)
     made = calibrate(ON, judged, truth, now=1.0)

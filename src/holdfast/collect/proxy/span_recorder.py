@@ -72,8 +72,9 @@ class SpanRecorder:
         wanted = self._orders.of(rollout.partition("/")[0])
         if wanted in STOPPED:  # its worker stops, too, so a new call would be for nothing
             raise StaleLease(f"attempt {found.id}", why=f"its run is {wanted}", remedy="drop this work")
-        if found.status is not AttemptState.RUNNING or found.lease_until <= self.clock():
-            why = f"it is {found.status}" if found.status is not AttemptState.RUNNING else "its lease has run out"
+        is_late = found.deadline is not None and found.deadline <= self.clock()  # a late lease is its worker's business
+        if found.status is not AttemptState.RUNNING or is_late:
+            why = f"it is {found.status}" if found.status is not AttemptState.RUNNING else "its time is up"
             raise StaleLease(f"attempt {found.id}", why=why, remedy="drop this work: it is no longer yours")
         return found
 

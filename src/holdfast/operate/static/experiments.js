@@ -16,7 +16,7 @@ function all({ experiments }) {
         { name: "Kind", show: one => words(one.kind), low: true },
       { name: "Arms", show: one => one.arms.map(arm => `${arm.arm}${arm.units === null ? "" : ` (${count(arm.units)})`}`).join(", ") }, { name: "Metric", show: one => one.metric, low: true }, { name: "Started", show: one => ago(one.created_at), low: true, kind: "fit" },
     ], experiments, { href: one => to("experiments", one.name) }))
-      : empty("No experiments yet.", "holdfast ab create NAME")];
+      : empty("No experiments yet.", "holdfast release experiment create NAME")];
 }
 
 function one({ experiment, ruling, note }) {

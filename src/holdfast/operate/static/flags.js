@@ -19,7 +19,7 @@ function draw({ flags }, context) {
       h("span", { class: "more" },
         one.rules.length ? `Rules: ${one.rules.map(rule).join("; ")}`
         : `Variants: ${Object.keys(one.variants).join(", ") || "none"}`)))))
-        : empty("No flags are set in this store: every feature has its default.", "holdfast flags init")];
+        : empty("No flags are set in this store: every feature has its default.", "holdfast release flags init")];
 }
 
 export default { title: "Flags", key: "f", topics: ["flags"], load: () => get("flags"), draw };

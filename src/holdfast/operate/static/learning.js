@@ -9,7 +9,7 @@ import { lineage } from "./lineage.js";
 
 const CURVES = [["reward", "Reward", "mean over rollouts"], ["loss", "Loss", "of the objective"],
   ["kl", "KL", "distance from the behaviour policy"], ["entropy", "Entropy", "of the policy"],
-  ["clip_fraction", "Clip fraction", "share of clipped tokens"],
+  ["clip_fraction", "Clip fraction", "share of clipped tokens"], ["trainer_gap", "Trainer gap", "sampler and trainer, nats a token"],
   ["explained_variance", "Explained variance", "of the returns, by the critic"], ["length", "Length", "sampled tokens per sample"]];
 
 async function load([id], query) {
@@ -21,7 +21,7 @@ async function load([id], query) {
 function curve(points, [name, title, says]) {
   const x = points.map(one => one.step), y = points.map(one => one[name]);
   const drawn = line([{ name: title, x, y }],
-    { says: `${title} by step`, across: "step", floor: ["kl", "entropy", "clip_fraction", "length"].includes(name) ? 0 : null });
+    { says: `${title} by step`, across: "step", floor: ["kl", "entropy", "clip_fraction", "trainer_gap", "length"].includes(name) ? 0 : null });
   return drawn && card([title, h("span", { class: "light" }, ` ${says}`)], { class: "third" }, drawn);
 }
 

@@ -88,7 +88,7 @@ function draw(data, context) {
         data.failures.map(one => h("details", { class: "card", id: `failure-${one.seq}`, open: "" },
           h("summary", {}, `Traceback of ${one.name}`), h("pre", {}, one.traceback))),
         data.left_out > 0 && h("p", { class: "grey" },
-          `${count(data.left_out)} turns and spans are not shown; 'holdfast spans ${rollout.id}' prints them.`)),
+          `${count(data.left_out)} turns and spans are not shown; 'holdfast run spans ${rollout.id}' prints them.`)),
       h("div", { class: "beside" },
         card("Reward terms", {}, sheet(data.sheet),
           expected !== undefined && h("p", { class: "grey gap" }, "Expected: ", h("b", {}, plain(expected)),

@@ -41,7 +41,7 @@ function draw({ runs, next }, context) {
   ];
   return [head("Runs", { says: "A run is one job with its own rollouts." }),
     runs.length ? h("section", { class: "card" }, table(columns, runs, { href: one => to("run", one.id) }))
-      : empty("No runs yet.", "holdfast optimize --config FILE"),
+      : empty("No runs yet.", "holdfast run start --config FILE"),
     pager(context, next, ["runs"])];
 }
 

@@ -39,7 +39,7 @@ function adoption(tools) {
 
 function thinking(budgets, context) {
   if (!budgets.tiers.length) return empty("No thinking budgets in this run.",
-    "holdfast optimize --config FILE, with \"thinking_budgets\": true");
+    "holdfast run start --config FILE, with \"thinking_budgets\": true");
   return h("div", { class: "cards" },
     card("By difficulty", {}, table([
       { name: "Tier", show: one => one.name }, { name: "Budgets", show: one => count(one.budgets), kind: "num" },

@@ -167,7 +167,7 @@ def estimated(
         found = [ppi(told, known, rest, noise=end, level=level) for end in dict.fromkeys(ends)]
     elif calibration is None:
         why = f"{len(both)} of {len(scores)} are labelled, and the judge is not calibrated"
-        remedy = f"label {LEAST} of them, drawn by chance, or calibrate: holdfast judge calibrate"
+        remedy = f"label {LEAST} of them, drawn by chance, or calibrate: holdfast reward judge calibrate"
         raise BadInput("the share that holds", why=why, remedy=remedy)
     else:
         found = [mean(calibration, list(scores.values()), level=level, noise=end) for end in dict.fromkeys(ends)]

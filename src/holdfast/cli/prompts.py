@@ -1,0 +1,168 @@
+"""What commands that search for a prompt have in common: their options, what they report, and the page of a search."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+from holdfast.cli.show import left
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.lines import folded
+
+if TYPE_CHECKING:
+    from holdfast.contracts.settings import OptimizeSettings
+    from holdfast.store.store import Store
+
+DOCUMENTED = "--prompt-optimization-"
+PROMPT = "prompt"  # as a policy: the line of that name, whose prompt is improved
+SHOWN = 20  # prompts on the terminal; the page and --json have all of them
+MODEL_ENV, URL_ENV = "HOLDFAST_REFLECTION_MODEL", "HOLDFAST_REFLECTION_URL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOptions:
+    """The search for a better prompt; each option goes over what `prompt_search` in the settings says."""
+
+    search: Annotated[
+        bool, Option("--search", f"{DOCUMENTED}search", help="Search for a better prompt, and prove it.")
+    ] = False
+    rollouts: Annotated[
+        int | None,
+        Option("--rollouts", f"{DOCUMENTED}rollouts", metavar="N", min=1, help="Of search and proof, at most."),
+    ] = None
+    tokens: Annotated[
+        int | None, Option("--tokens", f"{DOCUMENTED}tokens", metavar="N", min=1, help="The same in tokens.")
+    ] = None
+    candidate: Annotated[
+        list[str] | None, Option(metavar="TEXT", help="A prompt of yours to try; may be given several times.")
+    ] = None
+    reflection_model: Annotated[
+        str | None,
+        Option(
+            "--reflection-model",
+            f"{DOCUMENTED}reflection-model",
+            metavar="NAME",
+            help=f"A chat model that reads failures and writes prompts; else {MODEL_ENV}.",
+        ),
+    ] = None
+    reflection_url: Annotated[
+        str | None,
+        Option(
+            "--reflection-url",
+            f"{DOCUMENTED}reflection-url",
+            metavar="URL",
+            help=f"Its endpoint; else {URL_ENV}, or that of the prompt's model.",
+        ),
+    ] = None
+
+    def refuse(self, beside: str = "") -> None:
+        """BadInput where one is given and nothing is searched for, or what is to be done keeps its own settings."""
+        for one in fields(self):
+            if getattr(self, one.name) not in (None, False, []):
+                why = f"cannot be given with {beside}" if beside else "is of the search for a prompt"
+                remedy = "leave it out" if beside else "add --search"
+                raise BadInput(f"--{one.name.replace('_', '-')}", why=why, remedy=remedy)
+
+    def over(self, settings: OptimizeSettings, *, is_asked: bool) -> OptimizeSettings:
+        """The settings with these options in their place; they mean nothing where no prompt is searched for."""
+        from holdfast.contracts.settings import PromptSearchBlock, override
+
+        if not is_asked and not self.search:
+            self.refuse()
+            return settings
+        block = (settings.prompt_search or PromptSearchBlock()).model_dump()
+        block |= {name: getattr(self, name) for name in ("rollouts", "tokens") if getattr(self, name) is not None}
+        block["candidates"] = [*block["candidates"], *(self.candidate or ())]
+        model = self.reflection_model or os.environ.get(MODEL_ENV)
+        url = self.reflection_url or os.environ.get(URL_ENV)
+        if model is None and self.reflection_url is not None and block["reflection"] is None:
+            why = "is the address of a model that is not named"
+            raise BadInput("--reflection-url", why=why, remedy="give --reflection-model")
+        known = block["reflection"] or {}
+        if model is not None or (known and url is not None):
+            block["reflection"] = {
+                **known,
+                "model": model or known["model"],
+                "base_url": url or known.get("base_url"),
+            }
+        return override(settings, prompt_search=block)
+
+
+def searched_in(store: Store, run: str) -> list[tuple[dict[str, Any], Path]]:
+    """Every search of a run, with its page."""
+    from holdfast.pipeline.prompts import searches
+
+    return [(one, write_prompt_page(store, one)) for one in searches(store, run)]
+
+
+def write_prompt_page(store: Store, search: Mapping[str, Any]) -> Path:
+    """The page of a search, among the reports."""
+    from holdfast.operate.prompt_page import render
+    from holdfast.store.artifacts import write_atomically
+
+    path = store.reports / f"{search['run']}-prompts-{search['iteration'] + 1}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, render(search).encode())
+    return path
+
+
+def reported(search: Mapping[str, Any], page: Path | None) -> dict[str, Any]:
+    """A search under the keys that the operations guide's report has for it; docs/prompts.md lists them."""
+    prompts: Sequence[Mapping[str, Any]] = search["prompts"]
+    shown = ("number", "version", "by", "parents", "note", "rollouts", "score", "gain", "tokens", "is_best")
+    return {
+        "baseline_prompt": prompts[0]["texts"],
+        "optimized_prompt": search["optimized"],
+        "candidates": [
+            {**{name: one[name] for name in shown}, "prompt": one["texts"], "dropped": one["why"]} for one in prompts
+        ],
+        "refused": search["refused"],
+        "rounds": search["round"],
+        "spent": search["spent"],
+        "budget": search["budget"],
+        "held_out": search["held_out"],
+        "nothing_found": search["nothing"],
+        "page": page,
+    }
+
+
+def search_lines(search: Mapping[str, Any], page: Path | None) -> Iterator[str]:
+    """At most 80 columns: what was tried, what it scored and why it was dropped, also where nothing better was found."""
+    tried = [one for one in search["prompts"] if one["rollouts"]]
+    spent = ", ".join(
+        f"{search['spent'].get(name, 0):,.6g} of {limit:,.6g} {name}" for name, limit in search["budget"].items()
+    )
+    yield f"prompts: {max(0, len(tried) - 1)} tried in {search['round']} rounds, {spent}"
+    yield "    #  by              runs  score   gain"
+    for one in tried[:SHOWN]:
+        score = "    -" if one["score"] is None else f"{one['score']:.2f}".rjust(5)
+        gain = "" if one["gain"] is None else f"{one['gain']:+.2f}"
+        mark = "*" if one["is_best"] else " "
+        yield f"  {mark}{one['number']:>2}  {one['by'][:14]:<14} {one['rollouts']:>5}  {score}  {gain:>5}"
+        yield from folded(f"{one['note']}: {one['why']}" if one["note"] else one["why"], " " * 7)
+    if len(tried) > SHOWN:
+        yield f"     and {len(tried) - SHOWN} more, on the page and with --json"
+    if idle := len(search["prompts"]) - len(tried):
+        yield f"     {idle} more were written and not run"
+    if search["refused"]:
+        yield f"     {len(search['refused'])} proposals were refused, the last one:"
+        yield from folded(search["refused"][-1], " " * 7)
+    for name, text in (search["optimized"] or {}).items():
+        if isinstance(text, str) and text != search["prompts"][0]["texts"].get(name):
+            yield from folded(f"{name}: {text}", "  > ")
+    if page is not None:
+        yield from left("prompts", page, "  ")
+
+
+def held_out_lines(search: Mapping[str, Any]) -> Iterator[str]:
+    """What the proof on held-out tasks came to."""
+    from holdfast.operate.prompt_page import headline
+
+    yield from folded(f"held out: {headline(search)}")
+    for reason in () if search["held_out"] is None else search["held_out"]["reasons"]:
+        yield from folded(reason, "  ")

@@ -1,0 +1,250 @@
+"""The search for a prompt in a run: from settings to the algorithm, who answers it, and what is told of it afterwards.
+
+The search itself is `learn.prompt_search`'s, the proof the same as everybody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from holdfast.contracts.agent import load_named
+from holdfast.contracts.engine import Complete, Engine
+from holdfast.contracts.errors import BadInput
+from holdfast.contracts.evidence import Evidence
+from holdfast.contracts.policy import Policy
+from holdfast.contracts.records import loads
+from holdfast.contracts.run import StepRecord
+from holdfast.contracts.settings import PromptSearchBlock
+from holdfast.contracts.task import task_texts
+from holdfast.learn.prompt_search import Arm, PromptSearch, Race, arms_in
+from holdfast.learn.proposers import PHRASES, Demonstrations, Edits, Merge, Proposer, Reflection, Regression
+from holdfast.policies.prompt import Prompt
+from holdfast.store.store import Store
+
+LOCAL = "local/"  # a model of this machine, in the name of a prompt's model
+PROOF_SHARE = 2 / 3  # of a budget of rollouts that may be kept for the proof
+Connect = Callable[[str, str | None], Complete]  # the model at an address; None: the usual one
+
+
+# Who answers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a chat model wrote, with the tokens that it took: read, written."""
+
+    text: str
+    tokens: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """A model that answers one text, for whoever is no coroutine: steps that learn run in a thread."""
+
+    complete: Complete
+
+    def __call__(self, text: str) -> Reply:
+        call = asyncio.run(_asked(self.complete, text))
+        return Reply(str(call.response.get("content") or ""), (call.prompt_tokens or 0, call.completion_tokens or 0))
+
+
+async def _asked(complete: Complete, text: str) -> Any:
+    return await complete([{"role": "user", "content": text}])
+
+
+def connected(algorithm: Any, connect: Connect) -> Any:
+    """The same with every reflection connected to its model. Addresses that cannot be are found here."""
+    if not isinstance(algorithm, PromptSearch) or algorithm.proposers is None:
+        return algorithm
+    made = [
+        replace(one, ask=TextModel(connect(one.model, one.base_url)), model=None)
+        if isinstance(one, Reflection) and one.model is not None
+        else one
+        for one in algorithm.proposers
+    ]
+    return replace(algorithm, proposers=made)
+
+
+def local_engine(connect: Callable[[str], Complete | None], *, slots: int, seed: int, deterministic: bool) -> Engine:
+    """Models of this machine answer for prompts that name one, others at their address."""
+    from holdfast.policies.engine import LocalEngine
+    from holdfast.policies.model import Model
+
+    def endpoint(model: str) -> Complete | None:
+        if model.startswith(LOCAL):
+            return cast(Complete, engine.open_model(Model(model.removeprefix(LOCAL))))
+        return connect(model)
+
+    engine = LocalEngine(slots=slots, seed=seed, deterministic=deterministic, endpoint=endpoint)
+    return engine
+
+
+# From settings -------------------------------------------------------------------------------------------------------
+
+
+def search_from(
+    block: PromptSearchBlock, base: Prompt, *, held_out: Sequence[Any], seed: int, iterations: int
+) -> PromptSearch:
+    """The algorithm that a block of settings asks for, on this prompt; reflections are not connected yet."""
+    if not any(isinstance(text, str) for text in base.texts.values()):
+        remedy = 'give the prompt to begin with, as in "resources": {"system_prompt": "You are helpful."}'
+        raise BadInput("resources", why="has no text, so there is no prompt to improve", remedy=remedy)
+    algorithm = PromptSearch(
+        proposers=_proposers(block, seed),
+        prompts=block.candidates,
+        token_price=block.token_price,
+        forbidden=block.forbidden,
+        allowed=block.allowed,
+        seed=seed,
+        held_out=held_out,
+    )
+    algorithm.arms(base)  # candidates that do not fit are found here
+    return paid_by(algorithm, block.tokens, block.money, block.prices, iterations)
+
+
+def paid_by(
+    algorithm: PromptSearch,
+    tokens: int | None,
+    money: float | None,
+    prices: tuple[float, float] | None,
+    iterations: int,
+) -> PromptSearch:
+    """The same within a budget of tokens or money; each iteration has its share."""
+    return replace(
+        algorithm,
+        tokens=None if tokens is None else tokens // iterations,
+        money=None if money is None else money / iterations,
+        prices=prices,
+    )
+
+
+def _proposers(block: PromptSearchBlock, seed: int) -> list[Proposer] | None:
+    """By their names; without any by rule, and by reflection where a model is named for that."""
+    bank = PHRASES if block.phrases is None else block.phrases
+    own: dict[str, Callable[[], Proposer]] = {
+        "edits": lambda: Edits(phrases=bank, seed=seed),
+        "merge": lambda: Merge(seed=seed),
+        "regression": lambda: Regression(phrases=bank, seed=seed),
+        "demonstrations": lambda: Demonstrations(seed=seed),
+    }
+    names = list(block.proposers) if block.proposers is not None else ["edits", "merge", "regression"]
+    if block.proposers == () and not block.candidates and block.reflection is None:
+        raise BadInput("prompt_search.proposers", why="is empty, and there are no candidates", remedy="leave it out")
+    made = [own[name]() if name in own else _own(name, own) for name in names if name != "reflection"]
+    if "reflection" in names and block.reflection is None:
+        remedy = 'name it: "reflection": {"model": "…"}'
+        raise BadInput("prompt_search.proposers", why="names reflection, which has no model", remedy=remedy)
+    if block.reflection is not None:
+        made.append(Reflection(model=block.reflection.model, base_url=block.reflection.base_url, seed=seed))
+    return made
+
+
+def _own(reference: str, known: Mapping[str, Any]) -> Proposer:
+    """A proposer of the user's: an object, or a class that needs nothing."""
+    if ":" not in reference:
+        remedy = f"use {', '.join((*known, 'reflection'))}, or FILE.py:CLASS"
+        raise BadInput(f"prompt_search.proposers: {reference}", why="is unknown", remedy=remedy)
+    found = load_named(reference, "proposer")
+    made = found() if isinstance(found, type) else found
+    if not callable(getattr(made, "propose", None)):
+        remedy = "give a class with propose(history)"
+        raise BadInput(f"prompt_search.proposers: {reference}", why="has no propose(history)", remedy=remedy)
+    return cast(Proposer, made)
+
+
+def proof_part(rollouts: int, tasks: int, seeds: int) -> int:
+    """Rollouts of a budget that are kept for the proof: two thirds of them at most, and whole tasks."""
+    each = 2 * seeds
+    kept = min(each * tasks, int(rollouts * PROOF_SHARE)) // each * each
+    if kept < 2 * each:
+        raise too_small(rollouts, f"a proof alone takes {each} for each held-out task")
+    return kept
+
+
+def searching(algorithm: PromptSearch, base: Policy, rollouts: int, learning: int) -> PromptSearch:
+    """The same within its part of a budget of rollouts."""
+    if learning < algorithm.least(base):
+        raise too_small(rollouts, f"{learning} are left for a race that takes {algorithm.least(base)}")
+    return algorithm if algorithm.rollouts is not None else algorithm.within(learning)
+
+
+def too_small(rollouts: int, why: str) -> BadInput:
+    return BadInput(f"budget: rollouts = {rollouts}", why=why, remedy="give more, or fewer seeds or candidates")
+
+
+# What is told of it --------------------------------------------------------------------------------------------------
+
+
+def searches(store: Store, run: str) -> list[dict[str, Any]]:
+    """Every search of a run, one for each iteration, as plain data for reports, pages and commands:
+
+    {"run", "iteration", "round", "is_over", "spent", "budget",
+     "prompts": [{"number", "version", "texts", "by", "parents", "note", "rollouts", "score", "gain", "tokens", "why",
+                  "is_best", "cells": {place: reward}}],
+     "refused": [sentence], "tasks": {place: what was asked}, "optimized": {name: text}|None,
+     "held_out": {"release", "is_accepted", "difference", "corrected", "interval", "p_value", "tasks", "reasons"}|None,
+     "nothing": why there was nothing to prove|None}"""
+    steps = store.steps.of_run(run)
+    told: dict[int, StepRecord] = {}
+    for one in steps:
+        if "prompt_search" in one.body:
+            told[int(one.body["state"]["iteration"])] = one
+    decided = {int(one.body["iteration"]): one.body for one in steps if one.name.endswith("/decide")}
+    return [_search(store, run, n, one.body, decided.get(n)) for n, one in sorted(told.items())]
+
+
+def _search(
+    store: Store, run: str, iteration: int, body: Mapping[str, Any], decided: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    data = body["state"]["data"]
+    race = Race(arms_in(data))
+    versions = [one.prompt.version for one in race.arms]
+    best = versions.index(body["prompt_search"]["best"]) if body["prompt_search"]["best"] else 0
+    fresh = data["fresh"] if data["is_over"] else ()
+    attempts = [one for blob in data["attempts"] for one in json.loads(store.blobs.get(blob))]
+    return {
+        "run": run,
+        "iteration": iteration,
+        **{name: body["prompt_search"][name] for name in ("round", "spent", "budget")},
+        "is_over": data["is_over"] or decided is not None,
+        "prompts": [_prompt(race, number, best, fresh) for number in range(len(race.arms))],
+        "refused": list(data["refused"]),
+        "tasks": {str(one["place"]): task_texts(one["task"])[0] for one in attempts},
+        "optimized": dict(race.arms[best].prompt.texts) if best else None,
+        "held_out": None if decided is None or "decision" not in decided else _held_out(store, decided),
+        "nothing": None if decided is None else decided.get("why"),
+    }
+
+
+def _prompt(race: Race, number: int, best: int, fresh: Sequence[int]) -> dict[str, Any]:
+    arm: Arm = race.arms[number]
+    return {
+        "number": number,
+        "version": arm.prompt.version,
+        "texts": dict(arm.prompt.texts),
+        "by": arm.by,
+        "parents": list(arm.parents),
+        "note": arm.note,
+        "rollouts": len(arm.asked),
+        "score": race.mean(number),
+        "gain": race.gain(number, 0)[0] if number and arm.values else None,
+        "tokens": sum(arm.tokens.values()) / len(arm.tokens) if arm.tokens else None,
+        "why": race.fate(number, best, fresh),
+        "is_best": number == best and best > 0,
+        "cells": {str(place): value for place, value in sorted(arm.rewards.items())},
+    }
+
+
+def _held_out(store: Store, decided: Mapping[str, Any]) -> dict[str, Any]:
+    evidence = loads(Evidence, store.blobs.get(str(decided["evidence"])))
+    found = evidence.comparisons.get(evidence.primary)
+    told: dict[str, Any] = {"release": decided["release"], "is_accepted": bool(decided["decision"]["open"])}
+    told["reasons"] = [one["text"] for one in decided["decision"]["reasons"]]
+    if found is not None:
+        told |= {name: getattr(found, name) for name in ("metric", "difference", "corrected", "p_value")}
+        told |= {"interval": [found.interval.low, found.interval.high], "tasks": found.pairs}
+    return told

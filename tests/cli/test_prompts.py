@@ -1,0 +1,148 @@
+"""The search for a prompt by commands: on a user's agent and endpoint, by the documented flags, within a budget, with a
+report, a page and a family of versions; and what is refused before any work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contracts.records import loads
+from holdfast.contracts.run import Status
+from holdfast.store.store import open_store
+from tests.cli.conftest import Cli
+from tests.endpoint import Endpoint, completion, serving
+
+WORDS = ("Answer with only the word.", "Be kind.", "Think.")
+AGENT = """
+async def agent(task, ctx):
+    messages = [{"role": "system", "content": ctx.prompt("system")}, {"role": "user", "content": task["prompt"]}]
+    return (await ctx.ask(messages)).response["content"]
+"""
+OWN = '''
+class Shouting:
+    """Says the best prompt so far more loudly."""
+
+    name = "shouting"
+
+    def propose(self, history):
+        best = max(history, key=lambda tried: tried.reward or 0.0)
+        failed = [one for one in best.attempts if one["reward"] == 0.0]
+        assert all("expected" not in one["task"] for one in failed)
+        return best.prompt.texts["system"].upper() if failed else None
+'''
+
+
+def model(body: dict[str, Any]) -> dict[str, Any]:
+    """Says the word alone where its prompt asks for that; the one that reflects writes such a prompt."""
+    said, asked = (body["messages"][place]["content"] for place in (0, -1))
+    if body["model"] == "thinker":
+        return completion("It chats. <prompt>Say only the word.</prompt>")
+    word = asked.rpartition(" ")[2].upper()
+    return completion(word if "only the word" in said.lower() else f"It is {word}.")
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with serving() as found:
+        found.reply = model
+        yield found
+
+
+def config(folder: Path, *, name: str = "system_prompt", **more: Any) -> Path:
+    items = [{"prompt": f"Please shout word{n}x", "expected": f"WORD{n}X"} for n in range(120)]
+    known = {"optimize": items[:24], "validate": items[24:], "resources": {name: "You are helpful."}}
+    waived = {"safety_waived": "a test", "worker_count": 8, "improve": {"prove": {"seeds": 1}}}
+    path = folder / "config.json"
+    path.write_text(json.dumps({**known, **waived, **more}))
+    return path
+
+
+def test_a_prompt_is_found_proved_shown_and_taken_into_service(cli: Cli, here: Path, endpoint: Endpoint) -> None:
+    (here / "agent.py").write_text(AGENT)
+    path = config(
+        here, name="system", agent="agent.py:agent", prompt_search={"proposers": ["edits"], "phrases": ["Be kind."]}
+    )
+    to = ("--model", "small", "--base-url", endpoint.url, "--store", "s.db")
+    words = ("--policy", "prompt", "--rollouts", "160", "--reflection-model", "thinker")
+    ran = cli("improve", path, *to, *words).done()
+    assert "prompt@2: accepted" in ran.out and "> system: Say only the word." in ran.out
+    assert all(len(line) <= 80 for line in ran.lines if not line.startswith(("  page", "  holdfast", "  prompts", ".")))
+    assert "It chats.: the best of the search" in " ".join(ran.out.split())
+    rollouts = [one for one in endpoint.asked if one.body["model"] == "small"]
+    assert len(rollouts) <= 160
+    thought = next(one.body["messages"][0]["content"] for one in endpoint.asked if one.body["model"] == "thinker")
+    assert "You are helpful." in thought and "It is WORD" in thought and "expected" not in thought
+    status = loads(Status, (here / "status.json").read_bytes())
+    assert status.prompt_search is not None and status.prompt_search["round"] >= 2
+    assert status.prompt_search["spent"]["rollouts"] <= status.prompt_search["budget"]["rollouts"]
+    page = next((here / "reports").glob("*-prompts-1.html")).read_text()
+    assert "It chats." in page and "proved" in page and "<script" not in page and "://" not in page
+    with open_store(here / "s.db") as store:
+        assert store.releases.get("prompt@2").manifest["policy"]["manifest"]["texts"] == {
+            "system": "Say only the word."
+        }
+
+
+def test_the_documented_flags_search_and_say_so_also_where_nothing_is_better(
+    cli: Cli, here: Path, endpoint: Endpoint
+) -> None:
+    path = config(here, prompt_search={"phrases": ["Be kind.", "Think."]})
+    flags = ("--prompt-optimization-config", path, "--prompt-optimization-store-sqlite", "s.db")
+    words = ("--prompt-optimization-json", "--model", "small", "--base-url", endpoint.url)
+    told = cli("optimize", *flags, *words, "--prompt-optimization-rollouts", "90").done().json
+    found = told["prompt_optimization"]
+    assert found["optimized_prompt"] is None and found["held_out"] is None and found["baseline_prompt"]
+    assert "no prompt of" in found["nothing_found"] and told["total_rollouts"] == len(endpoint.asked) <= 90
+    assert all(one["dropped"] and "score" in one and one["prompt"] for one in found["candidates"][1:])
+    again = cli("optimize", "--config", path, "--store", "t.db", *words[1:], "--rollouts", "90").done()
+    assert "No better prompt was found" in again.out and "against the prompt in force" in " ".join(again.out.split())
+
+
+@pytest.mark.parametrize(("how", "most"), [({"tokens": 1500}, 1500), ({"money": 0.002, "prices": [1.0, 2.0]}, 1400)])
+def test_a_budget_in_tokens_or_money_is_never_passed(
+    cli: Cli, here: Path, endpoint: Endpoint, how: dict[str, Any], most: int
+) -> None:
+    """An answer takes 7 tokens: 4 are read and 3 written."""
+    path = config(here, prompt_search={"phrases": list(WORDS), **how})
+    told = cli("improve", path, "--model", "small", "--base-url", endpoint.url, "--store", "s.db", "--json").done().json
+    assert most / 4 < 7 * len(endpoint.asked) <= most
+    (found,) = told["prompt_optimization"]
+    name = next(iter(how))
+    assert 0 < found["spent"][name] <= found["budget"][name] / 3 and found["held_out"]["tasks"] >= 2
+
+
+def test_a_proposer_of_ones_own_is_named_in_the_settings(cli: Cli, here: Path, endpoint: Endpoint) -> None:
+    (here / "own.py").write_text(OWN)
+    (here / "agent.py").write_text(AGENT)
+    block = {"proposers": ["own.py:Shouting"], "candidates": ["Be kind."], "rollouts": 60}
+    path = config(here, name="system", agent="agent.py:agent", prompt_search=block)
+    told = cli("improve", path, "--model", "small", "--base-url", endpoint.url, "--store", "s.db", "--json").done().json
+    by = {one["by"]: one["prompt"]["system"] for one in told["prompt_optimization"][0]["candidates"]}
+    assert by["given"] == "Be kind." and by["shouting"] == "YOU ARE HELPFUL."
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "said"),
+    [
+        ({"resources": {}}, (), "resources: has no text, so there is no prompt to improve; give the prompt"),
+        ({"prompt_search": {"proposers": ["magic"]}}, (), "prompt_search.proposers: magic: is unknown; use edits, "),
+        ({"prompt_search": {"money": 1.0}}, (), "prompt_search.money = 1: what tokens cost is not known; give prices"),
+        ({"improve": {"algorithm": "grpo"}}, (), "improve.algorithm = grpo: the weights of small are out of reach"),
+        ({}, ("--rollouts", "3"), "budget: rollouts = 3: a proof alone takes 4 for each held-out task"),
+        ({}, ("--reflection-url", "http://x/v1"), "--reflection-url: is the address of a model that is not named"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_before_any_work(
+    cli: Cli, here: Path, change: dict[str, Any], words: tuple[str, ...], said: str
+) -> None:
+    path = config(here, **{"improve": {}, **change})
+    refused = cli("improve", path, "--model", "small", "--base-url", "http://127.0.0.1:9/v1", *words).refusal
+    assert said in refused and not (here / ".holdfast").exists()
+    assert (
+        "is of the search for a prompt; add --search"
+        in cli("optimize", "--config", config(here), "--model", "openai/x", "--tokens", "9").refusal
+    )
