@@ -181,7 +181,8 @@ def watch(
     if not arrivals.is_first.all():
         ours = arrivals.is_canary[arrivals.outcome]
         at = [np.flatnonzero(arrivals.is_first & (ours == is_canary)).tolist() for is_canary in (False, True)]
-        first = _arrivals(*([arrivals.served[place] for place in places] for places in at), limits)
+        once = [[arrivals.served[place] for place in places] for places in at]
+        first = _arrivals(once[0], once[1], limits)
         readings = {metric: _cleared_by(_read(metric, first, limits, now), one) for metric, one in readings.items()}
     breaches = tuple(_reason(one, limits) for one in readings.values() if one.state == "breach")
     is_clear = all(one.state == "clear" for one in readings.values())
