@@ -56,7 +56,7 @@ HTTP = st.lists(
     st.sampled_from(
         [b"GET / HTTP/1.1\r\n", b"POST /v1/chat/completions HTTP/1.1\r\n", b"Host: localhost\r\n", b"\r\n", b"\n",
          b"Transfer-Encoding: chunked\r\n", b"Content-Length: 5\r\n", b"Content-Length: -1\r\n", b"5\r\nhello\r\n",
-         b"0\r\n", b"ffffffffffffffff\r\n", b"Connection: Upgrade\r\nUpgrade: websocket\r\n", b"Expect: 100-continue\r\n",
+         b"0\r\n", b"ffffffffffffffff\r\n", b"Connection: Upgrade\r\nUpgrade: websocket\r\n", b"Expect: 100\r\n",
          b"X-A: b\r\n", b"\0", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"hello"]
     )
     | st.binary(max_size=40),
@@ -120,7 +120,8 @@ def test_configs_rows_and_rules(body: bytes, kind: str) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"given.{kind}"
         path.write_bytes(body)
-        for read in (load_settings, rules.load, lambda at: list(read_rows(at))):
+        town = (rules.load,) if kind == "toml" else ()
+        for read in (load_settings, lambda at: list(read_rows(at)), *town):
             try:
                 read(path)
             except (HoldfastError, rules.BadRules):
