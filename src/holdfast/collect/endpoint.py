@@ -191,7 +191,8 @@ class RequestReader:
 
     def admit_to(self, asked: Asked, whose: Attributed | None) -> bool:
         """Admits one who speaks for an attempt; whether by its capability alone, and so for no other."""
-        if whose is None or whose.capability is None:
+        is_unknowable = self._key is None and not self.has_token  # everybody on this machine is let in anyway
+        if whose is None or whose.capability is None or is_unknowable:
             self.admit(asked)
             return False
         known = "" if self._key is None else capability(self._key, whose.rollout, whose.number)
