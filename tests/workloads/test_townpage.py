@@ -19,12 +19,14 @@ from holdfast.collect import endpoint
 from holdfast.contracts.commands import Role
 from holdfast.operate.app import TownPage
 from holdfast.operate.auth import Caller, digest
-from holdfast.store.store import open_store
+from holdfast.policies.network import Network
+from holdfast.store.store import Store, open_store
 from holdfast.workloads import townlife
 from holdfast.workloads import townobserver as observer
 from holdfast.workloads.townlife import Life, Pseudonymizer, Rules
 from holdfast.workloads.townobserver import AuditFile, StaticToken, read_audit
 from holdfast.workloads.townpage import FASTEST, FrameHub, Runner, app
+from holdfast.workloads.townschool import TownMind, TownVectorEnv
 from tests.operate import room
 
 BADGES = (
@@ -32,6 +34,12 @@ BADGES = (
     StaticToken(role="admin", token="admin-token-aaaaaaaa"),
 )
 VIEWER = StaticToken(role="viewer", token="viewer-token-aaaaaaa")
+
+
+def network_driven(rules: Rules, store: Store) -> dict[str, Any]:
+    """What makes a life the town of a network, one that has learnt nothing."""
+    network = Network(width=8, sampled=True).fitted("town", TownVectorEnv(rules, towns=1).spaces)
+    return {"mind": TownMind(store, network, rules, version="town@2"), "variant": "recall"}
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +57,10 @@ def serving(
     veil: Pseudonymizer | None = None,
     body_s: float = 30.0,
     answer_s: float = 60.0,
+    driven: dict[str, Any] | None = None,
     **more: Any,
 ) -> Iterator[tuple[str, Runner]]:
-    life = Life(rules, seed=3, veil=veil)
+    life = Life(rules, seed=3, veil=veil, **(driven or {}))
     recording = townlife.new_recording(folder / "town.frames", life)
     audit = AuditFile(folder / "audit.jsonl")
     with endpoint.listen("127.0.0.1", 0, token=None) as listening:
@@ -176,6 +185,26 @@ async def test_each_order_has_its_role(site: tuple[str, Runner]) -> None:
         args = {"resident": 1} if name in ("kill", "inspect") else {}
         answer, _ = await ask(f"{site[0]}/order", {"name": name, "id": "1", "args": args}, token=token)
         assert answer == status, name
+
+
+async def test_anybody_may_look_into_the_network_and_nothing_of_it_is_written_down(
+    rules: Rules, site: tuple[str, Runner], tmp_path: Path
+) -> None:
+    def mind(resident: Any) -> dict[str, Any]:
+        return {"name": "mind", "id": "1", "args": {"resident": resident}}
+
+    answer, told = await ask(f"{site[0]}/order", mind(1))
+    assert answer == 404 and "--policy" in told["error"]  # scripts have none
+    with (
+        open_store(tmp_path / "store.db", create=True) as store,
+        serving(rules, tmp_path, driven=network_driven(rules, store)) as (url, _),
+    ):
+        assert (await ask(f"{url}/status"))[1]["policy"] == "town@2"
+        answer, told = await ask(f"{url}/order", mind(1))
+        assert answer == 200 and told["mind"]["version"] == "town@2" and told["mind"]["actions"][0]["p"] > 0
+        for wrong in (99, -1, "a"):
+            assert (await ask(f"{url}/order", mind(wrong)))[0] == 400
+    assert not (tmp_path / "audit.jsonl").exists()
 
 
 async def test_orders_come_as_small_json_only(site: tuple[str, Runner]) -> None:

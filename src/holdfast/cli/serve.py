@@ -153,7 +153,6 @@ def _run(
 ) -> None:
     """Until Ctrl-C, or SIGTERM; the watchman looks beside it, and begins again where the store failed it."""
     from holdfast.collect.endpoint import server
-    from holdfast.contracts.lines import say
     from holdfast.operate.app import app
 
     async def looking(watchman: AlertWatcher) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import BytesIO
 from math import cos, pi, sin
 from typing import Any
@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
-from holdfast.contracts.envs import Bools, Floats, Observation, Spaces, State, StepResult, VectorEnv
+from holdfast.contracts.envs import Bools, Described, Floats, Observation, Spaces, State, StepResult, VectorEnv
 from holdfast.contracts.errors import BadInput, boundary
 
 GRAVITY, FORCE, TICK_S = 9.8, 10.0, 0.02
@@ -158,16 +158,6 @@ def vector_env(env: str | Make, count: int) -> VectorEnv:
     if count < 1:
         raise BadInput(f"{count} environments of {env}", why="must be at least 1")
     return CartPoles(count) if env == "CartPole-v1" else Gym(env, count)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """What an environment says about itself; None if it does not."""
-
-    spaces: Spaces
-    max_steps: int | None  # of an episode
-    threshold: float | None  # the return from which it counts as solved
-    returns: tuple[float, float] | None  # the range of an episode's return
 
 
 def describe(env: str | Make) -> Described:

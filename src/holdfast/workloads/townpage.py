@@ -45,7 +45,9 @@ ANSWER_S = 10.0  # that an order waits for the town
 BODY_S = 30.0  # that an order may take to come
 LARGEST = 64 * 1024  # bytes of an order
 MOST_FRAMES = 600  # of a recording, in one answer
-OWN: Mapping[str, str] = {"pause": "operator", "resume": "operator", "speed": "operator"}  # orders to the runner itself
+OWN: Mapping[str, str] = {  # orders to the runner itself
+    "pause": "operator", "resume": "operator", "speed": "operator", "mind": "viewer",
+}  # fmt: skip
 MOST_STREAMS = 16  # live views of one caller at one address
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src 'self' data:; "
@@ -232,6 +234,9 @@ class Runner:
         if name == "speed":
             self.speed = _speed(args)
             return {"said": f"{self.speed:g} ticks a second"}
+        if name == "mind":
+            found = self.life.look_into(_whole(args.get("resident")))
+            return {"said": f"the mind of {found['name']}", "mind": found}
         if name in OWN:
             self.is_paused = name == "pause"
             return {"said": "the town stands still" if self.is_paused else "the town goes on"}
@@ -259,6 +264,7 @@ class Runner:
                     for one in self.alerts.active]  # fmt: skip
         return {
             "role": role,
+            "policy": getattr(self.life.mind, "version", None),
             "paused": self.is_paused,
             "speed": self.speed,
             "ticks": list(self.recording.ticks),
@@ -278,6 +284,13 @@ def _speed(args: Mapping[str, Any]) -> float:
         if value is not None and 0.1 <= float(value) <= FASTEST:
             return float(value)
     raise BadInput(f"speed: ticks_per_s = {value!s:.40}", why="is no speed", remedy=f"from 0.1 to {FASTEST:g}")
+
+
+def _whole(value: Any) -> int:
+    text = str(value)
+    if not text.isdecimal() or len(text) > 6:
+        raise BadInput(f"mind: resident = {value!s:.40}", why="is not a whole number from 0 on")
+    return int(text)
 
 
 # The app -------------------------------------------------------------------------------------------------------------
