@@ -39,7 +39,7 @@ from holdfast.store.writer import WriteFuture, Writer
 
 PATIENCE_S = 30.0
 COMMITS = "commits"  # the counter of all commits, beside those of the topics
-SILENT_S = 2.0  # whoever waits longer for a lock is told for whom
+SILENT_S = 5.0  # whoever waits longer for a lock is told for whom
 LOG = logging.getLogger(__name__)
 # The operating system keeps pages as well: a larger cache speeds up nothing, and lets a process grow for hours.
 WRITE_CACHE_KB, READ_CACHE_KB = 16_384, 4_096
