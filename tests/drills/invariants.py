@@ -184,8 +184,8 @@ def _gaps(account: Account, picture: Picture) -> Iterator[str]:
 
 
 def _stale(account: Account, picture: Picture, findings: Findings) -> None:
-    """A write begun after its attempt was surely lost, or after its lease by the writer's own clock, is refused."""
-    lost, leases = _lost_at(account), _leases(account)
+    """A write begun after its attempt was surely lost is refused; a lease that ran out is no loss by itself."""
+    lost = _lost_at(account)
     for call in account.calls:
         if call.name not in FENCED:
             continue
@@ -195,25 +195,10 @@ def _stale(account: Account, picture: Picture, findings: Findings) -> None:
                 findings.tried_stale += 1
                 if accepted:
                     findings.stale.append(f"{call.name} of attempt {token} by {call.who}, begun after it was lost")
-            elif accepted and not any(
-                other is not call and other.begun_ns < (call.ended_ns or 0) and other.facts["until"] > call.facts["now"]
-                for other in leases[token]
-            ):
-                findings.stale.append(f"{call.name} of attempt {token} by {call.who}, after its lease")
     for row in picture.tables["spans"]:
         begun = _begun(row)
         if begun is not None and begun > lost.get(row["attempt"], begun):
             findings.stale.append(f"span {row['seq']} of attempt {row['attempt']} is there, made after it was lost")
-
-
-def _leases(account: Account) -> dict[int, list[Call]]:
-    """Token → the calls that asked for a lease of it, or for a longer one."""
-    leases: dict[int, list[Call]] = defaultdict(list)
-    for call in account.calls:
-        claimed = [claim[0] for claim in call.answer] if call.name == "claim" and call.ok else []
-        for token in claimed or call.facts.get("tokens", []):
-            leases[token].append(call)
-    return leases
 
 
 def _lost_at(account: Account) -> dict[int, int]:

@@ -106,4 +106,4 @@ def chain(entries: list[Row]) -> tuple[int, list[str]]:
 
 def beside(url: str) -> list[Path]:
     """The files of an SQLite store."""
-    return [path for path in (Path(url), Path(f"{url}-wal"), Path(f"{url}-shm")) if path.exists()]
+    return [path for end in ("", "-wal", "-shm", "-mark") if (path := Path(f"{url}{end}")).exists()]
