@@ -105,5 +105,6 @@ def chain(entries: list[Row]) -> tuple[int, list[str]]:
 
 
 def beside(url: str) -> list[Path]:
-    """The files of an SQLite store."""
-    return [path for end in ("", "-wal", "-shm", "-mark") if (path := Path(f"{url}{end}")).exists()]
+    """The files of an SQLite store, alone in its folder."""
+    files = [Path(f"{url}{end}") for end in ("", "-wal", "-shm", "-mark")]
+    return [path for path in (*files, Path(url).with_name("ledger.anchors")) if path.exists()]
