@@ -720,6 +720,10 @@ ROWS = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"}  # of a file of tasks
 
 
 def _parse(path: Path) -> Any:
+    if path.suffix.lower() == ".py":
+        _bad(
+            str(path), "", "is a Python file, not one of settings", "'holdfast init NAME' writes an example of settings"
+        )
     if path.suffix.lower() in ROWS and path.exists():
         _bad(str(path), "", "is a file of tasks, not of settings", NAME_TASKS)
     try:
