@@ -402,7 +402,7 @@ def test_a_table_fits_whatever_is_in_it(cli: Cli, capsys: pytest.CaptureFixture[
 
 
 def test_the_next_page_is_a_command_that_can_be_pasted() -> None:
-    line = show.next_page("rollouts", "run-1", status=None, after="a b", store="x.db")
+    line = show.next_page("run rollouts", "run-1", status=None, after="a b", store="x.db")
     assert line == "more: holdfast run rollouts run-1 --after 'a b' --store x.db"
 
 
