@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli.options import Output, StoreOptions, needing
-from holdfast.cli.show import folded, step
+from holdfast.cli.show import step
+from holdfast.contracts.lines import folded
 from holdfast.contracts.run import RunState, Status
 
 if TYPE_CHECKING:
