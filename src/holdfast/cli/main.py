@@ -118,7 +118,7 @@ COMMANDS = {  # name → its function or Typer and what it does; a file is read 
     "reward diff": ("evaluate.diff", "Show what a change did, what it cost, and what nobody needed."),
     "reward judge": ("reward.judge_app", "Judges: ask them, calibrate them, report which of them count."),
     "reward label": ("reward.label", "Label what judges could not decide; labels calibrate them."),
-    "policy": ("policy.app", "Models: chat, train, serve, show, export."),
+    "policy": ("policy.app", "Models and prompts: chat, train, serve, show, diff, export."),
     "release": ("release.app", "Versions: list, explain, promote, roll back, serve; flags, A/B."),
     "release flags": ("flags.app", "Feature flags: switch, roll out by share, explain."),
     "release experiment": ("ab.app", "A/B experiments about a feature or two versions, with a verdict."),
@@ -151,6 +151,7 @@ EXIT_CODES = {
 }
 # Of a file without a name, that is of stdout: the store and all files that we name have errors of their own.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+WHOLE = 500  # characters of a sentence
 EPILOG = "Exit codes:\n\n\b\n" + "\n".join(f"{code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
 
 
@@ -189,7 +190,8 @@ class Branch(TyperGroup):
         return load(self.inner[cmd_name], cmd_name) if cmd_name in self.inner else self.commands.get(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        rows = [(name, command.get_short_help_str(formatter.width - 14)) for name, command in self.commands.items()]
+        # A long sentence goes on in the next line: cut, it would say nothing.
+        rows = [(name, command.get_short_help_str(WHOLE)) for name, command in self.commands.items()]
         with formatter.section("Commands"):
             formatter.write_dl([*rows, *((name, COMMANDS[path][1]) for name, path in self.inner.items())])
 
