@@ -205,7 +205,8 @@ def quickstart(
 
 def _quickstart_prompts(at: StoreOptions, *, quick: bool, seed: int, fresh: bool) -> Output:
     from holdfast.cli.drive import drive
-    from holdfast.workloads.tooluse.prompts import COMPARISON, KIND, QUICK, PromptQuickstart, spec_for
+    from holdfast.workloads.tooluse.prompts import KIND, QUICK, PromptQuickstart, spec_for
+    from holdfast.workloads.tooluse.quickstart import COMPARISON
 
     settings = replace(QUICK if quick else PromptQuickstart(), seed=seed)
     with at.open() as opened:
