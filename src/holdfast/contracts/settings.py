@@ -497,7 +497,8 @@ class OptimizeSettings(BaseModel):
     lora: Annotated[int, Field(ge=0)] = 0  # of a local model: rank of the adapters that learn; 0: all weights do
     device: Device = "auto"  # of a local model: auto is the first GPU, or the CPU
     dtype: Dtype = "auto"  # auto is bfloat16 on a GPU
-    vllm: tuple[Annotated[str, AfterValidator(partial(_url, at="vllm"))], ...] = ()  # servers that sample in our place
+    vllm: Annotated[tuple[Annotated[str, AfterValidator(partial(_url, at="vllm"))], ...], Field(strict=False)] = ()
+    # servers that sample in our place
     base_url: Annotated[str, AfterValidator(_url)] | None = None
     proxy_url: Annotated[str, AfterValidator(partial(_url, at="proxy_url"))] | None = None  # agents' calls go there
     worker_count: Count = 2
