@@ -1,6 +1,6 @@
 """A scripted model behind an OpenAI-compatible address, so that the examples need no network and no key.
 
-It writes the last word of a question in capitals. It mostly chats around it, unless the prompt asks for the word alone.
+It writes a question's last word in capitals and chats around it, unless asked for the word alone or "The answer is X."
 """
 
 import json
@@ -22,6 +22,7 @@ class Model(BaseHTTPRequestHandler):
         word = last.split()[-1].upper()
         is_bare = "only the word" in first.lower() or word.endswith("RA")
         text = word if is_bare else f"Of course! It is {word}."
+        text = f"The answer is {last.split()[-1].strip('.')}." if "The answer is" in first else text
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": asked["model"], "choices": [choice]}
         data = json.dumps(body).encode()

@@ -28,7 +28,8 @@ PATIENCE_S = 600  # alone each takes some seconds; other tests run beside them
 
 # What each prints at the least, in this order; numbers that depend on chance or the machine are left out.
 PROMISED: dict[tuple[str, ...], list[str]] = {
-    ("story1_prompt.py",): ["accepted: capitals@2", "the winner: Answer with only the word.", "version: capitals@2"],
+    ("story1_prompt.py",): ["accepted: writer@2", "Reply: The answer is X.", "taken back: 'You are helpful.'"],
+    ("story1_prompt.py", "pydantic-ai"): ["accepted: writer@2", "writer@2\nsays\n", "taken back: 'You are helpful.'"],
     ("story4_environment.py",): [
         "accepted: CartPole-v1@2",
         "version: CartPole-v1@2",
@@ -85,6 +86,21 @@ def test_a_model_learns_from_what_a_client_asked_it(words: tuple[str, ...], tmp_
     was, became = list(map(float, re.findall(r"held-out success (?:before|after): ([\d.]+)", out)))[-2:]
     if "--quick" not in words:
         assert result.is_accepted and became > was + 0.3
+
+
+@pytest.mark.timeout(PATIENCE_S + 60)
+def test_a_better_prompt_is_found_for_the_embedded_model_behind_an_address(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "holdfast.cli", "policy", "serve", "--model", "sprout", "--port", "0"]
+    env = unmeasured() | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            found = re.search(r"http://\S+", server.stdout.readline())
+            assert found is not None
+            out = told(tmp_path, str(EXAMPLES / "story1_prompt.py"), "openai", found[0], "sprout")
+        finally:
+            server.terminate()
+    assert "accepted: writer@2" in out and "Reply: The answer is X." in out and "taken back: 'You are helpful.'" in out
 
 
 def learnt(run: hf.Run) -> hf.Result:

@@ -35,8 +35,12 @@ class Peer:
         self.about = self._answer()
 
     def lap(self, n: int) -> dict[str, Any]:
+        return self.say(n)
+
+    def say(self, value: Any) -> dict[str, Any]:
+        """One line of JSON, and the one that answers it."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{n}\n")
+        self._process.stdin.write(f"{json.dumps(value)}\n")
         self._process.stdin.flush()
         return self._answer()
 

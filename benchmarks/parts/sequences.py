@@ -37,7 +37,7 @@ MEANINGS = {
     "sequence_false_promotion_upper": "the upper end of its 95 % interval",
     "sequence_drift": "points that the live version moves by promoted candidates of −0.5 points each",
     "sequence_gain": f"of N(0, 10)-point candidates on {GAIN_TASKS} tasks, as a share of an oracle's",
-    "episodes_vs_fixed": "reuse_live, not confirmed, ten earlier tries: mean episodes over a fixed test's of like power",
+    "episodes_vs_fixed": "reuse_live, not confirmed, ten earlier tries: mean episodes over a fixed test's, like power",
     "episodes_vs_fixed_confirmed": "the same where fresh pairs confirm what is proved: earlier tries then only spare",
     "episodes_to_decision": "the means of both, by the gain",
     "sequences": "of each kind",
@@ -100,9 +100,7 @@ def _lifted(rates: Array, gain: Array) -> Array:
     return np.where(gain[:, None] > 0.0, rates + share * (1.0 - rates), rates * (1.0 - share))
 
 
-def _episodes(
-    rng: np.random.Generator, trials: int, gain: float, *, is_confirmed: bool = False
-) -> tuple[float, float]:
+def _episodes(rng: np.random.Generator, trials: int, gain: float, *, is_confirmed: bool = False) -> tuple[float, float]:
     """Mean episodes until it is decided, or the tasks end; and those of a paired test that looks once and has the same
     power. One try of the candidate at each task, and ten of the live version that are known already and cost nothing;
     the fixed test runs both. Confirmed, live is run on all tasks so far once earlier tries have proved a gain, and on

@@ -101,8 +101,8 @@ def test_validate_lists_everything_that_is_wrong(cli: Cli, tmp_path: Path) -> No
         ("run --from none.npz", "No such file"),
         ("replay none", "none: No such file"),
         ("inspect none", "none: No such file"),
-        ("watch --web --host 0.0.0.0", "everyone who reaches this machine could watch; give --token"),
-        ("watch --web --operator short", "token of operator: is too short"),
+        ("watch --web --host 0.0.0.0", "everyone who reaches this machine could watch; set HOLDFAST_TOWN_TOKEN"),
+        ("watch --web --operator short", "--operator: everybody on this machine can read a command line (ps)"),
         ("soak --ticks 1000 --report none/soak.md", "its folder does not exist"),
     ],
 )
@@ -210,7 +210,8 @@ def test_the_page_is_served_until_it_is_told_to_end(with_signal: signal.Signals,
     words = ("--web", "--port", "0", *FEW, "--audit", tmp_path / "audit.jsonl")
     with running("town", "watch", *words, env=os.environ | {"TMPDIR": str(tmp_path)}) as served:
         address = re.match(r"town at (http://127\.0\.0\.1:\d+/)", first_line(served))
-        assert address is not None and "#token=" in first_line(served)
+        assert address is not None and "#token=" not in first_line(served)
+        assert f"{address[1]}#token=" in (tmp_path / "operator-link").read_text()
         with urllib.request.urlopen(f"{address[1]}status", timeout=60) as answer:
             assert json.load(answer)["role"] == "viewer"
         served.send_signal(with_signal)
@@ -222,9 +223,9 @@ def test_the_page_is_served_until_it_is_told_to_end(with_signal: signal.Signals,
 def test_a_badge_is_made_up_where_none_is_given() -> None:
     none: dict[str, str | None] = {"viewer": None, "operator": None, "admin": None}
     found, link = badges(none)
-    assert [(one.role, one.token) for one in found] == [("operator", link)] and len(link) >= 12
-    found, link = badges(none | {"viewer": "viewer-token", "admin": "admin-token"})
-    assert [one.role for one in found] == ["viewer", "admin"] and link == "admin-token"
+    assert [(one.role, one.token) for one in found] == [("operator", link)] and len(link) >= 20
+    found, link = badges(none | {"viewer": "viewer-token" * 2, "admin": "admin-token" * 2})
+    assert [one.role for one in found] == ["viewer", "admin"] and link == "admin-token" * 2
     with pytest.raises(BadInput):
         badges(none | {"admin": "x"})
 

@@ -28,7 +28,8 @@ from holdfast.contracts.run import RunState
 from holdfast.learn.control import EnvPPO
 from holdfast.learn.grpo import GRPO
 from holdfast.learn.ppo import Settings as PpoSettings
-from holdfast.learn.prompt_search import Candidates
+from holdfast.learn.prompt_search import Candidates, PromptSearch
+from holdfast.learn.proposers import PHRASES
 from holdfast.pipeline.control import EnvProof, improve_env
 from holdfast.pipeline.held_out import HeldOut
 from holdfast.pipeline.improve import Spec, improve
@@ -72,13 +73,14 @@ def _spec(
     *,
     stage: Stage = Stage.LIVE,
     engine: Engine | None = None,
+    tasks: int = 4,
     **fields: Any,
 ) -> RunSpec:
     spec = Spec(
         line=LINE,
         policy=policy,
         algorithm=algorithm,
-        tasks=[{"ask": f"practice {n}"} for n in range(4)],
+        tasks=[{"ask": f"practice {n}"} for n in range(tasks)],
         held_out=[HeldOut(id=f"v{n}", input={"ask": f"prove {n}"}) for n in range(HELD_OUT)],
         prove=ProveConfig(how=WEIGHING, seeds=(0,), timeout_s=None, is_timed=False),
         criteria=LAX,
@@ -161,6 +163,23 @@ def prompt_spec(base: str, hook: Hook = nothing, **fields: Any) -> RunSpec:
     return _spec(Prompt({"share": 0.1}), Candidates(prompts), agent, **fields)
 
 
+SEARCHED = 150  # rollouts of a search for a prompt
+
+
+def search_spec(base: str, hook: Hook = nothing, **fields: Any) -> RunSpec:
+    """Some sentences of the bank help the agent, and some hinder it."""
+
+    async def agent(task: Mapping[str, Any], context: Context) -> float:
+        hook(f"run {task['ask']}")
+        await asyncio.sleep(0.002)
+        text = context.resources["system"]
+        worth = 0.02 + sum(0.45 if place < 4 else -0.05 for place, one in enumerate(PHRASES) if one in text)
+        return float(random.Random(context.assignment.seed).random() < worth)
+
+    algorithm = PromptSearch(rollouts=SEARCHED, seed=5)
+    return _spec(Prompt(system="You answer questions."), algorithm, agent, tasks=24, **fields)
+
+
 # A network
 
 
@@ -172,7 +191,12 @@ def network_spec(base: str, hook: Hook = nothing, *, stage: Stage = Stage.LIVE) 
     return replace(spec, timing=PACE)
 
 
-SPECS: Mapping[str, Callable[..., RunSpec]] = {"prompt": prompt_spec, "model": model_spec, "network": network_spec}
+SPECS: Mapping[str, Callable[..., RunSpec]] = {
+    "prompt": prompt_spec,
+    "search": search_spec,
+    "model": model_spec,
+    "network": network_spec,
+}
 
 
 # What became of a run

@@ -30,10 +30,10 @@ from holdfast.workloads.townschool import TownMind, TownVectorEnv
 from tests.operate import room
 
 BADGES = (
-    StaticToken(role="operator", token="operator-1", label="olga"),
-    StaticToken(role="admin", token="admin-token"),
+    StaticToken(role="operator", token="operator-1-aaaaaaaaa", label="olga"),
+    StaticToken(role="admin", token="admin-token-aaaaaaaa"),
 )
-VIEWER = StaticToken(role="viewer", token="viewer-token")
+VIEWER = StaticToken(role="viewer", token="viewer-token-aaaaaaa")
 
 
 def network_driven(rules: Rules, store: Store) -> dict[str, Any]:
@@ -157,7 +157,7 @@ async def test_an_operator_pauses_speeds_up_and_brings_rain_and_it_is_written_do
 
         async def order(name: str, identity: str | None = None, **args: Any) -> tuple[int, Any]:
             dry = {"dry_run": True} if identity is None else {"id": identity}
-            return await ask(f"{url}/order", {"name": name, "args": args, **dry}, token="operator-1")
+            return await ask(f"{url}/order", {"name": name, "args": args, **dry}, token="operator-1-aaaaaaaaa")
 
         assert (await order("pause", "1"))[0] == 200
         at = runner.life.tick
@@ -179,8 +179,8 @@ async def test_an_operator_pauses_speeds_up_and_brings_rain_and_it_is_written_do
 
 async def test_each_order_has_its_role(site: tuple[str, Runner]) -> None:
     for name, token, status in (
-        ("rain", None, 403), ("rain", "wrong-token", 401), ("kill", "operator-1", 403), ("pause", None, 403),
-        ("inspect", None, 200), ("fly", "admin-token", 404), ("kill", "admin-token", 200),
+        ("rain", None, 403), ("rain", "wrong-token", 401), ("kill", "operator-1-aaaaaaaaa", 403), ("pause", None, 403),
+        ("inspect", None, 200), ("fly", "admin-token-aaaaaaaa", 404), ("kill", "admin-token-aaaaaaaa", 200),
     ):  # fmt: skip
         args = {"resident": 1} if name in ("kill", "inspect") else {}
         answer, _ = await ask(f"{site[0]}/order", {"name": name, "id": "1", "args": args}, token=token)
@@ -233,11 +233,11 @@ async def test_who_gives_too_many_orders_is_told_when_to_come_again(rules: Rules
     with serving(rules, tmp_path, clock=lambda: 1000.0) as (url, runner):
         many = [{"name": "inspect", "args": {"resident": 1}}] * int(observer.BURST)
         await asyncio.gather(*(runner.take(one, Caller(label="olga", role=Role.OPERATOR)) for one in many))
-        how = {"headers": {"Authorization": "Bearer operator-1"}, "json": many[0]}
+        how = {"headers": {"Authorization": "Bearer operator-1-aaaaaaaaa"}, "json": many[0]}
         async with aiohttp.ClientSession() as session, session.post(f"{url}/order", **how) as answer:  # type: ignore[arg-type]
             assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
             assert (await answer.json())["error"] == "order: too many orders; try again in 1 s"
-        assert (await ask(f"{url}/order", many[0], token="admin-token"))[0] == 200
+        assert (await ask(f"{url}/order", many[0], token="admin-token-aaaaaaaa"))[0] == 200
 
 
 async def test_an_order_that_the_town_has_no_time_for_is_refused_and_the_town_lives_on(
@@ -248,20 +248,20 @@ async def test_an_order_that_the_town_has_no_time_for_is_refused_and_the_town_li
     with serving(rules, tmp_path, observe=gate.pass_by, answer_s=0.2) as (url, runner):
         try:
             await until(lambda: gate.is_held)
-            status, said = await ask(f"{url}/order", order, token="operator-1")
+            status, said = await ask(f"{url}/order", order, token="operator-1-aaaaaaaaa")
             assert status == 503 and "town: is starting" in said["error"]
             gate.is_shut = False
             await until(lambda: runner.life.tick > 20)  # past the order that nobody waits for any more
             assert len(runner.life.commands) == 0 and runner.error is None
             gate.is_shut = True
             await until(lambda: gate.is_held)
-            status, said = await ask(f"{url}/order", order, token="operator-1")
+            status, said = await ask(f"{url}/order", order, token="operator-1-aaaaaaaaa")
             assert status == 503
             assert said["error"] == "town: has no time for orders; send the order again, with the same id"
         finally:
             gate.is_shut = False
         async with asyncio.timeout(60):
-            while (await ask(f"{url}/order", order, token="operator-1"))[0] != 200:
+            while (await ask(f"{url}/order", order, token="operator-1-aaaaaaaaa"))[0] != 200:
                 assert runner.error is None
         assert len(runner.life.commands) == 1
 
@@ -301,8 +301,8 @@ async def test_with_a_viewers_token_nobody_sees_anything_without_one(rules: Rule
         for path in ("legend", "status", "live", "frames"):
             assert (await ask(f"{url}/{path}"))[0] == 401
             assert (await ask(f"{url}/{path}", token="guess-guess"))[0] == 401
-        assert (await ask(f"{url}/status", token="viewer-token", Host="town.example"))[1]["role"] == "viewer"
-        assert len(await frames(url, 2, token="operator-1")) == 2
+        assert (await ask(f"{url}/status", token="viewer-token-aaaaaaa", Host="town.example"))[1]["role"] == "viewer"
+        assert len(await frames(url, 2, token="operator-1-aaaaaaaaa")) == 2
 
 
 async def test_status_tells_how_the_town_is_and_what_the_role_may_order(site: tuple[str, Runner]) -> None:
@@ -311,7 +311,7 @@ async def test_status_tells_how_the_town_is_and_what_the_role_may_order(site: tu
     await until(lambda: runner.life.tick > 760)
     runner.speed = 200.0
     _, viewer = await ask(f"{url}/status")
-    _, admin = await ask(f"{url}/status", token="admin-token")
+    _, admin = await ask(f"{url}/status", token="admin-token-aaaaaaaa")
     assert {one["name"] for one in viewer["commands"]} == {"inspect", "queues"}
     assert {one["name"] for one in admin["commands"]} == set(townlife.COMMANDS)
     assert viewer["kpis"]["residents"] == 12 and viewer["history"] and viewer["lines"]
@@ -327,7 +327,7 @@ async def test_behind_a_veil_no_name_leaves_by_any_door(rules: Rules, tmp_path: 
         paths = ("legend", "status", "frames?tick=1&most=600")
         sent += [json.dumps((await ask(f"{url}/{path}"))[1]) for path in paths]
         order = {"name": "kill", "id": "1", "args": {"resident": 2}}
-        sent.append(json.dumps((await ask(f"{url}/order", order, token="admin-token"))[1]))
+        sent.append(json.dumps((await ask(f"{url}/order", order, token="admin-token-aaaaaaaa"))[1]))
     sent += [(tmp_path / name).read_text() for name in ("town.frames", "audit.jsonl")]
     words = set("".join(letter if letter.isalpha() else " " for letter in "\n".join(sent)).split())
     assert not names & words

@@ -23,7 +23,7 @@ from holdfast.cli.options import (
     needing,
     written_whole,
 )
-from holdfast.cli.prompts import PROMPT, PromptOptions, reported, search_lines, searched_in
+from holdfast.cli.prompts import PROMPT, PromptOptions, held_out_lines, reported, search_lines, searched_in
 from holdfast.cli.release import decision_lines, headline, reason_lines
 from holdfast.cli.report import write_page
 from holdfast.cli.show import left, near, one_line, print_table, step
@@ -144,13 +144,23 @@ def quickstart(
         float, Option(metavar="X", min=0, max=1, help="Share of a turn's own reward in its credit.")
     ] = 0.0,
     fresh: Annotated[bool, Option("--fresh", help="Start anew, even if an earlier one can be resumed.")] = False,
+    prompts: Annotated[
+        bool, Option("--prompts", help="Search for a better prompt instead; trains nothing, a minute or two.")
+    ] = False,
 ) -> Output:
     """Train the embedded weak model to use tools, measure it on held-out tasks before and after, and decide.
 
     Baseline, warm-up by examples, practice by GRPO, the same held-out tasks again, and the gate: promoted with its
     reasons, or held with the episodes still needed. Ctrl-C stops it; a second call goes on where it stopped.
+
+    With --prompts the embedded model stays as it is, and a better prompt is searched for, proved on unseen tasks and
+    promoted.
     """
     check_torch("quickstart")
+    if prompts:
+        if turn_credit:
+            raise BadInput("--turn-credit", why="is of training, and --prompts trains nothing", remedy="leave it out")
+        return _quickstart_prompts(at, quick=quick, seed=seed, fresh=fresh)
     from holdfast.cli.drive import drive, switched_off, switched_off_lines
     from holdfast.operate.switches import snapshot_of
     from holdfast.workloads.tooluse.quickstart import COMPARISON, QUICK, Quickstart, spec_for, turned
@@ -191,6 +201,43 @@ def quickstart(
 
     data = _record(status, found, picture, updates) | {"page": page} | _switched_off(off)
     return Output(data, text, code)
+
+
+def _quickstart_prompts(at: StoreOptions, *, quick: bool, seed: int, fresh: bool) -> Output:
+    from holdfast.cli.drive import drive
+    from holdfast.workloads.tooluse.prompts import COMPARISON, KIND, QUICK, PromptQuickstart, spec_for
+
+    settings = replace(QUICK if quick else PromptQuickstart(), seed=seed)
+    with at.open() as opened:
+        known = [run for run in opened.runs.newest(most=50) if run.kind == KIND and run.settings == asdict(settings)]
+        is_open = bool(known) and known[0].state is not RunState.COMPLETED
+        is_open = is_open and known[0].wanted is not DesiredState.CANCELLED
+        status, _, code = drive(opened, spec_for(settings), known[0].id if is_open and not fresh else None)
+        searched = searched_in(opened, status.run_id)
+        decided = _proposed(opened.steps.of_run(status.run_id))
+        page = None if decided is None else write_page(Path(decided["proof"]), COMPARISON)
+        release = None if decided is None else opened.releases.get(decided["release"])
+    data = {"status": status, "prompt_optimization": [reported(*one) for one in searched], "proof": page}
+
+    def lines() -> Iterator[str]:
+        yield f"{status.run_id} {status.run_state.replace('_', ' ')} in {status.elapsed_s:.0f} s"
+        if status.run_state is not RunState.COMPLETED:
+            words = f"{' --quick' if quick else ''}{f' --seed {seed}' if seed else ''}"
+            yield from ("next:", *step(f"holdfast quickstart --prompts{words}{at}", "goes on where it stopped"))
+            return
+        for one in searched:
+            yield from search_lines(*one)
+        if decided is None or release is None:
+            yield from held_out_lines(searched[-1][0]) if searched else ()
+            return
+        yield from decision_lines(release.id, decode(Decision, dict(decided["decision"])), release, "  ", str(at))
+        yield from () if page is None else left("proof", page, "  ")
+        yield "next:"
+        yield from step(f"holdfast policy diff {release.id}{at}", "what changed")
+        if release.stage is Stage.LIVE:
+            yield from step(f"holdfast release rollback {release.policy} --why test{at}", "take it back")
+
+    return Output(data, "\n".join(lines()), code)
 
 
 def _switched_off(off: Sequence[Off]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ COMMANDS = {  # name → its function or Typer and what it does; a file is read 
     "reward diff": ("evaluate.diff", "Show what a change did, what it cost, and what nobody needed."),
     "reward judge": ("reward.judge_app", "Judges: ask them, calibrate them, report which of them count."),
     "reward label": ("reward.label", "Label what judges could not decide; labels calibrate them."),
-    "policy": ("policy.app", "Models: chat, train, serve, show, export."),
+    "policy": ("policy.app", "Models and prompts: chat, train, serve, show, diff, export."),
     "release": ("release.app", "Versions: list, explain, promote, roll back, serve; flags, A/B."),
     "release flags": ("flags.app", "Feature flags: switch, roll out by share, explain."),
     "release experiment": ("ab.app", "A/B experiments about a feature or two versions, with a verdict."),

@@ -1,4 +1,4 @@
-"""`holdfast policy …`: train a model on examples, talk to it, serve it, show it, export it.
+"""`holdfast policy …`: train a model on examples, talk to it, serve it; show, compare and export models and prompts.
 
 A model is one of the package, a folder, a checkpoint of the store, or a release. `pipeline.sft` trains; `improve` and
 `prove` practise and prove.
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from holdfast.cli.options import (
-    ApiToken,
     CommandSet,
     DeviceOption,
     DtypeOption,
@@ -28,6 +27,7 @@ from holdfast.cli.options import (
     Output,
     Port,
     StoreOptions,
+    TokenOptions,
     address_of,
     needing,
     store_flags,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.run import RunSpec
     from holdfast.pipeline.sft import Taught
     from holdfast.policies.model import Model
+    from holdfast.policies.prompt import Prompt
     from holdfast.store.store import Store
 
 
@@ -223,7 +224,7 @@ def record(said: str, messages: Sequence[Mapping[str, Any]], calls: Sequence[Mod
 
 
 PORT = 8377
-app = CommandSet("Models: serve, chat, train, export.")
+app = CommandSet("Models and prompts: serve, chat, train, show, diff, export.")
 sprout_app = CommandSet("The embedded model.")
 
 ModelOption = Annotated[str, Option("--model", metavar="MODEL", help="sprout, tiny-tools, or a folder with a model.")]
@@ -232,17 +233,17 @@ ModelOption = Annotated[str, Option("--model", metavar="MODEL", help="sprout, ti
 @app.command("serve")
 @sprout_app.command("serve")
 def serve_model(
+    tokens: TokenOptions,
     model: ModelOption = "sprout",
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     host: Host = "127.0.0.1",
     port: Port = PORT,
-    token: ApiToken = None,
 ) -> None:
     """Serve a model at an OpenAI-compatible endpoint until Ctrl-C."""
     with needing("serve"):
         from holdfast.collect import endpoint
-    opened = open_model(model, device, dtype)
+    opened, token = open_model(model, device, dtype), tokens.read()
     with endpoint.listen(host, port, token=token) as listening, opened as (complete, name, spell):
         print(f"{name} at http://{address_of(listening)}/v1 (Ctrl-C ends it)", flush=True)
         endpoint.server(endpoint.app(complete, name=name, token=token, token_bytes=spell)).run(sockets=[listening])
@@ -578,7 +579,13 @@ def export(
         bool, Option("--adapters", help="Its adapters alone, as peft and vLLM read them; a few MB.")
     ] = False,
 ) -> Output:
-    """Write a version as a whole model that transformers and vLLM read, adapters merged into the weights."""
+    """Write a version as files: a whole model that transformers and vLLM read, adapters merged into the weights; or a
+    prompt, each text by its name, and prompt.json with all of it."""
+    prompt = _prompt(at, version)
+    if prompt is not None:
+        from holdfast.cli.prompts import export_prompt
+
+        return export_prompt(version, prompt, folder)
     with needing("learn"):
         from holdfast.policies.model import export as write
     named = _by_itself(version)
@@ -595,7 +602,14 @@ def export(
 
 @app.command("show")
 def show_(version: VersionText, at: StoreOptions) -> Output:
-    """Show where a version comes from: its base model, what was trained, and its chain of checkpoints."""
+    """Show where a version comes from: its base model, what was trained, and its chain of checkpoints; of a prompt its
+    texts, and of a run that searched for one (or RUN#NUMBER) what was tried."""
+    from holdfast.cli.prompts import show_prompt, show_search
+
+    if (search := show_search(at, version)) is not None:
+        return search
+    if (prompt := _prompt(at, version)) is not None:
+        return show_prompt(version, prompt)
     named = _by_itself(version)
     from holdfast.pipeline.sft import earlier_spending, spending
 
@@ -617,6 +631,27 @@ def show_(version: VersionText, at: StoreOptions) -> Output:
     return Output(told, "\n".join(lines))
 
 
+@app.command()
+def diff(
+    version: VersionText,
+    at: StoreOptions,
+    other: Annotated[
+        str | None, Argument(metavar="OTHER", help="Against this one; else against the first of its line or run.")
+    ] = None,
+) -> Output:
+    """Show what changed from one prompt to another, word by word."""
+    from holdfast.cli.prompts import diff_prompts, first_of
+
+    prompts = []
+    for name in (version, other or first_of(version)):
+        found = _prompt(at, name) if name else None
+        if found is None:
+            remedy = "name prompts, as in support@2, or RUN#3 of a search"
+            raise BadInput(f"version {name or version}", why="is no prompt", remedy=remedy)
+        prompts.append((name, found))
+    return diff_prompts(*reversed(prompts))
+
+
 # Finding what is meant -----------------------------------------------------------------------------------------------
 
 
@@ -626,6 +661,16 @@ def _by_itself(name: str) -> Model | None:
         from holdfast.policies.model import NAMES, Model
 
     return Model(name) if name in NAMES or Path(name).is_dir() else None
+
+
+def _prompt(at: StoreOptions, name: str) -> Prompt | None:
+    """A release that is a prompt, or RUN#NUMBER of a search; None where it is neither."""
+    from holdfast.cli.prompts import prompt_in
+
+    if "#" not in name and ("@" not in name or Path(name).is_dir()):
+        return None
+    with at.existing() as opened:
+        return prompt_in(opened, name)
 
 
 def _policy(store: Store, name: str) -> Model:

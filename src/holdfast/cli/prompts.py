@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -10,17 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
+from holdfast.cli.options import Output, StoreOptions, written_whole
 from holdfast.cli.show import left
 from holdfast.contracts.errors import BadInput
 from holdfast.contracts.lines import folded
 
 if TYPE_CHECKING:
     from holdfast.contracts.settings import OptimizeSettings
+    from holdfast.policies.prompt import Prompt
     from holdfast.store.store import Store
 
 DOCUMENTED = "--prompt-optimization-"
 PROMPT = "prompt"  # as a policy: the line of that name, whose prompt is improved
-SHOWN = 20  # prompts on the terminal; the page and --json have all of them
+SHOWN = 12  # prompts on the terminal; the page and --json have all of them
 MODEL_ENV, URL_ENV = "HOLDFAST_REFLECTION_MODEL", "HOLDFAST_REFLECTION_URL"
 
 
@@ -132,7 +135,7 @@ def reported(search: Mapping[str, Any], page: Path | None) -> dict[str, Any]:
 
 
 def search_lines(search: Mapping[str, Any], page: Path | None) -> Iterator[str]:
-    """At most 80 columns: what was tried, what it scored and why it was dropped, also where nothing better was found."""
+    """At most 80 columns: what was tried, what it scored and why it was dropped, also where nothing was better."""
     tried = [one for one in search["prompts"] if one["rollouts"]]
     spent = ", ".join(
         f"{search['spent'].get(name, 0):,.6g} of {limit:,.6g} {name}" for name, limit in search["budget"].items()
@@ -166,3 +169,96 @@ def held_out_lines(search: Mapping[str, Any]) -> Iterator[str]:
     yield from folded(f"held out: {headline(search)}")
     for reason in () if search["held_out"] is None else search["held_out"]["reasons"]:
         yield from folded(reason, "  ")
+
+
+# Prompts of the store ------------------------------------------------------------------------------------------------
+
+
+def prompt_in(store: Store, name: str) -> Prompt | None:
+    """A release that is a prompt, or the prompt of that number in a run's last search; None: it is something else."""
+    from holdfast.contracts.policy import policy_from
+    from holdfast.pipeline.prompts import searches
+    from holdfast.policies.prompt import Prompt
+    from holdfast.store.store import find_release
+
+    run, mark, number = name.partition("#")
+    if not mark:
+        release = find_release(store, name)
+        kept = release.manifest.get("policy")
+        found = policy_from(kept) if isinstance(kept, Mapping) and "type" in kept else None
+        return found if isinstance(found, Prompt) else None
+    found_searches = searches(store, store.runs.get(run).id)
+    tried = {str(one["number"]): one for search in found_searches[-1:] for one in search["prompts"]}
+    if number not in tried:
+        why = f"has prompts 0 to {len(tried) - 1}" if tried else "searched for no prompt"
+        raise BadInput(f"version {name}", why=why, remedy="'holdfast policy show RUN' lists them")
+    return Prompt(tried[number]["texts"])
+
+
+def first_of(version: str) -> str:
+    """What a prompt is compared with where nothing is named: the first of its line, or what its search began with."""
+    run, mark, _ = version.partition("#")
+    return f"{run}#0" if mark else f"{version.rpartition('@')[0]}@1"
+
+
+def show_search(at: StoreOptions, name: str) -> Output | None:
+    """What a run searched and found; None where it is no run that did so."""
+    from holdfast.contracts.errors import NotFound
+
+    if "@" in name or "#" in name or not name.startswith("run-"):
+        return None
+    try:
+        with at.existing() as opened:
+            found = searched_in(opened, opened.runs.get(name).id)
+    except NotFound:
+        return None
+    lines = [line for one in found for line in (*search_lines(*one), *held_out_lines(one[0]))]
+    return Output({"prompt_optimization": [reported(*one) for one in found]}, "\n".join(lines)) if found else None
+
+
+def show_prompt(version: str, prompt: Prompt) -> Output:
+    told = {"version": version, "id": prompt.version, **prompt.manifest}
+    lines = [f"{version}  {prompt.version}"]
+    lines += [f"model  {prompt.model}"] if prompt.model else []
+    lines += [f"sampling  {json.dumps(dict(prompt.sampling))}"] if prompt.sampling else []
+    for name, text in prompt.texts.items():
+        lines += ["", f"{name}:", *(text if isinstance(text, str) else json.dumps(text)).splitlines()]
+    return Output(told, "\n".join(lines))
+
+
+def diff_prompts(old: tuple[str, Prompt], new: tuple[str, Prompt]) -> Output:
+    """What was dropped in [-…-] and what was added in {+…+}, as `git diff --word-diff` writes it."""
+    from holdfast.operate.prompt_page import prompt_changes
+
+    (before, first), (after, second) = old, new
+    changes = prompt_changes(first.texts, second.texts)
+    marks = {"same": "{}", "dropped": "[-{}-]", "added": "{{+{}+}}"}
+    lines = [f"{before} → {after}"]
+    for name, parts in changes:
+        lines += ["", f"{name}:", *"".join(marks[kind].format(text) for kind, text in parts).splitlines()]
+    lines += [] if changes else ["the texts are the same"]
+    told = {
+        "before": before,
+        "after": after,
+        "changes": {name: [list(one) for one in parts] for name, parts in changes},
+    }
+    return Output(told, "\n".join(lines))
+
+
+def export_prompt(version: str, prompt: Prompt, folder: Path) -> Output:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(str(folder), why="is there already, and nothing is overwritten", remedy="name another folder")
+    texts = {f"{name}.txt": text for name, text in prompt.texts.items() if isinstance(text, str) and is_plain(name)}
+    whole = json.dumps({"version": version, "id": prompt.version, **prompt.manifest}, indent=2, ensure_ascii=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in {**texts, "prompt.json": f"{whole}\n"}.items():
+        with written_whole(folder / name) as file:
+            file.write(text)
+    files = sorted([*texts, "prompt.json"])
+    about = {"version": version, "folder": folder.absolute(), "files": files}
+    return Output(about, "\n".join([*left(f"{version} written to", folder), *(f"  {name}" for name in files)]))
+
+
+def is_plain(name: str) -> bool:
+    """Whether a text's name can be a file's."""
+    return all(letter.isalnum() or letter in "_-" for letter in name)

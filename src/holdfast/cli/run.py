@@ -22,6 +22,7 @@ from holdfast.cli.options import (
     Output,
     Project,
     StoreOptions,
+    TokenOptions,
     classes_left,
     settings_of,
     who,
@@ -90,7 +91,7 @@ class ProxyFlags:
             at=at,
             host=host,
             port=port,
-            token=os.environ.get("HOLDFAST_TOKEN") or None,
+            tokens=TokenOptions(),
             state_dir=self.proxy_state_dir or serve.STATE_DIR,
             timeout_ms=timeout_ms or serve.TIMEOUT_MS,
         )

@@ -30,7 +30,9 @@ from holdfast.cli.options import (
     StoreOptions,
     address_of,
     ended_by_sigterm,
+    hand_over,
     needing,
+    never_on_command_line,
     who,
     written_whole,
 )
@@ -241,22 +243,27 @@ def watch(
     web: Annotated[bool, Option("--web", help="Show it as a live page instead.")] = False,
     speed: Annotated[float, Option(metavar="N", min=0.1, max=4096, help="Ticks a second.")] = SPEED,
     ticks: Annotated[int | None, Option(metavar="N", min=1, help="End after so many.")] = None,
-    host: Annotated[str, Option(metavar="HOST", help="Others than this machine need --token.")] = HOST,
+    host: Annotated[str, Option(metavar="HOST", help="Others than this machine need HOLDFAST_TOWN_TOKEN.")] = HOST,
     port: Port = PORT,
-    token: Annotated[str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_TOKEN", help="To see the page.")] = None,
-    operator: Annotated[
-        str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_OPERATOR", help="Operators' token.")
-    ] = None,
-    admin: Annotated[str | None, Option(metavar="TEXT", envvar="HOLDFAST_TOWN_ADMIN", help="Admins' token.")] = None,
+    token: Annotated[str | None, Option(hidden=True)] = None,
+    operator: Annotated[str | None, Option(hidden=True)] = None,
+    admin: Annotated[str | None, Option(hidden=True)] = None,
     audit: Annotated[Path, Option(metavar="FILE", help="Where commands are recorded.")] = Path(
         ".holdfast/town/audit.jsonl"
     ),
 ) -> None:
     """Watch a town live: in the terminal, or, with --web, as a page in a browser. With --policy a network drives the
-    residents. Ctrl-C ends it."""
+    residents. Ctrl-C ends it.
+
+    The page's tokens are read from HOLDFAST_TOWN_TOKEN (viewers), HOLDFAST_TOWN_OPERATOR and HOLDFAST_TOWN_ADMIN.
+    """
+    options = {"viewer": (token, "token"), "operator": (operator, "operator"), "admin": (admin, "admin")}
+    given = {
+        role: never_on_command_line(value, f"--{name}", f"HOLDFAST_TOWN_{name.upper()}")
+        for role, (value, name) in options.items()
+    }
     life = _life(how)
     if web:
-        given = {"viewer": token, "operator": operator, "admin": admin}
         serve(life, how.record, address=(host, port), tokens=given, audit=audit, speed=speed)
     else:
         watch_here(life, how.record, speed=speed, ticks=ticks)
@@ -543,7 +550,7 @@ def badges(tokens: dict[str, str | None]) -> tuple[list[StaticToken], str]:
     """Whom to let in, and the token for the link that is printed; an operator's is made up where none is given."""
     from holdfast.workloads.townobserver import StaticToken
 
-    made = tokens["admin"] or tokens["operator"] or secrets.token_urlsafe(12)
+    made = tokens["admin"] or tokens["operator"] or secrets.token_urlsafe(24)
     if not (tokens["admin"] or tokens["operator"]):
         tokens = tokens | {"operator": made}
     return [StaticToken(role=role, token=text, label=role) for role, text in tokens.items() if text], made
@@ -567,7 +574,7 @@ def serve(
 
     if tokens["viewer"] is None and not endpoint.is_loopback(address[0]):
         why = "everyone who reaches this machine could watch"
-        raise BadInput(f"host {address[0]}", why=why, remedy="give --token, or listen at 127.0.0.1")
+        raise BadInput(f"host {address[0]}", why=why, remedy="set HOLDFAST_TOWN_TOKEN, or listen at 127.0.0.1")
     admitted, link = badges(tokens)
     with (
         endpoint.listen(*address, token=tokens["viewer"]) as listening,
@@ -579,7 +586,8 @@ def serve(
             Runner(life, recording, audit=AuditFile(audit), speed=speed) as runner,
         ):
             url = f"http://{address_of(listening)}/"
-            print(f"town at {url} (Ctrl-C ends it)\n  operators: {url}#token={link}", flush=True)
+            where = hand_over(link, audit.parent, "operator-link", link=f"{url}#token=")
+            print(f"town at {url} (Ctrl-C ends it)\n  operators: {where}", flush=True)
             with ended_by_sigterm():
                 endpoint.server(page(runner, admitted)).run(sockets=[listening])
         if runner.error is not None:

@@ -7,8 +7,9 @@ CartPole-v1 has a faster twin in numba that equals Gymnasium's step by step.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from io import BytesIO
 from math import cos, pi, sin
 from typing import Any
 
@@ -216,8 +217,15 @@ class Gym:
         return {"pickled": np.frombuffer(pickled, np.uint8).copy()}
 
     def restore(self, state: State) -> Observation:
-        """Unpickling runs code: give it only a state of the same run whose hash was verified."""
-        self._envs.envs, self._seen, self._mask = pickle.loads(state["pickled"].tobytes())
+        """Unpickling runs code: it finds what the environments here are made of, and nothing else.
+
+        The caller has verified the hash that the run recorded."""
+        sample = (np.zeros(1), np.float64(0.0), np.random.default_rng(0))  # what any environment may come to hold
+        known = _Globals(pickle.dumps((self._envs.envs, sample)))
+        known.load()
+        with boundary(BadInput, "this state of the environments cannot be read"):
+            found = _Globals(state["pickled"].tobytes(), known.seen).load()
+        self._envs.envs, self._seen, self._mask = found
         return Observation(self._seen.copy(), self._mask)
 
     def close(self) -> None:
@@ -231,6 +239,24 @@ class Gym:
             raise BadInput("action_mask", why="the environment gave one before, and now gives none")
         self._seen = np.array(seen, np.float32)
         return Observation(self._seen.copy(), self._mask)
+
+
+class _Globals(pickle.Unpickler):
+    """Reads a pickle and notes the names it asks for; with `allowed`, only these are given, and classes beside them."""
+
+    def __init__(self, data: bytes, allowed: Collection[tuple[str, str]] | None = None) -> None:
+        super().__init__(BytesIO(data))
+        self.seen, self._allowed = set[tuple[str, str]](), allowed
+
+    def find_class(self, module: str, name: str) -> Any:
+        self.seen.add((module, name))
+        if self._allowed is None or (module, name) in self._allowed:
+            return super().find_class(module, name)
+        if module.partition(".")[0] in {one.partition(".")[0] for one, _ in self._allowed} - {"builtins"}:
+            found = super().find_class(module, name)
+            if isinstance(found, type):  # a part that the environments got on the way
+                return found
+        raise pickle.UnpicklingError(f"{module}.{name} is no part of the environments")
 
 
 def _flat(make: str | Make) -> gymnasium.Env[Any, Any]:

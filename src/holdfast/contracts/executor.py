@@ -34,6 +34,7 @@ class Assignment:
     seed: int  # this attempt's own random key
     version: str | None = None  # of the policy that must answer; None: whichever is in force
     features: Features = ALL_ON  # what flags leave of them for this task's unit
+    capability: str | None = None  # to speak for this attempt at the capture proxy, when the run has one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

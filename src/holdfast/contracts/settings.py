@@ -713,11 +713,25 @@ def _bad(where: str, what: str, why: str, remedy: str) -> NoReturn:
     raise BadInput(f"{where}: {what}" if what else where, why=why, remedy=remedy) from None
 
 
+LONGEST_TOML = 2**20  # characters of what a person writes
+# The parser keeps every beginning of a name: a line of 100 kB takes all memory.
+LONG_NAME = re.compile(r"""(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """TOML; one that could fill the memory is refused before it is parsed."""
+    if len(text) > LONGEST_TOML:
+        raise tomllib.TOMLDecodeError(f"it has more than {LONGEST_TOML} characters; give long lists as JSON")
+    if LONG_NAME.search(text) is not None:
+        raise tomllib.TOMLDecodeError("a name in it has more than 32 parts")
+    return tomllib.loads(text)
+
+
 def _parse(path: Path) -> Any:
     try:
         text = path.read_bytes().decode("utf-8-sig")
         if path.suffix.lower() == ".toml":
-            return tomllib.loads(text)
+            return parse_toml(text)
         return json.loads(text, object_pairs_hook=_once)
     except FileNotFoundError:
         _bad(str(path), "", "there is no such file", "check the path")

@@ -111,7 +111,7 @@ def _packed(arms: Sequence[Arm]) -> Any:
     """Prompts of a search are much alike: where they are many or long they are kept as one packed text."""
     records = [one.record() for one in arms]
     text = json.dumps(records, sort_keys=True)
-    return records if len(text) <= LARGE else b64encode(lzma.compress(text.encode())).decode()
+    return records if len(text) <= LARGE else b64encode(lzma.compress(text.encode(), preset=1)).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,8 +41,8 @@ TRIES = 24  # draws of an edit until one is new
 LONGEST = 600  # characters of a task, an answer or feedback that a reflection reads
 READ = ("task", "answer", "reward", "feedback")  # of an attempt, by a reflection
 SHOWN = 4  # failed attempts that a reflection reads
-ENDS, NEW_LINE = ".!?;:", "\n"  # of a sentence
-SENTENCE = re.compile(r"(?<=[.!?;:])\s+|\n+")
+ENDS, NEW_LINE = ".!?", "\n"  # of a sentence
+SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 LEAST_ANSWER = 6  # characters: shorter answers stand in any text
 LEAST_TASK = 16  # characters: shorter tasks do, too
 LONGEST_PROMPT = 8_000  # characters that all proposed texts may have together, or twice as many as those in force

@@ -1,4 +1,4 @@
-"""The page of one search for a prompt, in one HTML file: the family of prompts, who won where, and why each was dropped.
+"""The page of one search for a prompt, in one HTML file: the family of prompts, who won where, why each was dropped.
 
 It needs no network and no script, and every text in it is data: prompts, tasks and reflections come from outside.
 `pipeline.prompts.searches` says what a search is made of.

@@ -27,10 +27,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast.collect.endpoint import HOST, Events, is_loopback, media_type_of, read_body
+from holdfast.collect.endpoint import Events, RequestReader, media_type_of, read_body
+from holdfast.collect.http_limits import address_of
 from holdfast.collect.openapi import JSON
 from holdfast.contracts.commands import Forbidden, Role
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, HoldfastError, NotFound
+from holdfast.contracts.limits import StreamLimiter
 from holdfast.operate.auth import Caller
 from holdfast.workloads.townlife import COMMANDS, LIMITS, Life, Recording, TownMoment, described, faults, rounded
 from holdfast.workloads.townobserver import AuditFile, StaticToken, TooMany, TownAlarms, TownCommandService, role_of
@@ -46,8 +48,17 @@ MOST_FRAMES = 600  # of a recording, in one answer
 OWN: Mapping[str, str] = {  # orders to the runner itself
     "pause": "operator", "resume": "operator", "speed": "operator", "mind": "viewer",
 }  # fmt: skip
-CSP = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src 'self' data:"
-SAFE = {"Content-Security-Policy": CSP, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+MOST_STREAMS = 16  # live views of one caller at one address
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SAFE = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+}
 STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
     (TooMany, 429),
     (Forbidden, 403),
@@ -288,6 +299,7 @@ def _whole(value: Any) -> int:
 def app(runner: Runner, badges: Sequence[StaticToken] = (), *, body_s: float = BODY_S) -> Starlette:
     """The page and its API. With a viewer token, nothing is served without a token."""
     is_open = not any(badge.role == "viewer" for badge in badges)
+    reader, streams = RequestReader(token=None), StreamLimiter(MOST_STREAMS)
 
     def admit(asked: Request) -> Caller:
         known = asked.scope.get("caller")
@@ -296,11 +308,11 @@ def app(runner: Runner, badges: Sequence[StaticToken] = (), *, body_s: float = B
         given = asked.headers.get("authorization", "").removeprefix("Bearer ") or None
         caller = role_of(badges, given)
         if caller is None and given is not None:
-            raise HTTPException(401, "the token is wrong")
+            reader.refuse_guess(asked, "the token is wrong")
         if caller is None and not is_open:
             raise HTTPException(401, "the token is missing; send 'Authorization: Bearer …'")
-        if caller is None and not all(map(_is_us, asked.headers.getlist("host") or [""])):
-            raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
+        if caller is None:
+            reader.admit(asked)  # only this machine
         return caller or Caller(label="anyone", role=Role.VIEWER)
 
     async def page(asked: Request) -> Response:
@@ -321,8 +333,12 @@ def app(runner: Runner, badges: Sequence[StaticToken] = (), *, body_s: float = B
         return _json({"status": "ok" if is_well else "failed"}, 200 if is_well else 503)
 
     async def live(asked: Request) -> Response:
-        admit(asked)
-        return Events(_events(runner.hub, asked.scope.get("is_known")), headers={"Cache-Control": "no-store"})
+        caller = admit(asked)
+        key = f"{caller.token_id or caller.label} {address_of(asked)}"
+        if not streams.open(key):
+            raise HTTPException(429, f"you watch it {MOST_STREAMS} times already; close one")
+        events = _events(runner.hub, asked.scope.get("is_known"))
+        return Events(events, headers={"Cache-Control": "no-store"}, ended=lambda: streams.close(key))
 
     async def frames(asked: Request) -> Response:
         admit(asked)
@@ -355,11 +371,6 @@ def app(runner: Runner, badges: Sequence[StaticToken] = (), *, body_s: float = B
     )
     application.router.redirect_slashes = False
     return application
-
-
-def _is_us(host: str) -> bool:
-    named = HOST.fullmatch(host)
-    return named is not None and is_loopback((named[1] or named[2]).lower())
 
 
 async def _events(hub: FrameHub, is_known: Callable[[], Awaitable[bool]] | None) -> AsyncGenerator[bytes, None]:

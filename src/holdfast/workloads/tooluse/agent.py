@@ -31,7 +31,8 @@ async def agent(task: Any, context: Context) -> str:
     """The final answer; empty where the model was still calling tools when its turns were over.
 
     Beside the task itself, the input may have `sampling` (an object that is handed to the model as it is) and
-    `max_turns`. A resource named `system_prompt` stands before the task's own instructions."""
+    `max_turns`. A resource named `system_prompt` stands before the task's own instructions, one named `system` in
+    their place."""
     given = from_input(task)
     sampling, max_turns = _dials(task)
     box, messages = Toolbox(given.world, given.tools), _opening(given, context)
@@ -55,6 +56,9 @@ async def agent(task: Any, context: Context) -> str:
 
 def _opening(task: ToolTask, context: Context) -> list[dict[str, Any]]:
     system, *rest = task.messages
+    if "system" in context.resources:
+        said = str(context.resources["system"])
+        return [{**system, "content": said}, *rest] if said else rest
     if prompt := context.resources.get("system_prompt"):
         system = {**system, "content": f"{prompt} {task.system}"}
     return [system, *rest]
