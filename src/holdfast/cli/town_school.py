@@ -12,10 +12,12 @@ import typer
 from typer import Argument, Option
 
 from holdfast.cli.options import Output, StoreOptions, needing
-from holdfast.cli.show import folded, step
+from holdfast.cli.show import step
+from holdfast.contracts.lines import folded
 from holdfast.contracts.run import RunState, Status
 
 if TYPE_CHECKING:
+    from holdfast.contracts.policy import Act
     from holdfast.workloads.townschool import SchoolReport
 
 RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
@@ -219,7 +221,7 @@ def balance(
     known = maker.rules
     warn()
     if policy is None:
-        act = ScriptedAct(maker.name)
+        act: Act = ScriptedAct(maker.name)
     else:
         with at.existing() as opened:
             act = act_of(opened, policy_in(opened, None if policy == "live" else policy)[1])
