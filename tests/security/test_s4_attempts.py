@@ -16,6 +16,7 @@ from holdfast.collect.otlp import wire
 from holdfast.collect.otlp.take import SpanReceiver, routes
 from holdfast.collect.otlp.wire import OtelEvent, OtelSpan
 from holdfast.collect.proxy import attribution
+from holdfast.contracts.executor import capability
 from holdfast.contracts.rollout import Attempt
 from holdfast.store.store import Store
 from tests.collect.proxy.far import Road, asking, road, running
@@ -38,7 +39,7 @@ def at(file_store: Store, tmp_path: Path) -> Iterator[Road]:
 
 def address(at: Road, attempt: Attempt, *, of: Attempt | None = None) -> str:
     """An attempt's address, with its own capability or that of another."""
-    given = attribution.capability(KEY, (of or attempt).rollout, (of or attempt).number)
+    given = capability(KEY, (of or attempt).rollout, (of or attempt).number)
     return attribution.base_url(at.url, attempt.rollout, attempt.number, given)
 
 
@@ -70,7 +71,7 @@ def test_an_agent_calls_its_model_by_its_own_address_and_without_a_token(at: Roa
 
 def test_an_agent_cannot_write_into_the_attempt_of_another(at: Road, file_store: Store) -> None:
     other = running(file_store)
-    mine = attribution.capability(KEY, at.attempt.rollout, at.attempt.number)
+    mine = capability(KEY, at.attempt.rollout, at.attempt.number)
     named = {"x-rollout-id": other.rollout, "x-attempt-id": f"{other.number}.{mine}"}
     assert call(address(at, other, of=at.attempt)).status_code == 401
     assert call(attribution.base_url(at.url, other.rollout, other.number)).status_code == 401

@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import ceil
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import orjson
 import uvicorn
@@ -48,9 +48,9 @@ from holdfast.collect.chat_format import (
 )
 from holdfast.collect.http_limits import WAIT_S, LimitedProtocol, address_of, limited
 from holdfast.collect.openapi import ApiRoute, described
-from holdfast.collect.proxy.attribution import Identity, capability
 from holdfast.contracts.engine import Complete
 from holdfast.contracts.errors import BadInput, BadRecord, Conflict, Fault, HoldfastError
+from holdfast.contracts.executor import capability
 from holdfast.contracts.limits import GUESSES, GUESSES_PER_S, RateLimiter, check_token
 from holdfast.contracts.reward import LARGEST_REWARD
 from holdfast.contracts.trace import ModelCall
@@ -149,6 +149,19 @@ class _ServedModel:
         return json_response({"id": identity, "object": "feedback", "taken": True})
 
 
+class Attributed(Protocol):
+    """What a request says of the attempt that it is for."""
+
+    @property
+    def rollout(self) -> str: ...
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def capability(self) -> str | None: ...
+
+
 class RequestReader:
     """Admits requests and reads their bodies within limits."""
 
@@ -176,9 +189,10 @@ class RequestReader:
         elif not all(map(is_this_machine, asked.headers.getlist("host") or [""])):  # a web page of another site
             raise HTTPException(403, "Host is not this machine's name; without a token only 127.0.0.1 is served")
 
-    def admit_to(self, asked: Asked, whose: Identity | None) -> bool:
+    def admit_to(self, asked: Asked, whose: Attributed | None) -> bool:
         """Admits one who speaks for an attempt; whether by its capability alone, and so for no other."""
-        if whose is None or whose.capability is None:
+        is_unknowable = self._key is None and not self.has_token  # everybody on this machine is let in anyway
+        if whose is None or whose.capability is None or is_unknowable:
             self.admit(asked)
             return False
         known = "" if self._key is None else capability(self._key, whose.rollout, whose.number)

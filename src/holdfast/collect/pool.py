@@ -17,10 +17,9 @@ from typing import Any
 
 from holdfast.collect.agent import TurnTerms, scored_without
 from holdfast.collect.executors import Clock, Slot
-from holdfast.collect.proxy.attribution import capability
 from holdfast.contracts.budget import BudgetChange
 from holdfast.contracts.errors import Fault, Killed, StaleLease
-from holdfast.contracts.executor import Assignment, Outcome
+from holdfast.contracts.executor import Assignment, Outcome, capability
 from holdfast.contracts.flag import WITHOUT, features_without
 from holdfast.contracts.reward import outcome_of
 from holdfast.contracts.rollout import AttemptState, Backoff, Claim

@@ -8,8 +8,6 @@ thread, so no call waits and several processes can share the file.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import os
 import re
 from collections.abc import Mapping
@@ -46,11 +44,6 @@ class Identity:
     trace: str | None = None
     tag: str | None = None  # the agent's own word for the call
     capability: str | None = None  # as it was sent; `endpoint.RequestReader` checks it
-
-
-def capability(key: bytes, rollout: str, number: int) -> str:
-    """What lets its bearer speak for one attempt."""
-    return hmac.new(key, f"attempt\n{rollout}\n{number}".encode(), hashlib.sha256).hexdigest()[:32]
 
 
 def base_url(proxy_url: str, rollout: str, number: int, capability: str | None = None) -> str:
