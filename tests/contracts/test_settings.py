@@ -84,7 +84,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
     "agent": "pkg.mod:agent",
     "scorers": [{"scorer": "numeric", "tolerance": 0.01, "gate": True, "weight": 1}, {"scorer": "pkg.mod:brief"}],
     "model": "openai/gpt-4o-mini", "base_url": "http://127.0.0.1:8000/v1", "proxy_url": "http://127.0.0.1:8788",
-    "lora": 8, "device": "cuda:1", "dtype": "bfloat16",
+    "lora": 8, "device": "cuda:1", "dtype": "bfloat16", "vllm": ["http://127.0.0.1:8000/v1"],
     "worker_kind": "processes", "max_attempts": 5, "max_faults": 2, "attempt_timeout_secs": 1.5,
     "retry_initial_ms": 10, "retry_max_ms": 20, "queue_limit": 100, "lease_secs": 2.5, "seed": 7,
     "deterministic": True, "thinking_budgets": True, "thinking_mode": "forcing", "thinking_allocation": "learnt",
