@@ -14,7 +14,7 @@ from tests.operate.rehearsed import crashed, paused
 
 
 def test_every_drill_is_a_command() -> None:
-    assert list(KINDS) == list(ARTIFACTS)
+    assert [*KINDS, "soak"] == list(ARTIFACTS)
 
 
 def test_a_folder_that_is_not_empty_is_refused_before_any_work(cli: Cli, tmp_path: Path) -> None:

@@ -348,7 +348,7 @@ def resumed(folder: Path, cli: Cli, run: str) -> Answer:
 
 def test_ctrl_c_hands_back_and_the_run_can_be_taken_up_again(folder: Path, cli: Cli) -> None:
     ran = stopped_half_way(folder, signal.SIGINT)
-    assert (ran.code, ran.err) == (130, "holdfast: stopping, running work is handed back\n")
+    assert (ran.code, ran.err) == (130, "holdfast: stopping, running work is handed back (again to end at once)\n")
     status = status_in(folder)
     assert (status.run_state, status.error) == (RunState.CANCELLED, "interrupted")
     assert (status.succeeded, status.running, status.waiting) == (3, 0, 5)
@@ -375,7 +375,7 @@ def test_ctrl_c_in_a_terminal_meets_the_agents_processes_too_and_hurts_none(fold
         time.sleep(after_s)  # while they start, or later
         os.killpg(child.pid, signal.SIGINT)
         ran = ended(child)
-    assert (ran.code, said(ran)) == (130, ["holdfast: stopping, running work is handed back"])
+    assert (ran.code, said(ran)) == (130, ["holdfast: stopping, running work is handed back (again to end at once)"])
     status = status_in(folder)
     assert (status.run_state, status.running, status.waiting) == (RunState.CANCELLED, 0, 4)
 
@@ -676,6 +676,7 @@ async def test_a_signal_becomes_a_wish_and_is_told(
 ) -> None:
     made = Wishes()
     monkeypatch.setattr(os, "_exit", lambda code: made.append(f"exit {code}"))  # which would end the tests
+    before = [signal.getsignal(number) for number in (INT, TERM)]
     with obeying(made) as caught:
         for number in sent:
             count = caught.count
@@ -685,7 +686,7 @@ async def test_a_signal_becomes_a_wish_and_is_told(
     assert (made, caught.exit_code, caught.count) == (wishes, code, len(sent))
     assert capsys.readouterr().err == "".join(SAID[wish] for wish in wishes if wish in SAID)
     kept = [signal.getsignal(number) for number in (INT, TERM)]  # afterwards a signal is again what it was
-    assert kept == [signal.default_int_handler, signal.SIG_DFL]
+    assert kept == before
 
 
 # What a person sees of a run: the bar or a line while it goes, the report at its end

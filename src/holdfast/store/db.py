@@ -39,7 +39,7 @@ from holdfast.store.writer import WriteFuture, Writer
 
 PATIENCE_S = 30.0
 COMMITS = "commits"  # the counter of all commits, beside those of the topics
-SILENT_S = 2.0  # whoever waits longer for a lock is told for whom
+SILENT_S = 5.0  # whoever waits longer for a lock is told for whom
 LOG = logging.getLogger(__name__)
 # The operating system keeps pages as well: a larger cache speeds up nothing, and lets a process grow for hours.
 WRITE_CACHE_KB, READ_CACHE_KB = 16_384, 4_096
@@ -195,27 +195,29 @@ class CommitMark:
     torn, or since an older copy was put in its place."""
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(f"{path}-mark")
-        try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, path.stat().st_mode & 0o666)
-        except OSError:  # one witness less
-            self._file = -1
+        self.path, self._store = Path(f"{path}-mark"), path
+        self._file: int | None = None  # -1: it cannot be written, and there is one witness less
 
     def set(self, commits: int) -> None:
-        if self._file >= 0:
-            with suppress(OSError):
+        try:
+            if self._file is None:
+                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, self._store.stat().st_mode & 0o666)
+            if self._file >= 0:
                 os.pwrite(self._file, b"%020d\n" % commits, 0)
+        except OSError:
+            self.close()
+            self._file = -1
 
     def get(self) -> int:
         """0 where nothing was noted, or it cannot be read."""
         with suppress(OSError, ValueError):
-            return int(os.pread(self._file, 21, 0))
+            return int(self.path.read_bytes()[:21])
         return 0
 
     def close(self) -> None:
-        if self._file >= 0:
+        if self._file is not None and self._file >= 0:
             os.close(self._file)
-            self._file = -1
+        self._file = None
 
 
 def refuse_lost_commits(engine: SQLite) -> None:
@@ -228,7 +230,6 @@ def refuse_lost_commits(engine: SQLite) -> None:
         raise engine.translate(error) from error
     finally:
         connection.close()
-        mark.close()
     if row is not None and row[0] < noted:
         why = f"{noted - row[0]} commits are missing that were made: its -wal file was deleted or torn, or it is a copy"
         remedy = f"put the files of the store back together; to go on without them delete {mark.path}"
@@ -475,6 +476,7 @@ class Db:
         self._pid = os.getpid()
         self._idle: list[Reader] = []  # the one used last is used next
         self._closed = False
+        self.is_sealed = False  # there is a key for its ledger
         self.entered: Callable[[Transaction, int, str], None] = lambda view, seq, sha256: None  # told of the ledger
         self.changes = Notifications(engine, poll_s)
         self._writer = Writer(engine.session(), self._committed)

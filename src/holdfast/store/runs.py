@@ -157,7 +157,7 @@ class Runs:
         def operation(tx: Transaction) -> RunRecord:
             self.driven_in(tx, run_id, driver)
             tx.run(END, {"run": key, "state": str(state), "now": now, "error": error})
-            if (given := tasks.of_run(tx, key)) is not None:
+            if self._db.is_sealed and (given := tasks.of_run(tx, key)) is not None:
                 ledger.append(tx, self.project, run_id, tasks.KIND, who, given, now)
             ledger.append(tx, self.project, run_id, "run", who, {"end": state, "error": error}, now)
             tx.touch(notifications.ORDERS)

@@ -131,7 +131,7 @@ def summed(statement: Executable) -> Executable:
     table = statement.table
     if not isinstance(table, Table) or CHECKSUM not in table.c:
         return statement
-    named = {getattr(key, "name", key): value for key, value in (statement._values or {}).items()}
+    named: dict[str, Any] = {str(getattr(key, "name", key)): value for key, value in (statement._values or {}).items()}
     if isinstance(statement, Update):
         return statement.values({CHECKSUM: sum_of(table, {**{c.name: c for c in table.c}, **named})})
     defaults = {column.name: _default(column) for column in table.c}
@@ -139,15 +139,18 @@ def summed(statement: Executable) -> Executable:
         made = statement.values({CHECKSUM: sum_of(table, {**defaults, **named})})
     else:
         names, chosen = list(statement._select_names or ()), statement.select
-        given = dict(zip(names, (getattr(one, "element", one) for one in chosen.selected_columns), strict=True))
+        given: dict[str, Any] = dict(
+            zip(names, (getattr(one, "element", one) for one in chosen.selected_columns), strict=True)
+        )
         source = chosen.add_columns(sum_of(table, {**defaults, **given}))
         made = insert(table).from_select([*names, CHECKSUM], source)
         made._post_values_clause, made._returning = statement._post_values_clause, statement._returning
     if isinstance(clause := made._post_values_clause, OnConflictDoUpdate):
-        changed = {getattr(key, "name", key): value for key, value in dict(clause.update_values_to_set).items()}
+        new = dict(clause.update_values_to_set)
+        changed: dict[str, Any] = {str(getattr(key, "name", key)): value for key, value in new.items()}
         clause = copy(clause)
         total = sum_of(table, {**{c.name: c for c in table.c}, **changed})
-        clause.update_values_to_set = {**dict(clause.update_values_to_set), CHECKSUM: total}
+        clause.update_values_to_set = {**new, CHECKSUM: total}
         made._post_values_clause = clause
     return made
 

@@ -48,7 +48,7 @@ class Store:
             self.folder, name = state_folder.absolute(), db.engine.url
         key = None if seal_key is None else read_key(seal_key, apart_from=self.folder)
         anchors = LedgerCheckpoints(self.folder, name, key)
-        db.entered = anchors.note
+        db.entered, db.is_sealed = anchors.note, key is not None
         self.changes, self.clock = db.changes, db.clock
         self.runs = Runs(db, project)
         self.queue = Queue(db, self.runs)

@@ -1,4 +1,4 @@
-"""A run's tasks in the ledger: at its end, how many it was given and a hash of them, so that a change of one shows.
+"""A run's tasks in a sealed ledger: at its end, how many it was given and a hash of them, so that a change shows.
 
 What a task is never changes once it is enqueued; where it stands does, and is not part of the hash.
 """
