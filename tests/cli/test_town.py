@@ -165,7 +165,7 @@ def test_a_school_that_is_killed_goes_on_by_the_same_command(cli: Cli, rules: Pa
         taught.kill()
         taught.wait(timeout=60)
     ran = cli(*words, "--json")
-    assert ran.code in (0, 1)  # a hamlet and a short course prove nothing, and need not
+    assert ran.code == 0  # a hamlet and a short course prove nothing, and need not
     told = ran.json
     assert told["status"]["run_state"] == "completed" and told["run"].startswith("run-1-")
     assert 0 < told["bc_accuracy"] <= 1 and told["demonstrations"] > 0 and told["anneal"]["windows"]

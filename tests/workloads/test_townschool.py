@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
 from pathlib import Path
 
@@ -9,12 +10,22 @@ import numpy as np
 import pytest
 
 from holdfast.contracts.errors import BadInput, NotFound
-from holdfast.policies.network import Network, Scripted
+from holdfast.pipeline.control import env_spec_from, improve_env
+from holdfast.policies.network import Network, Scripted, ScriptedAct
 from holdfast.store.store import open_store
 from holdfast.town.observations import groups
 from holdfast.workloads.townlife import Env, Life, Rules, read_rules
 from holdfast.workloads.townobserver import Soak, page, soak
-from holdfast.workloads.townschool import TownMaker, TownMind, TownVectorEnv, policy_in, school_run
+from holdfast.workloads.townschool import (
+    TownMaker,
+    TownMind,
+    TownVectorEnv,
+    lived,
+    natures_of,
+    policy_in,
+    school_run,
+    standings,
+)
 from tests.town.small import small
 
 
@@ -111,11 +122,31 @@ def test_demonstrations_are_counted_by_hour_need_and_nature(rules: Rules) -> Non
     assert labels["lowest_need"][0] == list(rules["needs"])[people["need"][0, 0].argmin()]
 
 
-def test_other_rules_are_another_environment_and_the_usual_has_its_short_name() -> None:
-    assert TownMaker().name == "town" != TownMaker(residents=12).name
-    assert school_run(TownMaker(residents=12), seed=1, quick=True).settings["env"].startswith("town-")
+def test_other_rules_are_another_environment_and_the_usual_one_has_a_short_name() -> None:
+    usual = improve_env("town")
+    assert usual.settings["env"] == TownMaker().name != TownMaker(residents=12).name
+    assert env_spec_from(json.loads(json.dumps(usual.settings))).sha256() == usual.sha256()
+    assert school_run(TownMaker(residents=12), seed=1, quick=True).settings["env"] == TownMaker(residents=12).name
+    with pytest.raises(BadInput, match="use the command that began the run"):
+        improve_env(TownMaker(residents=12).name)
     with pytest.raises(BadInput, match="days = 0"):
         TownMaker(days=0)
+
+
+def test_a_league_is_lived_in_the_same_towns_and_natures_are_told_apart() -> None:
+    maker = TownMaker(residents=12)
+    paid = {
+        "scripts": lived(maker, ScriptedAct("town"), towns=3),
+        "chance": lived(maker, None, towns=3),
+    }
+    again = lived(maker, ScriptedAct("town"), towns=3)
+    assert np.array_equal(again.returns, paid["scripts"].returns)
+    table = standings(paid)
+    assert [one["who"] for one in table] == ["scripts", "chance"] and table[1]["gain_high"] < 0.0 == table[0]["gain"]
+    natures = natures_of(again, maker.rules)
+    assert sum(one["residents"] for one in natures.values()) == 36
+    mean = sum(one["residents"] * one["return"] for one in natures.values()) / 36
+    assert mean == pytest.approx(again.returns.mean())
 
 
 def test_a_version_drives_a_town_and_looking_into_it_changes_nothing(rules: Rules, tmp_path: Path) -> None:
@@ -148,7 +179,7 @@ def test_a_version_drives_a_town_and_looking_into_it_changes_nothing(rules: Rule
         lives[-1].look_into(4)
 
 
-def lived(life: Life, ticks: int, *, stop_at: int = -1) -> Soak:
+def soaked(life: Life, ticks: int, *, stop_at: int = -1) -> Soak:
     memory, clock = iter([100.0, 104.0, *[104.5] * 20]), count()
     done = count(1)
 
@@ -161,14 +192,14 @@ def lived(life: Life, ticks: int, *, stop_at: int = -1) -> Soak:
 
 def test_it_looks_at_even_distances_and_growth_begins_at_the_second_look() -> None:
     life = Life(read_rules(residents=12), seed=3)
-    told = lived(life, 800)
+    told = soaked(life, 800)
     assert [look.tick for look in told.looks] == [200, 400, 600, 800] and told.grown_mb == 0.5
     assert told.looks[-1].state == life.env.state.sha256() and told.windows == 1
     assert len({look.state for look in told.looks}) == 4 and told.looks[0].here == 12
 
 
 def test_ctrl_c_keeps_what_there_was() -> None:
-    told = lived(Life(read_rules(residents=12), seed=3), 800, stop_at=250)
+    told = soaked(Life(read_rules(residents=12), seed=3), 800, stop_at=250)
     assert told.ticks == 250 and [look.tick for look in told.looks] == [200, 250]
 
 
@@ -177,7 +208,7 @@ def test_the_page_tells_hashes_memory_alerts_and_who_left() -> None:
     life.step()
     for seat in range(4):
         life.order("kill", {"resident": seat, "cause": "neglect"})
-    told = lived(life, 720)
+    told = soaked(life, 720)
     text = page(told, command="holdfast town soak --ticks 720", date="2026-01-01", machine="a machine")
     assert told.left_for == {"neglect": 4} and "4 × neglect" in text and told.looks[-1].state in text
     assert told.alerts and all(f"  - {alert}" in text for alert in told.alerts)  # so many exits in half a day

@@ -129,7 +129,7 @@ def calibrate(
     if output is not None:
         _check_output(output)
     ComparisonConfig(alpha=alpha)  # what no proof could promise is refused before any work
-    asked = {"experiments": QUICK if quick else experiments, "alpha": alpha, "seed": seed}
+    asked: dict[str, Any] = {"experiments": QUICK if quick else experiments, "alpha": alpha, "seed": seed}
     many = int(asked["experiments"]) // PER_TRAFFIC
     traffic = {**asked, "experiments": many}
     jobs: list[Any] = [partial(rates.rate_row, place, **asked) for place in range(rates.STEPS)]
@@ -143,7 +143,7 @@ def calibrate(
     gates = [row for row in made if isinstance(row, GateRate)]
     served = [row for row in made if isinstance(row, AttackRate)]
     rows = [row for row in made if not isinstance(row, GateRate | AttackRate)]
-    found = rates.gathered(rows, **asked)  # type: ignore[arg-type]
+    found = rates.gathered(rows, **asked)
     if output is not None:
         with written_whole(output) as file:
             file.write(page(found, gates, served))

@@ -22,7 +22,7 @@ from holdfast.contracts.evidence import Finding
 from holdfast.contracts.policy import Policy, files_of
 from holdfast.contracts.records import encode
 from holdfast.learn.checkpoints import TRAINER, save
-from holdfast.learn.ppo import PPO, Anchor, Settings, Update
+from holdfast.learn.ppo import PPO, KLAnchor, Settings, Update
 from holdfast.policies import weights
 from holdfast.policies.model import lost_if_damaged
 from holdfast.policies.nets import one_thread
@@ -175,7 +175,7 @@ class EnvPPO:
         anchor = None
         if self.anchor_cost:
             assert isinstance(state.base, Network)
-            anchor = Anchor(state.base.load(ctx.files), self.anchor_cost)
+            anchor = KLAnchor(state.base.load(ctx.files), self.anchor_cost)
         first = self._env_seed(state)
         ppo = PPO(envs, net, self.dials, seed=seed, env_seed=first, anchor=anchor, warmup=self.warmup)
         if state.step > 0 and policy != state.base:

@@ -376,7 +376,7 @@ class Adam:
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class KLAnchor:
     """A policy that the learner is held to by `cost` · KL(anchor‖π): without it, what was imitated decays before the
     critic knows what it is worth. Of choices among actions, without memory."""
 
@@ -414,7 +414,7 @@ class PPO:
         seed: int,
         constraint: Constraint | None = None,
         env_seed: int | None = None,
-        anchor: Anchor | None = None,
+        anchor: KLAnchor | None = None,
         warmup: int = 0,  # updates in which only the critic learns: a policy that can live already needs one first
     ) -> None:
         self.net, self.settings, self.number = net, settings, 0

@@ -198,14 +198,15 @@ def _named(env: Env) -> tuple[str, Env]:
             raise BadInput(f"env {env!r:.80}", why="is neither a name nor makes an environment when called")
         name = getattr(env, "__qualname__", type(env).__qualname__)
         return f"{getattr(env, '__module__', type(env).__module__)}:{name}", env
-    env = KNOWN.get(env, env)
+    if (short := env.partition("-")[0]) in KNOWN:
+        made = load_named(KNOWN[short], "env")()
+        if env not in (short, made.name):
+            why = f"has other rules or sizes than the usual {made.name}"
+            raise BadInput(f"environment {env}", why=why, remedy="use the command that began the run")
+        return made.name, made
     source, _, name = env.rpartition(":")
     if source and all(part.isidentifier() for part in name.split(".")):
-        found = load_named(env, "env")
-        if not hasattr(found, "vector_env"):
-            return env, found
-        made = found()
-        return made.name, made
+        return env, load_named(env, "env")
     return env, env
 
 

@@ -25,7 +25,7 @@ import pytest
 from holdfast.collect import endpoint
 from holdfast.collect.chat_format import spell_byte
 from holdfast.collect.otlp.take import SpanReceiver, routes
-from holdfast.collect.proxy import budgets
+from holdfast.collect.proxy import budgets, span_recorder
 from holdfast.collect.proxy.anthropic import Messages
 from holdfast.collect.proxy.app import REQUESTS, ProxyLimits, app
 from holdfast.collect.proxy.attribution import AttributionLog, BadHeader, Identity, base_url, from_headers, from_path
@@ -34,7 +34,7 @@ from holdfast.collect.proxy.dialect import Chat, ModelRequest
 from holdfast.collect.proxy.responses import Responses
 from holdfast.collect.proxy.span_recorder import FIRST, CallRecord, SpanRecorder, TokenPrice
 from holdfast.collect.proxy.upstream import Upstream
-from holdfast.contracts.errors import BadInput, NotFound, StaleLease
+from holdfast.contracts.errors import BadInput, NotFound, StaleLease, StoreBusy
 from holdfast.contracts.rollout import Attempt, AttemptState
 from holdfast.contracts.run import DesiredState
 from holdfast.contracts.trace import ModelCall, Span, SpanKind
@@ -652,15 +652,36 @@ async def test_calls_are_numbered_in_their_order_and_apart_from_the_workers_own(
     assert [span.started_at for span in spans[1:]] == sorted(span.started_at for span in spans[1:])
 
 
+async def test_a_look_into_the_store_that_hangs_costs_one_request_alone(
+    file_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, keeper, let_go = running(file_store), SpanRecorder(file_store, clock=time.time), threading.Event()
+    look = file_store.views.attempt
+
+    def hang(rollout: str, number: int) -> Attempt:
+        assert number != 1 or let_go.wait(PATIENCE_S)
+        return look(rollout, number)
+
+    monkeypatch.setattr(file_store.views, "attempt", hang)
+    monkeypatch.setattr(span_recorder, "LOOKUP_S", 0.5)
+    hung = asyncio.create_task(keeper.running(attempt.rollout, 1))
+    await asyncio.sleep(0.05)
+    with pytest.raises(NotFound):  # the loop is free, and others are answered
+        await keeper.running(attempt.rollout, 2)
+    assert not hung.done()
+    with pytest.raises(StoreBusy, match="did not answer within"):
+        await hung
+    let_go.set()
+
+
 async def test_an_attempt_that_does_not_run_is_refused_at_every_step(file_store: Store) -> None:
     attempt, keeper = running(file_store), SpanRecorder(file_store, clock=time.time)
     assert keeper.attempt(attempt.rollout, 1) == attempt
     for rollout, number in ((attempt.rollout, 2), (attempt.rollout + "x", 1), ("nothing", 1)):
         with pytest.raises(NotFound):
             keeper.attempt(rollout, number)
-    late = SpanRecorder(file_store, clock=lambda: attempt.lease_until)
-    with pytest.raises(StaleLease, match="its lease has run out"):
-        late.attempt(attempt.rollout, 1)
+    late = SpanRecorder(file_store, clock=lambda: attempt.lease_until + 1.0)
+    assert late.attempt(attempt.rollout, 1) == attempt  # its worker may still renew it
     record = await begin(file_store, attempt)
     await record.not_refused()
     await record.opened()

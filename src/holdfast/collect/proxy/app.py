@@ -349,7 +349,7 @@ class Proxy:
             identity=whose,
             asked=dialect.read_request(body),
             headers=self._passed(dialect, request),
-            attempt=self._recorder.attempt(whose.rollout, whose.number),
+            attempt=await self._recorder.running(whose.rollout, whose.number),
             path=CAPABILITY.sub(r"\1", request.scope["path"]),
             size=len(body),
             began=time.monotonic(),
