@@ -103,7 +103,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         },
         "critic": {"mode": "shared", "learning_rate": 0.05, "epochs": 8},
     },
-    "train_on": "planner", "leave": ["ip", "mac"], "vllm": ["http://127.0.0.1:9000/v1"],
+    "train_on": "planner", "leave": ["ip", "mac"],
     "prompt_search": {
         "candidates": ["a", {"system": "b"}], "proposers": ["edits"], "phrases": ["c"], "rollouts": 9, "tokens": 8,
         "money": 0.5, "prices": [0.1, 0.2], "token_price": 0.01, "forbidden": ["d"], "allowed": ["e"],
