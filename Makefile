@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes: each would compile all of it again
-.PHONY: help setup demo test quick check site coverage fuzz fuzz-bytes mutate bench bench-check experiments mission peers adapters vllm drill lock clean services
+.PHONY: help setup demo test quick check site coverage fuzz fuzz-bytes mutate bench bench-check experiments mission peers adapters vllm drill lock sbom clean services
 
 help:
 	@sed -n 's/^## \([a-z-]*\): \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -30,12 +30,13 @@ test: .venv/.stamp-dev services
 quick: .venv/.stamp-dev
 	$(BIN)/python -m pytest -n 2 -q -k "not postgres" tests/contracts tests/reward tests/prove tests/promote tests/policies
 
-## check: ruff (lint and format), mypy in strict mode, the floors of the architecture
+## check: ruff (lint and format), mypy in strict mode, the floors of the architecture, hashes and licences of what is installed
 check: .venv/.stamp-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/sbom.py
 
 ## coverage: the last test run line by line, in build/coverage; runs the tests if there was none
 coverage: .venv/.stamp-dev
@@ -107,6 +108,11 @@ lock: .venv/.stamp-dev
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --quiet --all-extras --constraint constraints.txt --generate-hashes --no-header \
 	  --no-annotate --python-version 3.11 --override /dev/stdin <<< "torch; python_version < '3'" --output-file requirements.lock
+
+## sbom: what is installed, with versions, hashes and licences, as CycloneDX in build/sbom.json
+sbom: .venv/.stamp-dev
+	@mkdir -p build
+	$(BIN)/python tools/sbom.py build/sbom.json
 
 ## clean: remove environments, caches and reports; stores in .holdfast stay
 clean:

@@ -63,6 +63,7 @@ RATIOS: Mapping[str, tuple[Ratio, ...]] = {  # benchmark → what is held agains
         up("grpo_vs_trl", 0.35),
         up("ppo_sps_vs_sb3", 0.35),
     ),
+    "prompts": (up("gain", 0.4), down("overspent", 0.0)),
     "prove": (down("false_promotion_rate", 1.0), up("power", 0.1), cpu("gate_ms"), cpu("guard_ms")),
     "proxy": (
         cpu("cpu_ms_per_call"),

@@ -120,7 +120,7 @@ def test_stopped_while_it_waits_for_others_it_says_how_to_go_on_and_does(cli: Cl
     ("change", "words", "said"),
     [
         ({"validate": []}, (), "validate: is empty; "),
-        ({"model": "openai/gpt"}, (), "resources: has no text, so there is no prompt to improve; "),
+        ({"model": "openai/gpt"}, (), "resources: has no text, so there is no prompt to improve"),
         ({}, ("--model", "local/oak"), "local model 'oak': is neither in the package nor a folder"),
         ({"improve": {"prove": {"seeds": 0}}}, (), "improve.prove.seeds = 0: must be at least 1; "),
         ({"improve": {"stpes": 2}}, (), "improve.stpes = 2: unknown key; did you mean steps? "),
@@ -135,6 +135,7 @@ def test_stopped_while_it_waits_for_others_it_says_how_to_go_on_and_does(cli: Cl
             "--max-safety-regression: safety is waived; keep one of the two options",
         ),
         ({}, ("--max-safety-regression", "2"), "--max-safety-regression 2: "),
+        ({}, ("--policy", "a@b"), "improve.policy 'a@b': '@' comes before the number of a release"),
         ({}, ("--policy", " "), '--policy " ": is blank'),
         ({}, ("--resume", "run-1"), "CONFIG: and --resume were both given; "),
         (None, (), "CONFIG: is missing; "),

@@ -86,6 +86,27 @@ def test_a_prompt_is_found_proved_shown_and_taken_into_service(cli: Cli, here: P
             "system": "Say only the word."
         }
 
+    shown = cli("policy", "show", "prompt@2", "--store", "s.db", "--json").done().json
+    assert shown["texts"] == {"system": "Say only the word."} and shown["model"] == "small"
+    changed = cli("policy", "diff", "prompt@2", "--store", "s.db").done()
+    assert "[-You are helpful.-]{+Say only the word.+}" in "".join(changed.lines[2:])
+    run = status.run_id
+    assert cli("policy", "diff", f"{run}#0", f"{run}#0", "--store", "s.db").done().lines[-1] == "the texts are the same"
+    assert "It chats." in cli("policy", "show", run, "--store", "s.db").done().out
+    cli("policy", "export", "prompt@2", "out", "--store", "s.db").done()
+    assert (here / "out/system.txt").read_text() == "Say only the word."
+    assert "nothing is overwritten" in cli("policy", "export", "prompt@2", "out", "--store", "s.db").refusal
+    assert "is no prompt" in cli("policy", "diff", "sprout", "--store", "s.db").refusal
+    assert "has prompts 0 to" in cli("policy", "show", f"{run}#99", "--store", "s.db").refusal
+
+
+def test_the_quickstart_for_prompts_searches_and_proves_offline(cli: Cli, here: Path) -> None:
+    told = cli("quickstart", "--prompts", "--quick", "--store", "s.db", "--json").done().json
+    (found,) = told["prompt_optimization"]
+    assert found["spent"]["rollouts"] <= 60 and found["candidates"][0]["prompt"]["system"].startswith("You are")
+    assert found["held_out"] is not None or found["nothing_found"]
+    assert Path(found["page"]).is_file()
+
 
 def test_the_documented_flags_search_and_say_so_also_where_nothing_is_better(
     cli: Cli, here: Path, endpoint: Endpoint

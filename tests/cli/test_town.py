@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from holdfast.cli.town import NATURES, badges, check_writable, clock_time, town, warn
+from holdfast.cli.town import NATURES, badges, check_writable, clock_time, town
+from holdfast.cli.town_school import warn
 from holdfast.contracts.errors import BadInput
 from tests.cli.conftest import Cli, ended, first_line, running, until
 from tests.town.small import ROWS, VENUES

@@ -17,10 +17,12 @@ import holdfast as hf
 from holdfast.collect.vllm import VllmEngine
 from holdfast.contracts.engine import check_engine
 from holdfast.contracts.errors import BadInput, Fault
+from holdfast.contracts.settings import load_settings, override
 from holdfast.learn.batch import SampleFilter
 from holdfast.learn.grpo import Grpo, compare
 from holdfast.learn.objective import Objective
 from holdfast.learn.train import Settings, Trainer, recompute_logprobs
+from holdfast.pipeline.spec import improve_spec
 from holdfast.policies import hub, lora
 from holdfast.policies.engine import Local
 from holdfast.policies.model import load
@@ -199,3 +201,18 @@ def test_samples_of_other_weights_stop_the_training(tmp_path: Path) -> None:
     with pytest.raises(Fault, match="they are not the same weights"):
         Trainer(model, settings, seed=0).step(batch)
     Trainer(other, settings, seed=0).step(batch)
+
+
+def test_a_config_and_the_flag_name_the_servers_and_weigh_by_importance(server: Server, tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n} and one?"} for n in range(4)]
+    given = {"model": "local/tiny-tools", "lora": RANK, "vllm": [server.url], "scorers": ["exact"]}
+    given |= {"optimize": rows[:2], "validate": [{**row, "expected": "1"} for row in rows[2:]]}
+    (tmp_path / "c.json").write_text(json.dumps(given), encoding="utf-8")
+    settings = load_settings(tmp_path / "c.json")
+    for one, cap in ((settings, 2.0), (override(settings, grpo={"importance_cap": 3.0}), 3.0)):
+        spec = improve_spec(one)
+        assert isinstance(spec.runtime.engine, VllmEngine)
+        assert spec.program.keywords["spec"].algorithm.importance_cap == cap  # type: ignore[attr-defined]
+        spec.runtime.close()
+    flagged = override(settings, vllm=["http://a:1/v1", "http://b:2/v1"])  # as the flag has them
+    assert flagged.vllm == ("http://a:1/v1", "http://b:2/v1")

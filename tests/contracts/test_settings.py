@@ -84,7 +84,7 @@ EVERY: dict[str, Any] = DOCUMENTED | {
     "agent": "pkg.mod:agent",
     "scorers": [{"scorer": "numeric", "tolerance": 0.01, "gate": True, "weight": 1}, {"scorer": "pkg.mod:brief"}],
     "model": "openai/gpt-4o-mini", "base_url": "http://127.0.0.1:8000/v1", "proxy_url": "http://127.0.0.1:8788",
-    "lora": 8, "device": "cuda:1", "dtype": "bfloat16",
+    "lora": 8, "device": "cuda:1", "dtype": "bfloat16", "vllm": ["http://127.0.0.1:8000/v1"],
     "worker_kind": "processes", "max_attempts": 5, "max_faults": 2, "attempt_timeout_secs": 1.5,
     "retry_initial_ms": 10, "retry_max_ms": 20, "queue_limit": 100, "lease_secs": 2.5, "seed": 7,
     "deterministic": True, "thinking_budgets": True, "thinking_mode": "forcing", "thinking_allocation": "learnt",
@@ -104,6 +104,11 @@ EVERY: dict[str, Any] = DOCUMENTED | {
         "critic": {"mode": "shared", "learning_rate": 0.05, "epochs": 8},
     },
     "train_on": "planner", "leave": ["ip", "mac"],
+    "prompt_search": {
+        "candidates": ["a", {"system": "b"}], "proposers": ["edits"], "phrases": ["c"], "rollouts": 9, "tokens": 8,
+        "money": 0.5, "prices": [0.1, 0.2], "token_price": 0.01, "forbidden": ["d"], "allowed": ["e"],
+        "reflection": {"model": "m", "base_url": "http://127.0.0.1:8000/v1"},
+    },
     "grpo": {
         "learning_rate": None, "turn_credit": 0.3, "scale": False, "clip_low": 0.1, "clip_high": 0.3, "epochs": 2,
         "minibatch": 8, "aggregate": "sequence", "constant": None, "reference_kl": 0.01, "behaviour_kl": 0.02,
@@ -136,8 +141,11 @@ EVERY: dict[str, Any] = DOCUMENTED | {
 
 def test_every_field_can_be_set_and_read_back(folder: Path) -> None:
     given = {
-        name: EVERY[name] for name in ("constraint", "safety_reward", "tool_reward", "improve", "grpo", "rl_optimizer")
-    }
+        name: EVERY[name]
+        for name in (
+            "constraint", "safety_reward", "tool_reward", "improve", "grpo", "rl_optimizer", "prompt_search",
+        )
+    }  # fmt: skip
     for name, block in {**given, "improve.prove": EVERY["improve"]["prove"]}.items():
         assert set(block) == set(BLOCKS[name])
     assert {*EVERY, "tasks", "safety_waived"} == set(KEYS)  # which take the place of the lists and of safety scorers

@@ -413,8 +413,10 @@ def test_a_state_of_another_model_or_of_nobody_is_refused(tmp_path: Path) -> Non
 # What is told of a step
 
 
-def numbers(loss: float, norm: float, moved: float, clipped: float = 0.0, entropy: float = 0.0) -> list[float]:
-    return [loss, norm, *([loss] * len(TERMS)), moved, clipped, entropy, 0.0]
+def numbers(
+    loss: float, norm: float, moved: float, clipped: float = 0.0, entropy: float = 0.0, gap: float = 0.0
+) -> list[float]:
+    return [loss, norm, *([loss] * len(TERMS)), moved, clipped, entropy, 0.0, gap]
 
 
 def closed(account: StepMetrics) -> Update:
@@ -424,13 +426,14 @@ def closed(account: StepMetrics) -> Update:
 def test_means_are_over_minibatches_shares_over_tokens_and_the_epoch_that_went_farthest_is_observed() -> None:
     account = StepMetrics()
     account.open_epoch()
-    account.add(numbers(1.0, 2.0, moved=0.5, clipped=1.0, entropy=6.0), tokens=4, told=2)
+    account.add(numbers(1.0, 2.0, moved=0.5, clipped=1.0, entropy=6.0, gap=0.5), tokens=4, told=2)
     assert account.last_kl == 0.25
-    account.add(numbers(3.0, 4.0, moved=0.0, clipped=0.0, entropy=2.0), tokens=4, told=8)
+    account.add(numbers(3.0, 4.0, moved=0.0, clipped=0.0, entropy=2.0, gap=9.0), tokens=4, told=8)
     assert account.epoch_kl == pytest.approx(0.05)  # over ten tokens
     update = closed(account)
     assert (update.loss, update.grad_norm, update.entropy, update.clip_fraction) == (2.0, 3.0, 1.0, 0.1)
     assert update.terms == dict.fromkeys(TERMS, 2.0)
+    assert update.trainer_gap == 0.25  # before anything moved
     for moved in (0.3, 0.1):
         account.open_epoch()
         account.add(numbers(0.0, 0.0, moved=moved), tokens=1, told=1)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -296,6 +297,8 @@ def child(kind: str, base: str, url: str, at: str = "", stage: Stage = Stage.LIV
         try:
             _drive(kind, base, url, at, stage)
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     if after_s:

@@ -54,3 +54,21 @@ def test_a_killed_search_for_a_prompt_pays_no_rollout_twice_and_keeps_its_budget
     searched = {name: one for name, one in found.items() if not name.startswith("proof")}
     assert 0.8 * SEARCHED < len(searched) <= SEARCHED and len(found) <= SEARCHED + 2 * HELD_OUT
     assert len({(one["version"], name.split("-")[-2]) for name, one in searched.items()}) == len(searched)
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_search_for_a_prompt_has_the_same_winner_pays_nothing_twice_and_keeps_its_budget(
+    base: str, template: Path, tmp_path: Path
+) -> None:
+    urls = []
+    for name in ("calm", "killed"):
+        (tmp_path / name).mkdir()
+        urls.append(Files(tmp_path / name, template).fresh())
+    cases = (f"{urls[0]}|search|", f"{urls[1]}|search|0.3,0.3,0.3")
+    calm, found = told(base, *cases, timeout_s=4 * PATIENCE_S)
+    assert found["kills"] >= 1 and found["came"] == calm["came"]
+    assert calm["came"]["moves"] == ["tools@1", "tools@2"]
+    rollouts = found["came"]["rollouts"]  # each has one attempt that succeeded
+    searched = {name: one["version"] for name, one in rollouts.items() if not name.startswith("proof")}
+    assert 0 < len(searched) <= SEARCHED and len(rollouts) <= SEARCHED + 2 * HELD_OUT
+    assert len({(version, name.split("-")[-2]) for name, version in searched.items()}) == len(searched)

@@ -381,8 +381,8 @@ def improving(base: str, **improve: Any) -> OptimizeSettings:
         ({"validate": []}, "validate: is empty; improvement is proved on"),
         ({"validate": VAL[:1]}, "validate: has one task; improvement is proved on"),
         ({"optimize": []}, "optimize: is empty; give tasks to learn from, or a run to follow"),
-        ({"model": "openai/gpt"}, "model openai/gpt: its weights are out of reach"),
-        ({"model": None, "agent": ARITHMETIC}, "model None: its weights are out of reach"),
+        ({"model": "openai/gpt"}, "resources: has no text, so there is no prompt to improve"),
+        ({"model": None, "agent": ARITHMETIC}, "resources: has no text, so there is no prompt to improve"),
         (
             {"agent": TOOLUSE, "improve": {"prove": {"primary": "reward"}}},
             r"improve.prove.reward_range = \[0, 1\]: the agent's rewards go from 0 to 1.1; a proof by reward",

@@ -20,6 +20,7 @@ from holdfast.workloads.townschool import (
     TownMaker,
     TownMind,
     TownVectorEnv,
+    entrants,
     lived,
     natures_of,
     policy_in,
@@ -151,7 +152,7 @@ def test_a_league_is_lived_in_the_same_towns_and_natures_are_told_apart() -> Non
 
 def test_a_version_drives_a_town_and_looking_into_it_changes_nothing(rules: Rules, tmp_path: Path) -> None:
     with open_store(tmp_path / "store.db", create=True) as store:
-        assert policy_in(store, None) == (None, Scripted(env="town"))
+        assert policy_in(store, None) == (None, Scripted(env="town")) and entrants(store, None) == {}
         spaces = TownVectorEnv(rules, towns=1).spaces
         network = Network(width=8, sampled=True).fitted("town", spaces)
         scripted, driven, looked = (

@@ -210,7 +210,8 @@ def quickstart(
 
 def _quickstart_prompts(at: StoreOptions, *, quick: bool, seed: int, fresh: bool) -> Output:
     from holdfast.cli.drive import drive
-    from holdfast.workloads.tooluse.prompts import COMPARISON, KIND, QUICK, PromptQuickstart, spec_for
+    from holdfast.workloads.tooluse.prompts import KIND, QUICK, PromptQuickstart, spec_for
+    from holdfast.workloads.tooluse.quickstart import COMPARISON
 
     settings = replace(QUICK if quick else PromptQuickstart(), seed=seed)
     with at.open() as opened:
@@ -371,7 +372,7 @@ def _onward(
     print(f"  holdfast run rollouts {status.run_id} --limit 5{elsewhere(status)}   # every try with its reward")
     seen = right[0][1] if right else f"{status.run_id}/proof-0-candidate-0-0"
     print(f"  holdfast reward show {seen}{elsewhere(status)}   # what it was paid for")
-    print(f"  holdfast run spans {seen}{elsewhere(status)}   # what it did, step by step")
+    print(f"  holdfast run spans {seen}{elsewhere(status)}   # what it did")
 
 
 def _newest(updates: list[StepRecord]) -> str | None:

@@ -22,7 +22,7 @@ from holdfast.cli.options import CommandSet, Json, Limit, Output, RolloutText, S
 from holdfast.cli.show import count, fold, one_line, pairs, print_table
 from holdfast.contracts.errors import BadInput, BadRecord
 from holdfast.contracts.judgement import EvalItem, Label, Maker, Role
-from holdfast.contracts.lines import say
+from holdfast.contracts.lines import folded, say
 from holdfast.contracts.records import decode
 from holdfast.contracts.reward import TURN_REWARD, TURN_SOURCES, RewardBreakdown, RewardTerm
 from holdfast.contracts.task import asked_of
@@ -135,8 +135,9 @@ def _scorings(run: str, at: StoreOptions, name: str | None, limit: int) -> Outpu
             print_table(("scoring", ">rollouts", "who", "~by"), rows)
             print(next_)
 
-        empty = f"{found.id} has no scoring beside its own rewards; 'holdfast reward evaluate' and 'rescore' make them"
-        return Output({"run": found.id, "scorings": listed}, table if listed else empty)
+        empty = f"{found.id} has no scoring beside its own rewards: "
+        empty += "'holdfast reward evaluate' and 'holdfast reward rescore' make them"
+        return Output({"run": found.id, "scorings": listed}, table if listed else "\n".join(folded(empty)))
     said = found.scoring(name)
 
     def show_rows() -> None:

@@ -118,7 +118,7 @@ def _first_token(store: Store, *, host: str, is_near: bool) -> str | None:
 @contextmanager
 def _town(folder: Path) -> Iterator[TownPage]:
     """Runs a town as long as this process, with tokens made for it alone."""
-    from holdfast.cli.town import warn
+    from holdfast.cli.town_school import warn
     from holdfast.operate.app import TownPage
     from holdfast.workloads.townlife import ROLES, Life, new_recording, read_rules
     from holdfast.workloads.townobserver import AuditFile, StaticToken

@@ -16,7 +16,6 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from holdfast.cli import town_school
@@ -37,6 +36,7 @@ from holdfast.cli.options import (
     written_whole,
 )
 from holdfast.cli.show import print_table, progress, table
+from holdfast.cli.town_school import Residents, RulesAt, Seed, warn
 from holdfast.contracts.errors import BadInput
 
 if TYPE_CHECKING:
@@ -45,19 +45,6 @@ if TYPE_CHECKING:
 
     from holdfast.workloads.townlife import Life, Recording, Rules
     from holdfast.workloads.townobserver import AuditFile, Soak, StaticToken, TownAlarms
-
-
-RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
-Seed = Annotated[int, Option("--seed", metavar="N", min=0, max=2**63 - 1, help="The same seed, the same town.")]
-Residents = Annotated[int | None, Option("--residents", metavar="N", min=1, max=256, help="How many live there.")]
-
-
-def warn() -> None:
-    """Says that the rules are about to be compiled, which takes a minute once."""
-    from holdfast.workloads.townlife import is_cold
-
-    if is_cold():
-        typer.echo("compiling the rules of the town, once; this takes about a minute …", err=True)
 
 
 def check_writable(*paths: Path | None) -> None:

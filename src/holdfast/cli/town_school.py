@@ -8,18 +8,30 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Argument, Option
 
 from holdfast.cli.options import Output, StoreOptions, needing
-from holdfast.cli.show import folded, step
+from holdfast.cli.show import step
+from holdfast.contracts.lines import folded
 from holdfast.contracts.run import RunState, Status
 
 if TYPE_CHECKING:
+    from holdfast.contracts.policy import Act
     from holdfast.workloads.townschool import SchoolReport
 
 RulesAt = Annotated[Path | None, Option("--rules", metavar="FILE", help="TOML that overrides the default rules.")]
+Seed = Annotated[int, Option("--seed", metavar="N", min=0, max=2**63 - 1, help="The same seed, the same town.")]
 Residents = Annotated[int | None, Option("--residents", metavar="N", min=1, max=256, help="How many live there.")]
 ENOUGH_ACCURACY, ENOUGH_RECALL = 0.90, 0.75  # of a clone, where it was judged
+
+
+def warn() -> None:
+    """Says that the rules are about to be compiled, which takes a minute once."""
+    from holdfast.workloads.townlife import is_cold
+
+    if is_cold():
+        typer.echo("compiling the rules of the town, once; this takes about a minute …", err=True)
 
 
 def school(
@@ -41,7 +53,6 @@ def school(
     with needing("learn"):
         from holdfast.api.driving import interrupted
         from holdfast.cli.drive import drive, switched_off, switched_off_lines
-        from holdfast.cli.town import warn
         from holdfast.operate.switches import snapshot_of
         from holdfast.workloads.townschool import TownMaker, school_report, school_run
     is_small = quick and rules is None and residents is None
@@ -69,7 +80,7 @@ def mind(
     policy: Annotated[str, Option(metavar="VERSION", help="A release, or live.")] = "live",
     resident: Annotated[int, Option(metavar="N", min=0, help="Who is looked into.")] = 0,
     tick: Annotated[int, Option(metavar="N", min=0, max=10**6, help="When: ticks lived by that version.")] = 480,
-    seed: Annotated[int, Option(metavar="N", min=0, max=2**63 - 1, help="The same seed, the same town.")] = 1,
+    seed: Seed = 1,
     rules: RulesAt = None,
     residents: Residents = None,
 ) -> Output:
@@ -78,7 +89,6 @@ def mind(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with needing("learn"):
         from holdfast.cli.show import progress
-        from holdfast.cli.town import warn
         from holdfast.workloads.townlife import Life, read_rules
         from holdfast.workloads.townschool import VARIANT, mind_of
     known = read_rules(rules, residents=residents)
@@ -169,7 +179,6 @@ def league(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with needing("learn"):
         from holdfast.cli.show import progress, table
-        from holdfast.cli.town import warn
         from holdfast.policies.network import Scripted
         from holdfast.workloads.townschool import TownMaker, act_of, entrants, lived, standings
     maker = TownMaker(rules_file=rules, residents=residents, days=days)
@@ -206,14 +215,13 @@ def balance(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with needing("learn"):
         from holdfast.cli.show import progress, table
-        from holdfast.cli.town import warn
         from holdfast.policies.network import ScriptedAct
         from holdfast.workloads.townschool import BALANCED, TownMaker, act_of, lived, natures_of, policy_in
     maker = TownMaker(rules_file=rules, residents=residents, days=days)
     known = maker.rules
     warn()
     if policy is None:
-        act = ScriptedAct(maker.name)
+        act: Act = ScriptedAct(maker.name)
     else:
         with at.existing() as opened:
             act = act_of(opened, policy_in(opened, None if policy == "live" else policy)[1])

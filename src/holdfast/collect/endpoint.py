@@ -19,6 +19,7 @@ from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from io import BytesIO
 from math import ceil
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -244,20 +245,20 @@ class RequestReader:
 
 async def read_body(asked: Asked, *, largest: int, wait_s: float, unpack: Unpacker | None = None) -> bytes:
     """The body of a request, within the limits of size and time; unpacked part by part as it comes."""
-    body = bytearray()
+    body = BytesIO()  # gives its bytes without another copy of them
     try:
         async with asyncio.timeout(wait_s):
             async for part in asked.stream():
                 # A part takes a while to unpack, and others wait for this loop.
-                body += part if unpack is None else await asyncio.to_thread(unpack.add, part)
-                if len(body) > largest:
+                body.write(part if unpack is None else await asyncio.to_thread(unpack.add, part))
+                if body.tell() > largest:
                     raise HTTPException(413, f"the request is larger than {largest} bytes; send less")
             if unpack is not None:
                 unpack.close()
     except TimeoutError:
         late = f"the request did not come within {wait_s:g} s; send it again"
         raise HTTPException(408, late, {"Connection": "close"}) from None
-    return bytes(body)
+    return body.getvalue()
 
 
 class Unpacker:

@@ -74,6 +74,9 @@ def _url(value: str, at: str = "base_url") -> str:
     return value
 
 
+Servers = Annotated[tuple[Annotated[str, AfterValidator(partial(_url, at="vllm"))], ...], Field(strict=False)]
+
+
 def _scorers(value: Any, at: str = "scorers") -> Any:
     """One or several, each by its name alone or as an object with what it counts and its own options."""
     blocks = list(value) if isinstance(value, list | tuple) else [value]
@@ -497,7 +500,7 @@ class OptimizeSettings(BaseModel):
     lora: Annotated[int, Field(ge=0)] = 0  # of a local model: rank of the adapters that learn; 0: all weights do
     device: Device = "auto"  # of a local model: auto is the first GPU, or the CPU
     dtype: Dtype = "auto"  # auto is bfloat16 on a GPU
-    vllm: tuple[Annotated[str, AfterValidator(partial(_url, at="vllm"))], ...] = ()  # servers that sample in our place
+    vllm: Servers = ()  # vLLM servers that sample for a local model with lora; none: this process does
     base_url: Annotated[str, AfterValidator(_url)] | None = None
     proxy_url: Annotated[str, AfterValidator(partial(_url, at="proxy_url"))] | None = None  # agents' calls go there
     worker_count: Count = 2
@@ -732,6 +735,10 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _parse(path: Path) -> Any:
+    if path.suffix.lower() == ".py":
+        _bad(
+            str(path), "", "is a Python file, not one of settings", "'holdfast init NAME' writes an example of settings"
+        )
     if path.suffix.lower() in ROWS and path.exists():
         _bad(str(path), "", "is a file of tasks, not of settings", NAME_TASKS)
     try:

@@ -292,7 +292,12 @@ class PromptSearch:
         if not best:
             tried = sum(bool(one.asked) for one in race.arms) - 1
             told["skipped"] = f"no prompt of {tried} did better than the prompt in force on the train tasks"
-        kept_data = {"attempts": attempts, "spent": spent.rollouts, "used": asdict(spent), "is_over": is_over}
+        kept_data: dict[str, Any] = {
+            "attempts": attempts,
+            "spent": spent.rollouts,
+            "used": asdict(spent),
+            "is_over": is_over,
+        }
         kept_data |= {"refused": [*data.get("refused", ()), *refused][-MOST_REFUSED:], "fresh": sorted(fresh)}
         following = state.next(metrics=told, arms=_packed(race.arms), **kept_data)
         return replace(following, candidate=race.arms[best].prompt if best else None)
@@ -568,7 +573,7 @@ class Race:
 
     def table(self, best: int) -> list[dict[str, Any]]:
         """The figures of every prompt; of very many, of those that gain most."""
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "version": one.prompt.version,
                 "by": one.by,

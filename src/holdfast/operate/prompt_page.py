@@ -16,7 +16,7 @@ from holdfast.operate.proof import pages
 
 MOST_TASKS, MOST_COLUMNS = 80, 40  # of the table of tasks and prompts
 LONGEST_TASK = 90  # characters that are shown of a task
-WORDS = re.compile(r"\s+|[^\s]+")
+WORDS = re.compile(r"\S+\s*|\s+")
 Piece = tuple[str, str]  # "same", "added" or "dropped", and the text
 
 

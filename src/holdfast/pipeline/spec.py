@@ -25,7 +25,7 @@ from holdfast.contracts.flag import Features
 from holdfast.contracts.judgement import Calibration
 from holdfast.contracts.lines import say
 from holdfast.contracts.policy import Policy
-from holdfast.contracts.release import Stage
+from holdfast.contracts.release import Stage, check_name
 from holdfast.contracts.reward import RewardTerm
 from holdfast.contracts.rollout import Backoff, Split
 from holdfast.contracts.settings import (
@@ -128,6 +128,7 @@ def improve_spec(settings: OptimizeSettings, kind: str = "improve") -> RunSpec:
     allows_leaks = settings.tasks is not None and settings.tasks.leaks == "allow"  # the audit still keeps them out
     settings = with_tasks(settings)
     block = settings.improve or ImproveBlock()
+    check_name("improve.policy", block.policy)
     is_search = searches_prompts(settings)
     policy = Prompt(settings.resources, model=settings.model) if is_search else policy_for(settings)
     if isinstance(policy, Prompt) and not is_search:

@@ -385,7 +385,7 @@ def policy_in(store: Store, version: str | None, line: str = LINE) -> tuple[Rele
 def entrants(store: Store, versions: Sequence[str] | None, line: str = LINE) -> dict[str, Network | Scripted]:
     """Releases by their names, or checkpoints of the school by theirs; without names, all networks of the line."""
     if versions is None:
-        found = {release.id: policy_in(store, release.id)[1] for release in store.releases.history(line)}
+        found = {release.id: policy_in(store, release.id)[1] for release in store.releases.of_policy(line)}
         return {name: policy for name, policy in found.items() if isinstance(policy, Network)}
     made: dict[str, Network | Scripted] = {}
     for name in versions:

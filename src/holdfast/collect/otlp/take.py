@@ -391,6 +391,7 @@ def routes(
                 body = await reader.content(request, MEDIA_TYPES, takes_gzip=True, is_admitted=True)
                 # A large one takes a while, and others wait for this loop.
                 spans, unread = await asyncio.to_thread(wire.read, body, media_type)
+                del body
                 taken = await taker.take(spans, whose, is_agent=is_agent)
         except ModuleNotFoundError as error:
             raise HTTPException(415, f"{error.name} is not installed here; send {wire.JSON}") from None

@@ -50,7 +50,7 @@ class PromptQuickstart:
     workers: int = 64
 
 
-QUICK = PromptQuickstart(rollouts=120, search_tasks=40, test_tasks=40, batch=40)
+QUICK = PromptQuickstart(rollouts=60, search_tasks=24, test_tasks=20, batch=20)
 
 
 def spec_for(settings: PromptQuickstart) -> RunSpec:
